@@ -114,7 +114,7 @@ cross:
 # Tests on Linux the code that the other systems use in place of Linux's own calls, and
 # runs jobs without shared memory, epoll, pidfds, memory files and subreapers.
 portable:
-	$(GO) test -tags portable -short -timeout 4m ./internal/sys ./internal/bootstrap ./transport/tcp ./transport/inproc ./launcher/internal/crew
+	$(GO) test -tags portable -short -timeout 4m ./internal/sys ./internal/bootstrap ./transport/tcp ./transport/inproc ./launcher/internal/procs
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(GO) build -tags portable -o "$$dir" ./cmd/gorun ./examples/ring ./examples/heat2d && \
 	"$$dir/gorun" -np 4 "$$dir/ring" && "$$dir/gorun" -np 4 "$$dir/heat2d" && \

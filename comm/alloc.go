@@ -1,100 +1,32 @@
 package comm
 
-import "fmt"
+import (
+	"github.com/weft-hpc/weft/internal/elem"
+)
 
-// Alloc allocates n elements of memory, zeroed and aligned to a page, that is
-// registered once with every transport of the job: sends from it and windows
-// over it (WinOf) register nothing more, which is worth it where a fabric pins
-// memory and the same buffers are sent again and again (MPI_Alloc_mem, MPI 4.1
-// §9.2). c stands for its job only. It is local and does not block.
+// Alloc allocates memory for n elements, zeroed and aligned to a page, and registers it once with every
+// transport of c's job (MPI_Alloc_mem, MPI 4.1 §9.2). Messages from this memory and windows over it
+// ([WinOf]) need no further registration. This saves time if a fabric pins memory and the program sends
+// the same buffers many times. Alloc is local and does not block.
 //
-// The memory is not part of Go's heap, and no garbage: the function that is
-// returned, never nil, frees it. It may be called more than once and by any
-// goroutine, and does not block. Requests, collectives and windows that use the
-// memory at that time may go on to their end; it is given back with a later
-// Alloc, call of such a function, or Finalize. Any other use of it after that
-// is an error of the program that ends the process.
+// The memory is not part of Go's heap. The function that Alloc returns, which is never nil, frees it.
+// This function does not block; any goroutine may call it, and more than once. Requests, collectives and
+// windows that use the memory when it is called may continue to their end: the memory is given back by a
+// later Alloc, a later call of such a function, or Finalize. If the program uses the memory in another
+// way after it was freed, the process crashes.
 //
-// Where a communicator is revoked while its messages are on their way from such
-// memory, a receiver that has not heard of it may get what the program has
-// written there since.
+// If a communicator is revoked while messages from this memory are in transit, a receiver that does not
+// know of the revocation yet may receive what the program has written to the memory in the meantime.
 //
-// Errors: ErrCount where n is negative, or more than this host has memory;
-// ErrType, ErrClosed, or why a transport cannot register it.
+// Errors: ErrCount if n is negative, or if this host has less memory; ErrType; ErrClosed; or the reason
+// why a transport cannot register the memory.
 func Alloc[T any](c *Comm, n int) ([]T, func(), error) {
-	mem, free, err := alloc[T](c, n)
+	mem, free, err := c.in().Alloc(elem.Of[T](), n)
 	if err != nil {
-		return nil, func() {}, c.fail("Alloc", noRank, noRank, err)
+		return nil, free, err
 	}
-	return mem, free, nil
-}
-
-func alloc[T any](c *Comm, n int) ([]T, func(), error) {
-	s, err := c.live()
-	if err != nil {
-		return nil, nil, err
+	if mem == nil { // the elements have no size
+		return make([]T, n), free, nil
 	}
-	bytes, err := memoryFor[T](n)
-	if err != nil {
-		return nil, nil, err
-	}
-	if bytes == 0 {
-		return make([]T, n), func() {}, nil
-	}
-	j := s.job
-	if err := j.reap(); err != nil {
-		return nil, nil, err
-	}
-	span, err := j.eng.Alloc(bytes)
-	if err != nil {
-		return nil, nil, err
-	}
-	free := func() {
-		span.Free()
-		_ = j.reap() // there is nobody to be told, and the memory is of no use to anyone
-	}
-	return elemsView[T](span.Bytes()), free, nil
-}
-
-// memoryFor is how many bytes n elements take, and why they cannot be had.
-func memoryFor[T any](n int) (int, error) {
-	info := infoOf[T]()
-	if info.err != nil {
-		return 0, info.err
-	}
-	if n < 0 {
-		return 0, fmt.Errorf("%w: %d elements", ErrCount, n)
-	}
-	if info.size > 0 && n > memory()/info.size {
-		return 0, fmt.Errorf("%w: %d elements of %d bytes, more than this host has memory", ErrCount, n, info.size)
-	}
-	return n * info.size, nil
-}
-
-// reap gives back what was freed of Alloc's memory, unless a collective runs
-// that might use it: of its buffers the engine knows those that it is moving.
-func (j *job) reap() error {
-	if j.collecting() {
-		return nil
-	}
-	return j.eng.Reap()
-}
-
-// collecting says whether a collective runs.
-func (j *job) collecting() bool {
-	j.watch.mu.Lock()
-	defer j.watch.mu.Unlock()
-	for _, s := range j.watch.states {
-		s.linkMu.Lock()
-		idle := len(s.links)
-		if s.turn.Load() == 1 { // with a link that nobody uses
-			idle++
-		}
-		busy := idle < len(s.all)
-		s.linkMu.Unlock()
-		if busy {
-			return true
-		}
-	}
-	return false
+	return elem.Slice[T](mem), free, nil
 }

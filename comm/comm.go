@@ -2,330 +2,119 @@ package comm
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
-	"sync/atomic"
 
-	"github.com/weft-hpc/weft/internal/coll"
-	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Comm is a communicator: a group of processes that includes the caller, and a message
-// space of its own (MPI 4.1 §7). Any number of goroutines may run its methods, and
-// functions that take it, at the same time, except collectives. The collectives of one
-// communicator must start in the same order on all its ranks. If a goroutine starts a
-// collective while another goroutine is in a blocking collective of the same
-// communicator, it gets [ErrConcurrent]. Goroutines that use collectives at the same time
-// need a communicator each; see [Comm.Dup].
+// Comm is a communicator: a group of processes that includes the caller, and a message space of
+// its own (MPI 4.1 §7). Messages and collectives of two communicators never mix.
 //
-// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
-// return [ErrClosed].
-type Comm struct {
-	s     *state
-	ctx   context.Context
-	early *early   // it is none, but stands for a request that is complete from the start
-	use   *pending // of the request for which this copy was made; nil for all others
-}
-
-// state is what all copies of a communicator made by WithContext share.
+// Any number of goroutines may use one communicator at the same time, except for collectives.
+// All ranks must start the collectives of a communicator in the same order. If a goroutine starts
+// a collective while another goroutine is in a blocking collective of the same communicator, the
+// call returns [ErrConcurrent]. Goroutines that use collectives at the same time need a
+// communicator each; see [Comm.Dup].
 //
-// Messages of the program and messages of collectives travel in two contexts
-// of the engine: 2·id and 2·id+1. An id is the world rank of the
-// communicator's rank 0 and a number that this process counts up, so it is
-// unique in the job without anybody being asked.
-type state struct {
-	job   *job
-	id    uint64
-	rank  int
-	group Group
+// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize return
+// [ErrClosed].
+type Comm mpi.Comm
 
-	window atomic.Bool // a window owns this communicator
-	within *state      // parent communicator while this one is being made: both end together; guarded by watch.mu
+func (c *Comm) in() *mpi.Comm { return (*mpi.Comm)(c) }
 
-	p2p   *engine.Context
-	coll  *engine.Context
-	check *checker // nil: nothing is checked
+// Rank returns the rank of the calling process, from 0 to Size()-1 (MPI_Comm_rank). For a nil
+// communicator it returns Undefined. Rank is local.
+func (c *Comm) Rank() int { return c.in().Rank() }
 
-	seq        atomic.Uint32 // collectives started
-	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
-	agreements atomic.Uint32 // calls of Agree and Shrink started; they have no order relative to collectives
-	closed     atomic.Bool
-
-	turn   atomic.Uint32 // 0: somebody has it; see turn.go
-	spare  *link         // that lies with the turn; of who has that
-	queued atomic.Int32  // links of queue
-	arena  atomic.Pointer[arena]
-	news   uint32 // of the engine when coll was last found usable; of who has the turn
-
-	linkMu sync.Mutex
-	links  []*link   // free; guarded by linkMu
-	all    []*link   // guarded by linkMu; for the watch
-	queue  turnQueue // guarded by linkMu
-
-	called callRing // the last collectives
-}
-
-// The ids of the communicators that Init makes.
-const (
-	worldID = 0
-	finalID = 1<<63 - 1 // of job.final; see councilID for the one before
-)
-
-// newState opens a communicator whose ranks are group's, in which the caller
-// has the given rank.
-func (j *job) newState(id uint64, group Group, rank int) *state {
-	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
-	s.p2p = j.eng.OpenContext(2*id, group.ranks)
-	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
-	s.freeTurn(s.spareLocked())
-	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
-		s.arena.Store(noArena) // on all ranks alike
-	}
-	j.watch.add(s)
-	return s
-}
-
-// newID returns an id for a communicator of which this process is rank 0.
-func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
-
-// live returns the state of a communicator that can be used.
-func (c *Comm) live() (*state, error) {
-	if c == nil || c.s == nil || c.s.closed.Load() || c.s.job.closed.Load() {
-		return nil, c.whyClosed()
-	}
-	return c.s, nil
-}
-
-func (c *Comm) whyClosed() error {
-	switch {
-	case c == nil || c.s == nil:
-		return fmt.Errorf("%w: the communicator is nil", ErrClosed)
-	case c.s.job.closed.Load():
-		return fmt.Errorf("%w: the job was finalized", ErrClosed)
-	}
-	return fmt.Errorf("%w: the communicator was freed", ErrClosed)
-}
-
-// name is what errors call the communicator.
-func (c *Comm) name() string {
-	if c == nil || c.s == nil {
-		return ""
-	}
-	return c.s.name()
-}
-
-func (s *state) name() string {
-	if s.window.Load() {
-		return commName("win", s.id)
-	}
-	return commName("comm", s.id)
-}
-
-// commName returns the name of the communicator with the id.
-func commName(kind string, id uint64) string {
-	if id == worldID || id == finalID {
-		return "world"
-	}
-	return fmt.Sprintf("%s %d.%d", kind, id>>32, uint32(id))
-}
-
-// Rank is the calling process's rank, from 0 to Size()-1; Undefined for a nil
-// communicator (MPI_Comm_rank). It is local.
-func (c *Comm) Rank() int {
-	if c == nil || c.s == nil {
-		return Undefined
-	}
-	return c.s.rank
-}
-
-// Size is the number of ranks; 0 for a nil communicator (MPI_Comm_size). It is
+// Size returns the number of ranks (MPI_Comm_size). For a nil communicator it returns 0. Size is
 // local.
-func (c *Comm) Size() int {
-	if c == nil || c.s == nil {
-		return 0
-	}
-	return len(c.s.group.ranks)
-}
+func (c *Comm) Size() int { return c.in().Size() }
 
-// Group is the communicator's group (MPI_Comm_group); empty for a nil
-// communicator. It is local.
-func (c *Comm) Group() Group {
-	if c == nil || c.s == nil {
-		return Group{}
-	}
-	return c.s.group
-}
+// Group returns the communicator's group (MPI_Comm_group). For a nil communicator the group is
+// empty. Group is local.
+func (c *Comm) Group() Group { return Group(c.in().Group()) }
 
-// Transport is the name of the transport that leads to a rank, as transport.use
-// knows it, such as "tcp"; "self" for the caller's own rank, whose messages take
-// none. It is empty for a rank that c does not have. It is local.
-func (c *Comm) Transport(rank int) string {
-	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.group.ranks)) {
-		return ""
-	}
-	if rank == c.s.rank {
-		return "self"
-	}
-	return c.s.job.eng.Transport(c.s.group.ranks[rank])
-}
+// Transport returns the name of the transport that carries messages to a rank, such as "tcp": one
+// of the names in the tunable transport.use. For the caller's own rank it returns "self". For a
+// rank that c does not have, it returns "". Transport is local.
+func (c *Comm) Transport(rank int) string { return c.in().Transport(rank) }
 
-// Context is the context whose end ends the blocking calls on c: what Init or
-// WithContext was given.
-func (c *Comm) Context() context.Context {
-	if c == nil || c.ctx == nil {
-		return context.Background()
-	}
-	return c.ctx
-}
+// Context returns the context of c, which Init or WithContext got. If it ends, blocking calls on c
+// return its error.
+func (c *Comm) Context() context.Context { return c.in().Context() }
 
-// WithContext returns a shallow copy of c. If ctx ends, blocking calls on the copy return
-// ctx's error. Otherwise the two are the same communicator: they share messages,
+// WithContext returns a copy of c with another context. If ctx ends, blocking calls on the copy
+// return ctx's error. In all else the copy is the same communicator as c: both share messages,
 // collectives and Free.
 //
-// If ctx ends a receive, no message is lost: a later receive gets it. If a transfer has
-// begun and goes on, the error holds an [Unfinished], and the transfer uses the buffer
-// until [Unfinished.Wait] returns. If ctx ends a collective, the other ranks cannot
-// complete it, and the communicator is revoked; transfers that have begun may use the
-// collective's buffers until they complete.
-func (c *Comm) WithContext(ctx context.Context) *Comm {
-	if c == nil {
-		return nil
-	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	return &Comm{s: c.s, ctx: ctx}
-}
+// If ctx ends a receive, no message is lost: a later receive gets it. If ctx ends a call while a
+// transfer is in progress, the error holds an [Unfinished], and the transfer uses the buffer until
+// Wait of the [Unfinished] returns. If ctx ends a collective, the other ranks cannot complete it, so the
+// communicator is revoked. Transfers of that collective that are in progress may use its buffers
+// until they complete.
+func (c *Comm) WithContext(ctx context.Context) *Comm { return (*Comm)(c.in().WithContext(ctx)) }
 
-// Dup makes a communicator of the same processes with a message space of its
-// own, and the context of c (MPI_Comm_dup). It is collective over c and
-// blocks. Libraries dup the communicator that they are handed, so that their
-// messages cannot meet the program's. Errors: as all collectives.
+// Dup makes a communicator with the processes and the context of c, and a message space of its
+// own (MPI_Comm_dup). A library calls Dup on the communicator that a program gives it, so that its
+// messages never match the program's. Dup is collective over c and blocks. Errors: as for all
+// collectives, see [Barrier].
 func (c *Comm) Dup() (*Comm, error) {
-	l, err := c.begin("Dup")
-	if err != nil {
-		return nil, err
-	}
-	s := l.s
-	buf := l.Scratch(8)
-	if s.rank == 0 {
-		putUint64(buf, s.job.newID())
-	}
-	l.what, l.recv = coll.KindBcast, buf
-	l.sign(kindDup, 0, 0)
-	err = l.perform()
-	id := getUint64(buf)
-	if err := l.end(err); err != nil {
-		return nil, err
-	}
-	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+	n, err := c.in().Dup()
+	return (*Comm)(n), err
 }
 
-// Free gives the communicator up (MPI_Comm_free). It is collective over c and
-// blocks until every rank has called it, so that no message is left behind;
-// calls on c that are under way must have ended. A communicator that was
-// revoked, or that has lost a process, is given up at once. The world is given
-// up by Finalize: Free of it is ErrArg. A second Free is ErrClosed. ErrMismatch
-// tells that ranks called different collectives, and no call had noticed.
-func (c *Comm) Free() error {
-	s, err := c.live()
-	if err != nil {
-		return c.fail("Free", noRank, noRank, err)
-	}
-	if s.id == worldID {
-		return c.fail("Free", noRank, noRank, fmt.Errorf("%w: the world is freed by Finalize", ErrArg))
-	}
-	if err := s.p2p.FlushBuffered(c.ctx); err != nil && isContext(err) {
-		return c.fail("Free", noRank, noRank, err)
-	}
-	if s.coll.Err() == nil {
-		err = c.part()
-		if errors.Is(err, ErrRevoked) {
-			err = nil
-		} else if err == nil {
-			s.job.council.forget(s)
-		}
-	}
-	if !s.closed.CompareAndSwap(false, true) {
-		return c.fail("Free", noRank, noRank, ErrClosed)
-	}
-	s.job.watch.remove(s)
-	s.p2p.Close()
-	s.coll.Close()
-	return err
-}
-
-// part waits for all ranks to be through with the communicator, and gives its
-// arena back. Collectives that this rank has started before leave the arena first.
-func (c *Comm) part() error {
-	s := c.s
-	if err := s.lastTurn(c.Context()); err != nil {
-		err = c.fail("Free", noRank, noRank, err)
-		if isContext(err) {
-			s.revoke(err)
-		}
-		return err
-	}
-	if a := s.arena.Load(); a != nil && a != noArena { // all arrive there before any looks who made which calls
-		if err := run(barrier(c, "Free", kindLast)); err != nil {
-			return err
-		}
-	}
-	differs := s.differs()
-	if err := run(barrier(c, "Free", kindFree)); err != nil {
-		return err
-	}
-	s.giveBack()
-	return c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
-}
-
-// differs is an error where a rank of this one's host made other collectives
-// in the arena, and all are through with theirs.
-func (s *state) differs() error {
-	a := s.arena.Load()
-	if a == nil || a == noArena {
-		return nil
-	}
-	if rank, ok := a.host.Differs(); ok {
-		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
-	}
-	return nil
-}
-
-// leftover is an error where a collective's message was never received: the
-// ranks called different ones, and nobody had to wait for another.
-func (s *state) leftover() error {
-	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
-	switch {
-	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.outlives || s.job.ending.Load()):
-		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection
-	case err != nil || !ok:
-		return err
-	}
-	return fmt.Errorf("%w: there is a message of rank %d of a collective that this rank did not call so", ErrMismatch, st.Source)
-}
-
-// Revoke ends the communicator on all its ranks: every call on it that is
-// under way and every later one, here and elsewhere, fails with ErrRevoked.
-// Only Free may still be called. It is local, does not block, and may be
-// called by any number of ranks (ULFM, MPIX_Comm_revoke).
+// Free frees the communicator (MPI_Comm_free). It is collective over c and blocks until all ranks
+// have called it. No other call on c may be in progress. If the communicator was revoked, or one
+// of its processes has failed, Free does not wait for the other ranks.
 //
-// A collective that fails revokes its communicator by itself, with the cause.
-func (c *Comm) Revoke() error {
-	s, err := c.live()
-	if err != nil {
-		return c.fail("Revoke", noRank, noRank, err)
-	}
-	s.revoke(s.calledRevoke())
-	return nil
+// Errors: ErrArg for the world, which Finalize frees; ErrClosed if Free was called before;
+// ErrMismatch if ranks have called different collectives and no earlier call has detected it.
+func (c *Comm) Free() error { return c.in().Free() }
+
+// Revoke ends the communicator on all its ranks (ULFM, MPIX_Comm_revoke). Calls that are in
+// progress and later calls fail with ErrRevoked, on this rank and on the others. Only Free, Agree
+// and Shrink remain possible. Revoke is local and does not block. Any number of ranks may call it.
+//
+// If a collective fails, it revokes its communicator with the cause.
+func (c *Comm) Revoke() error { return c.in().Revoke() }
+
+// Split makes a communicator for each colour, of the ranks that pass that colour (MPI_Comm_split).
+// The new ranks are in the order of key; ranks with the same key keep their order in c. color is
+// not negative, or it is Undefined: then the rank is in no new communicator, and both results are
+// nil. The new communicator has the context of c. Split is collective over c and blocks.
+//
+// Errors: ErrArg for any other negative colour; as for all collectives, see [Barrier].
+func (c *Comm) Split(color, key int) (*Comm, error) {
+	n, err := c.in().Split(color, key)
+	return (*Comm)(n), err
 }
 
-// calledRevoke returns the cause of a revocation by the program.
-func (s *state) calledRevoke() error {
-	return fmt.Errorf("rank %d of the world called Revoke", s.job.world.Rank)
+// SplitNode makes a communicator for each host, of the ranks on that host (MPI_Comm_split_type
+// with MPI_COMM_TYPE_SHARED). The order of the ranks is that of [Comm.Split]. SplitNode is
+// collective over c and blocks.
+func (c *Comm) SplitNode(key int) (*Comm, error) {
+	n, err := c.in().SplitNode(key)
+	return (*Comm)(n), err
 }
 
-func (s *state) revoke(cause error) {
-	s.coll.Revoke(cause) // and with it p2p: they are the contexts of one communicator
+// Create makes a communicator of the processes of g (MPI_Comm_create). It is collective over c and
+// blocks: all ranks of c call it. The ranks in g pass the same group. Every other rank passes any
+// group that does not contain it, for example the zero Group, and gets nil, nil.
+//
+// Errors: ErrGroup if g has a process that c does not have, or if the ranks in g passed different
+// groups; as for all collectives, see [Barrier].
+func (c *Comm) Create(g Group) (*Comm, error) {
+	n, err := c.in().Create(mpi.Group(g))
+	return (*Comm)(n), err
+}
+
+// CreateGroup makes a communicator of the processes of g (MPI_Comm_create_group). Only these
+// processes call it, all with the same group and tag. It blocks. If two calls with a common process
+// run at the same time, their tags must differ. These tags are independent of the tags of messages.
+//
+// Errors: ErrGroup if the caller is not in g, if g has a process that c does not have, or if the
+// members passed different groups; ErrTag; ErrProcFailed, ErrRevoked, ErrClosed, or the context's
+// error. An error revokes c, unless an argument was wrong.
+func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
+	n, err := c.in().CreateGroup(mpi.Group(g), tag)
+	return (*Comm)(n), err
 }

@@ -11,13 +11,12 @@
 //		return nil
 //	})
 //
-// Names and meanings are MPI's; sections of the MPI 4.1 standard are named
-// where something comes from there. The functions are typed skins: they check
-// arguments, turn slices into bytes, and call the engine or a collective's
-// algorithm.
+// Names and meanings are MPI's; a comment names the section of the MPI 4.1 standard that a call
+// comes from. The functions of this package are a typed skin: they describe slices as memory
+// and an element type, and call internal/mpi.
 //
-//	your slices ─► check, view as bytes ─► engine.Context       Send, Recv, …
-//	                                   └─► link ─► coll.Allreduce ─► engine.Context
+//	your slices ─► elem.View ─► internal/mpi ─► engine          Send, Recv, …
+//	                                         └─► coll ─► engine  Bcast, Allreduce, …
 //
 // # Errors
 //

@@ -1,108 +1,55 @@
 package comm
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"strings"
-
-	"github.com/weft-hpc/weft/internal/engine"
-	"github.com/weft-hpc/weft/internal/rma"
-	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// The kinds of error, found by errors.Is in whatever this package returns.
-// Besides these, an error may be that of a context that ended
-// (context.Canceled, context.DeadlineExceeded).
+// Reasons of errors. Every error of this package wraps one of them, or the error of a context that
+// has ended (context.Canceled, context.DeadlineExceeded): test for them with errors.Is.
 var (
-	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer, which holds the part that fits
-	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs is dead
-	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
-	ErrRevoked      = engine.ErrRevoked         // the communicator was revoked; the text says why
-	ErrClosed       = engine.ErrClosed          // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = engine.ErrMismatch        // another rank calls a different collective, passes different arguments, or sends elements of another type; the text names both sides
-	ErrNotSupported = transport.ErrNotSupported // the transport in use cannot do it
+	ErrTruncate     = mpi.ErrTruncate     // the message is longer than the receive buffer, which holds the part that fits
+	ErrProcFailed   = mpi.ErrProcFailed   // a process that the call needs has failed
+	ErrFinalized    = mpi.ErrFinalized    // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
+	ErrRevoked      = mpi.ErrRevoked      // the communicator was revoked; the text says why
+	ErrClosed       = mpi.ErrClosed       // the communicator is nil or freed, or the job is finalized
+	ErrMismatch     = mpi.ErrMismatch     // ranks call different collectives, pass different arguments, or send and receive elements of different types; the text names both sides
+	ErrNotSupported = mpi.ErrNotSupported // the transport cannot do this
 
-	ErrRank   = errors.New("rank out of range")            // a source, destination or root that the communicator does not have
-	ErrTag    = errors.New("tag out of range")             // not in [0, MaxTag], nor AnyTag where that is allowed
-	ErrCount  = errors.New("counts disagree")              // lengths, counts or displacements that do not fit each other, or a message of no whole number of elements
-	ErrType   = errors.New("type cannot be sent")          // an element type that holds pointers, or a value that cannot be encoded
-	ErrOp     = errors.New("operation cannot be applied")  // a nil operation, one that the element type lacks, or one that panicked
-	ErrBuffer = errors.New("buffers overlap")              // send and receive slices that share memory without being the very same slice
-	ErrInUse  = errors.New("buffer is in use")             // a buffer that changed while a send used it, or that two operations use; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = errors.New("argument out of range")        // any other argument: a colour, a list of groups, a nil message
-	ErrGroup  = errors.New("group does not fit")           // a group with ranks that the communicator does not have, or of which the ranks disagree
-	ErrInit   = errors.New("job has already been started") // Init called twice
+	ErrRank   = mpi.ErrRank   // the communicator does not have this source, destination or root
+	ErrTag    = mpi.ErrTag    // the tag is not in [0, MaxTag], and AnyTag is not permitted here
+	ErrCount  = mpi.ErrCount  // lengths, counts or displacements do not fit together, or a message is not a whole number of elements
+	ErrType   = mpi.ErrType   // the element type holds pointers, or a value cannot be encoded
+	ErrOp     = mpi.ErrOp     // the operation is nil, is not defined for the element type, or has panicked
+	ErrBuffer = mpi.ErrBuffer // the send and receive slices share memory and are not the same slice
+	ErrInUse  = mpi.ErrInUse  // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
+	ErrArg    = mpi.ErrArg    // another argument is wrong: a colour, a list of groups, a nil message
+	ErrGroup  = mpi.ErrGroup  // the group has processes that the communicator does not have, or ranks passed different groups
+	ErrInit   = mpi.ErrInit   // Init was called twice
 
-	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator: their order would be a matter of chance; use a lock, or a communicator for each (Dup)")
+	// ErrConcurrent: another goroutine is in a collective of the same communicator. Use a lock, or
+	// a communicator for each goroutine (Dup).
+	ErrConcurrent = mpi.ErrConcurrent
 
-	ErrWin      = errors.New("window cannot be used")     // it is nil or was freed
-	ErrRMASync  = rma.ErrEpoch                            // an operation outside of an epoch, or epochs that do not go together
-	ErrRMARange = rma.ErrRange                            // elements beyond the target's part of a window
-	ErrDisp     = errors.New("displacement out of range") // a negative one
-	ErrLockType = errors.New("no such kind of lock")      // neither LockShared nor LockExclusive
+	ErrWin      = mpi.ErrWin      // the window is nil or was freed
+	ErrRMASync  = mpi.ErrRMASync  // the operation needs an epoch that is not open, or the call does not fit the open epoch
+	ErrRMARange = mpi.ErrRMARange // the elements are not within the target's part of the window
+	ErrDisp     = mpi.ErrDisp     // the displacement is negative
+	ErrLockType = mpi.ErrLockType // the kind of lock is neither LockShared nor LockExclusive
 )
 
-// noRank stands in Error.Peer and Error.Tag where a call has none.
-const noRank = Undefined
-
-// Error says which call failed and why. All errors of this package are of this
-// type; the reason is in Err and found by errors.Is and errors.As.
-type Error struct {
-	Op   string // the function, as "Send"
-	Comm string // the communicator, as "world" or "comm 0.3", or the window, as "win 0.4"
-	Peer int    // rank of the other side or the root; Undefined where there is none
-	Tag  int    // Undefined where there is none
-	Err  error
-}
-
-// Error tells the error in one line.
-func (e *Error) Error() string { return "comm: " + e.call() + ": " + e.Err.Error() }
-
-// call returns the call with its communicator, peer and tag.
-func (e *Error) call() string {
-	var at []string
-	if e.Comm != "" {
-		at = append(at, e.Comm)
-	}
-	switch e.Peer {
-	case noRank:
-	case AnySource:
-		at = append(at, "any source")
-	default:
-		at = append(at, fmt.Sprintf("rank %d", e.Peer))
-	}
-	switch e.Tag {
-	case noRank:
-	case AnyTag:
-		at = append(at, "any tag")
-	default:
-		at = append(at, fmt.Sprintf("tag %d", e.Tag))
-	}
-	if len(at) == 0 {
-		return e.Op
-	}
-	return e.Op + " (" + strings.Join(at, ", ") + ")"
-}
-
-// Unwrap returns the reason.
-func (e *Error) Unwrap() error { return e.Err }
-
-// fail wraps err for a call on c; nil stays nil. It is kept out of line so
-// that the calls that succeed do not carry its code.
+// Error is the type of all errors of this package. Its fields are:
 //
-//go:noinline
-func (c *Comm) fail(op string, peer, tag int, err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := err.(*Error); ok { //nolint:errorlint // one that is wrapped is the reason, not the error
-		return err
-	}
-	return &Error{Op: op, Comm: c.name(), Peer: peer, Tag: tag, Err: err}
-}
+//	Op   string // the call, such as "Send"
+//	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"
+//	Peer int    // the rank of the other side, or the root; Undefined if the call has none
+//	Tag  int    // the tag; Undefined if the call has none
+//	Err  error  // the reason, which errors.Is and errors.As find
+type Error = mpi.Error
 
-// isContext says whether err is that of a context that ended.
-func isContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
+// Unfinished is a transfer that continues although the context of its call has ended. The call was
+// Send, Recv, Sendrecv or one of their variants, and the transfer had begun and cannot be withdrawn.
+// errors.As finds the Unfinished in the call's error. It wraps the error of the context.
+//
+// The transfer uses the call's buffers until its method Wait(ctx) returns. A program that does not
+// use the buffers again need not call Wait.
+type Unfinished = mpi.Unfinished

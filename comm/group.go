@@ -1,20 +1,15 @@
 package comm
 
 import (
-	"fmt"
-	"slices"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Group is an ordered set of processes: the rank of each is its place in the
-// order. Groups are values and never change; the zero Group is empty
-// (MPI_GROUP_EMPTY). All calls are local, do not block and may run at once
-// (MPI 4.1 §7.3).
-type Group struct {
-	ranks []int // world ranks in order; shared, never written
-	self  int   // this process's world rank + 1; 0: unknown
-}
+// Group is an ordered set of processes (MPI_Group, MPI 4.1 §7.3). The rank of a process in a group is its
+// position. Groups are values and never change. The zero Group is empty (MPI_GROUP_EMPTY). All methods are
+// local, do not block, and may run at the same time.
+type Group mpi.Group
 
-// Comparison is how two groups relate.
+// Comparison is the result of [Group.Compare].
 type Comparison int
 
 // The results of a comparison.
@@ -24,217 +19,63 @@ const (
 	Unequal                   // other processes (MPI_UNEQUAL)
 )
 
-// String names the comparison.
-func (k Comparison) String() string {
-	switch k {
-	case Ident:
-		return "ident"
-	case Similar:
-		return "similar"
-	case Unequal:
-		return "unequal"
-	}
-	return "unknown"
-}
+// Size returns the number of processes (MPI_Group_size).
+func (g Group) Size() int { return mpi.Group(g).Size() }
 
-// Range names the ranks First, First+Stride, … up to Last, which may be left
-// out by the stride. A negative stride counts down; a stride of 0 is an error.
-type Range struct{ First, Last, Stride int }
+// Rank returns the rank of the calling process in the group (MPI_Group_rank). If the process is not in the
+// group, Rank returns Undefined.
+func (g Group) Rank() int { return mpi.Group(g).Rank() }
 
-// Size is the number of processes (MPI_Group_size).
-func (g Group) Size() int { return len(g.ranks) }
+// Union returns the processes of g, followed by those that only h has, in h's order (MPI_Group_union).
+func (g Group) Union(h Group) Group { return Group(mpi.Group(g).Union(mpi.Group(h))) }
 
-// Rank is the calling process's rank in the group; Undefined if it is not in
-// it (MPI_Group_rank).
-func (g Group) Rank() int {
-	if i := slices.Index(g.ranks, g.self-1); i >= 0 {
-		return i
-	}
-	return Undefined
-}
+// Intersection returns the processes that both groups have, in g's order (MPI_Group_intersection).
+func (g Group) Intersection(h Group) Group { return Group(mpi.Group(g).Intersection(mpi.Group(h))) }
 
-func (g Group) set() map[int]int {
-	m := make(map[int]int, len(g.ranks))
-	for i, r := range g.ranks {
-		m[r] = i
-	}
-	return m
-}
+// Difference returns the processes of g that h does not have, in g's order (MPI_Group_difference).
+func (g Group) Difference(h Group) Group { return Group(mpi.Group(g).Difference(mpi.Group(h))) }
 
-func (g Group) with(ranks []int, other Group) Group {
-	return Group{ranks: ranks, self: max(g.self, other.self)}
-}
-
-// Union is all of g in its order, then what only h has in h's order
-// (MPI_Group_union).
-func (g Group) Union(h Group) Group {
-	in := g.set()
-	ranks := slices.Clone(g.ranks)
-	for _, r := range h.ranks {
-		if _, ok := in[r]; !ok {
-			ranks = append(ranks, r)
-		}
-	}
-	return g.with(ranks, h)
-}
-
-// Intersection is what both have, in g's order (MPI_Group_intersection).
-func (g Group) Intersection(h Group) Group {
-	in := h.set()
-	var ranks []int
-	for _, r := range g.ranks {
-		if _, ok := in[r]; ok {
-			ranks = append(ranks, r)
-		}
-	}
-	return g.with(ranks, h)
-}
-
-// Difference is what g has and h has not, in g's order (MPI_Group_difference).
-func (g Group) Difference(h Group) Group {
-	in := h.set()
-	var ranks []int
-	for _, r := range g.ranks {
-		if _, ok := in[r]; !ok {
-			ranks = append(ranks, r)
-		}
-	}
-	return g.with(ranks, h)
-}
-
-// Incl is the group of the given ranks of g, in the order given
-// (MPI_Group_incl). A rank out of range or named twice is ErrRank.
+// Incl returns the group of the given ranks of g, in the given order (MPI_Group_incl). If a rank is out of
+// range or is given twice, it returns ErrRank.
 func (g Group) Incl(ranks ...int) (Group, error) {
-	if _, err := g.marks("Incl", ranks); err != nil {
-		return Group{}, err
-	}
-	out := make([]int, len(ranks))
-	for i, r := range ranks {
-		out[i] = g.ranks[r]
-	}
-	return Group{ranks: out, self: g.self}, nil
+	h, err := mpi.Group(g).Incl(ranks...)
+	return Group(h), err
 }
 
-// Excl is g without the given ranks, in g's order (MPI_Group_excl). A rank out
-// of range or named twice is ErrRank.
+// Excl returns g without the given ranks, in g's order (MPI_Group_excl). If a rank is out of range or is
+// given twice, it returns ErrRank.
 func (g Group) Excl(ranks ...int) (Group, error) {
-	gone, err := g.marks("Excl", ranks)
-	if err != nil {
-		return Group{}, err
-	}
-	out := make([]int, 0, len(g.ranks)-len(ranks))
-	for i, r := range g.ranks {
-		if !gone[i] {
-			out = append(out, r)
-		}
-	}
-	return Group{ranks: out, self: g.self}, nil
+	h, err := mpi.Group(g).Excl(ranks...)
+	return Group(h), err
 }
 
-// RangeIncl is Incl of the ranks that the ranges name (MPI_Group_range_incl).
-// A stride of 0 is ErrArg.
+// RangeIncl is [Group.Incl] of all ranks in the ranges (MPI_Group_range_incl). If a stride is 0, it returns
+// ErrArg.
 func (g Group) RangeIncl(ranges ...Range) (Group, error) {
-	ranks, err := g.expand("RangeIncl", ranges)
-	if err != nil {
-		return Group{}, err
-	}
-	return g.Incl(ranks...)
+	h, err := mpi.Group(g).RangeIncl(cast[mpi.Range](ranges)...)
+	return Group(h), err
 }
 
-// RangeExcl is Excl of the ranks that the ranges name (MPI_Group_range_excl).
-// A stride of 0 is ErrArg.
+// RangeExcl is [Group.Excl] of all ranks in the ranges (MPI_Group_range_excl). If a stride is 0, it returns
+// ErrArg.
 func (g Group) RangeExcl(ranges ...Range) (Group, error) {
-	ranks, err := g.expand("RangeExcl", ranges)
-	if err != nil {
-		return Group{}, err
-	}
-	return g.Excl(ranks...)
+	h, err := mpi.Group(g).RangeExcl(cast[mpi.Range](ranges)...)
+	return Group(h), err
 }
 
-// Translate returns for each of the given ranks of g the same process's rank
-// in h: Undefined where h has it not, ProcNull for ProcNull
-// (MPI_Group_translate_ranks). A rank out of range is ErrRank.
+// Translate returns, for each of the given ranks of g, the rank of the same process in h
+// (MPI_Group_translate_ranks). If h does not have the process, the result is Undefined. For ProcNull, the
+// result is ProcNull. If a rank is out of range, Translate returns ErrRank.
 func (g Group) Translate(ranks []int, h Group) ([]int, error) {
-	in := h.set()
-	out := make([]int, len(ranks))
-	for i, r := range ranks {
-		if r == ProcNull {
-			out[i] = ProcNull
-			continue
-		}
-		if r < 0 || r >= len(g.ranks) {
-			return nil, g.badRank("Translate", r)
-		}
-		if at, ok := in[g.ranks[r]]; ok {
-			out[i] = at
-		} else {
-			out[i] = Undefined
-		}
-	}
-	return out, nil
+	return mpi.Group(g).Translate(ranks, mpi.Group(h))
 }
 
-// Compare says how g and h relate (MPI_Group_compare).
-func (g Group) Compare(h Group) Comparison {
-	if slices.Equal(g.ranks, h.ranks) {
-		return Ident
-	}
-	if len(g.ranks) == len(h.ranks) && g.Difference(h).Size() == 0 {
-		return Similar
-	}
-	return Unequal
-}
+// Compare compares the processes of g and h (MPI_Group_compare).
+func (g Group) Compare(h Group) Comparison { return Comparison(mpi.Group(g).Compare(mpi.Group(h))) }
 
-// contains says whether all of h is in g.
-func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
+// String returns "ident", "similar" or "unequal".
+func (k Comparison) String() string { return mpi.Comparison(k).String() }
 
-// marks sets a flag for each rank named, and checks that each is one of g's
-// and named once.
-func (g Group) marks(op string, ranks []int) ([]bool, error) {
-	seen := make([]bool, len(g.ranks))
-	for _, r := range ranks {
-		if r < 0 || r >= len(g.ranks) {
-			return nil, g.badRank(op, r)
-		}
-		if seen[r] {
-			return nil, &Error{Op: "Group." + op, Peer: r, Tag: noRank, Err: fmt.Errorf("%w: named twice", ErrRank)}
-		}
-		seen[r] = true
-	}
-	return seen, nil
-}
-
-func (g Group) expand(op string, ranges []Range) ([]int, error) {
-	var ranks []int
-	for _, x := range ranges {
-		if x.Stride == 0 {
-			return nil, &Error{Op: "Group." + op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: a range with stride 0", ErrArg)}
-		}
-		for _, r := range []int{x.First, x.Last} {
-			if r < 0 || r >= len(g.ranks) {
-				return nil, g.badRank(op, r)
-			}
-		}
-		if x.Stride > 0 {
-			for r := x.First; r <= x.Last; r += x.Stride {
-				ranks = append(ranks, r)
-				if x.Stride > x.Last-r { // the next step may overflow
-					break
-				}
-			}
-		} else {
-			for r := x.First; r >= x.Last; r += x.Stride {
-				ranks = append(ranks, r)
-				if x.Stride < x.Last-r {
-					break
-				}
-			}
-		}
-	}
-	return ranks, nil
-}
-
-func (g Group) badRank(op string, r int) error {
-	return &Error{Op: "Group." + op, Peer: r, Tag: noRank,
-		Err: fmt.Errorf("%w: the group has %d", ErrRank, len(g.ranks))}
-}
+// Range is the ranks First, First+Stride, First+2·Stride and so on, up to and including Last. If the stride
+// is negative, the ranks go down to Last. A stride of 0 is an error.
+type Range struct{ First, Last, Stride int }

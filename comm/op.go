@@ -1,97 +1,85 @@
 package comm
 
 import (
-	"fmt"
-	"strings"
-
-	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/kernel"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Integer is any integer type.
+// Integer is a constraint: any integer type.
 type Integer interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// Real is any type of numbers with an order.
+// Real is a constraint: any ordered numeric type.
 type Real interface{ Integer | ~float32 | ~float64 }
 
-// Number is any numeric type.
+// Number is a constraint: any numeric type.
 type Number interface {
 	Real | ~complex64 | ~complex128
 }
 
-// Logical is any type with a truth value; an integer is true unless it is 0.
+// Logical is a constraint: any type with a truth value. An integer is true unless it is 0.
 type Logical interface{ Integer | ~bool }
 
-// Op is an operation that reductions combine elements with (MPI_Op, MPI 4.1
-// §6.9). It is a value, made by the functions of this file.
+// Op is an operation that combines two elements of type T (MPI_Op, MPI 4.1 §6.9). Op is a value. The zero Op
+// is invalid.
 //
-// What a collective makes of built-in operations depends, to the bit, neither
-// on the processor nor on which of two operands is the left: integers wrap
-// around, and a NaN that comes out is always the same quiet one.
-type Op[T any] struct {
-	name     string
-	kind     kernel.Op
-	combine  func(inout, in []byte) // of the program; nil: built in
-	commutes bool
-}
+// The result of a built-in operation is the same, to the bit, on every processor and for either order of its
+// two operands. Integers wrap around. If the result is a NaN, it is always the same quiet NaN.
+type Op[T any] struct{ op mpi.Op }
 
-// OpFor makes an operation over T. Reductions take one, so that a call such as
+// OpFor is a function that returns an operation over T. Reductions take an OpFor instead of an [Op], so that
+// a call such as
 //
 //	comm.Allreduce(c, send, recv, comm.Sum)
 //
-// needs no type argument: Sum itself is an OpFor of the slices' type.
+// needs no type argument: Sum is an OpFor of the slices' element type.
 type OpFor[T any] = func() Op[T]
 
-// Sum adds (MPI_SUM).
-func Sum[T Number]() Op[T] { return Op[T]{name: "Sum", kind: kernel.Sum, commutes: true} }
+// Sum adds two elements (MPI_SUM).
+func Sum[T Number]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Sum)} }
 
-// Prod multiplies (MPI_PROD).
-func Prod[T Number]() Op[T] { return Op[T]{name: "Prod", kind: kernel.Prod, commutes: true} }
+// Prod multiplies two elements (MPI_PROD).
+func Prod[T Number]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Prod)} }
 
-// Min is the smaller, and NaN where either is (MPI_MIN).
-func Min[T Real]() Op[T] { return Op[T]{name: "Min", kind: kernel.Min, commutes: true} }
+// Min returns the smaller element, or NaN if one of them is NaN (MPI_MIN).
+func Min[T Real]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Min)} }
 
-// Max is the larger, and NaN where either is (MPI_MAX).
-func Max[T Real]() Op[T] { return Op[T]{name: "Max", kind: kernel.Max, commutes: true} }
+// Max returns the larger element, or NaN if one of them is NaN (MPI_MAX).
+func Max[T Real]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Max)} }
 
-// Band is the bitwise and (MPI_BAND).
-func Band[T Integer]() Op[T] { return Op[T]{name: "Band", kind: kernel.Band, commutes: true} }
+// Band returns the bitwise and (MPI_BAND).
+func Band[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Band)} }
 
-// Bor is the bitwise or (MPI_BOR).
-func Bor[T Integer]() Op[T] { return Op[T]{name: "Bor", kind: kernel.Bor, commutes: true} }
+// Bor returns the bitwise or (MPI_BOR).
+func Bor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bor)} }
 
-// Bxor is the bitwise exclusive or (MPI_BXOR).
-func Bxor[T Integer]() Op[T] { return Op[T]{name: "Bxor", kind: kernel.Bxor, commutes: true} }
+// Bxor returns the bitwise exclusive or (MPI_BXOR).
+func Bxor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bxor)} }
 
-// Land is the logical and: true or 1 (MPI_LAND).
-func Land[T Logical]() Op[T] { return Op[T]{name: "Land", kind: kernel.Land, commutes: true} }
+// Land returns the logical and, as true or 1 (MPI_LAND).
+func Land[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Land)} }
 
-// Lor is the logical or: true or 1 (MPI_LOR).
-func Lor[T Logical]() Op[T] { return Op[T]{name: "Lor", kind: kernel.Lor, commutes: true} }
+// Lor returns the logical or, as true or 1 (MPI_LOR).
+func Lor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lor)} }
 
-// Lxor is the logical exclusive or: true or 1 (MPI_LXOR).
-func Lxor[T Logical]() Op[T] { return Op[T]{name: "Lxor", kind: kernel.Lxor, commutes: true} }
+// Lxor returns the logical exclusive or, as true or 1 (MPI_LXOR).
+func Lxor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lxor)} }
 
-// Loc is a value and where it was found, for MinLoc and MaxLoc (MPI 4.1
-// §6.9.4).
+// Loc is a value with its location: the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
 type Loc[T Real] struct {
 	Value T
 	Index int
 }
 
-// MinLoc is the smaller value with its index; of equal values the one with the
-// smaller index (MPI_MINLOC). Its elements are Loc[T].
-func MinLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MinLoc", kind: kernel.MinLoc, commutes: true}
-}
+// MinLoc returns the element with the smaller value; if the values are equal, the one with the smaller index
+// (MPI_MINLOC).
+func MinLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MinLoc)} }
 
-// MaxLoc is the larger value with its index; of equal values the one with the
-// smaller index (MPI_MAXLOC). Its elements are Loc[T].
-func MaxLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MaxLoc", kind: kernel.MaxLoc, commutes: true}
-}
+// MaxLoc returns the element with the larger value; if the values are equal, the one with the smaller index
+// (MPI_MAXLOC).
+func MaxLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MaxLoc)} }
 
 // OpByName returns the built-in operation with a name that is known at run time: Sum,
 // Prod, Min, Max, Band, Bor, Bxor, Land, Lor or Lxor, in any case of letters. If no
@@ -99,68 +87,45 @@ func MaxLoc[T Real]() Op[Loc[T]] {
 // numbers support only Sum and Prod; floating-point numbers support no bitwise and no
 // logical operations.
 func OpByName[T Number](name string) (OpFor[T], error) {
-	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
-		if !strings.EqualFold(name, opNames[kind]) {
-			continue
-		}
-		op := Op[T]{name: opNames[kind], kind: kind, commutes: true}
-		if _, ok := kernel.For(kind, infoOf[T]().elem); !ok {
-			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %T", ErrOp, op.name, *new(T))}
-		}
-		return func() Op[T] { return op }, nil
+	op, err := mpi.OpByName(elem.Of[T](), name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
-		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
+	return func() Op[T] { return Op[T]{op} }, nil
 }
 
-// OpFunc returns an operation that calls f (MPI_Op_create): inout[i] = in[i] ∘ inout[i]
-// for every i, where in is the operand of the lower ranks. The two slices have the same
-// length, which may be shorter than the message, and f must not keep them. The operation
-// must be associative. commutes says that it is also commutative, which permits faster
-// algorithms.
+// OpFunc returns an operation that calls f (MPI_Op_create). f sets inout[i] = in[i] ∘ inout[i] for every i;
+// in holds the operands of the lower ranks. The slices have the same length, which may be less than the
+// length of the message. f must not keep them. The operation must be associative. commutes says that it is
+// also commutative, which permits faster algorithms.
 //
-// f may run on any goroutine. If collectives overlap, f may run on several at the same
-// time. If f panics, the collective returns [ErrOp]. If f calls runtime.Goexit, the
-// goroutine that f runs on ends; the other ranks and the request get ErrOp.
+// f may run on any goroutine, and on several goroutines at the same time if collectives overlap. If f panics,
+// the collective returns [ErrOp]. If f calls runtime.Goexit, its goroutine ends, and the other ranks and the
+// request get ErrOp.
 //
 // Cost: OpFunc allocates. Make an operation once and reuse it.
 func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	if f == nil {
 		return func() Op[T] { return Op[T]{} }
 	}
-	combine := func(inout, in []byte) {
-		shield(func() { f(elemsView[T](inout), elemsView[T](in)) })
-	}
-	op := Op[T]{name: "OpFunc", combine: combine, commutes: commutes}
+	op := Op[T]{mpi.UserOp(commutes, func(inout, in []byte) {
+		mpi.Shield(func() { f(elem.Slice[T](inout), elem.Slice[T](in)) })
+	})}
 	return func() Op[T] { return op }
 }
 
-// opNames holds the names of the built-in operations, by kernel.Op.
-var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
+// Replace returns the origin's element. Only [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp] and their
+// request forms accept it (MPI_REPLACE, MPI 4.1 §12.3.4).
+func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }
 
-// opOfProgram is the number that stands for any operation made by OpFunc;
-// those that are built in are counted from 1.
-const opOfProgram = 255
+// NoOp leaves the target's element unchanged. Only [Win.GetAccumulate], [Win.FetchOp] and their request forms
+// accept it; they then read the element atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
+func NoOp[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpNoOp)} }
 
-// operation turns op into what the algorithms use, and a number that ranks can
-// compare it by.
-//
-// Hot path: no allocation.
-func operation[T any](op OpFor[T]) (coll.Op, int, error) {
+// opOf returns the operation of op; the zero Op if op is nil.
+func opOf[T any](op OpFor[T]) mpi.Op {
 	if op == nil {
-		return coll.Op{}, 0, fmt.Errorf("%w: it is nil", ErrOp)
+		return mpi.Op{}
 	}
-	o, info := op(), infoOf[T]()
-	if o.combine != nil {
-		// Nothing is ever combined where elements have no size.
-		return coll.Op{Size: max(info.size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
-	}
-	if o.name == "" {
-		return coll.Op{}, 0, fmt.Errorf("%w: it is zero, or its function is nil", ErrOp)
-	}
-	k, ok := kernel.For(o.kind, info.elem)
-	if !ok || k.Size != info.size { // not to be had with the constraints of this file
-		return coll.Op{}, 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
-	}
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil
+	return op().op
 }

@@ -1,441 +1,107 @@
 package comm
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-
-	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// callName names a call that ends in an Error, one byte in each Request.
-type callName uint8
-
-const (
-	opNone callName = iota
-	opSend
-	opSsend
-	opRsend
-	opSendrecv
-	opSendrecvReplace
-	opIsend
-	opIssend
-	opIrecv
-	opImrecv
-	opCollective // the error says its name itself
-	opRPut
-	opRGet
-	opRAccumulate
-	opRGetAccumulate
-	opFetchOp
-	opRFetchOp
-	opCompareSwap
-	opRCompareSwap
-	opRecv
-	opMrecv
-)
-
-var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
-	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv"}
-
-func (o callName) String() string { return callNames[o] }
-
-// Request names an operation under way: a send, a receive or a collective
-// (MPI 4.1 §3.7). It is a value; copies are the same request. A copy of one
-// that has been waited for is harmless and answers that it is complete, as the
-// zero Request does. If the arguments of the call that started it were wrong, Wait or Test
-// returns the error.
+// Request is an operation in progress: a send, a receive, a collective or a one-sided operation (MPI 4.1
+// §3.7). Request is a value, and copies are the same request. A copy of a request that has been waited for
+// counts as complete, and so does the zero Request. If the call that started the operation had wrong
+// arguments, Wait or Test returns the error.
 //
-// The buffers of the operation belong to it until Wait or Test has said that
-// it is complete. The program must wait for every request, or test it until it is
-// complete. [Comm.Finalize] reports the requests for which the program did not do so and
-// that failed or did not complete.
-type Request struct { // of four words, which the compiler keeps in registers
-	r    engine.Request // its note is the size of a receive's elements
-	c    *Comm          // nil in the zero Request
-	call call
-}
+// The buffers of the operation belong to it until Wait or Test reports that it is complete. The program must
+// wait for every request, or test it until it is complete. [Comm.Finalize] reports requests that failed or
+// did not complete, if the program has not done so.
+type Request mpi.Request
 
-// call is what an error says of the operation:
-//
-//	┌ operation ┬ peer ──┬ tag ┐
-//	└ 5 bits    ┴ 27     ┴ 32  ┘
-type call uint64
-
-func callOf(op callName, peer, tag int) call {
-	return call(op)<<59 | call(peer)<<37>>5 | call(uint32(tag))
-}
-
-func (c call) op() callName { return callName(c >> 59) }
-func (c call) peer() int    { return int(int64(c) << 5 >> 37) }
-func (c call) tag() int     { return int(int32(c)) }
-
-// early is the outcome of a request that never was under way; its Comm stands
-// for it in the Request.
-type early struct {
-	st   Status
-	err  error
-	job  *job   // whose refusals may hold it; nil: it is no refusal
-	line string // of the program; empty unless the tunable check is on
-
-	counted bool // in job.refusals; guarded by its mu
-
-	use *pending // of a send that has left; nil: nothing is checked
-	at  call     // of that send
-	c   *Comm    // of that send
-}
-
-// left returns a request that is complete at once, except that the program must not use
-// its buffers before Wait.
-func (c *Comm) left(p *pending, op callName, peer, tag int) Request {
-	if p == nil {
-		return Request{c: hasLeft}
-	}
-	p.began(c.s, engine.Request{})
-	return Request{c: &Comm{early: &early{use: p, at: callOf(op, peer, tag), c: c}}}
-}
-
-// using returns the Comm that a request holds instead of c: one with the pending operation
-// p, which r is. If p is nil, it returns c.
-func (c *Comm) using(p *pending, r engine.Request) *Comm {
-	if p == nil {
-		return c
-	}
-	p.began(c.s, r)
-	return &Comm{s: c.s, ctx: c.ctx, use: p}
-}
-
-var (
-	fromNobody = &Comm{early: &early{st: nobody}}
-	hasLeft    = &Comm{early: &early{}} // a send or a one-sided operation that was complete at once
-)
-
-// begun is a request that is under way. size is of a receive's elements.
-func (c *Comm) begun(r engine.Request, op callName, peer, tag, size int) Request {
-	if c.s.job.checks {
-		noteLine(r)
-	}
-	r.Note = uint32(size)
-	return Request{r: r, c: c, call: callOf(op, peer, tag)}
-}
-
-// Isend is Send that returns at once; buf belongs to the request until it is
-// complete, and must not be written to (MPI_Isend, MPI 4.1 §3.7).
-//
-// Hot path: no allocation.
-func Isend[T any](c *Comm, buf []T, dest, tag int) Request {
-	b, sig, err := view(buf)
-	if err != nil {
-		return c.refused("Isend", dest, tag, err)
-	}
-	return c.isend(opIsend, b, sig, dest, tag, engine.Standard)
-}
-
-// Issend is Isend that is complete only when the receive has been matched
-// (MPI_Issend, MPI 4.1 §3.7).
-func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
-	b, sig, err := view(buf)
-	if err != nil {
-		return c.refused("Issend", dest, tag, err)
-	}
-	return c.isend(opIssend, b, sig, dest, tag, engine.Synchronous)
-}
-
-// Irecv is Recv that returns at once; buf belongs to the request until it is
-// complete. Receives match in the order in which they were started
-// (MPI_Irecv, MPI 4.1 §3.7).
-//
-// Hot path: no allocation.
-func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
-	b, sig, err := view(buf)
-	if err != nil {
-		return c.refused("Irecv", source, tag, err)
-	}
-	s, err := c.checkRecv(source, tag)
-	if err != nil {
-		return c.refused("Irecv", source, tag, err)
-	}
-	if source == ProcNull {
-		return Request{c: fromNobody}
-	}
-	p, err := s.check.start(opIrecv, nil, b)
-	if err != nil {
-		return c.refused("Irecv", source, tag, err)
-	}
-	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag, Sig: sig})
-	p.received(r)
-	return c.using(p, r).begun(r, opIrecv, source, tag, sizeOf[T]())
-}
-
-func (c *Comm) isend(op callName, b []byte, sig uint16, dest, tag int, mode engine.Mode) Request {
-	s, err := c.checkSend(dest, tag)
-	if err != nil {
-		return c.refused(op.String(), dest, tag, err)
-	}
-	if dest == ProcNull {
-		return Request{c: hasLeft}
-	}
-	p, err := s.check.start(op, b, nil)
-	if err != nil {
-		return c.refused(op.String(), dest, tag, err)
-	}
-	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Sig: sig, Mode: mode})
-	if r == (engine.Request{}) {
-		return c.left(p, op, dest, tag)
-	}
-	return c.using(p, r).begun(r, op, dest, tag, 0)
-}
-
-// Wait blocks until the operation is complete (MPI_Wait). The status is a
-// receive's; that of sends and collectives says nothing. Errors: those of the
-// blocking call of the same kind. Where the communicator's context ends first
-// its error is returned: the operation goes on, it keeps its buffers, and Wait
-// may be called again.
-//
-// Hot path: no allocation.
-func (r Request) Wait() (Status, error) {
-	if r.c == nil {
-		return Status{}, nil
-	}
-	if e := r.c.early; e != nil {
-		return e.outcome()
-	}
-	st, err := r.r.Wait(r.context())
-	return r.outcome(st, err == nil || !isContext(err) || r.r.Done(), err)
-}
-
-// context ends a wait for the request.
-func (r *Request) context() context.Context {
-	if r.call.op() == opCollective {
-		return context.Background() // it watches the communicator's context itself
-	}
-	return r.c.ctx
-}
-
-// Test says whether the operation is complete, without blocking (MPI_Test). If
-// it is, the request is done with, as after Wait.
-func (r Request) Test() (Status, bool, error) {
-	if r.c == nil {
-		return Status{}, true, nil
-	}
-	if e := r.c.early; e != nil {
-		st, err := e.outcome()
-		return st, true, err
-	}
-	est, done, err := r.r.Test()
-	if !done {
-		return Status{}, false, nil
-	}
-	st, err := r.outcome(est, true, err)
-	return st, true, err
-}
-
-// Cancel withdraws a receive that has matched no message yet: Wait, which must
-// still be called, then reports Status.Cancelled. A receive that has matched,
-// a send and a collective go on as if it had not been called (MPI_Cancel). It
-// is local and does not block.
-func (r Request) Cancel() error {
-	if !r.pending() {
-		return nil
-	}
-	if err := r.r.Cancel(); err != nil {
-		return r.c.fail("Cancel", r.call.peer(), r.call.tag(), err)
-	}
-	return nil
-}
-
-// outcome makes of the engine's outcome what Wait returns; done says that the
-// operation has ended.
-func (r *Request) outcome(est engine.Status, done bool, err error) (Status, error) {
-	var st Status
-	op := r.call.op()
-	if op == opIrecv || op == opImrecv {
-		st, err = status(est, int(r.r.Note), err)
-	}
-	if done {
-		err = r.c.use.end(err)
-	}
-	if err == nil {
-		return st, nil
-	}
-	if errors.Is(err, engine.ErrGoexit) {
-		err = fmt.Errorf("%w: %w", ErrOp, err)
-	}
-	if !done && op != opCollective {
-		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
-	}
-	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
-}
-
-// pending says that the request is neither zero nor complete from the start.
-func (r Request) pending() bool { return r.c != nil && r.c.early == nil }
-
-// WaitAll blocks until all requests are complete, also where some fail, and
-// makes them zero (MPI_Waitall). It returns the error of the first that
-// failed, in the order of rs. Where a context ends first, the requests that
-// are not complete stay as they are, and WaitAll may be called again.
-func WaitAll(rs []Request) error {
-	var first error
-	at := len(rs) // of first
-	failed := func(i int, err error) {
-		if err != nil && i < at {
-			first, at = err, i
-		}
-	}
-	engine.WaitEach(len(rs), func(i int) (engine.Request, context.Context) {
-		r := &rs[i]
-		if !r.pending() {
-			if r.c != nil {
-				_, err := r.c.early.outcome()
-				failed(i, err)
-			}
-			*r = Request{}
-			return engine.Request{}, nil
-		}
-		return r.r, r.context()
-	}, func(i int, st engine.Status, done bool, err error) {
-		_, err = rs[i].outcome(st, done, err)
-		failed(i, err)
-		if done {
-			rs[i] = Request{}
-		}
-	})
-	return first
-}
-
-// WaitAny blocks until one of the requests is complete, makes it zero and
-// returns its index, status and error (MPI_Waitany). The index is -1 where all
-// are zero, or where a context ended first. All requests must be of one
-// process; the context is that of the first. If several are complete, those that
-// completed first are returned first. The cost of a call grows with the number
-// of requests that are complete, and only if it blocks with that of all.
-func WaitAny(rs []Request) (int, Status, error) {
-	first, done := beforeEngine(rs)
-	switch {
-	case done >= 0:
-		return take(rs, done)
-	case first == nil:
-		return -1, Status{}, nil
-	}
-	i, err := engine.WaitAny(first.c.ctx, len(rs), func(i int) engine.Request { return rs[i].r })
-	if err != nil {
-		return -1, Status{}, first.c.fail("WaitAny", noRank, noRank, err)
-	}
-	if i < 0 { // all are copies of requests that were waited for
-		clear(rs)
-		return -1, Status{}, nil
-	}
-	return take(rs, i)
-}
-
-// beforeEngine returns the first request that the engine knows, and the index of
-// one that is complete without it; -1: there is none.
-func beforeEngine(rs []Request) (first *Request, done int) {
-	var known *Comm // the last one that was looked at and has no outcome
-	for i := range rs {
-		c := rs[i].c
-		if c == nil || c == known {
-			continue
-		}
-		if c.early != nil {
-			return first, i
-		}
-		if known = c; first == nil {
-			first = &rs[i]
-		}
-	}
-	return first, -1
-}
-
-// take waits for a request that is complete and makes it zero.
-func take(rs []Request, i int) (int, Status, error) {
-	st, err := rs[i].Wait()
-	rs[i] = Request{}
-	return i, st, err
-}
-
-// TestAny is WaitAny that does not block (MPI_Testany). It says false where
-// requests are under way and none of them is complete.
-func TestAny(rs []Request) (int, Status, bool, error) {
-	first, i := beforeEngine(rs)
-	if i < 0 && first != nil {
-		var live bool
-		if i, live = engine.TestAny(len(rs), func(i int) engine.Request { return rs[i].r }); i < 0 && live {
-			return -1, Status{}, false, nil
-		}
-	}
-	if i < 0 {
-		clear(rs) // zero, or copies of requests that were waited for
-		return -1, Status{}, true, nil
-	}
-	i, st, err := take(rs, i)
-	return i, st, true, err
-}
-
-// TestAll says whether all requests are complete, without blocking
-// (MPI_Testall). If so it makes them zero and returns the error of the first
-// that failed; if not they all stay as they are.
-func TestAll(rs []Request) (bool, error) {
-	if !engine.AllDone(len(rs), func(i int) engine.Request { return rs[i].r }) {
-		return false, nil
-	}
-	return true, WaitAll(rs)
-}
-
-// Completion is one request's end, as WaitSome and TestSome tell it.
+// Completion is the outcome of one request in [WaitSome] and [TestSome].
 type Completion struct {
 	Index  int // in the slice of requests
 	Status Status
 	Err    error
 }
 
-// WaitSome blocks until at least one of the requests is complete, makes all
-// that are zero, and appends what became of them to done (MPI_Waitsome). It
-// appends nothing where all were zero. The error is a context's that ended
-// first; those of the operations are in the completions.
+// Isend is [Send], except that it does not block (MPI_Isend, MPI 4.1 §3.7). buf belongs to the request until
+// the request is complete, and the program must not write to buf until then.
+//
+// Isend does not allocate.
+func Isend[T any](c *Comm, buf []T, dest, tag int) Request {
+	return Request(c.in().Isend(elem.View(buf), dest, tag))
+}
+
+// Issend is [Isend], except that the request is complete only when a receive has matched the message
+// (MPI_Issend, MPI 4.1 §3.7).
+func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
+	return Request(c.in().Issend(elem.View(buf), dest, tag))
+}
+
+// Irecv is [Recv], except that it does not block (MPI_Irecv, MPI 4.1 §3.7). buf belongs to the request until
+// the request is complete. Receives match messages in the order in which they were started.
+//
+// Irecv does not allocate.
+func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
+	return Request(c.in().Irecv(elem.View(buf), source, tag))
+}
+
+// Wait blocks until the operation is complete (MPI_Wait). The Status is meaningful only for a receive.
+// Errors: those of the blocking call. If the communicator's context ends first, Wait returns its error; the
+// operation continues and keeps its buffers, and Wait may be called again.
+//
+// Wait does not allocate.
+func (r Request) Wait() (Status, error) {
+	st, err := mpi.Request(r).Wait()
+	return Status(st), err
+}
+
+// Test reports whether the operation is complete, without blocking (MPI_Test). If it is, the request counts
+// as waited for, as after Wait.
+func (r Request) Test() (Status, bool, error) {
+	st, ok, err := mpi.Request(r).Test()
+	return Status(st), ok, err
+}
+
+// Cancel withdraws a receive that has not matched a message yet (MPI_Cancel). The program must still call
+// Wait, whose Status then has Cancelled. A receive that has matched, a send and a collective continue as if
+// Cancel had not been called. Cancel is local and does not block.
+func (r Request) Cancel() error { return mpi.Request(r).Cancel() }
+
+// WaitAll blocks until all requests are complete, even if some fail, and sets them to zero (MPI_Waitall). It
+// returns the error of the first request in rs that failed. If a context ends first, the requests that are
+// not complete stay as they are, and WaitAll may be called again.
+func WaitAll(rs []Request) error { return mpi.WaitAll(requests(rs)) }
+
+// WaitAny blocks until one of the requests is complete, sets it to zero, and returns its index, status and
+// error (MPI_Waitany). If all are zero, or a context ends first, the index is -1. All requests must belong to
+// one process; the context is that of the first. If several are complete, WaitAny returns the one that
+// completed first.
+//
+// Cost: proportional to the number of complete requests; if WaitAny blocks, to the number of all requests.
+func WaitAny(rs []Request) (int, Status, error) {
+	i, st, err := mpi.WaitAny(requests(rs))
+	return i, Status(st), err
+}
+
+// TestAny is [WaitAny], except that it does not block (MPI_Testany). The result is false if requests are in
+// progress and none of them is complete.
+func TestAny(rs []Request) (int, Status, bool, error) {
+	i, st, ok, err := mpi.TestAny(requests(rs))
+	return i, Status(st), ok, err
+}
+
+// TestAll reports whether all requests are complete, without blocking (MPI_Testall). If they are, it sets
+// them to zero and returns the error of the first that failed. Otherwise all requests stay as they are.
+func TestAll(rs []Request) (bool, error) { return mpi.TestAll(requests(rs)) }
+
+// WaitSome blocks until at least one of the requests is complete, sets all complete requests to zero, and
+// appends their outcomes to done (MPI_Waitsome). If all requests are zero, it appends nothing. The error is
+// that of a context that ended first; the errors of the operations are in the Completions.
 func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
-	before := len(done)
-	if done = collect(rs, done); len(done) > before {
-		return done, nil
-	}
-	i, st, err := WaitAny(rs)
-	if i < 0 {
-		return done, err
-	}
-	done = append(done, Completion{Index: i, Status: st, Err: err})
-	return collect(rs, done), nil
+	some, err := mpi.WaitSome(requests(rs), cast[mpi.Completion](done))
+	return cast[Completion](some), err
 }
 
-// TestSome is WaitSome that does not block (MPI_Testsome).
+// TestSome is [WaitSome], except that it does not block (MPI_Testsome).
 func TestSome(rs []Request, done []Completion) []Completion {
-	before := len(done)
-	if done = collect(rs, done); len(done) > before {
-		return done
-	}
-	i, st, ok, err := TestAny(rs)
-	if !ok || i < 0 {
-		return done
-	}
-	done = append(done, Completion{Index: i, Status: st, Err: err})
-	return collect(rs, done)
-}
-
-// collect appends the requests that are complete to done, and makes them zero.
-func collect(rs []Request, done []Completion) []Completion {
-	before := len(done)
-	found := func(i int) { done = append(done, Completion{Index: i}) }
-	for i := range rs {
-		if c := rs[i].c; c != nil && c.early != nil {
-			found(i)
-		}
-	}
-	engine.EachDone(len(rs), func(i int) engine.Request { return rs[i].r }, found)
-	some := done[before:]
-	slices.SortFunc(some, func(a, b Completion) int { return cmp.Compare(a.Index, b.Index) })
-	for k := range some {
-		_, some[k].Status, some[k].Err = take(rs, some[k].Index)
-	}
-	return done
+	return cast[Completion](mpi.TestSome(requests(rs), cast[mpi.Completion](done)))
 }

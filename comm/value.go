@@ -1,67 +1,24 @@
 package comm
 
-import (
-	"sync"
-
-	"github.com/weft-hpc/weft/internal/engine"
-)
-
-// SendValue sends any Go value that encoding/gob can encode, and blocks as
-// Send does. Values of interface fields need gob.Register.
+// SendValue sends any Go value that encoding/gob can encode, and blocks as [Send] does. The program
+// registers the types of values in interface fields with gob.Register.
 //
-// Cost: for a small struct, SendValue and RecvValue together take about 1.2 µs and
-// three allocations more than Send and Recv. For the first value of a type, for values above
-// 64 KiB, and for types that hold interfaces, they take about ten times as long, because
-// encoding/gob then describes the types again. Send of elements without pointers has none
-// of this cost.
+// Cost: for a small struct, SendValue and RecvValue together take about 1.2 µs and three allocations
+// more than Send and Recv. For the first value of a type, for values above 64 KiB, and for types that
+// hold interfaces, they take about ten times as long, because encoding/gob then describes the types
+// again. Send of elements without pointers has none of this cost.
 //
 // Errors: those of Send; ErrType if gob cannot encode v.
-func SendValue(c *Comm, v any, dest, tag int) error {
-	if _, err := c.checkSend(dest, tag); err != nil {
-		return c.fail("SendValue", dest, tag, err)
-	}
-	buf := valueBuffers.Get().(*[]byte)
-	b, err := appendValue(*buf, v)
-	if err != nil {
-		return c.fail("SendValue", dest, tag, err)
-	}
-	if err := c.send(opSend, b, rawSig, dest, tag, engine.Standard); err != nil {
-		return renamed(err, "SendValue") // a transfer may still read b
-	}
-	keepValueBuffer(buf, b)
-	return nil
-}
+func SendValue(c *Comm, v any, dest, tag int) error { return c.in().SendValue(v, dest, tag) }
 
-// RecvValue receives a value sent by SendValue into what v points to, by the
-// rules of encoding/gob, and blocks. Status.Count is 1. From ProcNull nothing
-// is received and Count is 0. A GobDecode method copies the bytes that it keeps, because
-// a gob.Decoder uses its buffer again for the next value. Errors: those of Recv without ErrTruncate;
-// ErrType where v is no pointer, the message is none of SendValue's, or it
-// does not fit v; the message is lost then.
+// RecvValue receives a value of [SendValue] into the variable that v points to, by the rules of
+// encoding/gob, and blocks. Status.Count is 1. If source is ProcNull, RecvValue receives nothing, and
+// Status.Count is 0. If a type has a GobDecode method, the method must copy the bytes that it keeps,
+// because a gob.Decoder reuses its buffer for the next value.
+//
+// Errors: those of [Recv] without ErrTruncate. If v is not a pointer, if the message does not come from
+// SendValue, or if the message does not fit v, RecvValue returns ErrType, and the message is lost.
 func RecvValue(c *Comm, v any, source, tag int) (Status, error) {
-	buf := valueBuffers.Get().(*[]byte)
-	b, st, err := recvGrown(c, "RecvValue", source, tag, *buf)
-	if err != nil || st.Source == ProcNull {
-		return st, err // after an error, a transfer may still write to b
-	}
-	st.Count = 0
-	err = decodeValue(b, v)
-	keepValueBuffer(buf, b)
-	if err != nil {
-		return st, c.fail("RecvValue", st.Source, st.Tag, err)
-	}
-	st.Count = 1
-	return st, nil
-}
-
-// valueBuffers holds empty slices for messages of up to codecKept bytes.
-var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
-
-// keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops
-// both if b is larger than codecKept.
-func keepValueBuffer(buf *[]byte, b []byte) {
-	if cap(b) <= codecKept {
-		*buf = b[:0]
-		valueBuffers.Put(buf)
-	}
+	st, err := c.in().RecvValue(v, source, tag)
+	return Status(st), err
 }

@@ -1,168 +1,110 @@
 package comm
 
 import (
-	"fmt"
-
-	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// LockKind says with whom a lock is shared.
+// LockKind is the kind of a lock of [Win.Lock].
 type LockKind int
 
 // The kinds of lock (MPI 4.1 §12.5.3).
 const (
-	LockShared    LockKind = iota + 1 // with others that lock it so (MPI_LOCK_SHARED)
-	LockExclusive                     // with nobody (MPI_LOCK_EXCLUSIVE)
+	LockShared    LockKind = iota + 1 // other ranks may hold a shared lock at the same time (MPI_LOCK_SHARED)
+	LockExclusive                     // no other rank holds a lock (MPI_LOCK_EXCLUSIVE)
 )
 
-// Fence ends the operations of all ranks and opens an epoch in which every rank
-// may start operations with all others (MPI_Win_fence, MPI 4.1 §12.5.1). When it
-// returns, what was put before it is in place on all ranks and what was got is
-// there. It is collective over the window's ranks and blocks. The first Fence
-// opens the first epoch; after the last, nothing need be said: Lock, LockAll,
-// Start and Free may follow.
+// Fence completes the operations of all ranks and opens an epoch in which every rank may start operations with all others
+// (MPI_Win_fence, MPI 4.1 §12.5.1). When Fence returns, the results of all earlier operations are in place on all ranks. Fence
+// is collective over the window's ranks and blocks. The first Fence opens the first epoch. After the last Fence, Lock,
+// LockAll, Start or Free may follow.
 //
-// Errors: ErrRMASync within another epoch; what has failed since the last Fence;
-// as all collectives (see Barrier). Any error revokes the window.
-func (w *Win[T]) Fence() error {
-	x, err := w.live()
-	if err != nil {
-		return w.fail("Fence", noRank, err)
-	}
-	return x.together("Fence", kindFence, false)
-}
+// Errors: ErrRMASync if another kind of epoch is open; failures of operations since the last Fence; as for all collectives,
+// see [Barrier]. Every error revokes the window.
+func (w *Win[T]) Fence() error { return w.in().Fence() }
 
-// together closes this rank's fence epoch and waits for all ranks to do so.
-func (x *window) together(name string, sign coll.Kind, last bool) error {
-	l, err := barrier(x.c, name, sign)
-	if err != nil {
-		return err
-	}
-	if x.pscw.open() {
-		return l.end(fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync))
-	}
-	if err := x.win.Fence(l.ctx, last); err != nil {
-		return l.end(err)
-	}
-	if last {
-		x.win.Leave()
-	}
-	err = l.run()
-	if err == nil && last {
-		x.c.s.giveBack()
-	}
-	return err
-}
-
-// Lock opens an epoch with one target: it blocks until this rank has the lock of
-// the target's part, which is given in the order in which ranks ask (MPI_Win_lock,
-// MPI 4.1 §12.5.3). The target does nothing for it. Locks order epochs: what was
-// done in one is to be seen by the next that has an exclusive lock, or follows
-// one. A rank may have locks of several targets, and of its own part. Lock succeeds if the
-// target is in Finalize. If a rank calls Finalize while it holds a lock, Lock of the same
-// part on another rank blocks until the context of that rank's window ends.
+// Lock opens an epoch with one target (MPI_Win_lock, MPI 4.1 §12.5.3). It blocks until this rank has the lock of the target's
+// part. Ranks get the lock in the order in which they ask for it. The target does nothing. Locks order epochs: an epoch sees the
+// results of earlier epochs with the same part, if one of the two locks is exclusive. A rank may hold the locks of several
+// targets, and of its own part.
 //
-// Errors: ErrRank, ErrLockType; ErrRMASync where the target is locked already or
-// LockAll's or Start's epoch is open; ErrWin, ErrProcFailed, ErrRevoked,
-// ErrClosed, the context's, and then the lock is not held.
+// Lock succeeds if the target is in Finalize. If a rank calls Finalize while it holds a lock, Lock of the same part on another
+// rank blocks until the context of that rank's window ends.
+//
+// Errors: ErrRank, ErrLockType; ErrRMASync if this rank has locked the target already, or if an epoch of LockAll or Start is
+// open; ErrWin, ErrProcFailed, ErrRevoked, ErrClosed, or the context's error. After an error, this rank does not hold the lock.
 func (w *Win[T]) Lock(target int, kind LockKind) error {
-	x, err := w.peer(target)
-	if err == nil && kind != LockShared && kind != LockExclusive {
-		err = fmt.Errorf("%w: %d", ErrLockType, kind)
-	}
-	if err == nil && target != ProcNull {
-		err = x.win.Lock(x.c.ctx, target, kind == LockExclusive)
-	}
-	return w.fail("Lock", target, err)
+	return w.in().Lock(target, mpi.LockKind(kind))
 }
 
-// Unlock closes the epoch of Lock: it blocks until all operations with the
-// target are complete there and here, and gives the lock back (MPI_Win_unlock).
-// Errors: ErrRMASync where the target is not locked; what has failed since Lock,
-// and then the lock is given back all the same; where a context ends, the epoch
-// is still open.
-func (w *Win[T]) Unlock(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.Unlock(x.c.ctx, target)
-	}
-	return w.fail("Unlock", target, err)
-}
-
-// LockAll opens an epoch with all targets, with a shared lock of each
-// (MPI_Win_lock_all, MPI 4.1 §12.5.3). It is not collective: each rank calls it
-// or not. It does not block; the first operation with a target waits for its
-// lock. Programs that keep to atomic operations call it once, and UnlockAll at
-// their end. Errors: those of Lock.
-func (w *Win[T]) LockAll() error {
-	return w.all("LockAll", func(x *window) error { return x.win.LockAll(x.c.ctx) })
-}
-
-// UnlockAll closes the epoch of LockAll, as Unlock does with one target
-// (MPI_Win_unlock_all).
-func (w *Win[T]) UnlockAll() error {
-	return w.all("UnlockAll", func(x *window) error { return x.win.UnlockAll(x.c.ctx) })
-}
-
-// Flush blocks until all operations of this rank with the target are complete,
-// there and here (MPI_Win_flush, MPI 4.1 §12.5.4). The epoch stays open. Errors:
-// ErrRank; the first of what has failed with the target in this epoch; ErrWin,
-// ErrProcFailed, ErrRevoked, ErrClosed, the context's.
+// Unlock closes the epoch of [Win.Lock] (MPI_Win_unlock, MPI 4.1 §12.5.3). It blocks until all operations with the target are
+// complete on both ranks, and releases the lock.
 //
-// Hot path: no allocation.
-func (w *Win[T]) Flush(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.Flush(x.c.ctx, target)
-	}
-	if err != nil {
-		return w.fail("Flush", target, err)
-	}
-	return nil
-}
+// Errors: ErrRMASync if the target is not locked; the first failure since Lock, and then Unlock has released the lock; the
+// context's error, and then the epoch is still open.
+func (w *Win[T]) Unlock(target int) error { return w.in().Unlock(target) }
 
-// FlushLocal blocks until the buffers of all operations of this rank with the
-// target are the caller's again: those of Get and GetAccumulate have the
-// elements, those of Put may be written to (MPI_Win_flush_local). Errors: those
-// of Flush.
+// LockAll opens an epoch with all targets, with a shared lock of each part (MPI_Win_lock_all, MPI 4.1 §12.5.3). It is not
+// collective and does not block: the first operation with a target waits for its lock. A program that uses only atomic
+// operations calls LockAll once, and UnlockAll at its end. Errors: those of [Win.Lock].
+func (w *Win[T]) LockAll() error { return w.in().LockAll() }
+
+// UnlockAll closes the epoch of [Win.LockAll], as [Win.Unlock] does for one target (MPI_Win_unlock_all).
+func (w *Win[T]) UnlockAll() error { return w.in().UnlockAll() }
+
+// Flush blocks until all operations of this rank with the target are complete on both ranks (MPI_Win_flush, MPI 4.1 §12.5.4).
+// The epoch stays open.
 //
-// Hot path: no allocation.
-func (w *Win[T]) FlushLocal(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.FlushLocal(x.c.ctx, target)
-	}
-	return w.fail("FlushLocal", target, err)
-}
+// Errors: ErrRank; the first failure of an operation with the target in this epoch; ErrWin, ErrProcFailed, ErrRevoked,
+// ErrClosed, or the context's error.
+//
+// Flush does not allocate.
+func (w *Win[T]) Flush(target int) error { return w.in().Flush(target) }
 
-// FlushAll is Flush of all targets (MPI_Win_flush_all).
-func (w *Win[T]) FlushAll() error {
-	return w.all("FlushAll", func(x *window) error { return x.win.FlushAll(x.c.ctx) })
-}
+// FlushLocal blocks until the program may reuse the buffers of all operations of this rank with the target: the buffers of Get
+// and GetAccumulate hold the elements, and the program may write to those of Put and Accumulate (MPI_Win_flush_local, MPI 4.1
+// §12.5.4). Errors: those of [Win.Flush].
+//
+// FlushLocal does not allocate.
+func (w *Win[T]) FlushLocal(target int) error { return w.in().FlushLocal(target) }
 
-// FlushLocalAll is FlushLocal of all targets (MPI_Win_flush_local_all).
-func (w *Win[T]) FlushLocalAll() error {
-	return w.all("FlushLocalAll", func(x *window) error { return x.win.FlushLocalAll(x.c.ctx) })
-}
+// FlushAll is [Win.Flush] of all targets (MPI_Win_flush_all).
+func (w *Win[T]) FlushAll() error { return w.in().FlushAll() }
 
-// Sync orders this rank's reads and writes of Local with what others do to it,
-// and moves messages on once: for programs that wait for an element to change
-// (MPI_Win_sync). Errors: ErrWin, ErrRevoked, ErrClosed.
-func (w *Win[T]) Sync() error {
-	return w.all("Sync", func(x *window) error { return x.win.Sync() })
-}
+// FlushLocalAll is [Win.FlushLocal] of all targets (MPI_Win_flush_local_all).
+func (w *Win[T]) FlushLocalAll() error { return w.in().FlushLocalAll() }
 
-// peer checks a call that is about a target.
-func (w *Win[T]) peer(target int) (*window, error) {
-	x, _, err := w.reach(0, target, 0)
-	return x, err
-}
+// Sync orders this rank's loads and stores of its part with the operations of other ranks, and polls for messages once
+// (MPI_Win_sync). A program that waits for an element to change calls it in its loop. Errors: ErrWin, ErrRevoked, ErrClosed.
+func (w *Win[T]) Sync() error { return w.in().Sync() }
 
-// all does a call that is about all targets, or none.
-func (w *Win[T]) all(op string, f func(x *window) error) error {
-	x, err := w.live()
-	if err == nil {
-		err = f(x)
-	}
-	return w.fail(op, noRank, err)
-}
+// Post exposes this rank's part to the ranks in origins, which call Start (MPI_Win_post, MPI 4.1 §12.5.2). They see the values
+// that this rank has stored there before. Post does not block. This rank must call Wait or Test later. origins must not contain a
+// rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync if Wait has not been called since the last Post; ErrWin, ErrProcFailed, ErrRevoked,
+// ErrClosed.
+func (w *Win[T]) Post(origins []int) error { return w.in().Post(origins) }
+
+// Start opens an epoch with the ranks in targets, each of which calls Post with this rank (MPI_Win_start, MPI 4.1 §12.5.2). It
+// blocks until they have called Post. targets must not contain a rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync if another epoch is open; ErrWin, ErrProcFailed, ErrRevoked, ErrClosed, or the context's
+// error. If Start fails after it has begun to wait, it revokes the window.
+func (w *Win[T]) Start(targets []int) error { return w.in().Start(targets) }
+
+// Complete closes the epoch of [Win.Start] (MPI_Win_complete, MPI 4.1 §12.5.2). It blocks until all operations are complete on
+// both sides.
+//
+// Errors: ErrRMASync without Start; the first failure of an operation, and then the epoch is closed; the context's error, and
+// then the epoch is still open.
+func (w *Win[T]) Complete() error { return w.in().Complete() }
+
+// Wait closes the epoch of [Win.Post] (MPI_Win_wait, MPI 4.1 §12.5.2). It blocks until every origin has called Complete. Then the
+// results of their operations are in place.
+//
+// Errors: ErrRMASync without Post; ErrWin, ErrProcFailed, ErrRevoked, ErrClosed; the context's error, and then Wait may be called
+// again.
+func (w *Win[T]) Wait() error { return w.in().Wait() }
+
+// Test is [Win.Wait], except that it does not block (MPI_Win_test). It reports whether the epoch is closed.
+func (w *Win[T]) Test() (bool, error) { return w.in().Test() }

@@ -1,4 +1,4 @@
-// Package examples_test runs the programs of this folder as users do: with gorun.
+// Package examples_test runs the programs of this folder with gorun, as users do.
 package examples_test
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bin holds gorun and the examples.
+// bin is the directory of gorun and the examples.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-// hostsDown ends the hosts that tests have made.
+// hostsDown removes the hosts that tests have made.
 var hostsDown = func() error { return nil }
 
 func run(m *testing.M) int {
@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	defer func() { _ = os.RemoveAll(dir) }() // if this fails, a temporary directory is left
 	bin = dir
 	build := exec.Command("go", "build", "-o", dir, "./cmd/gorun", "./examples/...")
 	build.Dir = ".."
@@ -66,7 +66,7 @@ func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// example runs an example that must succeed and returns what it prints.
+// example runs an example that must succeed, and returns its output.
 func example(t *testing.T, ranks int, name string, args ...string) string {
 	t.Helper()
 	all := append([]string{"-timeout", "1m", "-np", strconv.Itoa(ranks), filepath.Join(bin, name)}, args...)
@@ -75,7 +75,8 @@ func example(t *testing.T, ranks int, name string, args ...string) string {
 	return out
 }
 
-// TestUsageIsPrintedOnce: rank 0 answers -h and wrong flags for all.
+// TestUsageIsPrintedOnce checks that only rank 0 prints the help or the error after -h and wrong
+// flags.
 func TestUsageIsPrintedOnce(t *testing.T) {
 	programs, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
@@ -87,13 +88,13 @@ func TestUsageIsPrintedOnce(t *testing.T) {
 			code, out, errs := gorun(t, "-np", "3", filepath.Join(bin, name), wrong)
 			require.Equal(t, 2, code)
 			require.Empty(t, out)
-			said := 0
+			printed := 0
 			for line := range strings.Lines(errs) {
 				if strings.HasPrefix(line, name+": ") && strings.HasSuffix(line, "; -h lists the flags\n") {
-					said++
+					printed++
 				}
 			}
-			require.Equal(t, 1, said, errs)
+			require.Equal(t, 1, printed, errs)
 		}
 	}
 }
@@ -132,9 +133,9 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestTransports runs examples over those that a flag names, and says who joined
-// the ranks. A shell as a rank may run one program after the other; the second
-// does not get the launcher's memory or port again.
+// TestTransports runs examples over the transports that a flag names, and checks which one connects
+// the ranks. If a rank is a shell that runs two programs, the second program cannot use the
+// launcher's memory file and port.
 func TestTransports(t *testing.T) {
 	twice := fmt.Sprintf("%[1]s -n 5000 -reps 2 && %[1]s -n 3 -reps 2", filepath.Join(bin, "allreduce"))
 	for _, c := range []struct {
@@ -163,7 +164,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestFailures has a rank of a job kill itself: the others go on, or begin anew.
+// TestFailures has a rank of a job kill itself. The others go on, or gorun starts the job again.
 func TestFailures(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for _, die := range []string{"0", "2"} {
@@ -194,10 +195,10 @@ func TestBadArguments(t *testing.T) {
 	}
 	code, _, errs := gorun(t, "-np", "3", filepath.Join(bin, "heat2d"), "-nx", "2", "-ny", "2")
 	require.Equal(t, 1, code)
-	require.Contains(t, errs, "cannot be shared out to 3 ranks")
+	require.Contains(t, errs, "cannot divide a plate of 2 x 2 cells among 3 ranks")
 }
 
-// TestConfigs runs the job files as they stand.
+// TestConfigs runs the job files of the folder configs.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../configs/*.toml")
 	require.NoError(t, err)
@@ -214,7 +215,7 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// write makes a file of the test.
+// write writes a text to a temporary file, and returns the file's path.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "data.csv")
@@ -222,7 +223,7 @@ func write(t *testing.T, text string) string {
 	return file
 }
 
-// table is rows of every kind that the example can read.
+// table returns rows of every kind that the example can read.
 func table(rows int) string {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var b strings.Builder
@@ -236,7 +237,7 @@ func table(rows int) string {
 		case 1:
 			b.WriteString("\n") // a short row
 		case 2:
-			b.WriteString(", NaN , 1e308 \r\n\n") // and an empty line, which is no row
+			b.WriteString(", NaN , 1e308 \r\n\n") // with an empty line, which is not a row
 		case 3:
 			b.WriteString(",n/a,1e999\n")
 		default:
@@ -296,10 +297,10 @@ func TestBadFiles(t *testing.T) {
 		want string
 	}{
 		{"missing", []string{"-file", "/no/such/file.csv"}, "open /no/such/file.csv: no such file or directory"},
-		{"directory", []string{"-file", t.TempDir()}, "is no regular file"},
-		{"empty", []string{"-file", write(t, "")}, "the file holds no row"},
-		{"column", []string{"-file", write(t, "x,y\n1,2\n"), "-columns", "w"}, `no column "w" among ["x" "y"]`},
-		{"wide", []string{"-file", write(t, rows+"1,2,3\n")}, "row at byte 4000 has 3 cells, and the first row 2"},
+		{"directory", []string{"-file", t.TempDir()}, "is not a regular file"},
+		{"empty", []string{"-file", write(t, "")}, "the file has no rows"},
+		{"column", []string{"-file", write(t, "x,y\n1,2\n"), "-columns", "w"}, `no column "w"; the columns are ["x" "y"]`},
+		{"wide", []string{"-file", write(t, rows+"1,2,3\n")}, "row at byte 4000 has 3 cells, but the first row has 2"},
 		{"open quote", []string{"-file", write(t, rows+"\"1,2\n"+rows)}, "quote"},
 		{"line break", []string{"-file", write(t, rows+"1,\"a\nb\"\n"+rows)}, "line break"},
 	} {

@@ -17,11 +17,11 @@ import (
 
 func init() { hostsDown = testbed.Down }
 
-// TestAHostIsCutOff pulls a host's cable while its ranks and others wait for each
-// other: tcp would have the others wait for a quarter of an hour.
+// TestAHostIsCutOff cuts a host off while its ranks and others wait for each other. gorun detects
+// it by its heartbeat. The ranks' own connections would fail only after a quarter of an hour.
 func TestAHostIsCutOff(t *testing.T) {
 	c := testbed.Up(t, 3)
-	for _, cut := range []int{0, 2} { // the one of rank 0, too
+	for _, cut := range []int{0, 2} { // 0: the host of rank 0
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		program := filepath.Join(bin, "survive")
@@ -31,12 +31,12 @@ func TestAHostIsCutOff(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		require.NoError(t, cmd.Start())
 		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }() // by itself, or with ctx
+		go func() { ended <- cmd.Wait() }() // ends with the command, at the latest when ctx ends
 		host := c.Hosts()[cut]
 		for len(host.Processes(testbed.Running(program))) < 2 {
 			select {
 			case err := <-ended:
-				t.Fatalf("it ends before a host is cut off: %v\n%s%s", err, &out, &errs)
+				t.Fatalf("the job ended before the host was cut off: %v\n%s%s", err, &out, &errs)
 			case <-time.After(10 * time.Millisecond):
 			}
 		}

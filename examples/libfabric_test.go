@@ -11,8 +11,8 @@ import (
 
 const withLibfabric = true
 
-// TestOverLibfabric runs examples as gorun builds them for itself, over every
-// provider that needs no adapter.
+// TestOverLibfabric runs examples over every libfabric provider that needs no network adapter.
+// gorun builds the examples.
 func TestOverLibfabric(t *testing.T) {
 	allreduce := []string{"./examples/allreduce", "-n", "30001", "-reps", "2"}
 	histogram := []string{"./examples/histogram", "-n", "300"}

@@ -18,8 +18,8 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// TestHostRefusesMemoryFiles runs jobs where the kernel refuses memory files, as the system
-// call filters of some containers do, and where there is no /proc.
+// TestHostRefusesMemoryFiles runs jobs on a host whose kernel refuses memory files, as the system
+// call filters of some containers do, and on a host without /proc.
 func TestHostRefusesMemoryFiles(t *testing.T) {
 	refuse := buildRefuse(t)
 	hidden := []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /proc && exec "$0" "$@"`}
@@ -34,7 +34,7 @@ func TestHostRefusesMemoryFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.wrap[0] == "unshare" && exec.Command("unshare", "--mount", "true").Run() != nil {
-				t.Skip("this user may not make namespaces")
+				t.Skip("this user cannot make namespaces")
 			}
 			for _, program := range []string{"ring", "allreduce", "histogram"} {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -53,7 +53,7 @@ func TestHostRefusesMemoryFiles(t *testing.T) {
 			}
 		})
 	}
-	// A job that must have shared memory fails, and reports the cause.
+	// A job that requires shared memory fails and reports the cause.
 	cmd := exec.Command(refuse, filepath.Join(bin, "gorun"), "-np", "2", filepath.Join(bin, "ring"))
 	cmd.Env = append(cmd.Environ(), "WEFT_TRANSPORT_USE=shm")
 	out, err := cmd.CombinedOutput()
@@ -61,8 +61,8 @@ func TestHostRefusesMemoryFiles(t *testing.T) {
 	require.Contains(t, string(out), "memfd_create: operation not permitted")
 }
 
-// buildRefuse returns a command that runs another command without memory files: the kernel
-// refuses to make them.
+// buildRefuse returns the path of a command that runs another command for which the kernel refuses
+// memory files.
 func buildRefuse(t *testing.T) string {
 	t.Helper()
 	refuse := filepath.Join(bin, "refuse")
@@ -73,8 +73,9 @@ func buildRefuse(t *testing.T) string {
 	return refuse
 }
 
-// sshTo runs ssh. On one host it has another command run the command. Its arguments are the
-// host, the other command, and the command of ssh.
+// sshTo is the format of a script that runs ssh. For one host the script prefixes the remote
+// command with another command. The arguments of the format are the host, the other command, and
+// the ssh command.
 const sshTo = `#!/bin/sh
 for last; do :; done
 case " $* " in *" %s "*)
@@ -90,8 +91,8 @@ esac
 exec %s "$@"
 `
 
-// TestOneHostOfTwoRefusesMemoryFiles: the ranks of one host share memory, those of the other
-// use tcp among each other.
+// TestOneHostOfTwoRefusesMemoryFiles runs a job on two hosts. One of them refuses memory files.
+// The ranks of that host use tcp among each other; the ranks of the other host share memory.
 func TestOneHostOfTwoRefusesMemoryFiles(t *testing.T) {
 	refuse := buildRefuse(t)
 	joined := []string{"joined by tcp (", "joined by shm (memory of this host) to 2, tcp ("} // of rank 0

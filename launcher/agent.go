@@ -9,15 +9,18 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// AgentMain does what gorun -agent does, and returns its exit code.
+// AgentMain runs this process as gorun's agent on a host, as gorun -agent does, and returns the
+// exit code. opts come from [job.Parse]: a program that embeds a launcher calls AgentMain if Parse
+// returns the action [job.Agent]. AgentMain reads and writes standard input and output, or connects
+// with opts.Connect.
 func AgentMain(ctx context.Context, opts job.Options, stderr io.Writer) int {
 	err := agentMain(ctx, opts)
 	if err == nil {
@@ -36,7 +39,7 @@ func agentMain(ctx context.Context, opts job.Options) error {
 		if err != nil {
 			return err
 		}
-		return Agent(ctx, up)
+		return serveAgent(ctx, up)
 	}
 	defer remote.RemoveBroadcast()
 	ctx, stop := terminated(ctx)
@@ -49,26 +52,26 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
-	up.Await(ctx) // until the job begins, for which other agents may have to come
-	return Agent(ctx, up)
+	up.Await(ctx) // until gorun sends the first message, when all agents have connected
+	return serveAgent(ctx, up)
 }
 
-// Agent runs this process as gorun's agent on its host, over a stream to gorun, or
-// to an agent between, and returns when that has said so, or is lost. No rank that
-// it has started lives then.
-func Agent(ctx context.Context, up tree.Stream) error {
-	restore := crew.BecomeReaper()
+// serveAgent runs the ranks of this host for gorun. up is a stream to gorun or to another agent,
+// the parent in the tree. serveAgent returns when the parent has ended the job or is lost. No rank
+// that it has started lives then.
+func serveAgent(ctx context.Context, up tree.Stream) error {
+	restore := procs.BecomeReaper()
 	defer restore()
-	// Who wants the job to end tells gorun. A resource manager that ends the step does so
-	// by SIGTERM.
+	// SIGTERM ends the agent: a resource manager sends it to all processes of a job that it ends.
 	ctx, stop := terminated(ctx)
 	defer stop()
-	// Not ignored, or the ranks would ignore them, too.
-	unheard := make(chan os.Signal, 1)
-	signal.Notify(unheard, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
-	defer signal.Stop(unheard)
-	var watchdog *crew.Watchdog
-	var ranks *crew.Crew
+	// The agent takes no notice of these signals: gorun passes them to the ranks. The agent
+	// catches them and does not ignore them, because the ranks would inherit ignored signals.
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
+	defer signal.Stop(unread)
+	var watchdog *procs.Watchdog
+	var ranks *procs.Manager
 	defer func() {
 		if ranks != nil {
 			ranks.Close()
@@ -78,13 +81,13 @@ func Agent(ctx context.Context, up tree.Stream) error {
 		}
 	}()
 	return tree.Serve(ctx, up, func(l proto.Launch) (tree.Config, error) {
-		watchdog = crew.StartWatchdog(l.JobID)
+		watchdog = procs.StartWatchdog(l.JobID)
 		var node *tree.Node
 		var emit func(proto.Message)
 		var err error
-		ranks, err = crew.New(crew.Config{
+		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // nothing before the first message to the crew
+			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls it only after its first message, and by then emit is set
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -94,43 +97,43 @@ func Agent(ctx context.Context, up tree.Stream) error {
 		ssh := &remote.SSH{Command: l.SSH, Agent: l.Agent, Timeout: l.Timeout}
 		return tree.Config{
 			Self: self(hostname()),
-			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
+			Procs: func(n *tree.Node, e func(proto.Message)) tree.Procs {
 				node, emit = n, e
-				return &settledCrew{Crew: ranks, ctx: ctx}
+				return &agentProcs{Procs: ranks, ctx: ctx}
 			},
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
 	})
 }
 
-// settledCrew is the crew of an agent that was copied: what comes first from gorun comes
-// when all agents are there.
-type settledCrew struct {
-	tree.Crew
-	settled bool
-	ctx     context.Context // context of the agent
+// agentProcs is the process manager of an agent. At the first message from gorun, all agents have started, so
+// it removes the copy of gorun that srun has made for the agents of this host.
+type agentProcs struct {
+	tree.Procs
+	started bool
+	ctx     context.Context // ends when the agent gets SIGTERM
 }
 
-func (c *settledCrew) Do(m proto.Message) {
-	if !c.settled {
-		c.settled = true
+func (c *agentProcs) Do(m proto.Message) {
+	if !c.started {
+		c.started = true
 		remote.RemoveBroadcast()
 	}
 	if e, ok := m.(proto.End); ok && os.Getenv("SLURM_STEP_ID") != "" && errors.Is(context.Cause(c.ctx), remote.ErrTerminated) {
 		e.Asked = true // Slurm sends its SIGTERM to all processes of a step
 		m = e
 	}
-	c.Crew.Do(m)
+	c.Procs.Do(m)
 }
 
-// terminated is ctx, which ends by SIGTERM, too. stop has the signal do again what it
-// did, and waits.
+// terminated returns a context that ends with ctx or at SIGTERM. stop ends the context, restores
+// what SIGTERM did before, and waits for the goroutine.
 func terminated(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGTERM)
 	ended := make(chan struct{})
-	go func() { // ends by stop, or with ctx
+	go func() { // ends at SIGTERM, by stop, or with ctx
 		defer close(ended)
 		select {
 		case <-got:

@@ -11,9 +11,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// BenchmarkStart is a job of 64 ranks from its start to its end: C programs
-// that do nothing, and Go programs that find their world, meet in a fence and
-// finalize. BenchmarkFloor is what the first costs without a launcher.
+// BenchmarkStart measures a job of 64 ranks from its start to its end: C programs that do nothing,
+// and Go programs that call Init, one fence and Finalize. BenchmarkFloor measures the processes of
+// the former without a launcher.
 func BenchmarkStart(b *testing.B) {
 	for name, app := range map[string]job.App{
 		"true":  {Program: "true", NP: 64},

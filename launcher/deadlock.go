@@ -12,28 +12,27 @@ import (
 
 // Detection of deadlocks
 //
-// A rank waits if each of its goroutines that could run is in a call that has waited for
-// the same event for a while, and none of its transfers moves. Such a call needs other
-// ranks: a receive from rank 3 needs rank 3; a receive from any source needs any one rank
-// of the communicator; a collective needs the rank whose message or store it waits for.
+// A rank waits if each of its goroutines that could run is in a call that has waited for the same
+// event for a while, and none of its transfers moves. Such a call needs other ranks: a receive from
+// rank 3 needs rank 3; a receive from any source needs any one rank of the communicator; a collective
+// needs the rank whose message or store it waits for.
 //
-// The stuck ranks are the largest set of waiting ranks in which each call of each rank
-// needs ranks of the set: for a call that needs any one rank, only ranks of the set can
-// help. The search begins with all waiting ranks. It removes the ranks that need a rank
-// outside the set, until there are none. So its time grows with the number of calls, links
-// and communicators in the answers.
+// The stuck ranks are the largest set of waiting ranks whose calls only ranks of the set can complete.
+// For a call that needs any one rank of a communicator, all ranks of the communicator are in the set.
+// The search begins with all waiting ranks. It removes each rank that needs a rank outside the set,
+// until there is none. Its time grows with the number of calls, links and communicators in the answers.
 //
-// Ranks answer at different times, so one round of answers proves nothing. gorun asks
-// again if ranks seem to be stuck:
+// Ranks answer at different times, so one round of answers proves nothing. If ranks seem to be stuck,
+// gorun asks again:
 //
 //	round 1 ── rank 0, rank 1, … ──► T ──► round 2 ── rank 0, rank 1, … ──►
 //
-// A rank that waits for the same events in both rounds also waits at time T, between the
-// rounds. If the counters of messages between two ranks are equal on both sides and do not
-// change, no message is on its way between the two at T. The deadlock is certain if this
-// holds for all stuck ranks and what they need, if the contexts of their calls cannot end,
-// and if no other goroutine of these ranks may run later. Otherwise it is possible. A rank
-// that has not answered twice may do anything, so no rank that needs it is stuck.
+// A rank that waits for the same events in both rounds also waits at time T, between the rounds. If the
+// counters of messages between two ranks are equal on both sides and do not change, no message is on
+// its way between them at T. The deadlock is certain if this holds for all stuck ranks and the ranks
+// that they need, if the contexts of their calls cannot end, and if no other goroutine of these ranks
+// may run later. Otherwise it is possible. A rank that has not answered twice may do anything, so no
+// rank that needs it is stuck.
 
 // finalID is the id of the communicator of Finalize's barrier. The world and this one are
 // the communicators that all ranks have from Init to the end of Finalize.
@@ -55,7 +54,7 @@ type need struct {
 	rank int  // any: an example, if possible another rank than the one that calls
 	any  bool // any rank of comm
 	comm uint64
-	coll collective // the collective call; zero: the call is none
+	coll collective // the collective call; zero: the call is not a collective
 }
 
 // collective identifies one collective call of a communicator. Collectives are numbered
@@ -72,13 +71,13 @@ type waits struct {
 	needs  [][]need          // by rank; nil: the rank may continue by itself
 	proven []bool            // certain's result; nil: not searched for yet
 
-	holders      map[uint64][]holder // by communicator: the ranks that have it, ascending
-	vague        []int               // the ranks for which isVague returns true, ascending
-	partial      []bool              // by rank: it may have links that are not known
-	partialOf    map[uint64][]int    // by communicator: the partial ranks that have it
-	partialVague []int               // the ranks of vague that are partial
-	linked       [][]int             // by rank: the ranks with which the answers show a link, with repetitions
-	exits        map[int]int         // see next
+	holders     map[uint64][]holder // by communicator: the ranks that have it, ascending
+	moreComms   []int               // ranks for which hasMoreComms returns true, ascending
+	moreLinks   []bool              // by rank: it may have links that are not known
+	moreLinksOf map[uint64][]int    // by communicator: its ranks that may have unknown links, ascending
+	moreBoth    []int               // ranks of moreComms that may also have unknown links
+	linked      [][]int             // by rank: the ranks with which the answers show a link, with repetitions
+	exits       map[int]int         // results of next, by rank
 
 	steps int // number of ranks and pairs of ranks that the searches have looked at
 }
@@ -112,12 +111,12 @@ func newWaits(now round, before *round) *waits {
 
 // indexComms finds the ranks of each communicator. It needs the result of indexLinks.
 func (w *waits) indexComms() {
-	w.holders, w.partialOf = make(map[uint64][]holder), make(map[uint64][]int)
+	w.holders, w.moreLinksOf = make(map[uint64][]holder), make(map[uint64][]int)
 	for r, s := range w.states {
-		if w.isVague(r) {
-			w.vague = append(w.vague, r)
-			if w.partial[r] {
-				w.partialVague = append(w.partialVague, r)
+		if w.hasMoreComms(r) {
+			w.moreComms = append(w.moreComms, r)
+			if w.moreLinks[r] {
+				w.moreBoth = append(w.moreBoth, r)
 			}
 		}
 		var list []wire.RankComm
@@ -139,27 +138,27 @@ func (w *waits) hold(id uint64, h holder) {
 		return
 	}
 	w.holders[id] = append(list, h)
-	if w.partial[h.rank] {
-		w.partialOf[id] = append(w.partialOf[id], h.rank)
+	if w.moreLinks[h.rank] {
+		w.moreLinksOf[id] = append(w.moreLinksOf[id], h.rank)
 	}
 }
 
-// isVague reports whether a rank may have communicators that are not known.
-func (w *waits) isVague(rank int) bool {
+// hasMoreComms reports whether a rank may have communicators that are not known.
+func (w *waits) hasMoreComms(rank int) bool {
 	s := w.states[rank]
 	return w.silent[rank] || s != nil && s.MoreComms
 }
 
 // indexLinks finds the links of each rank. It sorts the links of all states.
 func (w *waits) indexLinks() {
-	w.linked, w.partial = make([][]int, len(w.states)), make([]bool, len(w.states))
+	w.linked, w.moreLinks = make([][]int, len(w.states)), make([]bool, len(w.states))
 	for r := range w.states {
 		for _, s := range w.both(r) {
 			if s == nil {
 				continue
 			}
 			slices.SortFunc(s.Links, comparePeers) // the links of a correct rank are sorted already
-			w.partial[r] = w.partial[r] || s.MoreLinks
+			w.moreLinks[r] = w.moreLinks[r] || s.MoreLinks
 			for _, l := range s.Links {
 				if peer := int(l[0]); peer < len(w.states) {
 					w.linked[r], w.linked[peer] = append(w.linked[r], peer), append(w.linked[peer], r)
@@ -232,7 +231,7 @@ func (w *waits) member(id uint64, rank int) int {
 	for _, h := range w.holders[id][:min(len(w.holders[id]), 2)] {
 		look(h.rank)
 	}
-	for _, r := range w.vague[:min(len(w.vague), 2)] {
+	for _, r := range w.moreComms[:min(len(w.moreComms), 2)] {
 		look(r)
 	}
 	if first < 0 {
@@ -244,7 +243,7 @@ func (w *waits) member(id uint64, rank int) int {
 // mayHave reports whether a rank has a communicator, or may have it.
 func (w *waits) mayHave(rank int, id uint64) bool {
 	_, has := w.holder(rank, id)
-	return has || w.isVague(rank)
+	return has || w.hasMoreComms(rank)
 }
 
 // holder returns the entry of a rank in the list of ranks that have a communicator.
@@ -297,7 +296,7 @@ func (w *waits) stuck(may func(rank int) bool, quiet bool) []bool {
 			r := out[len(out)-1]
 			out = out[:len(out)-1]
 			remove(waiters[r]...)
-			if w.isVague(r) { // r may have every communicator
+			if w.hasMoreComms(r) { // r may have every communicator
 				for id := range anyOf {
 					removeAny(id)
 				}
@@ -391,16 +390,16 @@ func (w *waits) quietNeed(rank int, n need) bool {
 	if !n.any {
 		return w.quiet(rank, n.rank)
 	}
-	// Take a member with which the answers show no link. If all links of both ranks are
-	// known, the member is quiet. Otherwise it is loud, and the searches of holders, vague,
-	// partialOf and partialVague stop at it. So these searches pass over no more ranks than
-	// there are known links.
-	loud := func(r int) bool { return !w.quiet(rank, r) }
-	if w.partial[rank] {
-		return !slices.ContainsFunc(w.holders[n.comm], func(h holder) bool { return loud(h.rank) }) && !slices.ContainsFunc(w.vague, loud)
+	// The cost: consider a member with which the answers show no link. If all links of both ranks
+	// are known, no message is on its way between them. Otherwise that is not known, and the
+	// searches of holders, moreComms, moreLinksOf and moreBoth end at this member. So these
+	// searches look at no more ranks than there are known links.
+	notQuiet := func(r int) bool { return !w.quiet(rank, r) }
+	if w.moreLinks[rank] {
+		return !slices.ContainsFunc(w.holders[n.comm], func(h holder) bool { return notQuiet(h.rank) }) && !slices.ContainsFunc(w.moreComms, notQuiet)
 	}
-	return !slices.ContainsFunc(w.partialOf[n.comm], loud) && !slices.ContainsFunc(w.partialVague, loud) &&
-		!slices.ContainsFunc(w.linked[rank], func(r int) bool { return w.mayHave(r, n.comm) && loud(r) })
+	return !slices.ContainsFunc(w.moreLinksOf[n.comm], notQuiet) && !slices.ContainsFunc(w.moreBoth, notQuiet) &&
+		!slices.ContainsFunc(w.linked[rank], func(r int) bool { return w.mayHave(r, n.comm) && notQuiet(r) })
 }
 
 // quiet reports whether no message is on its way between two ranks, in either direction.
@@ -556,11 +555,11 @@ func (w *waits) doubts(possible, certain []bool) (lines []string) {
 		}
 	}
 	for _, why := range order[:min(len(order), maxDoubts)] {
-		who := fmt.Sprintf("each of ranks %s ", rankList(ranks[why]))
+		subject := fmt.Sprintf("each of ranks %s ", rankList(ranks[why]))
 		if len(ranks[why]) == 1 {
-			who = fmt.Sprintf("rank %d ", ranks[why][0])
+			subject = fmt.Sprintf("rank %d ", ranks[why][0])
 		}
-		lines = append(lines, "not certain, because "+who+why)
+		lines = append(lines, "not certain, because "+subject+why)
 	}
 	if len(lines) == 0 {
 		lines = append(lines, "not certain, because messages between these ranks seem to be on their way")
@@ -640,7 +639,7 @@ func (w *waits) late(rank int, k collective) bool {
 	if h.listed {
 		return h.seq < k.seq
 	}
-	return ok && !w.isVague(rank)
+	return ok && !w.hasMoreComms(rank)
 }
 
 // needsAll reports whether a collective call ends on a rank only after all ranks have made
@@ -663,7 +662,7 @@ func (r *run) observe(a *inspection) round {
 	}
 	for _, g := range a.groups {
 		for _, rank := range g.Ranks {
-			o.states[rank], o.silent[rank] = g.State, g.Mute
+			o.states[rank], o.silent[rank] = g.State, g.NoAnswer
 		}
 	}
 	return o

@@ -35,8 +35,8 @@ func stateOf(calls ...wire.RankCall) *wire.RankState {
 	return s
 }
 
-// but returns a copy of a state that change has changed.
-func but(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState {
+// modified returns a copy of a state that change has changed.
+func modified(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState {
 	c := *s
 	c.Calls = append([]wire.RankCall(nil), s.Calls...)
 	change(&c)
@@ -54,10 +54,10 @@ func link(peer, sent, received uint32) wire.RankLink { return wire.RankLink{peer
 func TestDeadlocks(t *testing.T) {
 	waits01, waits10 := stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))
 	linked := func(s *wire.RankState, links ...wire.RankLink) *wire.RankState {
-		return but(s, func(s *wire.RankState) { s.Links = links })
+		return modified(s, func(s *wire.RankState) { s.Links = links })
 	}
 	later := func(s *wire.RankState, states ...string) *wire.RankState {
-		return but(s, func(s *wire.RankState) { s.Later = states })
+		return modified(s, func(s *wire.RankState) { s.Later = states })
 	}
 	certain := []string{"deadlock: rank 0 waits for 1, 1 for 0"}
 	const possible = "possible deadlock: rank 0 waits for 1, 1 for 0"
@@ -66,7 +66,7 @@ func TestDeadlocks(t *testing.T) {
 		return wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: peer, World: world}
 	}
 	hasRow := func(s *wire.RankState) *wire.RankState {
-		return but(s, func(s *wire.RankState) { s.Comms = append([]wire.RankComm{{ID: 1}}, s.Comms...) })
+		return modified(s, func(s *wire.RankState) { s.Comms = append([]wire.RankComm{{ID: 1}}, s.Comms...) })
 	}
 	finalize := wire.RankCall{Name: "Finalize", Comm: "world", ID: finalID, Wait: wire.WaitCollective, Seq: 1, Peer: 0, World: 0}
 	for name, test := range map[string]struct {
@@ -77,11 +77,11 @@ func TestDeadlocks(t *testing.T) {
 		"certain": {nil, []*wire.RankState{waits01, waits10}, certain, false},
 		"a rank has continued meanwhile": {
 			[]*wire.RankState{waits01, waits10},
-			[]*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Calls[0].Event = "another" })},
+			[]*wire.RankState{waits01, modified(waits10, func(s *wire.RankState) { s.Calls[0].Event = "another" })},
 			nil, false,
 		},
-		"a rank ran before":        {[]*wire.RankState{but(waits01, func(s *wire.RankState) { s.Busy = true }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
-		"a rank had more calls":    {[]*wire.RankState{but(waits01, func(s *wire.RankState) { s.More = 1 }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
+		"a rank ran before":        {[]*wire.RankState{modified(waits01, func(s *wire.RankState) { s.Busy = true }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
+		"a rank had more calls":    {[]*wire.RankState{modified(waits01, func(s *wire.RankState) { s.More = 1 }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
 		"a rank has answered once": {[]*wire.RankState{waits01, nil}, []*wire.RankState{waits01, waits10}, nil, false},
 		"a rank does not answer":   {[]*wire.RankState{waits01, waits10}, []*wire.RankState{waits01, nil}, nil, false},
 		"all messages have come": {nil, []*wire.RankState{
@@ -96,12 +96,12 @@ func TestDeadlocks(t *testing.T) {
 			[]string{possible, underWay}, true,
 		},
 		"a link that was left out": {nil, []*wire.RankState{
-			but(waits01, func(s *wire.RankState) { s.MoreLinks = true }), waits10,
+			modified(waits01, func(s *wire.RankState) { s.MoreLinks = true }), waits10,
 		}, []string{possible, underWay}, true},
 		"a message to a rank that is not stuck": {nil, []*wire.RankState{
 			linked(waits01, link(2, 1, 0)), waits10, {Busy: true, Comms: waits01.Comms},
 		}, certain, false},
-		"a transfer moves": {nil, []*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Moves = true })}, nil, false},
+		"a transfer moves": {nil, []*wire.RankState{waits01, modified(waits10, func(s *wire.RankState) { s.Moves = true })}, nil, false},
 		"a goroutine sleeps": {nil, []*wire.RankState{waits01, later(waits10, "sleep", "IO wait")}, []string{
 			possible, "not certain, because rank 1 has goroutines that read, write or are in system calls, and goroutines that sleep",
 		}, false},
@@ -111,10 +111,10 @@ func TestDeadlocks(t *testing.T) {
 		"a goroutine of another rank sleeps": {nil, []*wire.RankState{waits01, waits10, later(stateOf(recvFrom(0, 5)), "select")}, []string{
 			certain[0], "possible deadlock: 1 more rank that waits for these", "not certain, because rank 2 has goroutines that wait for channels or timers",
 		}, false},
-		"a context may end the call": {nil, []*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true })}, []string{
+		"a context may end the call": {nil, []*wire.RankState{waits01, modified(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true })}, []string{
 			possible, "not certain, because rank 1 waits in a call that its context may end",
 		}, false},
-		"a goroutine sleeps, and a context may end the call": {nil, []*wire.RankState{waits01, later(but(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true }), "sleep")}, []string{
+		"a goroutine sleeps, and a context may end the call": {nil, []*wire.RankState{waits01, later(modified(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true }), "sleep")}, []string{
 			possible, "not certain, because rank 1 has goroutines that sleep, and waits in a call that its context may end",
 		}, false},
 		"any source, and a message is on its way": {nil, []*wire.RankState{
@@ -127,13 +127,13 @@ func TestDeadlocks(t *testing.T) {
 			linked(stateOf(recvFrom(-1, 5)), link(1, 1, 2), link(2, 0, 7)), linked(waits10, link(0, 2, 1)), linked(stateOf(recvFrom(0, 5)), link(0, 7, 0)),
 		}, []string{certain[0], "deadlock: 1 more rank that waits for these"}, false},
 		"any source, and links that were left out": {nil, []*wire.RankState{
-			but(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true }), waits10,
+			modified(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true }), waits10,
 		}, []string{possible, underWay}, true},
 		"any source, and links that another rank left out": {nil, []*wire.RankState{
-			stateOf(recvFrom(-1, 5)), but(waits10, func(s *wire.RankState) { s.MoreLinks = true }),
+			stateOf(recvFrom(-1, 5)), modified(waits10, func(s *wire.RankState) { s.MoreLinks = true }),
 		}, []string{possible, underWay}, true},
 		"any source, and links that other ranks left out are to others": {nil, []*wire.RankState{
-			hasRow(linked(stateOf(row(-1, -1)), link(1, 0, 1))), hasRow(but(linked(stateOf(row(0, 0)), link(0, 1, 0)), func(s *wire.RankState) { s.MoreLinks = true })),
+			hasRow(linked(stateOf(row(-1, -1)), link(1, 0, 1))), hasRow(modified(linked(stateOf(row(0, 0)), link(0, 1, 0)), func(s *wire.RankState) { s.MoreLinks = true })),
 			{Busy: true, MoreLinks: true, Comms: waits01.Comms},
 		}, certain, false},
 		"barrier": {nil, []*wire.RankState{stateOf(in("Barrier", 2)), stateOf(in("Barrier", 0)), stateOf(in("Barrier", 3)), stateOf(recvFrom(0, 9))}, []string{
@@ -204,7 +204,7 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 			return stateOf(recvFrom(-1, 5))
 		}, nil},
 		"any source, and links that were left out": {func(int) *wire.RankState {
-			return but(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true })
+			return modified(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true })
 		}, []string{
 			"possible deadlock: rank 0 waits for 1, 1 for 0", "possible deadlock: 65534 more ranks that wait for these",
 			"not certain, because messages between these ranks seem to be on their way",
@@ -245,7 +245,7 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 		}, nil},
 		"any source of one half, and links that the other half left out": {func(r int) *wire.RankState {
 			if r%2 == 1 {
-				return but(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks = true })
+				return modified(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks = true })
 			}
 			s := stateOf(wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: -1, World: -1})
 			s.Comms = append(s.Comms, wire.RankComm{ID: 1})
@@ -257,7 +257,7 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 		}},
 		"any source of one half, and links and communicators that the other half left out": {func(r int) *wire.RankState {
 			if r%2 == 1 {
-				return but(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks, s.MoreComms = true, true })
+				return modified(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks, s.MoreComms = true, true })
 			}
 			s := stateOf(wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: -1, World: -1})
 			s.Comms = append(s.Comms, wire.RankComm{ID: 1})
@@ -270,7 +270,7 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 		}},
 		"one rank for which all wait": {func(r int) *wire.RankState {
 			if r > 0 {
-				return but(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, uint32(r))} })
+				return modified(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, uint32(r))} })
 			}
 			s := stateOf(recvFrom(-1, 5), recvFrom(-1, 6))
 			for peer := uint32(1); peer < ranks; peer++ {
@@ -280,7 +280,7 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 		}, []string{"deadlock: rank 0 waits for 1, 1 for 0", "deadlock: 65534 more ranks that wait for these"}},
 		"one rank for which all wait, with links and communicators that it left out": {func(r int) *wire.RankState {
 			if r > 0 {
-				return but(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, 1)} })
+				return modified(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, 1)} })
 			}
 			s := stateOf(recvFrom(-1, 5), recvFrom(-1, 6))
 			s.MoreLinks, s.MoreComms = true, true
@@ -422,10 +422,10 @@ func randomRounds(g *rand.Rand) (before, now round) {
 			}
 		}
 		if one(calm) {
-			before.states[r] = but(s, change)
+			before.states[r] = modified(s, change)
 		}
 		if one(calm) {
-			now.states[r] = but(s, change)
+			now.states[r] = modified(s, change)
 		}
 		if one(4 * calm) {
 			now.states[r], now.silent[r] = nil, one(2)

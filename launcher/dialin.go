@@ -21,47 +21,48 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// dialIn is the agents that come to gorun by themselves.
+// dialIn accepts the connections of agents that gorun does not start itself.
 type dialIn struct {
 	listener *remote.Listener
-	step     *remote.Step // srun that has started them; nil: somebody else
-	accepted chan struct{}
+	step     *remote.Step  // srun, which has started the agents; nil: someone else starts them
+	accepted chan struct{} // closed when the goroutine that accepts has ended
 
-	mu    sync.Mutex // guards what follows
-	conns map[string]*remote.Conn
-	came  *sync.Cond
-	taken map[string]bool
-	want  int             // agents that the job needs; 0: not known yet
-	twice map[string]bool // another agent has connected with the same name
-	err   error           // no more agents can connect
-	over  bool            // agents that connect are turned away
+	mu         sync.Mutex              // guards the fields below
+	conns      map[string]*remote.Conn // by host: the connection of its agent, until take hands it out
+	changed    *sync.Cond              // signals changes of conns and err
+	taken      map[string]bool         // hosts whose connection take has handed out
+	want       int                     // number of agents that the job needs; 0: not known yet
+	duplicates map[string]bool         // host names with which more than one agent has connected
+	err        error                   // no more agents can connect
+	closed     bool                    // dialIn closes new connections
 }
 
-// dialPatience is for how long agents are waited for that somebody else starts,
-// unless the user says it: pods may have to wait for room, and for images.
-const dialPatience = 10 * time.Minute
+// dialInTimeout is the default timeout for agents that someone else starts. Pods may wait for
+// resources and for images.
+const dialInTimeout = 10 * time.Minute
 
-// patience is for how long agents are waited for: usual, unless the user says it.
-func (r *run) patience(usual time.Duration) time.Duration {
-	if _, said := r.job.Source["launcher.connect_timeout"]; said {
+// agentTimeout returns the timeout for agents to connect: -connect-timeout, or the default
+// byDefault if the user has not set it.
+func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
+	if _, set := r.job.Source["launcher.connect_timeout"]; set {
 		return r.job.ConnectTimeout
 	}
-	return usual
+	return byDefault
 }
 
-// listen takes agents that know the secret.
+// listen begins to listen on addr for agents that know the secret.
 func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	l, err := remote.Listen(addr, secret)
 	if err != nil {
 		return nil, fmt.Errorf("wait for agents: %w", err)
 	}
-	d := &dialIn{listener: l, accepted: make(chan struct{}), conns: make(map[string]*remote.Conn), taken: make(map[string]bool), twice: make(map[string]bool)}
-	d.came = sync.NewCond(&d.mu)
+	d := &dialIn{listener: l, accepted: make(chan struct{}), conns: make(map[string]*remote.Conn), taken: make(map[string]bool), duplicates: make(map[string]bool)}
+	d.changed = sync.NewCond(&d.mu)
 	l.Log = func(line string) { r.verbose("%s", line) }
 	return d, nil
 }
 
-// begin has agents come, until close, or the end of ctx.
+// begin accepts agents until close, or until ctx ends.
 func (d *dialIn) begin(ctx context.Context) {
 	go func() { // ends with the listener; close waits for it
 		defer close(d.accepted)
@@ -70,45 +71,45 @@ func (d *dialIn) begin(ctx context.Context) {
 			d.mu.Lock()
 			if err != nil {
 				d.err = err
-				d.came.Broadcast()
+				d.changed.Broadcast()
 				d.mu.Unlock()
 				return
 			}
 			if d.step != nil {
-				d.step.HoldHelper() // before any rank starts
+				d.step.HoldHelper() // the agents then survive when srun is killed
 			}
-			if d.over {
+			if d.closed {
 				d.mu.Unlock()
 				_ = conn.Close()
 				continue
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
-			if d.taken[name] || earlier != nil && !earlier.Gone() { // one host has one agent
-				d.twice[name] = true
+			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // a host has only one agent
+				d.duplicates[name] = true
 				d.mu.Unlock()
 				_ = conn.Close()
-				d.listener.Log(fmt.Sprintf("turned away another agent on %s, pid %d", name, conn.Peer().PID))
+				d.listener.Log(fmt.Sprintf("closed the connection of another agent on %s, pid %d", name, conn.Peer().PID))
 				continue
 			}
 			if earlier != nil {
 				_ = earlier.Close()
 			}
 			d.conns[name] = conn
-			d.came.Broadcast()
+			d.changed.Broadcast()
 			d.mu.Unlock()
-			d.listener.Log(fmt.Sprintf("the agent on %s has come, pid %d", name, conn.Peer().PID))
+			d.listener.Log(fmt.Sprintf("the agent on %s has connected, pid %d", name, conn.Peer().PID))
 		}
 	}()
 }
 
-// wait waits for some condition on those that have come. d.mu is held by then and by
-// enough alone.
+// wait blocks until enough returns true. It returns an error if ctx ends or no more agents can
+// connect. wait calls enough with d.mu held.
 func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.came.Broadcast()
+		d.changed.Broadcast()
 	})
 	defer stop()
 	d.mu.Lock()
@@ -120,12 +121,12 @@ func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
-		d.came.Wait()
+		d.changed.Wait()
 	}
 	return nil
 }
 
-// take is the stream to a host whose agent has come, or comes in time.
+// take waits for the agent of a host, and returns the stream to it.
 func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	var conn *remote.Conn
 	err := d.wait(ctx, func() bool {
@@ -135,9 +136,9 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	if err != nil {
 		late := errors.Is(err, context.DeadlineExceeded)
 		if late {
-			err = errors.New("its agent has not come")
+			err = errors.New("its agent has not connected")
 		}
-		if d.step != nil && (late || errors.Is(err, context.Canceled) && ctx.Err() == nil) { // srun ends for a cause that is not known of all
+		if d.step != nil && (late || errors.Is(err, context.Canceled) && ctx.Err() == nil) { // srun may know why this agent has not connected
 			if cause := d.step.CauseOf(name); cause != nil {
 				err = cause
 			}
@@ -148,26 +149,26 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	d.conns[name], d.taken[name] = nil, true
 	all := len(d.taken) == d.want
 	d.mu.Unlock()
-	if all { // no other agent is expected
+	if all {
 		_ = d.listener.Close()
 	}
 	return conn, nil
 }
 
-// expect sets how many agents the job needs. When all have been taken, the listener
-// closes.
+// expect sets the number of agents that the job needs. take closes the listener when it has handed
+// out all of them.
 func (d *dialIn) expect(agents int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.want = agents
 }
 
-// close turns away all agents that are not taken, also those that srun is still starting.
-// An agent that is turned away removes its copy of gorun; if gorun had to end srun, the
-// agent could not.
+// close closes the connections of all agents that take has not handed out, also of those that srun
+// is still starting. Such an agent removes its copy of gorun. If gorun ended srun instead, the
+// agent could not do that.
 func (d *dialIn) close() {
 	d.mu.Lock()
-	d.over = true
+	d.closed = true
 	for _, c := range d.conns {
 		if c != nil {
 			_ = c.Close()
@@ -181,9 +182,9 @@ func (d *dialIn) close() {
 	<-d.accepted
 }
 
-// gatherDialled waits for agents that others start, as pods. They are the job's
-// hosts, in the order of their names.
-func (r *run) gatherDialled(ctx context.Context) error {
+// findDialedHosts waits for agents that someone else starts, for example as pods. Their hosts are
+// the hosts of the job, in the order of their names.
+func (r *run) findDialedHosts(ctx context.Context) error {
 	j, named := r.job, slices.Clone(r.job.Hosts)
 	usage := func(text string) error { return &startError{proto.ExitUsage, text} }
 	want := max(j.Agents, len(named))
@@ -195,7 +196,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	case len(named) > 0 && j.Agents > len(named):
 		return usage(fmt.Sprintf("-agents: expected as many as hosts are named, %d, found %d", len(named), j.Agents))
 	case j.OnFailure == job.FailRestart:
-		return usage("-on-failure restart: expected hosts whose agents gorun starts, found -listen; let those who start the agents start gorun anew")
+		return usage("-on-failure restart: expected hosts whose agents gorun starts, found -listen; start gorun and the agents again instead")
 	}
 	secret, err := remote.ReadSecret(j.SecretFile)
 	if err != nil {
@@ -205,42 +206,42 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.reach = &reach{dialIn: d, patience: r.job.ConnectTimeout}
+	r.connector = &connector{dialIn: d, timeout: r.job.ConnectTimeout}
 	d.begin(r.stopped)
-	r.tellWaiting(d, want)
-	patience := r.patience(dialPatience)
+	r.printWaiting(d, want)
+	timeout := r.agentTimeout(dialInTimeout)
 	if !r.deadline.IsZero() {
-		patience = min(patience, time.Until(r.deadline))
+		timeout = min(timeout, time.Until(r.deadline))
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var came []string // d.mu guards it
+	var connected []string // hosts; d.mu guards it
 	shown := r.showWhile(func() string {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		line := fmt.Sprintf("%d of %s connected to %s", len(came), plural(want, "agent"), d.listener.Addr())
-		return line + waitingFor(missing(named, came))
+		line := fmt.Sprintf("%d of %s connected to %s", len(connected), plural(want, "agent"), d.listener.Addr())
+		return line + waitingFor(missing(named, connected))
 	})
 	err = d.wait(ctx, func() bool {
-		came = came[:0]
+		connected = connected[:0]
 		for name, conn := range d.conns {
-			if conn == nil || conn.Gone() {
-				continue // another may come in its place
+			if conn == nil || conn.PeerClosed() {
+				continue // another agent may connect in its place
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
-				came = append(came, name)
+				connected = append(connected, name)
 			}
 		}
-		return len(came) >= want
+		return len(connected) >= want
 	})
 	shown()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && !r.deadline.IsZero() && !time.Now().Before(r.deadline):
-		return &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while it waited for %s, of which %d had come",
-			j.Timeout, plural(want, "agent"), len(came))}
+		return &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while it waited for %s, and %d had connected",
+			j.Timeout, plural(want, "agent"), len(connected))}
 	case errors.Is(err, context.DeadlineExceeded):
-		text := fmt.Sprintf("%d of %s came within %v", len(came), plural(want, "agent"), patience)
-		if names := missing(named, came); names != nil {
+		text := fmt.Sprintf("%d of %s connected within %v", len(connected), plural(want, "agent"), timeout)
+		if names := missing(named, connected); names != nil {
 			text += "; missing: " + strings.Join(firstFew(names), ", ")
 		}
 		return errors.New(text + d.surplus())
@@ -248,13 +249,13 @@ func (r *run) gatherDialled(ctx context.Context) error {
 		return err
 	}
 	if len(named) == 0 {
-		slices.SortFunc(came, func(a, b string) int { // worker-2 before worker-10
+		slices.SortFunc(connected, func(a, b string) int { // worker-2 before worker-10
 			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 		})
-		for _, name := range came[:want] {
+		for _, name := range connected[:want] {
 			named = append(named, hosts.Host{Name: name})
 		}
-		j.GiveSlots(named)
+		j.ApplySlots(named)
 	}
 	r.allocated = true
 	d.expect(len(named))
@@ -262,42 +263,42 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) tellWaiting(d *dialIn, want int) {
+func (r *run) printWaiting(d *dialIn, want int) {
 	r.verbose("waiting for %s to connect to %s", plural(want, "agent"), d.listener.Addr())
 }
 
-// missing returns the hosts that the user has named and whose agents have not come.
-func missing(named []hosts.Host, came []string) []string {
+// missing returns the hosts that the user has named and whose agents have not connected.
+func missing(named []hosts.Host, connected []string) []string {
 	var names []string
 	for _, h := range named {
-		if !slices.Contains(came, h.Name) {
+		if !slices.Contains(connected, h.Name) {
 			names = append(names, h.Name)
 		}
 	}
 	return names
 }
 
-// surplus reports agents that have come by one name.
+// surplus returns a text about host names that several agents have, or "".
 func (d *dialIn) surplus() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.twice) == 0 {
+	if len(d.duplicates) == 0 {
 		return ""
 	}
-	return "; several call themselves " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.twice))), ", ")
+	return "; several agents have the name " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.duplicates))), ", ")
 }
 
-// slurmPatience is for how long agents that srun starts are waited for, unless the user
-// says it: Slurm may have to end other steps, and gorun is copied to the nodes.
-const slurmPatience = time.Minute
+// slurmTimeout is the default timeout for agents that srun starts. Slurm may have to end other
+// steps first, and copies gorun to the nodes.
+const slurmTimeout = time.Minute
 
-// gatherSlurm has srun start agents on the nodes of the allocation; the tree waits for
-// them to come.
-func (r *run) gatherSlurm() error {
+// findSlurmHosts starts agents on the nodes of the allocation by srun. The tree waits for them to
+// connect.
+func (r *run) findSlurmHosts() error {
 	ctx := r.stopped
 	var nodes []string
 	for i := range r.hosts {
-		if i > 0 || !r.hasOwn() {
+		if i > 0 || !r.usesThisHost() {
 			nodes = append(nodes, r.hosts[i].Name)
 		}
 	}
@@ -316,12 +317,12 @@ func (r *run) gatherSlurm() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
-		Patient: r.job.OnFailure == job.FailRestart, // it is to know which hosts are of no use
+		KeepWaiting: r.job.OnFailure == job.FailRestart, // gorun needs to know which hosts cannot be used
 	}
 	if r.job.Verbose {
-		srun.Log = r.tell
+		srun.Log = r.printLine
 	}
-	if srun.Agent == "" { // whether the nodes have this gorun at its path nobody knows
+	if srun.Agent == "" { // the nodes may not have this gorun at the same path
 		srun.CopyTo = "/tmp"
 	}
 	if d.step, err = srun.Start(); err != nil {
@@ -329,49 +330,49 @@ func (r *run) gatherSlurm() error {
 		return err
 	}
 	d.listener.Cause = d.step.CauseOf
-	r.reach = &reach{dialIn: d, patience: r.patience(slurmPatience)}
+	r.connector = &connector{dialIn: d, timeout: r.agentTimeout(slurmTimeout)}
 	d.expect(len(nodes))
-	d.begin(context.WithoutCancel(ctx)) // until close
+	d.begin(context.WithoutCancel(ctx)) // ends with close
 	sctx, cancel := d.step.Context(ctx)
-	context.AfterFunc(sctx, func() { // with srun, or with the run
+	context.AfterFunc(sctx, func() { // runs when srun or the run ends
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.err == nil {
 			d.err = context.Cause(sctx)
 		}
-		d.came.Broadcast()
+		d.changed.Broadcast()
 	})
 	context.AfterFunc(ctx, cancel)
 	return nil
 }
 
-// exitCancelled is the exit code of a job that Slurm has ended, as if by SIGTERM.
+// exitCancelled is the exit code of a job that Slurm has ended, as after SIGTERM.
 const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
 
-// judgeSlurm has the verdict say so where Slurm has ended the job: it sends its signals
-// to ranks and agents alike, and which of them gorun hears of first is chance.
-func (r *run) judgeSlurm() {
-	v := r.verdict
-	if v == nil || r.reach == nil || r.reach.dialIn == nil || r.reach.dialIn.step == nil {
+// attributeToSlurm makes Slurm the cause of the outcome if Slurm has ended the job. Slurm sends its
+// signals to ranks and agents alike, so chance decides which failure gorun hears of first.
+func (r *run) attributeToSlurm() {
+	v := r.outcome
+	if v == nil || r.connector == nil || r.connector.dialIn == nil || r.connector.dialIn.step == nil {
 		return
 	}
-	words, all := r.reach.dialIn.step.Cancelled()
+	words, all := r.connector.dialIn.step.Cancelled()
 	switch {
-	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // which is a rank's own word
+	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // a rank chose this exit code itself
 		return
 	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM: // gorun itself got the signal, for example by ^C
 		return
-	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // somebody else has ended an agent, later
+	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // the rank failed first, and an agent was ended later
 		return
 	}
-	r.verdict = &verdict{
+	r.outcome = &outcome{
 		Failure: Failure{Rank: -1, Host: r.host, ExitCode: exitCancelled, Reason: "ended by Slurm: " + words},
 		code:    exitCancelled, end: all && !strings.Contains(words, "NODE FAILURE"),
 	}
 }
 
-// reachable is where a node finds a listener: at the address that this host has
-// towards it, unless the user has named one.
+// reachable returns the address by which a node connects with a listener on addr: the host of addr,
+// or, if addr has none, this host's address on the route to the node.
 func reachable(l net.Addr, addr, node string) string {
 	_, port, err := net.SplitHostPort(l.String())
 	if err != nil {
@@ -380,7 +381,7 @@ func reachable(l net.Addr, addr, node string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil && host != "" {
 		return net.JoinHostPort(host, port)
 	}
-	const discard = 9 // no datagram is sent
+	const discard = 9 // the port does not matter, because no datagram is sent
 	if c, err := net.Dial("udp", net.JoinHostPort(node, strconv.Itoa(discard))); err == nil {
 		defer func() { _ = c.Close() }()
 		if host, _, err := net.SplitHostPort(c.LocalAddr().String()); err == nil {

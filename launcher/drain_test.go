@@ -17,7 +17,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestTimeoutWhileOutputIsNotRead: the ranks have ended well, and the job has not.
+// TestTimeoutWhileOutputIsNotRead: if the ranks have ended well and no process reads their output,
+// the job ends at its timeout.
 func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -32,7 +33,7 @@ func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.HasPrefix(stderr.String(), "gorun: ") }, 10*time.Second, time.Millisecond)
 }
 
-// TestEachStartReadsTheSameInput where that is a file.
+// TestEachStartReadsTheSameInput: a restarted job reads its input again if that is a file.
 func TestEachStartReadsTheSameInput(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "in")
 	require.NoError(t, os.WriteFile(name, []byte("skipped\none\ntwo\n"), 0o600))
@@ -41,7 +42,7 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 	defer in.Close()
 	_, err = in.Seek(8, io.SeekStart)
 	require.NoError(t, err)
-	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`) // 2, as of a panic
+	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`) // the exit code of a panic
 	j.Apps[0].Program, j.OnFailure, j.MaxRestarts, j.Stdin = "sh", job.FailRestart, 1, job.StdinRank0
 	var out, stderr strings.Builder
 	res := Run(t.Context(), j, Stdio{In: in, Out: &out, Err: &stderr})
@@ -50,24 +51,25 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 	require.Contains(t, stderr.String(), "gorun: starting again: restart 1 of at most 1\n")
 }
 
-// TestOneHostOfSeveralThatAreLostIsLeftOut: those behind it may be well.
+// TestOneHostOfSeveralThatAreLostIsLeftOut: if a host is lost with the hosts behind it in the tree,
+// a restart leaves out only that host, because the others may be well.
 func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	r := testRun(3)
 	r.hostsLost(proto.Lost{First: 1, Count: 2, Cause: "h1: no sign of life for 5s"})
 	require.Equal(t, map[string]string{"h1": "h1: no sign of life for 5s"}, r.lost)
-	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.verdict.Reason)
+	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.outcome.Reason)
 }
 
-// TestPortsThatCannotBe come from an agent that makes no sense.
-func TestPortsThatCannotBe(t *testing.T) {
+// TestInvalidPorts: gorun refuses ports that an agent cannot have bound.
+func TestInvalidPorts(t *testing.T) {
 	for _, ports := range [][]int{{1, 2}, {0}, {-1}, {65536}, {70000, 1}} {
-		require.False(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
+		require.False(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
 	}
-	require.False(t, canListen(&proto.Plan{Ranks: make([]proto.Rank, 1)}, []int{4000}))
-	require.True(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
+	require.False(t, validPorts(&proto.Plan{Ranks: make([]proto.Rank, 1)}, []int{4000}))
+	require.True(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
 }
 
-// testRun is a run of a rank on each of n hosts that is being prepared.
+// testRun returns a run with one rank on each of n hosts, in the phase of preparation.
 func testRun(n int) *run {
 	s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: n}}}, programs: make([]program, 1), host: "h0", out: newWriter(nil, nil)}
 	s.out.finish()
@@ -81,26 +83,26 @@ func testRun(n int) *run {
 	return r
 }
 
-// TestStates: what hosts say of themselves is told of once all know enough.
+// TestStates: gorun fails a job when the reports of its hosts show that a rank waits for ever.
 func TestStates(t *testing.T) {
 	r := testRun(3)
-	r.states.of[9] = proto.State{Left: -1, Absent: -1} // Watch has been said
-	say := func(index, waiting int, begun bool, left, absent int) {
-		r.judgeState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
+	r.states.of[9] = proto.State{Left: -1, Absent: -1} // gorun has asked all hosts to report
+	report := func(index, waiting int, begun bool, left, absent int) {
+		r.checkState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
 	}
-	say(0, 0, true, -1, -1)
-	say(1, 1, true, -1, -1)
+	report(0, 0, true, -1, -1)
+	report(1, 1, true, -1, -1)
 	r.released = 1
-	say(2, 0, true, 2, -1)
-	require.Nil(t, r.verdict, "who waited in fence 1 does so no more")
-	say(1, 0, true, -1, -1)
-	say(0, 2, true, -1, -1)
-	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.verdict.Error())
+	report(2, 0, true, 2, -1)
+	require.Nil(t, r.outcome, "fence 1 was released, so no rank waits in it")
+	report(1, 0, true, -1, -1)
+	report(0, 2, true, -1, -1)
+	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.outcome.Error())
 
 	r = testRun(2)
 	r.states.of[9] = proto.State{Left: -1, Absent: -1}
-	say(0, 0, false, 0, 0)
-	require.Nil(t, r.verdict)
-	say(1, 0, true, -1, -1)
-	require.Equal(t, "ended without Init, which other ranks have called", r.verdict.Reason)
+	report(0, 0, false, 0, 0)
+	require.Nil(t, r.outcome)
+	report(1, 0, true, -1, -1)
+	require.Equal(t, "ended without Init, which other ranks have called", r.outcome.Reason)
 }

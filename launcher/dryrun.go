@@ -11,7 +11,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// DryRun does what gorun -dry-run does, and returns its exit code.
+// DryRun prints a job, and which rank would run where, as gorun -dry-run does. It starts nothing.
+// It returns the exit code.
 func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	for _, w := range j.Warnings {
 		_, _ = fmt.Fprintf(stderr, "gorun: warning: %s\n", w)
@@ -32,12 +33,11 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	return codeOf(err)
 }
 
-// writeDryRun prints the first part of the output of gorun -dry-run: the programs, the
-// hosts, and which rank would run where. It starts nothing and asks no host, so it knows
-// only the cores of this host.
+// writeDryRun prints the programs, the hosts, and the ranks of each host. It connects with no host,
+// so it knows only the cores of this host.
 func writeDryRun(w io.Writer, j *job.Job) error {
 	r := newRun(&session{job: j, host: hostname()}, "")
-	if err := r.choose(); err != nil {
+	if err := r.chooseHosts(); err != nil {
 		return err
 	}
 	if len(r.hosts) == 0 {
@@ -47,7 +47,7 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 		_, err := fmt.Fprintln(w, "\nThe hosts are those whose agents connect to", j.Listen)
 		return err
 	}
-	if r.hasOwn() {
+	if r.usesThisHost() {
 		r.hosts[0].agent.Topology = place.Here()
 	}
 	machines := r.machines()
@@ -62,20 +62,20 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 		return err
 	}
 	var notes []string
-	if r.fills() {
+	if r.fillsHosts() {
 		filled := *j
 		filled.Apps = slices.Clone(j.Apps)
 		filled.Apps[0].NP = len(placed.Ranks)
 		j = &filled
 	}
-	if note := r.filled(placed); note != "" {
+	if note := r.fillNote(placed); note != "" {
 		notes = append(notes, note)
 	}
 	if placed.Warning != "" {
 		notes = append(notes, "warning: "+placed.Warning)
 	}
 	if unknown != nil {
-		notes = append(notes, fmt.Sprintf("note: the cores of %s are not known before they are reached, and are taken for one slot each here",
+		notes = append(notes, fmt.Sprintf("note: gorun does not know the cores of %s before it connects, and assumes one slot for each here",
 			strings.Join(firstFew(unknown), ", ")))
 	}
 	if err := job.Describe(w, j); err != nil {

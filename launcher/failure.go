@@ -18,16 +18,20 @@ const (
 	hostLost   = "lost"
 )
 
-// cause describes the cause of a verdict. fail uses it to decide whether a failure that is
-// reported later replaces the verdict.
+// A run's outcome is the first failure that gorun hears of. Failures on several ranks and hosts can
+// arrive in another order than they occurred, so a failure that is reported later can replace the
+// outcome. kind, timing and minTiming decide that.
+
+// cause holds what fail needs to know about a failure to decide whether it replaces the outcome, or a
+// later failure replaces it.
 type cause struct {
-	rank   int // -1: none
-	host   int // of the rank
+	rank   int // -1: not the failure of a rank
+	host   int // of the rank, or the host that was lost
 	kind   kind
 	timing timing
-	dying  bool // the rank was already ending when it failed the job
-	abort  bool // the rank called Abort and is about to end by itself
-	end    bool // the user ended the job: it is not restarted
+	dying  bool // the rank was already exiting when it failed the job
+	abort  bool // the rank called Abort and exits by itself
+	end    bool // the user ended the job, so it is not restarted
 	first  bool // the rank ended before it got SIGTERM
 }
 
@@ -37,71 +41,71 @@ type kind int
 const (
 	kindOther       kind = iota // the user ended the job, a rank could not be started, or a rank ended without failing the job
 	kindConsequence             // a rank aborted because of another rank's failure
-	kindSilent                  // a rank ended by itself and gave no reason
-	kindFollower                // as kindSilent, and an abort because of another rank's failure was reported before
-	kindStated                  // a rank aborted for a reason of its own, or broke the protocol
+	kindNoReason                // a rank ended by itself and gave no reason
+	kindFollower                // like kindNoReason, after gorun had heard of a consequence
+	kindReason                  // a rank aborted for a reason of its own, or broke the protocol
 	kindSignal                  // a signal ended a rank
-	kindStruck                  // a signal ended a rank that did not ask for it
+	kindCrash                   // a crash or SIGKILL ended a rank; no failure of another rank causes that
 	kindLost                    // a host is lost
 	kinds
 )
 
-// timing is what gorun knows about the order of a failure, the verdict's failure, and the end
+// timing is what gorun knows about the order of a failure, the outcome's failure, and the end
 // of the job.
 type timing int
 
 const (
-	timingTold   timing = iota // the failure's host had begun to end the ranks, or the rank that aborted had got a signal
-	timingAfter                // not timingTold; the verdict's failure was on the same host, and earlier
-	timingApart                // not timingTold; the verdict's failure was on another host, so the order is not known
-	timingBefore               // the failure began before the verdict's failure
+	timingEnding timing = iota // the failure's host had begun to end the ranks, or the rank that aborted had got a signal
+	timingAfter                // not timingEnding; the outcome's failure was on the same host, and earlier
+	timingApart                // not timingEnding; the outcome's failure was on another host, so the order is not known
+	timingBefore               // the failure began before the outcome's failure
 )
 
-// takesPlace holds the lowest timing with which a failure replaces the verdict. The first
-// index is the kind of the verdict, the second the kind of the failure. If there is no entry,
-// the verdict stays.
+// minTiming holds the lowest timing with which a failure replaces the outcome. The first
+// index is the kind of the outcome, the second the kind of the failure. If there is no entry,
+// the outcome stays.
 //
 // Any failure that does not result from the end of the job replaces a consequence. A rank
 // that ended without a reason after a consequence may have noticed the same failure, so a
 // failure with a reason or by a signal replaces kindFollower too. In the other rows a failure
-// replaces the verdict only if it began earlier, or if it is on another host and no failure
-// of the verdict's host can have caused it.
-var takesPlace = [kinds][kinds]timing{
-	kindConsequence: {kindSilent: timingAfter, kindStated: timingAfter, kindSignal: timingAfter, kindStruck: timingAfter, kindLost: timingApart},
-	kindFollower:    {kindSilent: timingBefore, kindStated: timingAfter, kindSignal: timingAfter, kindStruck: timingAfter, kindLost: timingApart},
-	kindSilent:      {kindSilent: timingBefore, kindStated: timingBefore, kindSignal: timingBefore, kindStruck: timingApart, kindLost: timingApart},
-	kindStated:      {kindSilent: timingBefore, kindStated: timingBefore, kindSignal: timingBefore, kindStruck: timingApart, kindLost: timingApart},
+// replaces the outcome only if it began earlier, or if it is on another host and no failure
+// of the outcome's host can have caused it.
+var minTiming = [kinds][kinds]timing{
+	kindConsequence: {kindNoReason: timingAfter, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
+	kindFollower:    {kindNoReason: timingBefore, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
+	kindNoReason:    {kindNoReason: timingBefore, kindReason: timingBefore, kindSignal: timingBefore, kindCrash: timingApart, kindLost: timingApart},
+	kindReason:      {kindNoReason: timingBefore, kindReason: timingBefore, kindSignal: timingBefore, kindCrash: timingApart, kindLost: timingApart},
 }
 
-// replaces reports whether a failure with cause c replaces the verdict.
-func (c cause) replaces(verdict cause) bool {
-	least := takesPlace[verdict.kind][c.kind]
-	return least > timingTold && c.timing >= least
+// replaces reports whether a failure with cause c replaces the outcome.
+func (c cause) replaces(outcome cause) bool {
+	least := minTiming[outcome.kind][c.kind]
+	return least > timingEnding && c.timing >= least
 }
 
-// failedOf is the beginning of the reason of a rank that ended the job and said why.
+// failedOf begins the reason of a rank that called Abort with a reason.
 const failedOf = "failed: "
 
-const withoutFinalize = "exited without Finalize"
+const noFinalizeReason = "exited without Finalize"
 
-// fail records the first failure in time, and ends the job. If SIGTERM has ended the job,
-// SIGTERM is also the cause of later failures. If the job has failed already, fail records
-// the failure if it replaces the verdict.
+// fail records the first failure, and ends the job. If gorun has got SIGTERM, SIGTERM is the
+// outcome, unless the rank failed before it got SIGTERM. If the job has failed already, fail
+// records the failure if it replaces the outcome.
 func (r *run) fail(c cause, f Failure, code int) {
-	if r.verdict != nil {
+	if r.outcome != nil {
 		if c.replaces(r.first) {
-			if c.kind == kindSilent && (r.first.kind == kindConsequence || r.first.kind == kindFollower) {
+			if c.kind == kindNoReason && (r.first.kind == kindConsequence || r.first.kind == kindFollower) {
 				c.kind = kindFollower
 			}
-			r.blame(c, f, code)
+			r.setOutcome(c, f, code)
 		}
 		return
 	}
-	if r.termed && !c.first {
+	if r.gotSIGTERM && !c.first {
 		c, code = cause{rank: -1, end: true}, proto.ExitSignalFloor+int(syscall.SIGTERM)
 		f = Failure{Rank: -1, Host: r.host, Signal: syscall.SIGTERM}
 	}
-	r.blame(c, f, code)
+	r.setOutcome(c, f, code)
 	if r.phase < phaseStarting {
 		r.phase = phaseOver
 		return
@@ -120,31 +124,31 @@ func (r *run) fail(c cause, f Failure, code int) {
 	r.node.Do(end)
 }
 
-// lingerLimit is how long ranks that are busy when another rank fails have to end by
-// themselves before SIGTERM. Tests change it.
+// lingerLimit bounds the time that the other ranks have to end by themselves after a rank has
+// failed. After it they get SIGTERM. Tests change it.
 var lingerLimit = 500 * time.Millisecond
 
-// blame notes what the job failed of.
-func (r *run) blame(c cause, f Failure, code int) {
+// setOutcome makes a failure the outcome of the run.
+func (r *run) setOutcome(c cause, f Failure, code int) {
 	if f.Rank >= 0 {
 		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
 	}
 	r.first = c
-	r.verdict = &verdict{Failure: f, code: code, end: c.end || r.signaled != 0}
+	r.outcome = &outcome{Failure: f, code: code, end: c.end || r.signaled != 0}
 }
 
-// refuseWith ends a job that cannot be started.
-func (r *run) refuseWith(err error) {
-	if err != nil && r.verdict == nil {
-		r.verdict, r.phase = r.refuse(err), phaseOver
+// failStart ends a job that cannot be started because of err. If err is nil, it does nothing.
+func (r *run) failStart(err error) {
+	if err != nil && r.outcome == nil {
+		r.outcome, r.phase = r.startFailure(err), phaseOver
 	}
 }
 
-// failHosts ends a job that has not begun because of hosts that cannot do their
-// part. Each is told of in a line.
+// failHosts ends a job that has not started because hosts cannot do their part. The user gets a
+// line for each of these hosts.
 func (r *run) failHosts(failed []proto.HostError) {
 	r.phase = phaseOver
-	if r.verdict != nil {
+	if r.outcome != nil {
 		return
 	}
 	code := proto.ExitFailed
@@ -154,20 +158,20 @@ func (r *run) failHosts(failed []proto.HostError) {
 			code = f.Code
 		}
 		r.hostFailed(f)
-		lines = append(lines, r.told(f))
+		lines = append(lines, r.hostErrorText(f))
 	}
-	r.verdict = &verdict{
+	r.outcome = &outcome{
 		Failure: Failure{Rank: -1, Host: r.nameOf(failed[0].Index), ExitCode: code, Reason: lines[0]},
 		code:    code, lines: lines[1:],
 		end: code == proto.ExitUsage || code == proto.ExitNotFound || code == proto.ExitNotExec,
 	}
 }
 
-// told is the cause with its host before it, unless this one is meant and no other
-// takes part.
-func (r *run) told(f proto.HostError) string {
+// hostErrorText returns the cause of a host's failure, with the host's name in front. It leaves the
+// name out if the job runs on this host only, or if the cause begins with it.
+func (r *run) hostErrorText(f proto.HostError) string {
 	name := r.nameOf(f.Index)
-	if r.alone() || strings.HasPrefix(f.Cause, name+": ") {
+	if r.onlyThisHost() || strings.HasPrefix(f.Cause, name+": ") {
 		return f.Cause
 	}
 	return name + ": " + f.Cause
@@ -182,7 +186,8 @@ func (r *run) hostFailed(f proto.HostError) {
 	r.lost[h.Name] = f.Cause
 }
 
-// ranksStarted notes what the hosts have started, and judges what they have not.
+// ranksStarted records which ranks run. If the hosts could not start a rank, ranksStarted fails the
+// job.
 func (r *run) ranksStarted(m proto.Started) {
 	n, rebound := 0, 0
 	for _, s := range m.Ranks {
@@ -199,7 +204,7 @@ func (r *run) ranksStarted(m proto.Started) {
 		r.phase = phaseRunning
 	}
 	r.startDone = time.Now()
-	if v := r.verdict; v != nil && v.Rank >= 0 {
+	if v := r.outcome; v != nil && v.Rank >= 0 {
 		v.PID = r.ranks[v.Rank].pid
 	}
 	r.show("")
@@ -212,7 +217,7 @@ func (r *run) ranksStarted(m proto.Started) {
 	}
 }
 
-// exited judges a rank that has not ended well.
+// exited handles the exit of a rank that did not end well, and decides whether the job fails.
 func (r *run) exited(e proto.Exit) {
 	if e.Rank < 0 || e.Rank >= len(r.ranks) {
 		return
@@ -220,44 +225,45 @@ func (r *run) exited(e proto.Exit) {
 	rk := &r.ranks[e.Rank]
 	rk.exit, rk.pid = &e, e.PID
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
-	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Dying, first: !e.Told}
+	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Exiting, first: !e.AfterEnd}
 	c.timing = r.timingOf(c.kind, e)
 	code := exitCode(e)
 	if code == 0 {
-		f.Reason, code = withoutFinalize, proto.ExitFailed
+		f.Reason, code = noFinalizeReason, proto.ExitFailed
 	}
 	if e.Memory != "" {
 		f.Reason = "was killed by " + signalName(f.Signal) + ", " + strings.ToValidUTF8(e.Memory, "?")
 	}
-	const exitQuit = 2 // of a Go program that SIGQUIT ends, when it has written its stacks
+	const exitQuit = 2 // exit code of a Go program after SIGQUIT, when it has written its stacks
 	if r.signaled == syscall.SIGQUIT && e.Code == exitQuit {
 		f.Signal, f.ExitCode, code = r.signaled, 0, proto.ExitSignalFloor+int(r.signaled)
 	}
 	if e.Stuck {
-		r.tell(fmt.Sprintf("rank %d, pid %d on %s, does not die by SIGKILL: it is left behind", e.Rank, e.PID, r.nameOf(rk.host)))
+		r.printLine(fmt.Sprintf("rank %d, pid %d on %s, still runs after SIGKILL: gorun leaves it behind", e.Rank, e.PID, r.nameOf(rk.host)))
 	}
 	switch {
 	case rk.abort != nil: // the job has failed, and the rank's abort says more than its exit
 		f, code = rk.abort.failure(), rk.abort.Code
 		r.fail(c, f, code)
-	case r.verdict != nil, r.termed && e.Told:
+	case r.outcome != nil, r.gotSIGTERM && e.AfterEnd:
 		r.fail(c, f, code)
 	case f.Signal != 0 && f.Signal == r.signaled:
 		c.end = true
 		r.fail(c, f, code)
 	case r.job.OnFailure == job.FailNotify:
-		r.goOn(e, f, code)
+		r.continueWithout(e, f, code)
 	case e.Code == 0 && e.Signal == 0 && e.Final:
-		// Perhaps nobody is left who could wait for it: then the job ends now.
-		if !r.alone() {
-			time.AfterFunc(earlyDelay, func() { r.mail.post(deserted{c, f}) })
+		// This fails the job only if another rank still runs, and could wait for this one. Other
+		// hosts may not have reported yet that their ranks have exited.
+		if !r.onlyThisHost() {
+			time.AfterFunc(noFinalizeGrace, func() { r.mail.post(exitedWithoutFinalize{c, f}) })
 		}
 	default:
 		r.fail(c, f, code)
 	}
 }
 
-// exitCode is what a shell makes of an exit.
+// exitCode returns the exit code that a shell shows for an exit.
 func exitCode(e proto.Exit) int {
 	if e.Signal != 0 {
 		return proto.ExitSignalFloor + e.Signal
@@ -265,31 +271,34 @@ func exitCode(e proto.Exit) int {
 	return e.Code
 }
 
-// earlyDelay is for the news that all ranks have ended, of which hosts tell within
-// that time where Ended has to wait for output.
-const earlyDelay = 300 * time.Millisecond
+// noFinalizeGrace is the time within which hosts report that all their ranks have exited. A rank
+// that exited without Finalize fails the job only if ranks still run after this time. Ended would
+// come too late for that, because it waits for output.
+const noFinalizeGrace = 300 * time.Millisecond
 
-// deserted is a rank that left without Finalize while ranks on other hosts run.
-type deserted struct {
+// exitedWithoutFinalize reports, after noFinalizeGrace, a rank that exited without Finalize while
+// ranks of other hosts may run.
+type exitedWithoutFinalize struct {
 	cause
 	Failure
 }
 
-// goOn tells the other ranks of one that has failed, where the job goes on without.
-func (r *run) goOn(e proto.Exit, f Failure, code int) {
-	if e.Signal == 0 && !e.Early { // it has failed nobody, but not done what it was to do
-		if r.soft == 0 {
-			r.soft = code
+// continueWithout tells the other ranks that a rank has failed, in a job that continues without
+// failed ranks.
+func (r *run) continueWithout(e proto.Exit, f Failure, code int) {
+	if e.Signal == 0 && !e.Early { // no rank waits for this one, but its exit code counts for the job
+		if r.nonzeroExit == 0 {
+			r.nonzeroExit = code
 		}
 		return
 	}
-	r.mark([]int{e.Rank})
+	r.markFailed([]int{e.Rank})
 	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
-	r.tell(f.Error() + "; the others go on without it")
-	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.what()})
+	r.printLine(f.Error() + "; the others go on without it")
+	r.node.Do(proto.RanksFailed{Ranks: []int{e.Rank}, Reason: f.what()})
 }
 
-func (r *run) mark(ranks []int) {
+func (r *run) markFailed(ranks []int) {
 	for _, i := range ranks {
 		r.ranks[i].failed = true
 	}
@@ -301,35 +310,38 @@ func (r *run) kindOf(e proto.Exit) kind {
 	switch {
 	case abort != nil:
 		return abort.kind()
-	case strikes(syscall.Signal(e.Signal)):
-		return kindStruck
+	case isCrash(syscall.Signal(e.Signal)):
+		return kindCrash
 	case e.Signal != 0:
 		return kindSignal
 	case !e.Early && (e.Code == 0 || r.job.OnFailure == job.FailNotify):
 		return kindOther
 	}
-	return kindSilent
+	return kindNoReason
 }
 
-// timingOf returns the timing of the failure of a rank that has ended. If the rank was
-// already ending when the verdict's failure was reported, the rank had failed before. But if
-// the verdict's failure was on another host, the rank may be ending because it noticed that
-// failure, unless a signal such as SIGSEGV ends it. If several ranks were ending, gorun names
-// the rank that ended first. For kindSignal, e.Dying proves nothing, because gorun sends
-// SIGTERM also to a rank that is ending.
+// timingOf returns the timing of the failure of a rank that has ended. If the rank was already
+// exiting when gorun heard of the outcome's failure, the rank failed before it. There are
+// exceptions:
+//
+//   - If the outcome's failure was on another host, the rank may be exiting because it noticed that
+//     failure, unless a signal such as SIGSEGV ends it.
+//   - If several ranks were exiting, gorun names the rank that ended first.
+//   - For kindSignal, e.Exiting proves nothing, because gorun also sends SIGTERM to a rank that is
+//     exiting.
 func (r *run) timingOf(k kind, e proto.Exit) timing {
-	apart := r.elsewhere(e.Rank)
-	ending := e.Dying && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	apart := r.onOtherHost(e.Rank)
+	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
 	switch {
-	case e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL:
+	case e.KillPending && syscall.Signal(e.Signal) == syscall.SIGKILL:
 		return timingBefore
-	case ending && (!apart || r.first.kind == kindConsequence || r.earlier(e)):
+	case ending && (!apart || r.first.kind == kindConsequence || r.endedBefore(e)):
 		return timingBefore
-	case ending && k == kindStruck && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun sends SIGKILL, too
+	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun may have sent the SIGKILL
 		return timingApart
-	case e.Told:
-		return timingTold
-	case apart && r.earlier(e):
+	case e.AfterEnd:
+		return timingEnding
+	case apart && r.endedBefore(e):
 		return timingBefore
 	case apart:
 		return timingApart
@@ -337,17 +349,16 @@ func (r *run) timingOf(k kind, e proto.Exit) timing {
 	return timingAfter
 }
 
-// elsewhere says whether a rank runs on another host than the one that the job has
-// failed of.
-func (r *run) elsewhere(rank int) bool {
+// onOtherHost reports whether a rank runs on another host than the rank of the outcome.
+func (r *run) onOtherHost(rank int) bool {
 	return r.first.rank >= 0 && r.ranks[rank].host != r.first.host
 }
 
-// earlier says whether a rank ended before the one that the job has failed of, whose
-// host may just have been faster to tell. Clocks count that are known to be right:
-// those by which a rank was started between Start and Started, where these are less
-// than maxSkew apart.
-func (r *run) earlier(e proto.Exit) bool {
+// endedBefore reports whether a rank ended before the rank of the outcome, although its host
+// reported it later. It compares times of two hosts only if their clocks are known to differ by
+// less than maxSkew: Start and Started are less than maxSkew apart, and each host's start time of
+// the rank lies between them.
+func (r *run) endedBefore(e proto.Exit) bool {
 	const maxSkew = time.Second
 	if r.startDone.Sub(r.startSent) > maxSkew {
 		return false
@@ -361,35 +372,35 @@ func (r *run) earlier(e proto.Exit) bool {
 	return first.exit != nil && e.At < first.exit.At
 }
 
-// strikes says whether a signal ends a process that did not ask for it.
-func strikes(s syscall.Signal) bool {
+// isCrash reports whether a signal means that a rank crashed or was killed, which no failure of
+// another rank causes.
+func isCrash(s syscall.Signal) bool {
 	return slices.Contains([]syscall.Signal{
 		syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU,
 	}, s)
 }
 
-// abort is the report about a rank that called Abort or broke the protocol on its control
-// channel.
+// abort reports a rank that called Abort, or that broke the protocol on its control channel.
 type abort proto.Aborted
 
 func (a *abort) kind() kind {
 	if a.Consequence {
 		return kindConsequence
 	}
-	return kindStated
+	return kindReason
 }
 
 func (a *abort) failure() Failure {
 	switch {
 	case a.Broken:
 		return Failure{Rank: a.Rank, Reason: "does not speak PMI-1 on its control channel: " + a.Reason}
-	case a.Reason != "": // package comm reports it: the error that Main's function returned, or a panic
+	case a.Reason != "": // package comm gives it: the error that the function of Main returned, or a panic
 		return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: failedOf + a.Reason}
 	}
 	return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: "called Abort"}
 }
 
-// aborted ends the job at the wish of a rank.
+// aborted ends the job because a rank called Abort or broke the protocol.
 func (r *run) aborted(m proto.Aborted) {
 	if m.Rank < 0 || m.Rank >= len(r.ranks) {
 		return
@@ -401,9 +412,9 @@ func (r *run) aborted(m proto.Aborted) {
 	rk.abort = a
 	c := cause{rank: m.Rank, host: rk.host, kind: a.kind(), abort: !m.Broken}
 	switch {
-	case m.Told:
-		c.timing = timingTold
-	case r.elsewhere(m.Rank):
+	case m.AfterEnd:
+		c.timing = timingEnding
+	case r.onOtherHost(m.Rank):
 		c.timing = timingApart
 	default:
 		c.timing = timingAfter
@@ -411,7 +422,7 @@ func (r *run) aborted(m proto.Aborted) {
 	r.fail(c, a.failure(), m.Code)
 }
 
-// hostsLost judges hosts that do not answer any more.
+// hostsLost handles the loss of hosts: the job fails, or continues without their ranks.
 func (r *run) hostsLost(m proto.Lost) {
 	var ranks []int
 	first := max(m.First, 0)
@@ -421,7 +432,7 @@ func (r *run) hostsLost(m proto.Lost) {
 			continue
 		}
 		h.state, h.cause = hostLost, m.Cause
-		if i == first { // those behind it are perhaps well, and may be tried again
+		if i == first { // the hosts behind it may be well, so a restart may use them
 			r.lost[h.Name] = m.Cause
 		}
 		if i < len(r.plans) {
@@ -440,10 +451,10 @@ func (r *run) hostsLost(m proto.Lost) {
 	if n := m.Count - 1; n > 0 {
 		reason += fmt.Sprintf("; %s behind it cannot be reached any more either", plural(n, "host"))
 	}
-	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.verdict == nil {
-		r.mark(ranks)
-		r.tell(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
-		r.node.Do(proto.News{Ranks: ranks, Reason: reason})
+	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.outcome == nil {
+		r.markFailed(ranks)
+		r.printLine(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
+		r.node.Do(proto.RanksFailed{Ranks: ranks, Reason: reason})
 		return
 	}
 	c := cause{rank: -1, host: first, kind: kindLost, timing: timingAfter}
@@ -453,21 +464,22 @@ func (r *run) hostsLost(m proto.Lost) {
 	r.fail(c, Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}, proto.ExitFailed)
 }
 
-// states is what hosts have told of themselves, and what follows for all.
+// states holds what hosts have reported about ranks that may wait for ever, and totals over all
+// hosts.
 type states struct {
-	of      map[int]proto.State
-	begun   int         // hosts with a rank that lives and has called Init
-	gone    int         // hosts without a rank that lives
-	waiting map[int]int // hosts in which a rank waits, by its fence
-	left    map[int]int // a rank that has ended and is in no fence, by host
-	absent  map[int]int // a rank that has ended and never called Init, by host
+	of      map[int]proto.State // by host: its last report
+	begun   int                 // number of hosts with a running rank that has called Init
+	gone    int                 // number of hosts without a running rank
+	waiting map[int]int         // by fence: the number of hosts with a rank that waits in it
+	left    map[int]int         // by host: a rank that has ended and is in no fence
+	absent  map[int]int         // by host: a rank that has ended and has never called Init
 }
 
 func newStates() states {
 	return states{of: make(map[int]proto.State), waiting: make(map[int]int), left: make(map[int]int), absent: make(map[int]int)}
 }
 
-// note takes the newest state of a host.
+// note replaces a host's last report.
 func (t *states) note(s proto.State) {
 	t.count(t.of[s.Index], -1)
 	t.of[s.Index] = s
@@ -486,7 +498,7 @@ func (t *states) count(s proto.State, n int) {
 	if s.Begun {
 		t.begun += n
 	}
-	if s.Gone {
+	if s.Ended {
 		t.gone += n
 	}
 	if s.Waiting > 0 {
@@ -496,9 +508,9 @@ func (t *states) count(s proto.State, n int) {
 	}
 }
 
-// awaits says whether a rank waits in a fence that has not been let go.
+// awaits reports whether a rank waits in a fence that gorun has not released.
 func (t *states) awaits(released int) bool {
-	for fence := range t.waiting { // two at most
+	for fence := range t.waiting { // at most two fences
 		if fence > released {
 			return true
 		}
@@ -506,7 +518,7 @@ func (t *states) awaits(released int) bool {
 	return false
 }
 
-// lowest is the lowest of ranks, by host.
+// lowest returns the lowest of the ranks in list, or -1.
 func lowest(list map[int]int) int {
 	rank := -1
 	for _, r := range list {
@@ -517,15 +529,15 @@ func lowest(list map[int]int) int {
 	return rank
 }
 
-// judgeState ends a job in which ranks wait for others that will never come. When
-// the first host tells of its state, all are asked for theirs. A job that goes on
-// without failed ranks does not hang because of them.
-func (r *run) judgeState(s proto.State) {
-	if len(r.states.of) == 0 && !s.Gone && r.job.OnFailure != job.FailNotify {
+// checkState records a host's report, and fails the job if ranks wait for ranks that have ended.
+// After the first report of a host with running ranks, it asks all hosts for reports. A job that
+// continues without failed ranks does not need them: the ranks' calls return errors.
+func (r *run) checkState(s proto.State) {
+	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
 	r.states.note(s)
-	if r.verdict != nil || r.job.OnFailure == job.FailNotify {
+	if r.outcome != nil || r.job.OnFailure == job.FailNotify {
 		return
 	}
 	rank, why := -1, ""
@@ -536,11 +548,11 @@ func (r *run) judgeState(s proto.State) {
 		rank, why = lowest(r.states.left), "ended while other ranks wait for it in a fence"
 	}
 	if rank >= 0 && rank < len(r.ranks) {
-		r.fail(cause{rank: rank, host: r.ranks[rank].host, kind: kindSilent}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
+		r.fail(cause{rank: rank, host: r.ranks[rank].host, kind: kindNoReason}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
 	}
 }
 
-// allEnded is the end of the run.
+// allEnded ends the run: all ranks have ended, and all output has been sent.
 func (r *run) allEnded(m proto.Ended) {
 	r.phase = phaseOver
 	if len(r.ranks) == 0 {
@@ -553,17 +565,17 @@ func (r *run) allEnded(m proto.Ended) {
 		}
 	}
 	for _, t := range m.Tails {
-		r.tails[t.Rank] = t.Lines // of whoever; only those of a rank of the job are looked at
+		r.tails[t.Rank] = t.Lines // a host may send any rank; gorun reads only the entries of ranks of the job
 	}
-	if r.verdict == nil && r.job.OnFailure == job.FailNotify {
-		r.judgeRest()
+	if r.outcome == nil && r.job.OnFailure == job.FailNotify {
+		r.endNotifyJob()
 	}
-	if v := r.verdict; v != nil && v.Signal == syscall.SIGTERM && v.Rank < 0 {
+	if v := r.outcome; v != nil && v.Signal == syscall.SIGTERM && v.Rank < 0 {
 		v.late = r.lateRanks()
 	}
-	if v := r.verdict; v != nil && v.Rank >= 0 {
+	if v := r.outcome; v != nil && v.Rank >= 0 {
 		rk := &r.ranks[v.Rank]
-		v.PID = rk.pid // it may have failed before it was known to have been started
+		v.PID = rk.pid // gorun may have heard of the failure before the rank's pid
 		v.Stderr = r.tails[v.Rank]
 		if r.ending {
 			v.others = len(r.ranks) - 1
@@ -575,8 +587,8 @@ func (r *run) allEnded(m proto.Ended) {
 	}
 }
 
-// lateRanks returns a text about the ranks that SIGKILL ended after the grace period; "":
-// there are none.
+// lateRanks returns a text about the ranks that SIGKILL ended after the grace period. It returns ""
+// if there are none.
 func (r *run) lateRanks() string {
 	n := 0
 	for i := range r.ranks {
@@ -590,13 +602,14 @@ func (r *run) lateRanks() string {
 	return fmt.Sprintf("; %s still ran after %v and got SIGKILL", plural(n, "rank"), r.job.Grace)
 }
 
-// judgeRest makes the verdict on a job that went on without ranks that failed: how
-// those that were left ended, and where none was, the first failure.
-func (r *run) judgeRest() {
-	if r.soft != 0 {
+// endNotifyJob sets the outcome of a job that continued without failed ranks. The job fails with
+// the exit code of a rank that did not fail but exited with a code other than 0. If every rank has
+// failed, the job fails too.
+func (r *run) endNotifyJob() {
+	if r.nonzeroExit != 0 {
 		for i := range r.ranks {
-			if e := r.ranks[i].exit; e != nil && !r.ranks[i].failed && exitCode(*e) == r.soft {
-				r.blame(cause{rank: i, host: r.ranks[i].host, kind: kindSilent}, Failure{Rank: i, ExitCode: r.soft}, r.soft)
+			if e := r.ranks[i].exit; e != nil && !r.ranks[i].failed && exitCode(*e) == r.nonzeroExit {
+				r.setOutcome(cause{rank: i, host: r.ranks[i].host, kind: kindNoReason}, Failure{Rank: i, ExitCode: r.nonzeroExit}, r.nonzeroExit)
 				return
 			}
 		}
@@ -610,5 +623,5 @@ func (r *run) judgeRest() {
 	if e := r.ranks[0].exit; e != nil && exitCode(*e) != 0 {
 		code = exitCode(*e)
 	}
-	r.verdict = &verdict{Failure: Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: "every rank has failed"}, code: code}
+	r.outcome = &outcome{Failure: Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: "every rank has failed"}, code: code}
 }

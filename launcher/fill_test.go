@@ -10,16 +10,16 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestFilledAllocation: an allocation of the user's gives the number of ranks. One that
-// gorun has got for named hosts has a slot on each, which gorun says.
+// TestFilledAllocation: an allocation of the user gives the number of ranks. An allocation that
+// gorun has got for named hosts has one slot on each, and gorun prints the number of ranks.
 func TestFilledAllocation(t *testing.T) {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{}}, Hosts: []hosts.Host{{Name: "a"}, {Name: "b"}}}}, "id")
-	r.allocated, r.wants = true, []int{0, 1}
+	r.allocated, r.hostOrder = true, []int{0, 1}
 	placed := &place.Result{Ranks: make([]place.Rank, 2)}
 	t.Setenv(envAllocated, "")
-	require.Empty(t, r.filled(placed))
+	require.Empty(t, r.fillNote(placed))
 	t.Setenv(envAllocated, "3")
-	require.Equal(t, "note: no number of ranks is given: 2 ranks on 2 hosts; -n N sets another number", r.filled(placed))
+	require.Equal(t, "note: no number of ranks is given: 2 ranks on 2 hosts; -n N sets another number", r.fillNote(placed))
 	r.job.NPGiven = true
-	require.Empty(t, r.filled(placed))
+	require.Empty(t, r.fillNote(placed))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// WriteInfo prints the output of gorun -info: transports, algorithms, all settings and
-// tunables, and the providers of libfabric. With words it prints only the entries that
-// have one of the words in their name. If no entry has, it returns an error.
+// WriteInfo prints the output of gorun -info: transports, algorithms, all settings and tunables,
+// and the providers of libfabric. If there are words, it prints only the entries that have one of
+// the words in their names, and returns a [job.UsageError] if there are none.
 func WriteInfo(w io.Writer, j *job.Job, words []string) error {
 	found, err := job.WriteInfo(w, j, words)
 	if err != nil {

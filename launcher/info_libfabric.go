@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// offer is one row of the table: what a provider has, and the domains and
-// address formats that have the same.
+// offer is one row of the table of providers. Providers that differ only in domains and address
+// formats share a row.
 type offer struct {
 	cells   [offerCells]string
 	formats []string
@@ -26,8 +26,8 @@ type offer struct {
 
 const offerCells = 12
 
-// writeProviders prints what libfabric offers on this machine, with no wishes
-// but that the program can do all that a provider may ask of it.
+// writeProviders prints what libfabric offers on this machine. Its hints accept every mode that a
+// provider may require of the program.
 func writeProviders(w io.Writer) error {
 	hints := fi.NewInfo()
 	hints.Mode, hints.Domain.Mode = math.MaxUint64, math.MaxUint64
@@ -50,13 +50,13 @@ func writeProviders(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "also in the library: %s\n", strings.Join(rest(known, infos), ", "))
+	_, err = fmt.Fprintf(w, "also in the library: %s\n", strings.Join(withoutOffer(known, infos), ", "))
 	return err
 }
 
-// rest are the providers that offer nothing by themselves: those for which
-// there is no device, those that work on top of others, and hooks.
-func rest(known []fi.Provider, infos []*fi.Info) []string {
+// withoutOffer returns the providers of the library that offer nothing here: their device is
+// missing, they only work on top of other providers, or they are hooks.
+func withoutOffer(known []fi.Provider, infos []*fi.Info) []string {
 	var list []string
 	for _, p := range known {
 		if !slices.ContainsFunc(infos, func(i *fi.Info) bool { return i.Fabric.ProvName == p.Name }) {
@@ -66,8 +66,8 @@ func rest(known []fi.Provider, infos []*fi.Info) []string {
 	return list
 }
 
-// offers merges what differs in domain and address format only, in the order
-// of libfabric's preference.
+// offers merges infos that differ only in domain and address format, in libfabric's order of
+// preference.
 func offers(infos []*fi.Info) []*offer {
 	var all []*offer
 	for _, i := range infos {
@@ -92,7 +92,7 @@ func describe(i *fi.Info) [offerCells]string {
 	}
 }
 
-// caps are those that the transport has a use for.
+// caps returns the names of the capabilities that the transport can use.
 func caps(have fi.Caps) string {
 	var names []string
 	for _, c := range []struct {
@@ -109,17 +109,16 @@ func caps(have fi.Caps) string {
 	return cmp.Or(strings.Join(names, " "), "-")
 }
 
-// prefixes are those that libfabric's names of a kind have in common.
+// prefixes removes the common prefixes of libfabric's names.
 var prefixes = strings.NewReplacer(
 	"FI_EP_", "", "FI_MR_", "", "FI_THREAD_", "", "FI_PROGRESS_", "", "FI_AV_", "", "FI_", "", "[", "", "]", "", ",", " ")
 
-// plain is the name of a value, or the names of its bits, without what is the
-// same in all.
+// plain returns the name of a value, or the names of its bits, without libfabric's prefix.
 func plain(v fmt.Stringer) string {
 	return cmp.Or(strings.Join(strings.Fields(strings.ToLower(prefixes.Replace(v.String()))), " "), "-")
 }
 
-// size is a number of bytes; the largest int stands for no limit.
+// size returns a number of bytes as text, and "any" for no limit, which is the largest int.
 func size(n int) string {
 	if n == math.MaxInt {
 		return "any"

@@ -40,11 +40,11 @@ func TestInfoListsProviders(t *testing.T) {
 	}
 }
 
-func TestRestOfTheProviders(t *testing.T) {
+func TestProvidersWithoutOffer(t *testing.T) {
 	i := fi.NewInfo()
 	i.Fabric.ProvName = "tcp"
 	v := fi.MakeVersion(117, 0)
-	got := rest([]fi.Provider{{Name: "psm2", Version: v}, {Name: "tcp", Version: v}, {Name: "ofi_rxm", Version: v}, {Name: "ofi_hook_perf", Version: v}}, []*fi.Info{i})
+	got := withoutOffer([]fi.Provider{{Name: "psm2", Version: v}, {Name: "tcp", Version: v}, {Name: "ofi_rxm", Version: v}, {Name: "ofi_hook_perf", Version: v}}, []*fi.Info{i})
 	require.Equal(t, []string{"psm2 117.0 (core)", "ofi_rxm 117.0 (utility)", "ofi_hook_perf 117.0 (hook)"}, got)
 }
 

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 )
 
-// writeProviders says how to get a gorun that can ask libfabric.
+// writeProviders prints how to build a gorun that can list the providers.
 func writeProviders(w io.Writer) error {
 	what := "gorun is built without libfabric; "
 	if err := findHeaders(context.Background()); err != nil {

@@ -12,22 +12,21 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// inspectLimit is how long gorun waits for the hosts' answers about their ranks. A host
+// inspectLimit bounds the time that gorun waits for the hosts' answers about their ranks. A host
 // waits one second for its ranks.
 const inspectLimit = 3 * time.Second
 
 // The bounds of an inspection.
 const (
 	inspectRounds = 5
-	inspectRepeat = 4 * time.Second // from the beginning; no further round begins after that
+	inspectRepeat = 4 * time.Second // after its begin; no further round begins after that
 	inspectTime   = inspectRepeat + inspectLimit + stacksTime
 )
 
-// inspectRequest asks what the ranks do. The control loop calls then with the answer, in
-// lines.
+// inspectRequest asks what the ranks do. control calls then with the answer.
 type inspectRequest struct {
-	stacks bool   // also writes the ranks' stacks to files
-	dir    string // for these files; empty: a new directory
+	stacks bool   // also write the ranks' stacks to files
+	dir    string // for these files; "": a new temporary directory
 	then   func(a inspected)
 }
 
@@ -37,14 +36,14 @@ type inspected struct {
 	weft  bool // at least one rank is a weft program that has called Init
 }
 
-// inspection serves all requests that waited when it began. So a request waits for at most
-// one inspection before its own, regardless of how many processes ask. If ranks seem to be
-// in a deadlock, gorun asks all ranks again: see deadlock.go.
+// inspection finds out what the ranks do, in one or more rounds. It serves all requests that waited
+// when it began. So a request waits for at most one other inspection, regardless of how many
+// processes ask. If ranks seem to be in a deadlock, gorun asks all ranks again: see deadlock.go.
 type inspection struct {
 	requests []inspectRequest
 
-	n      int // of the Inspect of this round
-	first  int // of the Inspect of the first round, which asks for the stacks
+	n      int // number of the Inspect of this round
+	first  int // number of the Inspect of the first round, which asks for the stacks
 	rounds int
 	until  time.Time               // no round begins after that
 	before *round                  // the answers of the round before
@@ -54,11 +53,11 @@ type inspection struct {
 	files  map[string]*stackFiles // by directory; empty: no stacks are wanted
 }
 
-// lateInspection reports that the time of an inspection is over.
+// lateInspection reports that the time for answers to Inspect n is over.
 type lateInspection struct{ n int }
 
-// filesWritten holds the answer to the requests for stacks in one directory. gorun has
-// written the stacks, or has failed to write them.
+// filesWritten reports that gorun has written the stacks in one directory, or has failed to. It
+// holds the requests for them, and their answer.
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
@@ -70,7 +69,7 @@ func (r *run) inspect(q inspectRequest) {
 		r.refuseInspection(q)
 		return
 	}
-	r.asked = append(r.asked, q)
+	r.inspectQueue = append(r.inspectQueue, q)
 	r.nextInspection()
 }
 
@@ -80,8 +79,8 @@ func (r *run) refuseInspection(q inspectRequest) {
 
 // askHosts begins a round of an inspection. The first one asks for the stacks.
 func (r *run) askHosts(a *inspection) {
-	r.inspections++
-	a.n, a.rounds, a.silent, a.groups = r.inspections, a.rounds+1, make(map[int]bool), nil
+	r.inspectSeq++
+	a.n, a.rounds, a.silent, a.groups = r.inspectSeq, a.rounds+1, make(map[int]bool), nil
 	if a.rounds == 1 {
 		a.first = a.n
 	}
@@ -95,10 +94,10 @@ func (r *run) askHosts(a *inspection) {
 	time.AfterFunc(inspectLimit, func() { r.mail.post(late) })
 }
 
-// stacksOf has the stacks of a rank written. Those of a host that answered too late for the
-// first round may come during a later one.
+// stacksOf passes the stacks of a rank to the files of the inspection under way. Stacks that come
+// too late for the first round may come during a later one.
 func (r *run) stacksOf(m proto.Stacks) {
-	if a := r.asks; a != nil && m.N == a.first {
+	if a := r.inspecting; a != nil && m.N == a.first {
 		for _, f := range a.files {
 			f.add(m)
 		}
@@ -107,7 +106,7 @@ func (r *run) stacksOf(m proto.Stacks) {
 
 // hostInspected handles a host's answer about its ranks.
 func (r *run) hostInspected(m proto.Inspected) {
-	a := r.asks
+	a := r.inspecting
 	if a == nil || m.N != a.n || !a.silent[m.Index] {
 		return
 	}
@@ -118,11 +117,11 @@ func (r *run) hostInspected(m proto.Inspected) {
 	}
 }
 
-// endRound begins another round, or answers the requests. A request for stacks gets its
-// answer when its files are written. The next inspection begins when all files of this one
-// are written, because the files of the next one may have the same names.
+// endRound begins another round, or answers the requests. A request for stacks gets its answer when
+// its files are written. The next inspection begins when all files of this one are written, because
+// its files may have the same names.
 func (r *run) endRound() {
-	a := r.asks
+	a := r.inspecting
 	now := r.observe(a)
 	w := newWaits(now, a.before)
 	if w.again() && a.rounds < inspectRounds && time.Now().Before(a.until) && r.phase == phaseRunning {
@@ -135,10 +134,10 @@ func (r *run) endRound() {
 		r.askHosts(a)
 		return
 	}
-	r.asks = nil
+	r.inspecting = nil
 	answer := inspected{lines: r.summary(a, w), weft: len(a.known) > 0}
 	for _, g := range a.groups {
-		answer.weft = answer.weft || g.State != nil || g.Mute
+		answer.weft = answer.weft || g.State != nil || g.NoAnswer
 	}
 	for dir, f := range a.files {
 		written := filesWritten{answer: answer}
@@ -148,7 +147,7 @@ func (r *run) endRound() {
 			}
 		}
 		r.writing++
-		r.stagers.Go(func() { // ends when the files are written, or after stacksTime; close waits for it
+		r.background.Go(func() { // ends when the files are written, or after stacksTime; close waits for it
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
 			r.mail.post(written)
 		})
@@ -174,11 +173,11 @@ func (r *run) stacksWritten(m filesWritten) {
 // nextInspection begins an inspection for all requests that wait, unless one is under way or
 // its files are being written. If no rank runs any more, it answers the requests.
 func (r *run) nextInspection() {
-	if len(r.asked) == 0 || r.asks != nil || r.writing > 0 {
+	if len(r.inspectQueue) == 0 || r.inspecting != nil || r.writing > 0 {
 		return
 	}
-	list := r.asked
-	r.asked = nil
+	list := r.inspectQueue
+	r.inspectQueue = nil
 	if r.phase != phaseRunning {
 		for _, q := range list {
 			r.refuseInspection(q)
@@ -191,21 +190,21 @@ func (r *run) nextInspection() {
 			a.files[q.dir] = newStackFiles(q.dir, len(r.ranks))
 		}
 	}
-	r.asks = a
+	r.inspecting = a
 	r.askHosts(a)
 }
 
-// dropInspections answers all requests when the run is over and what stages files has
+// dropInspections answers all requests when the run is over and its background goroutines have
 // ended.
 func (r *run) dropInspections() {
-	list := r.asked
-	if a := r.asks; a != nil {
+	list := r.inspectQueue
+	if a := r.inspecting; a != nil {
 		list = append(a.requests, list...)
 		for _, f := range a.files {
 			f.abandon()
 		}
 	}
-	r.asks, r.asked = nil, nil
+	r.inspecting, r.inspectQueue = nil, nil
 	for _, m := range r.mail.close() {
 		switch m := m.(type) {
 		case filesWritten:
@@ -223,14 +222,14 @@ func (r *run) dropInspections() {
 
 const jobEnded = "the job has ended"
 
-// tellInspected writes what the ranks do to stderr, in one piece.
-func (s *session) tellInspected(title string, a inspected) {
+// printInspected writes what the ranks do to stderr, in one piece.
+func (s *session) printInspected(title string, a inspected) {
 	var b strings.Builder
 	b.WriteString("gorun: " + title + "\n")
 	for _, l := range a.lines {
 		b.WriteString("gorun:   " + l + "\n")
 	}
-	s.out.say(b.String())
+	s.out.print(b.String())
 }
 
 // The bounds of a summary.
@@ -241,20 +240,20 @@ const (
 	maxLate   = 8
 )
 
-// equals is a set of ranks whose calls differ only in their peers.
-type equals struct {
+// sameCalls is a set of ranks whose calls differ only in their peers.
+type sameCalls struct {
 	ranks []int
 	parts []string   // text of the calls, without the peers between the parts
 	peers [][]string // by index in ranks, then by place between parts
 	seqs  string     // identifies the collectives
 }
 
-// summary returns what the ranks do, in lines: one line for ranks that do the same, then
-// the collectives that wait for ranks, then the deadlocks. If a rank has answered in an
-// earlier round but not in the last one, its line has that answer, too.
+// summary returns what the ranks do, in lines: one line for ranks that do the same, then the
+// collectives that wait for ranks, then the deadlocks. If a rank has answered in an earlier round
+// but not in the last one, its line has the earlier answer, too.
 func (r *run) summary(a *inspection, w *waits) []string {
-	var list []*equals
-	at := make(map[string]*equals)
+	var list []*sameCalls
+	at := make(map[string]*sameCalls)
 	add := func(rank int, parts, peers []string, seqs string) {
 		if s := a.known[rank]; s != nil && w.silent[rank] {
 			first := parts[0] + "; before: "
@@ -264,7 +263,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		key := strings.Join(parts, "\x00") + "\x00\x00" + seqs
 		e := at[key]
 		if e == nil {
-			e = &equals{parts: parts, seqs: seqs}
+			e = &sameCalls{parts: parts, seqs: seqs}
 			at[key] = e
 			list = append(list, e)
 		}
@@ -295,7 +294,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		slices.Sort(e.ranks)
 		texts[strings.Join(e.parts, "")]++
 	}
-	slices.SortStableFunc(list, func(x, y *equals) int {
+	slices.SortStableFunc(list, func(x, y *sameCalls) int {
 		return cmp.Or(cmp.Compare(len(y.ranks), len(x.ranks)), cmp.Compare(x.ranks[0], y.ranks[0]))
 	})
 	var lines []string
@@ -304,7 +303,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 			lines = append(lines, fmt.Sprintf("… and %s more that do other things", plural(len(list)-i, "group")))
 			break
 		}
-		line := e.who() + ": " + e.what()
+		line := e.ranksText() + ": " + e.callsText()
 		if texts[strings.Join(e.parts, "")] > 1 && e.seqs != "" {
 			line += ", " + e.seqs
 		}
@@ -314,8 +313,8 @@ func (r *run) summary(a *inspection, w *waits) []string {
 	return append(lines, w.deadlocks()...)
 }
 
-// who returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
-func (e *equals) who() string {
+// ranksText returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
+func (e *sameCalls) ranksText() string {
 	if len(e.ranks) == 1 {
 		return fmt.Sprintf("rank %d", e.ranks[0])
 	}
@@ -344,8 +343,8 @@ func rankList(ranks []int) string {
 	return strings.Join(runs, ", ")
 }
 
-// what returns the calls as text, with the peers of all ranks.
-func (e *equals) what() string {
+// callsText returns the calls as text, with the peers of all ranks.
+func (e *sameCalls) callsText() string {
 	var b strings.Builder
 	b.WriteString(e.parts[0])
 	for i, part := range e.parts[1:] {
@@ -369,7 +368,7 @@ func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	parts = []string{""}
 	say := func(text string) { parts[len(parts)-1] += text }
 	switch s := g.State; {
-	case s == nil && g.Mute:
+	case s == nil && g.NoAnswer:
 		say("does not answer: " + g.Process)
 	case s == nil:
 		say("not in comm: " + g.Process)

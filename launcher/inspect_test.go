@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// inspectionOf makes groups of the states of ranks, and says what there is to say.
+// inspectionOf returns the summary of an inspection in which hosts have answered with groups.
 func inspectionOf(size int, groups ...proto.Group) []string {
 	r := newRun(&session{}, "id")
 	r.hosts, r.ranks = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size)
@@ -21,7 +21,8 @@ func inspectionOf(size int, groups ...proto.Group) []string {
 	return r.summary(a, newWaits(r.observe(a), nil))
 }
 
-// waiting is a rank that waits in a call; started is its collectives on the world.
+// waiting returns the answer of a rank that waits in calls and has started so many collectives on
+// the world.
 func waiting(rank int, started uint32, calls ...wire.RankCall) proto.Group {
 	for i := range calls {
 		calls[i].Still = true
@@ -59,7 +60,7 @@ func TestWhatRanksDo(t *testing.T) {
 			"possible deadlock: rank 2 waits for 3, 3 for 4, 4 for 2",
 			"not certain, because each of ranks 0-4 has answered only once",
 		}},
-		"a rank that can go on": {3, []proto.Group{
+		"a rank that can continue": {3, []proto.Group{
 			waiting(0, 0, recvFrom(1, 1)), waiting(1, 0, recvFrom(2, 1)), {Ranks: []int{2}, State: &wire.RankState{At: "main.f at main.go:3 (running)", Busy: true}},
 		}, []string{
 			"2 ranks (0-1): comm.Recv(world, from 1, 2, tag 1) at main.go:18",
@@ -74,14 +75,14 @@ func TestWhatRanksDo(t *testing.T) {
 			"possible deadlock: 1 more rank that waits for these",
 			"not certain, because each of ranks 0-2 has answered only once",
 		}},
-		"any source of which one may come": {3, []proto.Group{
+		"any source, and one that may send": {3, []proto.Group{
 			waiting(0, 0, recvFrom(-1, -1)), waiting(1, 0, recvFrom(0, 1)), {Ranks: []int{2}, Process: "app runs"},
 		}, []string{
 			"rank 0: comm.Recv(world, from any rank, any tag) at main.go:18",
 			"rank 1: comm.Recv(world, from 0, tag 1) at main.go:18",
 			"rank 2: not in comm: app runs",
 		}},
-		"two goroutines of which one goes on": {2, []proto.Group{
+		"two goroutines, and one may continue": {2, []proto.Group{
 			waiting(0, 0, recvFrom(1, 1), recvFrom(1, 2)),
 			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}}, // not still
 		}, []string{
@@ -111,7 +112,7 @@ func TestWhatRanksDo(t *testing.T) {
 			"rank 0: comm.Recv(comm 1.2, from 0 (rank 1 of the world), tag 7) at main.go:18",
 			"rank 1: has ended",
 		}},
-		"nonsense of a host": {2, []proto.Group{waiting(0, 0, recvFrom(1<<40, 1)), waiting(1, 0, recvFrom(-7, 1))}, []string{
+		"invalid ranks": {2, []proto.Group{waiting(0, 0, recvFrom(1<<40, 1)), waiting(1, 0, recvFrom(-7, 1))}, []string{
 			"rank 0: comm.Recv(world, from 1099511627776, tag 1) at main.go:18",
 			"rank 1: comm.Recv(world, from any rank, tag 1) at main.go:18",
 		}},
@@ -120,7 +121,7 @@ func TestWhatRanksDo(t *testing.T) {
 	}
 }
 
-// inspectedRun is a run of two ranks, on a host each, whose inspections send nothing.
+// inspectedRun returns a run of two ranks on two hosts. Its inspections send nothing.
 func inspectedRun(t *testing.T) *run {
 	t.Helper()
 	r := newRun(&session{}, "id")
@@ -130,36 +131,37 @@ func inspectedRun(t *testing.T) *run {
 	return r
 }
 
-// TestNextInspectionWaitsForFiles: files of two inspections may have the same names.
+// TestNextInspectionWaitsForFiles: an inspection begins only when the files of the one before are
+// written, because its files may have the same names.
 func TestNextInspectionWaitsForFiles(t *testing.T) {
 	r := inspectedRun(t)
 	dir := t.TempDir()
 	var answers []inspected
 	q := inspectRequest{stacks: true, dir: dir, then: func(a inspected) { answers = append(answers, a) }}
-	r.asks = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
-	r.asked = []inspectRequest{q}
+	r.inspecting = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspectQueue = []inspectRequest{q}
 	r.endRound()
 	r.inspect(inspectRequest{then: q.then})
-	require.Nil(t, r.asks)
-	require.Len(t, r.asked, 2)
+	require.Nil(t, r.inspecting)
+	require.Len(t, r.inspectQueue, 2)
 	require.Empty(t, answers)
-	r.stagers.Wait()
+	r.background.Wait()
 	r.phase = phaseOver // so that the next inspections end at once
 	for _, m := range r.mail.take() {
 		r.handle(m)
 	}
 	require.Len(t, answers, 3)
 	require.Contains(t, answers[0].lines, "no rank has sent its stacks")
-	require.Empty(t, r.asked)
+	require.Empty(t, r.inspectQueue)
 }
 
-// TestOneInspectionForAllRequestsThatWait: a request waits for at most one other inspection
-// before its own. So gorun's request at its timeout, and the request of each process that
-// asks, gets an answer within answerTime.
+// TestOneInspectionForAllRequestsThatWait: a request waits for at most one other inspection before
+// its own. So gorun's request at its timeout, and the request of each process, get answers within
+// answerTime.
 func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	r := inspectedRun(t)
 	r.node = &tree.Node{} // sends nothing
-	r.ranks = nil         // none will answer
+	r.ranks = nil         // so that no host has to answer
 	r.plans = nil
 	dir := t.TempDir()
 	answers := make(map[string][]string)
@@ -172,13 +174,13 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	}
 	end := func() { // ends an inspection with its files
 		r.endRound()
-		r.stagers.Wait()
+		r.background.Wait()
 		for _, m := range r.mail.take() {
 			r.handle(m)
 		}
 	}
 	ask("first", true)
-	for i := range questioners {
+	for i := range maxQuestions {
 		ask("asker "+strconv.Itoa(i), i%2 == 0)
 	}
 	ask("timeout", true)
@@ -186,28 +188,28 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	require.Len(t, answers, 1)
 	require.Contains(t, answers, "first")
 	end()
-	require.Len(t, answers, 1+questioners+1)
+	require.Len(t, answers, 1+maxQuestions+1)
 	require.Equal(t, []string{"no rank has sent its stacks"}, answers["timeout"])
 	require.Equal(t, []string{"no rank has sent its stacks"}, answers["asker 0"])
 	require.Empty(t, answers["asker 1"])
-	require.Nil(t, r.asks)
+	require.Nil(t, r.inspecting)
 }
 
-// TestRequestsOfARunThatIsOver: all requests that wait get an answer, also those that want
-// something else than the first one.
+// TestRequestsOfARunThatIsOver: all waiting requests get an answer, even if they ask for other
+// files than the first one.
 func TestRequestsOfARunThatIsOver(t *testing.T) {
 	r := inspectedRun(t)
 	r.phase = phaseOver
 	answers := 0
 	then := func(inspected) { answers++ }
-	r.asked = []inspectRequest{{then: then}, {stacks: true, then: then}, {then: then}, {stacks: true, dir: filepath.Join("a", "dir"), then: then}}
+	r.inspectQueue = []inspectRequest{{then: then}, {stacks: true, then: then}, {then: then}, {stacks: true, dir: filepath.Join("a", "dir"), then: then}}
 	r.nextInspection()
 	require.Equal(t, 4, answers)
-	require.Empty(t, r.asked)
+	require.Empty(t, r.inspectQueue)
 }
 
-// TestAnswersOfEarlierRounds: a rank that has answered in an earlier round only is shown with
-// that answer, and in no deadlock.
+// TestAnswersOfEarlierRounds: the summary shows a rank that answered only in an earlier round with
+// that answer, and counts it in no deadlock.
 func TestAnswersOfEarlierRounds(t *testing.T) {
 	known := map[int]*wire.RankState{1: waiting(1, 0, recvFrom(0, 1)).State}
 	for name, test := range map[string]struct {
@@ -216,7 +218,7 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		want   string
 	}{
 		"a rank": {
-			[]proto.Group{waiting(0, 0, recvFrom(1, 1)), {Ranks: []int{1}, Mute: true, Process: "app is stopped"}}, nil,
+			[]proto.Group{waiting(0, 0, recvFrom(1, 1)), {Ranks: []int{1}, NoAnswer: true, Process: "app is stopped"}}, nil,
 			"rank 1: does not answer: app is stopped; before: comm.Recv(world, from 0, tag 1) at main.go:18",
 		},
 		"a host": {
@@ -228,12 +230,12 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got inspected
 			r := inspectedRun(t)
-			r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
+			r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
 			r.endRound()
 			require.Equal(t, []string{"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18", test.want}, got.lines)
 		})
 	}
 	r := inspectedRun(t)
-	r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
 	r.endRound()
 }

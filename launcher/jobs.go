@@ -24,8 +24,8 @@ import (
 
 // Requests of other processes to a running gorun
 //
-// gorun listens on a Unix socket whose name ends with gorun's pid. Both sides check which
-// user the other side belongs to: see mayAsk and mayAnswer.
+// gorun listens on a Unix socket whose name ends with gorun's pid. Both sides check the user of the
+// other side: see mayAsk and mayAnswer.
 //
 //	gorun -stacks JOB ── jobQuestion ──► gorun     one line of JSON each
 //	                  ◄── jobAnswer ────
@@ -33,10 +33,10 @@ import (
 // jobQuestion asks what the ranks of a job do.
 type jobQuestion struct {
 	Job string `json:"job"`           // its id, or gorun's pid
-	Dir string `json:"dir,omitempty"` // for files of stacks
+	Dir string `json:"dir,omitempty"` // for files of stacks; "": none
 }
 
-// jobAnswer holds what the ranks do, or why gorun cannot say.
+// jobAnswer holds what the ranks do, or the reason why gorun does not know.
 type jobAnswer struct {
 	Other bool     `json:"other,omitempty"` // this gorun runs another job
 	Lines []string `json:"lines,omitempty"`
@@ -47,7 +47,7 @@ const (
 	questionLimit = 64 << 10         // bytes
 	answerLimit   = 64 << 20         // the same
 	questionTime  = 10 * time.Second // to read a question, and to write an answer
-	questioners   = 16               // at the same time
+	maxQuestions  = 16               // at the same time
 
 	// answerTime bounds the search for the answer. It is enough for two inspections, because
 	// another inspection may be under way: see inspection.
@@ -56,7 +56,7 @@ const (
 
 var errOtherUser = errors.New("the process on the other side belongs to another user")
 
-// listen begins to answer other processes. If it cannot make a socket, gorun answers none.
+// listen begins to answer other processes. If it cannot make a socket, no process can ask.
 func (s *session) listen() (stop func()) {
 	l, err := s.listenAs(jobSocket + strconv.Itoa(os.Getpid()))
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *session) listen() (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running errgroup.Group
-	running.SetLimit(1 + questioners)
+	running.SetLimit(1 + maxQuestions)
 	running.Go(func() error { // ends with the listener; stop waits for it
 		for {
 			c, err := l.Accept()
@@ -89,7 +89,7 @@ func (s *session) listen() (stop func()) {
 	return func() {
 		cancel()
 		_ = l.Close()
-		_ = running.Wait() // an asker may have gone
+		_ = running.Wait() // an error means that a process closed its connection
 	}
 }
 
@@ -122,18 +122,18 @@ func (s *session) answer(ctx context.Context, c net.Conn) {
 		case <-ctx.Done():
 			a.Lines = []string{jobEnded}
 		case <-time.After(answerTime):
-			a.Lines = []string{"gorun has not answered"}
+			a.Lines = []string{"gorun has not answered in time"}
 		}
 	}
 	text, err := json.Marshal(a)
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(questionTime))
-		_, _ = c.Write(append(text, '\n')) // the asker may have gone
+		_, _ = c.Write(append(text, '\n')) // an error means that the process has closed its connection
 	}
 }
 
-// mayAsk reports whether a process of user may ask a gorun of the user own: only the same
-// user and root may, because a question can make gorun write files.
+// mayAsk reports whether a process of user may ask a gorun of the user own. Only the same user and
+// root may, because a question can make gorun write files.
 func mayAsk(user, own int) bool { return user == own || user == 0 }
 
 // mayAnswer reports whether a process of the user own accepts the answer of a gorun of
@@ -157,8 +157,9 @@ func peerUser(c net.Conn, may func(user, own int) bool) error {
 	return err
 }
 
-// Stacks prints what the ranks of a job do, and returns the exit code. Another gorun on
-// this host runs the job: a gorun of this user or, if this user is root, of any user.
+// Stacks prints what the ranks of a running job do, as gorun -stacks does, and returns the exit
+// code. Another gorun on this host runs the job. It belongs to this user or, if this user is root,
+// to any user.
 func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int {
 	lines, err := askJob(ctx, opts)
 	if err != nil {
@@ -195,7 +196,7 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	defer found()
 	var lines atomic.Pointer[[]string]
 	var asking errgroup.Group
-	asking.SetLimit(questioners)
+	asking.SetLimit(maxQuestions)
 	for _, name := range jobSockets(opts.Job) {
 		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, or when another gorun has answered
 			a, err := ask(ctx, name, q)
@@ -226,8 +227,8 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	return nil, fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", opts.Job)
 }
 
-// jobSockets returns the sockets of the jobs that text may mean: the socket of the gorun
-// with this pid, or all sockets.
+// jobSockets returns the sockets to ask about a job: if text is a pid, the socket of that gorun,
+// else the sockets of all gorun processes.
 func jobSockets(text string) []string {
 	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // an id has 16 digits
 		return []string{jobSocket + text}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// jobSocket is the first part of the name of a gorun's socket: a file in the directory for
-// temporary files. So gorun -stacks has to have the same TMPDIR as the gorun that it asks.
+// jobSocket is the first part of the name of a gorun's socket, a file in the directory for
+// temporary files. So gorun -stacks must have the same TMPDIR as the gorun that it asks.
 var jobSocket = filepath.Join(os.TempDir(), "weft-gorun-")
 
 // listenAs makes the socket. Closing the listener removes the file; the watchdog removes it

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
@@ -29,13 +29,13 @@ func TestWhoMayAsk(t *testing.T) {
 // answering. The test's listeners accept no connection, as stopped processes do not.
 func TestAskBesideStoppedJobs(t *testing.T) {
 	const pastPIDs = 1 << 23 // larger than the kernel's largest pid
-	for i := range questioners - 1 {
-		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*questioners+i)) // another process may run this test, too
+	for i := range maxQuestions - 1 {
+		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*maxQuestions+i)) // another process may run this test, too
 		require.NoError(t, err)
 		defer l.Close()
 	}
 	const id = "0123456789abcdef"
-	s := &session{watchdog: &crew.Watchdog{}} // it has no process
+	s := &session{watchdog: &procs.Watchdog{}} // it has no process
 	r := newRun(s, id)
 	s.current.Store(r)
 	defer s.listen()()

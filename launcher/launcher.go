@@ -1,19 +1,30 @@
-// Package launcher runs a job: it finds the hosts, builds or finds the programs,
-// connects with an agent on each host, places the ranks, has them started, carries
-// their input and output, and ends with the job's exit code.
+// Package launcher runs the ranks of a message passing job, on this host or on several. Command gorun
+// is this package and a command line; another program can embed it:
 //
-//	Run ── session: what lasts as long as the job
-//	          │       programs, writer, signals, report
-//	          └─ run: one start of the job, of which there are several where it is
-//	               │  to be restarted
+//   - [job.Parse] describes a job, from the flags of gorun or from a job file.
+//   - [Run] runs the job, and returns when all ranks have ended.
+//   - [Result] says how the job ended: its exit code, and the first failure.
+//
+// Run starts the executable of this process again: as a watchdog on this host, and as an agent on
+// each other host. The watchdog needs no code in the embedding program. A program that runs jobs on
+// other hosts passes its arguments to job.Parse first, and calls [AgentMain] if the action is
+// [job.Agent].
+//
+// # Inside
+//
+// Run finds the hosts, builds or finds the programs, connects with an agent on each host, places
+// the ranks, starts them, passes their input and output on, and returns the job's exit code.
+//
+//	Run ── session: the whole job: programs, writer, signals, report
+//	          └─ run: one start of the job; -on-failure restart makes several
 //	               │
-//	             tree.Node ── crew: the ranks of this host
+//	             tree.Node ── procs: the ranks of this host
 //	               │ │ │
-//	              agents: the same Node, and a crew, on other hosts
+//	              agents: a Node and a process manager on each other host
 //
-// Packages below it: job says what is to be done, hosts which machines there are,
-// place which rank runs where, remote how to reach a host, tree how agents speak
-// with each other and with gorun, proto what they say, crew runs ranks.
+// Packages below: job describes a job, hosts reads host lists and allocations, place decides which
+// rank runs where, remote connects with hosts, tree passes messages between gorun and the agents,
+// proto defines these messages, and procs runs the ranks of one host.
 package launcher
 
 import (
@@ -29,66 +40,62 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// Stdio is where a job reads and writes.
+// Stdio holds the standard streams of a job. Run does not close them.
 type Stdio struct {
-	In  *os.File  // what Job.Stdin hands to the ranks; nil: nothing
-	Out io.Writer // whole lines of the ranks' stdout; nil: discarded
-	Err io.Writer // whole lines of the ranks' stderr, and what the launcher says; nil: discarded
+	In  *os.File  // standard input for the ranks that job.Job.Stdin selects; nil: they read no input
+	Out io.Writer // gets whole lines of the ranks' stdout; nil: discarded
+	Err io.Writer // gets whole lines of the ranks' stderr, and gorun's own lines; nil: discarded
 }
 
-// Result is how a job ended.
+// Result says how a job ended.
 type Result struct {
-	// ExitCode is what gorun exits with: 0; the first failure's exit code, or
-	// 128+signal; 124 after the job's timeout; 127 or 126 for a program that
-	// does not exist or cannot be executed; 1 for one that cannot be built, or
-	// for a host that fails; 2 for a job that makes no sense.
+	// ExitCode is the exit code of gorun: 0 if all ranks ended well. Otherwise it is the exit code
+	// of the rank that failed first, or 128 plus the signal that ended it. gorun's own codes are 1
+	// (a program cannot be built, or a host fails), 2 (the job is invalid), 124 (timeout), 126 (a
+	// program cannot be executed) and 127 (a program does not exist).
 	ExitCode int
-	// Failure is the first failure in time; nil where the job ended well.
-	// Run has already written it to Stdio.Err.
+	// Failure is the first failure in time. It is nil if the job ended well. Run has already
+	// written it to Stdio.Err.
 	Failure *Failure
 }
 
-// Failure says what failed first.
+// Failure describes the failure of a rank, or of the job as a whole.
 type Failure struct {
-	Rank     int            // -1: the job as a whole (timeout, build, cancellation, a host)
-	Host     string         // where the rank ran
-	Program  string         // as the job names it
-	PID      int            // 0: it never started
-	ExitCode int            // of the rank; 0 where Signal ended it
-	Signal   syscall.Signal // that ended the rank; 0: none
-	Reason   string         // why, where a code or a signal does not say it: an abort's reason, "exited without Finalize"
-	Stderr   []string       // the rank's last lines of stderr: a panic, or at most ten
+	Rank     int            // -1: the job as a whole failed: timeout, build, cancellation, a host
+	Host     string         // the host of the rank
+	Program  string         // as job.App.Program has it
+	PID      int            // 0: the rank was not started
+	ExitCode int            // of the rank; 0 if Signal ended it
+	Signal   syscall.Signal // the signal that ended the rank; 0: none
+	Reason   string         // set if the exit code or signal does not explain the failure, such as "exited without Finalize"
+	Stderr   []string       // the rank's last lines of stderr: a panic, or at most ten lines
 }
 
-// Run runs a job to its end. It returns when every process of the job has ended and Run
-// has written all their output. Run reports errors on stdio.Err, in lines that begin with
-// "gorun: "; the caller only exits with Result.ExitCode.
+// Run runs a job. It returns when every process of the job has ended and Run has written all their
+// output. Run reports errors on stdio.Err, in lines that begin with "gorun: ". The caller only has
+// to look at the result.
 //
-// While it runs, Run catches these signals of this process. If ctx ends, Run ends the job
-// as a timeout does, with exit code 1.
+// If ctx ends, Run ends the job as at its timeout, with exit code 1. While Run runs, it catches
+// these signals of this process:
 //
-//   - INT, HUP, USR1, USR2 and TSTP: Run passes them to the ranks' process groups. A second
-//     INT kills the job at once.
+//   - INT, HUP, USR1, USR2 and TSTP: Run passes them to the ranks' process groups. A second INT
+//     kills the job at once.
 //   - TERM: Run sends SIGTERM to the ranks, and SIGKILL after the grace period.
-//   - QUIT: Run writes to stdio.Err what the ranks do, and ends the job. Only ranks that
-//     have not answered get SIGQUIT.
-//   - PWR: Run writes to stdio.Err what the ranks do. [Stacks] asks the same from another
-//     process.
+//   - QUIT: Run writes to stdio.Err what the ranks do, and ends the job. Only ranks that have not
+//     answered get SIGQUIT.
+//   - PWR: Run writes to stdio.Err what the ranks do. [Stacks] asks the same from another process.
 //
-// A process runs one job at a time: Run makes it the reaper of its orphaned descendants.
-// If the process gets a child in a session of its own while ranks run, Run takes it for a
-// process that a rank has left behind, and kills it when the ranks have ended. So the
-// caller must not start a process with Setsid while Run runs.
+// A process runs one job at a time, because Run makes the process the reaper of its orphaned
+// descendants. While Run runs, the caller must not start a process with Setsid: Run would take it
+// for a process that a rank has left behind, and kill it when the ranks have ended.
 //
-// Run starts this executable once more as a watchdog, which takes over in package crew's
-// init: callers need do nothing for that. On other hosts this executable runs as an agent;
-// see [AgentMain]. If a job wants Slurm and is not in an allocation, Run waits for salloc,
-// which runs this executable once more in an allocation.
+// If a job wants Slurm and is not in an allocation, Run starts salloc, which runs this executable
+// with the same arguments in a new allocation, and waits for it.
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	code, done, notAllocated := allocate(ctx, j)
 	if done {
@@ -107,8 +114,8 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	s.inputAt = inputAt(stdio.In)
 	s.warn()
 	id := bootstrap.NewJobID()
-	s.watchdog = crew.StartWatchdog(id)
-	restore := crew.BecomeReaper()
+	s.watchdog = procs.StartWatchdog(id)
+	restore := procs.BecomeReaper()
 	defer restore()
 	if j.Timeout > 0 {
 		s.deadline = s.begun.Add(j.Timeout)
@@ -117,9 +124,9 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	stopListening := s.listen()
 	defer stopListening()
 
-	var v *verdict
+	var v *outcome
 	if notAllocated != nil {
-		v = s.refuse(notAllocated)
+		v = s.startFailure(notAllocated)
 	} else {
 		v = s.prepare(id)
 	}
@@ -128,81 +135,82 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		s.current.Store(r)
 		v = r.execute()
 		s.report.add(r, v)
-		if !s.again(r, v) {
+		if !s.prepareRestart(r, v) {
 			if v != nil && !v.end && s.epoch > 0 {
-				v.lines = append(v.lines, "given up after "+plural(s.epoch, "restart"))
+				v.lines = append(v.lines, "gave up after "+plural(s.epoch, "restart"))
 			}
 			break
 		}
-		if v = s.pause(); v != nil {
+		if v = s.waitToRestart(); v != nil {
 			break
 		}
 		id = bootstrap.NewJobID()
 		s.watchdog.Job(id)
 	}
-	res := s.end(v)
+	res := s.finish(v)
 	outer.ended(res.ExitCode)
 	return res
 }
 
-// session is a job, however often it is started.
+// session is the state of a job over all its starts.
 type session struct {
-	ctx      context.Context
-	job      *job.Job
-	stdio    Stdio
-	host     string // this one
-	begun    time.Time
-	deadline time.Time // the job's timeout; zero: none
-	signals  chan os.Signal
-	out      *writer
-	watchdog *crew.Watchdog
-	programs []program
-	dir      string // of built programs; "": none
-	report   report
-	epoch    int
-	hurried  bool  // nobody will wait for output that is not read
-	inputAt  int64 // where standard input stood at first; -1: it is no file
+	ctx        context.Context
+	job        *job.Job
+	stdio      Stdio
+	host       string // the name of this host
+	begun      time.Time
+	deadline   time.Time // the job's timeout; zero: none
+	signals    chan os.Signal
+	out        *writer
+	watchdog   *procs.Watchdog
+	programs   []program
+	dir        string // temporary directory of built programs; "": none
+	report     report
+	epoch      int   // number of restarts
+	limitDrain bool  // output that is not read delays the end of the job by at most drainLimit
+	inputAt    int64 // offset in standard input at the start; -1: standard input is not a regular file
 
-	failed map[string]string // hosts that are left out, and why
+	failed map[string]string // by host that the job no longer uses: the cause
 
 	stacksDir string              // absolute; "": none
 	current   atomic.Pointer[run] // the current run; nil: none
 }
 
-// verdict is how a run ended.
-type verdict struct {
+// outcome says how a run ended. A nil outcome means that the run ended well.
+type outcome struct {
 	Failure
-	code   int      // exit code
-	end    bool     // the job is not started anew
-	asked  bool     // the rank ended by the signal that gorun had passed on
-	others int      // ranks that were ended because of it
-	late   string   // says which ranks SIGKILL ended after the grace period
-	lines  []string // lines that follow the failure
+	code   int      // exit code of gorun
+	end    bool     // the job is not restarted
+	asked  bool     // a signal that gorun passed to the ranks ended the rank
+	others int      // number of ranks that gorun ended because of the failure
+	late   string   // text about the ranks that SIGKILL ended after the grace period
+	lines  []string // further lines for the user, after the failure
 }
 
-// refuse is a verdict on a job that cannot be started.
-func (s *session) refuse(err error) *verdict {
+// startFailure returns the outcome of a job that cannot be started because of err.
+func (s *session) startFailure(err error) *outcome {
 	code := codeOf(err)
-	return &verdict{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
+	return &outcome{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
 }
 
 // warn writes warnings about settings that the user probably did not intend.
 func (s *session) warn() {
 	for _, w := range s.job.Warnings {
-		s.tell("warning: " + w)
+		s.printLine("warning: " + w)
 	}
 }
 
-// prepare finds or builds the programs, and makes the directory of output; nil: all is well.
-func (s *session) prepare(id string) *verdict {
+// prepare finds or builds the programs, and makes the directory for output files. It returns nil if
+// the job can start.
+func (s *session) prepare(id string) *outcome {
 	j := s.job
 	for _, app := range j.Apps {
 		if app.NP < 1 {
-			return s.refuse(&startError{proto.ExitUsage, fmt.Sprintf("%s: %d ranks", app.Program, app.NP)})
+			return s.startFailure(&startError{proto.ExitUsage, fmt.Sprintf("%s: %d ranks", app.Program, app.NP)})
 		}
 	}
 	if len(j.Apps) == 0 {
-		return s.refuse(&startError{proto.ExitUsage, "the job has no ranks"})
+		return s.startFailure(&startError{proto.ExitUsage, "the job has no ranks"})
 	}
 	if j.OutputDir != "" {
 		dir, err := filepath.Abs(j.OutputDir)
@@ -210,25 +218,24 @@ func (s *session) prepare(id string) *verdict {
 			err = s.interruptible(func() error { return os.MkdirAll(dir, 0o777) })
 		}
 		if err != nil {
-			return s.refuse(err)
+			return s.startFailure(err)
 		}
 		s.out.dir = dir
 	}
 	if j.StacksDir != "" {
 		dir, err := filepath.Abs(j.StacksDir)
 		if err != nil {
-			return s.refuse(err)
+			return s.startFailure(err)
 		}
 		s.stacksDir = dir
 	}
 	if err := s.findPrograms(id); err != nil {
-		return s.refuse(err)
+		return s.startFailure(err)
 	}
 	return nil
 }
 
-// tempDir makes the directory of built programs, which the watchdog removes
-// where gorun cannot.
+// tempDir makes the directory for built programs. The watchdog removes it if gorun is killed.
 func (s *session) tempDir() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {
@@ -238,13 +245,14 @@ func (s *session) tempDir() (string, error) {
 	return dir, err
 }
 
-// again says whether the job is to be started once more, and tells the user.
-func (s *session) again(r *run, v *verdict) bool {
+// prepareRestart reports whether the job is to be started again. If it is, prepareRestart tells the
+// user and excludes the hosts that the run has lost.
+func (s *session) prepareRestart(r *run, v *outcome) bool {
 	j := s.job
 	if v == nil || v.end || j.OnFailure != job.FailRestart || s.epoch >= j.MaxRestarts {
 		return false
 	}
-	s.tellFailure(v)
+	s.printFailure(v)
 	for host, cause := range r.lost {
 		if s.failed == nil {
 			s.failed = make(map[string]string)
@@ -253,26 +261,27 @@ func (s *session) again(r *run, v *verdict) bool {
 	}
 	s.epoch++
 	if s.stdio.In != nil && j.Stdin != job.StdinNone && s.epoch == 1 && isPipe(s.stdio.In) {
-		s.tell("note: standard input is a pipe: what has been read of it is not read again")
+		s.printLine("note: standard input is a pipe: the restarted job does not read again what has been read from it")
 	}
 	line := fmt.Sprintf("starting again: restart %d of at most %d", s.epoch, j.MaxRestarts)
 	if n := len(s.failed); n > 0 {
 		line += fmt.Sprintf(", without %s", plural(n, "host"))
 	}
-	s.tell(line)
+	s.printLine(line)
 	return true
 }
 
-// restartPause is what a job waits before it begins anew for the first time; then it
-// doubles, up to maxPause. What has failed at once would do so again.
+// restartPause is the wait before the first restart. The wait doubles with each restart, up to
+// maxPause, because a job that has failed at once would probably fail at once again.
 const (
 	restartPause = 100 * time.Millisecond
 	maxPause     = 10 * time.Second
 )
 
-// pause waits before the job begins anew; it returns why it does not.
-func (s *session) pause() *verdict {
-	ctx, stop := buildContext(s.ctx, s.signals)
+// waitToRestart waits before a restart. It returns a failure if a signal, ctx or the job's timeout
+// ends the job during the wait.
+func (s *session) waitToRestart() *outcome {
+	ctx, stop := signalContext(s.ctx, s.signals)
 	wait := min(restartPause<<min(s.epoch-1, 20), maxPause)
 	if !s.deadline.IsZero() {
 		wait = min(wait, time.Until(s.deadline))
@@ -282,50 +291,51 @@ func (s *session) pause() *verdict {
 	case <-ctx.Done():
 	}
 	if sig := stop(); sig != 0 {
-		return s.refuse(endedEarly(sig))
+		return s.startFailure(endedBeforeStart(sig))
 	}
 	if s.ctx.Err() != nil {
-		return s.refuse(context.Cause(s.ctx))
+		return s.startFailure(context.Cause(s.ctx))
 	}
-	return s.rewind()
+	return s.rewindStdin()
 }
 
-// rewind has the input begin again where it began, so that each start reads the same.
-func (s *session) rewind() *verdict {
+// rewindStdin sets standard input to its offset at the start, if it is a regular file. So each
+// start of the job reads the same input.
+func (s *session) rewindStdin() *outcome {
 	if s.stdio.In == nil || s.job.Stdin == job.StdinNone || s.inputAt < 0 {
 		return nil
 	}
 	if _, err := s.stdio.In.Seek(s.inputAt, io.SeekStart); err != nil {
-		return s.refuse(fmt.Errorf("standard input: %w", err))
+		return s.startFailure(fmt.Errorf("standard input: %w", err))
 	}
 	return nil
 }
 
-// end brings the output to its end and makes the result.
-func (s *session) end(v *verdict) Result {
+// finish waits for the output, removes temporary files, writes the report, and returns the result.
+func (s *session) finish(v *outcome) Result {
 	res := Result{}
 	if v != nil {
 		f := v.Failure
 		res = Result{ExitCode: v.code, Failure: &f}
-		s.tellFailure(v)
+		s.printFailure(v)
 	}
 	s.out.finish()
 	if code := s.drain(); code != 0 && res.Failure == nil {
-		res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: "nobody has read all that the ranks wrote"}}
-		s.lastLine(res.Failure.Reason)
+		res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: "the output of the ranks was not read in time"}}
+		s.printLast(res.Failure.Reason)
 	}
-	if v != nil && !s.out.drained() { // it was not told
-		s.lastLine(res.Failure.Error())
+	if v != nil && !s.out.drained() { // printFailure's lines were not written
+		s.printLast(res.Failure.Error())
 	}
 	if s.out.drained() && res.Failure == nil {
-		if err := s.out.lost(); err != nil {
+		if err := s.out.lostOutput(); err != nil {
 			f := &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "output of the ranks is lost: " + err.Error()}
 			res = Result{ExitCode: proto.ExitFailed, Failure: f}
-			s.lastLine(f.Reason)
+			s.printLast(f.Reason)
 		}
 	}
 	if err := s.writeReport(res); err != nil {
-		s.lastLine("report: " + err.Error())
+		s.printLast("report: " + err.Error())
 		if res.ExitCode == 0 {
 			res = Result{ExitCode: proto.ExitFailed, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "report: " + err.Error()}}
 		}
@@ -337,14 +347,13 @@ func (s *session) end(v *verdict) Result {
 	return res
 }
 
-// drainLimit is for how long output that nobody reads holds up a job that was
-// not left to end by itself.
+// drainLimit bounds the wait for a reader of the output at the end of a job that its timeout or the
+// user ends.
 const drainLimit = time.Second
 
-// drain waits until the output is written. Whoever reads it may take his time,
-// unless the job runs into its timeout, or a signal asks it to end now; then what has
-// been written by drainLimit is all there will be. It returns the exit code of a job
-// that had ended well until then.
+// drain waits until the output is written. The wait is not limited while the job is within its
+// timeout and no signal terminates it; after that drain waits at most drainLimit. If the output is
+// not written then, drain returns the exit code for a job that ended well before.
 func (s *session) drain() (code int) {
 	var deadline <-chan time.Time
 	if !s.deadline.IsZero() {
@@ -352,16 +361,16 @@ func (s *session) drain() (code int) {
 		defer t.Stop()
 		deadline = t.C
 	}
-	for !s.hurried {
+	for !s.limitDrain {
 		select {
 		case <-s.out.done:
 			return 0
 		case sig := <-s.signals:
-			if n, ok := sig.(syscall.Signal); ok && asksToEnd(n) {
-				s.hurried, code = true, proto.ExitSignalFloor+int(n)
+			if n, ok := sig.(syscall.Signal); ok && terminates(n) {
+				s.limitDrain, code = true, proto.ExitSignalFloor+int(n)
 			}
 		case <-deadline:
-			s.hurried, code = true, proto.ExitTimeout
+			s.limitDrain, code = true, proto.ExitTimeout
 		}
 	}
 	select {
@@ -377,7 +386,7 @@ func isPipe(f *os.File) bool {
 	return err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
 }
 
-// inputAt is where a regular file stands; -1: it is none.
+// inputAt returns the file offset of a regular file, or -1 if f is none.
 func inputAt(f *os.File) int64 {
 	if f == nil {
 		return -1
@@ -400,9 +409,9 @@ func hostname() string {
 	return name
 }
 
-// suspend does to this process what ^Z means, and returns when the shell lets it go
-// on. The signal is for this thread: where another took it, this one would run on for
-// a while, and tell the hosts that the job goes on.
+// suspend stops this process, as ^Z does, and returns when the shell continues the process. The
+// signal goes to the calling thread: if another thread took it, this one could run on and report to
+// the hosts that the job continues.
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

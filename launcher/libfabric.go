@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"os/exec"
 	"slices"
@@ -12,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// The library of the libfabric transport, and the packages that bring it.
+// Names of the libfabric transport's library, build tag and packages.
 const (
 	libfabricSoname = "libfabric.so.1"
 	libfabricTag    = "libfabric"
@@ -21,20 +20,19 @@ const (
 	installLibrary = "install libfabric1 (Debian, Ubuntu) or libfabric (Fedora, RHEL)"
 )
 
-// wantsLibfabric says whether a job may use the libfabric transport.
+// wantsLibfabric reports whether a job may use the transport libfabric.
 func wantsLibfabric(s *params.Set) bool {
 	return slices.Contains(s.List("transport.use"), "libfabric")
 }
 
-// namesInterface says whether the ranks are told where to listen.
+// namesInterface reports whether the user names an interface that ranks listen on.
 func namesInterface(s *params.Set) bool {
 	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
 }
 
-// tcpInterface returns what the user names for tcp to listen on. It returns "" if the user
-// names nothing or no rank listens. If the ranks share memory, no rank listens: then a
-// name from a job file or the environment may be meant for other machines, and only a
-// flag's name counts.
+// tcpInterface returns the interface, address or subnet that the user names for tcp. It returns ""
+// if no rank listens. If the ranks share memory, no rank listens unless a flag names the interface:
+// a name from a job file or the environment may be meant for other jobs.
 func tcpInterface(s *params.Set, shared bool) string {
 	v := s.Get("transport.tcp.interface")
 	if !slices.Contains(s.List("transport.use"), "tcp") || shared && v.Source != params.FromFlag {
@@ -43,8 +41,7 @@ func tcpInterface(s *params.Set, shared bool) string {
 	return v.Text
 }
 
-// findHeaders says what is missing to build with the libfabric transport; nil:
-// nothing.
+// findHeaders returns an error that says what is missing for a build with the transport libfabric.
 func findHeaders(ctx context.Context) error {
 	err := exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run()
 	switch {
@@ -57,9 +54,9 @@ func findHeaders(ctx context.Context) error {
 	return nil
 }
 
-// buildTags adds the libfabric transport where a program can be built with it,
-// unless the user has chosen tags. A job that wants the transport is an error
-// where it cannot.
+// buildTags returns the flags of go build that add the transport libfabric. It returns none if the
+// user has set tags, or if the program cannot be built with libfabric; the latter is an error if
+// the job may use the transport.
 func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	err := findHeaders(ctx)
 	if err == nil {
@@ -81,21 +78,12 @@ func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// lacksLibrary says whether a program failed because the dynamic loader found
-// no libfabric: it is linked with it, and its last words are the loader's,
-// which name it (those of glibc and of musl differ).
-func lacksLibrary(exe string, code int, words []string) bool {
-	loader := func(w string) bool {
-		return strings.Contains(w, "shared librar") && strings.Contains(w, libfabricSoname)
+// lacksLibrary reports whether a program failed because the dynamic loader found no libfabric: the
+// program is linked with libfabric, and its last lines are the loader's and name the library. The
+// loaders of glibc and musl write different lines.
+func lacksLibrary(exe string, code int, stderr []string) bool {
+	loader := func(line string) bool {
+		return strings.Contains(line, "shared librar") && strings.Contains(line, libfabricSoname)
 	}
-	if code != proto.ExitNotFound || !slices.ContainsFunc(words, loader) {
-		return false
-	}
-	f, err := elf.Open(exe)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	libs, err := f.ImportedLibraries()
-	return err == nil && slices.Contains(libs, libfabricSoname)
+	return code == proto.ExitNotFound && slices.ContainsFunc(stderr, loader) && slices.Contains(importedLibraries(exe), libfabricSoname)
 }

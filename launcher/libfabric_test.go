@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// libfabricJob is a job of one rank that wants libfabric.
+// libfabricJob returns a job of one rank that uses libfabric.
 func libfabricJob(t *testing.T, program string) *job.Job {
 	t.Helper()
 	j := testJob(1)
@@ -24,8 +24,8 @@ func libfabricJob(t *testing.T, program string) *job.Job {
 	return j
 }
 
-// commands is a directory for PATH with the commands of these scripts and with
-// those of this machine that are named.
+// commands returns a directory for PATH that has commands made of scripts, and the named commands
+// of this machine.
 func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	return dir
 }
 
-// TestBuildTags builds a program that tells whether it has the tag.
+// TestBuildTags builds a program that prints whether it has the tag.
 func TestBuildTags(t *testing.T) {
 	found, none := map[string]string{"pkg-config": "exit 0"}, map[string]string{"pkg-config": "exit 1"}
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestBuildTags(t *testing.T) {
 		env     string
 		wanted  bool
 		out     string // of the program
-		says    string // where it is not built
+		says    string // gorun's error, if it does not build the program
 	}{
 		{"found", found, "CGO_ENABLED=1", false, "with", ""},
 		{"found and wanted", found, "CGO_ENABLED=1", true, "with", ""},
@@ -83,9 +83,8 @@ func TestBuildTags(t *testing.T) {
 	}
 }
 
-// TestMissingLibrary runs C programs whose libraries are removed once they are
-// linked. They look for libraries in one directory only, so that the machine's
-// own libfabric does not count.
+// TestMissingLibrary runs C programs whose library is removed after linking. The programs search
+// for libraries in one directory only, so they do not find the machine's own libfabric.
 func TestMissingLibrary(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")
@@ -144,8 +143,8 @@ func TestVerboseReachesTheRanks(t *testing.T) {
 	}
 }
 
-// TestSegmentsOfKilledRanks: what libfabric's shm provider leaves is removed,
-// and nothing else.
+// TestSegmentsOfKilledRanks: gorun removes what libfabric's shm provider leaves behind, and no
+// other files.
 func TestSegmentsOfKilledRanks(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		j := testJob(1)

@@ -29,7 +29,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// The test binary is also the ranks' program and gorun.
+// The test binary also serves as gorun and as the program of the ranks.
 const (
 	roleEnv = "WEFT_LAUNCHER_TEST" // "rank" or "gorun"
 	jobEnv  = "WEFT_LAUNCHER_JOB"  // gorun's job, as JSON
@@ -47,10 +47,10 @@ func TestMain(m *testing.M) {
 		os.Exit(Run(context.Background(), j, Stdio{os.Stdin, os.Stdout, os.Stderr}).ExitCode)
 	}
 	if raceFactor > 1 && os.Getenv("GORACE") == "" {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // or every rank takes a second to end
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise every rank takes a second to exit
 	}
 	for _, s := range caught {
-		if signal.Ignored(s) { // as under nohup: what is started here is to begin as from a shell
+		if signal.Ignored(s) { // for example under nohup: processes that the tests start must not ignore it
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
@@ -76,18 +76,18 @@ func openFiles() map[string]bool {
 	return files
 }
 
-// leaked looks for what tests left: goroutines, descriptors, children, files.
+// leaked returns an error if tests have left goroutines, descriptors or children behind.
 func leaked(before map[string]bool) error {
-	const own = 3 // main, this, and the one of os/signal
+	const own = 3 // main, this one, and that of os/signal
 	for i := 0; runtime.NumGoroutine() > own && i < 1000; i++ {
-		time.Sleep(time.Millisecond) // they are ending
+		time.Sleep(time.Millisecond) // goroutines may be ending
 	}
 	if n := runtime.NumGoroutine(); n > own {
 		buf := make([]byte, 1<<16)
 		return fmt.Errorf("%d goroutines are left:\n%s", n, buf[:runtime.Stack(buf, true)])
 	}
 	for f := range openFiles() {
-		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // those of the runtime's poller
+		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // the runtime's poller opens these
 			return fmt.Errorf("descriptor %s is left open", f)
 		}
 	}
@@ -98,7 +98,7 @@ func leaked(before map[string]bool) error {
 	return nil
 }
 
-// exiting says whether the first thread of a process is in exit(2) or past it.
+// exiting reports whether the first thread of a process is in exit(2) or has ended.
 func exiting(pid int) bool {
 	const pfExiting = 4 // proc_pid_stat(5), flags
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -110,7 +110,7 @@ func exiting(pid int) bool {
 	return err == nil && flags&pfExiting != 0
 }
 
-// children are the processes that this one has started and not reaped.
+// children returns the processes that this one has started and not reaped.
 func children() (pids []int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, name := range lists {
@@ -124,7 +124,7 @@ func children() (pids []int) {
 	return pids
 }
 
-// rankMain is what a rank of a test does.
+// rankMain is the main function of the tests' ranks.
 func rankMain(args []string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -139,7 +139,7 @@ func rankMain(args []string) int {
 		return w
 	}
 	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && arg(0) != "dying" && strconv.Itoa(only) != rank {
-		return waitForEnd(false) // another rank is to do it
+		return waitForEnd(false) // only rank arg(1) plays this role
 	}
 	switch arg(0) {
 	case "exit":
@@ -158,7 +158,7 @@ func rankMain(args []string) int {
 		select {}
 	case "abort":
 		_ = open().KVS.Abort(bootstrap.Abort{Code: 7, Reason: "the disk is full"})
-		return 8 // as it is on its way out already
+		return 8 // the rank exits although it has called Abort
 	case "dying":
 		return dying(ctx, open(), arg(1))
 	case "early": // rank 0 leaves without Finalize, the others wait for it
@@ -167,7 +167,7 @@ func rankMain(args []string) int {
 			_ = w.KVS.Fence(ctx)
 		}
 		return 0
-	case "leaves": // rank 0 never speaks PMI
+	case "leaves": // rank 0 never uses PMI
 		if rank != "0" {
 			_ = open().KVS.Fence(ctx)
 		}
@@ -200,7 +200,7 @@ func rankMain(args []string) int {
 		return 0
 	case "wait":
 		return waitForEnd(false)
-	case "deaf": // to what asks it to end
+	case "deaf": // ignores signals that ask it to end
 		return trap(false)
 	case "trap":
 		return trap(true)
@@ -238,7 +238,7 @@ func waitForEnd(quiet bool) int {
 	select {}
 }
 
-// trap says which signals come; it may end well after TERM.
+// trap prints the signals that the rank gets. If ends is set, the rank exits with 0 after TERM.
 func trap(ends bool) int {
 	c := make(chan os.Signal, 10)
 	signal.Notify(c, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
@@ -263,7 +263,7 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 		return 1
 	}
 	v, err := w.KVS.Get(key((w.Rank + 1) % w.Size))
-	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, v, err,
+	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.HostOf, v, err,
 		w.Params.Get("engine.eager_limit"))
 	if err := joined(ctx, w); err != nil {
 		fmt.Println(err)
@@ -277,15 +277,15 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "dying" {
-		runtime.LockOSThread() // main is the first thread for good
+		runtime.LockOSThread() // main stays on the first thread
 	}
 }
 
-// dying has rank 1 end its first thread, as a process does that exits slowly, and
-// rank 0 abort then. Ranks 1 and 2 exit when they are told that the job ends.
+// dying makes rank 1 end its first thread, like a process that exits slowly. Then rank 0 aborts.
+// Ranks 1 and 2 exit when they get SIGTERM.
 func dying(ctx context.Context, w *bootstrap.World, code string) int {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM)
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
 	if err := w.KVS.Fence(ctx); err != nil {
 		return 91
 	}
@@ -308,7 +308,7 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 		n, _ := strconv.Atoi(code)
 		go func() { // ends the process
 			select {
-			case <-told:
+			case <-terminated:
 			case <-ctx.Done():
 			}
 			os.Exit(n)
@@ -318,11 +318,11 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 		}
 		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // of this thread
 	}
-	<-told
+	<-terminated
 	return 5
 }
 
-// testJob is a job of np ranks of this binary.
+// testJob returns a job of np ranks that run this binary.
 func testJob(np int, args ...string) *job.Job {
 	return &job.Job{
 		Name: "test", Grace: time.Second, Stdin: job.StdinNone, Bind: job.BindNone, Slots: 1 << 10,
@@ -331,7 +331,7 @@ func testJob(np int, args ...string) *job.Job {
 	}
 }
 
-// runJob runs a job in this process.
+// runJob runs a job in this process and returns its result, stdout and stderr.
 func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -367,14 +367,14 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// awaitStarted waits until a verbose gorun knows that all ranks have been started: a
-// signal that asks to end fails the job before that.
+// awaitStarted waits until gorun, with -v, has reported that all ranks have started. A signal that
+// asks to end fails the job before that.
 func (g *gorun) awaitStarted(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(g.stderr.String(), " ranks started after ") }, time.Minute, time.Millisecond)
 }
 
-// gorunCommand is a launcher that has not been started.
+// gorunCommand returns a command that runs a job in another process.
 func gorunCommand(t *testing.T, j *job.Job) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(j)
@@ -407,7 +407,7 @@ func (g *gorun) lines(t *testing.T, n int) []string {
 	return lines
 }
 
-// wait returns the exit code.
+// wait waits for gorun and returns its exit code.
 func (g *gorun) wait(t *testing.T) int {
 	t.Helper()
 	_, _ = g.out.WriteTo(&bytes.Buffer{})

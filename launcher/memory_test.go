@@ -13,42 +13,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// memoryCgroup makes a cgroup that may use so many bytes, within that of this process.
+// memoryCgroup makes a cgroup with a memory limit in bytes, within the cgroup of this process.
 func memoryCgroup(t *testing.T, limit int) (dir string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/cgroup")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		for _, way := range []struct{ controller, root, limit, swap string }{
+		for _, v := range []struct{ controller, root, limit, swap string }{
 			{"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
 			{"", "/sys/fs/cgroup", "memory.max", "memory.swap.max"},
 		} {
-			dir := filepath.Join(way.root, f[2], fmt.Sprintf("weft-test-%d", os.Getpid()))
-			if f[1] != way.controller || os.Mkdir(dir, 0o755) != nil {
+			dir := filepath.Join(v.root, f[2], fmt.Sprintf("weft-test-%d", os.Getpid()))
+			if f[1] != v.controller || os.Mkdir(dir, 0o755) != nil {
 				continue
 			}
 			t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
-			if os.WriteFile(filepath.Join(dir, way.limit), fmt.Append(nil, limit), 0) != nil {
+			if os.WriteFile(filepath.Join(dir, v.limit), fmt.Append(nil, limit), 0) != nil {
 				continue
 			}
 			swap := 0
-			if way.controller != "" {
+			if v.controller != "" {
 				swap = limit
 			}
-			_ = os.WriteFile(filepath.Join(dir, way.swap), fmt.Append(nil, swap), 0) // where swap is counted
+			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // fails if the kernel does not count swap
 			return dir
 		}
 	}
-	t.Skip("this process may make no memory cgroup; crew.TestOOMCount has the rest")
+	t.Skip("this process may make no memory cgroup; procs.TestOOMCount has the rest")
 	return ""
 }
 
-// TestOutOfMemory: a rank that the kernel kills because its cgroup has no memory left
-// is reported as such.
+// TestOutOfMemory: gorun reports that a rank was killed because its cgroup has no memory left.
 func TestOutOfMemory(t *testing.T) {
 	dir := memoryCgroup(t, 192<<20)
-	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // which keeps the endless line
+	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // tail stores the endless line
 	j.Apps[0].Program = "sh"
 	cmd := gorunCommand(t, j)
 	sh := exec.Command("sh", "-c", "echo $$ > "+filepath.Join(dir, "cgroup.procs")+" && exec "+cmd.Path)

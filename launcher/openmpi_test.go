@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProgramsOfOpenMPIAreToldOf: they would run, and each be alone.
-func TestProgramsOfOpenMPIAreToldOf(t *testing.T) {
+// TestWarningAboutOpenMPI: without the warning, each rank would run as a job of its own.
+func TestWarningAboutOpenMPI(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")
 	require.NoError(t, os.WriteFile(source, []byte("int MPI_Init(int *, char ***);\nint main(int n, char **v) { return n > 1 ? MPI_Init(&n, &v) : 0; }\n"), 0o600))

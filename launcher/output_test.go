@@ -87,7 +87,7 @@ func TestLongLinesAreNotMixed(t *testing.T) {
 	require.True(t, fmt.Sprint(sortedLines(out)) == fmt.Sprint(sortedLines(strings.Join(want, "\n"))), "%d bytes", len(out))
 }
 
-func TestOutputThatCannotBeWrittenIsToldAtTheEnd(t *testing.T) {
+func TestWriteErrorIsReportedAtTheEnd(t *testing.T) {
 	j := testJob(2, "lines")
 	var calls int
 	w := writerFunc(func([]byte) (int, error) {
@@ -101,8 +101,8 @@ func TestOutputThatCannotBeWrittenIsToldAtTheEnd(t *testing.T) {
 	require.Equal(t, 1, calls)
 }
 
-// TestOutputFilesOnAFullDisk: output that a rank of this host loses is an error, even if
-// the rank does not look at what its writes return.
+// TestOutputFilesOnAFullDisk: if a rank's output is lost, the job fails, even if the rank ignores
+// the errors of its writes.
 func TestOutputFilesOnAFullDisk(t *testing.T) {
 	j := testJob(2, "-c", `echo out $PMI_RANK; exit 0`)
 	j.Apps[0].Program = "sh"
@@ -117,8 +117,7 @@ func TestOutputFilesOnAFullDisk(t *testing.T) {
 	require.Equal(t, "out 0\n", string(text))
 }
 
-// TestOutputFilesGetBytesAsTheyCome: a line that has not ended stands in the file while
-// the rank runs.
+// TestOutputFilesGetBytesAsTheyCome: the beginning of a line is in the file before the line ends.
 func TestOutputFilesGetBytesAsTheyCome(t *testing.T) {
 	j := testJob(1, "-c", `printf 'half a line'; until [ -s 0.out ]; do sleep 0.01; done; cat 0.out >&2`)
 	j.Apps[0].Program = "sh"
@@ -131,7 +130,7 @@ func TestOutputFilesGetBytesAsTheyCome(t *testing.T) {
 	require.Equal(t, "half a line", string(text))
 }
 
-func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
+func TestRankGetsSIGPIPE(t *testing.T) {
 	j := testJob(2, "-c", "[ $PMI_RANK = 1 ] && exec sleep 1000; exec yes")
 	j.Apps[0].Program = "sh"
 	g := startGorun(t, j)
@@ -141,11 +140,10 @@ func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
 	require.Contains(t, g.stderr.String(), "gorun: rank 0 was killed by signal 13 (SIGPIPE)")
 }
 
-// TestLastWordsOfABusyRank: all ranks end the job, and the one that has the message for
-// the user is the last to do so.
-func TestLastWordsOfABusyRank(t *testing.T) {
+// TestLastOutputOfABusyRank: all ranks end the job, and the last one has the message for the user.
+func TestLastOutputOfABusyRank(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
-	lingerLimit = 10 * time.Minute // the machine may have little time for the busy rank
+	lingerLimit = 10 * time.Minute // the busy rank may be slow on a busy machine
 	for _, first := range []string{"exit 1", "kill -KILL $$", "echo cmd=abort exitcode=1 >&3; exit 1"} {
 		j := testJob(3, "-c", `test $PMI_RANK = 0 || { `+first+`; }
 			i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo usage; exit 1`)
@@ -156,7 +154,7 @@ func TestLastWordsOfABusyRank(t *testing.T) {
 	}
 }
 
-// TestPromptOnATerminal: the user sees what rank 0 asks before it gets an answer.
+// TestPromptOnATerminal: the user sees the question of rank 0 before rank 0 reads the answer.
 func TestPromptOnATerminal(t *testing.T) {
 	master, tty := terminal(t)
 	defer func() { require.NoError(t, tty.Close()) }()
@@ -183,16 +181,16 @@ func TestPromptOnATerminal(t *testing.T) {
 	require.Zero(t, (<-done).ExitCode)
 }
 
-// TestLinesOfGorunStandAlone: they, and what other hosts have, wait for a long line
-// to end, unless it stalls.
-func TestLinesOfGorunStandAlone(t *testing.T) {
+// TestLinesAreNotMixed: gorun's lines and other hosts' lines wait for the end of a host's long
+// line, but at most stallLimit.
+func TestLinesAreNotMixed(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)
 	line := func(host int, text string, mid bool) {
 		w.put(proto.Output{Index: host, Stream: proto.Merged, Mid: mid, Data: []byte(text)}, nil)
 	}
 	line(1, "long ", true)
-	w.say("gorun: a message\n")
+	w.print("gorun: a message\n")
 	line(2, "another\n", false)
 	require.NoError(t, w.write(proto.Output{Index: 1, Stream: proto.Merged, Data: []byte("line\n")}))
 	line(1, "stalls", true)
@@ -202,15 +200,16 @@ func TestLinesOfGorunStandAlone(t *testing.T) {
 	require.Equal(t, "long line\ngorun: a message\nanother\nstalls\ngoes on\n", out.String())
 }
 
-// TestLastWordsAreNotRepeated where they stand a little above, tagged or not.
-func TestLastWordsAreNotRepeated(t *testing.T) {
+// TestRecentOutputIsNotRepeated: printOnce writes the short text if the recent output has the
+// lines, with or without tags.
+func TestRecentOutputIsNotRepeated(t *testing.T) {
 	for between, want := range map[string]string{
 		"": "a\n[1] b\nfailed\n", "c\n": "a\n[1] b\nc\nfailed\n", strings.Repeat("c\n", lastBytes/2): "a\n[1] b\n" + strings.Repeat("c\n", lastBytes/2) + "failed of b\n",
 	} {
 		var out bytes.Buffer
 		w := newWriter(nil, &out)
 		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\n[1] b\n" + between)}))
-		w.sayOnce("failed of b\n", "failed\n", []string{"a", "b"})
+		w.printOnce("failed of b\n", "failed\n", []string{"a", "b"})
 		w.finish()
 		<-w.done
 		require.Equal(t, want, out.String())

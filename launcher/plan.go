@@ -12,44 +12,45 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// loopback is where ranks listen that all run on one host.
+// loopback is the address that ranks listen on if all of them run on one host.
 const loopback = "127.0.0.1"
 
-// hostsUp goes on when every host has answered, or has failed to.
+// hostsUp places the ranks and prepares the hosts, when every host has answered or failed. If a
+// host has failed, the run ends.
 func (r *run) hostsUp(up proto.Up) {
 	if r.phase != phaseConnecting {
 		return
 	}
 	r.show("")
-	r.noteHosts(up)
+	r.recordHosts(up)
 	if len(up.Failed) > 0 {
 		r.failHosts(up.Failed)
 		return
 	}
-	if r.verdict != nil {
+	if r.outcome != nil {
 		r.phase = phaseOver
 		return
 	}
-	if !r.alone() {
+	if !r.onlyThisHost() {
 		r.verbose("%s up after %v", plural(len(up.Agents), "host"), r.since())
 	}
 	m, err := r.plan()
 	if err != nil {
-		r.refuseWith(err)
+		r.failStart(err)
 		return
 	}
 	r.phase, r.prep = phasePreparing, m
 	r.node.Do(*m)
 }
 
-// noteHosts notes what is known of hosts.
-func (r *run) noteHosts(up proto.Up) {
+// recordHosts records the state of hosts that have answered or failed.
+func (r *run) recordHosts(up proto.Up) {
 	for _, a := range up.Agents {
 		if a.Index >= 0 && a.Index < len(r.hosts) {
 			r.hosts[a.Index].agent, r.hosts[a.Index].state = a, hostUp
@@ -60,33 +61,33 @@ func (r *run) noteHosts(up proto.Up) {
 	}
 }
 
-// plan places the ranks and describes the job to the hosts.
+// plan places the ranks, and returns the message that describes the job to the hosts.
 func (r *run) plan() (*proto.Prepare, error) {
 	placed, err := r.place(r.machines())
 	if err != nil {
 		return nil, err
 	}
-	if note := r.filled(placed); note != "" && r.epoch == 0 {
-		r.tell(note)
+	if note := r.fillNote(placed); note != "" && r.epoch == 0 {
+		r.printLine(note)
 	}
 	if placed.Warning != "" && r.epoch == 0 {
-		r.tell("warning: " + placed.Warning)
+		r.printLine("warning: " + placed.Warning)
 	}
 	return r.describe(placed)
 }
 
-// filled returns a line about how many ranks the named hosts get if nothing gives the
-// number. It returns "" if something does, such as an allocation, unless gorun itself has
-// got the allocation, with one slot on each named host.
-func (r *run) filled(placed *place.Result) string {
+// fillNote returns a line that tells the user the number of ranks, if the program gets one rank for
+// each slot. It returns "" if something gives the number, such as an allocation. An allocation that
+// gorun has got itself, with one slot on each named host, does not give it.
+func (r *run) fillNote(placed *place.Result) string {
 	byUser := r.allocated && (os.Getenv(envAllocated) == "" || len(r.job.Hosts) == 0)
-	if !r.fills() || byUser || r.job.Rankfile != "" {
+	if !r.fillsHosts() || byUser || r.job.Rankfile != "" {
 		return ""
 	}
-	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.wants), "host"))
+	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.hostOrder), "host"))
 }
 
-// place lays the ranks over machines.
+// place maps the ranks to machines.
 func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	policy, err := policyOf(r.job)
 	var appNP []int
@@ -103,21 +104,20 @@ func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	return placed, nil
 }
 
-// machines are the hosts in the order in which the user names them, which is that of
-// r.wants.
+// machines returns the hosts in the order in which the user names them, as in r.hostOrder.
 func (r *run) machines() []place.Machine {
 	var machines []place.Machine
-	for _, i := range r.wants {
+	for _, i := range r.hostOrder {
 		h := &r.hosts[i]
 		machines = append(machines, place.Machine{Name: h.Name, Slots: h.Slots, MaxSlots: h.MaxSlots, Topology: h.agent.Topology})
-		if r.alone() {
+		if r.onlyThisHost() {
 			machines[0].Name = "this machine"
 		}
 	}
 	return machines
 }
 
-// policyOf is what a job says of where ranks go.
+// policyOf returns the rules by which a job places its ranks.
 func policyOf(j *job.Job) (place.Policy, error) {
 	p := place.Policy{MapBy: j.MapBy, RankBy: j.RankBy, Bind: j.Bind, Strict: j.StrictSlot}
 	if j.Rankfile == "" {
@@ -132,9 +132,10 @@ func policyOf(j *job.Job) (place.Policy, error) {
 	return p, err
 }
 
-// fills reports whether the number of ranks is not given. The program then gets as many as
-// fill the named or allocated hosts, or as the rankfile has.
-func (r *run) fills() bool {
+// fillsHosts reports whether the user does not give the number of ranks, and something else does.
+// The program then gets one rank for each slot of the named or allocated hosts, or the ranks of the
+// rankfile.
+func (r *run) fillsHosts() bool {
 	j := r.job
 	return !j.NPGiven && len(j.Apps) == 1 && (j.Rankfile != "" || r.allocated || len(j.Hosts) > 0)
 }
@@ -145,9 +146,9 @@ func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	for _, a := range r.job.Apps {
 		list = append(list, a.NP)
 	}
-	if r.fills() {
+	if r.fillsHosts() {
 		if list[0] = place.Fill(machines, p); list[0] == 0 {
-			return nil, fmt.Errorf("-map-by %s: nothing is known of the cores of %s; give the number of ranks with -n", p.MapBy, machines[0].Name)
+			return nil, fmt.Errorf("-map-by %s: the cores of %s are not known; give the number of ranks with -n", p.MapBy, machines[0].Name)
 		}
 	}
 	if list[0] < 1 || list[0] > job.MaxRanks {
@@ -156,7 +157,7 @@ func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	return list, nil
 }
 
-// describe says to the hosts what runs where.
+// describe returns the message that tells the hosts which ranks of which programs run where.
 func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	j := r.job
 	np := len(placed.Ranks)
@@ -167,7 +168,7 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		r.plans[i].Index = i
 	}
 	for i, p := range placed.Ranks {
-		at := r.wants[p.Host]
+		at := r.hostOrder[p.Host]
 		r.ranks[i] = rank{app: p.App, host: at}
 		appNums[i] = p.App
 		r.plans[at].Ranks = append(r.plans[at].Ranks, proto.Rank{Rank: i, App: p.App, CPUs: p.CPUs})
@@ -179,24 +180,25 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 			AppNums: bootstrap.Runs(appNums), Params: bootstrap.CardParams(j.Params),
 		},
 		Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
-		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.alone(),
-		OneSink: r.out.one(), PerRank: r.out.dir != "",
+		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.onlyThisHost(),
+		OneSink: r.out.shared(), PerRank: r.out.dir != "",
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
 		Rebind: j.Bind == job.BindCore && j.Rankfile == "",
 	}
-	r.addresses(m)
+	r.assignAddresses(m)
 	if err := r.describePrograms(m); err != nil {
 		return nil, err
 	}
 	return m, r.readyIO(m)
 }
 
-// addresses numbers the hosts that have ranks, and has the ranks listen where the
-// others find them by arithmetic. Where all share memory nobody listens; where the
-// user names an interface they listen there and exchange their addresses.
-func (r *run) addresses(m *proto.Prepare) {
-	number := make(map[int]int) // of a host, by its index
+// assignAddresses numbers the hosts that have ranks, and chooses where ranks listen: on one address
+// of each host, from the same port on. So each rank can compute the addresses of the others. In two
+// cases it chooses none: if all ranks share memory, no rank listens; if the user names an
+// interface, ranks listen on it and exchange their addresses.
+func (r *run) assignAddresses(m *proto.Prepare) {
+	number := make(map[int]int) // from an index in r.hosts to the number of the host
 	nodes := make([]int, len(r.ranks))
 	var used []int
 	most := 0
@@ -209,7 +211,7 @@ func (r *run) addresses(m *proto.Prepare) {
 		}
 		nodes[i] = number[h]
 	}
-	m.Card.Nodes, r.used = bootstrap.Runs(nodes), len(used)
+	m.Card.HostOf, r.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
 	m.Interface = tcpInterface(params, len(used) == 1 && m.Memory)
 	if namesInterface(params) || len(used) == 1 && m.Memory {
@@ -217,8 +219,8 @@ func (r *run) addresses(m *proto.Prepare) {
 	}
 	addrs := []string{loopback}
 	if len(used) > 1 {
-		if addrs = r.common(used); addrs == nil {
-			r.verbose("the hosts have no network in common: ranks exchange their addresses")
+		if addrs = r.commonAddrs(used); addrs == nil {
+			r.verbose("the hosts have no network in common, so ranks exchange their addresses")
 			return
 		}
 		r.verbose("ranks listen on %s", strings.Join(firstFew(addrs), ", "))
@@ -227,7 +229,7 @@ func (r *run) addresses(m *proto.Prepare) {
 		m.Plans[h].Address = addrs[i]
 	}
 	m.LowPort, m.HighPort = r.job.Ports.Low, r.job.Ports.High
-	if m.BasePort = crew.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
+	if m.BasePort = procs.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
 		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
 	}
 }
@@ -240,9 +242,11 @@ func firstFew(list []string) []string {
 	return append(slices.Clone(list[:most-1]), "…")
 }
 
-// common picks an address of each host by which the others reach it: in a network
-// that all are in, best in the one by which gorun reached them; nil: there is none.
-func (r *run) common(used []int) []string {
+// commonAddrs returns, for each used host, the address that its ranks listen on: the address that
+// the user gives for the host; else an address in a network that all hosts are in, if possible the
+// one by which gorun has connected with them; else the address at which gorun has connected with
+// the host. It returns nil if a host has none of these.
+func (r *run) commonAddrs(used []int) []string {
 	type network struct {
 		addrs map[int]string // by host
 		score int
@@ -298,8 +302,8 @@ func (r *run) common(used []int) []string {
 	return addrs
 }
 
-// distinct says whether no two hosts have the same address, as they have in networks
-// that each host has for itself, between containers for instance.
+// distinct reports whether all hosts have different addresses. Hosts can have the same address in
+// private networks that exist on each of them, for example between containers.
 func distinct(addrs map[int]string) bool {
 	seen := make(map[string]bool, len(addrs))
 	for _, a := range addrs {
@@ -311,7 +315,8 @@ func distinct(addrs map[int]string) bool {
 	return true
 }
 
-// sortedPrefixes puts IPv4 before IPv6, so that the choice is always the same.
+// sortedPrefixes returns the keys of m in a fixed order, IPv4 before IPv6. So commonAddrs always
+// makes the same choice.
 func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(m))
 	for p := range m {
@@ -321,14 +326,15 @@ func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	return list
 }
 
-// sharesMemory says whether shared memory comes first among the transports. It
-// reaches every rank of a job on one host, so that none needs a port.
+// sharesMemory reports whether shared memory is the first transport. It reaches every rank of a job
+// on one host, so these ranks need no ports.
 func sharesMemory(s *params.Set) bool {
 	use := s.List("transport.use")
 	return len(use) > 0 && use[0] == "shm"
 }
 
-// hostsPrepared goes on when every host is ready.
+// hostsPrepared starts the ranks when every host is ready, or first sends the files that hosts
+// lack.
 func (r *run) hostsPrepared(m proto.Prepared) {
 	if r.phase != phasePreparing {
 		return
@@ -338,8 +344,8 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 		return
 	}
 	for _, p := range m.Ports {
-		if p.Index < 0 || p.Index >= len(r.plans) || !canListen(&r.plans[p.Index], p.Ports) {
-			r.refuseWith(errors.New(r.nameOf(p.Index) + ": its agent tells of ports that cannot be"))
+		if p.Index < 0 || p.Index >= len(r.plans) || !validPorts(&r.plans[p.Index], p.Ports) {
+			r.failStart(errors.New(r.nameOf(p.Index) + ": its agent reports invalid ports"))
 			return
 		}
 	}
@@ -347,7 +353,7 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	for _, e := range m.NoMemory {
 		r.verbose("%s: its ranks cannot share memory and use the next of transport.use: %s", r.nameOf(e.Index), e.Cause)
 	}
-	r.verbose("job %s: %s", r.id, r.listening(start, len(m.NoMemory) == 0))
+	r.verbose("job %s: %s", r.id, r.listenText(start, len(m.NoMemory) == 0))
 	if len(m.Need) == 0 {
 		r.start(start)
 		return
@@ -356,14 +362,14 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	r.stage(m.Need)
 }
 
-// canListen says whether a host's ranks can have these ports.
-func canListen(p *proto.Plan, ports []int) bool {
+// validPorts reports whether ports can be the ports of a host's ranks. An agent may send anything.
+func validPorts(p *proto.Plan, ports []int) bool {
 	return p.Address != "" && len(ports) == len(p.Ranks) &&
 		!slices.ContainsFunc(ports, func(port int) bool { return port < 1 || port > 65535 })
 }
 
-// addrs is the address of each rank where not all have the ports that everybody
-// expects; nil: they have.
+// addrs returns the address of each rank, if some host's ranks listen on other ports than planned.
+// It returns nil if all listen as planned.
 func (r *run) addrs(other []proto.HostPorts) []string {
 	if len(other) == 0 {
 		return nil
@@ -383,17 +389,17 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 	return addrs
 }
 
-// listening says where the ranks do. memory says whether every host has a memory file
-// for them, where the job wants that.
-func (r *run) listening(s proto.Start, memory bool) string {
+// listenText returns a text for -v about where the ranks listen. memory is true if every host has a
+// memory file for its ranks or the job wants none.
+func (r *run) listenText(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
-		return "each rank listens on a port of its own, since those in a row are taken"
+		return "each rank listens on a port of its own, because planned ports are taken"
 	case r.prep.Card.BasePort != 0 && len(r.prep.Card.Hosts) == 1:
 		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
 	case r.prep.Card.BasePort != 0:
 		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case memory && r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
+	case memory && r.prep.Memory && r.prep.Card.HostOf[len(r.prep.Card.HostOf)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"

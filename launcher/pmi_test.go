@@ -75,7 +75,8 @@ func TestMPICHPrograms(t *testing.T) {
 	require.Equal(t, "token 12\n", out)
 }
 
-// TestHydraInsideGorun: a launcher that is a rank passes its own rendezvous on.
+// TestHydraInsideGorun: a rank that is mpiexec.hydra starts ranks of its own, which use hydra's
+// PMI.
 func TestHydraInsideGorun(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startError is why a program cannot be started, and gorun's exit code then.
+// startError says why a job cannot be started, and holds gorun's exit code.
 type startError struct {
 	code int
 	msg  string
@@ -26,7 +26,7 @@ type startError struct {
 
 func (e *startError) Error() string { return e.msg }
 
-// codeOf is gorun's exit code for an error.
+// codeOf returns gorun's exit code for an error.
 func codeOf(err error) int {
 	var se *startError
 	if errors.As(err, &se) {
@@ -35,18 +35,18 @@ func codeOf(err error) int {
 	return proto.ExitFailed
 }
 
-// programs finds or builds what the apps of a job run: one executable each.
+// programs finds or builds one executable for each app of a job.
 type programs struct {
-	dir    string // of what was built; "" until something is
+	dir    string // directory of built programs; "" until the first one is built
 	stderr io.Writer
 	newDir func() (string, error)
-	mark   string            // the job's, in the environment of go build
-	built  map[string]string // by the program's name
+	mark   string            // variable in the environment of go build, by which the watchdog finds it
+	built  map[string]string // paths of built programs, by source
 
-	libfabric bool // the job wants the transport
+	libfabric bool // the job may use the transport libfabric
 }
 
-// source is a Go package, or a file of one, for go build.
+// source is a Go package, or a file of one: go build runs in dir and builds what.
 type source struct{ dir, what string }
 
 // resolve returns the path of the executable for a program's name. If find returns a
@@ -63,8 +63,8 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 // from. It builds nothing.
 //
 //	an executable file with a slash, or a name on PATH  → itself
-//	a .go file, a directory with .go files              → what go build makes of it
-//	an import path of the module around us              → what go build makes of it
+//	a .go file, a directory with .go files              → source for go build
+//	an import path of a main package                    → source for go build
 func find(ctx context.Context, app job.App, path string) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {
@@ -91,7 +91,7 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 		if err := executable(full, st); err != nil {
 			return "", nil, err
 		}
-		abs, err := filepath.Abs(full) // a rank starts in its own directory
+		abs, err := filepath.Abs(full) // a rank may start in another directory
 		if err != nil {
 			return "", nil, &startError{proto.ExitFailed, err.Error()}
 		}
@@ -104,8 +104,8 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }
 
-// lookPath finds a name on PATH, as a shell does: what is there but cannot be
-// executed counts only where nothing else is.
+// lookPath searches for a name in the directories of path, as a shell does. If it finds only files
+// that cannot be executed, it returns that error.
 func lookPath(name, path string) (string, error) {
 	var second error
 	for _, dir := range filepath.SplitList(path) {
@@ -132,9 +132,9 @@ func lookPath(name, path string) (string, error) {
 	msg := name + ": command not found"
 	if st, err := os.Stat(name); err == nil {
 		if st.IsDir() {
-			msg += "; for the Go package in that directory say ./" + name
+			msg += "; for the Go package in that directory use ./" + name
 		} else {
-			msg += " on PATH; for the file in this directory say ./" + name
+			msg += " on PATH; for the file in this directory use ./" + name
 		}
 	}
 	return "", &startError{proto.ExitNotFound, msg}
@@ -150,8 +150,8 @@ func executable(path string, st os.FileInfo) error {
 	return nil
 }
 
-// isImportPath asks the go command whether a name with slashes, which is no
-// file, is a main package that it knows.
+// isImportPath reports whether a name with slashes that is no file is the import path of a main
+// package. It asks the go command.
 func isImportPath(ctx context.Context, name string) bool {
 	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
 		return false
@@ -160,7 +160,8 @@ func isImportPath(ctx context.Context, name string) bool {
 	return err == nil && strings.TrimSpace(string(out)) == "main"
 }
 
-// build runs go build in dir; the errors of the compiler go to stderr.
+// build runs go build in dir and returns the path of the program. The compiler writes errors to
+// p.stderr.
 func (p *programs) build(ctx context.Context, name, dir, what string) (string, error) {
 	key := filepath.Join(dir, what)
 	if out, ok := p.built[key]; ok {
@@ -202,24 +203,22 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	return out, nil
 }
 
-// goCommand is a call of the go command. Where gorun is killed, its watchdog
-// knows the compilers by the mark, and what they have written stands in the
-// directory that it removes.
+// goCommand returns a call of the go command. If gorun is killed, the watchdog finds compilers by
+// the mark in their environment, and removes the directory that holds their files.
 func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // so that go removes its own files
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // go then removes its temporary files
 	cmd.WaitDelay = 2 * time.Second
 	return cmd
 }
 
-// isArchive says whether go build made a library, as it does of a package that
-// is not main.
+// isArchive reports whether go build made a library. It does that if the package is not main.
 func isArchive(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
-		return true // of a package without code it makes nothing
+		return true // go build makes no file if the package has no code
 	}
 	defer func() { _ = f.Close() }()
 	var head [8]byte

@@ -11,21 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A start that takes longer than progressAfter is told of on a terminal, by one
-// line that is written over and goes when the ranks run. Anywhere else nothing is
-// told.
+// A start that takes longer than progressAfter shows its progress on a terminal, in one line that
+// gorun overwrites and finally removes. gorun shows no progress elsewhere.
 const (
 	progressAfter = time.Second
 	progressEvery = 200 * time.Millisecond
 )
 
-// progress says when the line is due.
+// progress is a ticker for the line of progress.
 type progress struct {
-	tick <-chan time.Time // nil: never
+	tick <-chan time.Time // nil: no ticks
 	stop func()
 }
 
-// newProgress has ticks come where somebody looks at a terminal, until end.
+// newProgress returns a progress that ticks if err is a terminal, until end.
 func newProgress(err io.Writer) *progress {
 	p := &progress{stop: func() {}}
 	if _, ok := terminalWidth(err); ok && os.Getenv("TERM") != "dumb" {
@@ -35,27 +34,27 @@ func newProgress(err io.Writer) *progress {
 	return p
 }
 
-// end has no more of them come.
+// end stops the ticks.
 func (p *progress) end() {
 	p.stop()
 	p.tick = nil
 }
 
-// show writes the line anew; empty: there is none any more.
+// show replaces the line of progress. "" removes the line.
 func (r *run) show(line string) {
 	switch {
 	case line == "":
-		r.out.status("")
+		r.out.setStatus("")
 	case time.Since(r.began) >= progressAfter:
 		line = "gorun: " + line
-		if width, ok := terminalWidth(r.stdio.Err); ok && width > 1 { // a second row would not be written over
+		if width, ok := terminalWidth(r.stdio.Err); ok && width > 1 { // only one row of the terminal can be overwritten
 			line = string([]rune(line)[:min(width-1, len([]rune(line)))])
 		}
-		r.out.status(line)
+		r.out.setStatus(line)
 	}
 }
 
-// showWhile shows what line says until it is stopped.
+// showWhile shows the result of line at each tick, until the caller calls stop.
 func (r *run) showWhile(line func() string) (stop func()) {
 	p := newProgress(r.stdio.Err)
 	done := make(chan struct{})
@@ -78,7 +77,7 @@ func (r *run) showWhile(line func() string) (stop func()) {
 	}
 }
 
-// progressLine is how far the start has come; empty: the ranks run.
+// progressLine says how far the start has come. It returns "" if the ranks run.
 func (r *run) progressLine() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -107,7 +106,8 @@ func waitingFor(names []string) string {
 	return "; waiting for " + strings.Join(firstFew(names), ", ")
 }
 
-// terminalWidth is of the terminal that w is; 0: unknown.
+// terminalWidth returns the width of the terminal w, or 0 if it is unknown. ok is false if w is not
+// a terminal.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile {

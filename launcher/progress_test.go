@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestProgressOnATerminal: a slow start is told of there, in a line that fits and that
-// the next one writes over.
+// TestProgressOnATerminal: gorun shows a slow start on a terminal, in a line that fits and that the
+// next line overwrites.
 func TestProgressOnATerminal(t *testing.T) {
 	master, tty := terminal(t)
 	t.Setenv("TERM", "xterm")
@@ -27,25 +27,25 @@ func TestProgressOnATerminal(t *testing.T) {
 	require.Equal(t, proto.ExitFailed, Run(t.Context(), j, Stdio{Err: tty}).ExitCode)
 	require.NoError(t, tty.Close())
 	seen, err := io.ReadAll(master) // not one Read: that may return only the first of several writes
-	require.ErrorIs(t, err, unix.EIO, "how the end of a terminal reads")
+	require.ErrorIs(t, err, unix.EIO, "reads of a terminal whose other side is closed fail with EIO")
 	require.Equal(t,
 		eraseLine+"gorun: 1 of 2 hosts up; waiting for a-h"+
 			eraseLine+"gorun: a-host-of-a-very-long-name: did not answer within 1.5s\r\n", string(seen))
 }
 
-// TestStatus: nobody's line is mixed with it.
+// TestStatus: the line of progress never mixes with another line.
 func TestStatus(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)
-	w.status("") // there is none
-	w.status("up")
-	w.status("up")
-	w.say("said\n")
+	w.setStatus("") // there is none
+	w.setStatus("up")
+	w.setStatus("up")
+	w.print("said\n")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Mid: true, Data: []byte("half a ")}))
-	w.status("later")
+	w.setStatus("later")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Data: []byte("line\n")}))
-	w.status("down")
-	w.status("")
+	w.setStatus("down")
+	w.setStatus("")
 	w.finish()
 	<-w.done
 	require.Equal(t, eraseLine+"up"+eraseLine+"said\nhalf a line\n"+eraseLine+"later"+eraseLine+"down"+eraseLine, out.String())

@@ -1,14 +1,16 @@
 package launcher
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
@@ -17,8 +19,8 @@ import (
 // changes its meaning. A new key does not change it.
 const schemaVersion = 1
 
-// report is the file that -report writes: a job, and each of its runs.
-// docs/report.schema.json is its JSON Schema.
+// report is the contents of the file that -report writes. docs/report.schema.json is its JSON
+// Schema.
 type report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`
@@ -26,16 +28,16 @@ type report struct {
 	ExitCode int            `json:"exit_code"`
 	Begun    time.Time      `json:"begun"`
 	Ended    time.Time      `json:"ended"`
-	Host     string         `json:"host"` // of gorun
+	Host     string         `json:"host"` // gorun's host
 	Apps     []reportApp    `json:"apps"`
 	Failure  *reportFailure `json:"failure,omitempty"`
-	Runs     []reportRun    `json:"runs"` // one for each epoch
+	Runs     []reportRun    `json:"runs"` // one for each start of the job
 }
 
 type reportApp struct {
 	Program string   `json:"program"`
 	Args    []string `json:"args,omitempty"`
-	Path    string   `json:"path,omitempty"` // of the executable; empty: not found
+	Path    string   `json:"path,omitempty"` // of the executable; empty: gorun did not find the program
 }
 
 type reportRun struct {
@@ -53,7 +55,7 @@ type reportHost struct {
 	Hostname string `json:"hostname,omitempty"` // as the host calls itself
 	AgentPID int    `json:"agent_pid,omitempty"`
 	Address  string `json:"address,omitempty"` // that its ranks listen on
-	Slots    int    `json:"slots,omitempty"`   // as given; absent: its cores
+	Slots    int    `json:"slots,omitempty"`   // as given; absent: the host's number of cores
 	Ranks    int    `json:"ranks"`
 	State    string `json:"state"` // up, failed, lost, unknown
 	Cause    string `json:"cause,omitempty"`
@@ -70,14 +72,14 @@ type reportRank struct {
 	State    string     `json:"state"`             // not started, running, exited, killed, stuck, lost
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Signal   string     `json:"signal,omitempty"`
-	Failed   bool       `json:"failed,omitempty"` // the others went on without it
+	Failed   bool       `json:"failed,omitempty"` // the other ranks continued without it
 
 	// Resources used by the rank and the processes that it has waited for; absent: not known.
 	UserCPU   *float64 `json:"user_cpu_seconds,omitempty"`
 	SystemCPU *float64 `json:"system_cpu_seconds,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
 
-	Comm *reportComm `json:"comm,omitempty"` // absent: the rank has not called Finalize, or is no weft program
+	Comm *reportComm `json:"comm,omitempty"` // absent: the rank has not called Finalize, or is not a weft program
 }
 
 // reportComm is what a rank has reported in Finalize.
@@ -90,7 +92,7 @@ type reportComm struct {
 }
 
 type reportFailure struct {
-	Rank     *int     `json:"rank,omitempty"` // absent: no rank's
+	Rank     *int     `json:"rank,omitempty"` // absent: not the failure of a rank
 	Host     string   `json:"host,omitempty"`
 	Reason   string   `json:"reason"`
 	ExitCode int      `json:"exit_code"`
@@ -109,12 +111,12 @@ func reportOf(f *Failure, code int) *reportFailure {
 }
 
 // add adds a run that has ended.
-func (p *report) add(r *run, v *verdict) {
+func (p *report) add(r *run, v *outcome) {
 	run := reportRun{Epoch: r.epoch, JobID: r.id, Begun: r.began, Ended: time.Now(), Hosts: []reportHost{}, Ranks: []reportRank{}}
 	if v != nil {
 		run.Failure = reportOf(&v.Failure, v.code)
 	}
-	for _, i := range r.wants {
+	for _, i := range r.hostOrder {
 		h := &r.hosts[i]
 		rh := reportHost{Name: h.Name, Hostname: h.agent.Hostname, AgentPID: h.agent.PID, Slots: h.Slots, State: h.state, Cause: h.cause}
 		if h.state == "" {
@@ -163,7 +165,7 @@ func (p *report) add(r *run, v *verdict) {
 	p.Runs = append(p.Runs, run)
 }
 
-// writeReport writes the file that the user wants, whole or not at all.
+// writeReport writes the report. The file is either complete or unchanged.
 func (s *session) writeReport(res Result) error {
 	if s.job.Report == "" {
 		return nil
@@ -189,8 +191,9 @@ func (s *session) writeReport(res Result) error {
 	return replaceFile(s.job.Report, append(text, '\n'))
 }
 
-// replaceFile writes a file beside name and renames it, with the rights that it had;
-// what is no regular file, as /dev/stdout, is written to.
+// replaceFile writes a new file beside name and renames it to name. The new file gets the
+// permissions of the old one. If name exists and is not a regular file, such as /dev/stdout,
+// replaceFile writes to it.
 func replaceFile(name string, text []byte) error {
 	st, err := os.Stat(name)
 	if err == nil && !st.Mode().IsRegular() {
@@ -222,11 +225,8 @@ func replaceFile(name string, text []byte) error {
 	return err
 }
 
-// signalOf is the name of the signal that ended a rank.
+// signalOf returns the name of the signal that ended a rank.
 func signalOf(e *proto.Exit) string {
-	name := signalName(syscall.Signal(e.Signal))
-	if _, short, ok := strings.Cut(name, "("); ok {
-		return strings.TrimSuffix(short, ")")
-	}
-	return name
+	sig := syscall.Signal(e.Signal)
+	return cmp.Or(unix.SignalName(sig), signalName(sig))
 }

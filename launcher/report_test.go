@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplaceFile keeps what stands there as it was, but for its content.
+// TestReplaceFile: replaceFile keeps the permissions of the file, and the link to it.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	mode := func(name string) fs.FileMode {
@@ -47,13 +47,13 @@ func TestReplaceFile(t *testing.T) {
 	require.Len(t, files, 3)
 }
 
-// TestReportMatchesItsSchema: real reports are as docs/report.schema.json says, which
-// knows all of their keys.
+// TestReportMatchesItsSchema: reports of real jobs match docs/report.schema.json, and the schema
+// has all of their keys.
 func TestReportMatchesItsSchema(t *testing.T) {
 	schema := reportSchema(t)
 	for name, test := range map[string]struct {
 		change func(j *job.Job)
-		ranks  string // a state that some rank has
+		ranks  string // a state that at least one rank has
 	}{
 		"well":       {func(*job.Job) {}, "exited"},
 		"code":       {func(j *job.Job) { j.Apps[0].Args = []string{"fail", "1", "5"} }, "killed"},
@@ -95,7 +95,7 @@ func TestReportMatchesItsSchema(t *testing.T) {
 	}
 }
 
-// TestReportHasWhatRanksUsed, among which are the processes that they have waited for.
+// TestReportHasWhatRanksUsed: the CPU time of a rank includes the processes that it has waited for.
 func TestReportHasWhatRanksUsed(t *testing.T) {
 	j := testJob(2, "-c", `[ $PMI_RANK = 0 ] || sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.01`)
 	j.Apps[0].Program, j.Report = "sh", filepath.Join(t.TempDir(), "report")
@@ -109,8 +109,8 @@ func TestReportHasWhatRanksUsed(t *testing.T) {
 	require.Greater(t, used(ranks[1]), 3*used(ranks[0]))
 }
 
-// TestReportHasAccounts: the report has what each rank that has called Finalize has sent and
-// received.
+// TestReportHasAccounts: the report has the numbers of messages and bytes of each rank that has
+// called Finalize.
 func TestReportHasAccounts(t *testing.T) {
 	const large, small = 2 << 20, 10 * 8
 	zero := &reportComm{MessagesSent: 12, BytesSent: large + small, MessagesReceived: 1, BytesReceived: 100}
@@ -158,7 +158,7 @@ func TestReportHasAccounts(t *testing.T) {
 	}
 }
 
-// reportSchema is the published one, in which no object may have other keys.
+// reportSchema returns docs/report.schema.json, changed so that no object may have other keys.
 func reportSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile("../docs/report.schema.json")

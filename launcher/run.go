@@ -8,16 +8,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// run is one start of the job. A goroutine, control, has it; what goes on elsewhere
-// comes to it by the mailbox. It never blocks on what a rank, a host or a terminal
-// does or does not do.
+// run is one start of the job. One goroutine, control, owns a run. Other goroutines send messages
+// to control through the mailbox. control never waits for a rank, a host or a terminal.
 //
 //	connecting ──Up──► preparing ──Prepared──► staging ──Staged──► starting
 //	    │                  │   └────── no file is missing ──────────►  │ Started
@@ -25,49 +24,51 @@ import (
 //	    └──────────────────┴─────────────────────────► over ◄─Ended─ running
 type run struct {
 	*session
-	id    string
-	began time.Time
-	kind  job.Launcher
-	hosts []host // by their index in the tree
-	node  *tree.Node
-	crew  *crew.Crew // of this host; nil: it runs no ranks
-	wants []int      // indexes of hosts in the order in which the user names them
-	reach *reach     // how other hosts are reached; nil: there are none
-	mail  mailbox
+	id        string
+	began     time.Time
+	kind      job.Launcher
+	hosts     []host // by index in the tree
+	node      *tree.Node
+	procs     *procs.Manager // runs the ranks of this host; nil: this host has no ranks
+	hostOrder []int          // indexes of hosts in the order in which the user names them
+	connector *connector     // connects with other hosts; nil: there are no other hosts
+	mail      mailbox
 
-	allocated bool        // the hosts and slots are what a resource manager has given
-	pending   proto.Start // when files are there
-	phase     phase
-	ranks     []rank
-	plans     []proto.Plan
-	used      int // hosts that have ranks
-	prep      *proto.Prepare
-	startSent time.Time // when the hosts were told to start the ranks, by the clock here
-	startDone time.Time // when they had; zero: not yet
-	released  int       // the last fence that was let go
-	states    states
-	names     map[string]string // services that ranks have published
-	stdin     *stdin            // for hosts that do not read it themselves; nil: it goes nowhere
-	lost      map[string]string // hosts that do not answer any more, and why
-	tails     map[int][]string
-	stagers   sync.WaitGroup
-	stopped   context.Context // its end ends what stages files and connects with hosts
-	stop      context.CancelFunc
+	allocated  bool        // a resource manager's allocation gives the hosts and slots
+	pending    proto.Start // sent when all files are staged
+	phase      phase
+	ranks      []rank
+	plans      []proto.Plan
+	used       int // number of hosts that have ranks
+	prep       *proto.Prepare
+	startSent  time.Time // when gorun sent Start to the hosts, by gorun's clock
+	startDone  time.Time // when Started came, by gorun's clock; zero: not yet
+	released   int       // number of the last fence for which gorun has sent Release
+	states     states
+	names      map[string]string // services that ranks have published
+	stdin      *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
+	lost       map[string]string // by host that failed or was lost: the cause
+	tails      map[int][]string  // by rank: its last lines of stderr
+	background sync.WaitGroup    // goroutines that stage files or write stacks
+	stopped    context.Context   // its end stops connecting with hosts and staging files
+	stop       context.CancelFunc
 
-	asks        *inspection      // the inspection under way; nil: none
-	writing     int              // number of directories to which files of the last inspection are being written
-	asked       []inspectRequest // inspections that have not begun
-	inspections int
+	inspecting   *inspection      // the inspection under way; nil: none
+	writing      int              // number of directories to which files of the last inspection are being written
+	inspectQueue []inspectRequest // requests whose inspection has not begun
+	inspectSeq   int              // number of the last Inspect
 
-	verdict  *verdict
-	first    cause          // the cause of the verdict
-	signaled syscall.Signal // the last one passed on that asks a program to end
-	interred bool           // ^C has come once
-	termed   bool           // SIGTERM has come: gorun asks the ranks to end
-	killed   bool
-	ending   bool    // the ranks are told to end
-	gone     [2]bool // hosts know that nobody reads stdout, stderr
-	soft     int     // exit code of the first rank that ended with one, in a job that goes on without failed ranks
+	outcome    *outcome       // how the run ends; nil: nothing has failed yet
+	first      cause          // the cause of outcome
+	signaled   syscall.Signal // the last signal passed to the ranks that terminates a process by default
+	gotSIGINT  bool           // gorun has got SIGINT once
+	gotSIGTERM bool           // gorun has got SIGTERM and ends the ranks
+	killed     bool           // gorun has sent SIGKILL to the ranks
+	ending     bool           // gorun has sent End
+	readerGone [2]bool        // the hosts know that the reader of stdout, or of stderr, has closed it
+	// nonzeroExit is the exit code of the first rank that exited with a code other than 0 but did
+	// not fail, in a job that continues without failed ranks; 0: there is no such rank.
+	nonzeroExit int
 }
 
 type phase int
@@ -81,24 +82,24 @@ const (
 	phaseOver
 )
 
-// host is a machine of the job.
+// host is a host of the job.
 type host struct {
 	hosts.Host
 	agent proto.Agent
-	state string // "", up, failed, lost
-	cause string
+	state string // hostUp, hostFailed or hostLost; "": the host has not answered yet
+	cause string // of the state hostFailed or hostLost
 }
 
-// rank is what is known of a process.
+// rank is what gorun knows about a rank.
 type rank struct {
-	app     int
-	host    int
+	app     int // index in job.Apps
+	host    int // index in run.hosts
 	pid     int
 	started time.Time
-	cpus    []int       // that it is bound to; nil: as planned
-	exit    *proto.Exit // nil: it runs, or was never started, or its host is lost
-	failed  bool        // the others go on without it
-	abort   *abort      // nil: it has neither called Abort nor broken the protocol
+	cpus    []int       // that the rank is bound to; nil: those of the plan
+	exit    *proto.Exit // nil: the rank runs, was never started, or its host is lost
+	failed  bool        // the other ranks continue without it
+	abort   *abort      // nil: the rank has neither called Abort nor broken the PMI protocol
 }
 
 func newRun(s *session, id string) *run {
@@ -109,59 +110,59 @@ func newRun(s *session, id string) *run {
 	}
 }
 
-// execute runs the job once; nil: it ended well.
-func (r *run) execute() *verdict {
+// execute runs the job once. It returns nil if all ranks ended well.
+func (r *run) execute() *outcome {
 	ctx, stop := context.WithCancel(r.ctx)
 	r.stop, r.stopped = stop, ctx
 	defer stop()
-	waits, waited := buildContext(ctx, r.signals)
-	err := r.gather(waits)
+	waits, waited := signalContext(ctx, r.signals)
+	err := r.findHosts(waits)
 	if sig := waited(); sig != 0 {
-		r.reach.close()
-		return r.refuse(endedEarly(sig))
+		r.connector.close()
+		return r.startFailure(endedBeforeStart(sig))
 	}
 	if err != nil {
-		r.reach.close()
-		return r.refuse(err)
+		r.connector.close()
+		return r.startFailure(err)
 	}
 	if err := r.open(ctx); err != nil {
 		r.close()
-		return r.refuse(err)
+		return r.startFailure(err)
 	}
 	r.control()
 	r.close()
-	r.judgeSlurm()
-	return r.verdict
+	r.attributeToSlurm()
+	return r.outcome
 }
 
-// open makes the tree, which begins to connect with the hosts.
+// open makes the tree of agents, which begins to connect with the hosts.
 func (r *run) open(ctx context.Context) error {
 	j := r.job
 	launch := proto.Launch{
-		JobID: r.id, Radix: j.Radix, AtOnce: j.AtOnce, SSH: r.reach.command(), Agent: j.AgentPath,
+		JobID: r.id, Radix: j.Radix, AtOnce: j.AtOnce, SSH: r.connector.command(), Agent: j.AgentPath,
 		Timeout: j.ConnectTimeout, Heartbeat: j.Heartbeat, Verbose: j.Verbose,
 	}
 	for _, h := range r.hosts {
 		launch.Hosts = append(launch.Hosts, h.Host)
 	}
-	cfg := tree.Config{Up: r.post, Open: r.reach.open(ctx), Came: func(some proto.Up) { r.mail.post(came(some)) }}
-	if r.hasOwn() {
+	cfg := tree.Config{Up: r.post, Open: r.connector.open(ctx), OnPartialUp: func(some proto.Up) { r.mail.post(partialUp(some)) }}
+	if r.usesThisHost() {
 		var emit func(proto.Message)
 		var err error
-		// It says nothing before it gets its first message.
-		if r.crew, err = crew.New(r.crewConfig(func(m proto.Message) { emit(m) })); err != nil {
+		// The process manager calls emit only after its first message, and by then emit is set.
+		if r.procs, err = procs.New(r.procsConfig(func(m proto.Message) { emit(m) })); err != nil {
 			return err
 		}
 		cfg.Self = self(r.host)
-		cfg.Crew = func(_ *tree.Node, e func(proto.Message)) tree.Crew {
+		cfg.Procs = func(_ *tree.Node, e func(proto.Message)) tree.Procs {
 			emit = e
-			return r.crew
+			return r.procs
 		}
 	} else {
 		launch.Index = -1
 		launch.Hosts = append([]hosts.Host{{Name: r.host}}, launch.Hosts...)
 	}
-	if r.reach != nil && r.reach.dialIn != nil { // they come to gorun, each by itself
+	if r.connector != nil && r.connector.dialIn != nil { // each agent has connected with gorun directly
 		launch.Radix, launch.AtOnce = len(launch.Hosts), len(launch.Hosts)
 	}
 	cfg.Launch = launch
@@ -170,20 +171,20 @@ func (r *run) open(ctx context.Context) error {
 	return err
 }
 
-// hasOwn says whether this host runs ranks.
-func (r *run) hasOwn() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0].Name) }
+// usesThisHost reports whether this host runs ranks. Its index is then 0.
+func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0].Name) }
 
-// alone says whether it is the only one that does.
-func (r *run) alone() bool { return r.hasOwn() && len(r.hosts) == 1 }
+// onlyThisHost reports whether this host is the job's only host.
+func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }
 
-// crewConfig is what the crew of this host needs to know.
-func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
-	c := crew.Config{
+// procsConfig returns the configuration of this host's process manager.
+func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
+	c := procs.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
 		Stored:   func(p proto.FilePart) { r.node.Stored(p) },
 		Watchdog: r.watchdog,
 	}
-	if r.alone() {
+	if r.onlyThisHost() {
 		c.Host, c.In = r.host, r.stdio.In
 	} else {
 		c.Environ = os.Environ()
@@ -194,31 +195,31 @@ func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
 	return c
 }
 
-// close ends what is left of the run.
+// close releases what the run holds: goroutines, the tree, the process manager and connections.
 func (r *run) close() {
 	r.stop()
 	r.current.CompareAndSwap(r, nil)
 	if r.stdin != nil {
 		r.stdin.close()
 	}
-	r.stagers.Wait()
+	r.background.Wait()
 	r.dropInspections()
 	if r.node != nil {
 		r.node.Close()
 	}
-	if r.crew != nil {
-		r.crew.Close()
+	if r.procs != nil {
+		r.procs.Close()
 	}
-	r.reach.close()
+	r.connector.close()
 }
 
-// post takes what the tree has to say.
+// post takes a message from the tree. It queues output for the writer, and the rest for control.
 func (r *run) post(m proto.Message) {
 	if o, ok := m.(proto.Output); ok {
 		r.out.put(o, func(err error) {
 			r.node.Consumed(o)
 			if err != nil {
-				r.mail.post(unread{o.Stderr, err})
+				r.mail.post(writeError{o.Stderr, err})
 			}
 		})
 		return
@@ -226,21 +227,21 @@ func (r *run) post(m proto.Message) {
 	r.mail.post(m)
 }
 
-// unread says that output could not be written.
-type unread struct {
+// writeError reports that a piece of output could not be written.
+type writeError struct {
 	stderr bool
 	err    error
 }
 
-// mailbox is where control finds what others have to say to it.
+// mailbox holds messages of other goroutines for control.
 type mailbox struct {
 	mu   sync.Mutex
 	mail []any
-	over bool          // no goroutine reads mail any more
-	wake chan struct{} // has an element when there is mail
+	over bool          // control reads no more mail
+	wake chan struct{} // capacity 1; holds an element while there is mail
 }
 
-// post reports whether the mailbox has taken x. It does not after close.
+// post reports whether the mailbox has taken x. After close it takes nothing.
 func (m *mailbox) post(x any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,7 +256,7 @@ func (m *mailbox) post(x any) bool {
 	return true
 }
 
-// close returns the mail that control has not read.
+// close ends the mailbox and returns the mail that control has not read.
 func (m *mailbox) close() []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -271,8 +272,8 @@ func (m *mailbox) take() []any {
 	return mail
 }
 
-// control runs until every rank that was started has ended, or it is clear that
-// none will be.
+// control handles messages and signals until all ranks that were started have ended, or until the
+// run has failed before it started any.
 func (r *run) control() {
 	var timeout <-chan time.Time
 	if !r.deadline.IsZero() {
@@ -285,7 +286,7 @@ func (r *run) control() {
 	defer starting.end()
 	var drain <-chan time.Time
 	for r.phase != phaseOver {
-		if drain == nil && r.hurried && r.allGone() {
+		if drain == nil && r.limitDrain && r.allExited() {
 			drain = time.After(drainLimit)
 		}
 		select {
@@ -308,38 +309,39 @@ func (r *run) control() {
 			r.timedOut()
 		case <-cancelled:
 			cancelled = nil
-			r.hurried = true
+			r.limitDrain = true
 			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host,
 				Reason: "the job was cancelled: " + context.Cause(r.ctx).Error()}, proto.ExitFailed)
 		}
 	}
 }
 
-// timedOut reports what the ranks of a job do that has run for too long, and ends the job.
+// timedOut writes what the ranks do to stderr, and then ends the job, because the job's timeout has
+// passed.
 func (r *run) timedOut() {
 	end := func(during string) {
-		r.hurried = true
+		r.limitDrain = true
 		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host,
 			Reason: fmt.Sprintf("the job ran longer than its timeout of %v%s", r.job.Timeout, during)}, proto.ExitTimeout)
 	}
-	if r.phase != phaseRunning || r.verdict != nil || r.ending {
+	if r.phase != phaseRunning || r.outcome != nil || r.ending {
 		end(r.during())
 		return
 	}
 	r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) {
 		if r.phase != phaseRunning {
-			return // the job has ended meanwhile
+			return // the run ended before the ranks answered
 		}
-		if r.verdict == nil {
-			r.tellInspected(fmt.Sprintf("after %v, its timeout, the job does this:", r.job.Timeout), a)
+		if r.outcome == nil {
+			r.printInspected(fmt.Sprintf("after %v, its timeout, the job does this:", r.job.Timeout), a)
 		}
 		end("")
 	}})
 }
 
-// allGone says whether no rank lives, for all that is known; then only output that
-// nobody reads holds up the end.
-func (r *run) allGone() bool {
+// allExited reports whether all ranks have exited as far as gorun knows, or have got SIGKILL. Then
+// only output that is not read can delay the end of the run.
+func (r *run) allExited() bool {
 	if r.killed {
 		return true
 	}
@@ -349,7 +351,8 @@ func (r *run) allGone() bool {
 	return r.phase >= phaseRunning
 }
 
-// during says what a job does that does not run yet.
+// during says what gorun does before the ranks run, as the end of a message. It returns "" if they
+// run.
 func (r *run) during() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -363,25 +366,25 @@ func (r *run) during() string {
 
 func (r *run) handle(m any) {
 	switch m := m.(type) {
-	case came:
-		r.noteHosts(proto.Up(m))
+	case partialUp:
+		r.recordHosts(proto.Up(m))
 	case proto.Up:
 		r.hostsUp(m)
 	case proto.Prepared:
 		r.hostsPrepared(m)
 	case staged:
-		r.refuseWith(m.err)
+		r.failStart(m.err)
 	case proto.Staged:
 		r.filesStaged(m)
 	case proto.Started:
 		r.ranksStarted(m)
 	case proto.Fence:
-		if m.Waiting { // else all ranks have ended, and would be in one fence after the other
+		if m.Waiting { // else all ranks have ended; they count as in every fence, so a Release would lead to the next Fence
 			r.released = m.N
 			r.node.Do(proto.Release(m))
 		}
 	case proto.State:
-		r.judgeState(m)
+		r.checkState(m)
 	case proto.Request:
 		r.node.Do(proto.Reply{Rank: m.Rank, Line: r.service(m.Line)})
 	case proto.StdinCredit:
@@ -393,17 +396,17 @@ func (r *run) handle(m any) {
 	case proto.Inspected:
 		r.hostInspected(m)
 	case lateInspection:
-		if r.asks != nil && r.asks.n == m.n {
+		if r.inspecting != nil && r.inspecting.n == m.n {
 			r.endRound()
 		}
 	case filesWritten:
 		r.stacksWritten(m)
 	case inspectRequest:
 		r.inspect(m)
-	case unread:
+	case writeError:
 		r.stopOutput(m)
-	case deserted:
-		if !r.allGone() {
+	case exitedWithoutFinalize:
+		if !r.allExited() {
 			r.fail(m.cause, m.Failure, proto.ExitFailed)
 		}
 	case proto.Aborted:
@@ -413,16 +416,17 @@ func (r *run) handle(m any) {
 	case proto.Lost:
 		r.hostsLost(m)
 	case proto.Log:
-		r.tell(r.nameOf(m.Index) + ": " + m.Line)
+		r.printLine(r.nameOf(m.Index) + ": " + m.Line)
 	case proto.Ended:
 		r.allEnded(m)
 	}
 }
 
-// came is of hosts that have answered, while others have not.
-type came proto.Up
+// partialUp reports the hosts that have answered or failed, before all have.
+type partialUp proto.Up
 
-// nameOf is a host's name, whatever a peer says its index is.
+// nameOf returns a host's name. If there is no host with this index, it returns the name of this
+// host.
 func (r *run) nameOf(index int) string {
 	if index < 0 || index >= len(r.hosts) {
 		return r.host
@@ -430,49 +434,49 @@ func (r *run) nameOf(index int) string {
 	return r.hosts[index].Name
 }
 
-// stopOutput tells the hosts that nobody reads stdout, or stderr, any more, so that
-// what the ranks write fails. Other errors are told at the end of the job.
-func (r *run) stopOutput(u unread) {
+// stopOutput tells the hosts that the reader of stdout, or of stderr, has closed it, so that writes
+// of the ranks fail with SIGPIPE. gorun reports other write errors at the end of the job.
+func (r *run) stopOutput(u writeError) {
 	k := 0
 	if u.stderr {
 		k = 1
 	}
-	if r.gone[k] || !r.out.sinks[k].broken.Load() {
+	if r.readerGone[k] || !r.out.sinks[k].broken.Load() {
 		return
 	}
-	r.gone[k] = true
-	r.node.Do(proto.Gone{Stderr: u.stderr})
+	r.readerGone[k] = true
+	r.node.Do(proto.OutputClosed{Stderr: u.stderr})
 }
 
-// signal handles a signal to gorun; it passes most signals to the ranks. A second ^C, or
-// any ^C while the job is ending, kills the job. SIGTERM ends the job: ranks that it does
-// not end get SIGKILL after the grace period.
+// signal handles a signal to gorun. It passes most signals to the ranks. A second INT, or any INT
+// while the job is ending, kills the job. TERM ends the job: ranks that still run after the grace
+// period get SIGKILL.
 func (r *run) signal(s syscall.Signal) {
 	switch {
 	case s == syscall.SIGTSTP:
 		r.suspend()
 		return
 	case s == inspectSignal:
-		r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) { r.tellInspected("the job does this:", a) }})
+		r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) { r.printInspected("the job does this:", a) }})
 		return
-	case s == syscall.SIGQUIT && r.phase == phaseRunning && r.verdict == nil && !r.ending:
+	case s == syscall.SIGQUIT && r.phase == phaseRunning && r.outcome == nil && !r.ending:
 		r.quit()
 		return
 	}
-	if s == syscall.SIGINT && r.allGone() {
-		r.hurried = true
+	if s == syscall.SIGINT && r.allExited() {
+		r.limitDrain = true
 		return
 	}
-	if s == syscall.SIGINT && (r.interred || r.ending || r.verdict != nil) {
-		r.hurried = true
+	if s == syscall.SIGINT && (r.gotSIGINT || r.ending || r.outcome != nil) {
+		r.limitDrain = true
 		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s, Reason: "interrupted twice"}, proto.ExitSignalFloor+int(s))
 		r.kill()
 		return
 	}
-	r.interred = r.interred || s == syscall.SIGINT
-	if asksToEnd(s) {
+	r.gotSIGINT = r.gotSIGINT || s == syscall.SIGINT
+	if terminates(s) {
 		r.signaled = s
-		if r.phase < phaseRunning { // some ranks would never get it
+		if r.phase < phaseRunning { // ranks that are not started yet would not get the signal
 			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s}, proto.ExitSignalFloor+int(s))
 		}
 	}
@@ -483,22 +487,22 @@ func (r *run) signal(s syscall.Signal) {
 	r.node.Do(proto.Signal{Signal: int(s)})
 }
 
-// terminate sends SIGTERM to the ranks, and SIGKILL after the grace period. If a rank then
-// does not exit with 0, that rank determines the verdict; see fail.
+// terminate sends SIGTERM to the ranks, and SIGKILL after the grace period. fail determines the
+// exit code of the job if a rank then does not exit with 0.
 func (r *run) terminate() {
-	if r.ending || r.killed || r.verdict != nil {
-		return // the ranks have got SIGTERM
+	if r.ending || r.killed || r.outcome != nil {
+		return // the ranks have got SIGTERM already
 	}
-	r.termed, r.ending = true, true
+	r.gotSIGTERM, r.ending = true, true
 	r.node.Do(proto.End{Grace: r.job.Grace, Except: -1})
 }
 
-// quit reports what the ranks do, and ends the job. Ranks that have answered are ended as
-// in a job that fails. Other ranks get SIGQUIT, which may end them or not.
+// quit writes what the ranks do to stderr, and ends the job. Ranks that have answered end as in a
+// job that fails. Other ranks get SIGQUIT, which may or may not end them.
 func (r *run) quit() {
 	r.inspect(inspectRequest{stacks: true, dir: r.stacksDir, then: func(a inspected) {
-		if a.weft { // also if the job has ended meanwhile: the answer says where the stacks are
-			r.tellInspected("signal 3 (SIGQUIT): the job does this:", a)
+		if a.weft { // even if the job has ended: the answer names the files with the stacks
+			r.printInspected("signal 3 (SIGQUIT): the job does this:", a)
 		}
 		if r.phase != phaseRunning {
 			return
@@ -511,11 +515,12 @@ func (r *run) quit() {
 	}})
 }
 
-// suspendLimit is for how long a suspension waits until the hosts are told of it.
+// suspendLimit bounds the time that suspend waits for its message to leave gorun.
 const suspendLimit = time.Second
 
-// suspend does what ^Z means: the ranks are in process groups of their own,
-// which the terminal does not stop.
+// suspend stops the ranks and then gorun itself, as ^Z does. It continues the ranks when the shell
+// continues gorun. The terminal does not stop the ranks, because they are in process groups of
+// their own.
 func (r *run) suspend() {
 	r.node.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
 	r.node.Flush(suspendLimit)
@@ -523,7 +528,7 @@ func (r *run) suspend() {
 	r.node.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 }
 
-// kill ends every rank at once.
+// kill ends every rank with SIGKILL.
 func (r *run) kill() {
 	if !r.killed {
 		r.killed = true

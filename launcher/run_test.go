@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joined checks that the ranks share memory, or that they listen.
+// joined returns an error unless the ranks share memory or listen.
 func joined(ctx context.Context, w *bootstrap.World) error {
 	if w.Memory == nil {
 		return listens(w)
@@ -50,7 +50,7 @@ func joined(ctx context.Context, w *bootstrap.World) error {
 	return w.Memory.Close()
 }
 
-// listens checks a rank's listener against the layout.
+// listens returns an error unless a rank's listener has the address that the job card gives.
 func listens(w *bootstrap.World) error {
 	if w.Listener == nil {
 		return errNoListener
@@ -59,7 +59,7 @@ func listens(w *bootstrap.World) error {
 	if err != nil {
 		return err
 	}
-	// As the tcp transport leaves it; a second program in the rank opens it again.
+	// Leave the listener as the tcp transport does. The rank's next program uses it again.
 	defer l.Close()
 	defer func() { _ = unix.Shutdown(int(w.Listener.Fd()), unix.SHUT_RD) }()
 	want := fmt.Sprintf("%s:%d", w.Hosts[0], w.BasePort+w.Rank)
@@ -126,7 +126,7 @@ func TestChildOfARankIsAWorldOfOne(t *testing.T) {
 }
 
 func TestShellBetweenLauncherAndRank(t *testing.T) {
-	for use, alone := range map[string]int{"tcp": 0, "shm": 2} { // memory is for the first program alone
+	for use, alone := range map[string]int{"tcp": 0, "shm": 2} { // only the first program of a rank gets the memory file
 		j := testJob(2)
 		j.Params = &params.Set{}
 		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
@@ -190,9 +190,9 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestMournedExit: rank 1 is on its way out with a code when rank 0 aborts. Rank 2
-// exits with a code because the job ends.
-func TestMournedExit(t *testing.T) {
+// TestSecondaryAfterExit: rank 1 is exiting with a code when rank 0 aborts. Rank 2 exits with a
+// code because the job ends.
+func TestSecondaryAfterExit(t *testing.T) {
 	for code, want := range map[string]string{
 		"7": "rank 1 exited with code 7", "0": "rank 1 exited without Finalize",
 	} {
@@ -220,8 +220,8 @@ func TestSummary(t *testing.T) {
 		require.Equal(t, []string{"line 2", "line 11"}, []string{f.Stderr[0], f.Stderr[9]})
 		_, summary, _ := strings.Cut(stderr, "gorun: ")
 		want := fmt.Sprintf("rank 1 exited with code 5: %s, pid %d on %s; the other 2 ranks were ended\n", f.Program, f.PID, f.Host)
-		if files { // else it stands right above
-			want += fmt.Sprintf("gorun: the last that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
+		if files { // otherwise the user has just seen these lines
+			want += fmt.Sprintf("gorun: the last lines that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
 		}
 		require.Equal(t, want, summary)
 		require.ErrorContains(t, f, "rank 1 exited with code 5")
@@ -236,7 +236,7 @@ func TestRanksThatDoNotEndAreKilled(t *testing.T) {
 	begun := time.Now()
 	res, _, _ := runJob(t, j)
 	require.Equal(t, 4, res.ExitCode)
-	require.Less(t, time.Since(begun), 30*time.Second, "rank 1 ran on until the test's context ended the job")
+	require.Less(t, time.Since(begun), 30*time.Second, "rank 1 ran until the test's context ended the job")
 }
 
 func TestStoppedRanksEnd(t *testing.T) {
@@ -254,7 +254,7 @@ func TestTimeout(t *testing.T) {
 	res, _, stderr := runJob(t, j)
 	require.Equal(t, 124, res.ExitCode)
 	require.Regexp(t, "^(gorun: after 100ms, its timeout, the job does this:\n"+
-		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // the ranks may not run yet
+		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // the ranks may not run yet at the timeout
 	require.Equal(t, -1, res.Failure.Rank)
 }
 
@@ -264,7 +264,7 @@ func TestCancel(t *testing.T) {
 		if when == "before" {
 			cancel()
 		}
-		w := writerFunc(func(p []byte) (int, error) { // the ranks say that they are ready
+		w := writerFunc(func(p []byte) (int, error) { // called when the ranks print that they are ready
 			cancel()
 			return len(p), nil
 		})
@@ -278,7 +278,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestJobsThatMakeNoSense(t *testing.T) {
+func TestInvalidJobs(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*job.Job)
 		code  int
@@ -309,7 +309,7 @@ func TestTooFewFiles(t *testing.T) {
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 	open, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
-	most := 256 + len(open) // this process has some files of its own
+	most := 256 + len(open) // this process has files open, too
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(most), Max: limit.Max}))
 	ranks := most / 5
 	res, out, stderr := runJob(t, testJob(ranks, "exit", "0"))

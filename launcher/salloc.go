@@ -15,18 +15,18 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sys/unix"
 )
 
-// envAllocated marks a gorun that salloc has started for another gorun. Its value is the
-// descriptor of a pipe. To this pipe the marked gorun writes when it catches signals, and
-// again when its job has ended: see toOuter.
-const envAllocated = crew.EnvAllocated
+// envAllocated marks a gorun that salloc has started for another gorun. Its value is the descriptor
+// of a pipe. The marked gorun writes to this pipe when it catches signals, and again when its job
+// has ended: see toOuter.
+const envAllocated = procs.EnvAllocated
 
 // allocate gets an allocation for a job that wants Slurm and has none: salloc runs this
 // gorun once more in the allocation, with the same arguments. allocate waits for salloc
@@ -37,7 +37,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 		return 0, false, nil
 	}
 	if os.Getenv(envAllocated) != "" {
-		return 0, false, errors.New("salloc has started gorun, and there is no allocation of Slurm")
+		return 0, false, errors.New("salloc has started gorun, but there is no allocation of Slurm")
 	}
 	salloc, err := exec.LookPath("salloc")
 	if err != nil {
@@ -47,7 +47,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	if err != nil {
 		return 0, false, err
 	}
-	np, nodes := wanted(j)
+	np, nodes := allocationSize(j)
 	line := remote.Salloc(j.SlurmArgs, np, nodes, exe, os.Args[1:])
 	cmd := exec.Command(salloc, line[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -69,9 +69,9 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	return code, true, nil
 }
 
-// wanted returns the number of ranks that a job needs an allocation for, or 0 if it is not
+// allocationSize returns the number of ranks for which a job needs an allocation, or 0 if it is not
 // known, and the nodes that the user names.
-func wanted(j *job.Job) (np int, nodes []string) {
+func allocationSize(j *job.Job) (np int, nodes []string) {
 	slots := 0
 	for _, h := range j.Hosts {
 		nodes = append(nodes, h.Name)
@@ -87,7 +87,7 @@ func wanted(j *job.Job) (np int, nodes []string) {
 // returns the exit code of the inner gorun's job, with which this gorun also exits. If a
 // signal ended salloc before salloc had started the inner gorun, early is that signal.
 //
-// A signal that asks to end may come while salloc starts the inner gorun. As long as the
+// A terminating signal may come while salloc starts the inner gorun. As long as the
 // inner gorun has no handler, the signal would kill it, and salloc would then exit with code
 // 0. So runSalloc sends the signal to salloc and remembers it. When the inner gorun reports
 // that it catches signals, runSalloc sends the signal to the inner gorun.
@@ -147,7 +147,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		var sig syscall.Signal
 		select {
 		case <-ended:
-			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // nothing should hold it open
+			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe should be at its end already
 			code, ok := <-said
 			select {
 			case inner = <-started: // for Release
@@ -176,7 +176,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		case sig == 0:
 		case inner != nil:
 			_ = inner.Signal(sig) // an error means that the job has ended
-		case asksToEnd(sig):
+		case terminates(sig):
 			early = sig
 			_ = cmd.Process.Signal(sig)
 		}
@@ -210,7 +210,7 @@ func reapable(p *os.Process) bool {
 func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // slurmctld may be busy
 	defer cancel()
-	ctx, stop := buildContext(ctx, signals)
+	ctx, stop := signalContext(ctx, signals)
 	defer stop()
 	session := strconv.Itoa(salloc.Process.Pid)
 	dir, _ := syscall.Getwd()
@@ -231,8 +231,8 @@ func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	}
 }
 
-// sallocCode is the exit code of a job in an allocation that salloc got. known says whether
-// the inner gorun has reported code.
+// sallocCode returns the exit code of a job in an allocation that salloc got. known is true if the
+// inner gorun has reported code.
 func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	ws, _ := salloc.Sys().(syscall.WaitStatus)
 	switch {

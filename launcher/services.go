@@ -4,8 +4,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// service answers the requests of PMI-1 for names of services, which ranks on all
-// hosts have in common.
+// service answers a PMI-1 request about names of services. All ranks of the job share these names.
 func (r *run) service(line []byte) []byte {
 	m, err := wire.ParsePMI(line)
 	if err != nil {
@@ -41,5 +40,5 @@ func (r *run) service(line []byte) []byte {
 	return text
 }
 
-// maxServices bounds what ranks can have gorun keep.
+// maxServices bounds the number of names that ranks can make gorun store.
 const maxServices = 1 << 16

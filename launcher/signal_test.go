@@ -50,11 +50,10 @@ func TestSignalThatEndsTheRanks(t *testing.T) {
 	}
 }
 
-// TestTerminate has gorun end ranks that ignore SIGTERM. They get it once, and SIGKILL
-// after the grace period.
+// TestTerminate: ranks that ignore SIGTERM get it once, and SIGKILL after the grace period.
 func TestTerminate(t *testing.T) {
 	j := testJob(2, "deaf")
-	j.Grace = 3 * time.Second // within which the ranks are to say that they got it
+	j.Grace = 3 * time.Second // enough time for the ranks to print that they got SIGTERM
 	g := startGorun(t, j)
 	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
@@ -66,7 +65,7 @@ func TestTerminate(t *testing.T) {
 	require.Equal(t, "gorun: ended by signal 15 (SIGTERM); 2 ranks still ran after 3s and got SIGKILL\n", g.stderr.String())
 }
 
-// TestTerminateExitCode has ranks end by themselves after SIGTERM.
+// TestTerminateExitCode: the exit code depends on how ranks end after SIGTERM.
 func TestTerminateExitCode(t *testing.T) {
 	for rank, want := range map[string]int{"exit 0": 0, "exit 7": 143, "kill -KILL $$": 143} {
 		j := testJob(2, "-c", `trap 'test $PMI_RANK = 0 && exit 0; `+rank+`' TERM; echo up; while :; do sleep 0.05; done`)
@@ -87,7 +86,7 @@ func TestInterruptAfterTerminateKills(t *testing.T) {
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, "got "+signalName(syscall.SIGTERM), g.lines(t, 2)[1])
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
-	require.Equal(t, 143, g.wait(t), "the first signal counts")
+	require.Equal(t, 143, g.wait(t), "the first signal gives the exit code")
 	require.Contains(t, g.stderr.String(), "gorun: ended by signal 15 (SIGTERM)")
 }
 
@@ -113,9 +112,9 @@ func TestInterruptWhileEnding(t *testing.T) {
 	g := startGorun(t, j)
 	require.Equal(t, []string{"up", "up", "up"}, g.lines(t, 3))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGUSR1))
-	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // both have been asked to end
+	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // both have got SIGTERM
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
-	require.Equal(t, 5, g.wait(t), "the first failure stays the first")
+	require.Equal(t, 5, g.wait(t), "the first failure gives the exit code")
 }
 
 func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
@@ -126,7 +125,7 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 		j.TagOutput = true
 		g := startGorun(t, j)
 		var pids []string
-		for len(pids) < 2 { // then nobody reads
+		for len(pids) < 2 { // after that, the test reads no more
 			if line := g.lines(t, 1)[0]; strings.Contains(line, " pid ") {
 				pids = append(pids, line[4:])
 			}
@@ -148,7 +147,7 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-// pidfds reads "pid N" lines and opens what they name.
+// pidfds opens the processes of "pid N" lines, except those that have ended.
 func pidfds(t *testing.T, lines []string) []int {
 	t.Helper()
 	var fds []int
@@ -159,7 +158,7 @@ func pidfds(t *testing.T, lines []string) []int {
 		require.NoError(t, err)
 		fd, err := unix.PidfdOpen(pid, 0)
 		if errors.Is(err, unix.ESRCH) {
-			continue // gone already
+			continue // it has ended
 		}
 		require.NoError(t, err)
 		fds = append(fds, fd)
@@ -182,7 +181,8 @@ func requireGone(t *testing.T, fds []int) {
 	}
 }
 
-// marked finds processes that have a job's mark and are not this one.
+// marked returns the running processes, other than this one, that have a variable in their
+// environment.
 func marked(mark string) (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -219,7 +219,7 @@ func TestNothingOutlivesGorun(t *testing.T) {
 				require.Zero(t, g.wait(t), g.stderr.String())
 			}
 			requireGone(t, fds)
-			for len(marked(mark)) > 0 { // orphans without a pid that we know; the watchdog is at it
+			for len(marked(mark)) > 0 { // orphans whose pid the test does not know, until the watchdog has killed them
 				require.NoError(t, t.Context().Err())
 			}
 			if how == "killed" {
@@ -229,8 +229,8 @@ func TestNothingOutlivesGorun(t *testing.T) {
 	}
 }
 
-// TestHiddenDaemon: a daemon without the job's environment, in a session of its own and
-// with its own child, does not outlive the job.
+// TestHiddenDaemon: a daemon in a session of its own, without the job's environment but with a
+// child, does not outlive the job.
 func TestHiddenDaemon(t *testing.T) {
 	for _, how := range []string{"ended", "terminated", "killed"} {
 		t.Run(how, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestHiddenDaemon(t *testing.T) {
 			j.Env = append(j.Env, job.EnvVar{Name: "DAEMON", Value: daemon}, job.EnvVar{Name: "FILE", Value: file}, job.EnvVar{Name: "HOW", Value: how})
 			g := startGorun(t, j)
 			lines := g.lines(t, 3)
-			for _, line := range lines[:2] { // whatever this test finds
+			for _, line := range lines[:2] { // ends the daemons even if the test fails
 				pid, err := strconv.Atoi(strings.TrimPrefix(line, "pid "))
 				require.NoError(t, err)
 				if fd, err := unix.PidfdOpen(pid, 0); err == nil {
@@ -264,7 +264,7 @@ func TestHiddenDaemon(t *testing.T) {
 					for _, fd := range fds {
 						_ = unix.Close(fd)
 					}
-					t.Skip("this process may make no cgroup: then a hidden daemon stays when gorun is killed, as documented")
+					t.Skip("this process may make no cgroup; without one, a hidden daemon outlives a gorun that is killed, as documented")
 				}
 			default:
 				require.Zero(t, g.wait(t), g.stderr.String())
@@ -317,7 +317,7 @@ func TestKilledGorunLeavesNoCompiler(t *testing.T) {
 	_ = g.cmd.Wait()
 }
 
-// requireEmptied waits until a watchdog has removed what gorun left.
+// requireEmptied waits until the watchdog has removed the files that gorun left.
 func requireEmptied(t *testing.T, dir string) {
 	t.Helper()
 	for {

@@ -11,13 +11,13 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// caught are the signals that gorun acts on; most are passed on to the ranks.
+// caught are the signals that gorun handles. gorun passes most of them to the ranks.
 var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
 	inspectSignal,
 }
 
-// inspectSignal asks gorun what the ranks do. It is not passed on.
+// inspectSignal makes gorun report what the ranks do. gorun does not pass it on.
 const inspectSignal = sys.InspectSignal
 
 // catchSignals begins to catch signals, except those that this process ignores: HUP under
@@ -39,15 +39,15 @@ func catchSignals() (c chan os.Signal, stop func()) {
 	}
 }
 
-// asksToEnd says whether a program that does not know a signal ends by it, so
-// that the job does not go on without its ranks.
-func asksToEnd(s syscall.Signal) bool {
+// terminates reports whether a signal ends a process that has no handler for it, so that the job
+// cannot continue.
+func terminates(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT || s == syscall.SIGHUP
 }
 
-// buildContext ends when a signal asks for it, while programs are built and no
-// rank is there to get it.
-func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func() syscall.Signal) {
+// signalContext returns a context that ends with ctx, or at a signal that ends gorun while no rank
+// runs. stop ends the context and returns that signal, or 0.
+func signalContext(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan syscall.Signal, 1)
 	go func() { // ends with ctx; stop waits for it
@@ -57,7 +57,7 @@ func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Cont
 			case s := <-signals:
 				sig, ok := s.(syscall.Signal)
 				switch {
-				case ok && asksToEnd(sig):
+				case ok && terminates(sig):
 					got <- sig
 					cancel()
 					return
@@ -79,7 +79,7 @@ func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Cont
 // long, because a file is large or a file server does not answer. So interruptible returns
 // early if a signal asks gorun to end, or at the job's timeout.
 func (s *session) interruptible(f func() error) (err error) {
-	ctx, stop := buildContext(s.ctx, s.signals)
+	ctx, stop := signalContext(s.ctx, s.signals)
 	if !s.deadline.IsZero() {
 		late := &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while gorun read or wrote files", s.job.Timeout)}
 		var cancel context.CancelFunc
@@ -94,12 +94,12 @@ func (s *session) interruptible(f func() error) (err error) {
 		err = context.Cause(ctx)
 	}
 	if sig := stop(); sig != 0 {
-		return endedEarly(sig)
+		return endedBeforeStart(sig)
 	}
 	return err
 }
 
-// endedEarly is the error of a job that a signal ends before there are ranks.
-func endedEarly(sig syscall.Signal) error {
+// endedBeforeStart returns the error of a job that a signal ends before gorun has started ranks.
+func endedBeforeStart(sig syscall.Signal) error {
 	return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
 }

@@ -15,26 +15,25 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// stackFiles writes the stacks of ranks into files, as they arrive. A goroutine of its own
-// writes, because a file server may be slow or may not answer at all.
+// stackFiles writes the stacks of ranks into files as they arrive. A goroutine of its own writes,
+// because a file server may be slow or may not answer at all.
 //
 //	control ── add ──► at most stacksRoom bytes ──► loop ──► DIR/RANK.stacks
 type stackFiles struct {
 	dir  string // "": loop makes a temporary directory
 	temp bool
-	in   chan proto.Stacks
+	in   chan proto.Stacks   // has room for the stacks of all ranks
 	room *semaphore.Weighted // bytes that may still wait in in
-	lost int                 // ranks whose stacks found no room
+	lost int                 // number of ranks whose stacks found no room
 	time time.Duration       // stacksTime
 
-	// settled decides whether the files stay. loop sets it when all files are written. Then
-	// the files stay. finish and abandon set it if gorun will not name the files to a user.
-	// Then loop writes no more files, and removes a temporary directory. The first one that
-	// sets settled wins.
-	settled atomic.Bool
+	// closed is set by the first of these, which decides whether the files stay. loop sets it when
+	// all files are written; then they stay. finish and abandon set it if gorun will not name the
+	// files to a user; then loop writes no more files, and removes a temporary directory.
+	closed atomic.Bool
 
-	done    chan struct{} // closed when loop has ended; then these are valid
-	written int           // ranks
+	done    chan struct{} // closed when loop has ended; after that, written and err are valid
+	written int           // number of ranks
 	err     error         // the first one
 }
 
@@ -58,16 +57,16 @@ func (s *stackFiles) add(m proto.Stacks) {
 		select {
 		case s.in <- m:
 			return
-		default: // a host sends more than one for each rank
+		default: // the host has sent more than one for a rank
 			s.room.Release(n)
 		}
 	}
 	s.lost++
 }
 
-// abandon ends the writing of stacks that no request needs any more.
+// abandon ends the writing of stacks for which no request waits any more.
 func (s *stackFiles) abandon() {
-	s.settled.Store(true)
+	s.closed.Store(true)
 	close(s.in)
 }
 
@@ -79,7 +78,7 @@ func (s *stackFiles) finish() string {
 	select {
 	case <-s.done:
 	case <-time.After(s.time):
-		if !s.settled.CompareAndSwap(false, true) {
+		if !s.closed.CompareAndSwap(false, true) {
 			<-s.done // loop has written the last file at this moment
 			break
 		}
@@ -105,7 +104,7 @@ func (s *stackFiles) finish() string {
 func (s *stackFiles) loop() {
 	defer close(s.done)
 	for m := range s.in {
-		if s.settled.Load() {
+		if s.closed.Load() {
 			continue
 		}
 		err := s.write(m)
@@ -117,16 +116,16 @@ func (s *stackFiles) loop() {
 			s.err = err
 		}
 	}
-	if !s.settled.CompareAndSwap(false, true) && s.temp && s.dir != "" {
+	if !s.closed.CompareAndSwap(false, true) && s.temp && s.dir != "" {
 		_ = os.RemoveAll(s.dir)
 	}
 }
 
-// write writes one file under a temporary name, and renames the file when it is complete. If
-// settled is set before that, the inspection has been given up, and a file of a later
-// inspection may have the same name; write then removes its file. The rename replaces an
-// existing file of that name. So write never follows a link, which another user with write
-// access to the directory could have made to a file of this user.
+// write writes one file under a temporary name, and renames the file when it is complete. If closed
+// is set before that, the inspection has been given up, and a file of a later inspection may have
+// the same name; then write removes its file. The rename replaces an existing file of that name. So
+// write never follows a link, which another user with write access to the directory could have made
+// to a file of this user.
 func (s *stackFiles) write(m proto.Stacks) (err error) {
 	if s.dir == "" {
 		s.dir, err = os.MkdirTemp("", "gorun-stacks-")
@@ -144,7 +143,7 @@ func (s *stackFiles) write(m proto.Stacks) (err error) {
 	}
 	_, err = f.Write(m.Data)
 	err = errors.Join(err, f.Close())
-	keep := err == nil && !s.settled.Load()
+	keep := err == nil && !s.closed.Load()
 	if keep {
 		err = os.Rename(part, filepath.Join(s.dir, name))
 	}

@@ -38,10 +38,10 @@ func TestStackFilesOfNoRank(t *testing.T) {
 	<-s.done
 	list, err := os.ReadDir(os.Getenv("TMPDIR"))
 	require.NoError(t, err)
-	require.Empty(t, list, "a directory whose name nobody learns is removed")
+	require.Empty(t, list, "gorun removes a directory that it does not name")
 }
 
-// TestStackFilesAreBounded: while the file server does not answer, stacksRoom bytes wait.
+// TestStackFilesAreBounded: while the file server does not answer, at most stacksRoom bytes wait.
 func TestStackFilesAreBounded(t *testing.T) {
 	const ranks, size = 300, 1 << 20
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	name := filepath.Join(dir, "1.stacks")
 	require.NoError(t, os.WriteFile(name, []byte("later"), 0o600))
 	s := &stackFiles{dir: dir}
-	s.settled.Store(true) // finish sets it while loop is in write
+	s.closed.Store(true) // finish sets it while loop is in write
 	require.NoError(t, s.write(proto.Stacks{Rank: 1, Data: []byte("earlier")}))
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
@@ -100,10 +100,10 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 func TestStacksThatComeLate(t *testing.T) {
 	dir := t.TempDir()
 	r := newRun(&session{}, "id")
-	r.asks = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspecting = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
 	r.stacksOf(proto.Stacks{N: 3, Rank: 0, Data: []byte("old")})
 	r.stacksOf(proto.Stacks{N: 4, Rank: 1, Data: []byte("goroutine 1")})
-	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks", r.asks.files[dir].finish())
+	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks", r.inspecting.files[dir].finish())
 	list, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(dir, "1.stacks")}, list)
@@ -115,10 +115,10 @@ func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
 	var got [][]string
 	then := func(a inspected) { got = append(got, a.lines) }
-	r.asks = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1)}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1)}}
 	r.mail.post(filesWritten{[]inspectRequest{{then: then}}, inspected{lines: []string{"rank 0: has ended"}}})
 	r.mail.post(inspectRequest{then: then})
 	r.dropInspections()
 	require.Equal(t, [][]string{{"rank 0: has ended"}, {jobEnded}, {jobEnded}}, got)
-	require.False(t, r.mail.post(inspectRequest{then: then}), "its asker learns at once that nobody answers")
+	require.False(t, r.mail.post(inspectRequest{then: then}), "its caller learns at once that there will be no answer")
 }

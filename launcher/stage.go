@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -18,16 +18,16 @@ import (
 // program is the executable of an app.
 type program struct {
 	path  string
-	arg0  string
-	built bool // by gorun: it is nowhere but here
-	file  *proto.File
+	arg0  string      // argument 0 of the ranks
+	built bool        // gorun has built it, so other hosts do not have it
+	file  *proto.File // to be staged; nil: hosts do not need it
 }
 
-// findPrograms finds or builds what the apps run.
+// findPrograms finds or builds the programs of all apps.
 func (s *session) findPrograms(id string) error {
 	j := s.job
 	found := &programs{stderr: s.stdio.Err, newDir: s.tempDir, mark: markOf(id), libfabric: wantsLibfabric(j.Params)}
-	ctx, stop := buildContext(s.ctx, s.signals)
+	ctx, stop := signalContext(s.ctx, s.signals)
 	var err error
 	for _, app := range j.Apps {
 		var p program
@@ -41,11 +41,11 @@ func (s *session) findPrograms(id string) error {
 		}
 		s.programs = append(s.programs, p)
 		if j.NP() > 1 && !p.built && ofOpenMPI(p.path) {
-			s.tell("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each of its ranks would be a world of its own; start it by mpirun")
+			s.printLine("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each rank would be a job of its own; start the program with mpirun")
 		}
 	}
 	if sig := stop(); sig != 0 {
-		return endedEarly(sig)
+		return endedBeforeStart(sig)
 	}
 	if err == nil && s.ctx.Err() != nil {
 		err = context.Cause(s.ctx)
@@ -64,7 +64,7 @@ func pathOf(j *job.Job, app job.App) string {
 	return os.Getenv("PATH")
 }
 
-// describePrograms says to the hosts what the apps run, and which files they need.
+// describePrograms adds the programs, their environments and the files that hosts need to m.
 func (r *run) describePrograms(m *proto.Prepare) error {
 	j := r.job
 	for i, app := range j.Apps {
@@ -78,7 +78,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 			Wdir: wdir, MaxProcs: j.GOMAXPROCS,
 		}
 		base := os.Environ()
-		if !r.alone() {
+		if !r.onlyThisHost() {
 			base = slices.DeleteFunc(base, ofThisHost)
 		}
 		a.Env = appEnv(j, app, base)
@@ -87,9 +87,9 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		} else {
 			a.Env = withoutEnv(a.Env, "GOMAXPROCS")
 		}
-		if r.alone() {
+		if r.onlyThisHost() {
 			if app.Wdir != "" {
-				a.Env = crew.MergeEnv(a.Env, []string{"PWD=" + wdir})
+				a.Env = procs.MergeEnv(a.Env, []string{"PWD=" + wdir})
 			}
 		} else if p.built || j.Stage {
 			if p.file == nil {
@@ -109,7 +109,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 			return err
 		}
 		if other := named[f.Name]; other != nil && other.Hash != f.Hash {
-			return &startError{proto.ExitUsage, fmt.Sprintf("-stage-files: %s and %s differ, and would both be %s on the hosts", other.Path, f.Path, f.Name)}
+			return &startError{proto.ExitUsage, fmt.Sprintf("-stage-files: %s and %s differ, but both would be %s on the hosts", other.Path, f.Path, f.Name)}
 		}
 		named[f.Name] = f
 		m.Files = append(m.Files, *f)
@@ -118,9 +118,9 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 }
 
 // hashFile returns the hash and the size of a file. Tests replace it.
-var hashFile = crew.HashFile
+var hashFile = procs.HashFile
 
-// describeFile returns the size and the hash of a file. See interruptible.
+// describeFile returns the size and the hash of a file. It can be interrupted: see interruptible.
 func (s *session) describeFile(name string) (*proto.File, error) {
 	var f *proto.File
 	err := s.interruptible(func() (err error) {
@@ -143,7 +143,7 @@ func describeFile(name string) (*proto.File, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file, which could be copied to the hosts", name)
+		return nil, fmt.Errorf("%s: not a regular file, so gorun cannot copy it to the hosts", name)
 	}
 	sum, size, err := hashFile(abs)
 	if err != nil {
@@ -152,10 +152,10 @@ func describeFile(name string) (*proto.File, error) {
 	return &proto.File{Hash: sum, Size: size, Mode: uint32(st.Mode().Perm()), Name: filepath.Base(abs), Path: abs}, nil
 }
 
-// staged says that files were sent, or why not.
+// staged reports that gorun could not read a file that it sends.
 type staged struct{ err error }
 
-// stage sends the files that hosts lack.
+// stage begins to send the files that hosts lack.
 func (r *run) stage(need []string) {
 	var files []proto.File
 	for _, f := range r.prep.Files {
@@ -164,11 +164,11 @@ func (r *run) stage(need []string) {
 		}
 	}
 	if len(files) < len(need) {
-		r.refuseWith(fmt.Errorf("hosts want a file that the job does not have"))
+		r.failStart(fmt.Errorf("a host asks for a file that the job does not have"))
 		return
 	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
-	r.stagers.Go(func() { // ends with the files, or with the run's context; close waits for it
+	r.background.Go(func() { // ends with the files, or with the run's context; close waits for it
 		for i, f := range files {
 			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
 				r.mail.post(staged{err})
@@ -178,11 +178,11 @@ func (r *run) stage(need []string) {
 	})
 }
 
-// partBytes is how much of a file goes in a message.
+// partBytes is the number of bytes of a file in one message.
 const partBytes = 256 << 10
 
-// sendFile sends a file in parts; the size and hash that were told still hold, or
-// the hosts refuse it.
+// sendFile sends a file in parts. If the file has changed since describeFile, the hosts refuse it,
+// because its size or hash differs.
 func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 	in, err := os.Open(f.Path)
 	if err != nil {
@@ -205,15 +205,21 @@ func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 	}
 }
 
-// ofOpenMPI says whether a program is linked with Open MPI, whose ranks want PMIx.
+// ofOpenMPI reports whether a program is linked with Open MPI, whose ranks need PMIx.
 func ofOpenMPI(exe string) bool {
+	return slices.ContainsFunc(importedLibraries(exe), func(lib string) bool {
+		return strings.HasPrefix(lib, "libmpi.so.") && lib != "libmpi.so.12" // libmpi.so.12 is MPICH's
+	})
+}
+
+// importedLibraries returns the shared libraries with which a program is linked. It returns none if
+// the program is not in the ELF format, for example if it is a script.
+func importedLibraries(exe string) []string {
 	f, err := elf.Open(exe)
 	if err != nil {
-		return false // a script, say
+		return nil
 	}
 	defer func() { _ = f.Close() }()
-	libs, err := f.ImportedLibraries()
-	return err == nil && slices.ContainsFunc(libs, func(lib string) bool {
-		return strings.HasPrefix(lib, "libmpi.so.") && lib != "libmpi.so.12" // which is MPICH's
-	})
+	libs, _ := f.ImportedLibraries() // an error means that there are none
+	return libs
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestStageFiles: files stand in one directory by their names, so that two of one name
-// have to be the same.
+// TestStageFiles: all files are in one directory, so files with the same name must have the same
+// contents.
 func TestStageFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -35,7 +35,7 @@ func TestStageFiles(t *testing.T) {
 	j.StageFiles = []string{ax, e, cx}
 	res, _, errs = runJob(t, j)
 	require.Equal(t, proto.ExitUsage, res.ExitCode)
-	require.Contains(t, errs, ax+" and "+cx+" differ, and would both be x on the hosts")
+	require.Contains(t, errs, ax+" and "+cx+" differ, but both would be x on the hosts")
 }
 
 // TestStageFileThatTakesTooLong: the timeout ends a job while gorun still reads a file.

@@ -6,27 +6,26 @@ import (
 	"os"
 	"sync"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// stdin passes gorun's standard input on to hosts. At most proto.Window bytes are
-// on the way.
+// stdin sends gorun's standard input to hosts. At most proto.Window bytes are on the way.
 type stdin struct {
-	from  *crew.Source
+	from  *procs.Source
 	to    func(proto.Message)
 	done  chan struct{} // closed when pump has ended
-	pumps bool
+	pumps bool          // begin was called
 
-	mu    sync.Mutex // guards what follows
-	room  int
-	more  *sync.Cond
-	ended bool
+	mu    sync.Mutex // guards the fields below
+	room  int        // number of bytes that may be sent now
+	more  *sync.Cond // signals changes of room and ended
+	ended bool       // close was called
 }
 
 func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
-	from, err := crew.NewSource(f)
+	from, err := procs.NewSource(f)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +34,7 @@ func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
 	return s, nil
 }
 
-// begin has input go to hosts whose ranks have been told to start.
+// begin starts sending. The caller has sent Start to the hosts.
 func (s *stdin) begin() {
 	s.pumps = true
 	go s.pump() // ends with the input, or with close, which waits for it
@@ -52,20 +51,20 @@ func (s *stdin) pump() {
 		n, err := s.from.Read(buf)
 		if n > 0 {
 			s.mu.Lock()
-			s.room -= n // before the credit for it can come
+			s.room -= n // before the hosts can give credit for these bytes
 			s.mu.Unlock()
 			s.to(proto.Stdin{Data: buf[:n]})
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || n == 0 {
-				s.to(proto.Stdin{}) // its end
+				s.to(proto.Stdin{}) // the end of the input
 			}
 			return
 		}
 	}
 }
 
-// take waits for room and returns how many bytes may be read; 0: none any more.
+// take waits for room and returns the number of bytes that pump may read. It returns 0 after close.
 func (s *stdin) take() int {
 	const most = 32 << 10
 	s.mu.Lock()
@@ -79,7 +78,7 @@ func (s *stdin) take() int {
 	return min(s.room, most)
 }
 
-// credit allows for more.
+// credit adds n bytes to the room.
 func (s *stdin) credit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +98,8 @@ func (s *stdin) close() {
 	s.from.Close()
 }
 
-// readyIO makes the files for the ranks' output, and prepares the standard input of ranks
-// on other hosts.
+// readyIO makes the files for the ranks' output, and prepares the standard input of ranks on other
+// hosts.
 func (r *run) readyIO(m *proto.Prepare) error {
 	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files
 		if err := r.interruptible(func() error { return emptyFiles(r.out.dir, len(r.ranks)) }); err != nil {
@@ -110,14 +109,14 @@ func (r *run) readyIO(m *proto.Prepare) error {
 	if r.stdio.In == nil {
 		m.Stdin = string(job.StdinNone)
 	}
-	if r.alone() || m.Stdin == string(job.StdinNone) {
+	if r.onlyThisHost() || m.Stdin == string(job.StdinNone) {
 		return nil
 	}
-	if r.job.Stdin == job.StdinRank0 && r.hasOwn() && r.ranks[0].host == 0 {
-		return nil // it reads by itself
+	if r.job.Stdin == job.StdinRank0 && r.usesThisHost() && r.ranks[0].host == 0 {
+		return nil // the process manager of this host reads it for rank 0
 	}
 	if _, err := r.stdio.In.Stat(); err != nil {
-		m.Stdin = string(job.StdinNone) // closed, as with <&-
+		m.Stdin = string(job.StdinNone) // standard input is closed, as after <&- in a shell
 		return nil
 	}
 	var err error

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runWithInput runs ranks that print how much they read.
+// runWithInput runs ranks that print a checksum of their input, and returns these lines.
 func runWithInput(t *testing.T, mode job.Stdin, np int, in *os.File) []string {
 	t.Helper()
 	j := testJob(np, "-c", `echo $PMI_RANK $(md5sum)`)
@@ -55,7 +55,7 @@ func TestStdin(t *testing.T) {
 
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
-		go func() { // ends when all is read, or nobody reads any more
+		go func() { // ends when all is written, or the pipe is closed
 			_, _ = w.Write(text)
 			_ = w.Close()
 		}()
@@ -77,7 +77,7 @@ func TestStdinThatNeverEndsEndsWithTheJob(t *testing.T) {
 	}
 }
 
-// terminal is a pseudo terminal and its other end, which we hold.
+// terminal returns the two sides of a pseudo terminal. The test reads and writes master.
 func terminal(t *testing.T) (master, tty *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -101,7 +101,7 @@ func TestStdinFromATerminal(t *testing.T) {
 	require.Equal(t, []string{"0 " + md5of([]byte("typed\n")) + " -"}, runWithInput(t, job.StdinRank0, 1, tty))
 }
 
-// TestStdinCredit: the credit for a piece may come before it has been handed on.
+// TestStdinCredit: the credit for a piece may come before the function that sends it has returned.
 func TestStdinCredit(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -124,6 +124,6 @@ func TestStdinCredit(t *testing.T) {
 	for left := total; left > 0; {
 		left -= <-got
 	}
-	require.Zero(t, <-got) // its end
+	require.Zero(t, <-got) // the end of the input
 	require.Equal(t, proto.Window, s.room)
 }

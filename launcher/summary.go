@@ -11,16 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tell writes a line of gorun's own, which is not mixed with a rank's. It never
-// blocks.
-func (s *session) tell(line string) {
-	s.out.say("gorun: " + line + "\n")
+// printLine writes a line of gorun's own to stderr, never within a rank's line. It does not block.
+func (s *session) printLine(line string) {
+	s.out.print("gorun: " + line + "\n")
 }
 
-// lastLine is tell when the writer has ended, or writes what nobody reads; it does not
-// wait for who does not read stderr either.
-func (s *session) lastLine(line string) {
-	if s.stdio.Err == nil || !s.out.drained() && s.out.one() {
+// printLast writes a line when the writer has ended, or waits for a reader. If no process reads
+// stderr either, printLast gives up after drainLimit.
+func (s *session) printLast(line string) {
+	if s.stdio.Err == nil || !s.out.drained() && s.out.shared() {
 		return
 	}
 	done := make(chan struct{})
@@ -36,16 +35,16 @@ func (s *session) lastLine(line string) {
 
 func (s *session) verbose(format string, args ...any) {
 	if s.job.Verbose {
-		s.tell(fmt.Sprintf(format, args...))
+		s.printLine(fmt.Sprintf(format, args...))
 	}
 }
 
-// since is for how long the job has been there.
+// since returns the time since the job began.
 func (s *session) since() time.Duration {
 	return time.Since(s.begun).Round(100 * time.Microsecond)
 }
 
-// Error is the failure in one line.
+// Error returns the failure as one line.
 func (f *Failure) Error() string {
 	if f.Rank < 0 {
 		return f.Reason
@@ -53,7 +52,7 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("rank %d %s", f.Rank, f.what())
 }
 
-// what is what the rank did, as a sentence without its subject.
+// what returns what the rank did, as a sentence without its subject.
 func (f *Failure) what() string {
 	if f.PID == 0 {
 		return "did not start: " + f.Reason
@@ -71,7 +70,7 @@ func (f *Failure) what() string {
 	return fmt.Sprintf("%s: %s, pid %d on %s", how, f.Program, f.PID, f.Host)
 }
 
-// signalName is "signal 9 (SIGKILL)".
+// signalName returns a text such as "signal 9 (SIGKILL)".
 func signalName(s syscall.Signal) string {
 	if name := unix.SignalName(s); name != "" {
 		return fmt.Sprintf("signal %d (%s)", int(s), name)
@@ -79,20 +78,21 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(s))
 }
 
-// tellFailure writes the summary of a failure, behind all that the ranks wrote.
-func (s *session) tellFailure(v *verdict) {
+// printFailure writes a failure to stderr, after all output of the ranks.
+func (s *session) printFailure(v *outcome) {
 	f := &v.Failure
 	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
 		f.Reason = "ended by " + signalName(f.Signal) + v.late
-		s.tell(f.Reason)
+		s.printLine(f.Reason)
 		return
 	}
 	if f.Rank < 0 || f.PID == 0 || len(f.Stderr) == 0 {
-		s.out.say(v.text(f.Error()))
+		s.out.print(v.text(f.Error()))
 		return
 	}
-	// If the rank has just written the reason to stderr, do not repeat it here; the same
-	// holds for the last lines of stderr. Lines that hold more than the reason stay.
+	// If the rank has just written the reason to stderr, printFailure does not repeat the reason.
+	// Likewise it leaves out the last lines of stderr that the user has just seen. Lines that have
+	// more than the reason stay.
 	brief, stderr := *f, f.Stderr
 	if reason, ok := strings.CutPrefix(f.Reason, failedOf); ok {
 		if strings.Contains(strings.Join(stderr, "\n"), reason) {
@@ -108,16 +108,16 @@ func (s *session) tellFailure(v *verdict) {
 	}
 	long := v.text(f.Error())
 	if len(stderr) > 0 {
-		long += fmt.Sprintf("gorun: the last that rank %d wrote to stderr:\n", f.Rank)
+		long += fmt.Sprintf("gorun: the last lines that rank %d wrote to stderr:\n", f.Rank)
 	}
 	for _, l := range stderr {
 		long += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"
 	}
-	s.out.sayOnce(long, v.text(brief.Error()), f.Stderr)
+	s.out.printOnce(long, v.text(brief.Error()), f.Stderr)
 }
 
-// text returns gorun's lines about a failure. line is the first one.
-func (v *verdict) text(line string) string {
+// text returns gorun's lines about a failure, beginning with line.
+func (v *outcome) text(line string) string {
 	if v.Rank >= 0 && v.PID != 0 {
 		if n := v.others; n == 1 {
 			line += "; the other rank was ended"

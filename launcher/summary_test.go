@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestFailureBeforeItsProcessIsNoted has a rank abort before it is known to have
-// been started: it did start.
+// TestFailureBeforeItsProcessIsNoted: gorun hears that a rank has aborted before it hears the
+// rank's pid. It reports the pid if it comes later, and otherwise that the rank did not start.
 func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 	for pid, says := range map[int]string{
 		4711: "gorun: rank 1 failed: the disk is full (exit code 7): app, pid 4711 on host; the other rank was ended\n",
@@ -24,20 +24,20 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: 2}}}, programs: make([]program, 1), host: "host", out: newWriter(nil, &stderr)}
 		r := newRun(s, "id")
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
-		r.blame(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
-		r.ranks[1].pid = pid // as Started says it
+		r.setOutcome(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
+		r.ranks[1].pid = pid // Started has the pid
 		r.allEnded(proto.Ended{})
-		require.Equal(t, 7, r.verdict.code)
-		require.Equal(t, pid, r.verdict.PID)
-		s.tellFailure(r.verdict)
+		require.Equal(t, 7, r.outcome.code)
+		require.Equal(t, pid, r.outcome.PID)
+		s.printFailure(r.outcome)
 		s.out.finish()
 		<-s.out.done
 		require.Equal(t, says, stderr.String())
 	}
 }
 
-// TestReasonIsWrittenOnce: gorun leaves the lines in which comm.Main has written the reason
-// out of a rank's last lines, and no others.
+// TestReasonIsWrittenOnce: if comm.Main has written the reason to stderr, gorun leaves these lines,
+// and no others, out of the rank's last lines.
 func TestReasonIsWrittenOnce(t *testing.T) {
 	const head = "gorun: rank 1 failed: "
 	for name, x := range map[string]struct {
@@ -46,14 +46,14 @@ func TestReasonIsWrittenOnce(t *testing.T) {
 		says   string
 	}{
 		"alone":         {"no grid", []string{"rank 1: no grid"}, head + "no grid: app, pid 7 on host\n"},
-		"holds more":    {"no grid", []string{"ERROR no grid: see grid.log", "rank 1: no grid"}, head + "no grid: app, pid 7 on host\n" + last("ERROR no grid: see grid.log")},
-		"only in more":  {"no grid", []string{"ERROR no grid: see grid.log"}, head + "no grid: app, pid 7 on host\n" + last("ERROR no grid: see grid.log")},
-		"several lines": {"no grid\nno mesh", []string{"first", "rank 1: no grid", "no mesh", "bye"}, head + "no grid\nno mesh: app, pid 7 on host\n" + last("first", "bye")},
+		"holds more":    {"no grid", []string{"ERROR no grid: see grid.log", "rank 1: no grid"}, head + "no grid: app, pid 7 on host\n" + lastLines("ERROR no grid: see grid.log")},
+		"only in more":  {"no grid", []string{"ERROR no grid: see grid.log"}, head + "no grid: app, pid 7 on host\n" + lastLines("ERROR no grid: see grid.log")},
+		"several lines": {"no grid\nno mesh", []string{"first", "rank 1: no grid", "no mesh", "bye"}, head + "no grid\nno mesh: app, pid 7 on host\n" + lastLines("first", "bye")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr strings.Builder
 			s := &session{out: newWriter(nil, &stderr)}
-			s.tellFailure(&verdict{Failure: Failure{Rank: 1, PID: 7, Program: "app", Host: "host", Reason: failedOf + x.reason, Stderr: x.stderr}})
+			s.printFailure(&outcome{Failure: Failure{Rank: 1, PID: 7, Program: "app", Host: "host", Reason: failedOf + x.reason, Stderr: x.stderr}})
 			s.out.finish()
 			<-s.out.done
 			require.Equal(t, x.says, stderr.String())
@@ -61,6 +61,6 @@ func TestReasonIsWrittenOnce(t *testing.T) {
 	}
 }
 
-func last(lines ...string) string {
-	return "gorun: the last that rank 1 wrote to stderr:\ngorun:   " + strings.Join(lines, "\ngorun:   ") + "\n"
+func lastLines(lines ...string) string {
+	return "gorun: the last lines that rank 1 wrote to stderr:\ngorun:   " + strings.Join(lines, "\ngorun:   ") + "\n"
 }

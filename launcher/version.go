@@ -9,9 +9,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 )
 
-// WriteVersion prints the output of gorun -version: the version, the Go version and
-// platform of the build, and the SHA-256 of the executable, by which gorun recognizes its
-// agents.
+// WriteVersion prints the output of gorun -version: the version, the Go version and platform of the
+// build, and the SHA-256 of the executable, by which gorun recognizes its agents.
 func WriteVersion(w io.Writer) error {
 	self, err := remote.Self()
 	if err != nil {

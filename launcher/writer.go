@@ -19,66 +19,66 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer brings what comes from all hosts, and gorun's own lines, to where they
-// are read. One goroutine writes, in the order in which things have come, except
-// that nobody's line is cut by another's: while a host is in the midst of a long
-// line on a sink, what others have for that sink waits, unless the line stalls for
-// longer than stallLimit.
+// writer writes the output of all ranks, and gorun's own lines, to stdout and stderr. One
+// goroutine, loop, writes all of it in the order in which it arrives, except that loop does not
+// write into the middle of a line. While a host has written only the beginning of a long line to a
+// sink, pieces of other hosts for this sink wait. If the rest of the line does not come within
+// stallLimit, they wait no longer.
 //
-// The senders bound the bytes that wait here: a host has at most proto.Window bytes on the
-// way, and this host's crew waits until each of its pieces is written.
+// The senders bound the bytes that wait here: a host has at most proto.Window bytes on the way, and
+// this host's process manager waits until each of its pieces is written.
 type writer struct {
-	sinks [2]*sink         // of stdout and stderr, which may be the same file
-	dir   string           // directory for each rank's output; set before the first output comes
-	lossy map[string]error // by file: the first error, after which nothing is written to it; loop's
+	sinks    [2]*sink         // for stdout and stderr; the same one if both are one file
+	dir      string           // directory for each rank's output; set before the first output arrives
+	fileErrs map[string]error // by file: the first error, after which loop writes nothing to it; only loop uses it
 
-	mu     sync.Mutex // guards what follows
-	more   *sync.Cond
-	queue  []*piece
-	closed bool // nothing comes any more
-	given  bool // up: nothing is written any more
+	mu        sync.Mutex // guards the fields below
+	more      *sync.Cond
+	queue     []*piece
+	closed    bool // finish was called: nothing is added to queue
+	abandoned bool // abandon was called: nothing more is written
 
 	quit chan struct{} // closed by abandon
-	done chan struct{} // closed when everything is written
+	done chan struct{} // closed when loop has ended
 }
 
-// stallLimit is for how long a long line that does not go on keeps others out.
+// stallLimit is the time after which the unfinished line of a host no longer delays other output.
 const stallLimit = 100 * time.Millisecond
 
-// lastBytes is how much is kept of what was written to a sink.
+// lastBytes is the number of bytes of recent output that a sink remembers.
 const lastBytes = 8 << 10
 
-// gorunIndex stands for gorun itself among the hosts.
+// gorunIndex is the host index of gorun's own lines.
 const gorunIndex = -2
 
-// piece is an Output that waits for its turn.
+// piece is an Output in the queue.
 type piece struct {
 	proto.Output
-	written func(err error) // is told when it has been; nil: nobody wants to know
+	written func(err error) // called after the write; nil: no call
 
-	// If each line of shown is in what was written last, the writer writes short instead of
-	// data.
+	// If the sink's recent output has each line of shown, the writer writes short instead of Data.
 	short []byte // nil: always write data
 	shown []string
 
-	status bool // the data is to be written over: a line of progress
+	status bool // Data is the line of progress, which the next line overwrites
 }
 
-// sink is a place where lines go.
+// sink is stdout or stderr.
 type sink struct {
-	w     io.Writer // nil: nowhere
-	over  []byte    // the status that stands in the line, to be written over
-	mid   bool      // the last thing written is a part of a line
-	owner int       // of that line: the index of a host
-	since time.Time // when that was
-	last  []byte    // of what was written
-	err   error     // of the first write that failed; none is tried after it; loop's
+	w      io.Writer // nil: output is discarded
+	status []byte    // the line of progress on the terminal; empty: none
+	mid    bool      // the last output ended within a line
+	owner  int       // host index of that output
+	since  time.Time // time of that output
+	last   []byte    // the end of the output so far
+	err    error     // the first write error, after which loop writes nothing; only loop uses it
 
-	broken atomic.Bool // err says that the reader has gone
+	broken atomic.Bool // err means that the reader has closed the pipe
 }
 
+// newWriter returns a writer. The caller calls finish.
 func newWriter(out, err io.Writer) *writer {
-	w := &writer{lossy: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
+	w := &writer{fileErrs: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
 	w.sinks[0] = &sink{w: out}
 	w.sinks[1] = w.sinks[0]
@@ -100,13 +100,13 @@ func sameWriter(a, b io.Writer) bool {
 	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && a == b
 }
 
-// one says whether stdout and stderr are one file.
-func (w *writer) one() bool { return w.sinks[0] == w.sinks[1] }
+// shared reports whether stdout and stderr are one file.
+func (w *writer) shared() bool { return w.sinks[0] == w.sinks[1] }
 
-// put queues a piece, whose data must stay as it is until written is called.
+// put queues a piece. o.Data must not change until written is called.
 func (w *writer) put(o proto.Output, written func(err error)) {
 	w.mu.Lock()
-	if !w.given {
+	if !w.abandoned {
 		w.queue = append(w.queue, &piece{Output: o, written: written})
 		w.more.Signal()
 		w.mu.Unlock()
@@ -114,93 +114,93 @@ func (w *writer) put(o proto.Output, written func(err error)) {
 	}
 	w.mu.Unlock()
 	if written != nil {
-		written(errNobodyReads)
+		written(errNotRead)
 	}
 }
 
-// errNobodyReads is of what is not written because the job is to end, and has
-// waited long enough for somebody to read.
-var errNobodyReads = errors.New("nobody reads it")
+// errNotRead is the error of output that is not written, because it was not read in time at the end
+// of the job.
+var errNotRead = errors.New("it was not read in time")
 
-// write writes a piece, and returns when it has been written.
+// write writes a piece and waits until it is written.
 func (w *writer) write(o proto.Output) error {
-	o.Data = slices.Clone(o.Data) // abandon may come before the write has ended
+	o.Data = slices.Clone(o.Data) // after abandon, loop may still write it when write has returned
 	done := make(chan error, 1)
 	w.put(o, func(err error) { done <- err })
 	select {
 	case err := <-done:
 		return err
 	case <-w.quit:
-		return errNobodyReads
+		return errNotRead
 	}
 }
 
-// abandon has nobody wait for what is not being read.
+// abandon discards the queue, and ends all waiting for output to be read.
 func (w *writer) abandon() {
 	w.mu.Lock()
-	if w.given {
+	if w.abandoned {
 		w.mu.Unlock()
 		return
 	}
-	w.given = true
+	w.abandoned = true
 	queue := w.queue
 	w.queue = nil
 	w.mu.Unlock()
 	close(w.quit)
 	for _, p := range queue {
 		if p.written != nil {
-			p.written(errNobodyReads)
+			p.written(errNotRead)
 		}
 	}
 }
 
-// own is lines of gorun itself.
-func own(lines string) proto.Output {
+// gorunOutput returns lines of gorun itself as an Output.
+func gorunOutput(lines string) proto.Output {
 	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
 
-// status puts a line on the terminal that stderr is, which the next line of anybody
-// writes over; empty: takes it away. It never blocks.
-func (w *writer) status(line string) {
+// setStatus shows a line of progress on stderr, which is a terminal. The next line overwrites it.
+// "" removes it. setStatus does not block.
+func (w *writer) setStatus(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.given {
+	if w.abandoned {
 		return
 	}
-	w.queue = append(w.queue, &piece{Output: own(line), status: true})
+	w.queue = append(w.queue, &piece{Output: gorunOutput(line), status: true})
 	w.more.Signal()
 }
 
-// eraseLine goes back to the beginning of a line and empties it (ECMA-48, EL).
+// eraseLine moves the cursor to the beginning of the line and clears the line (ECMA-48, EL).
 const eraseLine = "\r\x1b[K"
 
-// passStatus writes a status, but not into the midst of somebody's line.
-func (k *sink) passStatus(line []byte) {
-	if k.mid || bytes.Equal(k.over, line) {
+// writeStatus writes a line of progress, but not into the middle of another line.
+func (k *sink) writeStatus(line []byte) {
+	if k.mid || bytes.Equal(k.status, line) {
 		return
 	}
 	_, k.err = k.w.Write(append([]byte(eraseLine), line...))
-	k.over = line
+	k.status = line
 }
 
-// say queues whole lines of gorun's own, and never blocks.
-func (w *writer) say(lines string) { w.put(own(lines), nil) }
+// print queues whole lines of gorun itself. It does not block.
+func (w *writer) print(lines string) { w.put(gorunOutput(lines), nil) }
 
-// sayOnce writes long to stderr. If the lines of shown are in what was written last, in
-// this order, sayOnce writes short instead. Other lines may stand between them.
-func (w *writer) sayOnce(long, short string, shown []string) {
+// printOnce queues long for stderr, or short if the recent output of stderr has the lines of shown
+// in this order. Other lines may be between them. It does not block.
+func (w *writer) printOnce(long, short string, shown []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.given {
+	if w.abandoned {
 		return
 	}
 	w.queue = append(w.queue, &piece{
-		Output: own(long), short: []byte(short), shown: shown,
+		Output: gorunOutput(long), short: []byte(short), shown: shown,
 	})
 	w.more.Signal()
 }
 
-// finish has loop end when all that was put is written.
+// finish ends loop when it has written the queue.
 func (w *writer) finish() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +208,7 @@ func (w *writer) finish() {
 	w.more.Signal()
 }
 
-// drained says whether everything is written.
+// drained reports whether all output is written.
 func (w *writer) drained() bool {
 	select {
 	case <-w.done:
@@ -225,14 +225,15 @@ func (w *writer) loop() {
 		if p == nil {
 			return
 		}
-		err := w.pass(p)
+		err := w.writePiece(p)
 		if p.written != nil {
 			p.written(err)
 		}
 	}
 }
 
-// next takes the first piece that may be written now; nil: there will be no more.
+// next waits for a piece that may be written now, and takes it from the queue. It returns nil if
+// there will be none.
 func (w *writer) next() *piece {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,7 +263,7 @@ func (w *writer) next() *piece {
 	}
 }
 
-// sinkOf is where a piece goes; nil: to a file of its rank.
+// sinkOf returns the sink of a piece, or nil if the piece goes to a file of its rank.
 func (w *writer) sinkOf(p *piece) *sink {
 	switch {
 	case p.Stream != proto.Merged:
@@ -273,7 +274,7 @@ func (w *writer) sinkOf(p *piece) *sink {
 	return w.sinks[0]
 }
 
-func (w *writer) pass(p *piece) error {
+func (w *writer) writePiece(p *piece) error {
 	k := w.sinkOf(p)
 	if k == nil {
 		return w.toFile(p)
@@ -282,11 +283,11 @@ func (w *writer) pass(p *piece) error {
 		return k.err
 	}
 	if p.status {
-		k.passStatus(p.Data)
+		k.writeStatus(p.Data)
 		return k.err
 	}
-	if len(k.over) > 0 {
-		k.passStatus(nil)
+	if len(k.status) > 0 {
+		k.writeStatus(nil)
 	}
 	data := p.Data
 	if p.short != nil && k.shows(p.shown) {
@@ -297,7 +298,7 @@ func (w *writer) pass(p *piece) error {
 	}
 	_, k.err = k.w.Write(data)
 	k.mid, k.owner, k.since = p.Mid, p.Index, time.Now()
-	k.broken.Store(k.gone())
+	k.broken.Store(k.readerGone())
 	if keep := lastBytes; len(data) >= keep {
 		k.last = append(k.last[:0], data[len(data)-keep:]...)
 	} else {
@@ -306,16 +307,16 @@ func (w *writer) pass(p *piece) error {
 	return k.err
 }
 
-// toFile appends to the file of a rank, which is opened each time: there may be
-// more ranks than files that may be open.
+// toFile appends a piece to the file of its rank. It opens and closes the file each time, because
+// there may be more ranks than files that a process may open.
 func (w *writer) toFile(p *piece) (err error) {
 	name := outputFile(w.dir, p.Stream, p.Stderr)
-	if err := w.lossy[name]; err != nil {
+	if err := w.fileErrs[name]; err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			w.lossy[name] = err
+			w.fileErrs[name] = err
 		}
 	}()
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
@@ -329,7 +330,7 @@ func (w *writer) toFile(p *piece) (err error) {
 	return err
 }
 
-// shows reports whether lines are in what was written last, in this order.
+// shows reports whether the sink's recent output has lines, in this order.
 func (k *sink) shows(lines []string) bool {
 	rest := k.last
 	for _, l := range lines {
@@ -342,20 +343,21 @@ func (k *sink) shows(lines []string) bool {
 	return true
 }
 
-// gone says whether the reader of a pipe has closed it.
-func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+// readerGone reports whether the reader of a pipe has closed it.
+func (k *sink) readerGone() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// lost is why output was not written that somebody wanted; loop has ended.
-func (w *writer) lost() error {
+// lostOutput returns the first error by which output was lost, unless the reader had closed the
+// pipe. The caller calls it when loop has ended.
+func (w *writer) lostOutput() error {
 	for _, k := range w.sinks {
-		if k.err != nil && !k.gone() {
+		if k.err != nil && !k.readerGone() {
 			return k.err
 		}
 	}
-	if len(w.lossy) == 0 {
+	if len(w.fileErrs) == 0 {
 		return nil
 	}
-	return w.lossy[slices.Min(slices.Collect(maps.Keys(w.lossy)))]
+	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
 // emptyFiles makes empty output files for n ranks, or empties existing ones.

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs short tests for Linux on arm64 under qemu-user. It tests the packages that contain code
-# for particular processors or depend on the order of loads and stores, and package comm.
+# for particular processors or depend on the order of loads and stores, and communicators.
 #
 # Each line below is a package, the tests to run, and the tests to skip. The script skips:
 # - tests that start programs: the kernel would need qemu registered as their interpreter
 #   (Hosts, HostRefuses, Programs), or that start the go command (RaceDetector,
 #   WrongOpsDoNotCompile);
-# - tests of what qemu does differently: it allows every madvise (NothingIsWithdrawn), and
+# - tests of what qemu does differently: it allows every madvise (NothingIsDeregistered), and
 #   it allocates tables for memory that is only reserved (MoreThanThereIsMemory);
 # - models and counts of allocations, which are the same on every processor (Model,
 #   EveryOrder, ByChance, Allocat);
 # - tests that take too long or too much memory (LegalFaults, Accumulates, HugeMessages,
-#   TestCollectives; the second run of comm runs a part of TestCollectives).
+#   TestCollectives; the second run of internal/mpi runs a part of TestCollectives).
 #
 # A run fails if no test of it passes. If the regular expression names subtests, at least one
 # of these must pass. Each run has a time limit. The script has one too, which is below the
@@ -49,10 +49,10 @@ packages() {
 		internal/kernel	.	^$
 		internal/sys	.	^$
 		internal/coll	.	Model|EveryOrder
-		internal/engine	.	Model|NothingIsWithdrawn|LegalFaults
-		transport/shm	ConformanceByMessages|Ring|Writer|Room|Scribble|Heap$|Layout|Atomics|NoSleep|WakeAll|Fuzz	^$
-		comm	.	Hosts|HostRefuses|Programs|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|EveryOrder|ByChance|Allocat|TestCollectives$|Accumulates|LegalFaults
-		comm	TestCollectives$/auto/ranks=[25]$	^$
+		internal/engine	.	Model|NothingIsDeregistered|LegalFaults
+		transport/shm	ConformanceByMessages|Ring|Writer|Room|MemoryLeft|Scribble|Heap$|Layout|Atomics|NoSleep|WakeAll|Fuzz	^$
+		internal/mpi	.	Hosts|HostRefuses|Programs|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|EveryOrder|ByChance|Allocat|TestCollectives$|Accumulates|LegalFaults
+		internal/mpi	TestCollectives$/auto/ranks=[25]$	^$
 	END
 }
 

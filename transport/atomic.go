@@ -1,10 +1,10 @@
 package transport
 
-// AtomicOp is an operation of fi_atomic(3), which says what each does. The
-// target's element t becomes:
+// AtomicOp is an operation of fi_atomic(3). The comments on the constants give
+// the new value of the target's element t.
 type AtomicOp uint8
 
-// The operations. Those after AtomicWrite compare: they need Op.Compare and Op.Fetch.
+// The operations. AtomicCswap needs Op.Compare and Op.Fetch.
 const (
 	AtomicMin   AtomicOp = iota // min(t, data)
 	AtomicMax                   // max(t, data)
@@ -14,13 +14,13 @@ const (
 	AtomicLand                  // t && data
 	AtomicBor                   // t | data
 	AtomicBand                  // t & data
-	AtomicLxor                  // t || data and not both
+	AtomicLxor                  // (t != 0) != (data != 0)
 	AtomicBxor                  // t ^ data
-	AtomicRead                  // t; Op.Fetch gets it and Op.Data is not looked at
+	AtomicRead                  // t; Op.Fetch receives t, Op.Data is ignored
 	AtomicWrite                 // data
-	AtomicCswap                 // data where t == compare
+	AtomicCswap                 // data if t == compare, else t
 
-	AtomicOps // how many there are
+	AtomicOps // the number of operations
 )
 
 // Datatype is an element type of fi_atomic(3).
@@ -41,10 +41,10 @@ const (
 	Complex64
 	Complex128
 
-	Datatypes // how many there are
+	Datatypes // the number of element types
 )
 
-// Size is the bytes of one element.
+// Size returns the size of one element in bytes.
 func (t Datatype) Size() int {
 	switch t {
 	case Int8, Uint8:

@@ -5,37 +5,37 @@ import (
 	"fmt"
 )
 
-// The errors of the contract, found by errors.Is. Providers wrap them with
-// their cause.
+// The errors of the contract. Providers wrap them together with the cause; test
+// for them with errors.Is.
 var (
 	ErrAgain        = errors.New("resource temporarily unavailable")      // -FI_EAGAIN
 	ErrNotSupported = errors.New("not supported by the transport")        // -FI_ENOSYS, -FI_EOPNOTSUPP
-	ErrUnavailable  = errors.New("not available on this host")            // of Open: other processes of the job may have it
+	ErrUnavailable  = errors.New("not available on this host")            // Open: this process cannot use the fabric; other processes of the job may
 	ErrPeerDown     = errors.New("peer is unreachable")                   // connection lost, refused or not authenticated
-	ErrPeerLeft     = errors.New("peer has left the job")                 // after its Shutdown
+	ErrPeerLeft     = errors.New("peer has left the job")                 // the peer has called Shutdown
 	ErrKey          = errors.New("no such memory region at the peer")     // -FI_EKEYREJECTED
 	ErrBounds       = errors.New("access outside the memory region")      // -FI_EINVAL of RMA
 	ErrAccess       = errors.New("memory region does not permit access")  // -FI_EACCES
 	ErrTooLarge     = errors.New("message larger than the domain allows") // -FI_EMSGSIZE
 	ErrAddress      = errors.New("no such address")                       // -FI_EADDRNOTAVAIL
-	ErrProtocol     = errors.New("peer broke the protocol")               // bytes that no correct peer sends
+	ErrProtocol     = errors.New("peer broke the protocol")               // it sent bytes that no correct peer sends
 	ErrClosed       = errors.New("transport is closed")                   // -FI_EBADF
 )
 
-// ErrAbsent is an ErrAgain whose cause is a peer that has not come yet. A Wait ends when
-// it has: nobody needs to try again before.
-var ErrAbsent = fmt.Errorf("peer has not come yet: %w", ErrAgain)
+// ErrAbsent is an ErrAgain: the peer has not opened its endpoint yet. A Wait ends when
+// the peer opens it, so the caller need not try again before.
+var ErrAbsent = fmt.Errorf("peer has not opened its endpoint yet: %w", ErrAgain)
 
-// Error is a failure of an operation with a peer.
+// Error is the failure of an operation that involves a peer.
 type Error struct {
 	Provider string
 	Op       string // "connect", "send", "read"
 	Peer     Addr
-	Address  Address // empty where unknown
+	Address  Address // empty if unknown
 	Err      error
 }
 
-// Error gives provider, operation, peer and cause in one line.
+// Error returns the provider, the operation, the peer and the cause in one line.
 func (e *Error) Error() string {
 	if e.Address != "" {
 		return fmt.Sprintf("%s: %s rank %d at %s: %v", e.Provider, e.Op, e.Peer, e.Address, e.Err)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExitCodes runs shells as ranks.
+// TestExitCodes checks gorun's exit code and error. Most ranks are shells.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
@@ -19,7 +19,7 @@ func TestExitCodes(t *testing.T) {
 		name string
 		args []string
 		code int
-		says string // on stderr
+		says string // part of stderr
 	}{
 		{"well", []string{"-n", "2", "true"}, 0, ""},
 		{"code", []string{"-n", "2", "sh", "-c", "exit 3"}, 3, "3"},
@@ -42,7 +42,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestJobFile runs a file and lets a flag override it.
+// TestJobFile runs a job file, and overrides it by flags.
 func TestJobFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.toml")
 	require.NoError(t, os.WriteFile(file, []byte(`
@@ -63,7 +63,7 @@ args = ["-c", "echo $WORD $1", "sh", "tail"]
 	require.Equal(t, strings.Repeat("flag tail\n", 2), out)
 }
 
-// TestPrograms runs two programs in one job, tagged.
+// TestPrograms runs two programs in one job, with tagged output.
 func TestPrograms(t *testing.T) {
 	code, out, errs := gorun(t, "-tag-output", "-n", "2", "-x", "A=1", "sh", "-c", "echo a$A", ":", "-wdir", "/", "pwd")
 	require.Zero(t, code, errs)

@@ -9,16 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFailureIsSaidOnce: the cause, first and once, and nothing of the ranks that fail
-// because of it.
-func TestFailureIsSaidOnce(t *testing.T) {
+// TestFailureIsReportedOnce: stderr begins with the cause, has it once, and has nothing about ranks
+// that fail because of it.
+func TestFailureIsReportedOnce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "fail")
 	out, err := exec.Command("go", "build", "-o", program, "./testdata/fail").CombinedOutput()
 	require.NoError(t, err, string(out))
 	for mode, test := range map[string]struct {
 		code        int
 		first, last string
-		times       int // that the cause is said
+		times       int // how often stderr has the cause
 	}{
 		"error": {1, "rank 1: no such mesh\n", "gorun: rank 1 failed (exit code 1): ", 1},
 		"panic": {2, "rank 1: panic: no such mesh\n", "gorun: rank 1 failed (exit code 2): ", 1},
@@ -40,7 +40,7 @@ func TestFailureIsSaidOnce(t *testing.T) {
 			require.Contains(t, lines[len(lines)-1], test.last, errs)
 			require.Equal(t, test.times, strings.Count(errs, "no such mesh"), errs)
 			require.NotContains(t, errs, "process failed", errs)
-			require.NotContains(t, errs, "the last that rank", errs)
+			require.NotContains(t, errs, "the last lines that rank", errs)
 		}
 	}
 }

@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInterruptWhileFilesHang: a file server that does not answer keeps gorun from making
-// its output files, and ^C still ends gorun. The test uses a lease in place of a server:
-// an open of the file waits until the holder gives the lease up, or for
-// /proc/sys/fs/lease-break-time.
+// TestInterruptWhileFilesHang: ^C ends gorun even if a file server does not answer while gorun
+// makes output files. A lease stands for the server: an open of the file blocks until the holder
+// gives up the lease, or for /proc/sys/fs/lease-break-time seconds.
 func TestInterruptWhileFilesHang(t *testing.T) {
-	t.Setenv("TMPDIR", "/dev/shm") // not every file system has leases
+	t.Setenv("TMPDIR", "/dev/shm") // some file systems have no leases
 	dir := t.TempDir()
 	held, err := os.Create(filepath.Join(dir, "0.out"))
 	require.NoError(t, err)

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLibfabric builds an example, as for a user, and runs it over the provider
-// of a job file, and over that of a flag.
+// TestLibfabric builds and runs an example with the provider of a job file, and then with others.
 func TestLibfabric(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.toml")
 	require.NoError(t, os.WriteFile(file, []byte(`

@@ -16,14 +16,14 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// exitUsage is the exit code for a command line or a job file that makes no sense.
+// exitUsage is the exit code of an invalid command line or job file.
 const exitUsage = 2
 
 func main() {
 	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:], os.Environ()))
 }
 
-// run does what the arguments say and returns the exit code.
+// run executes a command line and returns the exit code.
 func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, environ []string) int {
 	j, opts, err := job.Parse(args, environ)
 	if err != nil {

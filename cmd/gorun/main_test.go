@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gorun calls run with no input and returns what it does.
+// gorun calls run without input and returns the exit code, stdout and stderr.
 func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -38,7 +38,7 @@ func TestVersion(t *testing.T) {
 	require.Regexp(t, `^gorun \S+ go1\.\S+ linux/\w+ sha256:[0-9a-f]{64}\n$`, out)
 	code, hash, _ := gorun(t, "-agent", "-hash")
 	require.Zero(t, code)
-	if hash != "" { // it goes to standard output itself
+	if hash != "" { // -agent writes to os.Stdout and not to run's stdout
 		require.Contains(t, out, strings.TrimSpace(hash))
 	}
 }
@@ -51,11 +51,12 @@ func TestInfo(t *testing.T) {
 	require.Empty(t, errs)
 }
 
-// TestInfoOf prints what has a word in its name, in lines that fit on a screen.
+// TestInfoOf: -info with words prints only the entries with a word in their names, and its lines
+// fit on a screen.
 func TestInfoOf(t *testing.T) {
 	_, all, _ := gorun(t, "-info")
 	for line := range strings.Lines(all[:strings.Index(all, "\n\nLIBFABRIC")]) {
-		if !strings.HasPrefix(line, "bcast ") { // the longest list of algorithms
+		if !strings.HasPrefix(line, "bcast ") { // Bcast has the longest list of algorithms
 			require.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
 		}
 	}
@@ -82,7 +83,7 @@ func TestInfoOf(t *testing.T) {
 	require.Equal(t, "gorun: -info: nothing has \"nosuch none\" in its name; gorun -info alone lists all\n", errs)
 }
 
-// TestDryRun starts nothing.
+// TestDryRun: -dry-run does not run the program.
 func TestDryRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	code, out, errs := gorun(t, "-dry-run", "-n", "3", "touch", file)
@@ -92,7 +93,7 @@ func TestDryRun(t *testing.T) {
 	require.NoFileExists(t, file)
 }
 
-// TestDryRunOfAMissingProgram fails as the job would, for each program.
+// TestDryRunOfAMissingProgram: -dry-run fails for a missing program as the job would.
 func TestDryRunOfAMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), nil, 0o600))
@@ -112,8 +113,8 @@ func TestDryRunOfAMissingProgram(t *testing.T) {
 	}
 }
 
-// TestPlacementComesFirst: -dry-run prints what would run where, and of the settings
-// only those that somebody has set.
+// TestPlacementComesFirst: -dry-run prints the placement, and then only settings that are not at
+// their defaults.
 func TestPlacementComesFirst(t *testing.T) {
 	_, out, _ := gorun(t, "-dry-run", "-n", "3", "-host", "localhost:3", "-timeout", "1m", "true")
 	before, settings, ok := strings.Cut(out, "\nSETTING")
@@ -124,7 +125,8 @@ func TestPlacementComesFirst(t *testing.T) {
 	require.Less(t, strings.Count(out, "\n"), 18)
 }
 
-// TestHostsAreFilled where nobody says how many ranks there are: one for each slot.
+// TestHostsAreFilled: if hosts are given and the number of ranks is not, gorun starts one rank for
+// each slot.
 func TestHostsAreFilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(file, []byte("localhost slots=3\n"), 0o600))
@@ -152,7 +154,7 @@ func TestHostsAreFilled(t *testing.T) {
 	require.Contains(t, out, strings.TrimPrefix(note, "gorun: "))
 }
 
-// TestWarnings: what nothing reads, and flags behind the program, get a line each.
+// TestWarnings: gorun warns of variables without effect, and of gorun's flags after the program.
 func TestWarnings(t *testing.T) {
 	for _, v := range []string{"WEFT_JOB_TIMOUT", "WEFT_TRANSPORT", "WEFT_IFACE", "WEFT_JOB_GRACE"} {
 		t.Setenv(v, "9s")
@@ -160,10 +162,10 @@ func TestWarnings(t *testing.T) {
 	const read = "gorun: warning: %s is set, and nothing reads it; did you mean %s?\n"
 	want := fmt.Sprintf(read, "WEFT_IFACE", "WEFT_TRANSPORT_TCP_INTERFACE") + fmt.Sprintf(read, "WEFT_JOB_TIMOUT", "WEFT_JOB_TIMEOUT") +
 		fmt.Sprintf(read, "WEFT_TRANSPORT", "WEFT_TRANSPORT_USE") +
-		"gorun: warning: WEFT_ENGINE_EAGER_LIMIT has no effect among the variables of ranks, which take tunables from gorun; use -p engine.eager_limit=VALUE\n" +
-		"gorun: warning: WEFT_JOB_STDIN has no effect among the variables of ranks: gorun reads it from its own environment\n" +
+		"gorun: warning: WEFT_ENGINE_EAGER_LIMIT has no effect as a variable of ranks, because ranks get tunables from gorun; use -p engine.eager_limit=VALUE\n" +
+		"gorun: warning: WEFT_JOB_STDIN has no effect as a variable of ranks, because gorun reads it from its own environment\n" +
 		fmt.Sprintf(read, "WEFT_VERBOS", "WEFT_VERBOSE") +
-		"gorun: warning: -np 4 is an argument of true here, since gorun's flags stand before the program: gorun -np 4 true\n"
+		"gorun: warning: -np 4 is an argument of true here, because gorun's flags come before the program: gorun -np 4 true\n"
 	args := []string{"-x", "WEFT_ENGINE_EAGER_LIMIT=1", "-x", "WEFT_JOB_STDIN=1", "-x", "WEFT_VERBOS=1", "-x", "WEFT_VERBOSE=0", "true", "-np", "4"}
 	for _, action := range [][]string{nil, {"-dry-run"}} {
 		code, _, errs := gorun(t, append(action, args...)...)
@@ -176,8 +178,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestInterfaceIsChecked: one that a host does not have ends the job before any rank is
-// started.
+// TestInterfaceIsChecked: if a host does not have the interface of -iface, gorun starts no rank.
 func TestInterfaceIsChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	for iface, says := range map[string]string{
@@ -220,7 +221,7 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// broken is a pipe whose reader has gone.
+// broken is a writer whose reader has closed the pipe.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }

@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// asGorun is set where the test binary is to be gorun.
+// asGorun makes the test binary run as gorun.
 const asGorun = "WEFT_TEST_AS_GORUN"
 
 func TestMain(m *testing.M) {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// build builds the program of these tests.
+// build builds the program of these tests and returns its path.
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "hang")
@@ -36,7 +36,7 @@ func build(t *testing.T) string {
 	return program
 }
 
-// running is a gorun in a process of its own whose ranks are up.
+// running is a gorun in another process, with ranks that have printed "up".
 type running struct {
 	cmd    *exec.Cmd
 	stderr strings.Builder
@@ -52,7 +52,7 @@ func start(t *testing.T, ranks int, args ...string) *running {
 	require.NoError(t, err)
 	j.out = bufio.NewReader(pipe)
 	require.NoError(t, j.cmd.Start())
-	t.Cleanup(func() { _ = j.cmd.Process.Kill() }) // of a test that has failed
+	t.Cleanup(func() { _ = j.cmd.Process.Kill() }) // if the test has failed
 	for range ranks {
 		line, err := j.out.ReadString('\n')
 		require.NoError(t, err, "stderr: %s", &j.stderr)
@@ -61,7 +61,7 @@ func start(t *testing.T, ranks int, args ...string) *running {
 	return j
 }
 
-// end returns the exit code and what was written to stderr.
+// end waits for gorun and returns the exit code and stderr.
 func (j *running) end(t *testing.T) (int, string) {
 	t.Helper()
 	_, _ = j.out.WriteTo(&strings.Builder{})
@@ -69,8 +69,8 @@ func (j *running) end(t *testing.T) (int, string) {
 	return j.cmd.ProcessState.ExitCode(), j.stderr.String()
 }
 
-// until asks a job what its ranks do until the answer has all parts: the ranks may not
-// have got there yet.
+// until asks gorun what the ranks do, again and again, until the answer has all parts: the ranks
+// may not have made their calls yet.
 func (j *running) until(t *testing.T, parts ...string) string {
 	t.Helper()
 	for begun := time.Now(); ; {
@@ -142,8 +142,8 @@ func TestStacksOfALiveJob(t *testing.T) {
 	}
 }
 
-// TestStacksAtTimeout: the summary comes before the job is ended, and the stacks are in
-// files.
+// TestStacksAtTimeout: at the timeout, gorun reports what the ranks do and writes their stacks to
+// files before it ends the job.
 func TestStacksAtTimeout(t *testing.T) {
 	program := build(t)
 	var dir, errs string
@@ -167,7 +167,8 @@ func TestStacksAtTimeout(t *testing.T) {
 	}
 }
 
-// TestStacksAtQuit: a summary instead of the stacks of all ranks, which are in files.
+// TestStacksAtQuit: at QUIT, gorun reports what the ranks do and writes their stacks to files, and
+// not to stderr.
 func TestStacksAtQuit(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	j := start(t, 3, build(t), "ring")
@@ -183,11 +184,12 @@ func TestStacksAtQuit(t *testing.T) {
 	require.Len(t, files, 3)
 }
 
-// TestStacksBySignal asks without ending the job, also for what is no program of weft.
+// TestStacksBySignal: the signal makes gorun report without ending the job. The ranks are not weft
+// programs.
 func TestStacksBySignal(t *testing.T) {
 	j := start(t, 2, "sh", "-c", "echo up; exec sleep 1000")
 	const asleep = "2 ranks (0-1): not in comm: sleep sleeps"
-	j.until(t, asleep) // gorun knows that they run
+	j.until(t, asleep) // so that gorun knows that they run
 	require.NoError(t, j.cmd.Process.Signal(sys.InspectSignal))
 	j.until(t, asleep)
 	require.NoError(t, j.cmd.Process.Signal(syscall.SIGQUIT))
@@ -196,8 +198,8 @@ func TestStacksBySignal(t *testing.T) {
 	require.Regexp(t, `(?s)^gorun: the job does this:\ngorun:   .*not in comm: .*\ngorun: ended by signal 3 \(SIGQUIT\)\n$`, errs)
 }
 
-// TestStacksOfAStoppedRank: a rank that cannot answer does not delay the others, and gorun
-// does not claim to know what that rank does.
+// TestStacksOfAStoppedRank: a rank that cannot answer does not delay the report about the others,
+// and the report does not claim to know what that rank does.
 func TestStacksOfAStoppedRank(t *testing.T) {
 	program := build(t)
 	for mode, test := range map[string]struct {

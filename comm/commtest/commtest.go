@@ -27,9 +27,9 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
-	"github.com/weft-hpc/weft/comm/internal/setup"
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
@@ -117,9 +117,9 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	for i := range j.ranks {
 		r := &j.ranks[i]
 		r.job, r.number = j, i
-		r.setup = setup.Setup{
+		r.setup = mpi.Setup{
 			World: &bootstrap.World{
-				Rank: i, Size: n, Nodes: cfg.nodes, JobID: id, Secret: secret,
+				Rank: i, Size: n, HostOf: cfg.nodes, JobID: id, Secret: secret,
 				Launcher: "commtest", Params: cfg.params, KVS: j.kvs, Epoch: cfg.epoch,
 			},
 			Providers: cfg.providers,
@@ -186,7 +186,7 @@ type job struct {
 type rank struct {
 	job    *job
 	number int
-	setup  setup.Setup
+	setup  mpi.Setup
 	news   *os.File // our end of its channel; nil: it has none
 
 	mu        sync.Mutex
@@ -224,10 +224,11 @@ func (r *rank) run(f func(c *comm.Comm) error) {
 
 func (r *rank) program(f func(c *comm.Comm) error) error {
 	ctx := context.WithValue(context.Background(), rankKey{}, r)
-	c, err := comm.Init(ctx, comm.WithSetup(r.setup))
+	world, err := mpi.Init(ctx, r.setup)
 	if err != nil {
 		return err
 	}
+	c := (*comm.Comm)(world)
 	if err := f(c); err != nil {
 		return err
 	}

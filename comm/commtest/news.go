@@ -24,7 +24,7 @@ func (r *rank) openNews() error {
 		return fmt.Errorf("socketpair: %w", err)
 	}
 	r.news = os.NewFile(uintptr(pair[0]), "launcher")
-	r.setup.World.News = os.NewFile(uintptr(pair[1]), "news")
+	r.setup.World.Failures = os.NewFile(uintptr(pair[1]), "news")
 	return nil
 }
 
@@ -41,7 +41,7 @@ func Report(c *comm.Comm, reason string, ranks ...int) {
 }
 
 func (j *job) report(reason string, ranks []int) {
-	line := wire.AppendNews(nil, ranks, reason)
+	line := wire.AppendFailures(nil, ranks, reason)
 	for i := range j.ranks {
 		if to := j.ranks[i].news; to != nil && !slices.Contains(ranks, i) {
 			_, _ = to.Write(line) // who has ended does not hear it

@@ -16,34 +16,34 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// A line of the file belongs to the rank in whose share its first byte lies,
-// so each rank moves both ends of its share on to the next line:
+// Each rank has a share of the file's bytes. A line belongs to the rank whose share has the line's
+// first byte. So each rank moves both ends of its share forward to the next begin of a line:
 //
 //	share of rank 0 │ share of rank 1 │ share of rank 2
 //	name,x⏎ anna,1.5⏎ bert,2.5⏎ cleo,3.5⏎ dora,4.5⏎
 //	├── rank 0 ──────────────┤├─ rank 1 ─┤├ rank 2 ┤
 //
-// Shares may hold no line at all. Cells are those of encoding/csv, quoted ones
-// included, except that a line break within quotes is an error: who starts
-// within the file cannot tell it from the end of a row.
+// A rank may have no line. The format is that of encoding/csv, also with quotes, except that a line
+// break within quotes is an error: a rank that begins in the middle of the file cannot distinguish
+// it from the end of a row.
 
-// column is what a rank knows of a column.
+// column holds a rank's results for one column.
 type column struct {
-	index                   int // in a row
+	index                   int // of the column in a row
 	name                    string
-	numbers, missing, other int64 // cells, by kind
+	numbers, missing, other int64 // number of cells, by kind
 	sum, squares            accumulator
 	min, max                float64
 }
 
-// statistics prints the statistics of the columns of a file.
+// statistics prints the statistics of the columns of a file. wanted is the list of -columns.
 func statistics(c *comm.Comm, path, header, wanted string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	// The ranks' shares fit each other even if the file is growing.
+	defer func() { _ = f.Close() }() // only read
+	// All ranks use the size that rank 0 sees, because the file may grow meanwhile.
 	size := []int64{0}
 	if c.Rank() == 0 {
 		info, err := f.Stat()
@@ -51,7 +51,7 @@ func statistics(c *comm.Comm, path, header, wanted string) error {
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is no regular file", path)
+			return fmt.Errorf("%s is not a regular file", path)
 		}
 		size[0] = info.Size()
 	}
@@ -80,7 +80,7 @@ func statistics(c *comm.Comm, path, header, wanted string) error {
 	return report(os.Stdout, rows, cols)
 }
 
-// share is where rank's share of size bytes begins.
+// share returns the begin of a rank's share of size bytes.
 func share(size int64, rank, ranks int) int64 {
 	q, r := size/int64(ranks), size%int64(ranks)
 	return q*int64(rank) + r*int64(rank)/int64(ranks)
@@ -91,7 +91,7 @@ func lineFrom(f io.ReaderAt, at, size int64) (int64, error) {
 	if at == 0 || at >= size {
 		return min(at, size), nil
 	}
-	at-- // a line begins at at if the byte before ends one
+	at-- // a line begins at at if the byte before is a line break
 	r := bufio.NewReader(io.NewSectionReader(f, at, size-at))
 	for {
 		part, err := r.ReadSlice('\n')
@@ -105,17 +105,17 @@ func lineFrom(f io.ReaderAt, at, size int64) (int64, error) {
 	}
 }
 
-// readHeader reads the first row. It returns the columns that are wanted, how
-// many there are in all, and where the data begin.
+// readHeader reads the first row. It returns the wanted columns, the number of all columns, and the
+// position at which the data begin.
 func readHeader(f io.ReaderAt, size int64, header, wanted string) (cols []*column, width int, data int64, err error) {
 	var mark [3]byte
 	if n, _ := f.ReadAt(mark[:], 0); n == 3 && string(mark[:]) == "\ufeff" {
-		data = 3 // a byte order mark is no part of the first name
+		data = 3 // a byte order mark is not part of the first name
 	}
 	r := csv.NewReader(io.NewSectionReader(f, data, size-data))
 	row, err := r.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, 0, 0, errors.New("the file holds no row")
+		return nil, 0, 0, errors.New("the file has no rows")
 	} else if err != nil {
 		return nil, 0, 0, err
 	}
@@ -141,7 +141,7 @@ func readHeader(f io.ReaderAt, size int64, header, wanted string) (cols []*colum
 		at := i
 		if wanted != "" {
 			if at = slices.Index(names, strings.TrimSpace(name)); at < 0 {
-				return nil, 0, 0, fmt.Errorf("no column %q among %q", name, names)
+				return nil, 0, 0, fmt.Errorf("no column %q; the columns are %q", name, names)
 			}
 		}
 		cols = append(cols, &column{index: at, name: names[at], min: math.Inf(1), max: math.Inf(-1)})
@@ -149,13 +149,13 @@ func readHeader(f io.ReaderAt, size int64, header, wanted string) (cols []*colum
 	return cols, len(row), data, nil
 }
 
-// number parses a cell. What is not finite is no number.
+// number parses a cell. ok is false if the cell is not a finite number.
 func number(cell string) (float64, bool) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
 	return x + 0, err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) // -0 becomes 0
 }
 
-// readRows adds all rows of r, which begins at byte at of the file.
+// readRows adds the rows of r to cols and returns their number. r begins at byte at of the file.
 func readRows(r io.Reader, at int64, width int, cols []*column) (rows int64, err error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord = -1
@@ -167,11 +167,11 @@ func readRows(r io.Reader, at int64, width int, cols []*column) (rows int64, err
 		case errors.Is(err, io.EOF):
 			return rows, nil
 		case errors.Is(err, csv.ErrQuote) || errors.Is(err, csv.ErrBareQuote):
-			return 0, fmt.Errorf("row at byte %d: a quote that is stray, open, or around a line break", from)
+			return 0, fmt.Errorf("row at byte %d: a quote is not closed, is within a cell, or is around a line break", from)
 		case err != nil:
 			return 0, fmt.Errorf("row at byte %d: %w", from, err)
 		case len(row) > width:
-			return 0, fmt.Errorf("row at byte %d has %d cells, and the first row %d", from, len(row), width)
+			return 0, fmt.Errorf("row at byte %d has %d cells, but the first row has %d", from, len(row), width)
 		}
 		for _, cell := range row {
 			if strings.Contains(cell, "\n") {
@@ -185,6 +185,7 @@ func readRows(r io.Reader, at int64, width int, cols []*column) (rows int64, err
 	}
 }
 
+// add adds the column's cell of a row.
 func (c *column) add(row []string) {
 	if c.index >= len(row) || strings.TrimSpace(row[c.index]) == "" {
 		c.missing++
@@ -201,8 +202,8 @@ func (c *column) add(row []string) {
 	c.min, c.max = min(c.min, x), max(c.max, x)
 }
 
-// reduce combines what the ranks found, at rank 0. Everything that is added up
-// is integers, so that it does not matter who read what.
+// reduce combines the results of the ranks at rank 0, and returns the number of rows. All sums are
+// of integers, so the result does not depend on how the rows are distributed.
 func reduce(c *comm.Comm, rows int64, cols []*column) (int64, error) {
 	sums := []int64{rows}
 	var mins, maxs []float64
@@ -228,7 +229,7 @@ func reduce(c *comm.Comm, rows int64, cols []*column) (int64, error) {
 	return sums[0], nil
 }
 
-// report prints the table.
+// report prints the statistics as a table.
 func report(w io.Writer, rows int64, cols []*column) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "column\tcount\tmean\tstddev\tmin\tmax\tmissing\tnot numeric")

@@ -6,21 +6,21 @@ import (
 	"math/bits"
 )
 
-// accumulator is a sum of doubles and of their squares without any rounding: a
-// fixed point number that is wide enough for all of them (U. Kulisch's long
-// accumulator). Integers add up to the same in every order, doubles do not.
+// accumulator is an exact sum of doubles or of their squares: a fixed-point number that is wide
+// enough for all of them (U. Kulisch's long accumulator). So the sum does not depend on the order
+// of the additions, as a sum of doubles does.
 //
 //	value = Σ limbs[i] · 2^(32·i - scale)
 //
-// A limb holds 32 bits of what is added and the carries of 2³⁰ additions.
+// A limb holds 32 bits of the value, and above them the carries of up to 2³⁰ additions.
 type accumulator struct {
 	limbs [accumulatorLimbs]int64
-	adds  int // since the last carry
+	adds  int // number of additions since the last carry
 }
 
 const (
 	scale            = 2 * 1074              // the smallest square is 2^-2148
-	accumulatorLimbs = (scale+2*1024)/32 + 4 // the largest is below 2^2048; room for 2⁶⁴ of them
+	accumulatorLimbs = (scale+2*1024)/32 + 4 // the largest square is below 2^2048; there is room for 2⁶⁴ of them
 	maxAdds          = 1 << 30
 )
 
@@ -68,8 +68,8 @@ func (a *accumulator) put(hi, lo uint64, e int, negative bool) {
 	}
 }
 
-// carry moves what exceeds 32 bits on to the next limb. All limbs but the last
-// one are from 0 to 2³²-1 then, so that those of 2³¹ ranks can be added up.
+// carry adds the carries to the next limbs. Then all limbs except the last one are from 0 to 2³²-1,
+// so Reduce can add up those of 2³¹ ranks without overflow.
 func (a *accumulator) carry() {
 	last := len(a.limbs) - 1
 	for i := range last {
@@ -79,7 +79,7 @@ func (a *accumulator) carry() {
 	a.adds = 0
 }
 
-// value is the sum times 2^scale.
+// value returns the sum times 2^scale.
 func (a *accumulator) value() *big.Int {
 	v := new(big.Int)
 	for i := len(a.limbs) - 1; i >= 0; i-- {
@@ -88,8 +88,8 @@ func (a *accumulator) value() *big.Int {
 	return v
 }
 
-// moments returns the mean of n doubles and their sample standard deviation,
-// which is NaN for one, each rounded once.
+// moments returns the mean of n doubles and their sample standard deviation, each rounded once. The
+// deviation of one number is NaN.
 func moments(sum, squares *accumulator, n int64) (mean, deviation float64) {
 	count, s := big.NewInt(n), sum.value()
 	unit := new(big.Int).Lsh(big.NewInt(1), scale)

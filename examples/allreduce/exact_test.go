@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMoments compares with rational arithmetic, over the whole range of
-// doubles, and for every way to share the numbers out between two ranks.
+// TestMoments compares moments with rational arithmetic, over the whole range of doubles, and for
+// every way to divide a list of numbers between two ranks.
 func TestMoments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	xs := []float64{0, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, -1, 1e-320, 1e300, 0.1, -1e300}
@@ -52,8 +52,8 @@ func TestMoments(t *testing.T) {
 				a[0].squares.limbs[i] += a[1].squares.limbs[i]
 			}
 			mean, deviation := moments(&a[0].sum, &a[0].squares, int64(n))
-			require.Equal(t, wantMean, mean, "%d numbers, %d of them with the first rank", n, cut)
-			require.Equal(t, math.Float64bits(wantDeviation), math.Float64bits(deviation), "%d numbers, %d with the first rank", n, cut)
+			require.Equal(t, wantMean, mean, "%d numbers, %d of them on the first rank", n, cut)
+			require.Equal(t, math.Float64bits(wantDeviation), math.Float64bits(deviation), "%d numbers, %d of them on the first rank", n, cut)
 		}
 	}
 }

@@ -1,15 +1,15 @@
-// Allreduce sums vectors over all ranks, and, given a CSV file, its columns.
+// Allreduce teaches Allreduce with a sum of vectors, and Reduce with the statistics of a CSV file
+// that the ranks read in parallel.
 //
 //	gorun -np 4 ./examples/allreduce -n 1048576
 //	gorun -np 4 ./examples/allreduce -file data.csv
 //
-// Without -file each rank contributes -n doubles; the sum is checked against
-// its closed form on every rank, and rank 0 prints the median time and the
-// bandwidth, which is bytes of the vector per second.
+// Without -file each rank contributes a vector of -n doubles. Every rank checks the sum. Rank 0
+// prints the median time, and the bandwidth: bytes of one vector per second.
 //
-// With -file each rank reads its own part of the file, and rank 0 prints count,
-// mean, standard deviation, minimum and maximum of every numeric column. Sums
-// are exact, so any number of ranks prints the same text.
+// With -file each rank reads a part of the file, and rank 0 prints count, mean, standard deviation,
+// minimum and maximum of every numeric column. The sums are exact, so the output does not depend on
+// the number of ranks.
 package main
 
 import (
@@ -24,12 +24,12 @@ import (
 
 func main() {
 	n := flag.Int("n", 1<<20, "`doubles` per rank")
-	reps := flag.Int("reps", 7, "`repetitions` whose median is told")
-	file := flag.String("file", "", "CSV `file` to take statistics of instead")
-	columns := flag.String("columns", "", "comma separated `names` of the file's columns; all by default")
-	header := flag.String("header", "auto", "whether the file's first row holds names, `yes|no|auto`; auto: where none of its cells is a number")
+	reps := flag.Int("reps", 7, "`number` of repetitions; the output is their median")
+	file := flag.String("file", "", "print statistics of a CSV `file` instead")
+	columns := flag.String("columns", "", "comma-separated `names` of the file's columns (default all)")
+	header := flag.String("header", "auto", "`yes|no|auto`: whether the file's first row has the names of the columns; auto: yes if none of its cells is a number")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-n of 0 or more, -reps of 1 or more, -header yes, no or auto, and nothing else", func() bool {
+		args.Parse(c, "-n >= 0, -reps >= 1, -header yes, no or auto, and no arguments", func() bool {
 			return flag.NArg() > 0 || *n < 0 || *reps < 1 || !slices.Contains([]string{"yes", "no", "auto"}, *header)
 		})
 		if *file != "" {
@@ -39,13 +39,13 @@ func main() {
 	})
 }
 
-// vectors reduces n doubles of each rank.
+// vectors sums up a vector of n doubles per rank, reps times.
 func vectors(c *comm.Comm, n, reps int) error {
 	send, recv := make([]float64, n), make([]float64, n)
 	for i := range send {
 		send[i] = float64((c.Rank() + 1) * (i + 1))
 	}
-	times := make([]float64, reps+1) // the first one warms up
+	times := make([]float64, reps+1) // the first repetition is a warm-up
 	for r := range times {
 		clear(recv)
 		if err := comm.Barrier(c); err != nil {
@@ -56,15 +56,15 @@ func vectors(c *comm.Comm, n, reps int) error {
 			return err
 		}
 		times[r] = time.Since(start).Seconds()
-		// 1 + 2 + … + ranks times the element: exact, as far as 2⁵³.
+		// Element i is (1 + 2 + … + ranks)·(i+1), which a double holds exactly up to 2⁵³.
 		ranks := c.Size() * (c.Size() + 1) / 2
 		for i, got := range recv {
 			if want := float64(ranks * (i + 1)); got != want {
-				return fmt.Errorf("element %d is %v, not %v", i, got, want)
+				return fmt.Errorf("element %d is %v, want %v", i, got, want)
 			}
 		}
 	}
-	// A repetition took as long as its slowest rank.
+	// The time of a repetition is that of its slowest rank.
 	if err := comm.Allreduce(c, times, times, comm.Max); err != nil {
 		return err
 	}

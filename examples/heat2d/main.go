@@ -1,11 +1,11 @@
-// Heat2d lets heat spread over a plate, which the ranks share out in blocks:
-// each holds a halo of its neighbours' cells and renews it before every step,
-// with Irecv, Isend and WaitAll.
+// Heat2d teaches the halo exchange of a grid in two dimensions. It computes how heat spreads over a
+// plate. Each rank has one block of the plate's cells, and a halo: copies of its neighbors'
+// outermost cells. Before every step the ranks update the halo with Irecv, Isend and WaitAll.
 //
 //	gorun -np 4 ./examples/heat2d -nx 512 -ny 512 -steps 200
 //
-// The walls stay at 0. Rank 0 gathers the blocks and compares them, bit for
-// bit, with the plate that it computes alone.
+// The cells around the plate stay at 0. At the end rank 0 gathers the blocks, computes the whole
+// plate by itself, and checks that both are equal bit for bit.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	ny := flag.Int("ny", 256, "`cells` in y")
 	steps := flag.Int("steps", 100, "`steps` in time")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-nx and -ny of 1 or more, -steps of 0 or more, and nothing else", func() bool {
+		args.Parse(c, "-nx >= 1, -ny >= 1, -steps >= 0 and no arguments", func() bool {
 			return flag.NArg() > 0 || *nx < 1 || *ny < 1 || *steps < 0
 		})
 		return solve(c, *nx, *ny, *steps)
@@ -33,18 +33,18 @@ func main() {
 func solve(c *comm.Comm, nx, ny, steps int) error {
 	px, py, ok := split(c.Size(), nx, ny)
 	if !ok {
-		return fmt.Errorf("a plate of %d x %d cells cannot be shared out to %d ranks", nx, ny, c.Size())
+		return fmt.Errorf("cannot divide a plate of %d x %d cells among %d ranks", nx, ny, c.Size())
 	}
-	// Ranks count along x. A neighbour beyond the wall is ProcNull, with whom
-	// transfers move nothing.
+	// Rank r has block x = r%px, y = r/px. At the border of the plate the neighbor is ProcNull:
+	// transfers with ProcNull complete at once and move no data.
 	x, y := c.Rank()%px, c.Rank()/px
-	beside := func(x, y int) int {
+	rankAt := func(x, y int) int {
 		if x < 0 || x >= px || y < 0 || y >= py {
 			return comm.ProcNull
 		}
 		return y*px + x
 	}
-	peers := [4]int{beside(x-1, y), beside(x+1, y), beside(x, y-1), beside(x, y+1)}
+	peers := [4]int{rankAt(x-1, y), rankAt(x+1, y), rankAt(x, y-1), rankAt(x, y+1)}
 	p := newPlate(nx*x/px, nx*(x+1)/px, ny*y/py, ny*(y+1)/py)
 	if err := comm.Barrier(c); err != nil {
 		return err
@@ -56,9 +56,9 @@ func solve(c *comm.Comm, nx, ny, steps int) error {
 		}
 		p.step()
 	}
-	took := time.Since(start)
+	elapsed := time.Since(start)
 
-	// Block after block, in the order of ranks.
+	// Rank 0 gathers the blocks, in the order of the ranks.
 	var whole []float64
 	counts := make([]int, c.Size())
 	for r := range counts {
@@ -79,17 +79,18 @@ func solve(c *comm.Comm, nx, ny, steps int) error {
 		x0, y0, w := nx*(r%px)/px, ny*(r/px)/py, nx*(r%px+1)/px-nx*(r%px)/px
 		for i, got := range whole[:counts[r]] {
 			if want := alone.at(x0+i%w, y0+i/w); math.Float64bits(got) != math.Float64bits(want) {
-				return fmt.Errorf("cell %d,%d of rank %d is %v, not %v as in the serial solution", x0+i%w, y0+i/w, r, got, want)
+				return fmt.Errorf("cell %d,%d of rank %d is %v, want %v as in the serial solution", x0+i%w, y0+i/w, r, got, want)
 			}
 		}
 		whole = whole[counts[r]:]
 	}
 	fmt.Printf("%d x %d cells, %d steps on %d x %d ranks: equal to the serial solution, %v\n",
-		nx, ny, steps, px, py, took.Round(time.Microsecond))
+		nx, ny, steps, px, py, elapsed.Round(time.Microsecond))
 	return nil
 }
 
-// split finds px·py = ranks with the shortest borders, each rank at least a cell.
+// split returns px and py with px·py = ranks that give the shortest borders between blocks. Each
+// block has at least one cell; if that is impossible, ok is false.
 func split(ranks, nx, ny int) (px, py int, ok bool) {
 	best := math.Inf(1)
 	for x := 1; x <= ranks; x++ {
@@ -104,8 +105,8 @@ func split(ranks, nx, ny int) (px, py int, ok bool) {
 	return px, py, ok
 }
 
-// exchange sends p's outermost cells to the neighbours and receives the halo,
-// all sides at once. The tag is the direction in which the cells travel.
+// exchange sends p's outermost cells to the neighbors and receives the halo, on all sides at the
+// same time. The tag of a message is the side of the sender from which its cells come.
 func exchange(c *comm.Comm, p *plate, peers [4]int) error {
 	var reqs [8]comm.Request
 	for side, peer := range peers {

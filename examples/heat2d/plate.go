@@ -2,16 +2,16 @@ package main
 
 import "github.com/weft-hpc/weft/comm"
 
-// plate is a block of cells with a halo one cell wide. The whole plate is one
-// of these too, so that the serial solution comes from the same code.
+// plate is a block of the plate, with a halo that is one cell wide. The block may be the whole
+// plate, so the serial solution uses the same code.
 type plate struct {
-	w, h      int       // without the halo
+	w, h      int       // size without the halo
 	now, next []float64 // (w+2)·(h+2) cells, line by line
 
-	in, out [4][]float64 // the sides, as they are sent: left, right, lower, upper
+	in, out [4][]float64 // messages by side: left, right, lower, upper
 }
 
-// newPlate makes the cells x0 … x1-1, y0 … y1-1 of the plate at its start.
+// newPlate returns the block of cells x0 … x1-1, y0 … y1-1 with the initial temperatures.
 func newPlate(x0, x1, y0, y1 int) *plate {
 	p := &plate{w: x1 - x0, h: y1 - y0}
 	p.now = make([]float64, (p.w+2)*(p.h+2))
@@ -35,7 +35,7 @@ func (p *plate) index(x, y int) int      { return (y+1)*(p.w+2) + x + 1 }
 func (p *plate) at(x, y int) float64     { return p.now[p.index(x, y)] }
 func (p *plate) line(y, w int) []float64 { return p.now[p.index(0, y):][:w] }
 
-// step is one of Jacobi's: all new values come from old ones.
+// step makes one step of the Jacobi method: all new values are computed from old ones.
 func (p *plate) step() {
 	const k = 0.2
 	stride := p.w + 2
@@ -57,7 +57,7 @@ func (p *plate) pack() {
 	copy(p.out[3], p.line(p.h-1, p.w))
 }
 
-// unpack copies what came from the peers into the halo; walls stay as they are.
+// unpack copies the received cells into the halo. The halo at the border of the plate stays 0.
 func (p *plate) unpack(peers [4]int) {
 	for side, peer := range peers {
 		if peer == comm.ProcNull {
@@ -76,7 +76,7 @@ func (p *plate) unpack(peers [4]int) {
 	}
 }
 
-// cells is the block without its halo, line by line.
+// cells returns the cells of the block without the halo, line by line.
 func (p *plate) cells() []float64 {
 	all := make([]float64, 0, p.w*p.h)
 	for y := range p.h {

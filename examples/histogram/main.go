@@ -1,11 +1,12 @@
-// Histogram counts random numbers into bins that are shared out to the ranks,
-// with one-sided updates: no rank receives anything or knows who counts where.
+// Histogram teaches one-sided updates with Accumulate and FetchOp. The ranks count random numbers
+// in bins. Each rank owns some of the bins, in a window that all ranks may update. No rank has to
+// receive a message or to know which ranks update its bins.
 //
 //	gorun -np 4 ./examples/histogram -n 100000 -bins 64
 //
-// Every rank counts half of its numbers with Accumulate, many at a time, and
-// then half with FetchOp, which also tells how often the bin was hit before.
-// Rank 0 counts all numbers once more by itself and compares.
+// Every rank counts half of its numbers with Accumulate, with many updates in flight. It counts the
+// other half with FetchOp, which also returns the former count. At the end rank 0 counts all
+// numbers by itself and compares.
 package main
 
 import (
@@ -23,14 +24,14 @@ func main() {
 	bins := flag.Int("bins", 64, "`bins` of the histogram")
 	seed := flag.Uint64("seed", 1, "`seed` of the random numbers")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-n of 0 or more, -bins of 1 or more and nothing else", func() bool {
+		args.Parse(c, "-n >= 0, -bins >= 1 and no arguments", func() bool {
 			return flag.NArg() > 0 || *n < 0 || *bins < 1
 		})
 		return histogram(c, *n, *bins, *seed)
 	})
 }
 
-// draw returns the bins that a rank's numbers fall into, more often low ones.
+// draw returns the bins of a rank's random numbers. Low bins are more frequent than high ones.
 func draw(rank, n, bins int, seed uint64) []int {
 	rng := rand.New(rand.NewPCG(seed, uint64(rank)))
 	drawn := make([]int, n)
@@ -52,16 +53,16 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 	if err := w.LockAll(); err != nil {
 		return err
 	}
-	one := []int64{1} // never changes, so all updates may read it
+	one := []int64{1} // all updates may use this buffer, because it never changes
 	for _, b := range drawn[:n/2] {
 		if err := w.Accumulate(one, b%size, b/size, comm.Sum); err != nil {
 			return err
 		}
 	}
-	if err := w.FlushAll(); err != nil { // from here on they can be seen by all
+	if err := w.FlushAll(); err != nil { // the updates are complete at their targets
 		return err
 	}
-	seen := make([]int64, 1) // what FetchOp found, summed up
+	seen := make([]int64, 1) // sum of the counts that FetchOp returns
 	for _, b := range drawn[n/2:] {
 		before, err := w.FetchOp(1, b%size, b/size, comm.Sum)
 		if err != nil {
@@ -72,11 +73,11 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 	if err := w.UnlockAll(); err != nil {
 		return err
 	}
-	// All have unlocked: the window holds the counts.
+	// After the Barrier all ranks have completed their updates, so the window has the final counts.
 	if err := comm.Barrier(c); err != nil {
 		return err
 	}
-	took := time.Since(start)
+	elapsed := time.Since(start)
 	if err := comm.Reduce(c, seen, seen, comm.Sum, 0); err != nil {
 		return err
 	}
@@ -85,13 +86,13 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 	}
 	if c.Rank() == 0 {
 		fmt.Printf("%d numbers of %d ranks in %d bins: correct, %d hits found by FetchOp, %v\n",
-			n*size, size, bins, seen[0], took.Round(time.Microsecond))
+			n*size, size, bins, seen[0], elapsed.Round(time.Microsecond))
 	}
 	return w.Free()
 }
 
-// check has rank 0 count everything by itself and compare with what it gets
-// from the window, a part of each rank in one Get.
+// check has rank 0 read the window of each rank with one Get, count all numbers by itself, and
+// compare.
 func check(c *comm.Comm, w *comm.Win[int64], n, bins int, seed uint64) error {
 	if err := w.Fence(); err != nil {
 		return err
@@ -105,7 +106,7 @@ func check(c *comm.Comm, w *comm.Win[int64], n, bins int, seed uint64) error {
 			}
 		}
 	}
-	if err := w.Fence(); err != nil { // now parts are filled
+	if err := w.Fence(); err != nil { // completes the Gets
 		return err
 	}
 	if c.Rank() != 0 {
@@ -119,7 +120,7 @@ func check(c *comm.Comm, w *comm.Win[int64], n, bins int, seed uint64) error {
 	}
 	for b, h := range want {
 		if got := parts[b%c.Size()][b/c.Size()]; got != h {
-			return fmt.Errorf("bin %d holds %d and not %d", b, got, h)
+			return fmt.Errorf("bin %d has the count %d, want %d", b, got, h)
 		}
 	}
 	return nil

@@ -1,10 +1,9 @@
-// Pi integrates 4/(1+x²) from 0 to 1 with the midpoint rule, whose terms the
-// ranks share out, and adds the parts up with Reduce.
+// Pi teaches Reduce. The ranks compute π as the integral of 4/(1+x²) from 0 to 1, by the midpoint
+// rule. Each rank adds up a part of the terms, and Reduce adds up the parts at rank 0.
 //
 //	gorun -np 4 ./examples/pi -n 100000000
 //
-// It ends with an error where the result is further from π than the rule
-// explains.
+// If the error of the result is larger than the error of the midpoint rule, Pi returns an error.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 func main() {
 	n := flag.Int("n", 10_000_000, "`intervals`")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-n of 1 or more and nothing else", func() bool {
+		args.Parse(c, "-n >= 1 and no arguments", func() bool {
 			return flag.NArg() > 0 || *n < 1
 		})
 		return integrate(c, *n)
@@ -44,9 +43,9 @@ func integrate(c *comm.Comm, n int) error {
 	}
 	fmt.Printf("pi is about %.15f, off by %.1e: %d intervals, %d ranks, %v\n",
 		part[0], part[0]-math.Pi, n, c.Size(), time.Since(start).Round(time.Microsecond))
-	// The rule's own error is width²/12; the rest is rounding.
+	// The error of the midpoint rule is width²/12; the rest is rounding.
 	if off := math.Abs(part[0] - math.Pi); !(off <= 1.1*width*width/12+1e-10) {
-		return fmt.Errorf("%v is not π: off by %v", part[0], off)
+		return fmt.Errorf("the result %v differs from π by %v", part[0], off)
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
-// Restart computes pi in rounds, and goes on from a file when it is started anew.
+// Restart teaches how a program continues from saved state when gorun has started it again. It
+// computes π in rounds, and rank 0 saves the state to a file after every round.
 //
 //	gorun -on-failure restart -np 4 ./examples/restart -file pi.state -die 2
 //
-// Rank 0 saves the state after every round. With -die a rank kills itself in the
-// first run of the job, before the round that -at names.
+// With -die a rank kills itself in the first run of the job, before the round that -at gives.
 package main
 
 import (
@@ -23,25 +23,25 @@ type options struct {
 	rounds, terms int
 	file          string
 	die, at       int
-	kill          func() // ends this rank
+	kill          func() // kills this rank
 }
 
 func main() {
 	o := options{kill: func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }}
 	flag.IntVar(&o.rounds, "rounds", 20, "`number` of rounds")
-	flag.IntVar(&o.terms, "n", 100000, "`intervals` that a round adds up")
-	flag.StringVar(&o.file, "file", "", "`file` for the state, which a restarted job finds where rank 0 runs")
-	flag.IntVar(&o.die, "die", -1, "`rank` that is to kill itself in the first run")
-	flag.IntVar(&o.at, "at", 7, "`round` before which it does")
+	flag.IntVar(&o.terms, "n", 100000, "`intervals` per round")
+	flag.StringVar(&o.file, "file", "", "`file` of the state, on the host of rank 0")
+	flag.IntVar(&o.die, "die", -1, "`rank` that kills itself in the first run; -1: none")
+	flag.IntVar(&o.at, "at", 7, "`round` before which the rank of -die kills itself")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "a -file, -rounds and -n of 1 or more and no arguments", func() bool {
+		args.Parse(c, "-file, -rounds >= 1, -n >= 1 and no arguments", func() bool {
 			return flag.NArg() > 0 || o.rounds < 1 || o.terms < 1 || o.file == ""
 		})
 		return run(c, &o, os.Stdout)
 	})
 }
 
-// state is what all ranks know after some rounds.
+// state is the result of the rounds so far.
 type state struct {
 	Rounds int
 	Sum    float64
@@ -49,7 +49,7 @@ type state struct {
 
 func run(c *comm.Comm, o *options, out io.Writer) error {
 	s := make([]state, 1)
-	if c.Rank() == 0 && c.Epoch() > 0 { // a file that lies there in the first run is another job's
+	if c.Rank() == 0 && c.Epoch() > 0 { // in the first run (epoch 0) the file, if any, is of another job
 		var err error
 		if s[0], err = load(o.file); err != nil {
 			return err
@@ -90,7 +90,7 @@ func run(c *comm.Comm, o *options, out io.Writer) error {
 	return os.Remove(o.file)
 }
 
-// save replaces the file as a whole: who dies in the midst leaves the old one.
+// save replaces the file by a rename, so a rank that dies during save leaves the old file.
 func save(file string, s state) error {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -102,7 +102,7 @@ func save(file string, s state) error {
 	return os.Rename(file+".new", file)
 }
 
-// load is the state that was saved last; none was where the job died too early.
+// load returns the saved state; the zero state if the job failed before it saved one.
 func load(file string) (s state, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestRestart ends the first run as gorun does, and starts a second one.
+// TestRestart kills a rank in the first run, and then starts a second run.
 func TestRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pi.state")
 	require.NoError(t, os.WriteFile(file, []byte("of another job"), 0o600))
@@ -25,7 +25,7 @@ func TestRestart(t *testing.T) {
 			if c.Rank() == 0 {
 				out.Write(own.Bytes())
 			}
-			if err != nil && epoch == 0 { // gorun ends all
+			if err != nil && epoch == 0 { // as gorun kills the other ranks
 				commtest.Kill(c)
 				return nil
 			}

@@ -1,9 +1,9 @@
-// Ring passes a token from rank to rank, round and round, with Send and Recv.
+// Ring teaches Send and Recv. The ranks form a ring, and a token goes around it many times.
 //
 //	gorun -np 4 ./examples/ring -rounds 1000
 //
-// Each rank checks the token and adds to it; rank 0 checks the sum at the end
-// and prints how long a hop took.
+// Each rank checks the token and adds its rank to the token's sum. At the end rank 0 checks the sum
+// and prints the time per hop.
 package main
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
-// token is a message. Any type without pointers can be sent.
+// token is the message. Any type without pointers can be the element type of a message.
 type token struct {
 	Hops int64
-	Sum  int64 // of the ranks that it passed
+	Sum  int64 // sum of the ranks that the token has visited
 }
 
 const tag = 7
 
 func main() {
-	rounds := flag.Int("rounds", 1000, "`times` that the token goes round")
+	rounds := flag.Int("rounds", 1000, "`number` of times that the token goes around")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-rounds of 1 or more and nothing else", func() bool {
+		args.Parse(c, "-rounds >= 1 and no arguments", func() bool {
 			return flag.NArg() > 0 || *rounds < 1
 		})
 		return pass(c, *rounds)
@@ -42,8 +42,8 @@ func pass(c *comm.Comm, rounds int) error {
 	}
 	start := time.Now()
 	for round := range rounds {
-		// Rank 0 starts each round and receives at its end; with one rank it
-		// sends to itself, which a Send may not be able to finish alone.
+		// Rank 0 sends first and receives at the end of the round. It uses Isend, because in a
+		// job of one rank it sends to itself, and Send may wait for the matching Recv.
 		var sent comm.Request
 		if rank == 0 {
 			out[0] = in[0]
@@ -61,7 +61,7 @@ func pass(c *comm.Comm, rounds int) error {
 			hops += int64(size)
 		}
 		if in[0].Hops != hops {
-			return fmt.Errorf("round %d: the token has made %d hops, not %d", round, in[0].Hops, hops)
+			return fmt.Errorf("round %d: the token has made %d hops, want %d", round, in[0].Hops, hops)
 		}
 		in[0].Sum += int64(rank)
 		if rank != 0 {
@@ -74,10 +74,10 @@ func pass(c *comm.Comm, rounds int) error {
 	if rank != 0 {
 		return nil
 	}
-	took, hops := time.Since(start), rounds*size
+	elapsed, hops := time.Since(start), rounds*size
 	if want := int64(rounds) * int64(size*(size-1)/2); in[0].Sum != want {
-		return fmt.Errorf("the token says %d, not %d", in[0].Sum, want)
+		return fmt.Errorf("the sum in the token is %d, want %d", in[0].Sum, want)
 	}
-	fmt.Printf("%d hops over %d ranks: correct, %.2f us per hop\n", hops, size, float64(took.Nanoseconds())/1e3/float64(hops))
+	fmt.Printf("%d hops over %d ranks: correct, %.2f us per hop\n", hops, size, float64(elapsed.Nanoseconds())/1e3/float64(hops))
 	return nil
 }

@@ -1,10 +1,10 @@
-// Survive computes pi in rounds, and goes on without ranks that die.
+// Survive teaches how a program continues without ranks that have failed, with Revoke and Shrink.
+// It computes π in rounds.
 //
 //	gorun -on-failure notify -np 4 ./examples/survive -die 2
 //
-// Every rank keeps what all have found so far, so the ranks that are left have
-// lost nothing but the round in which one died. With -die a rank kills itself,
-// before the round that -at names.
+// After each round every rank has the sum of all rounds. So if a rank dies, the others repeat only
+// the current round. With -die a rank kills itself, before the round that -at gives.
 package main
 
 import (
@@ -22,24 +22,24 @@ import (
 type options struct {
 	rounds, terms int
 	die, at       int
-	kill          func() // ends this rank
+	kill          func() // kills this rank
 }
 
 func main() {
 	o := options{kill: func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }}
 	flag.IntVar(&o.rounds, "rounds", 20, "`number` of rounds")
-	flag.IntVar(&o.terms, "n", 100000, "`intervals` that a round adds up")
-	flag.IntVar(&o.die, "die", -1, "`rank` that is to kill itself")
-	flag.IntVar(&o.at, "at", 7, "`round` before which it does")
+	flag.IntVar(&o.terms, "n", 100000, "`intervals` per round")
+	flag.IntVar(&o.die, "die", -1, "`rank` that kills itself; -1: none")
+	flag.IntVar(&o.at, "at", 7, "`round` before which the rank of -die kills itself")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-rounds and -n of 1 or more and no arguments", func() bool {
+		args.Parse(c, "-rounds >= 1, -n >= 1 and no arguments", func() bool {
 			return flag.NArg() > 0 || o.rounds < 1 || o.terms < 1
 		})
 		return survive(c, &o, os.Stdout)
 	})
 }
 
-// state is what all ranks know after some rounds.
+// state is the result of the rounds so far. All ranks have it.
 type state struct {
 	rounds int
 	sum    float64
@@ -47,8 +47,8 @@ type state struct {
 
 func survive(world *comm.Comm, o *options, out io.Writer) error {
 	c := world
-	// An Allreduce that fails on one rank may have ended well on another, which is
-	// a round ahead then. It must be able to go back to where the others are.
+	// If a rank dies, Allreduce may fail on one rank and succeed on another, which is then one
+	// round ahead. That rank must be able to go back, so each rank keeps the last two states.
 	var last, before state
 	for last.rounds < o.rounds {
 		if world.Rank() == o.die && last.rounds == o.at {
@@ -60,12 +60,12 @@ func survive(world *comm.Comm, o *options, out io.Writer) error {
 		case err == nil:
 			last, before = next, last
 		case failure(err):
-			if c, err = goOn(c, err, out); err != nil {
+			if c, err = shrink(c, err, out); err != nil {
 				return err
 			}
 			least := []int{last.rounds}
 			if err := comm.Allreduce(c, least, least, comm.Min); failure(err) {
-				continue // one more has died; the next round fails too
+				continue // another rank has died, so the next round fails, too
 			} else if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ func survive(world *comm.Comm, o *options, out io.Writer) error {
 	return nil
 }
 
-// round adds the next terms to the sum, each rank its share.
+// round adds the terms of the next round to the sum. Each rank computes a part of the terms.
 func round(c *comm.Comm, s state, o *options) (state, error) {
 	sum := []float64{0}
 	width := 1 / float64(o.rounds*o.terms)
@@ -95,14 +95,15 @@ func round(c *comm.Comm, s state, o *options) (state, error) {
 	return state{s.rounds + 1, s.sum + sum[0]}, err
 }
 
-// failure says whether ranks have died: this one was told, or one that was.
+// failure reports whether err says that a rank has failed, or that another rank has detected a
+// failure and has called Revoke.
 func failure(err error) bool {
 	return errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked)
 }
 
-// goOn makes a communicator of the ranks that are left.
-func goOn(c *comm.Comm, why error, out io.Writer) (*comm.Comm, error) {
-	if err := c.Revoke(); err != nil { // so that no rank waits in the old one
+// shrink returns a communicator of the ranks that have not failed.
+func shrink(c *comm.Comm, why error, out io.Writer) (*comm.Comm, error) {
+	if err := c.Revoke(); err != nil { // ends the calls of ranks that still wait in c
 		return nil, err
 	}
 	next, err := c.Shrink()

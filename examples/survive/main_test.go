@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestDeaths has one rank after the other die, the first among them.
+// TestDeaths kills one or more ranks, one after another, also rank 0.
 func TestDeaths(t *testing.T) {
 	for _, die := range [][]int{{2}, {0}, {3, 0}, {0, 1, 2}} {
 		var mu sync.Mutex

@@ -1,17 +1,17 @@
-// Workqueue shares tasks of different length out to the ranks, who steal from
-// each other when they run out, without the owner's help.
+// Workqueue teaches CompareSwap and FetchOp: ranks steal work from each other. Each rank has a
+// queue of tasks. A rank whose queue is empty takes half of another rank's tasks; the other rank
+// need not take part in that.
 //
 //	gorun -np 4 ./examples/workqueue -n 20000
 //
-// A task is a number, and its work to count its divisors, one by one: later
-// tasks take longer. Every rank has a queue of consecutive tasks, which is one
-// word in a window, first task and end, that is only ever changed by
-// CompareSwap, or by its owner when it is empty:
+// A task is a number, and its work is to count the number's divisors, so later tasks take longer. A
+// queue is a range of consecutive tasks. Its first task and its end are in one word of a window.
+// Ranks change this word only by CompareSwap, but the owner of an empty queue sets it by FetchOp:
 //
-//	owner takes the first   next│end ──► next+1│end
-//	thief takes half        next│end ──► next│middle   and has middle … end itself
+//	the owner takes the first task   next│end ──► next+1│end
+//	a thief takes half               next│end ──► next│middle   its own queue: middle│end
 //
-// Rank 0 does all tasks once more by itself and compares.
+// At the end rank 0 does all tasks by itself and compares.
 package main
 
 import (
@@ -25,19 +25,19 @@ import (
 func main() {
 	n := flag.Int("n", 5000, "`tasks`")
 	comm.Main(func(c *comm.Comm) error {
-		args.Parse(c, "-n from 0 to 2147483647 and nothing else", func() bool {
+		args.Parse(c, "-n from 0 to 2147483647 and no arguments", func() bool {
 			return flag.NArg() > 0 || *n < 0 || *n > 1<<31-1
 		})
 		return run(c, *n)
 	})
 }
 
-// pack makes a queue's word of its first task and its end.
+// pack returns the word of a queue with a first task and an end.
 func pack(next, end int) uint64 { return uint64(next)<<32 | uint64(end) }
 
 func unpack(q uint64) (next, end int) { return int(q >> 32), int(q & (1<<32 - 1)) }
 
-// work is what a task does.
+// work does a task: it counts the divisors of task+1.
 func work(task int) (divisors int) {
 	for d := 1; d <= task+1; d++ {
 		if (task+1)%d == 0 {
@@ -54,24 +54,24 @@ func run(c *comm.Comm, n int) error {
 		return err
 	}
 	w.Local()[0] = pack(n*rank/size, n*(rank+1)/size)
-	if err := comm.Barrier(c); err != nil { // all queues are there
+	if err := comm.Barrier(c); err != nil { // all ranks have filled their queues
 		return err
 	}
 	if err := w.LockAll(); err != nil {
 		return err
 	}
-	done := make([]int, 3) // tasks, divisors, thefts
+	done := make([]int, 3) // number of tasks, divisors, thefts
 	for victim := rank; ; {
 		stolen, err := take(w, rank, victim, done)
 		if err != nil {
 			return err
 		}
 		if stolen {
-			victim = rank // whose queue is full again
+			victim = rank // this rank's own queue has tasks again
 			continue
 		}
 		if victim = (victim + 1) % size; victim == rank {
-			break // nothing is left anywhere, or somebody has just taken it
+			break // all queues are empty; a rank that has just stolen tasks does them itself
 		}
 	}
 	if err := w.UnlockAll(); err != nil {
@@ -86,18 +86,18 @@ func run(c *comm.Comm, n int) error {
 			want += work(task)
 		}
 		if done[0] != n || done[1] != want {
-			return fmt.Errorf("%d tasks with %d divisors were done, not %d with %d", done[0], done[1], n, want)
+			return fmt.Errorf("the ranks have done %d tasks with %d divisors, want %d with %d", done[0], done[1], n, want)
 		}
 		fmt.Printf("%d tasks, %d divisors, %d ranks: correct, %d thefts\n", n, want, size, done[2])
 	}
 	return w.Free()
 }
 
-// take empties the rank's own queue, or steals half of a victim's, and says
-// whether it got anything.
+// take does the tasks of the rank's own queue until it is empty, or, if victim is another rank,
+// steals half of the victim's queue. It reports whether it got any task.
 func take(w *comm.Win[uint64], rank, victim int, done []int) (bool, error) {
 	took := false
-	queue, err := w.FetchOp(0, victim, 0, comm.NoOp) // reads it
+	queue, err := w.FetchOp(0, victim, 0, comm.NoOp) // NoOp: only read
 	for err == nil {
 		next, end := unpack(queue)
 		if next >= end {
@@ -112,12 +112,12 @@ func take(w *comm.Win[uint64], rank, victim int, done []int) (bool, error) {
 			break
 		}
 		switch {
-		case was != queue: // another was faster
+		case was != queue: // another rank has changed the queue
 			queue = was
 		case victim != rank:
 			_, middle := unpack(rest)
 			done[2]++
-			_, err = w.FetchOp(pack(middle, end), rank, 0, comm.Replace) // where others may steal of it
+			_, err = w.FetchOp(pack(middle, end), rank, 0, comm.Replace) // other ranks may now steal these tasks
 			return err == nil, err
 		default:
 			done[0]++

@@ -24,7 +24,7 @@ const SilentTime = time.Second
 
 const (
 	retryTime = 10 * time.Millisecond  // the pause after a failed Accept
-	startTime = 100 * time.Millisecond // Evict spares a younger connection, because its first bytes may be on the way
+	startTime = 100 * time.Millisecond // Evict does not close a younger connection, because its first bytes may be on the way
 )
 
 // ErrSilent reports that nothing arrived on a connection within SilentTime.

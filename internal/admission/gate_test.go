@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is for what happens at once on a machine that has time.
-const patience = 30 * time.Second
+// testTimeout limits waits for events that occur at once on a machine without load.
+const testTimeout = 30 * time.Second
 
-// serve makes a gate. Its connections are in the handler's hands in the order of the
-// channel.
+// serve makes a gate. came delivers its connections after their handlers have started.
 func serve(t *testing.T, limit int) (g *Gate, addr string, came <-chan *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,14 +50,15 @@ func closed(t *testing.T, g *Gate, c *Conn) bool {
 	return !slices.Contains(g.pending, c)
 }
 
-// TestEviction has connections come where there is no room: of those of which nothing has
-// come the oldest goes, and if there is none, the oldest that had its time.
+// TestEviction: if connections arrive and there is no room, the gate closes the oldest one on
+// which nothing has arrived. If there is none, it closes the oldest one that is older than
+// SilentTime.
 func TestEviction(t *testing.T) {
 	g, addr, came := serve(t, 3)
 	var heard, unread, first *Conn
 	heard = dial(t, addr, came)
 	heard.Heard()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a connection that nobody reads
+	l, err := net.Listen("tcp", "127.0.0.1:0") // for a connection whose bytes no handler reads
 	require.NoError(t, err)
 	defer l.Close()
 	out, err := net.Dial("tcp", l.Addr().String())
@@ -71,7 +71,7 @@ func TestEviction(t *testing.T) {
 	unread = &Conn{TCPConn: in.(*net.TCPConn), gate: g, since: time.Now()}
 	require.True(t, g.enter(unread))
 	defer g.running.Done()
-	require.Eventually(t, unread.readable, patience, time.Millisecond)
+	require.Eventually(t, unread.readable, testTimeout, time.Millisecond)
 	first = dial(t, addr, came)
 	second := dial(t, addr, came)
 	require.True(t, closed(t, g, first))
@@ -93,11 +93,12 @@ func TestEviction(t *testing.T) {
 	second.Proved()
 	g.Close()
 	_, err = second.Write([]byte{1})
-	require.NoError(t, err, "Close ends a connection whose other end belongs here")
+	require.NoError(t, err, "Close has closed a proved connection")
 	_ = second.Close()
 }
 
-// TestSilence has connections say nothing, too late, and end.
+// TestSilence: Await returns an error if nothing arrives or the gate closes the connection, and
+// none at the end of the stream.
 func TestSilence(t *testing.T) {
 	errs := make(chan error, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -117,8 +118,8 @@ func TestSilence(t *testing.T) {
 	ends, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, ends.Close())
-	require.NoError(t, <-errs, "the end is for the handler to read")
-	for end := time.Now().Add(patience); ; { // until Evict is quicker than SilentTime
+	require.NoError(t, <-errs, "Await leaves the end of the stream to the handler")
+	for end := time.Now().Add(testTimeout); ; { // until Evict is quicker than SilentTime
 		evicted, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		for len(errs) == 0 {
@@ -134,7 +135,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestSpare has a process without descriptors accept one connection.
+// TestSpare: a process without descriptors accepts one connection.
 func TestSpare(t *testing.T) {
 	g, addr, came := serve(t, 10)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -165,7 +166,7 @@ func TestSpare(t *testing.T) {
 	case c := <-came:
 		c.Proved()
 		_ = c.Close()
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("nothing was accepted at %s", addr)
 	}
 }

@@ -1,12 +1,16 @@
-// Package atomics changes elements of memory, each in one step of the processor,
-// while others change them by the same means, or by sync/atomic.
+// Package atomics applies atomic operations to elements of memory. They are atomic with respect to
+// each other and to sync/atomic.
 //
-//	8 bytes  the word itself                 sums and bits of integers, reads,
-//	4 bytes  the word itself                 writes: an instruction; the rest: a
-//	1, 2     a part of the word around them  loop until nobody was in between
+//	element       atomic access
+//	8 bytes       the word itself
+//	4 bytes       the word itself
+//	1 or 2 bytes  the aligned 4-byte word that contains the element
 //
-// An element travels as its bits, in the low part of a word. What operations make
-// of two elements has the bits that package kernel's have.
+// For elements of 4 and 8 bytes, reads, writes, and sums, OR and AND of integers are one call of
+// sync/atomic. All other operations are compare-and-swap loops.
+//
+// Functions pass the bits of an element in the low part of a uint64. The results have the same bits
+// as those of package kernel.
 package atomics
 
 import (
@@ -16,22 +20,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Change is what an operation does to an element of a type.
+// Change is an atomic operation on elements of one type.
 type Change struct {
-	merge    merger // where op combines
+	combine  combiner // nil if op reads, writes or swaps
 	op       transport.AtomicOp
-	integral bool // sums and bits are those of words
+	integral bool // the type is an integer, so sums and bitwise operations work on whole words
 }
 
-// For is the change that op makes of elements of type t, both of which the
-// transport's contract has. Combines says whether there is one, unless op reads,
-// writes or swaps, which is the same for all types.
+// For returns the Change for op on elements of type t. The caller has checked with [Combines] that
+// the combination exists, unless op reads, writes or swaps; these exist for all types.
 func For(op transport.AtomicOp, t transport.Datatype) Change {
-	return Change{merge: mergers[t][op], op: op, integral: t < transport.Float32}
+	return Change{combine: combiners[t][op], op: op, integral: t < transport.Float32}
 }
 
-// On64 applies the change, which does not compare, to an aligned word, and
-// returns what that was.
+// On64 applies the change to an aligned word and returns the word's previous value. The operation
+// is not AtomicCswap.
 //
 // Hot path: no allocation, no lock.
 func (c *Change) On64(p *uint64, in uint64) uint64 {
@@ -50,13 +53,13 @@ func (c *Change) On64(p *uint64, in uint64) uint64 {
 	}
 	for {
 		old := atomic.LoadUint64(p)
-		if atomic.CompareAndSwapUint64(p, old, c.merge(old, in)) {
+		if atomic.CompareAndSwapUint64(p, old, c.combine(old, in)) {
 			return old
 		}
 	}
 }
 
-// On32 is On64 of half the size.
+// On32 is [Change.On64] for words of 4 bytes.
 //
 // Hot path: no allocation, no lock.
 func (c *Change) On32(p *uint32, in uint32) uint32 {
@@ -75,14 +78,14 @@ func (c *Change) On32(p *uint32, in uint32) uint32 {
 	}
 	for {
 		old := atomic.LoadUint32(p)
-		if atomic.CompareAndSwapUint32(p, old, uint32(c.merge(uint64(old), uint64(in)))) {
+		if atomic.CompareAndSwapUint32(p, old, uint32(c.combine(uint64(old), uint64(in)))) {
 			return old
 		}
 	}
 }
 
-// CompareSwap64 stores replace where the aligned word is compare, and returns
-// what it was.
+// CompareSwap64 stores replace in an aligned word if the word equals compare. It returns the word's
+// previous value.
 //
 // Hot path: no allocation, no lock.
 func CompareSwap64(p *uint64, compare, replace uint64) uint64 {
@@ -96,7 +99,7 @@ func CompareSwap64(p *uint64, compare, replace uint64) uint64 {
 	}
 }
 
-// CompareSwap32 is CompareSwap64 of half the size.
+// CompareSwap32 is [CompareSwap64] for words of 4 bytes.
 //
 // Hot path: no allocation, no lock.
 func CompareSwap32(p *uint32, compare, replace uint32) uint32 {
@@ -110,11 +113,11 @@ func CompareSwap32(p *uint32, compare, replace uint32) uint32 {
 	}
 }
 
-// onPart applies any change to an element of one or two bytes, by the word
-// around it.
+// applySubword applies any change to an element of one or two bytes, by a compare-and-swap of the
+// 4-byte word that contains it. It returns the element's previous value.
 //
 // Hot path: no allocation, no lock.
-func (c *Change) onPart(b []byte, size int, in, compare uint64) uint64 {
+func (c *Change) applySubword(b []byte, size int, in, compare uint64) uint64 {
 	p, at := wordAround(b)
 	for {
 		whole := atomic.LoadUint32(p)
@@ -124,8 +127,8 @@ func (c *Change) onPart(b []byte, size int, in, compare uint64) uint64 {
 		if c.op == transport.AtomicRead || c.op == transport.AtomicCswap && old != compare {
 			return old
 		}
-		if c.merge != nil {
-			next = c.merge(old, in)
+		if c.combine != nil {
+			next = c.combine(old, in)
 		}
 		putElement(bytes[at:], size, next)
 		if atomic.CompareAndSwapUint32(p, whole, binary.NativeEndian.Uint32(bytes[:])) {
@@ -134,10 +137,10 @@ func (c *Change) onPart(b []byte, size int, in, compare uint64) uint64 {
 	}
 }
 
-// Apply changes the elements of mem, which is aligned for them, one after
-// another with those of data, and puts into fetch what they were. There is such
-// a change: see For. data may be missing for a read, fetch always, and compare
-// unless the operation compares; those that are there are as long as mem.
+// Apply applies op to the elements of mem, one after the other, with the elements of data as
+// operands, and writes the previous values to fetch. mem is aligned for the elements. The operation
+// exists for the type; see [For]. data may be nil if op is a read, compare may be nil unless op is
+// AtomicCswap, and fetch may be nil. Slices that are not nil are as long as mem.
 //
 // Hot path: no allocation, no lock.
 func Apply(op transport.AtomicOp, t transport.Datatype, mem, data, compare, fetch []byte) {
@@ -160,7 +163,7 @@ func Apply(op transport.AtomicOp, t transport.Datatype, mem, data, compare, fetc
 		case size == 4:
 			old = uint64(c.On32(Word32(mem[i:]), uint32(in)))
 		default:
-			old = c.onPart(mem[i:], size, in, with)
+			old = c.applySubword(mem[i:], size, in, with)
 		}
 		if fetch != nil {
 			putElement(fetch[i:], size, old)
@@ -168,7 +171,7 @@ func Apply(op transport.AtomicOp, t transport.Datatype, mem, data, compare, fetc
 	}
 }
 
-// element reads the bits of an element of size bytes.
+// element returns the bits of an element of size bytes.
 func element(b []byte, size int) uint64 {
 	switch size {
 	case 1:
@@ -181,7 +184,7 @@ func element(b []byte, size int) uint64 {
 	return binary.NativeEndian.Uint64(b)
 }
 
-// putElement is the reverse of element.
+// putElement writes the bits of an element of size bytes.
 func putElement(b []byte, size int, bits uint64) {
 	switch size {
 	case 1:

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// words are n zeroed bytes that begin at a word.
+// words returns n zeroed bytes, aligned to 8 bytes.
 func words(n int) []byte {
 	b := make([]byte, n+7)
 	for !Aligned(b, 8) {
@@ -31,7 +31,8 @@ func TestAligned(t *testing.T) {
 	require.Panics(t, func() { Word32(b[:3]) })
 }
 
-// What reads, writes and swaps do is the same for all types.
+// TestReadsWritesSwaps checks reads, writes and swaps, which are the same for all types, and that
+// they do not change neighbouring bytes.
 func TestReadsWritesSwaps(t *testing.T) {
 	for typ := range transport.Complex128 {
 		size := typ.Size()
@@ -66,7 +67,7 @@ func TestReadsWritesSwaps(t *testing.T) {
 	}
 }
 
-// TestElementsBesideEachOther: bytes and halves of a word, each end of it.
+// TestElementsBesideEachOther changes elements of 1 and 2 bytes at every offset in a word.
 func TestElementsBesideEachOther(t *testing.T) {
 	mem := words(8)
 	data := []byte{1, 2, 3, 4, 5, 6, 7, 250}
@@ -84,7 +85,8 @@ func TestElementsBesideEachOther(t *testing.T) {
 	require.Equal(t, []byte{2, 4, 1, 11, 14, 244}, append(mem[:2:2], mem[4:]...))
 }
 
-// Goroutines change neighbours of all sizes, and nothing is lost.
+// TestTogether runs goroutines that change neighbouring elements of all sizes at the same time. No
+// update may be lost.
 func TestTogether(t *testing.T) {
 	const workers, rounds = 4, 500
 	mem := words(32)
@@ -130,11 +132,11 @@ func TestTogether(t *testing.T) {
 			require.Equal(t, uint64(workers*rounds)&(1<<(8*size)-1), got, "%+v", p)
 		}
 	}
-	require.Equal(t, []byte{0, 0}, mem[30:], "nobody's")
+	require.Equal(t, []byte{0, 0}, mem[30:], "bytes that belong to no element")
 }
 
-// A word that is swapped for another guards what is behind it, which the race
-// detector sees too.
+// TestCompareSwapGuards uses AtomicCswap as a spin lock, and checks that the lock excludes
+// goroutines, also in the view of the race detector.
 func TestCompareSwapGuards(t *testing.T) {
 	const workers, rounds = 4, 200
 	for size := range map[int]bool{1: true, 2: true, 4: true, 8: true} {
@@ -175,7 +177,8 @@ func TestAllocations(t *testing.T) {
 	}))
 }
 
-// TestNaNs are always the same one, and what Min and Max give where there is one.
+// TestNaNs checks that an operation with a NaN operand, including Min and Max, yields the one NaN
+// of package kernel.
 func TestNaNs(t *testing.T) {
 	for _, op := range []transport.AtomicOp{transport.AtomicMin, transport.AtomicMax, transport.AtomicSum, transport.AtomicProd} {
 		mem, data := words(8), words(8)

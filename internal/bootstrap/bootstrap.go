@@ -1,13 +1,13 @@
-// Package bootstrap answers, for a starting process: which rank am I, how many
-// are we, where are the others, and what was I told to use.
+// Package bootstrap finds out, for a process that starts, its rank, the number of ranks, the
+// hosts of the others, and the tunables.
 //
-//	open.go     decides which way it is, and refuses what is none
-//	gorun.go    gorun's own job card (card.go), and PMI-1 beside it
+//	open.go     chooses the launcher, and returns an error if it is not supported
+//	gorun.go    gorun: its job card (card.go), and PMI-1 in addition
 //	pmi_open.go PMI-1: mpiexec.hydra, srun --mpi=pmi2 (pmi.go)
-//	place.go    mpirun of Open MPI and plain srun, which only number their ranks:
-//	            these meet at rank 0 (rendezvous.go, hub.go, spoke.go)
+//	place.go    Open MPI's mpirun and plain srun, which only number their ranks:
+//	            the ranks find rank 0 by a rendezvous (rendezvous.go, hub.go, spoke.go)
 //
-// A process that nobody started is a world of one.
+// A process that no launcher has started is a world of one.
 package bootstrap
 
 import (
@@ -18,36 +18,34 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// World is what a process knows of its job.
+// World describes a job to one of its processes.
 type World struct {
 	Rank, Size int
-	AppNum     int      // which part of an MPMD job this rank belongs to
-	Nodes      []int    // Nodes[r] is the number of the host that rank r runs on, dense from 0
-	Cores      int      // hardware threads of this host that the job's ranks share; 0: nobody knows
-	JobID      string   // the same in every rank, different between jobs
-	Secret     [32]byte // the same in every rank, known to nobody else
+	AppNum     int      // number of the program of an MPMD job that this rank runs
+	HostOf     []int    // HostOf[r] is the number of the host of rank r; hosts are numbered from 0 without gaps
+	Cores      int      // hardware threads of this host that the job's ranks share; 0: unknown
+	JobID      string   // the same in every rank, and different in other jobs
+	Secret     [32]byte // the same in every rank, and unknown to other processes
 	Launcher   string   // "gorun", "pmi", "openmpi", "slurm", or "none"
 	Params     *params.Set
 
-	// Where gorun laid out the tcp addresses. A symmetric layout names them by
-	// arithmetic: the ranks of node n listen on Hosts[n], an IP address, in the
-	// order of their numbers on the ports from BasePort on. Otherwise Addrs[i] is
-	// rank i's "host:port". All are empty where the ranks must find their own
-	// addresses and exchange them through KVS.
+	// The tcp addresses, if gorun has assigned them. In a symmetric layout the ranks of node n
+	// listen on Hosts[n], an IP address, and on the ports from BasePort on, in the order of their
+	// numbers. Otherwise Addrs[i] is rank i's "host:port". All are empty if the ranks must find
+	// their own addresses and exchange them through KVS.
 	Hosts    []string
 	BasePort int
 	Addrs    []string
-	Listener *os.File // this rank's listening socket, already bound; nil: none
+	Listener *os.File // this rank's bound and listening socket; nil: none
 
-	// Memory is a memory file that the ranks of this host, which are those with
-	// its number in Nodes, have in common; nil: none. Who opens the transports
-	// closes it.
+	// Memory is a memory file that the ranks of this host have in common, that is, the ranks with
+	// the same number in HostOf; nil: none. The code that opens the transports closes it.
 	Memory *os.File
 
-	// News is where gorun writes which ranks have failed (wire.AppendNews), for
-	// this rank alone; nil: it ends the job at the first that does. Who reads it
-	// closes it.
-	News *os.File
+	// Failures is the channel on which gorun reports failed ranks to this rank
+	// (wire.AppendFailures). It is nil if gorun ends the job at the first failure. The code that
+	// reads it closes it.
+	Failures *os.File
 
 	// Inspect is the channel on which gorun asks what this rank does, in frames of
 	// wire.AppendInspect. It is nil if gorun does not ask. The code that reads it closes it.
@@ -57,11 +55,10 @@ type World struct {
 	// made one on other hosts. Empty: the launcher made Memory here, or makes none on any host.
 	NoMemory string
 
-	// Epoch counts how often gorun has started the whole job anew; 0 is the first
-	// time.
+	// Epoch is the number of times that gorun has restarted the whole job; 0 at the first start.
 	Epoch int
 
-	KVS KVS // never nil; of a world of one it is local
+	KVS KVS // never nil; local in a world of one
 }
 
 // Finalize calls KVS.Finalize and reports the rank's account. Of the launchers, only gorun
@@ -76,21 +73,21 @@ func (w *World) Finalize(a wire.Account) error {
 // Abort is a rank's request to end the job.
 type Abort struct {
 	Code        int    // the exit code of the job
-	Reason      string // "" or a text for people; of the launchers, only gorun gets Reason and Consequence
+	Reason      string // text for the user, or ""; of the launchers, only gorun gets Reason and Consequence
 	Consequence bool   // the reason follows from the failure of another rank
 }
 
-// KVS is the launcher's key-value space: what every process put before a fence
-// is seen by every get after it. Keys have at most MaxKey bytes, values at most
-// MaxValue; neither holds spaces, '=' is allowed in values only.
+// KVS is the launcher's key-value space: a Get after a fence sees all pairs that all processes
+// have put before the fence. Keys have at most MaxKey bytes, values at most MaxValue. Neither
+// contains spaces; only values may contain '='.
 type KVS interface {
 	Put(key, value string) error
-	// Fence blocks until every rank is in, or ctx ends; after that error the
-	// KVS is of no more use, except to Abort.
+	// Fence blocks until every rank has called it, or ctx ends. After an error only Abort may be
+	// used.
 	Fence(ctx context.Context) error
-	// Get returns what was put, or an error that wraps ErrNoKey.
+	// Get returns the value that was put under key, or an error that wraps ErrNoKey.
 	Get(key string) (string, error)
-	// Finalize tells the launcher that this rank ends well; the last call.
+	// Finalize reports to the launcher that this rank ends in good order. It is the last call.
 	Finalize() error
 	// Abort asks the launcher to end the job. If the launcher cannot do so, Abort returns,
 	// and the caller exits anyway.

@@ -12,20 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment variables by which gorun hands a rank its place in the job.
-// Everything else stands in the job card; the secret never stands in the
-// environment or in argv, which other users can read.
+// The environment variables by which gorun gives a rank its place in the job. The job card holds
+// everything else. The secret is never in the environment or in argv, which other users can read.
 const (
 	EnvRank     = "WEFT_RANK"      // decimal
 	EnvJobFD    = "WEFT_JOB_FD"    // inherited descriptor of the job card
 	EnvListenFD = "WEFT_LISTEN_FD" // inherited listening tcp socket; absent: none
-	EnvJobID    = "WEFT_JOB_ID"    // marks every descendant of the job; not a secret
-	EnvEpoch    = "WEFT_EPOCH"     // decimal; Card.Epoch for programs that do not read the card
+	EnvJobID    = "WEFT_JOB_ID"    // identifies every descendant process of the job; not a secret
+	EnvEpoch    = "WEFT_EPOCH"     // decimal; Card.Epoch, for programs that do not read the card
 )
 
-// The job card is one sealed memory file that all ranks of a host share. So ranks read it
-// by offset, and no process can change it. If the system has no memory files, the card is a
-// file without a name that the ranks can only read:
+// The job card is one sealed memory file that all ranks of a host share. The ranks read it by
+// offset, because they share the file's position. No process can change it. If the system has no
+// memory files, the card is a file without a name, which the ranks can only read:
 //
 //	0        8
 //	┌────────┬──────────────────────────┐
@@ -39,45 +38,45 @@ const (
 	maxSize      = 1 << 24 // ranks
 )
 
-// errNotCard is the error for a descriptor that no launcher made.
+// errNotCard is the error for a descriptor that is not a job card of gorun.
 var errNotCard = errors.New("not a job card")
 
-// Card is what gorun tells every rank of a job alike.
+// Card is the description of a job that gorun gives to every rank.
 type Card struct {
 	Version  int         `json:"version"`
 	JobID    string      `json:"job"`
 	Secret   []byte      `json:"secret"` // 32 bytes
 	Size     int         `json:"size"`
 	KVSName  string      `json:"kvs"`
-	Control  int         `json:"control"`             // number of the PMI-1 descriptor in every rank
-	Memory   int         `json:"memory,omitempty"`    // number of the memory file in every rank; 0: none
-	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file, although those of other hosts may have one; "": they have one, or no rank has
-	News     int         `json:"news,omitempty"`      // number of the socket, another one in every rank, on which gorun reports failures; 0: none
-	Inspect  int         `json:"inspect,omitempty"`   // number of the socket, another one in every rank, on which gorun asks what the rank does; 0: none
-	Epoch    int         `json:"epoch,omitempty"`     // how often the job has been restarted
-	Nodes    []Run       `json:"nodes"`               // the host of each rank, dense from 0
-	AppNums  []Run       `json:"apps"`                // the app of each rank
-	Cores    int         `json:"cores"`               // hardware threads of the host that the ranks share
-	Hosts    []string    `json:"hosts,omitempty"`     // with BasePort: the address of each host
+	Control  int         `json:"control"`             // number of the PMI-1 descriptor, the same in every rank
+	Memory   int         `json:"memory,omitempty"`    // descriptor of the memory file, the same in every rank; 0: none
+	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file although ranks of other hosts may have one; "": they have one, or no rank has
+	Failures int         `json:"news,omitempty"`      // descriptor number, the same in every rank, of the rank's own socket on which gorun reports failures; 0: none
+	Inspect  int         `json:"inspect,omitempty"`   // descriptor number, the same in every rank, of the rank's own socket on which gorun asks what the rank does; 0: none
+	Epoch    int         `json:"epoch,omitempty"`     // number of restarts of the job
+	HostOf   []Run       `json:"nodes"`               // the host of each rank; hosts are numbered from 0 without gaps
+	AppNums  []Run       `json:"apps"`                // the number of each rank's program
+	Cores    int         `json:"cores"`               // hardware threads of this host, which its ranks share
+	Hosts    []string    `json:"hosts,omitempty"`     // if BasePort is set: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
 	Params   []CardParam `json:"params,omitempty"`
 }
 
-// Run is Count ranks in a row that have the same Value.
+// Run is a sequence of Count ranks that have the same Value.
 type Run struct {
 	Value int `json:"v"`
 	Count int `json:"n"`
 }
 
-// CardParam is a parameter that was set, and by what.
+// CardParam is a parameter that was set, and the source of its value.
 type CardParam struct {
 	Key    string        `json:"key"`
 	Text   string        `json:"text"`
 	Source params.Source `json:"source"`
 }
 
-// Runs shortens a list, rank by rank, to its runs.
+// Runs returns the runs of a list that has a value for each rank.
 func Runs(values []int) []Run {
 	var runs []Run
 	for _, v := range values {
@@ -90,7 +89,7 @@ func Runs(values []int) []Run {
 	return runs
 }
 
-// expand is the reverse of Runs; check has limited its length.
+// expand is the reverse of Runs. check has limited the length of the result.
 func expand(runs []Run, size int) []int {
 	values := make([]int, 0, size)
 	for _, r := range runs {
@@ -101,8 +100,7 @@ func expand(runs []Run, size int) []int {
 	return values
 }
 
-// valueAt returns element i of the list that runs encode. check has made sure that there
-// is one.
+// valueAt returns element i of the list that runs encode. check has made sure that it exists.
 func valueAt(runs []Run, i int) int {
 	for _, r := range runs {
 		if i < r.Count {
@@ -113,7 +111,7 @@ func valueAt(runs []Run, i int) int {
 	return 0
 }
 
-// CardParams lists the parameters of a set that were set.
+// CardParams returns the parameters of a set that were set.
 func CardParams(s *params.Set) []CardParam {
 	if s == nil {
 		return nil
@@ -126,11 +124,11 @@ func CardParams(s *params.Set) []CardParam {
 	return list
 }
 
-// Seal writes the card to a file without a name. If the system has memory files, Seal seals
-// the file, and no process can change it. Otherwise the descriptor is open for reading only,
-// and no process can change the file through it. But a process of the same user can change
-// the file if it opened the file before Seal removed the file's name. The caller closes the
-// file. The file has FD_CLOEXEC until a child inherits it on purpose.
+// Seal writes the card to a file without a name. If the system has memory files, Seal seals the
+// file, and no process can change it. Otherwise the descriptor is open for reading only, and no
+// process can change the file through it; but a process of the same user can change the file if
+// it opened the file before Seal removed the file's name. The caller closes the file. The file
+// has FD_CLOEXEC; the caller clears the flag for the children that inherit the file.
 func (c *Card) Seal() (*os.File, error) {
 	c.Version = cardVersion
 	if err := c.check(); err != nil {
@@ -161,7 +159,7 @@ func (c *Card) Seal() (*os.File, error) {
 
 // readOnly returns a file with this data. The file has no name, and is open for reading only.
 func readOnly(data []byte) (*os.File, error) {
-	w, err := os.CreateTemp("", "weft-job-*") // for its user alone
+	w, err := os.CreateTemp("", "weft-job-*") // readable and writable by its user only
 	if err != nil {
 		return nil, fmt.Errorf("job card: %w", err)
 	}
@@ -189,8 +187,8 @@ func unchangeable(fd int) bool {
 		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
 }
 
-// readCard reads the card behind a descriptor, which may be anything: it was
-// named by an environment variable. It does not move the descriptor's offset.
+// readCard reads the card from a descriptor. The descriptor comes from an environment variable,
+// so it may be any. readCard does not move the descriptor's offset.
 func readCard(fd int) (*Card, error) {
 	if fd < 0 {
 		return nil, errNotCard
@@ -219,21 +217,21 @@ func readCard(fd int) (*Card, error) {
 	return parseCard(data)
 }
 
-// MemoryFile makes the empty memory file that the ranks of a job on one host
-// have in common. It has no name in any file system. The caller closes it; it
-// has FD_CLOEXEC until a child inherits it on purpose. If the host has no memory
-// files, the error wraps [sys.ErrNoMemoryFiles].
+// MemoryFile makes the empty memory file that the ranks of a job on one host have in common. It
+// has no name in any file system. The caller closes it. It has FD_CLOEXEC; the caller clears the
+// flag for the children that inherit the file. If the host has no memory files, the error wraps
+// [sys.ErrNoMemoryFiles].
 func MemoryFile(jobID string) (*os.File, error) { return sys.MemoryFile(memoryName(jobID)) }
 
 func memoryName(jobID string) string { return "weft-" + jobID }
 
-// memoryFile checks that a descriptor is a memory file that may be sized and
-// sealed, or has been.
+// memoryFile reports whether a descriptor is a memory file whose size can be set and sealed, or
+// was.
 func memoryFile(fd int) bool {
 	const sized = sys.SealShrink | sys.SealGrow
 	seals, err := sys.Seals(fd)
 	if err != nil || seals&sys.SealSeal != 0 && seals&sized != sized || seals&(sys.SealWrite|sys.SealFutureWrite) != 0 {
-		return false // what is sealed against sealing alone is a file of tmpfs
+		return false // a file of tmpfs has only SealSeal
 	}
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
@@ -257,7 +255,7 @@ func parseCard(data []byte) (*Card, error) {
 func (c *Card) check() error {
 	switch {
 	case c.Version != cardVersion:
-		return fmt.Errorf("job card: version %d, this program reads version %d: build it and gorun from one source", c.Version, cardVersion)
+		return fmt.Errorf("job card: version %d, but this program reads version %d: build the program and gorun from the same source", c.Version, cardVersion)
 	case c.Size < 1 || c.Size > maxSize:
 		return fmt.Errorf("job card: %d ranks", c.Size)
 	case c.JobID == "" || len(c.JobID) > 64:
@@ -266,8 +264,8 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: secret of %d bytes", len(c.Secret))
 	case c.Memory < 0:
 		return fmt.Errorf("job card: memory file %d", c.Memory)
-	case c.News < 0:
-		return fmt.Errorf("job card: news on descriptor %d", c.News)
+	case c.Failures < 0:
+		return fmt.Errorf("job card: failure reports on descriptor %d", c.Failures)
 	case c.Inspect < 0:
 		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
 	case c.Epoch < 0:
@@ -277,23 +275,23 @@ func (c *Card) check() error {
 	case c.BasePort < 0 || c.BasePort > 65535:
 		return fmt.Errorf("job card: base port %d", c.BasePort)
 	}
-	for _, runs := range [][]Run{c.Nodes, c.AppNums} {
+	for _, runs := range [][]Run{c.HostOf, c.AppNums} {
 		n := 0
 		for _, r := range runs {
 			if r.Value < 0 || r.Value >= c.Size || r.Count < 1 || r.Count > c.Size-n {
-				return fmt.Errorf("job card: %d ranks in a row on or of %d", r.Count, r.Value)
+				return fmt.Errorf("job card: %d consecutive ranks with host or program %d", r.Count, r.Value)
 			}
 			n += r.Count
 		}
 		if n != c.Size {
-			return fmt.Errorf("job card: %d of %d ranks have a place", n, c.Size)
+			return fmt.Errorf("job card: hosts or programs of %d instead of %d ranks", n, c.Size)
 		}
 	}
 	if c.BasePort == 0 {
 		return nil
 	}
 	ports := make([]int, len(c.Hosts))
-	for _, r := range c.Nodes {
+	for _, r := range c.HostOf {
 		if r.Value >= len(ports) {
 			return fmt.Errorf("job card: no address of host %d", r.Value)
 		}
@@ -304,7 +302,7 @@ func (c *Card) check() error {
 	return nil
 }
 
-// params makes the set of parameters that gorun settled on.
+// params returns the parameters that gorun has set.
 func (c *Card) params() (*params.Set, error) {
 	s := &params.Set{}
 	for _, p := range c.Params {

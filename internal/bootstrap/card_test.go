@@ -15,7 +15,7 @@ func testCard() *Card {
 	secret := NewSecret()
 	return &Card{
 		JobID: "job1", Secret: secret[:], Size: 4, KVSName: "kvs_job1",
-		Nodes: Runs([]int{0, 0, 1, 1}), AppNums: Runs([]int{0, 0, 0, 1}), Hosts: []string{"127.0.0.1", "127.0.0.2"}, BasePort: 20000,
+		HostOf: Runs([]int{0, 0, 1, 1}), AppNums: Runs([]int{0, 0, 0, 1}), Hosts: []string{"127.0.0.1", "127.0.0.2"}, BasePort: 20000,
 		Params: []CardParam{{"engine.eager_limit", "4k", params.FromFlag}},
 	}
 }
@@ -25,16 +25,16 @@ func TestCardRoundTrip(t *testing.T) {
 	f, err := c.Seal()
 	require.NoError(t, err)
 	defer f.Close()
-	for range 2 { // nobody moves the offset that all ranks share
+	for range 2 { // a read does not move the offset that all ranks share
 		got, err := readCard(int(f.Fd()))
 		require.NoError(t, err)
 		require.Equal(t, c, got)
 	}
 	_, err = f.Write([]byte("x"))
 	require.Error(t, err)
-	require.Equal(t, []int{0, 0, 1, 1}, expand(c.Nodes, 4))
+	require.Equal(t, []int{0, 0, 1, 1}, expand(c.HostOf, 4))
 	for i, node := range []int{0, 0, 1, 1} {
-		require.Equal(t, node, valueAt(c.Nodes, i))
+		require.Equal(t, node, valueAt(c.HostOf, i))
 	}
 	set, err := c.params()
 	require.NoError(t, err)
@@ -55,8 +55,8 @@ func TestCardOfGarbageDescriptors(t *testing.T) {
 	}
 }
 
-// Where the host has no memory files, the card is a file on disk that has no name any more
-// and that no rank can write to.
+// TestCardWithoutMemoryFiles: if the host has no memory files, the card is a file on disk that
+// has no name any more and that no rank can write to.
 func TestCardWithoutMemoryFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -83,7 +83,7 @@ func TestCardWithoutMemoryFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(writable.Name()))
 	_, err = readCard(int(writable.Fd()))
-	require.ErrorIs(t, err, errNotCard, "another process may change it")
+	require.ErrorIs(t, err, errNotCard, "a process could change the card through this descriptor")
 
 	t.Setenv("TMPDIR", filepath.Join(dir, "none"))
 	_, err = readOnly(nil)
@@ -100,8 +100,8 @@ func TestCardChecks(t *testing.T) {
 		"port":      func(c *Card) { c.BasePort = 65535 },
 		"memory":    func(c *Card) { c.Memory = -1 },
 		"hosts":     func(c *Card) { c.Hosts = c.Hosts[:1] },
-		"few":       func(c *Card) { c.Nodes = c.Nodes[:1] },
-		"many":      func(c *Card) { c.Nodes[1].Count = 1 << 40 },
+		"few":       func(c *Card) { c.HostOf = c.HostOf[:1] },
+		"many":      func(c *Card) { c.HostOf[1].Count = 1 << 40 },
 		"negative":  func(c *Card) { c.AppNums[1].Value = -1 },
 	} {
 		c := testCard()
@@ -137,6 +137,6 @@ func FuzzCard(f *testing.F) {
 		d, err := parseCard(append([]byte(cardMagic), again...))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(c.Secret, d.Secret))
-		require.Equal(t, c.Nodes, d.Nodes)
+		require.Equal(t, c.HostOf, d.HostOf)
 	})
 }

@@ -7,11 +7,10 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// coresOfHost is the number of hardware threads that the ranks of this host
-// share, where the launcher does not say: those that this process may use; or
-// where whoever started it may use more, those, for then each rank is taken to
-// have been bound to its part of them. A cgroup's limit counts too, which Go's
-// runtime has looked up.
+// coresOfHost returns the number of hardware threads that the ranks of this host share, if the
+// launcher does not provide it: the threads that this process may use. If the parent process may
+// use more, coresOfHost returns the parent's number, because then each rank was probably bound to
+// a part of the parent's threads. The limit of a cgroup, which Go's runtime reads, counts too.
 func coresOfHost(getenv func(string) string) int {
 	n := runtime.NumCPU()
 	if all := len(sys.Allowed(os.Getppid())); all > n {

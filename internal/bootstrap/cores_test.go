@@ -19,8 +19,8 @@ import (
 // coresEnv makes the test binary print coresOfHost.
 const coresEnv = "BOOTSTRAP_TEST_CORES"
 
-// A process that was bound by who started it shares that one's cores with the
-// others of the job; one that was not has what it may use.
+// TestCoresOfHost: a process that was bound to fewer threads than its parent gets the parent's
+// number of threads. A process that was not bound gets the number that it may use.
 func TestCoresOfHost(t *testing.T) {
 	if os.Getenv(coresEnv) != "" {
 		fmt.Printf("cores=%d\n", coresOfHost(os.Getenv))
@@ -39,7 +39,7 @@ func TestCoresOfHost(t *testing.T) {
 	}
 	want := fmt.Sprint(runtime.NumCPU())
 	require.Equal(t, want, cores())
-	besideMain(func() { // a child has the set of the thread that forks it
+	besideMain(func() { // a child inherits the processors of the thread that forks it
 		var all, one unix.CPUSet
 		require.NoError(t, unix.SchedGetaffinity(0, &all))
 		defer func() { require.NoError(t, unix.SchedSetaffinity(0, &all)) }()
@@ -53,8 +53,8 @@ func TestCoresOfHost(t *testing.T) {
 	})
 }
 
-// besideMain runs f locked to a thread that is not the process's first, whose
-// set of processors is what others take for the process's.
+// besideMain runs f locked to a thread other than the process's first, because the processors of
+// the first thread count as those of the process.
 func besideMain(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

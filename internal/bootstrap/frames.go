@@ -7,21 +7,21 @@ import (
 	"io"
 )
 
-// Rank 0 and another rank speak frames, once they have shown each other that
-// both know the secret (wire.TCPSession):
+// Rank 0 and another rank exchange frames, after each has proved to the other that it knows the
+// secret (wire.TCPSession):
 //
 //	0       4      5
 //	┌───────┬──────┬─────────┐
 //	│ bytes │ kind │ body    │     bytes: of kind and body, little endian
 //	└───────┴──────┴─────────┘
 //
-//	rank ── fence: pairs ──► 0    the rank is in the fence, and has put these
-//	rank ◄── pairs ───────── 0    all are in, and have put these
-//	rank ◄── fail: text ──── 0    no fence will ever end
-//	rank ── bye ───────────► 0    the rank ends well
-//	rank ◄─ abort: code, text ─►  the job is to end at once
+//	rank ── fence: pairs ──► 0    the rank has entered the fence, and has put these pairs
+//	rank ◄── pairs ───────── 0    all ranks have entered, and have put these pairs
+//	rank ◄── fail: text ──── 0    no further fence will end
+//	rank ── bye ───────────► 0    the rank ends in good order
+//	rank ◄─ abort: code, text ─►  all ranks end at once
 //
-// A pair is two texts, each behind its length in two bytes.
+// A pair is two texts. Before each text is its length, in two bytes.
 const (
 	frameFence byte = iota + 1
 	framePairs
@@ -33,15 +33,15 @@ const (
 
 const (
 	frameHead = 5
-	// maxPuts bounds what a rank may put before a fence.
+	// maxPuts is the maximum size of the pairs that a rank puts before a fence.
 	maxPuts = 64 << 10
-	// maxText bounds the text of an abort or a failure.
+	// maxText is the maximum length of the text of an abort or a failure.
 	maxText = 1024
 )
 
-var errFrame = errors.New("no frame of a rendezvous")
+var errFrame = errors.New("not a frame of a rendezvous")
 
-// newFrame makes a frame of these bodies.
+// newFrame returns a frame whose body is the concatenation of bodies.
 func newFrame(kind byte, bodies ...[]byte) []byte {
 	n := 1
 	for _, b := range bodies {
@@ -54,12 +54,12 @@ func newFrame(kind byte, bodies ...[]byte) []byte {
 	return frame
 }
 
-// readFrame reads a frame whose body has at most limit bytes. What the sender
-// announces takes no memory until it comes.
+// readFrame reads a frame whose body has at most limit bytes. It allocates memory only as bytes
+// arrive, whatever length the sender announces.
 func readFrame(r io.Reader, limit int) (kind byte, body []byte, err error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return 0, nil, err // io.EOF where a frame might have begun
+		return 0, nil, err // io.EOF: the stream ends between two frames
 	}
 	n := int64(binary.LittleEndian.Uint32(head[:])) - 1
 	kind = head[4]
@@ -82,7 +82,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// appendPair appends a key and its value, which checkKV has admitted.
+// appendPair appends a key and its value. checkKV has accepted both.
 func appendPair(dst []byte, key, value string) []byte {
 	for _, s := range []string{key, value} {
 		dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(s))), s...)
@@ -90,7 +90,7 @@ func appendPair(dst []byte, key, value string) []byte {
 	return dst
 }
 
-// eachPair calls f for each of the pairs; an error where they are none.
+// eachPair calls f for each pair in b. It returns an error if b is not a sequence of pairs.
 func eachPair(b []byte, f func(key, value string)) error {
 	next := func() (string, bool) {
 		if len(b) < 2 {
@@ -118,7 +118,7 @@ func eachPair(b []byte, f func(key, value string)) error {
 	return nil
 }
 
-// abortBody and parseAbort write and read the body of an abort.
+// abortBody returns the body of an abort frame, and parseAbort reads it.
 func abortBody(code int, text string) []byte {
 	return append([]byte{byte(code)}, text[:min(len(text), maxText)]...)
 }
@@ -130,7 +130,7 @@ func parseAbort(b []byte) (code int, text string, err error) {
 	return int(b[0]), printable(b[1:]), nil
 }
 
-// printable makes a line for people of bytes from elsewhere.
+// printable returns bytes from another process as a text without control characters.
 func printable(b []byte) string {
 	text := []rune(string(b[:min(len(b), maxText)]))
 	for i, r := range text {

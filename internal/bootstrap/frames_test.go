@@ -88,7 +88,7 @@ func FuzzNotice(f *testing.F) {
 		again, err := parseNotice(text)
 		require.NoError(t, err)
 		require.Equal(t, n, again)
-		(&rendezvous{place: &place{}}).order(n)
+		(&rendezvous{place: &place{}}).dialOrder(n)
 	})
 }
 
@@ -97,9 +97,8 @@ func testNotice() *notice {
 	return &notice{Version: noticeVersion, Job: "slurm-1.0-x", Size: 2, Host: "h/1", Addrs: []string{"10.0.0.1", "fd00::1"}, Port: 4000, Secret: s[:], Seconds: 61}
 }
 
-// FuzzStranger: whatever comes before a rank has been believed ends without a
-// word and without a rank.
-func FuzzStranger(f *testing.F) {
+// FuzzAuthenticate: whatever bytes arrive before the proof, authenticate returns an error.
+func FuzzAuthenticate(f *testing.F) {
 	f.Add([]byte("weft-tc\x01" + strings.Repeat("\x01", 40) + strings.Repeat("x", 32)))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	secret := NewSecret()
@@ -108,7 +107,7 @@ func FuzzStranger(f *testing.F) {
 		h := &hub{session: (&rendezvous{place: &place{job: "j", size: 8}}).session(secret[:])}
 		done := make(chan error, 1)
 		go func() { // ends with the pipe
-			_, err := h.greet(a)
+			_, err := h.authenticate(a)
 			_ = a.Close()
 			done <- err
 		}()

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openNative returns nil where there is no job card, or where it is somebody
-// else's: gorun did not start this process, or started only the one that did,
-// or a launcher that passes all its descriptors on.
+// openNative opens the World of a rank of gorun. It returns nil if there is no job card, or if
+// the card was given to another process: gorun did not start this process, but started an
+// ancestor of it, or a launcher that passes its descriptors to its children.
 func openNative(ctx context.Context, getenv func(string) string) (*World, error) {
 	fd, err := strconv.Atoi(getenv(EnvJobFD))
 	if err != nil {
@@ -25,7 +25,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if err != nil {
 		return nil, err
 	}
-	if !card.mine(getenv) {
+	if !card.matchesEnv(getenv) {
 		return nil, nil
 	}
 	set, err := card.params()
@@ -42,7 +42,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	w := &World{
 		Rank: rank, Size: card.Size,
-		AppNum: valueAt(card.AppNums, rank), Nodes: expand(card.Nodes, card.Size),
+		AppNum: valueAt(card.AppNums, rank), HostOf: expand(card.HostOf, card.Size),
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: native, Params: set,
 		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
 	}
@@ -55,33 +55,33 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if card.Memory != 0 && !memoryFile(card.Memory) {
 		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
 	}
-	if card.News != 0 && !channel(card.News) {
-		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.News)
+	if card.Failures != 0 && !channel(card.Failures) {
+		return nil, fmt.Errorf("descriptor %d is not the channel of gorun's failure reports", card.Failures)
 	}
 	if card.Inspect != 0 && !channel(card.Inspect) {
-		return nil, fmt.Errorf("descriptor %d is not the channel on which the launcher asks what the rank does", card.Inspect)
+		return nil, fmt.Errorf("descriptor %d is not the channel on which gorun asks what the rank does", card.Inspect)
 	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, gorun: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
 	}
 	switch {
-	case kvs.again && card.Memory == 0: // as on other hosts, the ranks have no file in common
+	case kvs.reused && card.Memory == 0: // on other hosts too, the ranks have no usable memory file
 	case card.Memory == 0:
 		w.NoMemory = card.NoMemory
-	case kvs.again: // it holds what the program before this one has left
+	case kvs.reused: // it holds the data of the program that ran before
 		_ = unix.Close(card.Memory)
 	default:
 		unix.CloseOnExec(card.Memory)
 		w.Memory = os.NewFile(uintptr(card.Memory), memoryName(card.JobID))
 	}
-	if again { // nobody connects before all listen
+	if again { // no rank connects before all listen again
 		if err := kvs.Fence(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if card.News != 0 {
-		if w.News, err = channelFile(card.News, "news"); err != nil {
+	if card.Failures != 0 {
+		if w.Failures, err = channelFile(card.Failures, "failure reports"); err != nil {
 			return nil, err
 		}
 	}
@@ -95,14 +95,14 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		w.Listener = os.NewFile(uintptr(listen), "listener")
 	}
 	unix.CloseOnExec(ctl)
-	_ = unix.Close(fd) // the card is read
+	_ = unix.Close(fd) // the card was read
 	w.KVS = kvs
 	return w, nil
 }
 
-// mine says whether the environment is as gorun left it: another launcher
-// between it and us has changed it.
-func (c *Card) mine(getenv func(string) string) bool {
+// matchesEnv reports whether the environment is as gorun has set it. It is not if another
+// launcher between gorun and this process has changed it.
+func (c *Card) matchesEnv(getenv func(string) string) bool {
 	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
 		if getenv(name) != "" {
 			return false // gorun drops them

@@ -18,88 +18,90 @@ import (
 const (
 	// handshakeTimeout bounds the time until the other side has proved itself.
 	handshakeTimeout = 10 * time.Second
-	// maxStrangers is the maximum number of connections that have not proved themselves.
-	maxStrangers = 512
-	// flushWait bounds how long rank 0, when it ends, waits for frames on their way to a rank.
+	// maxUnproved is the maximum number of connections whose other end has not proved that it
+	// knows the secret.
+	maxUnproved = 512
+	// flushWait is how long rank 0, when it ends, waits for frames on their way to the other
+	// ranks.
 	flushWait = 5 * time.Second
 )
 
-// hub is rank 0's end of a rendezvous. It counts the ranks in a fence, and releases all
-// ranks when all have entered.
+// hub is rank 0's end of the connections of a rendezvous. It counts the ranks that have entered a
+// fence, and sends the fence's pairs to all ranks when all have entered.
 //
-//	gate ── stranger: handshake ── listen: frames of a rank ──► round
-//	                               write ◄── out ◄──────────────┘
+//	gate ── serveConn: handshake ── listen: frames of a rank ──► round
+//	                                write ◄── out ◄──────────────┘
 //
-// stranger and listen are one goroutine per connection, write is another; close ends
-// them and waits.
+// serveConn and listen run in one goroutine per connection, write in another. close ends them and
+// waits.
 type hub struct {
-	session wire.TCPSession // From and the nonces are not set
+	session wire.TCPSession // From and the nonces are zero
 	timeout time.Duration
 	exit    func(code int, line string)
 	gate    *admission.Gate
 	writing sync.WaitGroup // write
 
-	full   chan struct{} // closed when all ranks are in the first fence or have been
-	mine   chan []byte   // the pairs of a fence, for rank 0
-	failed chan struct{} // closed when err is set
+	allArrived chan struct{} // closed when all ranks except 0 have entered the first fence
+	rank0Pairs chan []byte   // gets the pairs of a fence, for rank 0
+	failed     chan struct{} // closed when err is set
 
 	mu      sync.Mutex
 	peers   []*peer // by rank; nil: not connected
-	first   int     // ranks except 0 that have been in a fence
+	first   int     // number of ranks except 0 that have entered a fence
 	round   int     // counts fences
-	in      []bool  // by rank: it is in this fence
+	inFence []bool  // by rank: it has entered the current fence
 	inCount int
-	pairs   []byte      // that have been put before it
-	timer   *time.Timer // of the fence
-	err     error       // why no fence can end any more
+	pairs   []byte      // pairs that ranks have put before the current fence
+	timer   *time.Timer // limit of the current fence
+	err     error       // why no further fence can end
 	closed  bool
 }
 
-// peer is a rank that is connected. The hub's lock guards what can change.
+// peer is a connected rank. The hub's lock guards the fields that change.
 type peer struct {
-	rank  int
-	conn  net.Conn
-	out   chan []byte   // frames to be written; never full, as a rank is in one fence at a time
-	gone  chan struct{} // closed when it is connected no more
-	known bool          // has been in a fence
-	left  bool          // has said bye
+	rank      int
+	conn      net.Conn
+	out       chan []byte   // frames to write; never full if the rank enters one fence at a time
+	closed    chan struct{} // closed at the end of the connection
+	hasFenced bool          // the rank has entered a fence
+	left      bool          // the rank has sent bye or abort, or its connection was lost
 }
 
-// outFrames is the pairs of a fence, a failure and an abort, and one to spare.
+// outFrames is room for the pairs of a fence, a failure and an abort, and one more.
 const outFrames = 4
 
 func newHub(l *net.TCPListener, session wire.TCPSession, timeout time.Duration, exit func(int, string)) *hub {
 	size := int(session.Size)
 	h := &hub{
 		session: session, timeout: timeout, exit: exit,
-		full: make(chan struct{}), mine: make(chan []byte, 1), failed: make(chan struct{}),
-		peers: make([]*peer, size), in: make([]bool, size),
+		allArrived: make(chan struct{}), rank0Pairs: make(chan []byte, 1), failed: make(chan struct{}),
+		peers: make([]*peer, size), inFence: make([]bool, size),
 	}
-	h.gate = admission.Serve(l, maxStrangers, h.stranger, nil)
+	h.gate = admission.Serve(l, maxUnproved, h.serveConn, nil)
 	return h
 }
 
-// stranger lets a rank in, if it is one, and hears what it says.
-func (h *hub) stranger(c *admission.Conn) {
-	defer c.Close() //nolint:errcheck // whoever it was
+// serveConn authenticates a connection, adds its rank as a peer, and reads the rank's frames.
+func (h *hub) serveConn(c *admission.Conn) {
+	defer c.Close() //nolint:errcheck // an error has no effect on other connections
 	if c.Await() != nil {
 		return
 	}
 	c.Heard()
 	_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
-	s, err := h.greet(c)
+	s, err := h.authenticate(c)
 	c.Proved() // has no effect if the connection ends
 	var p *peer
 	h.mu.Lock()
 	verdict := wire.TCPBusy
 	if err == nil && !h.closed && h.peers[s.From] == nil {
 		verdict = wire.TCPWelcome
-		p = &peer{rank: int(s.From), conn: c, out: make(chan []byte, outFrames), gone: make(chan struct{})}
+		p = &peer{rank: int(s.From), conn: c, out: make(chan []byte, outFrames), closed: make(chan struct{})}
 		h.peers[p.rank] = p
 	}
 	h.mu.Unlock()
 	if err != nil {
-		return // a stranger is told nothing
+		return // close without an answer
 	}
 	var b [wire.TCPVerdictSize]byte
 	mac := s.Answer(verdict)
@@ -108,7 +110,7 @@ func (h *hub) stranger(c *admission.Conn) {
 	if p == nil {
 		return
 	}
-	defer close(p.gone)
+	defer close(p.closed)
 	_ = c.SetDeadline(time.Time{})
 	h.mu.Lock()
 	if h.closed {
@@ -119,27 +121,28 @@ func (h *hub) stranger(c *admission.Conn) {
 		p.out <- failFrame(h.err)
 	}
 	h.writing.Add(1)
-	go h.write(p) // ends when close, or lose, closes out
+	go h.write(p) // ends when close or disconnected closes out
 	h.mu.Unlock()
 	if err == nil {
 		err = h.listen(p)
 	}
-	h.lose(p, err)
+	h.disconnected(p, err)
 }
 
-// greet has a stranger show that it is a rank.
-func (h *hub) greet(c net.Conn) (*wire.TCPSession, error) {
+// authenticate runs rank 0's part of the handshake, in which the other side proves that it is a
+// rank of the job.
+func (h *hub) authenticate(c net.Conn) (*wire.TCPSession, error) {
 	var hello wire.TCPHello
 	var b [wire.TCPHelloSize]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
 		return nil, err
 	}
 	if !hello.Parse(b[:]) || hello.From == 0 || hello.From >= h.session.Size || hello.To != 0 {
-		return nil, errStranger
+		return nil, errNotAuthenticated
 	}
 	s := h.session
-	if !s.Meet(&hello) {
-		return nil, errStranger
+	if !s.AcceptHello(&hello) {
+		return nil, errNotAuthenticated
 	}
 	_, _ = rand.Read(s.Responder[:]) // never fails
 	var challenge [wire.TCPChallengeSize]byte
@@ -152,14 +155,15 @@ func (h *hub) greet(c net.Conn) (*wire.TCPSession, error) {
 		return nil, err
 	}
 	if want := s.Proof(); !proof.Equal(&want) {
-		return nil, errStranger
+		return nil, errNotAuthenticated
 	}
 	return &s, nil
 }
 
-var errStranger = errors.New("it does not know the job's secret")
+var errNotAuthenticated = errors.New("it does not know the job's secret")
 
-// listen hears a rank until it says bye, which is no error.
+// listen reads the frames of a rank until bye or abort. It returns an error if the connection
+// ends before, or a frame is wrong.
 func (h *hub) listen(p *peer) error {
 	for {
 		kind, body, err := readFrame(p.conn, maxPuts)
@@ -172,10 +176,10 @@ func (h *hub) listen(p *peer) error {
 				return err
 			}
 			h.mu.Lock()
-			if !p.known {
-				p.known = true
+			if !p.hasFenced {
+				p.hasFenced = true
 				if h.first++; h.first == len(h.peers)-1 {
-					close(h.full)
+					close(h.allArrived)
 				}
 			}
 			h.arrive(p.rank, body)
@@ -184,7 +188,7 @@ func (h *hub) listen(p *peer) error {
 			h.mu.Lock()
 			p.left = true
 			if h.inCount > 0 {
-				h.fail(fmt.Errorf("rank %d has ended, which others wait for", p.rank))
+				h.fail(fmt.Errorf("rank %d has ended while other ranks wait for it in a fence", p.rank))
 			}
 			h.mu.Unlock()
 			return nil
@@ -195,7 +199,7 @@ func (h *hub) listen(p *peer) error {
 			}
 			h.abort(p.rank, code, text)
 			line := fmt.Sprintf("rank %d: %s", p.rank, text)
-			h.exit(code, line) // which comes back in tests alone
+			h.exit(code, line) // returns only in tests
 			h.mu.Lock()
 			h.fail(errors.New("the job was aborted by " + line))
 			h.mu.Unlock()
@@ -206,15 +210,15 @@ func (h *hub) listen(p *peer) error {
 	}
 }
 
-// lose takes note that a rank has gone. One that had not been in a fence may
-// come again.
-func (h *hub) lose(p *peer, err error) {
+// disconnected handles the end of a rank's connection. A rank that has not entered any fence may
+// connect again.
+func (h *hub) disconnected(p *peer, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
 		return
-	case !p.known:
+	case !p.hasFenced:
 		h.peers[p.rank] = nil
 		close(p.out)
 	case !p.left:
@@ -231,13 +235,13 @@ func host(c net.Conn) string {
 	return h
 }
 
-// write writes what is to be written to a rank. Where it cannot be, listen hears
-// of the same.
+// write writes the frames of out to a rank. If a write fails, it closes the connection, which
+// ends listen.
 func (h *hub) write(p *peer) {
 	defer h.writing.Done()
 	for frame := range p.out {
 		h.mu.Lock()
-		if !h.closed { // or flush has set one
+		if !h.closed { // otherwise flush has set the deadline
 			_ = p.conn.SetWriteDeadline(time.Now().Add(h.timeout))
 		}
 		h.mu.Unlock()
@@ -247,55 +251,55 @@ func (h *hub) write(p *peer) {
 	}
 }
 
-// arrive takes a rank into the fence, and ends it with the last. The caller holds
-// mu.
+// arrive records that a rank has entered the fence, and ends the fence after the last rank. The
+// caller holds mu.
 func (h *hub) arrive(rank int, pairs []byte) {
 	if h.err != nil || h.closed {
 		return
 	}
 	for _, p := range h.peers {
 		if p != nil && p.left {
-			h.fail(fmt.Errorf("rank %d has ended before a fence of all", p.rank))
+			h.fail(fmt.Errorf("rank %d has ended before a fence", p.rank))
 			return
 		}
 	}
-	if h.in[rank] {
-		h.fail(fmt.Errorf("rank %d is in a fence twice", rank))
+	if h.inFence[rank] {
+		h.fail(fmt.Errorf("rank %d has entered a fence twice", rank))
 		return
 	}
-	h.in[rank] = true
+	h.inFence[rank] = true
 	h.pairs = append(h.pairs, pairs...)
-	if h.inCount++; h.inCount == 1 && h.round > 0 { // host has its own limit for the first
+	if h.inCount++; h.inCount == 1 && h.round > 0 { // rendezvous.host limits the first fence
 		round := h.round
 		h.timer = time.AfterFunc(h.timeout, func() { h.expire(round) })
 	}
-	if h.inCount < len(h.in) {
+	if h.inCount < len(h.inFence) {
 		return
 	}
 	if h.timer != nil {
-		h.timer.Stop() // or it does nothing, in a later round
+		h.timer.Stop() // if it is too late, expire does nothing in a later round
 	}
 	frame := newFrame(framePairs, h.pairs)
 	h.broadcast(frame)
-	h.mine <- frame[frameHead:]
-	clear(h.in)
+	h.rank0Pairs <- frame[frameHead:]
+	clear(h.inFence)
 	h.inCount, h.pairs = 0, nil
 	h.round++
 }
 
-// expire ends a fence that some have not come to.
+// expire fails a fence that some ranks have not entered in time.
 func (h *hub) expire(round int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.round == round && !h.closed {
-		h.fail(fmt.Errorf("%s not come to fence %d of all within %v (bootstrap.timeout)", haveRanks(h.absent()), round+1, h.timeout))
+		h.fail(fmt.Errorf("%s not entered fence %d within %v (bootstrap.timeout)", haveRanks(h.notInFence()), round+1, h.timeout))
 	}
 }
 
-// absent are the ranks that are not in the fence. The caller holds mu.
-func (h *hub) absent() []int {
+// notInFence returns the ranks that have not entered the current fence. The caller holds mu.
+func (h *hub) notInFence() []int {
 	var list []int
-	for rank, in := range h.in {
+	for rank, in := range h.inFence {
 		if !in {
 			list = append(list, rank)
 		}
@@ -303,20 +307,20 @@ func (h *hub) absent() []int {
 	return list
 }
 
-// missing are the ranks that have not been in any fence.
-func (h *hub) missing() []int {
+// notYetInFence returns the ranks that have not entered any fence.
+func (h *hub) notYetInFence() []int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []int
 	for rank, p := range h.peers {
-		if rank > 0 && (p == nil || !p.known) {
+		if rank > 0 && (p == nil || !p.hasFenced) {
 			list = append(list, rank)
 		}
 	}
 	return list
 }
 
-// fail ends all fences, now and later. The caller holds mu.
+// fail makes the current fence and all later ones fail. The caller holds mu.
 func (h *hub) fail(err error) {
 	if h.err != nil {
 		return
@@ -339,7 +343,7 @@ func (h *hub) broadcast(frame []byte) {
 		}
 		select {
 		case p.out <- frame:
-		default: // it does not keep to one fence at a time
+		default: // the rank has not waited for the end of a fence
 			_ = p.conn.Close()
 		}
 	}
@@ -350,23 +354,24 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	h.arrive(0, pairs)
 	h.mu.Unlock()
 	select {
-	case all := <-h.mine:
+	case all := <-h.rank0Pairs:
 		return all, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-h.failed:
 	}
 	select {
-	case all := <-h.mine: // it had ended before
+	case all := <-h.rank0Pairs: // the fence ended before the failure
 		return all, nil
 	default:
 	}
-	h.flush(abortWait) // the others are to hear why, even if this process ends now
-	return nil, h.err  // written before failed was closed
+	h.flush(abortWait) // so that the other ranks get the reason, even if this process ends now
+	return nil, h.err  // fail has set it before it closed failed
 }
 
-// abort tells all ranks but the one that asks for it to end. It returns when they
-// have, so that none takes the end of this process, or of that one, for a failure.
+// abort sends an abort to all ranks except from, which has asked for it. It returns when they
+// have ended, or after a time limit, so that no rank takes the end of this process, or of from,
+// for a failure.
 func (h *hub) abort(from, code int, text string) {
 	h.mu.Lock()
 	if from > 0 {
@@ -383,14 +388,14 @@ func (h *hub) abort(from, code int, text string) {
 			continue
 		}
 		select {
-		case <-p.gone:
+		case <-p.closed:
 		case <-expired.C:
 			return
 		}
 	}
 }
 
-// flush ends the writers, when they have written all or after a time.
+// flush ends the goroutines of write after they have written all frames, or after limit.
 func (h *hub) flush(limit time.Duration) {
 	h.mu.Lock()
 	if !h.closed {
@@ -406,10 +411,10 @@ func (h *hub) flush(limit time.Duration) {
 		}
 	}
 	h.mu.Unlock()
-	h.writing.Wait() // each has a deadline
+	h.writing.Wait() // each write has a deadline
 }
 
-// close ends everything.
+// close ends all goroutines and connections of the hub.
 func (h *hub) close() error {
 	h.flush(flushWait)
 	h.gate.Close()

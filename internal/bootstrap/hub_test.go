@@ -10,31 +10,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder is an exit that only notes what it was called with.
+// recorder returns an exit function that records its arguments.
 func recorder() (exit func(int, string), said chan string) {
 	said = make(chan string, 4)
 	return func(code int, line string) { said <- fmt.Sprint(code, " ", line) }, said
 }
 
-// TestHub: what a rank that knows the secret may say, and what becomes of the
-// fences of rank 0 when it says something else.
+// TestHub: frames of a rank that knows the secret, and the errors of rank 0's fences after wrong
+// frames.
 func TestHub(t *testing.T) {
 	fence := newFrame(frameFence)
 	for name, c := range map[string]struct {
-		says  []byte // behind a first fence
+		says  []byte // bytes after the rank's first fence
 		size  int
-		wants string // of the error
+		wants string // text of the error
 		exit  string
 	}{
 		"bye":       {newFrame(frameBye), 2, "rank 1 has ended", ""},
-		"no frame":  {[]byte{0, 0, 0, 0, 0}, 2, "has gone: no frame of a rendezvous", ""},
-		"too large": {newFrame(frameFence, make([]byte, maxPuts+1)), 2, "has gone: no frame of a rendezvous", ""},
-		"not his":   {newFrame(framePairs), 2, "has gone: no frame of a rendezvous", ""},
-		"no pairs":  {newFrame(frameFence, []byte{9}), 2, "has gone: no frame of a rendezvous", ""},
-		"no abort":  {newFrame(frameAbort), 2, "has gone: no frame of a rendezvous", ""},
+		"no frame":  {[]byte{0, 0, 0, 0, 0}, 2, "has gone: not a frame of a rendezvous", ""},
+		"too large": {newFrame(frameFence, make([]byte, maxPuts+1)), 2, "has gone: not a frame of a rendezvous", ""},
+		"not his":   {newFrame(framePairs), 2, "has gone: not a frame of a rendezvous", ""},
+		"no pairs":  {newFrame(frameFence, []byte{9}), 2, "has gone: not a frame of a rendezvous", ""},
+		"no abort":  {newFrame(frameAbort), 2, "has gone: not a frame of a rendezvous", ""},
 		"abort":     {newFrame(frameAbort, abortBody(7, "why")), 2, "the job was aborted by rank 1: why", "7 rank 1: why"},
 		"end":       {fence[:3], 2, "has gone: unexpected EOF", ""},
-		"twice":     {fence, 3, "rank 1 is in a fence twice", ""}, // rank 2 does not come
+		"twice":     {fence, 3, "rank 1 has entered a fence twice", ""}, // rank 2 does not connect
 	} {
 		t.Run(name, func(t *testing.T) {
 			exit, said := recorder()
@@ -46,14 +46,14 @@ func TestHub(t *testing.T) {
 			conn, err := net.Dial("tcp", l.Addr().String())
 			require.NoError(t, err)
 			defer conn.Close()
-			_, err = shake(conn, r.session(secret[:]))
+			_, err = handshake(conn, r.session(secret[:]))
 			require.NoError(t, err)
 			_, err = conn.Write(bytes.Join([][]byte{fence, c.says}, nil))
 			require.NoError(t, err)
 			if name == "end" {
 				require.NoError(t, conn.Close())
 			}
-			for range 2 { // the first may end well
+			for range 2 { // the first fence may succeed
 				if _, err = h.fence(t.Context(), nil); err != nil {
 					break
 				}
@@ -68,12 +68,12 @@ func TestHub(t *testing.T) {
 	}
 }
 
-// TestSpoke: what rank 0 may say to a rank.
+// TestSpoke: frames of rank 0, and the results of a rank's fences.
 func TestSpoke(t *testing.T) {
 	all := appendPair(nil, "k", "v")
 	for name, c := range map[string]struct {
 		says  []byte
-		fails string // the first fence; "": the second
+		fails string // "first": the first fence fails; "": the second
 		wants string
 		exit  string
 	}{
@@ -81,8 +81,8 @@ func TestSpoke(t *testing.T) {
 		"two pairs": {bytes.Repeat(newFrame(framePairs, all), 2), "", "", ""},
 		"a failure": {newFrame(frameFail, []byte("rank 3\nhas gone")), "first", "rank 3 has gone", ""},
 		"an abort":  {newFrame(frameAbort, abortBody(3, "rank 2: why")), "first", "the job was aborted by rank 2: why", "3 rank 2: why"},
-		"too large": {newFrame(framePairs, make([]byte, 2*maxPuts+1)), "first", "no frame", ""},
-		"not his":   {newFrame(frameFence), "first", "no frame", ""},
+		"too large": {newFrame(framePairs, make([]byte, 2*maxPuts+1)), "first", "not a frame", ""},
+		"not his":   {newFrame(frameFence), "first", "not a frame", ""},
 		"nothing":   {nil, "first", "rank 0, on pipe, has gone", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestSpoke(t *testing.T) {
 				_, _ = his.Write(c.says)
 				_ = his.Close()
 			}()
-			m := &meeting{rank: 1, end: s}
+			m := &hubKVS{rank: 1, transport: s}
 			err := m.Fence(t.Context())
 			if c.fails == "" {
 				require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestSpoke(t *testing.T) {
 				}
 			} else {
 				require.ErrorContains(t, err, c.wants)
-				require.ErrorContains(t, m.Fence(t.Context()), c.wants) // for good
+				require.ErrorContains(t, m.Fence(t.Context()), c.wants) // also later
 			}
 			require.NoError(t, m.Finalize())
 			<-done

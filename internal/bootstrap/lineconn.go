@@ -13,24 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errClosed is what calls after Finalize get.
+// errClosed is the error of calls after Finalize.
 var errClosed = errors.New("the launcher's control channel is closed")
 
-// lineConn speaks lines over a blocking stream descriptor. The descriptor may
-// be shared with other processes (a shell that started us), so it is never
-// made non-blocking; waiting is done in poll(2), beside a Waker for
-// cancellation.
+// lineConn sends and receives lines over a blocking stream descriptor. Other processes may share
+// the descriptor (a shell that started this one), so lineConn never makes it nonblocking. It
+// waits in poll(2), together with a Waker for cancellation.
 //
-// One goroutine at a time may call roundTrip; send may be called by any.
+// One goroutine at a time may call recv; any goroutine may call send.
 type lineConn struct {
-	in []byte // read, not yet a whole line
+	in []byte // bytes read that are not yet a complete line
 
-	mu     sync.Mutex // guards fd against being closed while it is written to
+	mu     sync.Mutex // prevents close while send writes
 	fd     int
 	closed bool
 }
 
-// send writes one line, waiting at most limit for room; 0: for ever.
+// send writes one line. It waits at most limit for room; 0: no limit.
 func (c *lineConn) send(m wire.PMIMessage, limit time.Duration) error {
 	line, err := m.Append(make([]byte, 0, wire.PMIMaxLine))
 	if err != nil {
@@ -52,7 +51,7 @@ func (c *lineConn) send(m wire.PMIMessage, limit time.Duration) error {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if errors.Is(err, unix.EAGAIN) { // somebody else made it non-blocking
+		if errors.Is(err, unix.EAGAIN) { // another process has made the descriptor nonblocking
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, 1000)
 			continue
 		}
@@ -112,7 +111,7 @@ func (c *lineConn) wait(ctx context.Context) error {
 		})
 		defer func() {
 			if !stop() {
-				<-woken // or it would write to a descriptor that is somebody else's by then
+				<-woken // otherwise Wake could write to a descriptor that is closed and used again
 			}
 		}()
 		p = append(p, unix.PollFd{Fd: int32(cancel.FD()), Events: unix.POLLIN})
@@ -134,7 +133,7 @@ func (c *lineConn) wait(ctx context.Context) error {
 	}
 }
 
-// close ends the channel; no roundTrip may be under way.
+// close closes the descriptor. The caller makes sure that no recv is under way.
 func (c *lineConn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// rankMain puts, fences and gets as a communicator's set-up does.
+// rankMain is a rank that puts, fences and gets as the set-up of a communicator does.
 func rankMain() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -64,20 +64,20 @@ func rankMain() int {
 		fmt.Println("error: got what nobody put")
 		return 1
 	}
-	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, w.Secret[:4])
+	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.HostOf, w.Secret[:4])
 	check(w.KVS.Finalize())
 	return 0
 }
 
-// act does what a test of failures wants of a rank: helperEnv is the deed and the
-// rank that does it.
+// act runs a test of failures in a rank. helperEnv is the name of an action and the rank that
+// does it. done is true if the environment names an action.
 func act(ctx context.Context, w *World) (code int, done bool) {
-	deed, rank, ok := strings.Cut(os.Getenv(helperEnv), " ")
+	action, rank, ok := strings.Cut(os.Getenv(helperEnv), " ")
 	if !ok {
 		return 0, false
 	}
 	if rank == strconv.Itoa(w.Rank) {
-		switch deed {
+		switch action {
 		case "die":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case "leave":
@@ -111,7 +111,8 @@ func openFiles() map[string]string {
 	return files
 }
 
-// leaked waits a little for goroutines that are ending.
+// leaked waits a short time for goroutines to end. It returns an error if goroutines or
+// descriptors are left.
 func leaked(before map[string]string) error {
 	for i := 0; runtime.NumGoroutine() > 2 && i < 1000; i++ {
 		runtime.Gosched()

@@ -54,8 +54,8 @@ func TestMemoryFile(t *testing.T) {
 	require.True(t, memoryFile(int(f.Fd())))
 }
 
-// TestMemory: the first program of a rank gets the memory file, one after it
-// does not, and a file that no process can write is refused.
+// TestMemory: the first program of a rank gets the memory file, and a later program does not. A
+// file that no process can write is an error.
 func TestMemory(t *testing.T) {
 	again := step{stepInit.want, stepInit.reply + " again=1"}
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func TestMemory(t *testing.T) {
 		require.NoError(t, err)
 		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, c.seal)
 		require.NoError(t, err)
-		fd, done := script(t, c.init, stepEnd)
+		fd, done := scriptedLauncher(t, c.init, stepEnd)
 		card := testCard()
 		card.Control, card.Memory = fd, inherit(t, f)
 		sealed, err := card.Seal()

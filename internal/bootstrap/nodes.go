@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// parseMapping reads MPICH's PMI_process_mapping, the host of each rank:
+// parseMapping parses MPICH's PMI_process_mapping, which gives the host of each rank:
 //
 //	(vector,(0,2,4),(2,1,3))
 //
-// Each triple is first node, number of nodes, ranks on each; the whole vector
-// is repeated until every rank has a place.
+// Each triple is the first node, the number of nodes, and the number of ranks on each. The whole
+// vector repeats until every rank has a host.
 func parseMapping(text string, size int) ([]int, error) {
 	if size < 1 || size > maxSize {
 		return nil, fmt.Errorf("mapping for %d ranks", size)
@@ -35,13 +35,13 @@ func parseMapping(text string, size int) ([]int, error) {
 		head, open := strings.CutPrefix(head, "(")
 		f := strings.Split(head, ",")
 		if !ok || !open || len(f) != 3 {
-			return nil, errors.New("a block of a mapping is (first,nodes,ranks)")
+			return nil, errors.New("a block of the mapping is not of the form (first,nodes,ranks)")
 		}
 		var n [3]int
 		for i := range n {
 			v, err := strconv.Atoi(f[i])
 			if err != nil || v < 0 || v > maxSize || i > 0 && v == 0 {
-				return nil, fmt.Errorf("a mapping cannot say %q", f[i])
+				return nil, fmt.Errorf("%q is not a valid number in a mapping", f[i])
 			}
 			n[i] = v
 		}
@@ -64,7 +64,7 @@ func parseMapping(text string, size int) ([]int, error) {
 	return dense(nodes), nil
 }
 
-// dense numbers values from 0 in the order in which they first stand.
+// dense replaces values by numbers from 0, in the order in which the values first occur.
 func dense[T comparable](values []T) []int {
 	number := make(map[T]int)
 	out := make([]int, len(values))
@@ -79,19 +79,20 @@ func dense[T comparable](values []T) []int {
 	return out
 }
 
-// hostKey says where this process runs: two hosts with one name differ in
-// their boot id, two containers of one host in their name.
+// hostKey returns a text that identifies the host of this process: it differs for two hosts with
+// one name, because it contains the boot id, and for two containers of one host, because it
+// contains the host name.
 func hostKey() string {
 	name, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return url.QueryEscape(name + "/" + strings.TrimSpace(string(boot)))
 }
 
-// exchangeNodes finds the host of each rank where the launcher does not say
-// it. Rank 0 reads what all have put and publishes the runs, so that it costs
-// each of the others a few gets and not one per rank.
+// exchangeNodes returns the host of each rank if the launcher does not provide it. Rank 0 reads
+// the hosts that all ranks have put and publishes their runs. So each other rank needs only a few
+// gets instead of one per rank.
 //
-// Every rank has put its hostKey under hostName(rank) and passed a fence.
+// Before the call, every rank has put its hostKey under hostName(rank) and passed a fence.
 func exchangeNodes(ctx context.Context, p *pmiClient, rank, size int) ([]int, error) {
 	if rank == 0 {
 		hosts := make([]string, size)
@@ -128,8 +129,8 @@ func exchangeNodes(ctx context.Context, p *pmiClient, rank, size int) ([]int, er
 func hostName(rank int) string   { return "weft-host-" + strconv.Itoa(rank) }
 func nodesName(chunk int) string { return "weft-nodes-" + strconv.Itoa(chunk) }
 
-// encodeRuns writes "node*count," for each run, in chunks that fit into a
-// value; a chunk that ends in '+' has another behind it.
+// encodeRuns returns "node*count," for each run, in chunks that fit into a value. A chunk that
+// ends in '+' continues in the next one.
 func encodeRuns(runs []Run) []string {
 	var text strings.Builder
 	for _, r := range runs {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notice is the file in which rank 0 tells the other ranks where it is to be
-// found. Its user alone may read it, and reads it only if it is his own.
+// notice is the content of the file by which rank 0 gives its address and the secret to the other
+// ranks. Only its user can read the file. A rank reads it only if the rank's own user owns it.
 type notice struct {
 	Version int      `json:"version"`
 	Job     string   `json:"job"` // place.job
@@ -27,7 +27,7 @@ type notice struct {
 	Addrs   []string `json:"addrs"` // IP addresses of its host
 	Port    int      `json:"port"`
 	Secret  []byte   `json:"secret"`  // 32 bytes
-	Seconds int      `json:"seconds"` // that the file is good for
+	Seconds int      `json:"seconds"` // for which the file is valid
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 	noticeMaxAddrs = 32
 )
 
-// errNotice is wrapped by the error for a file that rank 0 has not written so.
+// errNotice is the error for a file that is not a valid notice.
 var errNotice = errors.New("not a notice of rank 0")
 
 func parseNotice(data []byte) (*notice, error) {
@@ -62,24 +62,23 @@ func parseNotice(data []byte) (*notice, error) {
 	return n, nil
 }
 
-// noticePath is the notice of a job.
+// noticePath returns the path of the notice of a job.
 func noticePath(getenv func(string) string, set *params.Set, job string) (string, error) {
 	const key = "bootstrap.dir"
 	p, _ := params.Lookup(key)
 	dir := set.String(key)
 	switch home := getenv("HOME"); {
 	case dir == "" && !filepath.IsAbs(home):
-		return "", fmt.Errorf("the ranks have no directory to meet in, since HOME=%q: set %s to one that all hosts share", home, p.Env())
+		return "", fmt.Errorf("no directory for the ranks to find each other, because HOME=%q: set %s to a directory that all hosts share", home, p.Env())
 	case dir == "":
 		dir = filepath.Join(home, ".weft")
 	case !filepath.IsAbs(dir):
-		return "", fmt.Errorf("%s=%q is no absolute path", p.Env(), dir)
+		return "", fmt.Errorf("%s=%q is not an absolute path", p.Env(), dir)
 	}
 	return filepath.Join(dir, job), nil
 }
 
-// write makes the file, in one step and in the place of what is there. It returns
-// what it holds.
+// write writes the file atomically, replacing an existing file. It returns the file's content.
 func (n *notice) write(path string) ([]byte, error) {
 	n.Version = noticeVersion
 	text, err := json.Marshal(n)
@@ -106,24 +105,24 @@ func (n *notice) write(path string) ([]byte, error) {
 	return text, nil
 }
 
-// readNotice reads a notice, and what it is made of. It does not follow links,
-// and believes nothing that another user might have written.
+// readNotice returns a notice and the content of its file. It does not follow symbolic links, and
+// rejects a file that another user could have written.
 func readNotice(path string) (*notice, []byte, error) {
 	if d, err := os.Open(filepath.Dir(path)); err == nil {
-		_ = d.Close() // NFS asks the server then, instead of remembering that there was no file
+		_ = d.Close() // makes NFS ask the server, instead of using its cached result that there is no file
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), path)
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close() //nolint:errcheck // the file was only read
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, nil, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if uid := os.Geteuid(); st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o077 != 0 || int(st.Uid) != uid {
-		return nil, nil, fmt.Errorf("%s has mode %#o and owner %d, and is not a file of user %d alone", path, st.Mode, st.Uid, uid)
+		return nil, nil, fmt.Errorf("%s has mode %#o and owner %d, so it is not a file that only user %d can access", path, st.Mode, st.Uid, uid)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, noticeMaxBytes+1))
 	if err != nil {
@@ -136,19 +135,19 @@ func readNotice(path string) (*notice, []byte, error) {
 	return n, data, nil
 }
 
-// removeNotice removes a notice unless it holds something else. Should it become
-// something else meanwhile, rank 0 finds it missing and writes it again.
+// removeNotice removes a notice unless its content has changed. If the content changes during the
+// call, rank 0 finds its notice missing and writes it again.
 func removeNotice(path string, text []byte) {
 	if _, now, err := readNotice(path); err == nil && bytes.Equal(now, text) {
 		_ = os.Remove(path)
 	}
 }
 
-// staleAfter is how much longer than it is good for a notice is left alone.
+// staleAfter is how long a notice is kept after the end of its validity.
 const staleAfter = 10 * time.Minute
 
-// What notices are called, by fileName, and before they are whole. Most processes
-// never ask: they are compiled when one does.
+// The names of notices, and of unfinished notices. Most processes never use the expressions, so
+// they are compiled at the first use.
 var (
 	noticeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + noticePattern + `$`) })
 	noticePart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\.` + noticePattern + `\.[0-9]+$`) })
@@ -156,9 +155,10 @@ var (
 
 const noticePattern = `(?:slurm|openmpi)-[A-Za-z0-9._-]{0,64}-[0-9a-f]{12}`
 
-// sweepNotices removes what jobs that were killed have left beside a notice that
-// has just been written. Both times are those of the file system.
-func sweepNotices(path string) {
+// removeStaleNotices removes the notices of killed jobs from the directory of path, a notice that
+// has just been written. It compares times of the file system only, because clocks of hosts
+// differ.
+func removeStaleNotices(path string) {
 	now, err := os.Stat(path)
 	if err != nil {
 		return

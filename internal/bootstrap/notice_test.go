@@ -17,7 +17,7 @@ import (
 func contains(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
 func TestNotice(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), ".weft") // is made
+	dir := filepath.Join(t.TempDir(), ".weft") // write creates the directory
 	path := filepath.Join(dir, "slurm-1.0-x")
 	n := testNotice()
 	text, err := n.write(path)
@@ -34,7 +34,7 @@ func TestNotice(t *testing.T) {
 	_, _, err = readNotice(path + "-link")
 	require.Error(t, err)
 	_, _, err = readNotice(dir)
-	require.ErrorContains(t, err, "is not a file of user")
+	require.ErrorContains(t, err, "is not a file that only user")
 	require.NoError(t, os.Chmod(path, 0o640))
 	_, _, err = readNotice(path)
 	require.ErrorContains(t, err, "has mode 0100640")
@@ -49,14 +49,14 @@ func TestNotice(t *testing.T) {
 		require.ErrorContains(t, err, "owner 65534")
 	}
 	r := &rendezvous{place: &place{job: "other", size: 2}, path: path}
-	_, gone, err := r.call(t.Context(), n)
-	require.ErrorContains(t, err, "is of a job slurm-1.0-x of 2 ranks")
+	_, gone, err := r.connect(t.Context(), n)
+	require.ErrorContains(t, err, "belongs to job slurm-1.0-x of 2 ranks")
 	require.False(t, gone)
 }
 
-// TestSweep: what killed jobs have left goes with the next notice in the
-// directory, and nothing else does.
-func TestSweep(t *testing.T) {
+// TestStaleNoticesAreRemoved: the next notice in a directory removes the notices of killed jobs,
+// and no other files.
+func TestStaleNoticesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	age := func(name string, by time.Duration) {
 		when := time.Now().Add(-by)
@@ -75,7 +75,7 @@ func TestSweep(t *testing.T) {
 		age(name, time.Hour)
 	}
 	age(young, time.Minute)
-	// What is no notice is left, but for a part of one.
+	// Files that are not notices stay, except old unfinished notices.
 	for name, by := range map[string]time.Duration{
 		"." + old + ".123": time.Hour, "." + old + ".456": time.Minute, "." + old + ".sock": time.Hour,
 		notes: time.Hour, ".slurm-config": time.Hour, ".openmpi-1.2": time.Hour,
@@ -85,13 +85,13 @@ func TestSweep(t *testing.T) {
 	}
 	_, err := n.write(filepath.Join(dir, fresh))
 	require.NoError(t, err)
-	sweepNotices(filepath.Join(dir, fresh))
+	removeStaleNotices(filepath.Join(dir, fresh))
 	require.ElementsMatch(t, []string{
 		"." + old + ".456", "." + old + ".sock", ".slurm-config", ".openmpi-1.2", "other-old", "slurm-old", long, fresh, notes, young,
 	}, notices(t, dir))
 }
 
-// TestNoticeIsWrittenAgain where somebody has removed it.
+// TestNoticeIsWrittenAgain: rank 0 writes its notice again after another process has removed it.
 func TestNoticeIsWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -106,17 +106,17 @@ func TestNoticeIsWrittenAgain(t *testing.T) {
 	require.Eventually(t, exists, 30*time.Second, time.Millisecond)
 	require.NoError(t, os.Remove(path))
 	require.Eventually(t, exists, 30*time.Second, time.Millisecond)
-	worlds, errs := together(t.Context(), stepEnv(dir, 1, 2))
+	worlds, errs := openAll(t.Context(), stepEnv(dir, 1, 2))
 	require.NoError(t, errors.Join(errs[0], <-done))
-	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+	require.NoError(t, inAll(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
 	require.Empty(t, notices(t, dir))
 }
 
 // process starts a rank as a process of its own.
-func process(t *testing.T, dir string, rank, size int, deed string, more ...string) (*exec.Cmd, *strings.Builder) {
+func process(t *testing.T, dir string, rank, size int, action string, more ...string) (*exec.Cmd, *strings.Builder) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), helperEnv+"="+deed)
+	cmd.Env = append(os.Environ(), helperEnv+"="+action)
 	kv := stepEnv(dir, rank, size, more...)
 	for i := len(kv) - 2; i >= 0; i -= 2 {
 		cmd.Env = append(cmd.Env, kv[i]+"="+kv[i+1])
@@ -128,16 +128,16 @@ func process(t *testing.T, dir string, rank, size int, deed string, more ...stri
 	return cmd, out
 }
 
-// TestRanksThatFail: the others hear of it at once, whoever it is.
+// TestRanksThatFail: if any rank fails, the others get an error at once.
 func TestRanksThatFail(t *testing.T) {
 	const size = 3
 	for _, c := range []struct {
-		deed string
-		rank int
-		code []int
-		says string
+		action string
+		rank   int
+		code   []int
+		says   string
 	}{
-		// Who goes is in no fence any more; others may still be in the first.
+		// The rank that ends may have left the first fence before the others have.
 		{"die", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
 		{"die", 2, []int{1, 3}, "fence: rank 2, on 127.0.0.1, has gone"},
 		{"leave", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
@@ -149,7 +149,7 @@ func TestRanksThatFail(t *testing.T) {
 		var cmds [size]*exec.Cmd
 		var outs [size]*strings.Builder
 		for r := range size {
-			cmds[r], outs[r] = process(t, dir, r, size, c.deed+" "+strconv.Itoa(c.rank))
+			cmds[r], outs[r] = process(t, dir, r, size, c.action+" "+strconv.Itoa(c.rank))
 		}
 		for r, cmd := range cmds {
 			_ = cmd.Wait()
@@ -162,8 +162,8 @@ func TestRanksThatFail(t *testing.T) {
 	}
 }
 
-// TestRank0IsKilledAtTheDoor: before all have come.
-func TestRank0IsKilledAtTheDoor(t *testing.T) {
+// TestRank0IsKilledDuringRendezvous: rank 0 is killed before all ranks have connected.
+func TestRank0IsKilledDuringRendezvous(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
 	zero, _ := process(t, dir, 0, 3, "1")
@@ -180,7 +180,7 @@ func TestRank0IsKilledAtTheDoor(t *testing.T) {
 	require.Empty(t, notices(t, dir))
 }
 
-// connected says whether somebody has a connection to a port of this host.
+// connected reports whether a process has a connection to a port of this host.
 func connected(t *testing.T, pid, port int) bool {
 	t.Helper()
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/net/tcp")
@@ -195,7 +195,7 @@ func connected(t *testing.T, pid, port int) bool {
 	return false
 }
 
-// TestChildOfARank is a world of one, although it inherits all variables.
+// TestChildOfARank: a child of a rank is a world of one, although it inherits all variables.
 func TestChildOfARank(t *testing.T) {
 	dir := t.TempDir()
 	a, out := process(t, dir, 0, 2, "child 0")

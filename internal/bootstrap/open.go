@@ -14,31 +14,31 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// EnvJoined is what a rank sets in its own environment once it has found its
-// place, and what programs that it starts inherit: the stamp of the variables
-// that said so.
+// EnvJoined is a variable that a rank sets in its own environment after it has found its place,
+// so that programs which the rank starts inherit it. Its value is the stamp of the variables that
+// gave the rank its place.
 const EnvJoined = "WEFT_JOINED"
 
-// Open finds out who this process is. It may wait for the other ranks, until
-// ctx ends. A process calls it once: it takes over the inherited descriptors
-// and marks them close-on-exec, and the process's environment, so that a program
-// which this one starts is a world of one.
+// Open finds out the rank of this process and opens its World. It may wait for the other ranks
+// until ctx ends. A process calls it once: Open takes over the inherited descriptors and marks
+// them close-on-exec, and sets EnvJoined, so that a program which this process starts is a world
+// of one.
 //
-// Open uses the first of these that is present: gorun's job card, PMI-1, Open MPI's
-// variables, Slurm's variables. If the environment says that there are other ranks but
-// not how to find them, Open returns an error. If this process is alone and that may not
-// be intended, Open writes one line to stderr. Rank 0 warns on stderr of WEFT_ variables
-// that nothing reads, unless gorun has warned.
+// Open uses the first of these that is present: gorun's job card, PMI-1, Open MPI's variables,
+// Slurm's variables. If the environment says that there are other ranks but not how to find them,
+// Open returns an error. If this process is alone and that may not be intended, Open writes one
+// line to stderr. Rank 0 warns on stderr of WEFT_ variables that nothing reads, unless gorun has
+// warned.
 func Open(ctx context.Context) (*World, error) {
 	inherited := os.Getenv(EnvJoined) != ""
 	w, err := open(ctx, os.Getenv, os.Stderr)
-	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // gorun, or the rank that started this one, has warned
-		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") { // gorun's settings
+	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // otherwise gorun, or the rank that started this process, has warned
+		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") { // prefixes of gorun's settings
 			fmt.Fprintln(os.Stderr, "weft: warning:", line)
 		}
 	}
 	if err == nil && w.Launcher != alone {
-		err = os.Setenv(EnvJoined, stamp(os.Getenv))
+		err = os.Setenv(EnvJoined, envStamp(os.Getenv))
 	}
 	return w, err
 }
@@ -48,8 +48,8 @@ func open(ctx context.Context, getenv func(string) string, stderr io.Writer) (*W
 	if err != nil || w != nil {
 		return w, wrap(err, "gorun")
 	}
-	if s := getenv(EnvJoined); s != "" && s == stamp(getenv) && !hasPMI(getenv) {
-		return openAlone(getenv, stderr, several(getenv), "the process that started it is a rank")
+	if s := getenv(EnvJoined); s != "" && s == envStamp(getenv) && !hasPMI(getenv) {
+		return openAlone(getenv, stderr, multiRankVar(getenv), "the process that started it is a rank")
 	}
 	w, err = openPMI(ctx, getenv)
 	if err != nil || w != nil {
@@ -60,7 +60,7 @@ func open(ctx context.Context, getenv func(string) string, stderr io.Writer) (*W
 		w, err = p.open(ctx, getenv, stderr, err)
 		return w, wrap(err, "Open MPI")
 	}
-	if err := unusable(getenv); err != nil {
+	if err := missingLauncher(getenv); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	p, err = fromSlurm(getenv)
@@ -69,18 +69,18 @@ func open(ctx context.Context, getenv func(string) string, stderr io.Writer) (*W
 		return w, wrap(err, "Slurm")
 	}
 	if name, v := firstSet(getenv, "PMIX_RANK", "PMIX_NAMESPACE"); name != "" {
-		return nil, fmt.Errorf("bootstrap: found %s=%s and nothing that says how many ranks there are: PMIx alone is not supported; %s", name, v, startWith)
+		return nil, fmt.Errorf("bootstrap: found %s=%s, but no variable with the number of ranks: PMIx alone is not supported; %s", name, v, startWith)
 	}
 	if n, err := strconv.Atoi(getenv("SLURM_NTASKS")); err == nil && n > 1 {
-		return openAlone(getenv, stderr, several(getenv), "it is no task of a step of Slurm; "+startWith)
+		return openAlone(getenv, stderr, multiRankVar(getenv), "it is not a task of a Slurm step; "+startWith)
 	}
 	return openAlone(getenv, stderr, "", "")
 }
 
-// startWith is advice.
+// startWith is the advice of several errors.
 const startWith = "start the ranks with gorun, srun, mpiexec.hydra or mpirun"
 
-// open makes the world of a place, unless reading it was an error.
+// open opens the World of a place, unless reading the place returned err.
 func (p *place) open(ctx context.Context, getenv func(string) string, stderr io.Writer, err error) (*World, error) {
 	switch {
 	case err != nil:
@@ -88,7 +88,7 @@ func (p *place) open(ctx context.Context, getenv func(string) string, stderr io.
 	case p.size == 1:
 		return openAlone(getenv, stderr, "", "")
 	}
-	return p.meet(ctx, getenv)
+	return p.openByRendezvous(ctx, getenv)
 }
 
 func wrap(err error, launcher string) error {
@@ -98,14 +98,14 @@ func wrap(err error, launcher string) error {
 	return fmt.Errorf("bootstrap from %s: %w", launcher, err)
 }
 
-// Values of World.Launcher: of a world of one, and of ranks that gorun has started.
+// Values of World.Launcher: in a world of one, and in ranks that gorun has started.
 const (
 	alone  = "none"
 	native = "gorun"
 )
 
-// openAlone makes a world of one. Where although is not empty, it says why that
-// may not be what was meant.
+// openAlone returns a world of one. If although is not empty, it is a variable that suggests
+// several ranks, and openAlone writes a line with it and hint to stderr.
 func openAlone(getenv func(string) string, stderr io.Writer, although, hint string) (*World, error) {
 	set, err := paramsOf(getenv)
 	if err != nil {
@@ -114,24 +114,24 @@ func openAlone(getenv func(string) string, stderr io.Writer, although, hint stri
 	if although != "" {
 		_, _ = fmt.Fprintf(stderr, "weft: this is a world of one, although %s is set: %s\n", although, hint)
 	}
-	w := &World{Size: 1, Nodes: []int{0}, JobID: NewJobID(), Secret: NewSecret(), Launcher: alone, Params: set, KVS: &localKVS{}}
+	w := &World{Size: 1, HostOf: []int{0}, JobID: NewJobID(), Secret: NewSecret(), Launcher: alone, Params: set, KVS: &localKVS{}}
 	return w, nil
 }
 
-// NewJobID makes the name of a job: 16 hexadecimal digits by chance.
+// NewJobID returns a random job id: 16 hexadecimal digits.
 func NewJobID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// NewSecret makes the secret of a job.
+// NewSecret returns a random secret for a job.
 func NewSecret() (s [32]byte) {
 	_, _ = rand.Read(s[:]) // never fails
 	return s
 }
 
-// paramsOf reads the tunables from the environment.
+// paramsOf returns the tunables of the environment.
 func paramsOf(getenv func(string) string) (*params.Set, error) {
 	environ := make([]string, 0, len(params.Table))
 	for _, p := range params.Table {
@@ -140,25 +140,27 @@ func paramsOf(getenv func(string) string) (*params.Set, error) {
 	return params.FromEnviron(environ)
 }
 
-// places are the variables by which launchers give a process its place.
-var places = []struct{ launcher, size, rank string }{
-	{"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-	{"PMI", "PMI_SIZE", "PMI_RANK"},
-	{"MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
-	{"Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
-	{"Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-	{"Slurm", "SLURM_NTASKS", "SLURM_PROCID"},
+// rankVars lists the variables by which Open MPI, PMI, MVAPICH2, Flux and Slurm give a process the
+// number of ranks and its rank.
+var rankVars = []struct{ size, rank string }{
+	{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+	{"PMI_SIZE", "PMI_RANK"},
+	{"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+	{"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+	{"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+	{"SLURM_NTASKS", "SLURM_PROCID"},
 }
 
-// stamp tells the places of processes apart: a program that inherits all of
-// these variables has been given none of its own.
-func stamp(getenv func(string) string) string {
+// envStamp returns a digest of the variables that give a process its place. If a program has the
+// same stamp as the rank that started it, it has inherited all of them, and no launcher has given
+// it a place of its own.
+func envStamp(getenv func(string) string) string {
 	h := sha256.New()
 	names := []string{
 		EnvJobID, EnvRank, EnvJobFD, "PMI_FD", "PMI_PORT", "PMI_ID", "PMIX_NAMESPACE", "PMIX_RANK",
 		"OMPI_MCA_ess_base_jobid", "FLUX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID",
 	}
-	for _, p := range places {
+	for _, p := range rankVars {
 		names = append(names, p.size, p.rank)
 	}
 	for _, name := range names {
@@ -167,10 +169,10 @@ func stamp(getenv func(string) string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// several names a variable that says that there are several ranks; "" if none
-// does.
-func several(getenv func(string) string) string {
-	for _, p := range places {
+// multiRankVar returns a variable, with its value, that says that there are several ranks; "" if
+// none does.
+func multiRankVar(getenv func(string) string) string {
+	for _, p := range rankVars {
 		if n, err := strconv.Atoi(getenv(p.size)); err == nil && n > 1 {
 			return p.size + "=" + strconv.Itoa(n)
 		}
@@ -181,9 +183,9 @@ func several(getenv func(string) string) string {
 	return ""
 }
 
-// unusable is why a process cannot find the other ranks that PMI-1, or a launcher
-// which should speak it, says there are; nil where nothing says so.
-func unusable(getenv func(string) string) error {
+// missingLauncher returns an error if the environment says that there are other ranks of PMI-1,
+// or of a launcher that should provide PMI-1, but this process cannot reach the launcher.
+func missingLauncher(getenv func(string) string) error {
 	found := func(names ...string) string {
 		var list []string
 		for _, name := range names {
@@ -194,7 +196,7 @@ func unusable(getenv func(string) string) error {
 		return strings.Join(list, " ")
 	}
 	if text := found(EnvRank, EnvJobFD, "PMI_FD"); getenv(EnvRank) != "" {
-		return fmt.Errorf("found %s, but not the descriptors of gorun, as if a program in between had closed them; to run this one alone, unset %s", text, EnvRank)
+		return fmt.Errorf("found %s, but not the descriptors of gorun; a program between gorun and this one may have closed them; to run this program alone, unset %s", text, EnvRank)
 	}
 	switch found("PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE") {
 	case "PMI_SIZE=1", "MV2_COMM_WORLD_SIZE=1", "FLUX_JOB_SIZE=1":
@@ -202,9 +204,9 @@ func unusable(getenv func(string) string) error {
 	}
 	if text := found("PMI_RANK", "PMI_SIZE", "PMI_FD"); text != "" {
 		if getenv("PMI_FD") == "" {
-			return fmt.Errorf("found %s, but neither PMI_FD nor PMI_PORT, by which PMI-1 is spoken; %s", text, startWith)
+			return fmt.Errorf("found %s, but neither PMI_FD nor PMI_PORT, which PMI-1 needs; %s", text, startWith)
 		}
-		return fmt.Errorf("found %s, but no socket there, as if a program in between had closed it; to run this one alone, unset PMI_FD, PMI_RANK and PMI_SIZE", text)
+		return fmt.Errorf("found %s, but PMI_FD is not a socket; a program between the launcher and this one may have closed it; to run this program alone, unset PMI_FD, PMI_RANK and PMI_SIZE", text)
 	}
 	if text := found("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"); text != "" {
 		return fmt.Errorf("found %s, but neither PMI_FD nor PMI_PORT, which the launcher of MVAPICH2 should set; %s", text, startWith)

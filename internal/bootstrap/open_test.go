@@ -20,20 +20,20 @@ func TestWorldOfOne(t *testing.T) {
 		{nil, ""},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "0"}, ""},
 		{[]string{"OMPI_MCA_btl", "tcp", "SLURM_CONF", "/etc/slurm.conf"}, ""},
-		// A batch script, the shell of salloc, the same on a node, a step of one task.
+		// A batch script, the shell of salloc, the shell of salloc on a node, a step of one task.
 		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0"}, "SLURM_NTASKS=4 is set"},
 		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4"}, "SLURM_NTASKS=4 is set"},
 		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0", "SLURM_STEP_ID", "4294967290"}, "SLURM_NTASKS=4 is set"},
 		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "1", "SLURM_PROCID", "0"}, ""},
 		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1", "SLURM_PROCID", "0", "SLURM_STEP_ID", "3", "PMIX_RANK", "0"}, ""},
-		{append(joined, EnvJoined, stamp(env(joined...))), "PMI_SIZE=2 is set: the process that started it is a rank"},
+		{append(joined, EnvJoined, envStamp(env(joined...))), "PMI_SIZE=2 is set: the process that started it is a rank"},
 		{[]string{"PMI_SIZE", "1", "PMI_RANK", "0", "PMI_FD", "99"}, ""},
 		{[]string{"FLUX_JOB_SIZE", "1", "FLUX_TASK_RANK", "0"}, ""},
 	} {
 		var said bytes.Buffer
 		w, err := open(t.Context(), env(c.env...), &said)
 		require.NoError(t, err, c.env)
-		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.Nodes})
+		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.HostOf})
 		require.NotEmpty(t, w.JobID)
 		require.NotZero(t, w.Secret)
 		require.NotNil(t, w.Params)
@@ -56,8 +56,8 @@ func TestWorldOfOne(t *testing.T) {
 	require.NoError(t, errors.Join(w.KVS.Abort(Abort{Code: 1}), w.KVS.Finalize()))
 }
 
-// TestRefusals: who is told of other ranks, and not how to find them, must not be
-// a world of one in silence.
+// TestRefusals: if the environment says that there are other ranks but not how to find them, open
+// returns an error instead of a world of one.
 func TestRefusals(t *testing.T) {
 	step := []string{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0"}
 	for _, c := range []struct {
@@ -65,30 +65,30 @@ func TestRefusals(t *testing.T) {
 		says string
 	}{
 		{[]string{"OMPI_COMM_WORLD_SIZE", "4"}, "Open MPI: found OMPI_COMM_WORLD_SIZE=4, but no OMPI_COMM_WORLD_RANK"},
-		{[]string{"OMPI_COMM_WORLD_RANK", "2"}, "found OMPI_COMM_WORLD_RANK=2, but nothing that says how many"},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "4"}, `found OMPI_COMM_WORLD_RANK="4" of OMPI_COMM_WORLD_SIZE="4"`},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "0", "OMPI_COMM_WORLD_RANK", "0"}, "which is no rank of a job"},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "99999999", "OMPI_COMM_WORLD_RANK", "0"}, "which is no rank of a job"},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "-1"}, "which is no rank of a job"},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "x", "OMPI_COMM_WORLD_RANK", "1"}, "which is no rank of a job"},
+		{[]string{"OMPI_COMM_WORLD_RANK", "2"}, "found OMPI_COMM_WORLD_RANK=2, but no variable with the number of ranks"},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "4"}, `found OMPI_COMM_WORLD_RANK="4" and OMPI_COMM_WORLD_SIZE="4"`},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "0", "OMPI_COMM_WORLD_RANK", "0"}, "which is not a rank of a job"},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "99999999", "OMPI_COMM_WORLD_RANK", "0"}, "which is not a rank of a job"},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "-1"}, "which is not a rank of a job"},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "x", "OMPI_COMM_WORLD_RANK", "1"}, "which is not a rank of a job"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "1"}, "neither PMIX_NAMESPACE nor OMPI_MCA_ess_base_jobid"},
-		{append(step, "SLURM_PROCID", "8", "SLURM_NTASKS", "8"), `found SLURM_PROCID="8" of SLURM_NTASKS="8"`},
-		{append(step, "SLURM_PROCID", "8"), "nothing that says how many ranks"},
+		{append(step, "SLURM_PROCID", "8", "SLURM_NTASKS", "8"), `found SLURM_PROCID="8" and SLURM_NTASKS="8"`},
+		{append(step, "SLURM_PROCID", "8"), "no variable with the number of ranks"},
 		{append(step, "SLURM_STEP_NUM_TASKS", "8"), "but no SLURM_PROCID"},
 		{[]string{"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_NTASKS", "8"}, "but no SLURM_JOB_ID"},
 		{[]string{EnvRank, "2", EnvJobFD, "97", "PMI_FD", "98", "PMI_SIZE", "4"}, "found WEFT_RANK=2 WEFT_JOB_FD=97 PMI_FD=98, but not the descriptors of gorun"},
-		{[]string{"PMI_FD", "0", "PMI_RANK", "1", "PMI_SIZE", "2"}, "found PMI_RANK=1 PMI_SIZE=2 PMI_FD=0, but no socket there"},
+		{[]string{"PMI_FD", "0", "PMI_RANK", "1", "PMI_SIZE", "2"}, "found PMI_RANK=1 PMI_SIZE=2 PMI_FD=0, but PMI_FD is not a socket"},
 		{[]string{"PMI_RANK", "1"}, "found PMI_RANK=1, but neither PMI_FD nor PMI_PORT"},
 		{[]string{"PMI_RANK", "1", "PMI_SIZE", "4"}, "but neither PMI_FD nor PMI_PORT"},
-		{append(step, "SLURM_PROCID", "0", "SLURM_NTASKS", "2", "PMI_FD", "98", "PMI_RANK", "5", "PMI_SIZE", "8"), "but no socket there"},
+		{append(step, "SLURM_PROCID", "0", "SLURM_NTASKS", "2", "PMI_FD", "98", "PMI_RANK", "5", "PMI_SIZE", "8"), "but PMI_FD is not a socket"},
 		{[]string{"PMI_PORT", "127.0.0.1:1"}, "PMI_ID"},
 		{[]string{"MV2_COMM_WORLD_SIZE", "4", "MV2_COMM_WORLD_RANK", "1"}, "found MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4"},
 		{[]string{"FLUX_JOB_SIZE", "4", "FLUX_TASK_RANK", "1"}, "flux run -o pmi=simple"},
 		{[]string{"PMIX_RANK", "0", "PMIX_NAMESPACE", "prte-1@2"}, "PMIx alone is not supported"},
-		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"}, // the stamp of another place
+		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"}, // the stamp of another rank
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1"}, `HOME=""`},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "HOME", "/proc/none"}, "/proc/none/.weft"},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_DIR", "here"}, "no absolute path"},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_DIR", "here"}, "not an absolute path"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_TIMEOUT", "0s"}, "bootstrap.timeout=0s"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_TIMEOUT", "soon"}, "WEFT_BOOTSTRAP_TIMEOUT"},
 	} {
@@ -119,7 +119,7 @@ func TestPlaces(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, p.job, q.job)
 	}
-	q, err := fromSlurm(env(append([]string{"SLURM_HET_SIZE", "2"}, slurm...)...)) // the nodes of a part
+	q, err := fromSlurm(env(append([]string{"SLURM_HET_SIZE", "2"}, slurm...)...)) // the nodes of one part of a heterogeneous job
 	require.NoError(t, err)
 	require.False(t, q.oneHost)
 

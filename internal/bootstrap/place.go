@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// place is what a launcher that offers no way for ranks to meet says of a
-// process. The ranks meet by rendezvous.go.
+// place describes a process of a launcher that numbers its ranks but does not connect them. The
+// ranks find each other by a rendezvous (rendezvous.go).
 type place struct {
 	launcher   string // World.Launcher
-	job        string // tells the job from all others in the directory where its ranks meet, for the name of a file
-	what       string // names the job to people
+	job        string // file name of the job's notice; no other job in the directory has the same
+	what       string // name of the job for messages
 	rank, size int
 	app        int
 	oneHost    bool   // all ranks are on this host
-	hosts      string // names the hosts to people; "": unknown
+	hosts      string // names of the hosts for messages; "": unknown
 }
 
-// fromOpenMPI reads what mpirun, of Open MPI, says; nil where it has not started
+// fromOpenMPI reads the variables of Open MPI's mpirun. It returns nil if mpirun has not started
 // this process.
 func fromOpenMPI(getenv func(string) string) (*place, error) {
 	const sizeVar, rankVar = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"
@@ -36,10 +36,10 @@ func fromOpenMPI(getenv func(string) string) (*place, error) {
 	}
 	_, id := firstSet(getenv, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 	if id == "" {
-		return nil, fmt.Errorf("found %s=%d, but neither PMIX_NAMESPACE nor OMPI_MCA_ess_base_jobid, of which one tells the job from others", sizeVar, p.size)
+		return nil, fmt.Errorf("found %s=%d, but neither PMIX_NAMESPACE nor OMPI_MCA_ess_base_jobid, one of which identifies the job", sizeVar, p.size)
 	}
 	p.what = "job " + id
-	// The number is made of mpirun's process id and comes again; this does not.
+	// The id depends on mpirun's process id, which is used again; the last variable is unique.
 	p.job = fileName(p.launcher, id, getenv("OMPI_MCA_orte_precondition_transports"))
 	p.oneHost = getenv("OMPI_COMM_WORLD_LOCAL_SIZE") == getenv(sizeVar)
 	if app, err := strconv.Atoi(getenv("OMPI_MCA_orte_app_num")); err == nil && app > 0 {
@@ -48,12 +48,12 @@ func fromOpenMPI(getenv func(string) string) (*place, error) {
 	return p, nil
 }
 
-// firstSpecialStep is the least number that Slurm gives to steps that srun did not
-// make: a batch script's, a shell's that salloc starts on a node.
+// firstSpecialStep is the smallest number that Slurm gives to steps that srun did not start: a
+// batch script, or a shell that salloc starts on a node.
 const firstSpecialStep = 0xfffffff0
 
-// fromSlurm reads what srun says; nil where it has not started this process, as in
-// a batch script, which has a number too, and in the shell of salloc.
+// fromSlurm reads the variables of srun. It returns nil if srun has not started this process, for
+// example in a batch script, which has a SLURM_PROCID too, and in the shell of salloc.
 func fromSlurm(getenv func(string) string) (*place, error) {
 	const rankVar = "SLURM_PROCID"
 	p := &place{launcher: "slurm"}
@@ -79,7 +79,7 @@ func fromSlurm(getenv func(string) string) (*place, error) {
 	return p, nil
 }
 
-// numbers reads rank and size.
+// numbers reads rank and size from the environment.
 func (p *place) numbers(getenv func(string) string, sizeVar, rankVar string) error {
 	size, rank := "", getenv(rankVar)
 	if sizeVar != "" {
@@ -87,7 +87,7 @@ func (p *place) numbers(getenv func(string) string, sizeVar, rankVar string) err
 	}
 	switch {
 	case size == "":
-		return fmt.Errorf("found %s=%s, but nothing that says how many ranks there are", rankVar, rank)
+		return fmt.Errorf("found %s=%s, but no variable with the number of ranks", rankVar, rank)
 	case rank == "":
 		return fmt.Errorf("found %s=%s, but no %s", sizeVar, size, rankVar)
 	}
@@ -95,7 +95,7 @@ func (p *place) numbers(getenv func(string) string, sizeVar, rankVar string) err
 	p.size, err1 = strconv.Atoi(size)
 	p.rank, err2 = strconv.Atoi(rank)
 	if err1 != nil || err2 != nil || p.size < 1 || p.size > maxSize || p.rank < 0 || p.rank >= p.size {
-		return fmt.Errorf("found %s=%q of %s=%q, which is no rank of a job", rankVar, rank, sizeVar, size)
+		return fmt.Errorf("found %s=%q and %s=%q, which is not a rank of a job", rankVar, rank, sizeVar, size)
 	}
 	return nil
 }
@@ -109,8 +109,8 @@ func firstSet(getenv func(string) string, names ...string) (name, value string) 
 	return "", ""
 }
 
-// fileName makes a name of a job: its id as far as that can stand in a name, and
-// a digest of the id and of what else tells it from others.
+// fileName returns a file name for a job: its id, with characters that a name cannot contain
+// replaced, and a digest of id and more.
 func fileName(launcher, id, more string) string {
 	sum := sha256.Sum256([]byte(id + "\x00" + more))
 	id = strings.Map(func(r rune) rune {

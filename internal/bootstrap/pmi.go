@@ -12,26 +12,26 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// ErrNoKey is wrapped by the error of KVS.Get for a key that nobody has put.
+// ErrNoKey is the error of KVS.Get for a key that no rank has put.
 var ErrNoKey = errors.New("no such key")
 
 // abortWait is how long Abort waits for a launcher that does not read.
 const abortWait = time.Second
 
-// pmiClient is the KVS of a rank that was started by gorun or by a PMI-1
-// launcher: one request, then its reply, never more than one on the way.
+// pmiClient is the KVS of a rank that gorun or another PMI-1 launcher has started. It sends a
+// request only after the reply to the one before.
 type pmiClient struct {
-	conn  *lineConn
-	gorun bool // the launcher is gorun: it takes an abort's reason and an account
-	again bool // the launcher says that another program has been this rank before
+	conn   *lineConn
+	gorun  bool // the launcher is gorun, which accepts an abort's reason and an account
+	reused bool // the launcher says that another program ran in this rank before
 
 	mu     sync.Mutex // held from a request to its reply
-	name   string     // of the key-value space
-	broken error      // set once a reply is overdue or out of step; every later call gets it
-	done   bool       // finalized
+	name   string     // name of the key-value space
+	broken error      // set after a missing or wrong reply; every later call returns it
+	done   bool       // finalize was called
 }
 
-// init says hello to a launcher.
+// init exchanges the first messages with a launcher.
 func (p *pmiClient) init(ctx context.Context) error {
 	m, err := p.call(ctx, wire.NewPMI("init", "pmi_version", "1", "pmi_subversion", "1"), "response_to_init")
 	if err != nil {
@@ -41,7 +41,7 @@ func (p *pmiClient) init(ctx context.Context) error {
 		return fmt.Errorf("the launcher speaks version %q of PMI, not 1", v)
 	}
 	v, _ := m.Get("again")
-	p.again = v == "1"
+	p.reused = v == "1"
 	return nil
 }
 
@@ -59,7 +59,7 @@ func (p *pmiClient) fetchName(ctx context.Context) error {
 	return nil
 }
 
-// appnum asks for the number of this rank's app; 0 where the launcher has none.
+// appnum asks for the number of this rank's program; 0 if the launcher reports none.
 func (p *pmiClient) appnum(ctx context.Context) (int, error) {
 	m, err := p.call(ctx, wire.NewPMI("get_appnum"), "appnum")
 	if err != nil {
@@ -73,8 +73,8 @@ func (p *pmiClient) appnum(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// call sends a request and returns its reply, whose command must be want and
-// whose rc, if it has one, must be 0.
+// call sends a request and returns its reply. The reply's command must be want, and its rc, if
+// there is one, must be 0.
 func (p *pmiClient) call(ctx context.Context, req wire.PMIMessage, want string) (wire.PMIMessage, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *pmiClient) call(ctx context.Context, req wire.PMIMessage, want string) 
 	}
 	line, err := req.Append(nil)
 	if err != nil || line == nil {
-		return wire.PMIMessage{}, err // it cannot be said; the channel is as it was
+		return wire.PMIMessage{}, err // the request has no valid form; nothing was sent
 	}
 	m, err := p.exchange(ctx, req, want)
 	if err != nil {
@@ -174,7 +174,8 @@ func (p *pmiClient) finalize(a *wire.Account) error {
 	return err
 }
 
-// Abort does not wait for a call under way: a fence may be what hangs.
+// Abort does not wait for a call under way, because the reason for the abort may be a fence that
+// hangs.
 func (p *pmiClient) Abort(a Abort) error {
 	kv := []string{"exitcode", strconv.Itoa(a.Code)}
 	if p.gorun && a.Reason != "" {
@@ -186,7 +187,7 @@ func (p *pmiClient) Abort(a Abort) error {
 	return p.conn.send(wire.NewPMI("abort", kv...), abortWait)
 }
 
-// escapeReason makes a reason fit into a line; UnescapeReason is its reverse.
+// escapeReason encodes a reason so that it fits into a line. UnescapeReason decodes it.
 func escapeReason(reason string) string {
 	const limit = wire.PMIMaxLine - 64
 	esc := url.QueryEscape(reason)
@@ -197,7 +198,7 @@ func escapeReason(reason string) string {
 	return esc
 }
 
-// UnescapeReason reads the reason field of an abort line.
+// UnescapeReason decodes the reason field of an abort line.
 func UnescapeReason(field string) string {
 	if s, err := url.QueryUnescape(field); err == nil {
 		return s
@@ -205,8 +206,8 @@ func UnescapeReason(field string) string {
 	return field
 }
 
-// The limits of a key and of a value: with the longest name of a key-value
-// space a put and the reply to a get still fit into PMI-1's 1024 bytes.
+// The maximum sizes of a key and of a value. With them, and with the longest name of a key-value
+// space, a put and the reply to a get fit into PMI-1's 1024 bytes.
 const (
 	MaxKey   = wire.PMIMaxKey - 1
 	MaxValue = 640

@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasPMI says whether this process has inherited the socket of a launcher.
+// hasPMI reports whether this process has inherited the PMI-1 socket of a launcher.
 func hasPMI(getenv func(string) string) bool {
 	_, ok := streamSocket(getenv("PMI_FD"))
-	return ok && getenv("PMI_PORT") == "" // beside a port, a descriptor is left from a launcher around ours
+	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, PMI_FD belongs to an outer launcher
 }
 
-// openPMI returns nil where no PMI-1 launcher started this process.
+// openPMI opens the World of a rank of a PMI-1 launcher. It returns nil if no PMI-1 launcher
+// started this process.
 func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 	p := &pmiClient{}
 	var rank, size int
@@ -47,15 +48,15 @@ func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 		return nil, fmt.Errorf("rank %d of %d", rank, size)
 	}
 	w := &World{Rank: rank, Size: size, Launcher: "pmi", Cores: coresOfHost(getenv), KVS: p}
-	if err := w.meet(ctx, p, getenv); err != nil {
+	if err := w.exchange(ctx, p, getenv); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// meet learns from the launcher and from the other ranks what PMI_RANK and
-// PMI_SIZE do not say.
-func (w *World) meet(ctx context.Context, p *pmiClient, getenv func(string) string) (err error) {
+// exchange gets from the launcher and from the other ranks what PMI_RANK and PMI_SIZE do not
+// provide: tunables, program number, hosts, job id and secret.
+func (w *World) exchange(ctx context.Context, p *pmiClient, getenv func(string) string) (err error) {
 	if w.Params, err = paramsOf(getenv); err != nil {
 		return err
 	}
@@ -72,8 +73,8 @@ func (w *World) meet(ctx context.Context, p *pmiClient, getenv func(string) stri
 	if err != nil && !errors.Is(err, ErrNoKey) {
 		return err
 	}
-	w.Nodes, err = parseMapping(mapping, w.Size)
-	mapped := err == nil // the same in every rank, since all got one text
+	w.HostOf, err = parseMapping(mapping, w.Size)
+	mapped := err == nil // the same in every rank, because all got the same text
 	if !mapped {
 		if err := p.Put(hostName(w.Rank), hostKey()); err != nil {
 			return err
@@ -102,13 +103,13 @@ func (w *World) meet(ctx context.Context, p *pmiClient, getenv func(string) stri
 		w.JobID, w.Secret = id, [32]byte(raw)
 	}
 	if !mapped {
-		w.Nodes, err = exchangeNodes(ctx, p, w.Rank, w.Size)
+		w.HostOf, err = exchangeNodes(ctx, p, w.Rank, w.Size)
 	}
 	return err
 }
 
-// dialPMI connects to PMI_PORT and asks who we are: PMI_ID names us to the
-// launcher, which answers with rank and size.
+// dialPMI connects to PMI_PORT. It sends PMI_ID, which identifies this process to the launcher,
+// and returns the rank and size of the launcher's answer.
 func dialPMI(ctx context.Context, port, id string) (c *lineConn, rank, size int, err error) {
 	if _, err := strconv.Atoi(id); err != nil {
 		return nil, 0, 0, fmt.Errorf("PMI_PORT=%s but PMI_ID=%q", port, id)

@@ -21,13 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is what the client must say, and what the launcher says then; an empty
-// reply means that the launcher hangs up.
+// step is a line that the client must send, and the launcher's reply. If the reply is empty, the
+// launcher closes the connection.
 type step struct{ want, reply string }
 
-// script plays a launcher on one end of a socketpair and returns the other
-// end's number, which Open closes. done has the first deviation.
-func script(t *testing.T, steps ...step) (fd int, done <-chan error) {
+// scriptedLauncher runs a launcher on one end of a socketpair and returns the number of the other
+// end, which Open closes. done gets the first deviation from steps.
+func scriptedLauncher(t *testing.T, steps ...step) (fd int, done <-chan error) {
 	t.Helper()
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func script(t *testing.T, steps ...step) (fd int, done <-chan error) {
 
 func play(f io.ReadWriteCloser, steps []step) <-chan error {
 	c := make(chan error, 1)
-	go func() { // ends with the script or when the client hangs up
+	go func() { // ends with the steps or when the client closes the connection
 		defer f.Close()
 		in := bufio.NewReader(f)
 		for _, s := range steps {
@@ -83,7 +83,7 @@ var (
 
 func TestPMIOpen(t *testing.T) {
 	secret := NewSecret()
-	fd, done := script(t, stepInit, stepName, stepApp, stepMap, stepIn,
+	fd, done := scriptedLauncher(t, stepInit, stepName, stepApp, stepMap, stepIn,
 		step{"cmd=get kvsname=K key=weft-job", "cmd=get_result rc=0 msg=success value=abc:" + hex.EncodeToString(secret[:]) + " found=TRUE"},
 		step{"cmd=put kvsname=K key=a value=b=c", "cmd=put_result rc=0 msg=success"},
 		stepIn,
@@ -92,7 +92,7 @@ func TestPMIOpen(t *testing.T) {
 		stepEnd)
 	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "2"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []any{1, 2, 1, []int{0, 1}, "abc", secret, "pmi"}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Secret, w.Launcher})
+	require.Equal(t, []any{1, 2, 1, []int{0, 1}, "abc", secret, "pmi"}, []any{w.Rank, w.Size, w.AppNum, w.HostOf, w.JobID, w.Secret, w.Launcher})
 	require.NoError(t, w.KVS.Put("a", "b=c"))
 	require.NoError(t, w.KVS.Fence(t.Context()))
 	v, err := w.KVS.Get("a")
@@ -112,7 +112,7 @@ func TestPMIOpen(t *testing.T) {
 func TestPMIOpenRank0WithoutMapping(t *testing.T) {
 	none := "cmd=get_result rc=-1 msg=key_not_found"
 	host := "cmd=get_result rc=0 msg=success value="
-	fd, done := script(t, stepInit, stepName, stepApp,
+	fd, done := scriptedLauncher(t, stepInit, stepName, stepApp,
 		step{"cmd=get kvsname=K key=PMI_process_mapping", none},
 		step{"cmd=put kvsname=K key=weft-host-0 value=...", "cmd=put_result rc=0"},
 		step{"cmd=put kvsname=K key=weft-job value=...", "cmd=put_result rc=0"},
@@ -126,7 +126,7 @@ func TestPMIOpenRank0WithoutMapping(t *testing.T) {
 		stepEnd)
 	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "3"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []int{0, 1, 0}, w.Nodes)
+	require.Equal(t, []int{0, 1, 0}, w.HostOf)
 	require.NoError(t, w.KVS.Finalize())
 	require.NoError(t, <-done)
 }
@@ -169,14 +169,14 @@ func TestPMIBadLaunchers(t *testing.T) {
 		"no name":       {stepInit, {stepName.want, "cmd=my_kvsname"}},
 		"no secret":     {stepInit, stepName, stepApp, stepMap, stepIn, {"cmd=get kvsname=K key=weft-job", "cmd=get_result rc=0 value=x"}},
 	} {
-		fd, done := script(t, steps...)
+		fd, done := scriptedLauncher(t, steps...)
 		_, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "2"), io.Discard)
 		require.Error(t, err, name)
 		require.NoError(t, unix.Close(fd))
 		require.NoError(t, <-done, name)
 	}
 	for _, kv := range [][2]string{{"2", "2"}, {"-1", "2"}, {"x", "2"}, {"0", ""}, {"0", "0"}} {
-		fd, done := script(t)
+		fd, done := scriptedLauncher(t)
 		_, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", kv[0], "PMI_SIZE", kv[1]), io.Discard)
 		require.Error(t, err, kv)
 		_ = unix.Close(fd)
@@ -190,7 +190,7 @@ func TestAccountGoesToGorun(t *testing.T) {
 		true:  "cmd=finalize messages_sent=1 messages_received=0 bytes_sent=8 bytes_received=0 waited_ns=0",
 		false: "cmd=finalize",
 	} {
-		fd, done := script(t, step{says, "cmd=finalize_ack"})
+		fd, done := scriptedLauncher(t, step{says, "cmd=finalize_ack"})
 		w := &World{KVS: &pmiClient{conn: &lineConn{fd: fd}, name: "K", gorun: gorun}}
 		require.NoError(t, w.Finalize(wire.Account{MessagesSent: 1, BytesSent: 8}))
 		require.NoError(t, <-done)
@@ -205,7 +205,7 @@ func TestFenceEndsWithItsContext(t *testing.T) {
 	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K"}
 	defer p.conn.close()
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { // ends when the rank is in the fence
+	go func() { // ends when the rank has entered the fence
 		_, _ = unix.Read(pair[0], make([]byte, 100))
 		cancel()
 	}()
@@ -242,7 +242,7 @@ func TestAbortReason(t *testing.T) {
 func TestNativeOpen(t *testing.T) {
 	listener, err := sys.Socket(unix.AF_INET, unix.SOCK_STREAM)
 	require.NoError(t, err)
-	fd, done := script(t, stepInit, stepEnd)
+	fd, done := scriptedLauncher(t, stepInit, stepEnd)
 	card := testCard()
 	card.Control = fd
 	f, err := card.Seal()
@@ -268,7 +268,7 @@ func TestNativeOpen(t *testing.T) {
 		require.NoError(t, unix.Close(cardFD))
 	}
 
-	for _, kv := range [][]string{ // another launcher has been between gorun and us
+	for _, kv := range [][]string{ // another launcher has run between gorun and this process
 		{"PMI_FD", "0"}, {"PMI_FD", ""}, {"PMI_RANK", "0", "PMI_FD", "0"}, {"PMI_SIZE", "2", "PMI_FD", "0"},
 		{"PMIX_RANK", "0", "PMI_FD", "0"},
 	} {
@@ -286,7 +286,7 @@ func TestNativeOpen(t *testing.T) {
 	e, _ = native()
 	w, err = open(t.Context(), e, io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Launcher, w.BasePort})
+	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.HostOf, w.JobID, w.Launcher, w.BasePort})
 	require.Equal(t, 4096, w.Params.Int("engine.eager_limit"))
 	require.NotNil(t, w.Listener)
 	for _, fd := range []int{fd, listener} {
@@ -299,7 +299,7 @@ func TestNativeOpen(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// inherit gives a descriptor of its own to Open, which closes it.
+// inherit returns a duplicate of f's descriptor for Open, which closes it, and closes f.
 func inherit(t *testing.T, f *os.File) int {
 	t.Helper()
 	fd, err := unix.Dup(int(f.Fd()))
@@ -331,10 +331,10 @@ func TestHydra(t *testing.T) {
 	}
 }
 
-// TestUnknownVariablesAreToldOnce: rank 0 warns of them, and neither the other ranks nor
-// a program that a rank starts.
-func TestUnknownVariablesAreToldOnce(t *testing.T) {
-	const told = "weft: warning: WEFT_TRANSPORT is set, and nothing reads it; did you mean WEFT_TRANSPORT_USE?\n"
+// TestUnknownVariablesAreReportedOnce: rank 0 warns of unknown variables. The other ranks, and a
+// program that a rank starts, do not.
+func TestUnknownVariablesAreReportedOnce(t *testing.T) {
+	const warning = "weft: warning: WEFT_TRANSPORT is set, and nothing reads it; did you mean WEFT_TRANSPORT_USE?\n"
 	for _, test := range []struct {
 		role string
 		argv []string
@@ -346,6 +346,6 @@ func TestUnknownVariablesAreToldOnce(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.Equal(t, 1, strings.Count(string(out), "warning"), string(out))
-		require.Contains(t, string(out), told)
+		require.Contains(t, string(out), warning)
 	}
 }

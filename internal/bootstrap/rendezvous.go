@@ -20,19 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A rendezvous: how ranks find each other whose launcher tells them who they are
-// and no more (ADR 16).
+// A rendezvous: how ranks find each other if their launcher gives them only their numbers (ADR
+// 16)
 //
 //	rank 0                 a directory that all hosts share       rank 1 …
 //	listens
 //	writes the notice ───────► launcher-job ────────────────────► reads it
 //	   ◄──────────────────── connects, proves that it knows the secret
-//	   ────────────────────► proves it too
-//	   ◄──────────────────── is in the first fence, with the name of its host
-//	all are: removes the notice, listens no more
+//	   ────────────────────► rank 0 proves it too
+//	   ◄──────────────────── enters the first fence, with the name of its host
+//	all ranks have entered: removes the notice, stops listening
 //	   ────────────────────► the names of all hosts
 //
-// The connections stay: further fences go by them, and an abort.
+// The connections stay open for further fences and for an abort.
 type rendezvous struct {
 	*place
 	path    string // of the notice
@@ -40,35 +40,35 @@ type rendezvous struct {
 	exit    func(code int, line string)
 }
 
-// meet makes the world of ranks that must find each other.
-func (p *place) meet(ctx context.Context, getenv func(string) string) (*World, error) {
+// openByRendezvous returns the World of a rank after a rendezvous with the other ranks.
+func (p *place) openByRendezvous(ctx context.Context, getenv func(string) string) (*World, error) {
 	set, err := paramsOf(getenv)
 	if err != nil {
 		return nil, err
 	}
 	r := &rendezvous{place: p, timeout: set.Duration("bootstrap.timeout"), exit: exit}
 	if r.timeout <= 0 {
-		return nil, fmt.Errorf("bootstrap.timeout=%v is not more than nothing", r.timeout)
+		return nil, fmt.Errorf("bootstrap.timeout=%v must be positive", r.timeout)
 	}
 	if r.path, err = noticePath(getenv, set, p.job); err != nil {
 		return nil, err
 	}
-	m := &meeting{rank: p.rank}
-	secret, nodes, err := r.assemble(ctx, m)
+	m := &hubKVS{rank: p.rank}
+	secret, nodes, err := r.run(ctx, m)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d of %s: %w", p.rank, p.size, p.what, err)
 	}
 	id := derive(secret, "job id")
 	return &World{
-		Rank: p.rank, Size: p.size, AppNum: p.app, Nodes: nodes, Cores: coresOfHost(getenv),
+		Rank: p.rank, Size: p.size, AppNum: p.app, HostOf: nodes, Cores: coresOfHost(getenv),
 		JobID: hex.EncodeToString(id[:8]), Secret: derive(secret, "job secret"),
 		Launcher: p.launcher, Params: set, KVS: m,
 	}, nil
 }
 
-// assemble returns when all ranks have met, with what they have in common.
-func (r *rendezvous) assemble(ctx context.Context, m *meeting) (secret []byte, nodes []int, err error) {
-	var text []byte // of the notice that led to rank 0
+// run blocks until all ranks have met. It returns the secret and the host of each rank.
+func (r *rendezvous) run(ctx context.Context, m *hubKVS) (secret []byte, nodes []int, err error) {
+	var text []byte // content of the notice that led to rank 0
 	if r.rank == 0 {
 		secret, err = r.host(ctx, m)
 	} else {
@@ -77,8 +77,8 @@ func (r *rendezvous) assemble(ctx context.Context, m *meeting) (secret []byte, n
 	if err != nil {
 		return nil, nil, err
 	}
-	if nodes, err = m.nodes(ctx, r.size); err != nil {
-		_ = m.end.close() // the error above says more
+	if nodes, err = m.firstFence(ctx, r.size); err != nil {
+		_ = m.transport.close() // the error above says more
 		if text != nil {
 			removeNotice(r.path, text) // rank 0 may have died before it could
 		}
@@ -86,15 +86,15 @@ func (r *rendezvous) assemble(ctx context.Context, m *meeting) (secret []byte, n
 	return secret, nodes, err
 }
 
-// exit ends this process when another rank has aborted the job.
+// exit ends this process after another rank has aborted the job.
 func exit(code int, line string) {
 	fmt.Fprintf(os.Stderr, "weft: the job was aborted by %s\n", strings.TrimRight(line, " :"))
 	os.Exit(code)
 }
 
-// nodes is the first fence, in which each rank tells its host. Rank 0 is the last
-// in it, since it has seen the others there.
-func (m *meeting) nodes(ctx context.Context, size int) ([]int, error) {
+// firstFence runs the first fence, in which each rank puts its host, and returns the host of each
+// rank. Rank 0 enters it after all others.
+func (m *hubKVS) firstFence(ctx context.Context, size int) ([]int, error) {
 	if err := m.Put(hostName(m.rank), hostKey()); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (m *meeting) nodes(ctx context.Context, size int) ([]int, error) {
 	return dense(hosts), nil
 }
 
-// derive makes another secret of one.
+// derive returns a secret that is derived from another one for the purpose label.
 func derive(secret []byte, label string) [32]byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("weft rendezvous " + label))
@@ -122,11 +122,12 @@ func (r *rendezvous) session(secret []byte) wire.TCPSession {
 	return wire.TCPSession{Secret: derive(secret, "handshake"), JobID: r.job, Size: uint32(r.size), From: uint32(r.rank)}
 }
 
-// noticeTick is how often rank 0 looks whether its notice is still there.
+// noticeTick is the interval at which rank 0 checks that its notice still exists.
 const noticeTick = 250 * time.Millisecond
 
-// host is rank 0's part, up to where all others are in the first fence.
-func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err error) {
+// host is rank 0's part of the rendezvous. It returns when all other ranks have entered the first
+// fence.
+func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err error) {
 	l, addrs, err := r.listen()
 	if err != nil {
 		return nil, err
@@ -148,10 +149,10 @@ func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err e
 	}
 	text, err := n.write(r.path)
 	if err != nil {
-		return nil, fmt.Errorf("tell the other ranks where rank 0 is: %w; WEFT_BOOTSTRAP_DIR names another directory", err)
+		return nil, fmt.Errorf("write the address of rank 0 for the other ranks: %w; set WEFT_BOOTSTRAP_DIR to another directory", err)
 	}
 	defer func() { removeNotice(r.path, text) }()
-	sweepNotices(r.path)
+	removeStaleNotices(r.path)
 	begun := time.Now()
 	expired := time.NewTimer(r.timeout)
 	defer expired.Stop()
@@ -159,32 +160,32 @@ func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err e
 	defer tick.Stop()
 	for {
 		select {
-		case <-h.full:
-			m.end = h
+		case <-h.allArrived:
+			m.transport = h
 			h.gate.Close() // all ranks are connected
 			return secret, nil
 		case <-h.failed:
 			return nil, h.err
 		case <-ctx.Done():
-			return nil, fmt.Errorf("after %v: %s not come: %w", time.Since(begun).Round(time.Millisecond), haveRanks(h.missing()), ctx.Err())
+			return nil, fmt.Errorf("after %v: %s not connected: %w", time.Since(begun).Round(time.Millisecond), haveRanks(h.notYetInFence()), ctx.Err())
 		case <-expired.C:
-			return nil, fmt.Errorf("%s not come to rank 0, on %s, within %v (bootstrap.timeout), although it has told where it is in %s%s",
-				haveRanks(h.missing()), hostname(), r.timeout, r.path, r.shared())
+			return nil, fmt.Errorf("%s not connected to rank 0, on %s, within %v (bootstrap.timeout); rank 0 has written its address to %s%s",
+				haveRanks(h.notYetInFence()), hostname(), r.timeout, r.path, r.sharedDirAdvice())
 		case <-tick.C:
 			switch _, now, err := readNotice(r.path); {
 			case errors.Is(err, os.ErrNotExist):
 				if text, err = n.write(r.path); err != nil {
-					return nil, fmt.Errorf("tell the other ranks again where rank 0 is: %w", err)
+					return nil, fmt.Errorf("write the address of rank 0 for the other ranks again: %w", err)
 				}
 			case err == nil && !bytes.Equal(now, text), errors.Is(err, errNotice):
-				return nil, fmt.Errorf("another process has written %s: two have the number 0", r.path)
+				return nil, fmt.Errorf("another process has written %s: two processes are rank 0", r.path)
 			}
 		}
 	}
 }
 
-// shared is what to do where hosts share no directory.
-func (r *rendezvous) shared() string {
+// sharedDirAdvice returns what the user can do if hosts share no directory.
+func (r *rendezvous) sharedDirAdvice() string {
 	if r.oneHost {
 		return ""
 	}
@@ -203,7 +204,7 @@ func hostname() string {
 	return name
 }
 
-// haveRanks names ranks: "ranks 1, 3-5 have".
+// haveRanks returns a list of ranks as the beginning of a sentence: "ranks 1, 3-5 have".
 func haveRanks(list []int) string {
 	if len(list) == 1 {
 		return "rank " + strconv.Itoa(list[0]) + " has"
@@ -231,8 +232,8 @@ func haveRanks(list []int) string {
 	return b.String() + " have"
 }
 
-// listen listens for the other ranks: on all addresses, or within one host on
-// that of the host itself.
+// listen opens rank 0's listening socket: on all addresses, or on loopback if all ranks are on
+// this host.
 func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
 	listen := func(addr string) (*net.TCPListener, error) {
 		cfg := net.ListenConfig{KeepAliveConfig: keepAlive}
@@ -265,10 +266,10 @@ func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
 	return nil, nil, err
 }
 
-// keepAlive notices that the host at the other end is gone.
+// keepAlive makes the kernel detect that the host at the other end no longer answers.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// ownAddrs are the addresses of this host, IPv4 first, each in its network.
+// ownAddrs returns the addresses of this host, IPv4 first, each with its network.
 func ownAddrs() ([]netip.Prefix, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -291,14 +292,14 @@ func ownAddrs() ([]netip.Prefix, error) {
 }
 
 const (
-	dialTimeout = 3 * time.Second // for an address that may lead nowhere
+	dialTimeout = 3 * time.Second // for one address, which may be unreachable
 	firstPause  = 4 * time.Millisecond
 	lastPause   = 250 * time.Millisecond
 )
 
-// join is the part of the other ranks, up to where rank 0 has let them in. text is
-// that of the notice.
-func (r *rendezvous) join(ctx context.Context, m *meeting) (secret, text []byte, err error) {
+// join is the part of the other ranks. It returns when rank 0 has accepted this rank. text is the
+// content of the notice.
+func (r *rendezvous) join(ctx context.Context, m *hubKVS) (secret, text []byte, err error) {
 	begun := time.Now()
 	wait, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -308,8 +309,8 @@ func (r *rendezvous) join(ctx context.Context, m *meeting) (secret, text []byte,
 		if err == nil {
 			var c net.Conn
 			var gone bool
-			if c, gone, err = r.call(wait, n); err == nil {
-				m.end = newSpoke(c, r.size, r.timeout, r.exit)
+			if c, gone, err = r.connect(wait, n); err == nil {
+				m.transport = newSpoke(c, r.size, r.timeout, r.exit)
 				return n.Secret, text, nil
 			}
 			if gone {
@@ -323,24 +324,25 @@ func (r *rendezvous) join(ctx context.Context, m *meeting) (secret, text []byte,
 		case <-wait.Done():
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%s, which rank 0 writes, is not there on %s", r.path, hostname())
+			err = fmt.Errorf("%s, which rank 0 writes, does not exist on %s", r.path, hostname())
 		}
 		limit := r.timeout.String() + " (bootstrap.timeout)"
 		if ctx.Err() != nil {
 			limit, err = time.Since(begun).Round(time.Millisecond).String(), fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
-		return nil, nil, fmt.Errorf("rank 0 was not found within %s: %w%s", limit, err, r.shared())
+		return nil, nil, fmt.Errorf("rank 0 was not found within %s: %w%s", limit, err, r.sharedDirAdvice())
 	}
 }
 
-// call connects with rank 0 as its notice says. gone: nobody is there any more.
-func (r *rendezvous) call(ctx context.Context, n *notice) (c net.Conn, gone bool, err error) {
+// connect connects with the rank 0 of a notice. gone is true if the process that wrote the notice
+// no longer listens.
+func (r *rendezvous) connect(ctx context.Context, n *notice) (c net.Conn, gone bool, err error) {
 	if n.Job != r.job || n.Size != r.size {
-		return nil, false, fmt.Errorf("%s is of a job %s of %d ranks", r.path, n.Job, n.Size)
+		return nil, false, fmt.Errorf("%s belongs to job %s of %d ranks", r.path, n.Job, n.Size)
 	}
-	addrs := r.order(n)
+	addrs := r.dialOrder(n)
 	if len(addrs) == 0 {
-		return nil, false, fmt.Errorf("%s of another host names no address but ones that this host, %s, has too: %v", r.path, hostname(), n.Addrs)
+		return nil, false, fmt.Errorf("%s, written on another host, names only addresses that this host, %s, has too: %v", r.path, hostname(), n.Addrs)
 	}
 	var errs []error
 	gone = true
@@ -354,7 +356,7 @@ func (r *rendezvous) call(ctx context.Context, n *notice) (c net.Conn, gone bool
 		}
 		_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
 		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
-		refused, err := shake(c, r.session(n.Secret))
+		refused, err := handshake(c, r.session(n.Secret))
 		if !stop() && err == nil {
 			err = ctx.Err()
 		}
@@ -363,16 +365,16 @@ func (r *rendezvous) call(ctx context.Context, n *notice) (c net.Conn, gone bool
 			return c, false, nil
 		}
 		_ = c.Close()
-		gone = gone && errors.Is(err, errStranger)
+		gone = gone && errors.Is(err, errNotAuthenticated)
 		if !refused {
-			err = fmt.Errorf("%s, named in %s, does not answer as rank 0: %w", to, r.path, err)
+			err = fmt.Errorf("%s, the address in %s, does not answer as rank 0: %w", to, r.path, err)
 		}
 		errs = append(errs, err)
 	}
 	return nil, gone, inOneLine(errs)
 }
 
-// inOneLine joins errors as people read them.
+// inOneLine joins errors in one line.
 func inOneLine(errs []error) error {
 	all := errs[0]
 	for _, err := range errs[1:] {
@@ -381,9 +383,10 @@ func inOneLine(errs []error) error {
 	return all
 }
 
-// order is the addresses of rank 0, most promising first. One that this host has
-// as well, as of a bridge for containers, does not lead to another.
-func (r *rendezvous) order(n *notice) []string {
+// dialOrder returns the addresses of rank 0, most promising first. If rank 0 is on another host,
+// an address that this host has too, for example that of a bridge for containers, does not lead
+// to rank 0.
+func (r *rendezvous) dialOrder(n *notice) []string {
 	own, _ := ownAddrs()
 	there := n.Host == hostKey()
 	var near, far []string

@@ -17,14 +17,14 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// stepEnv is the environment of a task of a step of Slurm, whose ranks meet in
-// dir. What comes first in more counts.
+// stepEnv returns the environment of a task of a Slurm step whose ranks use the directory dir.
+// Variables in more take precedence.
 func stepEnv(dir string, rank, size int, more ...string) []string {
 	return append(more, "WEFT_BOOTSTRAP_DIR", dir, "SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_STEP_NUM_NODES", "1",
 		"SLURM_STEP_NUM_TASKS", strconv.Itoa(size), "SLURM_PROCID", strconv.Itoa(rank))
 }
 
-// notices are the files in a directory.
+// notices returns the names of the files in a directory.
 func notices(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -36,7 +36,7 @@ func notices(t *testing.T, dir string) []string {
 	return names
 }
 
-// noticeOf is where the ranks of stepEnv meet.
+// noticeOf returns the path of the notice of stepEnv's job.
 func noticeOf(t *testing.T, dir string) string {
 	t.Helper()
 	p, err := fromSlurm(env(stepEnv(dir, 0, 2)...))
@@ -44,8 +44,8 @@ func noticeOf(t *testing.T, dir string) string {
 	return filepath.Join(dir, p.job)
 }
 
-// together opens ranks as goroutines and returns their worlds and errors.
-func together(ctx context.Context, envs ...[]string) ([]*World, []error) {
+// openAll opens ranks as goroutines and returns their worlds and errors.
+func openAll(ctx context.Context, envs ...[]string) ([]*World, []error) {
 	worlds, errs := make([]*World, len(envs)), make([]error, len(envs))
 	var all sync.WaitGroup
 	for i := range envs {
@@ -55,8 +55,8 @@ func together(ctx context.Context, envs ...[]string) ([]*World, []error) {
 	return worlds, errs
 }
 
-// each does something in all worlds at once.
-func each(worlds []*World, f func(w *World) error) error {
+// inAll runs f for all worlds at once.
+func inAll(worlds []*World, f func(w *World) error) error {
 	errs := make([]error, len(worlds))
 	var all sync.WaitGroup
 	for i, w := range worlds {
@@ -68,23 +68,23 @@ func each(worlds []*World, f func(w *World) error) error {
 
 func TestRendezvous(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 5, 7, 64} {
-		for _, nodes := range []string{"1", "2"} { // by loopback, by all addresses
+		for _, nodes := range []string{"1", "2"} { // 1: by loopback, 2: by all addresses
 			t.Run(fmt.Sprint(size, " on ", nodes), func(t *testing.T) {
 				dir := t.TempDir()
 				envs := make([][]string, size)
 				for r := range envs {
-					envs[size-1-r] = stepEnv(dir, r, size, "SLURM_STEP_NUM_NODES", nodes) // rank 0 comes last
+					envs[size-1-r] = stepEnv(dir, r, size, "SLURM_STEP_NUM_NODES", nodes) // rank 0 starts last
 				}
-				worlds, errs := together(t.Context(), envs...)
+				worlds, errs := openAll(t.Context(), envs...)
 				require.NoError(t, errors.Join(errs...))
 				require.Empty(t, notices(t, dir))
-				require.NoError(t, each(worlds, func(w *World) error { return meetAgain(t.Context(), w) }))
+				require.NoError(t, inAll(worlds, func(w *World) error { return putFenceGet(t.Context(), w) }))
 				for i, w := range worlds {
-					require.Equal(t, []any{size - 1 - i, size, make([]int, size)}, []any{w.Rank, w.Size, w.Nodes})
+					require.Equal(t, []any{size - 1 - i, size, make([]int, size)}, []any{w.Rank, w.Size, w.HostOf})
 					require.Equal(t, []any{worlds[0].JobID, worlds[0].Secret}, []any{w.JobID, w.Secret})
 					require.Len(t, w.JobID, 16)
 				}
-				require.NoError(t, each(worlds, func(w *World) error { return w.KVS.Finalize() }))
+				require.NoError(t, inAll(worlds, func(w *World) error { return w.KVS.Finalize() }))
 				if size > 1 {
 					require.Equal(t, "slurm", worlds[0].Launcher)
 					kvs := worlds[0].KVS
@@ -98,8 +98,9 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// meetAgain is two fences, in the first of which every rank puts something.
-func meetAgain(ctx context.Context, w *World) error {
+// putFenceGet runs two fences. Before the first, every rank puts a pair; after the second it gets
+// all pairs.
+func putFenceGet(ctx context.Context, w *World) error {
 	key := func(r int) string { return "k" + strconv.Itoa(r) }
 	if err := w.KVS.Put(key(w.Rank), "v="+strconv.Itoa(w.Rank)); err != nil {
 		return err
@@ -119,7 +120,7 @@ func meetAgain(ctx context.Context, w *World) error {
 }
 
 func TestPutsAreBounded(t *testing.T) {
-	m := &meeting{}
+	m := &hubKVS{}
 	var err error
 	n := 0
 	for ; err == nil; n++ {
@@ -131,8 +132,8 @@ func TestPutsAreBounded(t *testing.T) {
 	require.Error(t, m.Put("a b", ""))
 }
 
-// TestStaleNotice: one that leads nowhere is removed by whoever tries it, and one
-// that is there does not keep rank 0 from writing its own.
+// TestStaleNotice: a rank removes a notice whose address nobody listens on. An existing notice
+// does not prevent rank 0 from writing its own.
 func TestStaleNotice(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -153,14 +154,14 @@ func TestStaleNotice(t *testing.T) {
 	require.Eventually(t, func() bool { return len(notices(t, dir)) == 0 }, 30*time.Second, time.Millisecond)
 	_, err = n.write(path)
 	require.NoError(t, err)
-	worlds, errs := together(t.Context(), stepEnv(dir, 0, 2))
+	worlds, errs := openAll(t.Context(), stepEnv(dir, 0, 2))
 	require.NoError(t, errors.Join(errs[0], <-done))
-	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+	require.NoError(t, inAll(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
 	require.Empty(t, notices(t, dir))
 }
 
-// TestRank0IsNotBelieved: who does not know the secret is not taken for rank 0.
-func TestRank0IsNotBelieved(t *testing.T) {
+// TestImpostorOfRank0: a process that does not know the secret is not accepted as rank 0.
+func TestImpostorOfRank0(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -193,10 +194,10 @@ func TestRank0IsNotBelieved(t *testing.T) {
 	text, err := n.write(path)
 	require.NoError(t, err)
 	r := &rendezvous{place: &place{job: n.Job, size: 2, rank: 1}, path: path, timeout: time.Minute}
-	_, gone, err := r.call(t.Context(), n)
-	require.ErrorIs(t, err, errStranger)
+	_, gone, err := r.connect(t.Context(), n)
+	require.ErrorIs(t, err, errNotAuthenticated)
 	require.True(t, gone)
-	removeNotice(path, append(text, ' ')) // another by now
+	removeNotice(path, append(text, ' ')) // the content differs, so the notice stays
 	require.NotEmpty(t, notices(t, dir))
 	removeNotice(path, text)
 	require.Empty(t, notices(t, dir))
@@ -204,9 +205,9 @@ func TestRank0IsNotBelieved(t *testing.T) {
 	<-ended
 }
 
-// silence has as many strangers as rank 0 listens to say nothing, and come again when
-// they are turned away.
-func silence(t *testing.T, addr string) {
+// occupyConnections opens as many connections as rank 0 accepts before their proof. They send
+// nothing, and connect again when rank 0 closes them.
+func occupyConnections(t *testing.T, addr string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -215,15 +216,15 @@ func silence(t *testing.T, addr string) {
 		all.Wait()
 	})
 	var here sync.WaitGroup
-	here.Add(maxStrangers)
-	for range maxStrangers {
+	here.Add(maxUnproved)
+	for range maxUnproved {
 		all.Go(func() {
 			arrived := sync.OnceFunc(here.Done)
 			defer arrived()
 			for ctx.Err() == nil {
 				c, err := net.Dial("tcp", addr)
 				if err != nil {
-					return // rank 0 is not there any more
+					return // rank 0 no longer listens
 				}
 				arrived()
 				end := context.AfterFunc(ctx, func() { _ = c.Close() })
@@ -236,9 +237,9 @@ func silence(t *testing.T, addr string) {
 	here.Wait()
 }
 
-// TestStrangersAtRank0: who does not know the secret gets nothing, and keeps
-// nobody out.
-func TestStrangersAtRank0(t *testing.T) {
+// TestUnauthenticatedConnectionsToRank0: a process that does not know the secret gets nothing,
+// and does not keep ranks from connecting.
+func TestUnauthenticatedConnectionsToRank0(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
 	var w *World
@@ -267,39 +268,39 @@ func TestStrangersAtRank0(t *testing.T) {
 		require.NoError(t, err)
 		s := r.session(n.Secret)
 		change(&s)
-		_, err = shake(c, s)
+		_, err = handshake(c, s)
 		require.Error(t, err)
 		require.NoError(t, c.Close())
 	}
-	silence(t, to)
-	worlds, errs := together(t.Context(), stepEnv(dir, 1, 2))
+	occupyConnections(t, to)
+	worlds, errs := openAll(t.Context(), stepEnv(dir, 1, 2))
 	require.NoError(t, errors.Join(errs[0], <-done))
-	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+	require.NoError(t, inAll(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
 }
 
-// TestNobodyComes: each end of a rendezvous that the other does not come to says
-// what it has waited for, where and how long.
-func TestNobodyComes(t *testing.T) {
+// TestRanksThatDoNotCome: if ranks do not start, the others return an error that says which ranks
+// they have waited for, where and how long.
+func TestRanksThatDoNotCome(t *testing.T) {
 	dir := t.TempDir()
 	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "300ms", "SLURM_STEP_NUM_NODES", "2", "SLURM_STEP_NODELIST", "n[1-2]"}
-	_, errs := together(t.Context(), stepEnv(dir, 0, 5, short...))
-	require.ErrorContains(t, errs[0], "rank 0 of 5 of step 7.0: ranks 1-4 have not come to rank 0, on "+hostname()+", within 300ms (bootstrap.timeout)")
+	_, errs := openAll(t.Context(), stepEnv(dir, 0, 5, short...))
+	require.ErrorContains(t, errs[0], "rank 0 of 5 of step 7.0: ranks 1-4 have not connected to rank 0, on "+hostname()+", within 300ms (bootstrap.timeout)")
 	require.ErrorContains(t, errs[0], noticeOf(t, dir)+"; if the hosts (n[1-2]) do not share that directory, set WEFT_BOOTSTRAP_DIR")
 	require.Empty(t, notices(t, dir))
 
-	_, errs = together(t.Context(), stepEnv(dir, 3, 5, short...))
+	_, errs = openAll(t.Context(), stepEnv(dir, 3, 5, short...))
 	require.ErrorContains(t, errs[0], "rank 3 of 5 of step 7.0: rank 0 was not found within 300ms (bootstrap.timeout): ")
-	require.ErrorContains(t, errs[0], noticeOf(t, dir)+", which rank 0 writes, is not there on "+hostname()+"; if the hosts (n[1-2])")
+	require.ErrorContains(t, errs[0], noticeOf(t, dir)+", which rank 0 writes, does not exist on "+hostname()+"; if the hosts (n[1-2])")
 
-	_, errs = together(t.Context(), stepEnv(dir, 0, 4, short...), stepEnv(dir, 1, 4, short...), stepEnv(dir, 3, 4, short...))
+	_, errs = openAll(t.Context(), stepEnv(dir, 0, 4, short...), stepEnv(dir, 1, 4, short...), stepEnv(dir, 3, 4, short...))
 	for _, err := range errs {
-		require.ErrorContains(t, err, "rank 2 has not come")
+		require.ErrorContains(t, err, "rank 2 has not connected")
 	}
 	require.Empty(t, notices(t, dir))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, errs = together(ctx, stepEnv(dir, 0, 4), stepEnv(dir, 1, 4))
+	_, errs = openAll(ctx, stepEnv(dir, 0, 4), stepEnv(dir, 1, 4))
 	for _, err := range errs {
 		require.ErrorIs(t, err, context.Canceled)
 	}
@@ -316,20 +317,21 @@ func TestHaveRanks(t *testing.T) {
 	require.Equal(t, "ranks 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 90 more have", haveRanks(odd))
 }
 
-// TestFenceThatSomeDoNotComeTo: all that wait hear who is missing.
-func TestFenceThatSomeDoNotComeTo(t *testing.T) {
+// TestFenceTimesOut: if a rank does not enter a fence, all other ranks get an error that names
+// the rank.
+func TestFenceTimesOut(t *testing.T) {
 	for absent := range 3 {
 		t.Run(strconv.Itoa(absent), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "2s"}
-			worlds, errs := together(t.Context(), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...), stepEnv(dir, 2, 3, short...))
+			worlds, errs := openAll(t.Context(), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...), stepEnv(dir, 2, 3, short...))
 			require.NoError(t, errors.Join(errs...))
-			require.NoError(t, each(worlds, func(w *World) error {
+			require.NoError(t, inAll(worlds, func(w *World) error {
 				if w.Rank == absent {
 					return nil
 				}
-				want := fmt.Sprintf("rank %d has not come to fence 2 of all within 2s", absent)
+				want := fmt.Sprintf("rank %d has not entered fence 2 within 2s", absent)
 				for range 2 {
 					if err := w.KVS.Fence(t.Context()); err == nil || !contains(err, want) {
 						return fmt.Errorf("rank %d: %w, not %q", w.Rank, err, want)
@@ -337,22 +339,22 @@ func TestFenceThatSomeDoNotComeTo(t *testing.T) {
 				}
 				return nil
 			}))
-			require.NoError(t, each(worlds, func(w *World) error { return w.KVS.Finalize() }))
+			require.NoError(t, inAll(worlds, func(w *World) error { return w.KVS.Finalize() }))
 		})
 	}
 }
 
-// TestTwoWithOneNumber: neither is let in beside the other.
+// TestTwoWithOneNumber: if two processes have the same rank, the job does not start.
 func TestTwoWithOneNumber(t *testing.T) {
 	dir := t.TempDir()
 	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "1s"}
-	_, errs := together(t.Context(), stepEnv(dir, 1, 3, short...), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...))
-	require.ErrorContains(t, errs[1], "rank 2 has not come")
+	_, errs := openAll(t.Context(), stepEnv(dir, 1, 3, short...), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...))
+	require.ErrorContains(t, errs[1], "rank 2 has not connected")
 	err := errors.Join(errs[0], errs[2])
-	require.ErrorContains(t, err, "rank 2 has not come")
+	require.ErrorContains(t, err, "rank 2 has not connected")
 	require.Empty(t, notices(t, dir))
 
-	_, errs = together(t.Context(), stepEnv(dir, 0, 2, short...), stepEnv(dir, 0, 2, short...))
-	require.ErrorContains(t, errors.Join(errs...), "two have the number 0")
+	_, errs = openAll(t.Context(), stepEnv(dir, 0, 2, short...), stepEnv(dir, 0, 2, short...))
+	require.ErrorContains(t, errors.Join(errs...), "two processes are rank 0")
 	require.Empty(t, notices(t, dir))
 }

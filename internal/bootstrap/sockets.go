@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streamSocket checks that a variable names a connected stream socket.
+// streamSocket parses the value of a variable as a descriptor. ok is true if the descriptor is a
+// connected stream socket.
 func streamSocket(text string) (fd int, ok bool) {
 	fd, listening, ok := socket(text)
 	if !ok || listening {
@@ -16,12 +17,13 @@ func streamSocket(text string) (fd int, ok bool) {
 	return fd, err == nil
 }
 
-// listenBacklog is for the ranks that connect before this one accepts.
+// listenBacklog is the number of ranks that can connect before this rank accepts.
 const listenBacklog = 1024
 
-// listenSocket checks that a variable names a listening stream socket. A
-// program that ran before this one in the same rank, as a shell may have them,
-// has shut it down: then it still has its port, and listens again.
+// listenSocket parses the value of a variable as the descriptor of a listening stream socket. A
+// program that ran in this rank before, for example one that a shell started, may have shut the
+// socket down. The socket then still has its port, and listenSocket makes it listen again and
+// sets again.
 func listenSocket(text string) (fd int, again, ok bool) {
 	fd, listening, ok := socket(text)
 	if !ok || listening {
@@ -42,10 +44,16 @@ func socket(text string) (fd int, listening, ok bool) {
 	if err != nil || fd < 0 {
 		return -1, false, false
 	}
+	listening, ok = stream(fd)
+	return fd, listening, ok
+}
+
+// stream reports whether fd is a stream socket, and whether that listens.
+func stream(fd int) (listening, ok bool) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_STREAM {
-		return -1, false, false
+		return false, false
 	}
 	accepts, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	return fd, accepts != 0, err == nil
+	return accepts != 0, err == nil
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// spoke is the end of a rendezvous of a rank other than 0.
+// spoke is the connection of a rank other than 0 with rank 0.
 type spoke struct {
 	conn    net.Conn
 	timeout time.Duration
-	limit   int // bytes of a frame
+	limit   int // maximum bytes of a frame
 	exit    func(code int, line string)
-	replies chan []byte   // the pairs of the fence that this rank is in
+	replies chan []byte   // the pairs of the fence that this rank has entered
 	failed  chan struct{} // closed when err is set
 	ended   chan struct{} // listen has ended
 	writing sync.Mutex    // held while a frame is written
-	err     error         // why no fence can end any more
+	err     error         // why no further fence can end; set before failed is closed
 }
 
-// shake has rank 0, if it is one, and this rank show each other that they know
-// the secret. refused is what rank 0 then says against this rank.
-func shake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
+// handshake proves to rank 0 that this rank knows the secret, and checks the same of rank 0.
+// refused is true if rank 0 has proved itself and refuses this rank; err then says why.
+func handshake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 	_, _ = rand.Read(s.Initiator[:]) // never fails
 	var hello [wire.TCPHelloSize]byte
 	h := s.Hello()
@@ -41,7 +41,7 @@ func shake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 		return false, noEOF(err)
 	}
 	if !wire.ParseTCPChallenge(challenge[:], &s.Responder) {
-		return false, errStranger
+		return false, errNotAuthenticated
 	}
 	proof := s.Proof()
 	if _, err := c.Write(proof[:]); err != nil {
@@ -54,7 +54,7 @@ func shake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 	var mac wire.TCPMac
 	v, ok := wire.ParseTCPVerdict(b[:], &mac)
 	if want := s.Answer(v); !ok || !mac.Equal(&want) {
-		return false, errStranger
+		return false, errNotAuthenticated
 	}
 	if v != wire.TCPWelcome {
 		return true, fmt.Errorf("rank 0 has a rank %d already: two processes have this number", s.From)
@@ -67,11 +67,12 @@ func newSpoke(c net.Conn, size int, timeout time.Duration, exit func(int, string
 		conn: c, timeout: timeout, limit: min(size*maxPuts, 1<<30), exit: exit,
 		replies: make(chan []byte, 1), failed: make(chan struct{}), ended: make(chan struct{}),
 	}
-	go s.listen() // ends with the connection, which close closes and waits
+	go s.listen() // ends with the connection; close closes it and waits
 	return s
 }
 
-// listen hears rank 0 for as long as it is there: an abort may come at any time.
+// listen reads the frames of rank 0 until the connection ends, because an abort may arrive at any
+// time.
 func (s *spoke) listen() {
 	defer close(s.ended)
 	for {
@@ -88,7 +89,7 @@ func (s *spoke) listen() {
 			code, text, bad := parseAbort(body)
 			if err = bad; bad == nil {
 				s.exit(code, text)
-				err = errors.New("the job was aborted by " + text) // after exit, which comes back in tests alone
+				err = errors.New("the job was aborted by " + text) // exit returns only in tests
 			}
 		default:
 			err = errFrame
@@ -97,7 +98,7 @@ func (s *spoke) listen() {
 			s.err = err
 			close(s.failed)
 		}
-		if kind != frameFail { // after which an abort may come
+		if kind != frameFail { // an abort may follow a fail
 			return
 		}
 	}
@@ -111,20 +112,20 @@ func (s *spoke) send(limit time.Duration, kind byte, bodies ...[]byte) error {
 	return err
 }
 
-// spokeGrace is how much longer than rank 0, which knows who is missing, the
-// others wait.
-const spokeGrace = 10 * time.Second
+// spokeExtraTime is how much longer the other ranks wait than rank 0, because rank 0 knows which
+// ranks are missing and reports it.
+const spokeExtraTime = 10 * time.Second
 
 func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	if err := s.send(s.timeout, frameFence, pairs); err != nil {
 		select {
-		case <-s.failed: // rank 0 may have said why
+		case <-s.failed: // rank 0 may have reported the reason
 			return nil, s.err
 		case <-time.After(abortWait):
 			return nil, err
 		}
 	}
-	expired := time.NewTimer(s.timeout + spokeGrace)
+	expired := time.NewTimer(s.timeout + spokeExtraTime)
 	defer expired.Stop()
 	select {
 	case all := <-s.replies:
@@ -132,30 +133,31 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-expired.C:
-		return nil, fmt.Errorf("rank 0, on %s, has not ended a fence of all within %v", host(s.conn), s.timeout+spokeGrace)
+		return nil, fmt.Errorf("rank 0, on %s, has not completed a fence within %v", host(s.conn), s.timeout+spokeExtraTime)
 	case <-s.failed:
 	}
 	select {
-	case all := <-s.replies: // it came before
+	case all := <-s.replies: // the reply arrived before the failure
 		return all, nil
 	default:
-		return nil, s.err // written before failed was closed
+		return nil, s.err // listen has set it before it closed failed
 	}
 }
 
-// abort returns when rank 0 has ended, as the last, or after a time.
+// abort sends an abort to rank 0. It returns when rank 0 has ended, as the last rank, or after a
+// time limit.
 func (s *spoke) abort(_, code int, text string) {
 	if s.send(abortWait, frameAbort, abortBody(code, text)) != nil {
 		return
 	}
 	select {
 	case <-s.ended:
-	case <-time.After(3 * abortWait): // rank 0 takes up to two
+	case <-time.After(3 * abortWait): // rank 0 takes up to two abortWaits
 	}
 }
 
 func (s *spoke) close() error {
-	_ = s.send(abortWait, frameBye) // rank 0 may have gone, and that is well
+	_ = s.send(abortWait, frameBye) // an error is harmless: rank 0 may have ended
 	err := s.conn.Close()
 	<-s.ended
 	return err

@@ -1,23 +1,23 @@
 // Package bytecopy copies memory that several cores use.
 //
-// Go's copy is made for memory of one core. Two things are missed here: what it
-// copies a mebibyte at a time goes around the caches, and where lines of the
-// destination are in another core's cache it fetches all of them, only to
-// overwrite them.
+// Go's copy is made for memory that one core uses. It has two drawbacks for other memory. Copies of
+// a mebibyte or more bypass the caches. If lines of the destination are in another core's cache,
+// copy fetches all of them before it overwrites them.
 //
-// Data races are the callers' matter as with copy; under the race detector both
-// functions are copy.
+// As with copy, callers prevent data races. In a program built with -race, both functions copy like
+// copy, so the race detector sees their accesses.
 package bytecopy
 
-// most is the longest that copy leaves in the caches: less than a mebibyte.
-const most = 512 << 10
+// chunk is the length of the copies that Keep divides a long copy into. It is less than a mebibyte,
+// so copy leaves the bytes in the caches.
+const chunk = 512 << 10
 
-// Keep copies src to dst as copy does, overlapping or not, and leaves dst in the
-// caches whatever its length: it is used next, by this core or another.
+// Keep copies src to dst like copy, also if they overlap, and leaves dst in the caches for every
+// length. Use it if this or another core reads dst next. It returns the number of bytes.
 //
 // Hot path: no allocation.
 func Keep(dst, src []byte) int {
-	if len(src) <= most {
+	if len(src) <= chunk {
 		return copy(dst, src)
 	}
 	return keep(dst, src)
@@ -29,23 +29,23 @@ func keep(dst, src []byte) int {
 	if overwrites(dst, src) {
 		return copy(dst, src)
 	}
-	for len(src) > most {
-		copy(dst[:most], src)
-		dst, src = dst[most:], src[most:]
+	for len(src) > chunk {
+		copy(dst[:chunk], src)
+		dst, src = dst[chunk:], src[chunk:]
 	}
 	copy(dst, src)
 	return n
 }
 
-// sharedMin is the least that Share has another way for.
+// sharedMin is the least length for which Share may differ from copy.
 const sharedMin = 2 << 10
 
-// Share copies src to dst as copy does, overlapping or not, if other cores have used dst
-// last and are about to use it again. It returns the number of bytes.
+// Share copies src to dst like copy, also if they overlap. Use it if other cores used dst last and
+// will read it next. It returns the number of bytes.
 //
-// Other cores may see the bytes of dst change in any order. To publish dst, store to another
-// word after Share, by sync/atomic or, on amd64, by a plain store that the compiler keeps
-// there: a core that sees that store sees all of dst. No fence is needed; share_amd64.go has
+// Other cores may see the bytes of dst change in any order. To publish dst, the caller stores to
+// another word after Share, with sync/atomic or, on amd64, with a plain store that the compiler does
+// not reorder. A core that sees that store sees all of dst. No fence is needed; share_amd64.go gives
 // the sources.
 //
 // Hot path: no allocation.

@@ -9,16 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Both copy what copy does, and nothing beside it, at any place and length.
+// TestAgainstCopy checks that Keep and Share change the same bytes as copy, for random offsets and
+// lengths.
 func TestAgainstCopy(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	src := make([]byte, 3*most)
+	src := make([]byte, 3*chunk)
 	for i := range src {
 		src[i] = byte(rng.Uint32())
 	}
-	lengths := []int{0, 1, 63, 64, 2047, 2048, 2049, 4096, most - 1, most, most + 1, 2 * most, 2*most + 1}
+	lengths := []int{0, 1, 63, 64, 2047, 2048, 2049, 4096, chunk - 1, chunk, chunk + 1, 2 * chunk, 2*chunk + 1}
 	for range 50 {
-		lengths = append(lengths, rng.IntN(2*most))
+		lengths = append(lengths, rng.IntN(2*chunk))
 	}
 	for name, f := range map[string]func(dst, src []byte) int{"keep": Keep, "share": Share} {
 		for _, n := range lengths {
@@ -33,16 +34,16 @@ func TestAgainstCopy(t *testing.T) {
 	}
 }
 
-// Both move what overlaps, in either direction and by any distance.
+// TestOverlap checks that Keep and Share copy overlapping memory like copy, in both directions.
 func TestOverlap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	fresh := make([]byte, 3*most)
+	fresh := make([]byte, 3*chunk)
 	for i := range fresh {
 		fresh[i] = byte(rng.Uint32())
 	}
 	for name, f := range map[string]func(dst, src []byte) int{"keep": Keep, "share": Share} {
-		for _, n := range []int{3 << 10, most - 1, 2*most + 5} {
-			for _, by := range []int{1, 40, 64, 2048, most / 2} {
+		for _, n := range []int{3 << 10, chunk - 1, 2*chunk + 5} {
+			for _, by := range []int{1, 40, 64, 2048, chunk / 2} {
 				for _, d := range [][2]int{{0, by}, {by, 0}, {by, by}} {
 					got, want := bytes.Clone(fresh), bytes.Clone(fresh)
 					copy(want[d[0]:d[0]+n], want[d[1]:d[1]+n])
@@ -55,7 +56,7 @@ func TestOverlap(t *testing.T) {
 }
 
 func TestAllocatesNothing(t *testing.T) {
-	dst, src := make([]byte, 2*most), make([]byte, 2*most)
+	dst, src := make([]byte, 2*chunk), make([]byte, 2*chunk)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		Keep(dst, src)
 		Share(dst, src)

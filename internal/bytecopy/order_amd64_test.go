@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlainStoreAfterShare: a core that sees a plain store after a copy sees the whole copy.
-// The reader writes to all lines between two rounds, so that the copy finds them in the
-// other core's cache.
+// TestPlainStoreAfterShare checks that a core that sees a plain store after Share also sees the
+// whole copy. Between two rounds the reader writes to all lines, so that they are in its core's cache
+// when the next copy begins.
 func TestPlainStoreAfterShare(t *testing.T) {
 	defer func(was bool) { hasString = was }(hasString)
 	for _, hasString = range []bool{false, true} {
@@ -21,19 +21,19 @@ func TestPlainStoreAfterShare(t *testing.T) {
 		area := make([]byte, size+128)
 		var flags struct {
 			_    [64]byte
-			full uint64 // the round whose bytes are there
+			full uint64 // the round that the writer has copied
 			_    [56]byte
-			free atomic.Uint64 // the round that may be written
+			free atomic.Uint64 // the round that the reader has checked
 			_    [56]byte
 		}
-		place := func(round uint64) []byte { // lengths and alignments of all kinds
+		place := func(round uint64) []byte { // varies length and alignment
 			n := sharedMin + int(round*977%(size-sharedMin))
 			at := int(round * 37 % 128)
 			return area[at : at+n]
 		}
 		over := make(chan uint64, 1)
 		var stop atomic.Bool
-		go func() { // ends with stop, or with the round that went wrong
+		go func() { // ends after stop is set, or after the first wrong round
 			for round := uint64(1); ; round++ {
 				for atomic.LoadUint64(&flags.full) != round {
 					if stop.Load() {
@@ -64,7 +64,7 @@ func TestPlainStoreAfterShare(t *testing.T) {
 				src[i] = byte(round)
 			}
 			Share(b, src[:len(b)])
-			flags.full = round // plain
+			flags.full = round // a plain store
 			for flags.free.Load() != round && wrong == 0 {
 				select {
 				case wrong = <-over:
@@ -77,6 +77,6 @@ func TestPlainStoreAfterShare(t *testing.T) {
 		if wrong == 0 {
 			wrong = <-over
 		}
-		require.Zero(t, wrong, "the reader sees the round and not all of its bytes")
+		require.Zero(t, wrong, "the reader saw the round but not all of its bytes")
 	}
 }

@@ -4,14 +4,13 @@ package bytecopy
 
 import "golang.org/x/sys/cpu"
 
-// hasString says whether the string instruction is the better way to share. That
-// of AMD's fifth Zen makes lines its own without fetching them: between two cores
-// of an EPYC 9005, bench/c/ring_copy 1048576 4096 1 takes 0.9 µs with "string" and
-// 1.3 without, and streams 14 GB/s and 6. Other processors have not been measured,
-// or were no faster.
+// hasString reports whether share uses the string instruction. On AMD Zen 5 this instruction takes
+// ownership of cache lines without fetching them. Between two cores of an EPYC 9005,
+// bench/c/ring_copy 1048576 4096 1 takes 0.9 µs with "string" and 1.3 µs without it, and streams
+// 14 GB/s instead of 6 GB/s. Other processors were not faster, or were not measured.
 var hasString = cpu.X86.HasERMS && zen5()
 
-// zen5 says whether the processor is of AMD's family 1Ah or a later one.
+// zen5 reports whether the processor is of AMD's family 1Ah or a later one.
 func zen5() bool {
 	_, b, c, d := cpuid(0)
 	if b != 'A'|'u'<<8|'t'<<16|'h'<<24 || d != 'e'|'n'<<8|'t'<<16|'i'<<24 || c != 'c'|'A'<<8|'M'<<16|'D'<<24 {
@@ -21,16 +20,15 @@ func zen5() bool {
 	return a>>8&15+a>>20&255 >= 0x1a
 }
 
-// cpuid is the instruction of that name.
+// cpuid executes the CPUID instruction for a leaf, with subleaf 0.
 //
 //go:noescape
 func cpuid(leaf uint32) (a, b, c, d uint32)
 
-// moveString copies n bytes by one instruction, rep movsb.
+// moveString copies n bytes with one instruction, REP MOVSB.
 //
-// Its stores may become visible in any order among themselves, but a later store does not
-// become visible before them. So a flag needs no fence after the copy, and must not be part
-// of it. Sources:
+// Its stores may become visible in any order, but no later store becomes visible before them. So a
+// flag that is stored after the copy needs no fence. The flag must not be part of the copy. Sources:
 //
 //   - Intel, Software Developer's Manual, volume 3A, "Fast-String Operation and Out-of-Order
 //     Stores" (8.2.4, in later editions 11.2.4): stores of one string operation may be out of
@@ -40,9 +38,9 @@ func cpuid(leaf uint32) (a, b, c, d uint32)
 //     visible before earlier ones. The exception named there is memory of the type
 //     write-combining, not string instructions.
 //
-// Linux and glibc copy by this instruction, too. Neither has a fence behind it, although the
-// release store of C11 and the write barrier of Linux are then plain stores on this
-// processor. glibc has a fence (sfence) only behind streaming stores.
+// Linux and glibc also copy with this instruction. Neither has a fence after it, although C11's
+// release store is a plain store on this processor, and Linux's write barrier is no instruction.
+// glibc has a fence (sfence) only after streaming stores.
 //
 //go:noescape
 func moveString(dst, src *byte, n int)

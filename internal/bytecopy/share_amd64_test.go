@@ -4,8 +4,7 @@ package bytecopy
 
 import "testing"
 
-// TestString does with the string instruction, whatever the processor, what
-// TestAgainstCopy does with the better way.
+// TestString runs TestAgainstCopy and TestOverlap with the string instruction on every processor.
 func TestString(t *testing.T) {
 	was := hasString
 	defer func() { hasString = was }()

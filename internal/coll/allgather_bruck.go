@@ -2,9 +2,9 @@ package coll
 
 // Bruck's allgather.
 //
-// Idea: a rank keeps the blocks from itself upwards around the circle. In round
-// k it sends all that it has to the rank 2^k below and receives what follows
-// from the one 2^k above; in the end the blocks are turned to their places.
+// Idea: a rank stores the blocks in the order of ranks that starts at itself, modulo P. In round k
+// it sends all its blocks to the rank 2^k below, and receives the blocks that follow from the rank
+// 2^k above. At the end it rotates the blocks to their places.
 //
 // Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, for any P, and a copy of all blocks.
 // Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient Algorithms for
@@ -13,7 +13,7 @@ package coll
 // Restrictions: equal counts.
 func allgatherBruck(l Link, _ *Config, _, recv []byte, b blocks) error {
 	rank, size, n := l.Rank(), l.Size(), b.equal
-	tmp := recv // rank 0 has nothing to turn
+	tmp := recv // rank 0 needs no rotation
 	if rank != 0 {
 		tmp = l.Scratch(size * n)
 		copy(tmp[:n], b.of(recv, rank))

@@ -2,12 +2,11 @@ package coll
 
 // Recursive doubling allgather.
 //
-// Idea: in round k every rank exchanges the 2^k blocks that it has with the
-// rank at distance 2^k.
+// Idea: in round k every rank exchanges its 2^k blocks with the rank at distance 2^k.
 //
-// Cost: log₂ P α + (P-1)/P nβ, with n the bytes that a rank ends up with.
+// Cost: log₂ P α + (P-1)/P nβ, where n is the length of recv.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.7.
-// Restrictions: a power of two of ranks; equal counts.
+// Restrictions: the number of ranks is a power of two; equal counts.
 func allgatherDoubling(l Link, _ *Config, _, recv []byte, b blocks) error {
 	rank, size, n := l.Rank(), l.Size(), b.equal
 	for mask := 1; mask < size; mask *= 2 {

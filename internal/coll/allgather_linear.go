@@ -2,12 +2,11 @@ package coll
 
 // Linear allgather.
 //
-// Idea: every rank sends its block to all others and receives theirs, a bounded
-// number at a time; rank r starts with r+1, so that no rank is everybody's
-// first.
+// Idea: every rank sends its block to all others and receives theirs, Config.Window transfers at a
+// time. Rank r starts with rank r+1, so the ranks do not all start with the same one.
 //
-// Cost: (P-1) o + α + (P-1)/P nβ, where o is a message's own cost at the sender:
-// the fewest steps where messages to several ranks overlap.
+// Cost: (P-1) o + α + (P-1)/P nβ, where o is the sender's own cost per message. If messages to
+// several ranks overlap, this is the algorithm with the fewest steps.
 // Source: MPI-4.1 section 6.7.
 // Restrictions: none.
 func allgatherLinear(l Link, cfg *Config, send, recv []byte, b blocks) error {

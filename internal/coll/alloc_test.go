@@ -22,7 +22,7 @@ func floats(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// TestNoAllocation counts what all ranks allocate per call in steady state.
+// TestNoAllocation checks that no rank allocates in a call in steady state.
 func TestNoAllocation(t *testing.T) {
 	const runs = 20
 	for _, a := range coll.Algorithms() {
@@ -48,7 +48,7 @@ func TestNoAllocation(t *testing.T) {
 						l.Reset()
 					}
 				}
-				// Everybody is warm before rank 0 counts.
+				// Warm up all ranks before rank 0 counts.
 				for range 5 {
 					once()
 				}
@@ -103,7 +103,7 @@ func callOnce(l coll.Link, k coll.Kind, cfg *coll.Config, op coll.Op, send, recv
 	case coll.KindExscan:
 		return coll.Exscan(l, cfg, send, recv, op)
 	}
-	return errors.New("no such call")
+	return errors.New("unknown call")
 }
 
 func TestSelectionDoesNotAllocate(t *testing.T) {

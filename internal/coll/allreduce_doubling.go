@@ -2,14 +2,13 @@ package coll
 
 // Recursive doubling allreduce.
 //
-// Idea: in round k every rank exchanges what it has with the rank at distance
-// 2^k and combines; after log₂ P rounds all have everything.
+// Idea: in round k every rank exchanges its partial result with the rank at distance 2^k and
+// combines the two. After log₂ P rounds every rank has the result.
 //
-// Cost: log₂ P (α + nβ + nγ); 2 (α + nβ) more where P is not a power of two.
+// Cost: log₂ P (α + nβ + nγ); 2 (α + nβ) more if P is not a power of two.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.9.6.
-// Restrictions: none. What a rank holds always covers adjacent ranks, and the
-// lower ranks' block stands on the left, so that the order is kept and all
-// ranks get the same bits.
+// Restrictions: none. A partial result always covers adjacent ranks, and the partial result of the
+// lower ranks is the left operand. So the order is kept, and all ranks get the same bits.
 func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
 	f := newFold(l.Size(), 0)
 	me := f.member(l.Rank())
@@ -26,7 +25,7 @@ func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
 		if err := l.Recv(in, partner); err != nil {
 			return err
 		}
-		op.Combine(in, acc)
+		op.Reduce2(in, acc)
 		acc, in = in, acc
 	}
 	for mask := 1; mask < f.pow; mask *= 2 {
@@ -35,9 +34,9 @@ func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		if me&mask != 0 {
-			op.Combine(acc, in)
+			op.Reduce2(acc, in)
 		} else {
-			op.Combine(in, acc)
+			op.Reduce2(in, acc)
 			acc, in = in, acc
 		}
 	}

@@ -2,13 +2,12 @@ package coll
 
 // Allreduce by pairwise reduce-scatter and ring allgather.
 //
-// Idea: the vector is cut into P parts; rank i combines part i of all ranks in
-// rank order, and the parts are gathered everywhere.
+// Idea: the vector has P parts. Rank i combines part i of all ranks in rank order, and an allgather
+// of the parts follows.
 //
 // Cost: 2 (P-1) α + 2 (P-1)/P nβ + (P-1)/P nγ.
 // Source: MPI-4.1 sections 6.9.6 and 6.10.
-// Restrictions: none; the large-message algorithm for operations that do not
-// commute.
+// Restrictions: none. This is the algorithm for large messages if the operation does not commute.
 func allreducePairwise(l Link, cfg *Config, send, recv []byte, op Op) error {
 	b := elemBlocks(l, len(send), op.Size)
 	if err := reduceScatterPairwise(l, cfg, send, b.of(recv, l.Rank()), b, op); err != nil {
@@ -19,8 +18,8 @@ func allreducePairwise(l Link, cfg *Config, send, recv []byte, op Op) error {
 
 // Allreduce by reduction and broadcast.
 //
-// Idea: reduce to rank 0, broadcast from there, each by the algorithm that is
-// chosen (or forced) for it.
+// Idea: a reduce to rank 0, then a broadcast from rank 0, each by the algorithm that the
+// configuration chooses or forces for it.
 //
 // Cost: the sum of the two.
 // Source: MPI-4.1 section 6.9.6.

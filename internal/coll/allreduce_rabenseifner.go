@@ -2,11 +2,9 @@ package coll
 
 // Rabenseifner's allreduce.
 //
-// Idea: reduce-scatter by recursive halving, then an allgather of the parts by
-// recursive doubling.
+// Idea: a reduce-scatter by recursive halving, then an allgather of the parts by recursive doubling.
 //
-// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to 2nβ + nγ more where P is
-// not a power of two.
+// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to 2nβ + nγ more if P is not a power of two.
 // Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 func allreduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op) error {
@@ -20,7 +18,7 @@ func allreduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op) error {
 	if me < 0 {
 		return l.Recv(recv, partner)
 	}
-	c := evenCut(len(send), op.Size, f.pow)
+	c := evenPartition(len(send), op.Size, f.pow)
 	if err := halve(l, op, f, &c, me, src, recv); err != nil {
 		return err
 	}

@@ -2,37 +2,36 @@ package coll
 
 // Ring allreduce in segments.
 //
-// Idea: the vector is cut into P blocks that travel around the ring twice: on
-// the first round each rank adds its operand to the block that passes, on the
-// second the finished blocks are handed on. Blocks move in segments, so that
-// one is combined while the next is on its way; the two rounds are one stream
-// of items, without a stop between them.
+// Idea: the vector has P blocks, which travel around the ring twice. In the first round each rank
+// combines its operand with the block that passes; in the second round the ranks forward the
+// finished blocks. A block has S segments, so a rank combines one segment while it transfers the
+// next. The segments of both rounds are one sequence of items, without a pause between the rounds.
 //
 //	item   0 … S-1      S … 2S-1    …  (P-1)S …
 //	recv   block r-1    r-2         …  r    (finished)
 //	send   block r      r-1         …  r+1
 //
-// What is received as item i is sent on as item i+S.
+// A rank sends the segment that it received as item i as item i+S.
 //
-// Cost: 2 (P-1) S α + 2 (P-1)/P nβ, the γ of all but one segment hidden.
+// Cost: 2 (P-1) S α + 2 (P-1)/P nβ. The transfers hide the γ of all segments except one.
 // Source: Patarasuk, Yuan, Bandwidth Optimal All-reduce Algorithms for Clusters
 // of Workstations, J. of Parallel and Distributed Computing 69(2), 2009.
 // Restrictions: commutative operations. All ranks must have the same
 // Config.SegmentBytes.
 func allreduceRing(l Link, cfg *Config, send, recv []byte, op Op) error {
 	size := l.Size()
-	r := ring{cut: evenCut(len(send), op.Size, size), elem: op.Size, left: mod(l.Rank()-1, size), size: size}
-	largest := r.cut.at(1)
-	// Item i+1 is asked for while the send of item i may be under way. In the
-	// second round they are the same memory if there are two ranks and one
-	// segment, so two ranks have at least two.
+	r := ring{partition: evenPartition(len(send), op.Size, size), elem: op.Size, left: mod(l.Rank()-1, size), size: size}
+	largest := r.partition.at(1)
+	// The loop posts the receive of item i+1 while the send of item i may be pending. In the
+	// second round of two ranks with one segment, the two items would be the same memory, so two
+	// ranks use at least two segments.
 	r.segs = max(1, (largest+cfg.SegmentBytes-1)/cfg.SegmentBytes)
 	if size == 2 {
 		r.segs = max(2, r.segs)
 	}
 	items := 2 * (size - 1) * r.segs
 	if same(send, recv) {
-		seg := evenCut(largest, op.Size, r.segs)
+		seg := evenPartition(largest, op.Size, r.segs)
 		r.tmp[0], r.tmp[1] = l.Scratch(seg.at(1)), l.Scratch(seg.at(1))
 	}
 
@@ -62,38 +61,38 @@ func allreduceRing(l Link, cfg *Config, send, recv []byte, op Op) error {
 			continue
 		}
 		if r.tmp[0] == nil {
-			op.Combine(r.item(recv, i), r.item(send, i))
+			op.Reduce2(r.item(recv, i), r.item(send, i))
 		} else {
-			op.Combine(r.item(recv, i), r.landing(recv, i))
+			op.Reduce2(r.item(recv, i), r.landing(recv, i))
 		}
 	}
 	return l.Wait(sent)
 }
 
-// ring is the order in which segments pass a rank.
+// ring describes the order in which segments pass a rank.
 type ring struct {
-	cut        cut
+	partition  partition
 	elem, size int
 	segs       int // segments per block
 	left       int
-	tmp        [2][]byte // for a call in place: nil where data may land in recv
+	tmp        [2][]byte // receive buffers of a call in place; otherwise nil, and recv is used
 }
 
 func (r *ring) reduceItems() int { return (r.size - 1) * r.segs }
 
-// item is the segment that is received as item i; -segs to -1 are those of the
-// rank's own block, sent first.
+// item returns the segment of buf that the rank receives as item i. Items -segs to -1 are the
+// segments of the rank's own block, which it sends first.
 func (r *ring) item(buf []byte, i int) []byte {
 	i += r.segs
 	b := mod(r.left+1-i/r.segs%r.size, r.size)
-	block := r.cut.of(buf, b, b+1)
-	seg := evenCut(len(block), r.elem, r.segs)
+	block := r.partition.of(buf, b, b+1)
+	seg := evenPartition(len(block), r.elem, r.segs)
 	s := i % r.segs
 	return seg.of(block, s, s+1)
 }
 
-// landing is where item i is received: in the place of its segment, or beside
-// it while the rank's own operand still stands there.
+// landing returns the buffer in which the rank receives item i: the item's segment of recv, or a
+// temporary buffer while recv still holds the rank's own operand there.
 func (r *ring) landing(recv []byte, i int) []byte {
 	seg := r.item(recv, i)
 	if r.tmp[0] != nil && i < r.reduceItems() {

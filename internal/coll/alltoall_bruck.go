@@ -2,12 +2,12 @@ package coll
 
 // Bruck's alltoall.
 //
-// Idea: block i of a rank is on its way to the rank i above it. In the round of
-// bit k, the blocks whose distance has that bit travel 2^k ranks up, together
-// as one message; after all bits every block has gone its distance.
+// Idea: block i of a rank must go to the rank i above it. In the round of bit k, all blocks whose
+// distance i has that bit move 2^k ranks up, in one message. After the rounds of all bits, every
+// block has moved its distance.
 //
-// Cost: ⌈log₂ P⌉ (α + nβ/2), with n the bytes that a rank sends: fewer, larger
-// messages, for the price of copies.
+// Cost: ⌈log₂ P⌉ (α + nβ/2), where n is the bytes that a rank sends. There are fewer and larger
+// messages than in other algorithms, but more copies.
 // Source: Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE TPDS 8(11), 1997; MPI-4.1
 // section 6.8.
 // Restrictions: equal counts.

@@ -2,12 +2,12 @@ package coll
 
 // Pairwise exchange alltoall.
 //
-// Idea: in every step the ranks are paired off and each exchanges with its
-// partner: rank XOR k among a power of two of ranks, else the rank that makes
-// the sum k modulo P, where a rank may be its own partner and pauses. Since
-// partners are mutual, a call in place needs one block of scratch only.
+// Idea: in step k every rank exchanges blocks with one partner. If P is a power of two, the partner
+// of a rank is rank XOR k; otherwise it is the rank for which both ranks add up to k modulo P. A
+// rank that is its own partner skips the step. Partners are mutual, so a call in place needs only
+// one block of scratch memory.
 //
-// Cost: (P-1) α + nβ; one more step where P is not a power of two.
+// Cost: (P-1) α + nβ; one more step if P is not a power of two.
 // Source: MPI-4.1 section 6.8; the pairing is the round-robin tournament.
 // Restrictions: none.
 func alltoallPairwise(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb blocks) error {

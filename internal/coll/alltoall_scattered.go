@@ -2,13 +2,13 @@ package coll
 
 // Scattered alltoall.
 //
-// Idea: every rank posts receives and sends to the ranks at distance 1, 2, …,
-// a bounded number at a time, and lets the transport overlap them. Both ends of
-// a message stand in the same batch, so that batches cannot wait in a circle.
+// Idea: every rank posts receives from and sends to the ranks at distance 1, 2, …, in batches of
+// Config.Window ranks, and the transport overlaps them. The send and the receive of a message are
+// in the same batch on both ranks, so batches cannot deadlock.
 //
-// Cost: (P-1) o + ⌈P/window⌉ α + nβ, where o is a message's own cost at the sender.
+// Cost: (P-1) o + ⌈P/window⌉ α + nβ, where o is the sender's own cost per message.
 // Source: MPI-4.1 section 6.8.
-// Restrictions: none; a call in place copies its operand to scratch.
+// Restrictions: none. A call in place copies its operand to scratch memory.
 func alltoallScattered(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error {
 	rank, size := l.Rank(), l.Size()
 	own, from := rb.of(recv, rank), sb.of(send, rank)
@@ -23,7 +23,7 @@ func alltoallScattered(l Link, cfg *Config, send []byte, sb blocks, recv []byte,
 			l.Irecv(rb.of(recv, source), source)
 			l.Isend(sb.of(send, dest), dest)
 		}
-		move(own, from) // while the others begin
+		move(own, from) // overlaps the transfers
 		from = own
 		if err := l.WaitAll(); err != nil {
 			return err

@@ -2,9 +2,8 @@ package coll
 
 // Dissemination barrier.
 //
-// Idea: in round k every rank signals the rank 2^k above it and waits for the
-// one 2^k below it, around the circle; after ⌈log₂ P⌉ rounds each rank has
-// heard, directly or not, of all.
+// Idea: in round k every rank signals the rank 2^k above it and waits for the rank 2^k below it,
+// modulo P. After ⌈log₂ P⌉ rounds each rank knows, directly or indirectly, that all have arrived.
 //
 // Cost: ⌈log₂ P⌉ α.
 // Source: Hensgen, Finkel, Manber, Two Algorithms for Barrier Synchronization,

@@ -2,9 +2,8 @@ package coll
 
 // Pipelined broadcast along a chain or a binary tree.
 //
-// Idea: the data is cut into S segments of m bytes. A rank passes a segment on
-// while it receives the next one, so that after the first segment has reached
-// the last rank all links are busy at once.
+// Idea: the data has S segments of m bytes. A rank forwards a segment while it receives the next
+// one. Once the first segment has reached the last rank, all links are busy at the same time.
 //
 // Cost: chain (P-2+S) (α + mβ); tree ⌈log₂ P⌉ (α + 2mβ) + S (α + 2mβ).
 // Source: van de Geijn, On Global Combine Operations, J. of Parallel and
@@ -40,12 +39,12 @@ func bcastTree(l Link, cfg *Config, buf []byte, root int) error {
 	return bcastSegments(l, cfg, buf, parent, left, right)
 }
 
-// bcastSegments passes buf from parent to the children, segment by segment;
-// -1 stands for nobody. One segment is received ahead, and the sends of one
-// segment may be under way while the next ones start.
+// bcastSegments receives buf from parent and sends it to the children left and right, segment by
+// segment; -1 stands for no rank. It posts the receive of one segment ahead, and starts the sends
+// of a segment before those of the previous one have ended.
 func bcastSegments(l Link, cfg *Config, buf []byte, parent, left, right int) error {
 	n := max(1, (len(buf)+cfg.SegmentBytes-1)/cfg.SegmentBytes)
-	c := evenCut(len(buf), 1, n)
+	c := evenPartition(len(buf), 1, n)
 	var next, sent, sent2 Ticket
 	if parent >= 0 {
 		next = l.Irecv(c.of(buf, 0, 1), parent)

@@ -2,21 +2,21 @@ package coll
 
 // Scatter + allgather broadcast.
 //
-// Idea: the root deals out P parts of the data along a binomial tree, and an
-// allgather of the parts follows, so that every link carries about 2n bytes
-// instead of the root's log₂ P · n.
+// Idea: the root scatters P parts of the data along a binomial tree, and an allgather of the parts
+// follows. So every link carries about 2n bytes; in a binomial broadcast the root's link carries
+// log₂ P · n bytes.
 //
-// Cost: recursive doubling 2 log₂ P α + 2 (P-1)/P nβ; ring
-// (log₂ P + P-1) α + 2 (P-1)/P nβ, with nearest neighbours only.
+// Cost: recursive doubling 2 log₂ P α + 2 (P-1)/P nβ; ring (log₂ P + P-1) α + 2 (P-1)/P nβ, where
+// only neighbours exchange messages.
 // Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, Interprocessor
 // Collective Communication Library (InterCom), SHPCC 1994; Thakur, Rabenseifner,
 // Gropp, IJHPCA 19(1), 2005.
-// Restrictions: recursive doubling needs a power of two of ranks.
+// Restrictions: for recursive doubling the number of ranks is a power of two.
 
 func bcastScatterDoubling(l Link, _ *Config, buf []byte, root int) error {
 	size := l.Size()
 	v := mod(l.Rank()-root, size)
-	c := evenCut(len(buf), 1, size)
+	c := evenPartition(len(buf), 1, size)
 	if err := bcastScatter(l, &c, buf, root); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func bcastScatterDoubling(l Link, _ *Config, buf []byte, root int) error {
 func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
 	rank, size := l.Rank(), l.Size()
 	v := mod(rank-root, size)
-	c := evenCut(len(buf), 1, size)
+	c := evenPartition(len(buf), 1, size)
 	if err := bcastScatter(l, &c, buf, root); err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
 	return nil
 }
 
-// bcastScatter leaves part v of buf with the rank that is v-th from the root.
-func bcastScatter(l Link, c *cut, buf []byte, root int) error {
+// bcastScatter sends part v of buf to the v-th rank from the root.
+func bcastScatter(l Link, c *partition, buf []byte, root int) error {
 	size := l.Size()
 	v := mod(l.Rank()-root, size)
 	mask := 1

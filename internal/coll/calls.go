@@ -5,29 +5,26 @@ import (
 	"math"
 )
 
-// Errors of arguments that this package checks itself. They are local to the
-// rank: the caller ends the call on the others.
+// Errors for arguments that this package checks. Only the rank with the wrong argument returns
+// them; the caller ends the call on the other ranks.
 var (
 	ErrRoot   = errors.New("root out of range")
-	ErrLength = errors.New("buffer lengths do not fit the call")
+	ErrLength = errors.New("buffer lengths do not match the call")
 )
 
-// The functions below run one collective each: l is this rank's side of it, and
-// cfg chooses the algorithm (nil: the defaults). All lengths, counts and
-// displacements are bytes; counts and displs have an entry per rank. Every rank
-// of the link calls the same function. They block until this rank's part is
-// done and its buffers are its own again, unless they return an error: then
-// transfers may still be under way, and the caller ends them (see the package
-// comment).
+// Each function below runs one collective. l is this rank's access to it, and cfg chooses the
+// algorithm (nil: the defaults). All lengths, counts and displacements are in bytes; counts and
+// displs have one entry per rank. Every rank of the link calls the same function. A function
+// blocks until this rank's part is done and its buffers may be reused. If it returns an error,
+// transfers may still be pending, and the caller ends them (see the package comment).
 //
-// A call is in place where send and recv are the same slice; they must not
-// overlap otherwise. Where recv is made of one block per rank, the rank's
-// operand then stands in its own block (Gather at the root, Allgather), or in
-// all blocks (Alltoall); Scatter at the root leaves the root's block where it
-// is, and ReduceScatter puts the result at the beginning. An operand that is
-// the rank's own block itself is taken in place too.
+// If send and recv are the same slice, the call is in place; otherwise they must not overlap. In
+// place, the rank's operand is in its own block of recv (Gather at the root, Allgather) or in all
+// blocks (Alltoall). Scatter at the root leaves the root's block where it is. ReduceScatter writes
+// the result to the beginning of the slice. A call is also in place if send is the rank's own
+// block of recv.
 
-// Barrier returns when every rank has called it (MPI_Barrier).
+// Barrier blocks until every rank has called it (MPI_Barrier).
 func Barrier(l Link, cfg *Config) error {
 	if l.Size() == 1 {
 		return nil
@@ -35,9 +32,9 @@ func Barrier(l Link, cfg *Config) error {
 	return choose(orDefault(cfg), FamilyBarrier, barriers, facts{}.on(l), barrierByDissemination)(l, orDefault(cfg))
 }
 
-// SparseBarrier is Barrier by the algorithm in which each rank has to do with the
-// fewest others: two, on average. It is for ranks that may not know each other yet,
-// since to meet another takes longer than a message.
+// SparseBarrier is Barrier by the algorithm with the fewest pairs of ranks that exchange messages:
+// a rank has two partners on average. Use it if ranks may have no connection to each other yet,
+// because a new connection takes longer than a message.
 func SparseBarrier(l Link) error { return barrierTree(l, nil) }
 
 // Bcast copies the root's buf to all ranks (MPI_Bcast).
@@ -53,8 +50,8 @@ func Bcast(l Link, cfg *Config, buf []byte, root int) error {
 	return choose(cfg, FamilyBcast, bcasts, f, cfg.autoBcast(f))(l, cfg, buf, root)
 }
 
-// Reduce leaves in the root's recv the combination of all sends in rank order
-// (MPI_Reduce). recv is ignored on the other ranks.
+// Reduce combines the sends of all ranks in rank order and writes the result to the root's recv
+// (MPI_Reduce). The other ranks ignore recv.
 func Reduce(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	switch {
 	case root < 0 || root >= l.Size():
@@ -70,8 +67,8 @@ func Reduce(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	return choose(cfg, FamilyReduce, reduces, f, cfg.autoReduce(f))(l, cfg, send, recv, op, root)
 }
 
-// Allreduce leaves in every recv the combination of all sends in rank order
-// (MPI_Allreduce). All ranks get the same bits.
+// Allreduce combines the sends of all ranks in rank order and writes the result to every rank's
+// recv (MPI_Allreduce). All ranks get the same bits.
 func Allreduce(l Link, cfg *Config, send, recv []byte, op Op) error {
 	switch {
 	case !whole(op, send), len(recv) != len(send):
@@ -85,8 +82,8 @@ func Allreduce(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return choose(cfg, FamilyAllreduce, allreduces, f, cfg.autoAllreduce(f))(l, cfg, send, recv, op)
 }
 
-// Gather puts the blocks of all ranks, which are equally long, one after the
-// other into the root's recv (MPI_Gather). recv is ignored on other ranks.
+// Gather writes the equal blocks of all ranks to the root's recv, in rank order (MPI_Gather). The
+// other ranks ignore recv.
 func Gather(l Link, cfg *Config, send, recv []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -107,8 +104,8 @@ func Gather(l Link, cfg *Config, send, recv []byte, root int) error {
 	return choose(cfg, FamilyGather, gathers, f, cfg.autoGather(f))(l, cfg, send, recv, b, root)
 }
 
-// Gatherv is Gather with blocks of any length at any place of recv
-// (MPI_Gatherv). counts, displs and recv are ignored on other ranks than root.
+// Gatherv is [Gather] with blocks of any length at any offset in recv (MPI_Gatherv). Ranks other
+// than the root ignore counts, displs and recv.
 func Gatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -128,8 +125,8 @@ func Gatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int, root 
 	return choose(cfg, FamilyGather, gathers, f, gatherByLinear)(l, cfg, send, recv, b, root)
 }
 
-// Scatter deals out the root's send in equally long blocks (MPI_Scatter). send
-// is ignored on other ranks.
+// Scatter distributes the root's send in equal blocks, in rank order (MPI_Scatter). The other
+// ranks ignore send.
 func Scatter(l Link, cfg *Config, send, recv []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -150,8 +147,8 @@ func Scatter(l Link, cfg *Config, send, recv []byte, root int) error {
 	return choose(cfg, FamilyScatter, scatters, f, cfg.autoScatter(f))(l, cfg, send, recv, b, root)
 }
 
-// Scatterv is Scatter with blocks of any length at any place of send
-// (MPI_Scatterv). counts, displs and send are ignored on other ranks than root.
+// Scatterv is [Scatter] with blocks of any length at any offset in send (MPI_Scatterv). Ranks
+// other than the root ignore counts, displs and send.
 func Scatterv(l Link, cfg *Config, send []byte, counts, displs []int, recv []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -171,8 +168,8 @@ func Scatterv(l Link, cfg *Config, send []byte, counts, displs []int, recv []byt
 	return choose(cfg, FamilyScatter, scatters, f, scatterByLinear)(l, cfg, send, recv, b, root)
 }
 
-// Allgather puts the blocks of all ranks, which are equally long, one after the
-// other into every recv (MPI_Allgather).
+// Allgather writes the equal blocks of all ranks to every rank's recv, in rank order
+// (MPI_Allgather).
 func Allgather(l Link, cfg *Config, send, recv []byte) error {
 	b := blocks{equal: len(recv) / l.Size()}
 	if send = ownBlock(send, recv, b, l.Rank()); len(send) != b.equal || len(recv) != b.equal*l.Size() {
@@ -187,8 +184,8 @@ func Allgather(l Link, cfg *Config, send, recv []byte) error {
 	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, send, recv, b)
 }
 
-// Allgatherv is Allgather with blocks of any length at any place of recv
-// (MPI_Allgatherv). counts are the same on all ranks; displs need not be.
+// Allgatherv is [Allgather] with blocks of any length at any offset in recv (MPI_Allgatherv).
+// counts are the same on all ranks; displs may differ.
 func Allgatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int) error {
 	b := blocks{counts: counts, displs: displs}
 	if !b.fit(recv, l.Size()) {
@@ -206,8 +203,8 @@ func Allgatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int) er
 	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, send, recv, b)
 }
 
-// Alltoall sends block i of send to rank i, and puts what comes from rank i
-// into block i of recv (MPI_Alltoall).
+// Alltoall sends block i of send to rank i, and receives block i of recv from rank i
+// (MPI_Alltoall).
 func Alltoall(l Link, cfg *Config, send, recv []byte) error {
 	b := blocks{equal: len(recv) / l.Size()}
 	if len(send) != len(recv) || len(recv) != b.equal*l.Size() {
@@ -222,8 +219,8 @@ func Alltoall(l Link, cfg *Config, send, recv []byte) error {
 	return choose(cfg, FamilyAlltoall, alltoalls, f, cfg.autoAlltoall(f))(l, cfg, send, b, recv, b)
 }
 
-// Alltoallv is Alltoall with blocks of any length at any place (MPI_Alltoallv).
-// In place, the counts and displacements of recv hold for both sides.
+// Alltoallv is [Alltoall] with blocks of any length at any offset (MPI_Alltoallv). In place, the
+// counts and displacements of recv apply to both directions.
 func Alltoallv(l Link, cfg *Config, send []byte, sendCounts, sendDispls []int, recv []byte, recvCounts, recvDispls []int) error {
 	sb, rb := blocks{counts: sendCounts, displs: sendDispls}, blocks{counts: recvCounts, displs: recvDispls}
 	if same(send, recv) {
@@ -237,9 +234,9 @@ func Alltoallv(l Link, cfg *Config, send []byte, sendCounts, sendDispls []int, r
 	return choose(cfg, FamilyAlltoall, alltoalls, f, cfg.autoAlltoall(f))(l, cfg, send, sb, recv, rb)
 }
 
-// ReduceScatterBlock combines all sends in rank order and leaves block i of the
-// result with rank i (MPI_Reduce_scatter_block). send is as long as recv times
-// the ranks. In place recv is the beginning of send.
+// ReduceScatterBlock combines the sends of all ranks in rank order and writes block i of the result
+// to the recv of rank i (MPI_Reduce_scatter_block). send has the length of recv times the number of
+// ranks. In place, recv is the beginning of send.
 func ReduceScatterBlock(l Link, cfg *Config, send, recv []byte, op Op) error {
 	b := blocks{equal: len(send) / l.Size()}
 	if same(send, recv) && len(recv) == len(send) {
@@ -251,8 +248,8 @@ func ReduceScatterBlock(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return reduceScatter(l, cfg, send, recv, b, op)
 }
 
-// ReduceScatter is ReduceScatterBlock with blocks of any length
-// (MPI_Reduce_scatter). counts are the same on all ranks.
+// ReduceScatter is [ReduceScatterBlock] with blocks of any length (MPI_Reduce_scatter). counts are
+// the same on all ranks.
 func ReduceScatter(l Link, cfg *Config, send, recv []byte, counts []int, op Op) error {
 	if len(counts) != l.Size() {
 		return ErrLength
@@ -286,14 +283,13 @@ func reduceScatter(l Link, cfg *Config, send, recv []byte, b blocks, op Op) erro
 	return choose(cfg, FamilyReduceScatter, reduceScatters, f, cfg.autoReduceScatter(f))(l, cfg, send, recv, b, op)
 }
 
-// Scan leaves in recv of rank i the combination of the sends of ranks 0 to i
-// (MPI_Scan).
+// Scan combines the sends of ranks 0 to i and writes the result to the recv of rank i (MPI_Scan).
 func Scan(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return scan(l, cfg, send, recv, op, false)
 }
 
-// Exscan leaves in recv of rank i the combination of the sends of ranks 0 to
-// i-1, and does not touch recv of rank 0 (MPI_Exscan).
+// Exscan combines the sends of ranks 0 to i-1 and writes the result to the recv of rank i. It does
+// not write to the recv of rank 0 (MPI_Exscan).
 func Exscan(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return scan(l, cfg, send, recv, op, true)
 }
@@ -307,10 +303,10 @@ func scan(l Link, cfg *Config, send, recv []byte, op Op, exclusive bool) error {
 	return choose(cfg, FamilyScan, scans, f, scanByDoubling)(l, cfg, send, recv, op, exclusive)
 }
 
-// whole tells whether buf is made of whole elements.
+// whole reports whether buf consists of whole elements.
 func whole(op Op, buf []byte) bool { return op.Size > 0 && len(buf)%op.Size == 0 }
 
-// fit tells whether there is a block for each of size ranks within buf.
+// fit reports whether b has a block for each of size ranks, all within buf.
 func (b blocks) fit(buf []byte, size int) bool {
 	if len(b.counts) != size || len(b.displs) != size {
 		return false
@@ -323,8 +319,8 @@ func (b blocks) fit(buf []byte, size int) bool {
 	return true
 }
 
-// ownBlock is the rank's block of all where part is all of it, for calls in
-// place; otherwise it is part.
+// ownBlock returns part, or the rank's block of all if the call is in place, that is, if part and
+// all are the same slice.
 func ownBlock(part, all []byte, b blocks, rank int) []byte {
 	if same(part, all) && len(part) == len(all) {
 		return b.of(all, rank)

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Auto is the name that stands for choosing the algorithm by size and ranks.
+// Auto is the algorithm name that selects an algorithm by message size and number of ranks.
 const Auto = "auto"
 
-// Family is a set of calls that share their algorithms and one parameter.
+// Family is a set of calls that share a table of algorithms and the parameter that forces one.
 type Family int
 
-// The families. Gather covers Gatherv and so on; Scan covers Exscan.
+// The families. FamilyGather includes Gatherv, and so on; FamilyScan includes Exscan.
 const (
 	FamilyBarrier Family = iota
 	FamilyBcast
@@ -34,7 +34,7 @@ var familyNames = [families]string{
 	FamilyReduceScatter: "reduce_scatter", FamilyScan: "scan",
 }
 
-// Families lists all families.
+// Families returns all families.
 func Families() []Family {
 	fs := make([]Family, families)
 	for i := range fs {
@@ -43,7 +43,7 @@ func Families() []Family {
 	return fs
 }
 
-// String is the family's name in parameters.
+// String returns the family's name in parameters.
 func (f Family) String() string {
 	if f < 0 || int(f) >= families {
 		return "unknown"
@@ -51,23 +51,23 @@ func (f Family) String() string {
 	return familyNames[f]
 }
 
-// Key is the parameter that forces the family's algorithm.
+// Key returns the name of the parameter that forces the family's algorithm.
 func (f Family) Key() string { return "coll." + f.String() + ".algorithm" }
 
-// Needs is what a call must be for an algorithm to do it.
+// Needs is a set of conditions that a call must meet for an algorithm.
 type Needs uint8
 
-// The needs.
+// The conditions.
 const (
-	NeedsCommutative  Needs = 1 << iota // operands may be swapped
-	NeedsPowerOfTwo                     // of ranks
-	NeedsEqualCounts                    // not for the v-forms
-	NeedsSharedMemory                   // of all ranks
-	NeedsHosts                          // several, and ranks of one that share memory
-	NeedsAdjacent                       // the ranks of a host follow each other, or operands may be swapped
+	NeedsCommutative  Needs = 1 << iota // the operation commutes
+	NeedsPowerOfTwo                     // the number of ranks is a power of two
+	NeedsEqualCounts                    // all blocks have the same length (not the v-forms)
+	NeedsSharedMemory                   // all ranks share memory
+	NeedsHosts                          // there are several hosts, and ranks of a host share memory
+	NeedsAdjacent                       // the ranks of each host are consecutive, or the operation commutes
 )
 
-// String lists the needs in words; empty for none.
+// String returns the conditions in words, or "" for none.
 func (n Needs) String() string {
 	var s []string
 	if n&NeedsCommutative != 0 {
@@ -95,11 +95,10 @@ func (n Needs) String() string {
 type Info struct {
 	Family Family
 	Name   string
-	Doc    string // one line: what it does and where it is chosen
 	Needs  Needs
 }
 
-// Algorithms lists all algorithms, by family.
+// Algorithms returns all algorithms, by family.
 func Algorithms() []Info {
 	var all []Info
 	for _, f := range Families() {
@@ -116,27 +115,27 @@ func (f Family) names() []string {
 	return names
 }
 
-// algorithm is a line of a family's table.
+// algorithm is an entry of a family's table.
 type algorithm[F any] struct {
 	name  string
 	needs Needs
 	run   F
-	doc   string
 }
 
-// facts are what a choice may depend on: only what every rank knows.
+// facts are the inputs of a choice of algorithm. They are equal on all ranks, so all ranks choose
+// the same algorithm.
 type facts struct {
 	size     int
-	bytes    int // of the vector, the block or the total: see each choice
-	elem     int // bytes of an element that is combined
+	bytes    int // of the vector, of one block or of all blocks, depending on the call
+	elem     int // bytes of an element, if the call combines elements
 	commutes bool
 	uniform  bool // equal counts
 
 	host   *Host // nil: messages only
-	picked int   // what Pick has answered for these facts; Unpicked: nobody has asked
+	picked int   // what Pick has returned for this call; Unpicked: nothing has called Pick
 }
 
-// on adds what a link offers.
+// on returns f with the facts of a link added.
 func (f facts) on(l Link) facts {
 	f.size, f.picked = l.Size(), Unpicked
 	if hl, ok := l.(HostLink); ok {
@@ -156,12 +155,13 @@ func (f facts) meets(n Needs) bool {
 
 func (f facts) meetsHosts(n Needs) bool {
 	h := f.host
-	return h != nil && f.elem <= h.unit && f.bytes <= h.most &&
+	return h != nil && f.elem <= h.maxElem && f.bytes <= h.maxBytes &&
 		(n&NeedsSharedMemory != 0) == (h.Hosts() == 1) &&
 		(n&NeedsAdjacent == 0 || h.adjacent || f.commutes)
 }
 
-// choose takes the algorithm that is picked, else auto.
+// choose returns the function of the picked algorithm. auto is the index of the message algorithm
+// that it returns if the choice is byAuto.
 func choose[F any](c *Config, fam Family, table []algorithm[F], f facts, auto int) F {
 	k := f.picked
 	if k == Unpicked {
@@ -173,14 +173,14 @@ func choose[F any](c *Config, fam Family, table []algorithm[F], f facts, auto in
 	return table[k].run
 }
 
-// What Pick answers besides the index of an algorithm.
+// Values that stand in place of the index of an algorithm.
 const (
-	Unpicked = -2 // nobody has asked
-	byAuto   = -1 // the one that the size asks for
+	Unpicked = -2 // nothing has called Pick for this call
+	byAuto   = -1 // the message algorithm that the auto functions below choose
 )
 
-// pick is the forced algorithm where it can do the call, or one of shared
-// memory where that is better; else byAuto.
+// pick returns the index of the forced algorithm if the call meets its needs. Otherwise it returns
+// the shared memory algorithm if that is faster, else byAuto.
 func (c *Config) pick(fam Family, f facts) int {
 	if k := c.forced[fam]; k.index > 0 && f.meets(k.needs) {
 		return int(k.index) - 1
@@ -191,9 +191,10 @@ func (c *Config) pick(fam Family, f facts) int {
 	return byAuto
 }
 
-// Pick says whether a call is to use the arena h, and if so what its Link's Host
-// answers with it. count is as in Signature, but in bytes; op may be zero where
-// nothing is combined. Every rank gets the same answer.
+// Pick chooses the algorithm of a call on a communicator with Host h. It reports whether the call
+// uses shared memory. If so, the call's HostLink returns h and picked from its method Host. count
+// is as in [Signature], but in bytes. op may be zero if the call combines nothing. All ranks get
+// the same results.
 //
 // Hot path: no allocation.
 func Pick(cfg *Config, h *Host, k Kind, count int, op Op) (picked int, uses bool) {
@@ -208,7 +209,7 @@ func Pick(cfg *Config, h *Host, k Kind, count int, op Op) (picked int, uses bool
 	default:
 	}
 	picked = cfg.pick(fam, f)
-	return picked, picked >= int(firstOfHost[fam])
+	return picked, picked >= int(sharedAlgorithm[fam])
 }
 
 func (c *Config) autoBcast(f facts) int {
@@ -302,9 +303,9 @@ func (c *Config) autoReduceScatter(f facts) int {
 	return reduceScatterByPairwise
 }
 
-// SharedUpTo is the largest count of bytes, as in Pick, up to which Pick has a
-// call made in shared memory that all ranks share, or -1: for calls that Host
-// makes itself (see Enter) of elements of at most 64 bytes.
+// SharedUpTo returns the largest count in bytes for which [Pick] chooses the algorithm in memory
+// that all ranks share, or -1 if there is none. It applies to the calls that have a method of Host
+// (see [Host.Enter]), with elements of at most 64 bytes; for others it returns -1.
 func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 	switch k {
 	case KindBarrier, KindBcast, KindReduce, KindAllreduce, KindAllgather, KindAlltoall:
@@ -312,23 +313,24 @@ func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 		return -1
 	}
 	cfg = orDefault(cfg)
-	uses := func(count int) bool { // whatever the operation: an algorithm that was forced may need one that commutes
+	uses := func(count int) bool { // for every operation: a forced algorithm may need one that commutes
 		picked, _ := Pick(cfg, h, k, count, Op{})
 		commuting, _ := Pick(cfg, h, k, count, Op{Commutes: true})
-		return picked == commuting && picked == int(firstOfHost[k.family()])
+		return picked == commuting && picked == int(sharedAlgorithm[k.family()])
 	}
-	// The choice has one cut-off, if any.
+	// There is at most one count at which the choice changes.
 	if !uses(0) {
 		return -1
 	}
 	return sort.Search(math.MaxInt32, func(count int) bool { return !uses(count + 1) })
 }
 
-// autoHost is the choice among the algorithms of shared memory, or byAuto.
+// autoHost returns the index of a shared memory or hierarchical algorithm, or byAuto if messages
+// are faster.
 func (c *Config) autoHost(fam Family, f facts) int {
 	if f.host.Hosts() == 1 {
-		if f.elem <= f.host.unit && f.bytes <= f.host.most && c.shares(fam, f) {
-			return int(firstOfHost[fam])
+		if f.elem <= f.host.maxElem && f.bytes <= f.host.maxBytes && c.shares(fam, f) {
+			return int(sharedAlgorithm[fam])
 		}
 		return byAuto
 	}
@@ -355,10 +357,11 @@ func (c *Config) autoHost(fam Family, f facts) int {
 	if !f.meets(needs | NeedsHosts) {
 		return byAuto
 	}
-	return int(firstOfHost[fam]) + 1
+	return int(sharedAlgorithm[fam]) + 1
 }
 
-// shares says whether a call of ranks that all share memory is better made in it.
+// shares reports whether shared memory is faster than messages for a call whose ranks all share
+// memory.
 func (c *Config) shares(fam Family, f facts) bool {
 	most := c.SharedBlockBytes
 	if f.size == 2 {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestChoice pins the default choice at each of its borders.
+// TestChoice pins the default choice of message algorithms on both sides of each threshold.
 func TestChoice(t *testing.T) {
 	c := DefaultConfig()
 	const k, m = 1 << 10, 1 << 20
@@ -58,8 +58,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestChoiceCanDoTheCall: whatever the facts, the algorithm that is chosen can
-// do the call.
+// TestChoiceCanDoTheCall checks that a call meets the needs of the algorithm that the default
+// choice returns for it.
 func TestChoiceCanDoTheCall(t *testing.T) {
 	c := DefaultConfig()
 	for size := 2; size < 70; size++ {
@@ -87,19 +87,25 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, "ReduceScatterBlock", KindReduceScatterBlock.String())
 }
 
-// hostWith makes an arena of ranks that lie on hosts as lowest says.
+// hostWith returns the Host of rank 0 of a communicator. lowest is as in NewShape.
 func hostWith(t *testing.T, lowest ...int) *Host {
 	shape := NewShape(lowest)
 	var arenas [][]byte
-	for range shape.Members(0) {
-		arenas = append(arenas, make([]byte, ArenaBytes(64<<10, len(shape.Members(0)))))
+	size := 0 // of the host of rank 0
+	for _, low := range lowest {
+		if low == 0 {
+			size++
+		}
+	}
+	for range size {
+		arenas = append(arenas, make([]byte, ArenaBytes(64<<10, size)))
 	}
 	h, err := NewHost(shape, 0, arenas, 64<<10)
 	assert.NoError(t, err)
 	return h
 }
 
-// TestChoiceOnOneHost: what is too large for shared memory is sent to all at once.
+// TestChoiceOnOneHost checks that OneHost replaces the pairwise alltoall by the scattered one.
 func TestChoiceOnOneHost(t *testing.T) {
 	f := facts{size: 8, bytes: 1 << 20, uniform: true}
 	c := DefaultConfig()
@@ -108,10 +114,10 @@ func TestChoiceOnOneHost(t *testing.T) {
 	assert.Equal(t, alltoallByScattered, c.autoAlltoall(f))
 }
 
-// TestChoiceOnHosts pins which calls are made in shared memory.
+// TestChoiceOnHosts pins which calls use shared memory.
 func TestChoiceOnHosts(t *testing.T) {
 	two, four := hostWith(t, 0, 0), hostWith(t, 0, 0, 0, 0)
-	hosts, turns, alone := hostWith(t, 0, 0, 2, 2), hostWith(t, 0, 1, 0, 1), hostWith(t, make([]int, 65)...)
+	hosts, cyclic, many := hostWith(t, 0, 0, 2, 2), hostWith(t, 0, 1, 0, 1), hostWith(t, make([]int, 65)...)
 	const k, m = 1 << 10, 1 << 20
 	sum, own := Op{Size: 8, Commutes: true}, Op{Size: 8}
 	for _, x := range []struct {
@@ -128,8 +134,8 @@ func TestChoiceOnHosts(t *testing.T) {
 		{two, KindReduce, 128 * k, sum, "shared"},
 		{two, KindReduce, 128*k + 1, sum, Auto},
 		{two, KindAllreduce, 99 * m, own, "shared"},
-		{two, KindAllreduce, 99 << 30, own, Auto},      // more pieces than a word counts
-		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element that fits no piece
+		{two, KindAllreduce, 99 << 30, own, Auto},      // more segments than maxSteps
+		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element longer than a segment
 		{two, KindAllgather, 128 * k, Op{}, "shared"},
 		{two, KindAllgather, 128*k + 1, Op{}, Auto},
 		{two, KindAllgatherv, 256*k + 2, Op{}, Auto},
@@ -142,20 +148,20 @@ func TestChoiceOnHosts(t *testing.T) {
 		{four, KindGatherv, 0, Op{}, "shared"},
 		{four, KindReduceScatterBlock, 99 * m, own, "shared"},
 		{four, KindExscan, 99 * m, own, "shared"},
-		{alone, KindBarrier, 0, Op{}, "shared"},
-		{alone, KindBcast, 8, Op{}, "shared"},
-		{alone, KindAllreduce, 8, sum, Auto},
+		{many, KindBarrier, 0, Op{}, "shared"},
+		{many, KindBcast, 8, Op{}, "shared"},
+		{many, KindAllreduce, 8, sum, Auto},
 		{hosts, KindBarrier, 0, Op{}, "hierarchical"},
 		{hosts, KindBcast, 256 * k, Op{}, "hierarchical"},
 		{hosts, KindBcast, 256*k + 1, Op{}, Auto},
 		{hosts, KindAllreduce, 99 * m, own, "hierarchical"},
-		{turns, KindAllreduce, 8, own, Auto},
-		{turns, KindAllreduce, 8, sum, "hierarchical"},
-		{turns, KindBcast, 8, Op{}, "hierarchical"},
+		{cyclic, KindAllreduce, 8, own, Auto},
+		{cyclic, KindAllreduce, 8, sum, "hierarchical"},
+		{cyclic, KindBcast, 8, Op{}, "hierarchical"},
 		{hosts, KindAllgather, 64 * k, Op{}, "hierarchical"},
 		{hosts, KindAllgather, 64*k + 1, Op{}, Auto},
 		{hosts, KindAllgatherv, 8, Op{}, Auto},
-		{turns, KindGather, 8, Op{}, Auto},
+		{cyclic, KindGather, 8, Op{}, Auto},
 		{hosts, KindScatter, 64 * k, Op{}, "hierarchical"},
 		{hosts, KindAlltoall, 8, Op{}, Auto},
 	} {
@@ -172,9 +178,9 @@ func TestChoiceOnHosts(t *testing.T) {
 	}
 }
 
-// TestSharedUpTo: below it, Pick has the same call made in shared memory whatever
-// the operation and whichever algorithm is forced. Ranks that have the arena
-// already ask the one, those that are about to make it the other.
+// TestSharedUpTo checks that Pick chooses shared memory for every call up to the count that
+// SharedUpTo returns, for every operation and every forced algorithm. A rank that already has the
+// arena calls SharedUpTo, and a rank that is about to create it calls Pick; both must decide alike.
 func TestSharedUpTo(t *testing.T) {
 	h := hostWith(t, 0, 0, 0, 0, 0, 0, 0)
 	for _, a := range Algorithms() {
@@ -185,7 +191,7 @@ func TestSharedUpTo(t *testing.T) {
 			for _, count := range []int{0, 8, 1 << 10, 1 << 20} {
 				for _, op := range []Op{{Size: 8}, {Size: 8, Commutes: true}} {
 					if picked, _ := Pick(cfg, h, k, count, op); count <= up {
-						assert.Equal(t, int(firstOfHost[k.family()]), picked, "%s %s: %v of %d bytes, %v", a.Family, a.Name, k, count, op.Commutes)
+						assert.Equal(t, int(sharedAlgorithm[k.family()]), picked, "%s %s: %v of %d bytes, %v", a.Family, a.Name, k, count, op.Commutes)
 					}
 				}
 			}
@@ -193,12 +199,11 @@ func TestSharedUpTo(t *testing.T) {
 	}
 }
 
-// TestShape: what all ranks say makes the hosts.
+// TestShape checks the hosts that NewShape derives from the lowest ranks.
 func TestShape(t *testing.T) {
 	s := NewShape([]int{0, 1, 0, 1, 4})
 	assert.Equal(t, 3, s.Hosts())
-	assert.Equal(t, []int{1, 3}, s.Members(1))
-	assert.Equal(t, 2, s.of[4])
+	assert.Equal(t, []int{0, 1, 0, 1, 2}, s.of)
 	assert.False(t, s.adjacent)
 	s = NewShape([]int{0, 0, 2, 3, 3})
 	assert.True(t, s.adjacent)

@@ -17,15 +17,15 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// arrivals says whether all ranks have come.
+// arrivals records which ranks have arrived.
 type arrivals struct{ here []atomic.Bool }
 
 func newArrivals(n int) *arrivals { return &arrivals{make([]atomic.Bool, n)} }
-func (a *arrivals) come(rank int) { a.here[rank].Store(true) }
+func (a *arrivals) add(rank int)  { a.here[rank].Store(true) }
 func (a *arrivals) all() error {
 	for r := range a.here {
 		if !a.here[r].Load() {
-			return fmt.Errorf("left before rank %d had come", r)
+			return fmt.Errorf("left the barrier before rank %d arrived", r)
 		}
 	}
 	return nil
@@ -45,7 +45,7 @@ var kinds = map[coll.Family][]coll.Kind{
 	coll.FamilyScan:          {coll.KindScan, coll.KindExscan},
 }
 
-// networks are the worlds that every algorithm must work in.
+// networks are the kinds of network in which every algorithm must work.
 var networks = map[string]colltest.Options{
 	"rendezvous":           {},
 	"rendezvous, delayed":  {Network: colltest.Delayed},
@@ -60,11 +60,11 @@ func sum64() coll.Op { return sumOf(kernel.Int64) }
 
 func sumOf(t kernel.Type) coll.Op {
 	k, _ := kernel.For(kernel.Sum, t)
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}
+	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}
 }
 
-// randomConfig forces an algorithm and moves everything small that cuts
-// messages up.
+// randomConfig returns a Config that forces an algorithm, with small random values for everything
+// that divides messages into segments.
 func randomConfig(rng *rand.Rand, f coll.Family, name string) *coll.Config {
 	c := coll.DefaultConfig()
 	if err := c.Force(f, name); err != nil {
@@ -126,8 +126,8 @@ func (sendOnly) Recv([]byte, int) error                  { return errReceives }
 func (sendOnly) Sendrecv([]byte, int, []byte, int) error { return errReceives }
 func (sendOnly) Irecv([]byte, int) coll.Ticket           { panic(errReceives) }
 
-// TestBcastLeavesTheRootsBuffer: no algorithm of messages writes to the root's buffer.
-// Other operations may read it, or it may be memory that cannot be written to.
+// TestBcastLeavesTheRootsBuffer checks that no message algorithm receives into the root's buffer.
+// Other operations may read that buffer during the call, or it may be read-only memory.
 func TestBcastLeavesTheRootsBuffer(t *testing.T) {
 	for _, a := range coll.Algorithms() {
 		if a.Family != coll.FamilyBcast || a.Needs&(coll.NeedsSharedMemory|coll.NeedsHosts) != 0 {
@@ -144,8 +144,8 @@ func TestBcastLeavesTheRootsBuffer(t *testing.T) {
 	}
 }
 
-// TestCutOffs runs what is chosen by default at sizes around each cut-off, all
-// cut-offs being a 64th of the defaults.
+// TestCutOffs runs the default choice at sizes around each threshold. All thresholds are 1/64 of
+// the defaults.
 func TestCutOffs(t *testing.T) {
 	cfg := coll.DefaultConfig()
 	for _, cut := range []*int{
@@ -167,8 +167,8 @@ func TestCutOffs(t *testing.T) {
 	}
 }
 
-// TestFloatsAreDeterministic sums numbers whose sum depends on the order, with
-// random delays: the bits must be those of the first run, on all ranks.
+// TestFloatsAreDeterministic sums numbers whose sum depends on the order, with random delays. Every
+// run must yield the same bits. All ranks of an allreduce must have the same bits.
 func TestFloatsAreDeterministic(t *testing.T) {
 	sum := sumOf(kernel.Float64)
 	for _, a := range coll.Algorithms() {
@@ -216,8 +216,8 @@ func TestFloatsAreDeterministic(t *testing.T) {
 	}
 }
 
-// TestFailureIsReturned lets every call of one rank fail in turn: that rank
-// returns the error, the others end, and nobody waits for ever.
+// TestFailureIsReturned makes every call of one rank to its Link fail, one call per run. That rank
+// must return the error, and all other ranks must end.
 func TestFailureIsReturned(t *testing.T) {
 	for _, a := range coll.Algorithms() {
 		for _, k := range kinds[a.Family] {
@@ -251,7 +251,8 @@ func TestFailureIsReturned(t *testing.T) {
 	}
 }
 
-// TestForcedAlgorithmThatCannot falls back to one that can.
+// TestForcedAlgorithmThatCannot checks that a call that does not meet the needs of the forced
+// algorithm uses another one.
 func TestForcedAlgorithmThatCannot(t *testing.T) {
 	for _, a := range coll.Algorithms() {
 		if a.Needs == 0 {
@@ -275,7 +276,6 @@ func TestParametersNameTheAlgorithms(t *testing.T) {
 		for _, a := range coll.Algorithms() {
 			if a.Family == f {
 				want = append(want, a.Name)
-				assert.NotEmpty(t, a.Doc)
 			}
 		}
 		assert.Equal(t, want, p.Choices, f.Key())

@@ -8,55 +8,55 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// Config says how algorithms are chosen and how they cut messages up. It must
-// be the same on all ranks of a job, or they would run different patterns. The
-// cut-offs are starting values from the literature and from measurements on
-// two cores; the benchmarks in bench/ are there to correct them.
+// Config holds the parameters that choose algorithms and that divide messages into segments. It
+// must be the same on all ranks of a job; otherwise ranks would run different algorithms. The
+// default thresholds come from the literature and from measurements on two cores; adjust them with
+// the benchmarks in bench/.
 //
-// A Config is not changed while calls use it.
+// The caller must not change a Config while calls use it.
 type Config struct {
 	forced [families]forced
 
-	Radix        int // of k-nomial trees, at least 2
-	KnomialRanks int // from so many ranks on, small messages go along k-nomial trees
-	SegmentBytes int // what pipelines and rings move at a time, at least 1
-	Window       int // transfers that linear and scattered patterns keep open, at least 1
+	Radix        int // of k-nomial trees; at least 2
+	KnomialRanks int // small messages: k-nomial trees from this many ranks on, binomial below
+	SegmentBytes int // segment of pipelines and rings; at least 1
+	Window       int // most pending transfers of linear and scattered algorithms; at least 1
 
-	BcastTreeBytes    int // bcast: above, a pipelined tree instead of a binomial one
-	BcastScatterBytes int // bcast: from here on, scatter + allgather
-	BcastBlockBytes   int // bcast: the ring if every rank's part is at least this
+	BcastTreeBytes    int // bcast: binomial or k-nomial tree up to this size, pipelined tree above
+	BcastScatterBytes int // bcast: scatter + allgather from this size on
+	BcastBlockBytes   int // bcast: allgather by ring if every rank's part has at least this size
 
-	ReduceTreeBytes int // reduce: up to here a tree, above Rabenseifner or pairwise
+	ReduceTreeBytes int // reduce: a tree up to this size, Rabenseifner or pairwise above
 
-	AllreduceDoublingBytes int // allreduce: up to here recursive doubling
-	AllreduceRingBytes     int // allreduce: from here on the ring
-	AllreduceBlockBytes    int // allreduce: the ring if every rank's part is at least this
+	AllreduceDoublingBytes int // allreduce: recursive doubling up to this size
+	AllreduceRingBytes     int // allreduce: ring from this size on …
+	AllreduceBlockBytes    int // … if every rank's part has at least this size
 
 	GatherBinomialBytes int // gather, scatter: binomial up to this many bytes per rank
 
 	AllgatherSmallBytes int // allgather: up to this total recursive doubling, Bruck or linear
-	AllgatherLinearSize int // allgatherv: linear up to so many ranks if the total is small
+	AllgatherLinearSize int // allgatherv of a small total: linear up to this many ranks
 
 	AlltoallBruckBytes   int // alltoall: Bruck up to this many bytes per pair …
-	AlltoallBruckRanks   int // … from so many ranks on
+	AlltoallBruckRanks   int // … from this many ranks on
 	AlltoallScatterBytes int // alltoall: scattered up to this many bytes per pair
 
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
 
-	SharedBytes      int // of shared memory per rank and communicator, about, of many ranks less; 0: none
-	SharedRanks      int // up to so many ranks of a host everybody looks at everybody
-	SharedPairBytes  int // two ranks of a host: copied through shared memory up to so many bytes; more go as a message
-	SharedBlockBytes int // gather and scatter of more ranks: blocks up to so many bytes
-	SharedPairsBytes int // alltoall of more ranks: up to so many bytes per rank in all
-	SharedSliceBytes int // allreduce of more than two ranks: each combines a slice from so many bytes on, at least 1
-	SharedRootBytes  int // reduce of more than two ranks: the root combines all by itself up to so many bytes
-	HostsTotalBytes  int // several hosts: up to so many bytes in all are gathered by host; bcast: up to so many
+	SharedBytes      int // approximate arena per rank and communicator, smaller with many ranks; 0: no arenas
+	SharedRanks      int // up to this many ranks of a host, every rank reads the arenas of all others
+	SharedPairBytes  int // two ranks: shared memory up to this size, messages above
+	SharedBlockBytes int // gather, scatter of more ranks: shared memory up to this block size
+	SharedPairsBytes int // alltoall of more ranks: shared memory up to this many bytes per rank in all
+	SharedSliceBytes int // allreduce of more than two ranks: by slices from this size on; at least 1
+	SharedRootBytes  int // reduce of more than two ranks: the root combines all up to this size, slices above
+	HostsTotalBytes  int // several hosts, bcast, gather, scatter, allgather: hierarchical up to this total
 }
 
-// forced is an algorithm that a family was told to use.
+// forced is the algorithm that a parameter sets for a family.
 type forced struct {
-	index uint8 // + 1 in the family's table; 0: none
+	index uint8 // 1 + the index in the family's table; 0: none
 	needs Needs
 }
 
@@ -104,8 +104,8 @@ var defaultConfig = Config{
 	HostsTotalBytes:  256 << 10,
 }
 
-// ConfigFrom reads the coll.* parameters. An algorithm that does not exist is
-// an error.
+// ConfigFrom returns the Config that the coll.* parameters describe. If a parameter names an
+// unknown algorithm, ConfigFrom returns an error.
 func ConfigFrom(s *params.Set) (*Config, error) {
 	c := DefaultConfig()
 	for _, f := range Families() {
@@ -117,15 +117,14 @@ func ConfigFrom(s *params.Set) (*Config, error) {
 	return c, nil
 }
 
-// OneHost adapts the choice of what goes by messages to a job whose ranks all
-// share memory. There a message is read from its sender's memory: no link gets
-// more of them than it can carry, which is what turns in pairs are for.
+// OneHost adapts the choice among message algorithms to a job whose ranks all share memory. There
+// alltoall never uses the pairwise algorithm: the receiver reads a message from the sender's
+// memory, so there is no network link to congest.
 func (c *Config) OneHost() { c.AlltoallScatterBytes = math.MaxInt }
 
-// Force makes all calls of a family use one algorithm, by its name, or with
-// "auto" the one that fits. Where the algorithm cannot do a call (its Needs),
-// the call uses the one that fits, on all ranks alike, since what an algorithm
-// needs is known to all of them.
+// Force makes all calls of a family use the named algorithm; "auto" restores the automatic choice.
+// If a call does not meet the algorithm's [Needs], it uses the automatic choice. All ranks decide
+// alike, because the needs depend only on facts that all ranks know.
 func (c *Config) Force(f Family, name string) error {
 	if name == Auto {
 		c.forced[f] = forced{}
@@ -137,10 +136,10 @@ func (c *Config) Force(f Family, name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no algorithm %q for %s: there are %s, %s", name, f, Auto, strings.Join(f.names(), ", "))
+	return fmt.Errorf("unknown algorithm %q for %s: want one of %s, %s", name, f, Auto, strings.Join(f.names(), ", "))
 }
 
-// Forced is the name of the algorithm that a family was told to use, or "auto".
+// Forced returns the name of the algorithm that [Config.Force] has set for a family, or "auto".
 func (c *Config) Forced(f Family) string {
 	if k := c.forced[f].index; k > 0 {
 		return f.names()[k-1]

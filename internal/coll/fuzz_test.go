@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/internal/coll/colltest"
 )
 
-// FuzzCall runs one call by one algorithm among some ranks in one world.
+// FuzzCall runs one random call by one forced algorithm.
 func FuzzCall(f *testing.F) {
 	all := coll.Algorithms()
 	for i := range all {

@@ -2,11 +2,11 @@ package coll
 
 // Binomial gather.
 //
-// Idea: ranks are numbered from the root; each collects the blocks of its
-// subtree, which follow its own, and sends them up as one message.
+// Idea: ranks are numbered from the root. Each rank collects the blocks of its subtree, which
+// follow its own block, and sends all of them to its parent in one message.
 //
-// Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, with n the bytes that the root receives; blocks
-// are copied at every level, so it is for small ones.
+// Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, where n is the bytes that the root receives. Every level copies
+// the blocks, so this algorithm suits small blocks.
 // Source: MPI-4.1 section 6.5; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: equal counts.
 func gatherBinomial(l Link, _ *Config, send, recv []byte, b blocks, root int) error {
@@ -16,11 +16,11 @@ func gatherBinomial(l Link, _ *Config, send, recv []byte, b blocks, root int) er
 	for mask < size && v&mask == 0 {
 		mask *= 2
 	}
-	mine := min(mask, size-v) // ranks in my subtree, me included
+	mine := min(mask, size-v) // number of ranks in this rank's subtree, including itself
 	if v != 0 && mine == 1 {
 		return l.Send(send, mod(v-mask+root, size))
 	}
-	// Blocks stand in the order of v, which is the one of recv for root 0 only.
+	// whole holds the blocks in the order of v, which is the order of recv only if the root is 0.
 	whole := recv
 	if v != 0 || root != 0 {
 		whole = l.Scratch(mine * n)

@@ -2,12 +2,12 @@ package coll
 
 // Linear gather.
 //
-// Idea: every rank sends its block straight to the root, which keeps a bounded
-// number of receives open.
+// Idea: every rank sends its block directly to the root. The root keeps at most Config.Window
+// receives pending.
 //
 // Cost: (P-1) α + nβ at the root, no copies.
 // Source: MPI-4.1 section 6.5.
-// Restrictions: none; only the root needs the counts.
+// Restrictions: none. Only the root needs the counts.
 func gatherLinear(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {
 	rank, size := l.Rank(), l.Size()
 	if rank != root {

@@ -1,20 +1,20 @@
 package coll
 
-// The reduce-scatter by recursive halving that Rabenseifner's algorithms and
-// reduce_scatter share.
+// Reduce-scatter by recursive halving, which Rabenseifner's algorithms and reduce_scatter use.
 //
-// Idea: 2^k members hold a vector each. In every step a member exchanges with
-// its peer half a range further the half that it gives up for the half that it
-// keeps, and combines; after k steps member i holds part i of the result.
+// Idea: 2^k members hold one vector each. Each member starts with the range of all parts. In each
+// step it exchanges with a peer at half the range's length: it sends the half of the range that it
+// gives up, receives the peer's operand for the half that it keeps, and combines. After k steps
+// member i holds part i of the result.
 //
 // Cost: log₂ P α + (P-1)/P n (β + γ).
 // Source: Rabenseifner, Optimization of Collective Reduction Operations, ICCS
 // 2004 (LNCS 3036); Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 
-// foldIn combines the operands of the pairs of f: the odd rank sends its own
-// to the even one. It returns where the rank's operand is now: send, or work
-// where something was combined. Work may be the same memory as send.
+// foldIn combines the operands within each pair of f: the odd rank sends its operand to the even
+// rank. foldIn returns the buffer of this rank's operand: work if it has combined a pair, else
+// send. work may be the same memory as send.
 func foldIn(l Link, op Op, f fold, send, work []byte) ([]byte, error) {
 	partner, ok := f.partner(l.Rank())
 	switch {
@@ -27,20 +27,20 @@ func foldIn(l Link, op Op, f fold, send, work []byte) ([]byte, error) {
 		if err := l.Recv(tmp, partner); err != nil {
 			return nil, err
 		}
-		op.Combine(work, tmp)
+		op.Reduce2(work, tmp)
 		return work, nil
 	}
 	if err := l.Recv(work, partner); err != nil {
 		return nil, err
 	}
-	op.Combine(work, send)
+	op.Reduce2(work, send)
 	return work, nil
 }
 
-// halve leaves member me's part of the result in the same place of work. The
-// operand is src, which is work or memory that does not overlap it, and which
-// then is only read: the first step lands in work.
-func halve(l Link, op Op, f fold, c *cut, me int, src, work []byte) error {
+// halve computes member me's part of the result, at the offset of that part in work. src is the
+// operand: either work itself, or memory that does not overlap work; halve only reads such memory,
+// and its first step writes to work.
+func halve(l Link, op Op, f fold, c *partition, me int, src, work []byte) error {
 	var tmp []byte
 	lo := 0
 	for mask := f.pow / 2; mask > 0; mask /= 2 {
@@ -55,18 +55,18 @@ func halve(l Link, op Op, f fold, c *cut, me int, src, work []byte) error {
 			if err := l.Sendrecv(out, peer, mine, peer); err != nil {
 				return err
 			}
-			op.Combine(mine, c.of(src, keep, keep+mask))
+			op.Reduce2(mine, c.of(src, keep, keep+mask))
 			src = work
 			continue
 		}
 		if tmp == nil {
-			tmp = l.Scratch(len(mine)) // later parts lie within this one
+			tmp = l.Scratch(len(mine)) // later steps need less
 		}
 		in := tmp[:len(mine)]
 		if err := l.Sendrecv(out, peer, in, peer); err != nil {
 			return err
 		}
-		op.Combine(mine, in)
+		op.Reduce2(mine, in)
 	}
 	return nil
 }

@@ -1,70 +1,71 @@
 package coll
 
-// Two levels
+// Hierarchical algorithms: within hosts and between them
 //
-// Idea: where some ranks share memory and others do not, the ranks of each host
-// work together in shared memory, and one rank of each, its speaker, does the
-// call with the other hosts' by messages. So each host sends and receives
-// everything once.
+// Idea: the ranks of each host do their part of the call in shared memory. One rank of each host,
+// the leader, does the same call with the leaders of the other hosts by messages. So each host
+// sends and receives the data once.
 //
 //	host 0   0 1 2 3          within the hosts
 //	         │
-//	         0 ─── 4          speakers, by messages
+//	         0 ─── 4          leaders, by messages
 //	               │
 //	host 1         4 5 6 7    within the hosts
 //
-// Where a call has a root it speaks for its host; otherwise the lowest rank
-// does.
+// If the call has a root, the root is the leader of its host. Other hosts, and all hosts in calls
+// without a root, have their lowest rank as the leader.
 //
-// Cost: that of the algorithms within a host and, for as many ranks as there
-// are hosts, between them.
+// Cost: that of the algorithms within a host, plus that of the algorithms between as many ranks as
+// there are hosts.
 // Source: Karonis et al., IPDPS 2000; Graham et al., EuroMPI 2011.
-// Restrictions: the ranks of each host follow each other, or operands commute
-// and nothing is in the order of ranks. A rank alone on its host takes part.
+// Restrictions: if the result depends on the order of ranks (blocks in rank order, or operations
+// that do not commute), the ranks of each host are consecutive. A host may have a single rank.
 
-// speakers is the link of the ranks that speak for their hosts: its ranks are
-// the hosts.
-type speakers struct {
+// leaderLink is the Link of a leader to the leaders of the other hosts. Its ranks are the host
+// numbers.
+type leaderLink struct {
 	Link
-	reps []int // by host: the rank that speaks for it
-	host int   // this rank's
+	leaders []int // by host: the rank of its leader
+	host    int   // this rank's host
 }
 
-var _ Link = (*speakers)(nil)
+var _ Link = (*leaderLink)(nil)
 
-func (s *speakers) Rank() int { return s.host }
-func (s *speakers) Size() int { return len(s.reps) }
+func (s *leaderLink) Rank() int { return s.host }
+func (s *leaderLink) Size() int { return len(s.leaders) }
 
-func (s *speakers) Send(buf []byte, dest int) error   { return s.Link.Send(buf, s.reps[dest]) }
-func (s *speakers) Recv(buf []byte, source int) error { return s.Link.Recv(buf, s.reps[source]) }
+func (s *leaderLink) Send(buf []byte, dest int) error   { return s.Link.Send(buf, s.leaders[dest]) }
+func (s *leaderLink) Recv(buf []byte, source int) error { return s.Link.Recv(buf, s.leaders[source]) }
 
-func (s *speakers) Sendrecv(send []byte, dest int, recv []byte, source int) error {
-	return s.Link.Sendrecv(send, s.reps[dest], recv, s.reps[source])
+func (s *leaderLink) Sendrecv(send []byte, dest int, recv []byte, source int) error {
+	return s.Link.Sendrecv(send, s.leaders[dest], recv, s.leaders[source])
 }
 
-func (s *speakers) Isend(buf []byte, dest int) Ticket   { return s.Link.Isend(buf, s.reps[dest]) }
-func (s *speakers) Irecv(buf []byte, source int) Ticket { return s.Link.Irecv(buf, s.reps[source]) }
+func (s *leaderLink) Isend(buf []byte, dest int) Ticket { return s.Link.Isend(buf, s.leaders[dest]) }
+func (s *leaderLink) Irecv(buf []byte, source int) Ticket {
+	return s.Link.Irecv(buf, s.leaders[source])
+}
 
-// among readies the link of the speakers, where root, if it is a rank, is one.
-// It answers nil on ranks that do not speak, and the speaker's rank within
-// this rank's host.
-func (h *Host) among(l Link, root int) (s *speakers, speaker int) {
-	copy(h.reps, h.leaders)
+// leaderLinkOf determines the leaders of a call. root is the root's rank in the communicator, or
+// noRank. leaderLinkOf returns the link to the other leaders, which is nil if this rank is not a
+// leader, and the rank within this host of its leader.
+func (h *Host) leaderLinkOf(l Link, root int) (s *leaderLink, leader int) {
+	copy(h.leaders, h.lowest)
 	host := h.of[l.Rank()]
 	if root >= 0 {
-		h.reps[h.of[root]] = root
+		h.leaders[h.of[root]] = root
 		if h.of[root] == host {
-			speaker = h.local(root)
+			leader = h.local(root)
 		}
 	}
-	if h.Rank != speaker {
-		return nil, speaker
+	if h.Rank != leader {
+		return nil, leader
 	}
-	h.speakers = speakers{l, h.reps, host}
-	return &h.speakers, speaker
+	h.leaderLink = leaderLink{l, h.leaders, host}
+	return &h.leaderLink, leader
 }
 
-// local is the rank within its host of a rank of the communicator.
+// local returns the rank within its host of a rank of the communicator.
 func (h *Host) local(rank int) int {
 	n := 0
 	for r := range rank {
@@ -75,8 +76,8 @@ func (h *Host) local(rank int) int {
 	return n
 }
 
-// init fills the tables where they would otherwise depend on themselves: these
-// algorithms choose others for the speakers.
+// init sets these entries of the tables here, because the compiler rejects a table whose
+// initialization refers to itself: these functions use the tables for the calls of the leaders.
 func init() {
 	barriers[barrierByHosts].run = barrierHier
 	bcasts[bcastByHosts].run = bcastHier
@@ -87,55 +88,55 @@ func init() {
 	allgathers[allgatherByHosts].run = allgatherHier
 }
 
-// barrierHier is over for a rank when its speaker says, in the same call, that
-// all hosts are there.
+// barrierHier ends for a rank when its leader has published, in its word written of the same call,
+// that all hosts have arrived.
 func barrierHier(l Link, cfg *Config) error {
 	h := enter(l)
-	s, speaker := h.among(l, nobody)
+	s, leader := h.leaderLinkOf(l, noRank)
 	if err := h.arrive(); err != nil {
 		return err
 	}
 	if s == nil {
-		if err := h.meet(speaker); err != nil {
+		if err := h.awaitArrival(leader); err != nil {
 			return err
 		}
-		if err := h.await(speaker, &h.peers[speaker].put.word, h.step(1)); err != nil {
+		if err := h.await(leader, &h.peers[leader].written.word, h.step(1)); err != nil {
 			return err
 		}
 	} else {
-		if err := h.meetAll(); err != nil {
+		if err := h.awaitAllArrivals(); err != nil {
 			return err
 		}
 		if err := Barrier(s, cfg); err != nil {
 			return err
 		}
-		h.say(&h.own().put.word, h.step(1))
+		h.publish(&h.own().written.word, h.step(1))
 	}
-	h.known = h.call
+	h.arrivedAll = h.call
 	return nil
 }
 
 func bcastHier(l Link, cfg *Config, buf []byte, root int) error {
 	h := enter(l)
-	s, speaker := h.among(l, root)
+	s, leader := h.leaderLinkOf(l, root)
 	if s != nil {
 		if err := Bcast(s, cfg, buf, h.of[root]); err != nil {
 			return err
 		}
 	}
-	return h.Bcast(buf, speaker)
+	return h.Bcast(buf, leader)
 }
 
 func reduceHier(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	h := enter(l)
-	s, speaker := h.among(l, root)
+	s, leader := h.leaderLinkOf(l, root)
 	if s == nil {
-		return h.Reduce(cfg, send, nil, op, speaker)
+		return h.Reduce(cfg, send, nil, op, leader)
 	}
 	if l.Rank() != root {
 		recv = l.Scratch(len(send))
 	}
-	if err := h.Reduce(cfg, send, recv, op, speaker); err != nil {
+	if err := h.Reduce(cfg, send, recv, op, leader); err != nil {
 		return err
 	}
 	return Reduce(s, cfg, recv, recv, op, h.of[root])
@@ -143,8 +144,8 @@ func reduceHier(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 
 func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 	h := enter(l)
-	s, speaker := h.among(l, nobody)
-	if err := h.Reduce(cfg, send, recv, op, speaker); err != nil {
+	s, leader := h.leaderLinkOf(l, noRank)
+	if err := h.Reduce(cfg, send, recv, op, leader); err != nil {
 		return err
 	}
 	if s != nil {
@@ -153,20 +154,20 @@ func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 		}
 	}
 	h.next()
-	return h.Bcast(recv, speaker)
+	return h.Bcast(recv, leader)
 }
 
-// ofHost is where the equal blocks of a host's ranks, which follow each other,
-// begin, and how long they are together; of is that host's number.
+// ofHost returns the offset and the length of the equal blocks of a host's ranks, which are
+// consecutive. of is the number of the host.
 func (h *Host) ofHost(b blocks, of int) (at, n int) {
 	end := len(h.of)
-	if of+1 < len(h.leaders) {
-		end = h.leaders[of+1]
+	if of+1 < len(h.lowest) {
+		end = h.lowest[of+1]
 	}
-	return b.off(h.leaders[of]), b.off(end) - b.off(h.leaders[of])
+	return b.off(h.lowest[of]), b.off(end) - b.off(h.lowest[of])
 }
 
-// byHost is b with a block per host, in scratch memory.
+// byHost returns b with the blocks of each host joined into one. The tables are scratch memory.
 func (h *Host) byHost(l Link, b blocks) blocks {
 	all := blocks{counts: scratchInts(l, h.Hosts()), displs: scratchInts(l, h.Hosts())}
 	for i := range all.counts {
@@ -177,10 +178,10 @@ func (h *Host) byHost(l Link, b blocks) blocks {
 
 func allgatherHier(l Link, cfg *Config, _, recv []byte, b blocks) error {
 	h := enter(l)
-	s, speaker := h.among(l, nobody)
+	s, leader := h.leaderLinkOf(l, noRank)
 	at, n := h.ofHost(b, h.of[l.Rank()])
 	mine := recv[at : at+n]
-	if err := h.gather(b.of(recv, l.Rank()), mine, b, speaker); err != nil {
+	if err := h.gather(b.of(recv, l.Rank()), mine, b, leader); err != nil {
 		return err
 	}
 	if s != nil {
@@ -190,25 +191,25 @@ func allgatherHier(l Link, cfg *Config, _, recv []byte, b blocks) error {
 		}
 	}
 	h.next()
-	return h.Bcast(recv, speaker)
+	return h.Bcast(recv, leader)
 }
 
 func gatherHier(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {
 	h := enter(l)
-	s, speaker := h.among(l, root)
+	s, leader := h.leaderLinkOf(l, root)
 	if s == nil {
-		return h.gather(send, nil, b, speaker)
+		return h.gather(send, nil, b, leader)
 	}
 	at, n := h.ofHost(b, h.of[l.Rank()])
 	if l.Rank() != root {
 		mine := l.Scratch(n)
-		if err := h.gather(send, mine, b, speaker); err != nil {
+		if err := h.gather(send, mine, b, leader); err != nil {
 			return err
 		}
 		return Gatherv(s, cfg, mine, nil, nil, nil, h.of[root])
 	}
 	mine, all := recv[at:at+n], h.byHost(l, b)
-	if err := h.gather(send, mine, b, speaker); err != nil {
+	if err := h.gather(send, mine, b, leader); err != nil {
 		return err
 	}
 	return Gatherv(s, cfg, mine, recv, all.counts, all.displs, h.of[root])
@@ -216,9 +217,9 @@ func gatherHier(l Link, cfg *Config, send, recv []byte, b blocks, root int) erro
 
 func scatterHier(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {
 	h := enter(l)
-	s, speaker := h.among(l, root)
+	s, leader := h.leaderLinkOf(l, root)
 	if s == nil {
-		return h.scatter(nil, recv, b, speaker)
+		return h.scatter(nil, recv, b, leader)
 	}
 	at, n := h.ofHost(b, h.of[l.Rank()])
 	if l.Rank() != root {
@@ -226,11 +227,11 @@ func scatterHier(l Link, cfg *Config, send, recv []byte, b blocks, root int) err
 		if err := Scatterv(s, cfg, nil, nil, nil, mine, h.of[root]); err != nil {
 			return err
 		}
-		return h.scatter(mine, recv, b, speaker)
+		return h.scatter(mine, recv, b, leader)
 	}
 	mine, all := send[at:at+n], h.byHost(l, b)
 	if err := Scatterv(s, cfg, send, all.counts, all.displs, mine, h.of[root]); err != nil {
 		return err
 	}
-	return h.scatter(mine, recv, b, speaker)
+	return h.scatter(mine, recv, b, leader)
 }

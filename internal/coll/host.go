@@ -9,141 +9,144 @@ import (
 
 // Collectives within a host
 //
-// Ranks that share memory have an arena each, which it alone writes and all of
-// them map. What one has to say it says to all at once, by a store; what
-// another has said is read where it lies.
+// Each rank of a host has an arena in shared memory. Only that rank writes to its arena; all
+// ranks of the host map it and read it. So a rank publishes a value to all others by one store.
 //
 //	arena of a rank
-//	┌ arrival lines ─────────┬ put ┬ got ┬ bay 0 ────────┬ bay 1 ────────┐
-//	│ ring of 8, by call     │     │     │ calls 0, 2, … │ calls 1, 3, … │
-//	└────────────────────────┴─────┴─────┴───────────────┴───────────────┘
+//	┌ arrival lines ─────────┬ written ┬ consumed ┬ data buffer 0 ┬ data buffer 1 ┐
+//	│ ring of 8, by call     │         │          │ calls 0, 2, … │ calls 1, 3, … │
+//	└────────────────────────┴─────────┴──────────┴───────────────┴───────────────┘
 //
-//	arrival  call << 16 | trace, and up to 56 bytes of data. Every rank writes
-//	         one in every call. The trace is of the signatures of this call and
-//	         of all before it, so that one in which ranks differed, and in which
-//	         nobody waited for another, is noticed in a later one.
-//	put      call << 24 | n: the first n pieces of the call lie in the bay
-//	got      call << 24 | n: this rank has done with the first n pieces of others
+//	arrival   call << 16 | history, and up to 56 bytes of data. Every rank writes one arrival
+//	          line in every call. The history is a hash of the signatures of this call and of
+//	          all calls before it. If ranks made different calls, and no rank waited for another
+//	          in these calls, a later call detects the difference.
+//	written   call << 24 | n: the first n segments of the call are in this rank's data buffer; in
+//	          some algorithms n counts other steps of the call
+//	consumed  call << 24 | n: this rank no longer needs the first n segments of other ranks
 //
-// All ranks do the same calls in the same order, one at a time, and number them
-// alike. Who has arrived at call k has done with what others wrote in call k-1
-// and before. So a rank may write
+// All ranks make the same calls in the same order, one at a time, so their call numbers are
+// equal. A rank that has arrived at call k no longer reads what others wrote in call k-1 or
+// before. So a rank may write
 //
-//   - the arrival line of call k once all have arrived at call k-7, and
-//   - its bay of call k once all have arrived at call k-1.
+//   - the arrival line of call k if all ranks have arrived at call k-7, and
+//   - its data buffer of call k if all ranks have arrived at call k-1.
 //
-// It mostly knows that they have from having waited for all in call k-1, and
-// looks only where it has not (settle). Nobody waits in vain: all ranks reach
-// call k-1 without anything that this one does in call k.
+// If the rank has waited for all others in call k-1, it knows that they have arrived; otherwise
+// it waits for them (awaitEarlierCall). This wait cannot deadlock: the other ranks reach call
+// k-1 without anything that this rank does in call k.
 //
-// What is longer than a bay goes through it in pieces; then put and got say how
-// far writer and readers are. A piece that needs no room of another is written
-// ahead, so that ranks that share a core are switched as rarely as can be.
+// If data is longer than a data buffer, it passes the buffer in segments, and the words written
+// and consumed report the progress of the writer and of the readers. The writer fills all free
+// slots before it waits for a reader, so ranks that share a core need few context switches.
 //
-// Nothing that a rank reads from another's arena is taken for a length or a
-// place: those come from the call's own arguments.
+// A rank never uses a value from another rank's arena as a length or an offset: lengths and
+// offsets come from the arguments of its own call.
 
 // HostLink is a Link whose ranks, or some of them, share memory.
 type HostLink interface {
 	Link
-	// Host is the arena that this call may use, alone until it ends, and what
-	// Pick answered for it, or Unpicked; nil: the call is to be made of messages.
+	// Host returns the Host that this call may use, and what [Pick] returned for the call, or
+	// Unpicked. No other call uses h until this call ends. If h is nil, the call uses messages.
 	Host() (h *Host, picked int)
-	// Sig is the call's signature, never 0.
+	// Sig returns the call's [Signature], which is never 0.
 	Sig() uint16
-	// Await blocks until a word that a rank of the host sets has reached least,
-	// as sequence numbers go. The rank is that within the host.
+	// Await blocks until word is at least least, compared as sequence numbers (int64 of the
+	// difference). rank is the number within the host of the rank that writes word.
 	Await(rank int, word *atomic.Uint64, least uint64) error
-	// Wake rouses the host's other ranks that sleep in Await, after a store.
+	// Wake wakes the other ranks of the host that sleep in Await. The caller has stored a word.
 	Wake()
-	// Mismatch is the error of a call that a rank of the host, by its number
-	// there, made as another one or with other arguments, or did so before.
+	// Mismatch returns the error for a rank that made another call or passed other arguments,
+	// in this call or in an earlier one. rank is a number within the host.
 	Mismatch(rank int) error
-	// Miscount is the error of a rank of the host that has written have bytes
-	// where this one wants others.
+	// Miscount returns the error for a rank that has written have bytes for this rank, which
+	// expects want bytes. rank is a number within the host.
 	Miscount(rank, have, want int) error
 }
 
-// Host is a rank's view of the ranks that share memory with it, as the calls of
-// one communicator use it. It is used by one call at a time.
+// Host is one rank's view of the arenas of its host, for one communicator. One call at a time
+// uses it.
 type Host struct {
 	Shape
-	Rank int // this one's among those of its host
-	Size int // of them
+	Rank int // of this rank within its host
+	Size int // number of ranks of the host
 
-	peers    []peer // by rank within the host
-	bay      int    // bytes
-	unit     int    // the largest element that goes through the bays of all hosts
-	most     int    // bytes that do so in no more than maxSteps steps
-	reps     []int  // scratch: by host, who speaks for it
-	speakers speakers
+	peers           []peer // by rank within the host
+	dataBufferBytes int
+	maxElem         int   // bytes of the largest element that fits the data buffers of every host
+	maxBytes        int   // bytes of the longest vector that takes at most maxSteps steps
+	leaders         []int // scratch: by host, its leader in this call
+	leaderLink      leaderLink
 
-	call  uint64 // number of the call under way or of the last one
-	known uint64 // all ranks of the host are known to have arrived at this call
-	sig   uint16 // of the call under way
-	trace uint16 // of it and all before it; see traceFactor
-	lazy  bool   // the call's link wakes the others when it ends, if …
-	owes  bool   // … this rank has arrived and not woken them since
-	link  HostLink
-	tmp   []byte // of the call under way; nil: not asked for
-	slots int    // pieces of the call under way that a bay holds
+	call        uint64 // number of the current call, or of the last one
+	arrivedAll  uint64 // this rank knows that all ranks of the host have arrived at this call
+	sig         uint16 // signature of the current call
+	history     uint16 // hash of the signatures of this call and of all before it; see historyFactor
+	deferWake   bool   // the arrival does not wake others; TakePendingWake reports that it must happen
+	wakePending bool   // this rank has arrived with deferWake, and has not called Wake since
+	link        HostLink
+	tmp         []byte // scratch of the current call; nil before its first use
+	slots       int    // segments of the current call that a data buffer holds
 }
 
 // peer is the arena of a rank of the host.
 type peer struct {
 	*control
-	bays []byte
+	dataBuffers []byte
 }
 
-// ringLines is the number of arrival lines: calls by which a rank that waits for
-// nobody may be ahead of the others.
+// ringLines is the number of arrival lines. A rank that waits for no other rank can be at most
+// ringLines calls ahead of the others.
 const ringLines = 8
 
-// How many pieces of a vector a bay holds: many where one writes and others read,
-// so that they soon begin, few where all do the same and each waits for all.
+// The number of segments that a data buffer holds: many if one rank writes and others read, so
+// that the readers begin early; few if all ranks write and each waits for all others.
 const (
-	manyPieces = 16
-	fewPieces  = 4
+	manySegments = 16
+	fewSegments  = 4
 )
 
-// The parts of put and got.
+// The low stepBits bits of the words written and consumed count steps, up to maxSteps.
 const (
 	stepBits = 24
 	maxSteps = 1<<stepBits - 1
 )
 
-// BayBytes is the size of a bay where size ranks share memory and each is to
-// have about total bytes of arena, of many ranks less: they share what fullRanks
-// have, but each has a half. There is room for a line per pair and piece.
-func BayBytes(total, size int) int {
-	const unit, fullRanks = 64 * manyPieces, 8
+// DataBufferBytes returns the size of a data buffer of each of size ranks of a host. Up to
+// fullRanks ranks, each arena has about total bytes. More ranks share the memory of fullRanks
+// ranks, but each arena has at least about total/2 bytes. A data buffer holds at least two cache
+// lines per rank.
+func DataBufferBytes(total, size int) int {
+	const unit, fullRanks = 64 * manySegments, 8
 	total = max(total/2, total/max(size, fullRanks)*fullRanks)
 	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
 }
 
-// ArenaBytes is the size of the arena of each of size ranks.
-func ArenaBytes(total, size int) int { return controlBytes + 2*BayBytes(total, size) + pageBytes }
+// ArenaBytes returns the size of the arena of each of size ranks of a host; total is as in
+// DataBufferBytes.
+func ArenaBytes(total, size int) int {
+	return controlBytes + 2*DataBufferBytes(total, size) + pageBytes
+}
 
-// The arenas of ranks begin at different places of a page. A processor takes a
-// load for one of what it is about to store where the last twelve bits of the
-// addresses are the same, and lets it wait: that of another rank's line for the
-// store of the own one, which waits for the line. Nor do lines of many ranks
-// then fall into the same few places of a cache.
+// The arenas of the ranks begin at different offsets within a page. If a load and an earlier
+// pending store have equal low 12 address bits, a processor can take them for the same address
+// and delay the load (4K aliasing): the load of another rank's line would wait for the store to
+// this rank's own line. The offsets also spread the lines of many ranks over the sets of a cache.
 const (
 	pageBytes    = 4096
-	staggerBytes = 5 * 64 // 64 ranks in turn begin at 64 places
+	staggerBytes = 5 * 64 // 64 consecutive ranks begin at 64 different offsets
 )
 
-// stagger cuts off what lies before the arena of a rank of the host.
+// stagger returns the arena of a rank of the host, without the unused bytes before it.
 func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pageBytes:] }
 
-// NewHost makes the view of a rank whose number in the communicator is rank.
-// arenas are those of its host's ranks, in the order of their ranks, zeroed,
-// aligned to a line, and ArenaBytes(total, their number) long.
+// NewHost returns the Host of a rank, by its number in the communicator. arenas are those of the
+// ranks of its host, in rank order. The caller has zeroed them and aligned them to a cache line;
+// each has at least ArenaBytes(total, len(arenas)) bytes.
 func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	h := &Host{
-		Shape: shape, Rank: -1, Size: len(arenas), bay: BayBytes(total, len(arenas)),
-		unit: BayBytes(total, shape.largest) / max(2*shape.largest, manyPieces), reps: make([]int, shape.Hosts()),
+		Shape: shape, Rank: -1, Size: len(arenas), dataBufferBytes: DataBufferBytes(total, len(arenas)),
+		maxElem: DataBufferBytes(total, shape.largest) / max(2*shape.largest, manySegments), leaders: make([]int, shape.Hosts()),
 	}
 	own := shape.of[rank]
 	n := 0
@@ -160,74 +163,76 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	}
 	for r, a := range arenas {
 		if len(a) < ArenaBytes(total, n) {
-			return nil, fmt.Errorf("an arena of %d bytes, not %d", len(a), ArenaBytes(total, n))
+			return nil, fmt.Errorf("arena of %d bytes, want at least %d", len(a), ArenaBytes(total, n))
 		}
 		a = stagger(a, r)
-		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.bay]})
+		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.dataBufferBytes]})
 	}
-	h.most = maxSteps / 4 * h.unit // slices take two steps, and a step may be half a unit
+	h.maxBytes = maxSteps / 4 * h.maxElem // slices takes two steps per segment, which has at least maxElem/2 bytes
 	return h, nil
 }
 
-// enter begins a call within the host.
+// enter begins a call within the host, in which each publish also wakes sleeping ranks.
 func enter(l Link) *Host {
 	hl := l.(HostLink)
 	h, _ := hl.Host()
 	h.Enter(hl, hl.Sig())
-	h.lazy = false
+	h.deferWake = false
 	return h
 }
 
-// Enter begins a call for which SharedUpTo has said that it is made in shared
-// memory, and that is made by Barrier, Bcast, Reduce, Allreduce, Allgather or
-// Alltoall: those of the package without their checks and their choice. When it
-// has ended, Owes says whether the link is to Wake the others, after a store by
-// sync/atomic: so a rank that arrives pays for one store of that kind, not two.
+// Enter begins a call of [Host.Barrier], [Host.Bcast], [Host.Reduce], [Host.Allreduce],
+// [Host.Allgather] or [Host.Alltoall]: the functions of the package without their checks and
+// without the choice of an algorithm. The caller has checked with [SharedUpTo] that the call may use
+// shared memory. When the call has ended, the caller asks [Host.TakePendingWake] whether it must wake
+// the other ranks; before that Wake it does a store of sync/atomic. So a rank that arrives needs one
+// such store, not two.
 //
 // Hot path: no allocation.
 func (h *Host) Enter(l HostLink, sig uint16) {
 	h.link, h.sig, h.tmp = l, sig, nil
-	h.lazy = true
+	h.deferWake = true
 	h.next()
 }
 
-// Mark is equal on all ranks of the communicator that have made the same calls.
+// Mark returns a number that is equal on all ranks that have made the same calls.
 func (h *Host) Mark() uint64 { return h.arrival() }
 
-// Rest forgets the last call's link. Another link may Enter the next call.
-func (h *Host) Rest() { h.link, h.tmp, h.speakers = nil, nil, speakers{} }
+// Detach drops the references to the last call's link. Another link may Enter the next call.
+func (h *Host) Detach() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
 
-// Owes says whether ranks that sleep are still to be woken, and that they will be.
-func (h *Host) Owes() bool {
-	owes := h.owes
-	h.owes = false
-	return owes
+// TakePendingWake reports whether this rank has arrived without a Wake after it. If so, the caller must
+// call Wake; TakePendingWake reports true only once.
+func (h *Host) TakePendingWake() bool {
+	pending := h.wakePending
+	h.wakePending = false
+	return pending
 }
 
-// next begins the next step of a call that takes several: to the host each is a
-// call of its own.
+// next begins a call within the host. A collective that uses the arena several times calls next
+// before each further use: within the host each use counts as a call.
 func (h *Host) next() {
 	h.call++
-	h.trace = h.trace*traceFactor + h.sig
+	h.history = h.history*historyFactor + h.sig
 	if h.call&(1<<32-1) == 0 {
-		// Calls that need no put or got leave them behind; in 2^39 calls they
-		// would come to lie ahead.
-		h.own().put.word.Store(h.call << stepBits)
-		h.own().got.word.Store(h.call << stepBits)
+		// Calls that do not use these words leave old values in them. After 2^39 calls an old
+		// value would compare as a later one.
+		h.own().written.word.Store(h.call << stepBits)
+		h.own().consumed.word.Store(h.call << stepBits)
 	}
 }
 
-// traceFactor is odd, so that traces that differ stay different as long as the
-// calls are the same again.
-const traceFactor = 0x9e37
+// historyFactor is odd, so two histories that differ stay different while the ranks make equal
+// calls.
+const historyFactor = 0x9e37
 
-// arrival is the word of the arrival line of the call under way.
-func (h *Host) arrival() uint64 { return h.call<<16 | uint64(h.trace) }
+// arrival returns the word that this rank stores in its arrival line of the current call.
+func (h *Host) arrival() uint64 { return h.call<<16 | uint64(h.history) }
 
 func (h *Host) own() *peer { return &h.peers[h.Rank] }
 
-// after is the i-th rank after this one, which begins with its neighbour so
-// that not all look at the same.
+// after returns the i-th rank after this one, modulo Size. Each rank starts its loops at its own
+// neighbour, so the ranks do not all read the same arena at the same time.
 func (h *Host) after(i int) int {
 	if r := h.Rank + i; r < h.Size {
 		return r
@@ -235,29 +240,30 @@ func (h *Host) after(i int) int {
 	return h.Rank + i - h.Size
 }
 
-// await waits for a word of a rank of the host.
+// await blocks until the word, which a rank of the host writes, is at least least.
 //
-// Hot path: no allocation, no lock and no system call where it is there soon.
+// Hot path: no allocation; no lock and no system call if the rank stores the word soon.
 func (h *Host) await(rank int, word *atomic.Uint64, least uint64) error {
-	for range glances {
+	for range spinLimit {
 		if int64(word.Load()-least) >= 0 {
 			return nil
 		}
 	}
-	if h.owes {
-		h.owes = false
-		h.own().lines[h.call%ringLines].word.Add(0) // others see the arrival before this rank sees who sleeps
+	if h.wakePending {
+		h.wakePending = false
+		// A full barrier: the others see the arrival before Wake looks for ranks that sleep.
+		h.own().lines[h.call%ringLines].word.Add(0)
 		h.link.Wake()
 	}
 	return h.link.Await(rank, word, least)
 }
 
-// glances is how often a rank looks for another before it wakes who sleeps: for
-// about as long as a line takes to come.
-const glances = 64
+// spinLimit is how often await reads a word before it wakes the ranks that sleep. The reads take
+// about as long as the transfer of a cache line between cores.
+const spinLimit = 64
 
-// settle waits until all have arrived at a call before this one.
-func (h *Host) settle(call uint64) error {
+// awaitEarlierCall waits until all ranks have arrived at a call before the current one.
+func (h *Host) awaitEarlierCall(call uint64) error {
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
 		word := &h.peers[r].lines[call%ringLines].word
@@ -268,55 +274,57 @@ func (h *Host) settle(call uint64) error {
 			return h.link.Mismatch(r)
 		}
 	}
-	h.known = call
+	h.arrivedAll = call
 	return nil
 }
 
-// line is this rank's arrival line, to write data to.
+// line returns this rank's arrival line of the current call, after it has waited until no rank
+// reads the line's previous contents. The caller may write to its data, then publishes it.
 func (h *Host) line() (*line, error) {
-	if int64(h.known-(h.call-ringLines+1)) < 0 {
-		// Further than need be, so that the next calls need not look.
-		if err := h.settle(h.call - ringLines/2); err != nil {
+	if int64(h.arrivedAll-(h.call-ringLines+1)) < 0 {
+		// Wait for a later call than necessary, so that the next calls need no wait.
+		if err := h.awaitEarlierCall(h.call - ringLines/2); err != nil {
 			return nil, err
 		}
 	}
 	return &h.own().lines[h.call%ringLines], nil
 }
 
-// arrive says that this rank has come to the call, and that what of it stands
-// in its line and its bay may be read.
+// arrive publishes that this rank has arrived at the call, and that its arrival line and its data
+// buffer may be read.
 func (h *Host) arrive() error {
 	l, err := h.line()
 	if err != nil {
 		return err
 	}
-	h.arrived(l)
+	h.publishArrival(l)
 	return nil
 }
 
-// arrived stores the word of the arrival line.
-func (h *Host) arrived(l *line) {
-	if h.owes = h.lazy; h.lazy {
+// publishArrival stores the word of the arrival line.
+func (h *Host) publishArrival(l *line) {
+	if h.wakePending = h.deferWake; h.deferWake {
 		storeRelease(&l.word, h.arrival())
 		return
 	}
-	h.say(&l.word, h.arrival())
+	h.publish(&l.word, h.arrival())
 }
 
-// say stores a word that others may wait for.
-func (h *Host) say(word *atomic.Uint64, v uint64) {
-	// Wake looks next whether a rank sleeps, so the word needs a full barrier behind it. A
-	// Store to shared memory has one, except in a program built with -race, where later
-	// loads can pass it. On amd64 Store and Swap are both XCHG.
+// publish stores a word that other ranks may wait for, and wakes those that sleep.
+func (h *Host) publish(word *atomic.Uint64, v uint64) {
+	// Wake next reads whether a rank sleeps, so there must be a full barrier after the store of
+	// the word. Store has one, except in a program built with -race, where later loads can pass
+	// it. On amd64 both Store and Swap are XCHG.
 	word.Swap(v)
 	h.link.Wake()
 }
 
-// step is what put and got are n steps into the call.
+// step returns the value of the words written and consumed after n steps of the current call.
 func (h *Host) step(n int) uint64 { return h.call<<stepBits | uint64(n) }
 
-// meet waits until a rank has arrived, and sees to it that it made the same call.
-func (h *Host) meet(rank int) error {
+// awaitArrival waits until a rank has arrived at the current call. If that rank made another
+// call, awaitArrival returns the link's Mismatch.
+func (h *Host) awaitArrival(rank int) error {
 	word, want := &h.peers[rank].lines[h.call%ringLines].word, h.arrival()
 	if word.Load() == want {
 		return nil
@@ -330,22 +338,22 @@ func (h *Host) meet(rank int) error {
 	return nil
 }
 
-// meetAll waits for all.
-func (h *Host) meetAll() error {
+// awaitAllArrivals waits until all ranks of the host have arrived.
+func (h *Host) awaitAllArrivals() error {
 	for i := 1; i < h.Size; i++ {
-		if err := h.meet(h.after(i)); err != nil {
+		if err := h.awaitArrival(h.after(i)); err != nil {
 			return err
 		}
 	}
-	h.known = h.call
+	h.arrivedAll = h.call
 	return nil
 }
 
-// Differs tells a rank of the host that made other calls than this one and was
-// not noticed, since nobody had to wait for it; ok: there is one. All ranks have
-// made all their calls. Of one that has given its arena back nothing is known:
-// it reads as zero.
-func (h *Host) Differs() (rank int, ok bool) {
+// FindMismatch returns a rank of the host whose calls differ from those of this rank, and whether
+// there is one. It finds differences in calls in which no rank waited for another. The caller
+// ensures that all ranks have made all their calls. An arena that its rank has given back reads
+// as zero; FindMismatch skips it.
+func (h *Host) FindMismatch() (rank int, ok bool) {
 	for r := range h.peers {
 		for i := range h.own().lines {
 			v := h.peers[r].lines[i].word.Load()
@@ -357,25 +365,26 @@ func (h *Host) Differs() (rank int, ok bool) {
 	return 0, false
 }
 
-// ownBay is this rank's bay of the call, to write to.
-func (h *Host) ownBay() ([]byte, error) {
-	if int64(h.known-(h.call-1)) < 0 {
-		if err := h.settle(h.call - 1); err != nil {
+// ownDataBuffer returns this rank's data buffer of the current call, after it has waited until
+// no rank reads the buffer's previous contents.
+func (h *Host) ownDataBuffer() ([]byte, error) {
+	if int64(h.arrivedAll-(h.call-1)) < 0 {
+		if err := h.awaitEarlierCall(h.call - 1); err != nil {
 			return nil, err
 		}
 	}
-	return h.bayOf(h.Rank), nil
+	return h.dataBufferOf(h.Rank), nil
 }
 
-// bayOf is a rank's bay of the call.
-func (h *Host) bayOf(rank int) []byte {
-	at := int(h.call%2) * h.bay
-	return h.peers[rank].bays[at : at+h.bay : at+h.bay]
+// dataBufferOf returns a rank's data buffer of the current call.
+func (h *Host) dataBufferOf(rank int) []byte {
+	at := int(h.call%2) * h.dataBufferBytes
+	return h.peers[rank].dataBuffers[at : at+h.dataBufferBytes : at+h.dataBufferBytes]
 }
 
-// offer puts what is not longer than a bay where all can read it, and arrives.
-// Readers find it by offered.
-func (h *Host) offer(data []byte) error {
+// publishData copies data to this rank's arrival line or data buffer, and arrives. data fits a
+// data buffer. Readers find it with publishedData.
+func (h *Host) publishData(data []byte) error {
 	l, err := h.line()
 	if err != nil {
 		return err
@@ -383,74 +392,79 @@ func (h *Host) offer(data []byte) error {
 	if len(data) <= inlineBytes {
 		copy(l.data[:], data)
 	} else {
-		bay, err := h.ownBay()
+		dataBuffer, err := h.ownDataBuffer()
 		if err != nil {
 			return err
 		}
-		bytecopy.Share(bay, data)
+		bytecopy.Share(dataBuffer, data)
 	}
-	h.arrived(l)
+	h.publishArrival(l)
 	return nil
 }
 
-// offered is the n bytes that a rank, which has been met, has offered.
-func (h *Host) offered(rank, n int) []byte {
+// publishedData returns the n bytes that a rank has passed to publishData. The caller has waited
+// for that rank's arrival.
+func (h *Host) publishedData(rank, n int) []byte {
 	if n <= inlineBytes {
 		return h.peers[rank].lines[h.call%ringLines].data[:n]
 	}
-	return h.bayOf(rank)[:n]
+	return h.dataBufferOf(rank)[:n]
 }
 
-// pieces divides the bays for a call; it answers how many bytes of whole
-// elements go through one at a time.
-func (h *Host) pieces(slots, elem int) int {
+// splitDataBuffers divides the data buffers into slots for the current call, and returns the
+// bytes of a segment: the whole elements that fit a slot.
+func (h *Host) splitDataBuffers(slots, elem int) int {
 	h.slots = slots
-	return h.bay / slots / elem * elem
+	return h.dataBufferBytes / slots / elem * elem
 }
 
-// place is where the i-th piece lies in a bay.
-func (h *Host) place(i int) int { return i % h.slots * (h.bay / h.slots) }
+// slotOffset returns the offset of segment i in a data buffer.
+func (h *Host) slotOffset(i int) int { return i % h.slots * (h.dataBufferBytes / h.slots) }
 
-// pieceAt is the i-th piece in a bay.
-func (h *Host) pieceAt(bay []byte, i, n int) []byte {
-	at := h.place(i)
-	return bay[at : at+n]
+// segmentAt returns the n bytes of segment i in a data buffer.
+func (h *Host) segmentAt(dataBuffer []byte, i, n int) []byte {
+	at := h.slotOffset(i)
+	return dataBuffer[at : at+n]
 }
 
-// count is the number of pieces of n bytes.
-func count(n, piece int) int { return (n + piece - 1) / piece }
+// segmentCount returns the number of segments of n bytes.
+func segmentCount(n, segment int) int { return (n + segment - 1) / segment }
 
-// cutOut is piece i of buf.
-func cutOut(buf []byte, i, piece int) []byte { return buf[i*piece : min((i+1)*piece, len(buf))] }
+// segmentOf returns segment i of buf. The last segment may be shorter.
+func segmentOf(buf []byte, i, segment int) []byte {
+	return buf[i*segment : min((i+1)*segment, len(buf))]
+}
 
-// room waits until a reader, or everybody, has done with the piece whose place
-// piece i takes.
-func (h *Host) room(i, reader int) error {
+// waitSlotFree waits until a reader, or each rank if reader is allRanks, has consumed the earlier
+// segment in the slot of segment i.
+func (h *Host) waitSlotFree(i, reader int) error {
 	switch {
 	case i < h.slots:
 		return nil
-	case reader != everybody:
-		return h.await(reader, &h.peers[reader].got.word, h.step(i-h.slots+1))
+	case reader != allRanks:
+		return h.await(reader, &h.peers[reader].consumed.word, h.step(i-h.slots+1))
 	}
 	for x := 1; x < h.Size; x++ {
-		if err := h.room(i, h.after(x)); err != nil {
+		if err := h.waitSlotFree(i, h.after(x)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// everybody stands for all ranks of the host.
-const everybody = -1
+// allRanks stands for all ranks of the host.
+const allRanks = -1
 
-// done says that this rank has done with piece i of n, where anybody waits for it.
-func (h *Host) done(i, n int) {
+// publishConsumed publishes that this rank has consumed segment i of n, if a writer needs its
+// slot again.
+func (h *Host) publishConsumed(i, n int) {
 	if i+h.slots < n {
-		h.say(&h.own().got.word, h.step(i+1))
+		h.publish(&h.own().consumed.word, h.step(i+1))
 	}
 }
 
-// scratch is memory for n bytes until the call ends.
+// scratch returns n bytes of memory that is valid until the call ends. The calls of one
+// collective share the memory.
 func (h *Host) scratch(n int) []byte {
 	if len(h.tmp) < n {
 		h.tmp = h.link.Scratch(n)

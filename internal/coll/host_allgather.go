@@ -2,24 +2,24 @@ package coll
 
 import "github.com/weft-hpc/weft/internal/bytecopy"
 
-// Allgather by reading each other's blocks.
+// Allgather in shared memory.
 //
-// Idea: every rank puts its block where all can read it, and copies those of the
-// others from there. What is longer than half a bay goes in rounds, by turns in
-// the two halves: who has put its part of a round has copied those of the round
-// before the last.
+// Idea: every rank copies its block to its data buffer, and copies the blocks of the others from
+// theirs. If a block is longer than half a data buffer, it moves in rounds, which use the two
+// halves in turn. A rank that has published its part of round t has copied the parts of round
+// t-2, so their half is free.
 //
-// Cost: a copy of the own block and one of each other's.
+// Cost: per rank one copy of its own block and one of each other block.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.7.
 // Restrictions: all ranks share memory.
 func allgatherShared(l Link, _ *Config, _, recv []byte, b blocks) error {
 	return enter(l).allgather(recv, b)
 }
 
-// Allgather is the allgather of equal blocks within the host, after Enter. send
-// is the own block, and may be where it belongs in recv.
+// Allgather gathers equal blocks on every rank of the host. send is this rank's block; it may be the
+// block's place in recv. The caller has called [Host.Enter].
 //
-// Hot path: no allocation, no lock and no system call where ranks are not late.
+// Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Allgather(send, recv []byte) error {
 	b := blocks{equal: len(recv) / h.Size}
 	send = ownBlock(send, recv, b, h.Rank)
@@ -29,52 +29,52 @@ func (h *Host) Allgather(send, recv []byte) error {
 
 func (h *Host) allgather(recv []byte, b blocks) error {
 	most, own := b.largest(h.Size), b.of(recv, h.Rank)
-	part := h.bay / 2
+	part := h.dataBufferBytes / 2
 	if most <= part {
-		if err := h.offer(own); err != nil {
+		if err := h.publishData(own); err != nil {
 			return err
 		}
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
-			if err := h.meet(r); err != nil {
+			if err := h.awaitArrival(r); err != nil {
 				return err
 			}
 			to := b.of(recv, r)
-			copy(to, h.offered(r, len(to)))
+			copy(to, h.publishedData(r, len(to)))
 		}
-		h.known = h.call
+		h.arrivedAll = h.call
 		return nil
 	}
 
-	bay, err := h.ownBay()
+	dataBuffer, err := h.ownDataBuffer()
 	if err != nil {
 		return err
 	}
 	if err := h.arrive(); err != nil {
 		return err
 	}
-	for t := range count(most, part) {
+	for t := range segmentCount(most, part) {
 		half := t % 2 * part
 		if len(own) > t*part {
-			bytecopy.Share(bay[half:], cutOut(own, t, part))
+			bytecopy.Share(dataBuffer[half:], segmentOf(own, t, part))
 		}
-		h.say(&h.own().put.word, h.step(t+1))
+		h.publish(&h.own().written.word, h.step(t+1))
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
 			if t == 0 {
-				if err := h.meet(r); err != nil {
+				if err := h.awaitArrival(r); err != nil {
 					return err
 				}
 			}
-			if err := h.await(r, &h.peers[r].put.word, h.step(t+1)); err != nil {
+			if err := h.await(r, &h.peers[r].written.word, h.step(t+1)); err != nil {
 				return err
 			}
 			if from := b.of(recv, r); len(from) > t*part {
-				to := cutOut(from, t, part)
-				copy(to, h.bayOf(r)[half:])
+				to := segmentOf(from, t, part)
+				copy(to, h.dataBufferOf(r)[half:])
 			}
 		}
 	}
-	h.known = h.call
+	h.arrivedAll = h.call
 	return nil
 }

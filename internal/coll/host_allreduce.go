@@ -2,46 +2,47 @@ package coll
 
 import "github.com/weft-hpc/weft/internal/bytecopy"
 
-// Allreduce by everybody for himself.
+// Allreduce in which every rank combines all operands.
 //
-// Idea: every rank puts its operand where all can read it, waits for all, and
-// combines everything itself: one round, however many ranks there are, and
-// nobody need run twice where ranks share a core. All do it in the same order,
-// from the highest rank down, and so get the same bits. For two ranks it is the
-// best way for vectors of any length, which go piece by piece; more ranks share
-// the work of long ones, see allreduce_slices.
+// Idea: every rank publishes its operand, waits for all others, and combines all operands itself.
+// That takes one round for any number of ranks, so ranks that share a core need not run twice.
+// All ranks combine in the same order, from the highest rank down, and so get the same bits. Two
+// ranks use this for vectors of any length, segment by segment. More ranks share the work of long
+// vectors; see slices.
 //
 // Cost: a copy and P-1 combinations per rank.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.6.
-// Restrictions: all ranks share memory; an element fits a piece.
+// Restrictions: all ranks share memory; an element fits a segment.
 func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return enter(l).Allreduce(cfg, send, recv, op)
 }
 
-// Allreduce is the allreduce within the host, after Enter.
+// Allreduce combines the operands of the host's ranks on every rank. The caller has called
+// [Host.Enter].
 //
-// Hot path: no allocation, no lock and no system call where ranks are not late.
+// Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
-		return h.slices(send, recv, op, everybody)
+		return h.slices(send, recv, op, allRanks)
 	}
-	piece := h.pieces(fewPieces, op.Size)
-	if len(send) <= piece {
-		if err := h.offer(send); err != nil {
+	segment := h.splitDataBuffers(fewSegments, op.Size)
+	if len(send) <= segment {
+		if err := h.publishData(send); err != nil {
 			return err
 		}
-		if err := h.meetAll(); err != nil {
+		if err := h.awaitAllArrivals(); err != nil {
 			return err
 		}
 		if len(send) > 0 {
-			// Not what lies in the own line: another core has taken that away.
-			o := operands{h: h, own: send, in: len(send) <= inlineBytes}
-			o.fold(recv, op, h.Size)
+			// Read the own operand from send, not from this rank's line: another core has that
+			// line in its cache now.
+			o := operands{h: h, own: send, inline: len(send) <= inlineBytes}
+			o.reduce(recv, op, h.Size)
 		}
 		return nil
 	}
 
-	bay, err := h.ownBay()
+	dataBuffer, err := h.ownDataBuffer()
 	if err != nil {
 		return err
 	}
@@ -49,112 +50,112 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 		return err
 	}
 	o := operands{h: h}
-	n := count(len(send), piece)
+	n := segmentCount(len(send), segment)
 	for i := range n {
-		if err := h.room(i, everybody); err != nil {
+		if err := h.waitSlotFree(i, allRanks); err != nil {
 			return err
 		}
-		from := cutOut(send, i, piece)
-		o.own, o.at = from, h.place(i)
-		bytecopy.Share(h.pieceAt(bay, i, len(from)), from)
-		h.say(&h.own().put.word, h.step(i+1))
+		from := segmentOf(send, i, segment)
+		o.own, o.at = from, h.slotOffset(i)
+		bytecopy.Share(h.segmentAt(dataBuffer, i, len(from)), from)
+		h.publish(&h.own().written.word, h.step(i+1))
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
 			if i == 0 {
-				if err := h.meet(r); err != nil {
+				if err := h.awaitArrival(r); err != nil {
 					return err
 				}
 			}
-			if err := h.await(r, &h.peers[r].put.word, h.step(i+1)); err != nil {
+			if err := h.await(r, &h.peers[r].written.word, h.step(i+1)); err != nil {
 				return err
 			}
 		}
-		o.fold(cutOut(recv, i, piece), op, h.Size)
-		h.done(i, n)
+		o.reduce(segmentOf(recv, i, segment), op, h.Size)
+		h.publishConsumed(i, n)
 	}
-	h.known = h.call
+	h.arrivedAll = h.call
 	return nil
 }
 
 // Reduce and allreduce by slices.
 //
-// Idea: a segment of the vector, as long as a bay, is cut into a slice per rank.
-// Every rank puts what it has of the others' slices into its bay, combines its
-// own slice from all bays, puts the result where its own slice is in its bay,
-// and all, or the root, copy the slices from there.
+// Idea: a segment of the vector is as long as a data buffer and has one slice per rank. Every rank
+// copies its operands for the slices of the other ranks to its data buffer. Then it combines its
+// own slice from its operand and the data buffers of the others, and writes the result to its own
+// slice of its data buffer. All ranks, or the root, copy the results from there.
 //
-//	              slice 0     slice 1     slice 2
-//	bay of rank 0 result 0    operand     operand
-//	bay of rank 1 operand     result 1    operand
-//	bay of rank 2 operand     operand     result 2
+//	                  slice 0     slice 1     slice 2
+//	buffer of rank 0  result 0    operand     operand
+//	buffer of rank 1  operand     result 1    operand
+//	buffer of rank 2  operand     operand     result 2
 //
-// put counts two steps per segment: the operands lie there, the result does.
-// With the first step of the next segment a rank also says that it has copied
-// the results of this one.
+// The word written counts two steps per segment: first the operands are in the data buffer, then
+// the result is. The first step of the next segment also publishes that the rank has copied the
+// results of this one.
 //
 // Cost: per rank a copy of n, a combination of n (P-1)/P, and a copy of n (P-1)/P.
 // Source: Jain et al., Framework for Scalable Intra-Node Collective Operations
 // using Shared Memory, SC 2018; MPI-4.1 section 6.9.6.
-// Restrictions: all ranks share memory; an element fits a bay. Each slice is
-// combined by one rank, so that all get the same bits.
+// Restrictions: all ranks share memory; an element fits a slice. One rank combines each slice, so
+// all ranks get the same bits.
 func (h *Host) slices(send, recv []byte, op Op, root int) error {
-	bay, err := h.ownBay()
+	dataBuffer, err := h.ownDataBuffer()
 	if err != nil {
 		return err
 	}
-	place := h.bay / h.Size / op.Size * op.Size // of a slice, which may be shorter in the last segment
-	segment := place * h.Size
-	for t := range count(len(send), segment) {
-		from := cutOut(send, t, segment)
-		parts := evenCut(len(from), op.Size, h.Size)
+	slice := h.dataBufferBytes / h.Size / op.Size * op.Size // bytes; the slices of the last segment may be shorter
+	segment := slice * h.Size
+	for t := range segmentCount(len(send), segment) {
+		from := segmentOf(send, t, segment)
+		parts := evenPartition(len(from), op.Size, h.Size)
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
-			if t > 0 { // it has combined what lies here
-				if err := h.await(r, &h.peers[r].put.word, h.step(2*t)); err != nil {
+			if t > 0 { // wait until r has combined the previous operand in this slice
+				if err := h.await(r, &h.peers[r].written.word, h.step(2*t)); err != nil {
 					return err
 				}
 			}
-			bytecopy.Share(bay[r*place:], parts.of(from, r, r+1))
+			bytecopy.Share(dataBuffer[r*slice:], parts.of(from, r, r+1))
 		}
 		if t == 0 {
 			err = h.arrive()
 			if err == nil {
-				err = h.meetAll()
+				err = h.awaitAllArrivals()
 			}
 		} else {
-			h.say(&h.own().put.word, h.step(2*t+1))
-			err = h.allAt(2*t + 1)
+			h.publish(&h.own().written.word, h.step(2*t+1))
+			err = h.awaitAllWritten(2*t + 1)
 		}
 		if err != nil {
 			return err
 		}
-		o := operands{h: h, own: parts.of(from, h.Rank, h.Rank+1), at: h.Rank * place}
-		own := bay[o.at : o.at+len(o.own)]
+		o := operands{h: h, own: parts.of(from, h.Rank, h.Rank+1), at: h.Rank * slice}
+		own := dataBuffer[o.at : o.at+len(o.own)]
 		if len(own) > 0 {
-			o.fold(own, op, h.Size)
+			o.reduce(own, op, h.Size)
 		}
-		h.say(&h.own().put.word, h.step(2*t+2))
-		if root != everybody && root != h.Rank {
+		h.publish(&h.own().written.word, h.step(2*t+2))
+		if root != allRanks && root != h.Rank {
 			continue
 		}
-		to := cutOut(recv, t, segment)
+		to := segmentOf(recv, t, segment)
 		copy(parts.of(to, h.Rank, h.Rank+1), own)
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
-			if err := h.await(r, &h.peers[r].put.word, h.step(2*t+2)); err != nil {
+			if err := h.await(r, &h.peers[r].written.word, h.step(2*t+2)); err != nil {
 				return err
 			}
-			copy(parts.of(to, r, r+1), h.bayOf(r)[r*place:])
+			copy(parts.of(to, r, r+1), h.dataBufferOf(r)[r*slice:])
 		}
 	}
 	return nil
 }
 
-// allAt waits until the put of all has come to n.
-func (h *Host) allAt(n int) error {
+// awaitAllWritten waits until the word written of every rank has reached step n.
+func (h *Host) awaitAllWritten(n int) error {
 	for x := 1; x < h.Size; x++ {
 		r := h.after(x)
-		if err := h.await(r, &h.peers[r].put.word, h.step(n)); err != nil {
+		if err := h.await(r, &h.peers[r].written.word, h.step(n)); err != nil {
 			return err
 		}
 	}

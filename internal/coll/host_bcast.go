@@ -2,55 +2,56 @@ package coll
 
 // Bcast by one writer and many readers.
 //
-// Idea: the root puts its data into its line or its bay, and the others copy it
-// from there. What is longer than a piece goes piece by piece, each copied while
-// the root writes the next.
+// Idea: the root copies its data to its arrival line or its data buffer, and the others copy it
+// from there. Data longer than a segment moves segment by segment: the readers copy one while the
+// root writes the next.
 //
-// Cost: two copies, at the same time but for the first piece; the root waits
-// only for room.
+// Cost: two copies, which overlap except for the first segment. The root waits only for free
+// slots.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.4.
 // Restrictions: all ranks share memory.
 func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l).Bcast(buf, root) }
 
-// Bcast is the bcast within the host, after Enter; root is a rank of it.
+// Bcast copies the root's buf to all ranks of the host. root is a rank within the host. The caller
+// has called [Host.Enter].
 //
-// Hot path: no allocation, no lock and no system call where ranks are not late.
+// Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Bcast(buf []byte, root int) error {
-	piece := h.pieces(manyPieces, 1)
+	segment := h.splitDataBuffers(manySegments, 1)
 	switch {
 	case h.Size == 1:
 		return nil
-	case len(buf) > piece:
+	case len(buf) > segment:
 	case h.Rank == root:
-		return h.offer(buf)
+		return h.publishData(buf)
 	default:
 		if err := h.arrive(); err != nil {
 			return err
 		}
-		if err := h.meet(root); err != nil {
+		if err := h.awaitArrival(root); err != nil {
 			return err
 		}
-		copy(buf, h.offered(root, len(buf)))
+		copy(buf, h.publishedData(root, len(buf)))
 		return nil
 	}
 
 	if h.Rank == root {
-		return h.feed(buf, piece, everybody)
+		return h.writeSegments(buf, segment, allRanks)
 	}
 	if err := h.arrive(); err != nil {
 		return err
 	}
-	if err := h.meet(root); err != nil {
+	if err := h.awaitArrival(root); err != nil {
 		return err
 	}
-	bay, n := h.bayOf(root), count(len(buf), piece)
+	dataBuffer, n := h.dataBufferOf(root), segmentCount(len(buf), segment)
 	for i := range n {
-		if err := h.await(root, &h.peers[root].put.word, h.step(i+1)); err != nil {
+		if err := h.await(root, &h.peers[root].written.word, h.step(i+1)); err != nil {
 			return err
 		}
-		to := cutOut(buf, i, piece)
-		copy(to, h.pieceAt(bay, i, len(to)))
-		h.done(i, n)
+		to := segmentOf(buf, i, segment)
+		copy(to, h.segmentAt(dataBuffer, i, len(to)))
+		h.publishConsumed(i, n)
 	}
 	return nil
 }

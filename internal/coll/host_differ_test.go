@@ -11,8 +11,8 @@ import (
 	"github.com/weft-hpc/weft/internal/coll/colltest"
 )
 
-// TestHostMismatchOfLongAgo: calls in which each rank took itself for the root,
-// so that nobody waited, are noticed however many others follow.
+// TestHostMismatchOfLongAgo checks that ranks detect a mismatch in an earlier call. In that call
+// each rank passes itself as the root, so no rank waits; then the ranks make equal calls.
 func TestHostMismatchOfLongAgo(t *testing.T) {
 	for name, later := range map[string]func(l coll.Link) error{
 		"barriers": func(l coll.Link) error { return coll.Barrier(l, nil) },
@@ -37,21 +37,21 @@ func TestHostMismatchOfLongAgo(t *testing.T) {
 	}
 }
 
-// held is a link that is held up before it goes on from a store.
-type held struct {
+// delayed is a link whose Wake, which follows a store, does not return until a channel is closed.
+type delayed struct {
 	*colltest.Link
-	until chan struct{} // nil: it is not
+	until chan struct{} // nil: no delay
 }
 
-func (l held) Wake() {
+func (l delayed) Wake() {
 	l.Link.Wake()
 	if l.until != nil {
 		<-l.until
 	}
 }
 
-// TestNobodyDiffersAfterABarrier: when a rank has left a barrier all have come
-// to it, also those that are held up in it.
+// TestNobodyDiffersAfterABarrier checks that FindMismatch finds no rank after a barrier, even while
+// another rank is delayed within the barrier: all ranks have arrived at it.
 func TestNobodyDiffersAfterABarrier(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 0}, {0, 0, 0, 1, 1}} {
 		w := colltest.New(len(hosts), colltest.Options{Hosts: hosts, SharedBytes: 4 << 10})
@@ -62,7 +62,7 @@ func TestNobodyDiffersAfterABarrier(t *testing.T) {
 					return err
 				}
 			}
-			last := held{Link: l}
+			last := delayed{Link: l}
 			if l.Rank() == 2 {
 				last.until = looked
 			}
@@ -73,7 +73,7 @@ func TestNobodyDiffersAfterABarrier(t *testing.T) {
 				defer close(looked)
 			}
 			h, _ := l.Host()
-			if rank, differs := h.Differs(); differs {
+			if rank, differs := h.FindMismatch(); differs {
 				return fmt.Errorf("rank %d differs", rank)
 			}
 			return nil

@@ -6,22 +6,22 @@ import (
 	"github.com/weft-hpc/weft/internal/bytecopy"
 )
 
-// Gather, scatter and alltoall by reading each other's blocks.
+// Gather, scatter and alltoall in shared memory.
 //
-// Idea: a rank puts what it has for each reader into its bay, arrives, and
-// copies what the others have for it. What does not fit goes in rounds, by turns
-// in the two halves of the bay, each cut into as many places as there are
-// readers. Pairs of whom only they know how much they exchange have the lengths
-// before the data, for the reader to compare.
+// Idea: a rank copies its block for each reader to its data buffer, arrives, and copies the blocks
+// that the others have for it. Longer blocks move in rounds, which use the two halves of the data
+// buffer in turn. Each half has one place per reader. If only the two ranks of a pair know the
+// length of their block (Gatherv, Scatterv, Alltoallv), the writer puts the lengths before the
+// data, and the reader compares its own.
 //
-//	bay of a writer of pairs of any length, 3 readers
+//	data buffer of a writer with 3 readers, lengths known to the pairs only
 //	┌ 3 lengths ┬ half 0: for 0 │ for 1 │ for 2 ┬ half 1: for 0 │ for 1 │ for 2 ┐
 //
-// got says how many rounds a rank has copied, so that the writer knows when half
-// a bay is free for the next round but one. Ranks have as many rounds as their
-// longest block of either side takes, and wait in a round only for the partners
-// that have as many: no circle, since a rank waits for an earlier round, or to
-// read for what is written in its round.
+// The word consumed counts the rounds that a rank has copied. It tells the writer when the half
+// of round t is free for round t+2. The number of rounds of a rank depends on its longest block
+// in either direction. In a round it waits only for the partners that have that round too. There
+// is no cycle of waits: a writer waits for an earlier round, and a reader for what is written in
+// its own round.
 //
 // Cost: two copies of every block.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 sections 6.5, 6.6, 6.8.
@@ -30,18 +30,21 @@ type hostExchange struct {
 	h          *Host
 	send, recv []byte
 	sb, rb     blocks
-	uniform    bool // all know all lengths
-	to, from   int  // who reads what this rank writes, whom it reads: a rank of the host, everybody, nobody
-	readers    int  // of a writer
+	uniform    bool // every rank knows all lengths
 
-	in   bool // what a rank writes fits its line's data
-	base int  // of the bay: where the halves begin
-	part int  // bytes of a pair in one round
-	half int  // where the second half begins, after base; 0: there is one round only
+	// target reads what this rank writes, and this rank reads what source writes. Each is a
+	// rank of the host, allRanks or noRank.
+	target, source int
+	readerCount    int // readers of each writer
+
+	inline bool // the data of a writer fits its arrival line
+	base   int  // offset of the halves in the data buffer
+	part   int  // bytes of a pair in one round
+	half   int  // offset of the second half from base; 0: there is one round
 }
 
-// nobody stands for no rank.
-const nobody = -2
+// noRank stands for no rank.
+const noRank = -2
 
 func gatherShared(l Link, _ *Config, send, recv []byte, b blocks, root int) error {
 	return enter(l).gather(send, recv, b, root)
@@ -55,12 +58,12 @@ func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb b
 	return enter(l).alltoall(send, sb, recv, rb)
 }
 
-// Alltoall is the alltoall of equal blocks within the host, after Enter.
+// Alltoall exchanges equal blocks within the host. The caller has called [Host.Enter].
 //
-// Hot path: no allocation, no lock and no system call where ranks are not late.
+// Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Alltoall(send, recv []byte) error {
 	b := blocks{equal: len(recv) / h.Size}
-	if len(send) > h.bay {
+	if len(send) > h.dataBufferBytes {
 		return h.alltoall(send, b, recv, b)
 	}
 	l, err := h.line()
@@ -70,7 +73,7 @@ func (h *Host) Alltoall(send, recv []byte) error {
 	inline := len(send) <= inlineBytes
 	to := l.data[:]
 	if !inline {
-		if to, err = h.ownBay(); err != nil {
+		if to, err = h.ownDataBuffer(); err != nil {
 			return err
 		}
 	}
@@ -79,21 +82,21 @@ func (h *Host) Alltoall(send, recv []byte) error {
 			bytecopy.Share(to[b.off(r):], b.of(send, r))
 		}
 	}
-	h.arrived(l)
+	h.publishArrival(l)
 	own := b.off(h.Rank)
 	move(b.of(recv, h.Rank), b.of(send, h.Rank))
 	for x := 1; x < h.Size; x++ {
 		r := h.after(x)
-		if err := h.meet(r); err != nil {
+		if err := h.awaitArrival(r); err != nil {
 			return err
 		}
 		from := h.peers[r].lines[h.call%ringLines].data[:]
 		if !inline {
-			from = h.bayOf(r)
+			from = h.dataBufferOf(r)
 		}
 		copy(b.of(recv, r), from[own:])
 	}
-	h.known = h.call
+	h.arrivedAll = h.call
 	return nil
 }
 
@@ -101,68 +104,70 @@ func (h *Host) alltoall(send []byte, sb blocks, recv []byte, rb blocks) error {
 	move(rb.of(recv, h.Rank), sb.of(send, h.Rank))
 	x := hostExchange{
 		h: h, send: send, sb: sb, recv: recv, rb: rb, uniform: sb.uniform() && rb.uniform(),
-		to: everybody, from: everybody, readers: h.Size,
+		target: allRanks, source: allRanks, readerCount: h.Size,
 	}
 	return x.run()
 }
 
-// gather takes the root's rank within the host, as scatter does.
+// gather gathers blocks within the host. root is a rank within the host.
 func (h *Host) gather(send, recv []byte, b blocks, root int) error {
-	x := hostExchange{h: h, send: send, recv: recv, rb: b, uniform: b.uniform(), to: root, from: nobody, readers: 1}
+	x := hostExchange{h: h, send: send, recv: recv, rb: b, uniform: b.uniform(), target: root, source: noRank, readerCount: 1}
 	if h.Rank == root {
 		move(b.of(recv, root), send)
-		x.to, x.from = nobody, everybody
+		x.target, x.source = noRank, allRanks
 	}
 	return x.run()
 }
 
+// scatter distributes blocks within the host. root is a rank within the host.
 func (h *Host) scatter(send, recv []byte, b blocks, root int) error {
-	x := hostExchange{h: h, send: send, sb: b, recv: recv, uniform: b.uniform(), to: nobody, from: root, readers: h.Size}
+	x := hostExchange{h: h, send: send, sb: b, recv: recv, uniform: b.uniform(), target: noRank, source: root, readerCount: h.Size}
 	if h.Rank == root {
 		move(recv, b.of(send, root))
-		x.to, x.from = everybody, nobody
+		x.target, x.source = allRanks, noRank
 	}
 	return x.run()
 }
 
-// out is what this rank has for a reader, and where in the bay it has its place.
-func (x *hostExchange) out(rank int) (data []byte, place int) {
-	if x.readers == 1 {
+// outgoing returns this rank's block for a reader, and the number of its place in this rank's
+// data buffer.
+func (x *hostExchange) outgoing(rank int) (data []byte, place int) {
+	if x.readerCount == 1 {
 		return x.send, 0
 	}
 	return x.sb.of(x.send, rank), rank
 }
 
-// into is where what a writer has for this rank goes, and its place in that
-// one's bay.
-func (x *hostExchange) into(rank int) (data []byte, place int) {
+// incoming returns where the block of a writer for this rank goes, and the number of the block's
+// place in the writer's data buffer.
+func (x *hostExchange) incoming(rank int) (data []byte, place int) {
 	switch {
-	case x.readers == 1:
+	case x.readerCount == 1:
 		return x.rb.of(x.recv, rank), 0
-	case x.from != everybody:
+	case x.source != allRanks:
 		return x.recv, x.h.Rank
 	}
 	return x.rb.of(x.recv, rank), x.h.Rank
 }
 
-// partner says whether this rank has to do with another: which is to or from.
-func partner(which, rank int) bool { return which == everybody || which == rank }
+// involves reports whether rank is among the ranks that which (a target or a source) stands for.
+func involves(which, rank int) bool { return which == allRanks || which == rank }
 
 func (x *hostExchange) run() error {
 	h := x.h
 	most := 0
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
-		if partner(x.to, r) {
-			data, _ := x.out(r)
+		if involves(x.target, r) {
+			data, _ := x.outgoing(r)
 			most = max(most, len(data))
 		}
-		if partner(x.from, r) {
-			data, _ := x.into(r)
+		if involves(x.source, r) {
+			data, _ := x.incoming(r)
 			most = max(most, len(data))
 		}
 	}
-	rounds := x.cut(most)
+	rounds := x.plan(most)
 	if rounds > maxSteps {
 		return ErrLength
 	}
@@ -170,54 +175,54 @@ func (x *hostExchange) run() error {
 		return err
 	}
 	for t := range rounds {
-		if t > 0 && x.to != nobody {
+		if t > 0 && x.target != noRank {
 			if err := x.write(t); err != nil {
 				return err
 			}
 		}
-		if x.from == nobody {
+		if x.source == noRank {
 			continue
 		}
 		if err := x.read(t); err != nil {
 			return err
 		}
-		if t == 0 && x.from == everybody {
-			h.known = h.call
+		if t == 0 && x.source == allRanks {
+			h.arrivedAll = h.call
 		}
 		if t+3 <= rounds {
-			h.say(&h.own().got.word, h.step(t+1))
+			h.publish(&h.own().consumed.word, h.step(t+1))
 		}
 	}
 	return nil
 }
 
-// cut decides what lies where, and says how many rounds this rank has whose
-// longest block is most.
-func (x *hostExchange) cut(most int) (rounds int) {
-	room := x.h.bay
+// plan sets the layout of the data buffers, and returns the number of rounds of this rank. most
+// is the length of its longest block.
+func (x *hostExchange) plan(most int) (rounds int) {
+	free := x.h.dataBufferBytes
 	switch {
-	case x.uniform && most*x.readers <= inlineBytes:
-		x.in, x.part = true, most
+	case x.uniform && most*x.readerCount <= inlineBytes:
+		x.inline, x.part = true, most
 		return 1
-	case x.uniform && most <= room/x.readers:
+	case x.uniform && most <= free/x.readerCount:
 		x.part = most
 		return 1
 	case !x.uniform:
-		x.base = (8*x.readers + 63) &^ 63
-		room -= x.base
+		x.base = (8*x.readerCount + 63) &^ 63
+		free -= x.base
 	}
-	x.half = room / 2 &^ 7
-	x.part = x.half / x.readers &^ 7
-	return max(1, count(most, x.part))
+	x.half = free / 2 &^ 7
+	x.part = x.half / x.readerCount &^ 7
+	return max(1, segmentCount(most, x.part))
 }
 
-// at is where what a reader with a place gets in round t lies in a bay.
+// at returns the offset in a data buffer of round t of the block with the given place.
 func (x *hostExchange) at(t, place int) int { return x.base + t%2*x.half + place*x.part }
 
-// begin writes what is for the first round, and arrives.
+// begin writes the data of round 0, and arrives.
 func (x *hostExchange) begin() error {
 	h := x.h
-	if x.to == nobody {
+	if x.target == noRank {
 		return h.arrive()
 	}
 	l, err := h.line()
@@ -225,67 +230,68 @@ func (x *hostExchange) begin() error {
 		return err
 	}
 	to := l.data[:]
-	if !x.in {
-		if to, err = h.ownBay(); err != nil {
+	if !x.inline {
+		if to, err = h.ownDataBuffer(); err != nil {
 			return err
 		}
 	}
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
-		if !partner(x.to, r) {
+		if !involves(x.target, r) {
 			continue
 		}
-		data, place := x.out(r)
+		data, place := x.outgoing(r)
 		if !x.uniform {
 			binary.NativeEndian.PutUint64(to[8*place:], uint64(len(data)))
 		}
 		if len(data) > 0 {
-			bytecopy.Share(to[x.at(0, place):], cutOut(data, 0, x.part))
+			bytecopy.Share(to[x.at(0, place):], segmentOf(data, 0, x.part))
 		}
 	}
-	h.arrived(l)
+	h.publishArrival(l)
 	return nil
 }
 
-// write writes what is for round t, from the second on.
+// write writes the data of round t > 0. Before that it waits until the readers have copied round
+// t-2.
 func (x *hostExchange) write(t int) error {
 	h := x.h
-	bay := h.bayOf(h.Rank)
+	dataBuffer := h.dataBufferOf(h.Rank)
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
-		if !partner(x.to, r) {
+		if !involves(x.target, r) {
 			continue
 		}
-		data, place := x.out(r)
+		data, place := x.outgoing(r)
 		if len(data) <= t*x.part {
 			continue
 		}
 		if t >= 2 {
-			if err := h.await(r, &h.peers[r].got.word, h.step(t-1)); err != nil {
+			if err := h.await(r, &h.peers[r].consumed.word, h.step(t-1)); err != nil {
 				return err
 			}
 		}
-		bytecopy.Share(bay[x.at(t, place):], cutOut(data, t, x.part))
+		bytecopy.Share(dataBuffer[x.at(t, place):], segmentOf(data, t, x.part))
 	}
-	h.say(&h.own().put.word, h.step(t))
+	h.publish(&h.own().written.word, h.step(t))
 	return nil
 }
 
-// read copies what others have written for round t.
+// read copies the data that others have written in round t.
 func (x *hostExchange) read(t int) error {
 	h := x.h
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
-		if !partner(x.from, r) {
+		if !involves(x.source, r) {
 			continue
 		}
-		data, place := x.into(r)
+		data, place := x.incoming(r)
 		if t == 0 {
-			if err := h.meet(r); err != nil {
+			if err := h.awaitArrival(r); err != nil {
 				return err
 			}
 			if !x.uniform {
-				if n := binary.NativeEndian.Uint64(h.bayOf(r)[8*place:]); n != uint64(len(data)) {
+				if n := binary.NativeEndian.Uint64(h.dataBufferOf(r)[8*place:]); n != uint64(len(data)) {
 					return h.link.Miscount(r, int(n), len(data))
 				}
 			}
@@ -294,15 +300,15 @@ func (x *hostExchange) read(t int) error {
 			continue
 		}
 		if t > 0 {
-			if err := h.await(r, &h.peers[r].put.word, h.step(t)); err != nil {
+			if err := h.await(r, &h.peers[r].written.word, h.step(t)); err != nil {
 				return err
 			}
 		}
 		from := h.peers[r].lines[h.call%ringLines].data[:]
-		if !x.in {
-			from = h.bayOf(r)
+		if !x.inline {
+			from = h.dataBufferOf(r)
 		}
-		copy(cutOut(data, t, x.part), from[x.at(t, place):])
+		copy(segmentOf(data, t, x.part), from[x.at(t, place):])
 	}
 	return nil
 }

@@ -2,17 +2,16 @@ package coll
 
 import "github.com/weft-hpc/weft/internal/bytecopy"
 
-// Scan and exscan by everybody for himself.
+// Scan and exscan in which every rank combines all operands of its prefix.
 //
-// Idea: as the allreduce of everybody for himself, but that a rank waits for the
-// lower ranks only, and combines theirs.
+// Idea: as allreduceShared, but a rank waits only for lower ranks, and combines only their operands.
 //
 // Cost: a copy, and as many combinations as there are lower ranks.
-// Source: as allreduce; MPI-4.1 section 6.11.
-// Restrictions: all ranks share memory; an element fits a piece.
+// Source: as allreduceShared; MPI-4.1 section 6.11.
+// Restrictions: all ranks share memory; an element fits a segment.
 func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
 	h := enter(l)
-	bay, err := h.ownBay()
+	dataBuffer, err := h.ownDataBuffer()
 	if err != nil {
 		return err
 	}
@@ -21,38 +20,38 @@ func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 		hi = h.Rank
 	}
 	o := operands{h: h}
-	piece := h.pieces(fewPieces, op.Size)
-	n := count(len(send), piece)
+	segment := h.splitDataBuffers(fewSegments, op.Size)
+	n := segmentCount(len(send), segment)
 	for i := range n {
 		for r := h.Rank + 1; r < h.Size; r++ {
-			if err := h.room(i, r); err != nil {
+			if err := h.waitSlotFree(i, r); err != nil {
 				return err
 			}
 		}
-		from := cutOut(send, i, piece)
-		o.own, o.at = from, h.place(i)
-		bytecopy.Share(h.pieceAt(bay, i, len(from)), from)
+		from := segmentOf(send, i, segment)
+		o.own, o.at = from, h.slotOffset(i)
+		bytecopy.Share(h.segmentAt(dataBuffer, i, len(from)), from)
 		if i == 0 {
 			if err := h.arrive(); err != nil {
 				return err
 			}
 		} else {
-			h.say(&h.own().put.word, h.step(i))
+			h.publish(&h.own().written.word, h.step(i))
 		}
 		for r := h.Rank - 1; r >= 0; r-- {
 			if i == 0 {
-				err = h.meet(r)
+				err = h.awaitArrival(r)
 			} else {
-				err = h.await(r, &h.peers[r].put.word, h.step(i))
+				err = h.await(r, &h.peers[r].written.word, h.step(i))
 			}
 			if err != nil {
 				return err
 			}
 		}
 		if hi > 0 {
-			o.fold(cutOut(recv, i, piece), op, hi)
+			o.reduce(segmentOf(recv, i, segment), op, hi)
 		}
-		h.done(i, n)
+		h.publishConsumed(i, n)
 	}
 	if n == 0 {
 		return h.arrive()

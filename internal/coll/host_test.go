@@ -15,19 +15,18 @@ import (
 	"github.com/weft-hpc/weft/internal/kernel"
 )
 
-// layouts are the ways in which n ranks may lie on hosts.
+// layouts returns ways to place n ranks on hosts: by rank, the number of the host.
 func layouts(rng *rand.Rand, n int) map[string][]int {
-	l := map[string][]int{"one": make([]int, n), "two": make([]int, n), "by turns": make([]int, n), "random": make([]int, n)}
+	l := map[string][]int{"one": make([]int, n), "two": make([]int, n), "cyclic": make([]int, n), "random": make([]int, n)}
 	for r := range n {
 		l["two"][r] = min(1, r/max(1, n/2+n%2-rng.IntN(2)))
-		l["by turns"][r] = r % 2
+		l["cyclic"][r] = r % 2
 		l["random"][r] = rng.IntN(3)
 	}
 	return l
 }
 
-// series runs scenarios one after the other in one world, with nothing between
-// them that would hold ranks back.
+// series runs scenarios one after the other in one world, without synchronization between them.
 func series(all []*scenario, opt colltest.Options) error {
 	w := colltest.New(all[0].n, opt)
 	errs := w.Run(func(l *colltest.Link) error {
@@ -52,8 +51,8 @@ func series(all []*scenario, opt colltest.Options) error {
 	return nil
 }
 
-// hostConfig forces every family to one algorithm, where it has it, and moves
-// everything small that cuts messages up.
+// hostConfig returns a Config that forces the named algorithm in every family that has it, with
+// small random values for everything that divides messages into segments.
 func hostConfig(rng *rand.Rand, name string) *coll.Config {
 	c := randomConfig(rng, coll.FamilyBarrier, coll.Auto)
 	for _, f := range coll.Families() {
@@ -71,8 +70,7 @@ func hostConfig(rng *rand.Rand, name string) *coll.Config {
 	return c
 }
 
-// TestHosts runs random calls of all kinds, in series, in worlds whose ranks
-// share memory.
+// TestHosts runs series of random calls of all kinds in worlds whose ranks share memory.
 func TestHosts(t *testing.T) {
 	rounds := uint64(8)
 	if testing.Short() {
@@ -90,7 +88,7 @@ func TestHosts(t *testing.T) {
 							var all []*scenario
 							var kinds []coll.Kind
 							for range 20 {
-								m := &maker{rng: rng, cfg: m.cfg, n: n} // which its calls keep
+								m := &maker{rng: rng, cfg: m.cfg, n: n} // one per call, because the calls keep it
 								m.op = []coll.Op{sum64(), affine, matrix}[rng.IntN(3)]
 								m.max = []int{40, 400, 4000}[rng.IntN(3)]
 								k := coll.Kind(1 + rng.IntN(int(coll.KindExscan)))
@@ -107,8 +105,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHostSeries runs many calls of one kind in series, in which some ranks
-// wait for nobody.
+// TestHostSeries runs many calls of one kind in series. In some of these calls a rank waits for no
+// other rank.
 func TestHostSeries(t *testing.T) {
 	for k := coll.KindBarrier; k <= coll.KindExscan; k++ {
 		t.Run(k.String(), func(t *testing.T) {
@@ -129,10 +127,10 @@ func TestHostSeries(t *testing.T) {
 	}
 }
 
-// TestHostSameBits: all ranks get the same bits, and again in the next run.
+// TestHostSameBits checks that all ranks get the same bits, in every run.
 func TestHostSameBits(t *testing.T) {
 	k, _ := kernel.For(kernel.Sum, kernel.Float64)
-	op := coll.Op{Size: 8, Commutes: true, Combine: k.Combine, Into: k.Into}
+	op := coll.Op{Size: 8, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}
 	for _, n := range []int{2, 3, 5, 8} {
 		for _, length := range []int{1, 7, 100, 3000} {
 			var seen []byte
@@ -157,8 +155,8 @@ func TestHostSameBits(t *testing.T) {
 	}
 }
 
-// TestHostMismatch: ranks that call different things find out, and nobody waits
-// for ever.
+// TestHostMismatch checks that ranks that make different calls get an error or are found by
+// FindMismatch, and that none of them waits forever.
 func TestHostMismatch(t *testing.T) {
 	cfg := coll.DefaultConfig()
 	buf := func() []byte { return make([]byte, 64) }
@@ -183,12 +181,12 @@ func TestHostMismatch(t *testing.T) {
 					}
 				}
 				l.SetSig(9)
-				return coll.Barrier(l, cfg) // a rank that waited for nobody goes on
+				return coll.Barrier(l, cfg) // a rank that waited for no other continues
 			})
 			all := errors.Join(errs...)
 			if all == nil {
 				h, _ := w.Link(1).Host()
-				rank, differs := h.Differs()
+				rank, differs := h.FindMismatch()
 				require.True(t, differs, "%s and %s", one, other)
 				require.Zero(t, rank)
 				continue
@@ -199,7 +197,8 @@ func TestHostMismatch(t *testing.T) {
 	}
 }
 
-// TestHostMiscount: pairs of whom only they know how much they exchange compare.
+// TestHostMiscount checks that a reader detects that the writer has sent a block of another length,
+// in calls in which only these two ranks know the length.
 func TestHostMiscount(t *testing.T) {
 	for name, call := range map[string]func(l coll.Link, n int) error{
 		"gatherv": func(l coll.Link, n int) error {
@@ -237,7 +236,8 @@ func TestHostMiscount(t *testing.T) {
 	}
 }
 
-// TestHostFailures lets each rank fail in each of its waits.
+// TestHostFailures makes every call of one rank to its Link fail, one call per run, in calls that
+// use shared memory.
 func TestHostFailures(t *testing.T) {
 	for _, name := range []string{"shared", "hierarchical"} {
 		for k := coll.KindBarrier; k <= coll.KindExscan; k++ {
@@ -268,7 +268,7 @@ func TestHostFailures(t *testing.T) {
 	}
 }
 
-// TestHostsDoNotAllocate counts what all ranks allocate per call in steady state.
+// TestHostsDoNotAllocate checks that no rank allocates in a call in steady state.
 func TestHostsDoNotAllocate(t *testing.T) {
 	const runs = 20
 	for _, name := range []string{"shared", "hierarchical"} {
@@ -301,7 +301,7 @@ func TestHostsDoNotAllocate(t *testing.T) {
 						l.Reset()
 					}
 				}
-				for range 5 { // everybody is warm before rank 0 counts
+				for range 5 { // warm up all ranks before rank 0 counts
 					once()
 				}
 				if failed == nil && l.Rank() == 0 {

@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// inlineBytes is what a line carries besides its word.
+// inlineBytes is the number of data bytes that a line carries beside its word.
 const inlineBytes = 56
 
-// line is a cache line that one rank writes: the word last, and by
-// sync/atomic, so that who has seen the word sees the data.
+// line is a cache line that one rank writes. The rank writes the word last and atomically, so a
+// reader that has seen the word also sees the data.
 //
 //	0      8                                64
 //	│ word │ data                            │
@@ -18,19 +18,19 @@ type line struct {
 	data [inlineBytes]byte
 }
 
-// control is the beginning of a rank's arena.
+// control is the first part of a rank's arena.
 //
-//	0                          512       576       640
-//	│ arrival lines, a ring     │ put     │ got     │
+//	0                          512        576         640
+//	│ arrival lines, a ring     │ written  │ consumed  │
 type control struct {
-	lines    [ringLines]line
-	put, got line
+	lines             [ringLines]line
+	written, consumed line
 }
 
-// controlBytes is where the bays begin.
+// controlBytes is the offset of the data buffers in an arena.
 const controlBytes = int(unsafe.Sizeof(control{}))
 
-// controlOf is the control lines of an arena, which is aligned to a line.
+// controlOf returns the control lines of an arena. The arena is aligned to a cache line.
 func controlOf(arena []byte) *control {
 	return (*control)(unsafe.Pointer(unsafe.SliceData(arena[:controlBytes])))
 }

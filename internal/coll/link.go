@@ -1,66 +1,70 @@
-// Package coll holds the collective algorithms, one to a file, on bytes. An
-// algorithm is plain blocking code over a Link; it knows neither element types
-// nor transports. Package comm puts a typed skin over it, and runs the same
-// code on another goroutine for the nonblocking forms.
+// Package coll implements the collective algorithms on bytes, one algorithm per file. An
+// algorithm is blocking code over a [Link]; it knows neither element types nor transports.
+// Package comm adds the element types, and runs the same code on another goroutine for the
+// nonblocking calls.
 //
-// # Rules that every algorithm keeps
+// # Rules for every algorithm
 //
-//   - Every rank takes part in the same pattern whatever the sizes are, zero
-//     included: a rank that returned early because it has nothing to send
-//     would leave the others waiting where the ranks disagree on a count.
-//   - Receives have the exact length; another length is an error, and an error
-//     on one rank ends the call on all of them (the caller revokes the
-//     communicator).
-//   - The order in which operands are combined depends on ranks, sizes and the
-//     algorithm only, never on timing.
-//   - No algorithm counts on a Send that ends before its Recv is there.
-//   - An algorithm that returns nil has waited for all its transfers. One that
-//     returns an error leaves those that are under way, since it cannot end
-//     them: the caller first revokes the communicator, so that they end, then
-//     calls WaitAll, and only then gives the buffers back.
+//   - Every rank sends and receives the same messages for all sizes, including zero. If ranks
+//     disagree on a count and a rank with nothing to send returned early, the others would wait
+//     forever.
+//   - Each receive states the exact length. Another length is an error, and an error on one rank
+//     ends the call on all ranks, because the caller revokes the communicator.
+//   - The order in which operands are combined depends only on ranks, sizes and the algorithm,
+//     never on timing.
+//   - No algorithm relies on a Send that returns before the matching Recv is posted.
+//   - An algorithm that returns nil has waited for all its transfers. An algorithm that returns
+//     an error leaves its pending transfers as they are, because it cannot end them. The caller
+//     then revokes the communicator, which ends the transfers, calls WaitAll, and only then
+//     reuses the buffers.
+//
+// # Costs
+//
+// The file of an algorithm states its cost in the number of ranks P, the length n of the vector in
+// bytes, the latency α of a message, and the times β to transfer and γ to combine a byte.
 package coll
 
-// Link is one rank's side of one running collective: point-to-point messages
-// that only this call's ranks and this call see. Ranks are those of the
-// communicator. Messages between two ranks match in the order of the calls.
-// A Link is used by one goroutine.
+// Link is one rank's access to one running collective call: point-to-point messages that belong
+// to this call alone. Ranks are those of the communicator. Messages between two ranks match in
+// the order in which they are sent and received. One goroutine at a time uses a Link.
 type Link interface {
 	Rank() int
 	Size() int
 
 	// Send blocks until buf may be reused.
 	Send(buf []byte, dest int) error
-	// Recv blocks until exactly len(buf) bytes have come from source.
+	// Recv blocks until exactly len(buf) bytes have arrived from source.
 	Recv(buf []byte, source int) error
-	// Sendrecv does both at once, so that rings and exchanges cannot deadlock.
+	// Sendrecv sends and receives at once, so that rings and exchanges cannot deadlock.
 	Sendrecv(send []byte, dest int, recv []byte, source int) error
 
-	// Isend and Irecv start a transfer and return a ticket for Wait. The
-	// buffers belong to the transfer until then.
+	// Isend and Irecv start a transfer and return a ticket for Wait. The caller must not use the
+	// buffer before the Wait (Isend: must not write to it).
 	Isend(buf []byte, dest int) Ticket
 	Irecv(buf []byte, source int) Ticket
-	// Wait ends one transfer; WaitAll all that are still under way, also when
-	// one of them fails.
+	// Wait blocks until one transfer has ended. WaitAll blocks until all pending transfers have
+	// ended, even if one of them fails.
 	Wait(t Ticket) error
 	WaitAll() error
 
-	// Scratch returns n bytes, aligned for any element type, valid until the
-	// call ends. Its contents are undefined. It does not allocate in steady
-	// state for sizes that were used before.
+	// Scratch returns n bytes of undefined contents, aligned for any element type and valid until
+	// the call ends. In steady state it does not allocate for sizes that were used before.
 	Scratch(n int) []byte
 }
 
-// Ticket names a transfer started on a Link.
+// Ticket identifies a transfer started on a [Link].
 type Ticket int
 
-// Op combines operands: inout[i] = in[i] ∘ inout[i] for count elements of Size
-// bytes. As in MPI_Op, the left operand is in: the one of the lower rank.
+// Op is the operation of a reduction, over elements of Size bytes. As in MPI_Op, the left operand
+// is that of the lower rank.
 type Op struct {
 	Size     int  // bytes of an element
-	Commutes bool // operands may be swapped; they may always be regrouped
-	Combine  func(inout, in []byte)
+	Commutes bool // the order of operands does not matter; all operations are associative
 
-	// Into puts left[i] ∘ right[i] into dst[i], where all are equally long and
-	// dst may be the very slice that left or right is. nil: there is only Combine.
-	Into func(dst, left, right []byte)
+	// Reduce2 is the reduction on two buffers: inout[i] = in[i] ∘ inout[i].
+	Reduce2 func(inout, in []byte)
+
+	// Reduce3 is the reduction on three buffers of equal length: dst[i] = left[i] ∘ right[i]. dst
+	// may be the same slice as left or right. Reduce3 may be nil.
+	Reduce3 func(dst, left, right []byte)
 }

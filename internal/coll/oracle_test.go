@@ -10,16 +10,16 @@ import (
 	"github.com/weft-hpc/weft/internal/coll/colltest"
 )
 
-// scenario is one collective on all ranks: what each does, and what each must
-// have afterwards by the naive way, which is to look at everybody's input.
+// scenario is one collective on all ranks: the call of each rank, and the expected contents of its
+// buffers, computed naively from the inputs of all ranks.
 type scenario struct {
 	n    int
 	call []func(l coll.Link) error
 	want []want
 }
 
-// want is a buffer of a rank and its content. Around each buffer stands a
-// border that must not change.
+// want is a buffer of a rank and its expected contents. A border before and after each buffer must
+// not change.
 type want struct {
 	what        string
 	rank        int
@@ -28,7 +28,7 @@ type want struct {
 
 const border = 32
 
-// newBuffer makes n bytes within borders.
+// newBuffer returns a buffer of n bytes, and the whole memory with the borders.
 func newBuffer(n int) (whole, buf []byte) {
 	whole = bytes.Repeat([]byte{0xee}, n+2*border)
 	return whole, whole[border : border+n : border+n]
@@ -50,7 +50,7 @@ func (s *scenario) run(opt colltest.Options) error {
 	return s.check()
 }
 
-// check compares what the ranks have with what they should.
+// check compares the buffers of all ranks with their expected contents.
 func (s *scenario) check() error {
 	for _, w := range s.want {
 		if i := mismatch(w.whole, w.wish); i >= 0 {
@@ -73,9 +73,9 @@ func mismatch(a, b []byte) int {
 	return -1
 }
 
-// affine composes maps x → ax + b modulo 2^32: an operation that does not
-// commute and forgets no operand.
-var affine = coll.Op{Size: 8, Combine: func(inout, in []byte) {
+// affine composes maps x → ax + b modulo 2^32. It does not commute, and every operand affects the
+// result.
+var affine = coll.Op{Size: 8, Reduce2: func(inout, in []byte) {
 	for i := 0; i+8 <= len(inout) && i+8 <= len(in); i += 8 {
 		a1, b1 := binary.LittleEndian.Uint32(in[i:]), binary.LittleEndian.Uint32(in[i+4:])
 		a2, b2 := binary.LittleEndian.Uint32(inout[i:]), binary.LittleEndian.Uint32(inout[i+4:])
@@ -84,8 +84,8 @@ var affine = coll.Op{Size: 8, Combine: func(inout, in []byte) {
 	}
 }}
 
-// matrix multiplies 2×2 matrices of 16-bit integers, laid out in 8 bytes.
-var matrix = coll.Op{Size: 8, Combine: func(inout, in []byte) {
+// matrix multiplies 2×2 matrices of 16-bit integers, which take 8 bytes each.
+var matrix = coll.Op{Size: 8, Reduce2: func(inout, in []byte) {
 	for i := 0; i+8 <= len(inout) && i+8 <= len(in); i += 8 {
 		var a, b [4]uint16
 		for j := range a {
@@ -98,11 +98,11 @@ var matrix = coll.Op{Size: 8, Combine: func(inout, in []byte) {
 	}
 }}
 
-// reduced combines the inputs from the right, serially.
+// reduced returns the serial reduction of the inputs, from the right.
 func reduced(op coll.Op, inputs [][]byte) []byte {
 	acc := bytes.Clone(inputs[len(inputs)-1])
 	for r := len(inputs) - 2; r >= 0; r-- {
-		op.Combine(acc, inputs[r])
+		op.Reduce2(acc, inputs[r])
 	}
 	return acc
 }
@@ -112,13 +112,13 @@ type maker struct {
 	rng *rand.Rand
 	cfg *coll.Config
 	n   int
-	max int // bytes per block, about
+	max int // approximate bytes per block
 	op  coll.Op
 
 	fixed bool // all blocks have max bytes
 }
 
-// elems is a number of 8-byte elements, often one where algorithms change.
+// elems returns a random number of 8-byte elements, often one near a special case of an algorithm.
 func (m *maker) elems() int {
 	if m.fixed {
 		return m.max / 8
@@ -137,7 +137,7 @@ func (m *maker) bytes(n int) []byte {
 		binary.LittleEndian.PutUint64(word[:], m.rng.Uint64())
 		copy(b[i:], word[:])
 	}
-	if m.op.Size == affine.Size && !m.op.Commutes { // odd factors, so that nothing is multiplied away
+	if m.op.Size == affine.Size && !m.op.Commutes { // odd factors, so that no product loses bits of an operand
 		for i := 0; i < n; i += 8 {
 			b[i] |= 1
 		}
@@ -147,7 +147,7 @@ func (m *maker) bytes(n int) []byte {
 
 func (m *maker) inPlace() bool { return m.rng.IntN(3) == 0 }
 
-// layout is a list of blocks in random order with gaps.
+// layout returns random blocks, in random order and with gaps.
 func (m *maker) layout() (counts, displs []int, total int) {
 	counts, displs = make([]int, m.n), make([]int, m.n)
 	for _, r := range m.rng.Perm(m.n) {
@@ -367,8 +367,8 @@ func (m *maker) scatter(s *scenario, k coll.Kind, root int) {
 }
 
 func (m *maker) alltoall(s *scenario, k coll.Kind) {
-	// size[a][b] goes from a to b; it is symmetric, so that any rank may call
-	// in place.
+	// size[a][b] is the number of bytes from a to b. The matrix is symmetric, so every rank may
+	// call in place.
 	size := make([][]int, m.n)
 	same := 8 * m.elems() / m.n
 	for a := range size {
@@ -425,13 +425,13 @@ func (m *maker) alltoall(s *scenario, k coll.Kind) {
 	}
 }
 
-// barrier makes ranks note that they have come; a rank that leaves must see all
-// notes.
+// barrier records the arrival of each rank before the barrier. After it, each rank checks that all
+// ranks have arrived.
 func (m *maker) barrier(s *scenario) {
 	b := newArrivals(m.n)
 	for r := range m.n {
 		s.call[r] = func(l coll.Link) error {
-			b.come(r)
+			b.add(r)
 			if err := coll.Barrier(l, m.cfg); err != nil {
 				return err
 			}

@@ -6,16 +6,15 @@ import (
 	"github.com/weft-hpc/weft/internal/bytecopy"
 )
 
-// blocks says where each rank's part lies in a buffer. Either all parts have
-// equal bytes and lie in rank order, or counts and displs say it (in bytes).
-// Passed by value: no allocation.
+// blocks describes where each rank's block is in a buffer. If counts is nil, all blocks have equal
+// bytes and are in rank order. Otherwise counts and displs hold the lengths and offsets in bytes.
+// blocks is passed by value, so it needs no allocation.
 type blocks struct {
 	equal          int
 	counts, displs []int
 }
 
-// unknown are blocks of which this rank knows nothing but that they need not be
-// equal.
+// unknown stands for blocks whose lengths and offsets this rank does not know. They may be unequal.
 var unknown = blocks{counts: []int{}}
 
 func (b blocks) uniform() bool { return b.counts == nil }
@@ -34,13 +33,13 @@ func (b blocks) size(rank int) int {
 	return b.counts[rank]
 }
 
-// of is rank's part of buf.
+// of returns rank's block of buf.
 func (b blocks) of(buf []byte, rank int) []byte {
 	o := b.off(rank)
 	return buf[o : o+b.size(rank)]
 }
 
-// largest is the size of the largest part among n ranks.
+// largest returns the size of the largest block of n ranks.
 func (b blocks) largest(n int) int {
 	if b.counts == nil {
 		return b.equal
@@ -52,7 +51,7 @@ func (b blocks) largest(n int) int {
 	return m
 }
 
-// total is the sum of the parts of n ranks.
+// total returns the sum of the sizes of the blocks of n ranks.
 func (b blocks) total(n int) int {
 	if b.counts == nil {
 		return n * b.equal
@@ -64,10 +63,10 @@ func (b blocks) total(n int) int {
 	return t
 }
 
-// cut divides a buffer into parts that lie one after the other, on element
-// boundaries: as evenly as possible, or along the ranks' blocks, where the
-// first rem parts hold the blocks of two ranks each (see fold).
-type cut struct {
+// partition divides a buffer into consecutive parts, on element boundaries. The parts are either
+// as even as possible, or they follow the blocks of the ranks; then the first rem parts hold the
+// blocks of two ranks each (see fold).
+type partition struct {
 	elems, elem, parts int
 
 	byRank bool
@@ -75,36 +74,36 @@ type cut struct {
 	rem    int
 }
 
-func evenCut(bytes, elem, parts int) cut {
-	return cut{elems: bytes / elem, elem: elem, parts: parts}
+func evenPartition(bytes, elem, parts int) partition {
+	return partition{elems: bytes / elem, elem: elem, parts: parts}
 }
 
-func rankCut(b blocks, f fold) cut {
-	return cut{byRank: true, ranks: b, rem: f.rem}
+func rankPartition(b blocks, f fold) partition {
+	return partition{byRank: true, ranks: b, rem: f.rem}
 }
 
-// at is the byte at which part i begins; at(parts) is the end.
-func (c *cut) at(i int) int {
+// at returns the byte offset of part i; at(parts) is the end.
+func (c *partition) at(i int) int {
 	if c.byRank {
 		return c.ranks.off(i + min(i, c.rem))
 	}
 	return (c.elems/c.parts*i + min(i, c.elems%c.parts)) * c.elem
 }
 
-// of is parts lo to hi of buf, hi not included.
-func (c *cut) of(buf []byte, lo, hi int) []byte { return buf[c.at(lo):c.at(hi)] }
+// of returns parts lo to hi of buf, without part hi.
+func (c *partition) of(buf []byte, lo, hi int) []byte { return buf[c.at(lo):c.at(hi)] }
 
-// fold maps any number of ranks to the largest power of two within it, for
-// algorithms that need one: of the first 2·rem ranks each even one works for
-// the odd one above it too, and all others for themselves. The members keep
-// the order of the ranks, so that what is combined stays adjacent.
+// fold maps size ranks to pow members, where pow is the largest power of two that is at most size,
+// for algorithms that need a power of two. Of the first 2·rem ranks, each even rank is a member for
+// itself and for the odd rank above it. Each rank after these is a member for itself. The members
+// are in rank order, so a member combines operands of adjacent ranks.
 //
 //	size 7:  rank    0 1 2 3 4 5 6
 //	         member  0 ─ 1 ─ 2 ─ 3
 //	size 6:  rank    0 1 2 3 4 5
 //	         member  0 ─ 1 ─ 2 3
 //
-// shift rotates the ranks, so that rank shift is member 0.
+// shift rotates the ranks: rank shift is member 0.
 type fold struct {
 	size, pow, rem, shift int
 }
@@ -114,10 +113,10 @@ func newFold(size, shift int) fold {
 	return fold{size: size, pow: pow, rem: size - pow, shift: shift}
 }
 
-// virtual is the rotated rank.
+// virtual returns the rotated rank.
 func (f fold) virtual(rank int) int { return mod(rank-f.shift, f.size) }
 
-// member is rank's number among the members, or -1 where another works for it.
+// member returns rank's number among the members, or -1 if another rank is the member for it.
 func (f fold) member(rank int) int {
 	v := f.virtual(rank)
 	switch {
@@ -129,10 +128,10 @@ func (f fold) member(rank int) int {
 	return -1
 }
 
-// rank is the rank that is member m.
+// rank returns the rank of member m.
 func (f fold) rank(m int) int { return mod(m+min(m, f.rem)+f.shift, f.size) }
 
-// partner is the other rank of rank's pair, if it has one.
+// partner returns the other rank of rank's pair, and whether rank belongs to a pair.
 func (f fold) partner(rank int) (int, bool) {
 	v := f.virtual(rank)
 	if v >= 2*f.rem {
@@ -145,7 +144,7 @@ func floorPow2(n int) int { return 1 << (bits.Len(uint(n)) - 1) }
 
 func isPow2(n int) bool { return n&(n-1) == 0 }
 
-// mod is a modulo n, for -n < a < 2n.
+// mod returns a modulo n, for -n <= a < 2n.
 func mod(a, n int) int {
 	if a < 0 {
 		return a + n
@@ -156,18 +155,18 @@ func mod(a, n int) int {
 	return a
 }
 
-// same tells whether two buffers begin at the same byte, as those of a call in
-// place do.
+// same reports whether two buffers begin at the same byte, as they do if a call is in place.
 func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// move copies src to dst where they are not the same memory.
+// move copies src to dst, unless they are the same memory.
 func move(dst, src []byte) {
 	if !same(dst, src) {
 		bytecopy.Keep(dst, src)
 	}
 }
 
-// exchange sends and receives, where either side may be missing (rank -1).
+// exchange sends to dest and receives from source. If dest or source is -1, exchange skips that
+// transfer.
 func exchange(l Link, send []byte, dest int, recv []byte, source int) error {
 	switch {
 	case dest < 0 && source < 0:
@@ -180,11 +179,11 @@ func exchange(l Link, send []byte, dest int, recv []byte, source int) error {
 	return l.Sendrecv(send, dest, recv, source)
 }
 
-// elemBlocks divides bytes into one part per rank, as evenly as whole elements
-// allow; the tables are scratch.
+// elemBlocks divides bytes into one block per rank, as evenly as whole elements allow. The tables
+// are scratch memory.
 func elemBlocks(l Link, bytes, elem int) blocks {
 	n := l.Size()
-	c := evenCut(bytes, elem, n)
+	c := evenPartition(bytes, elem, n)
 	b := blocks{counts: scratchInts(l, n), displs: scratchInts(l, n+1)}
 	for i := range n {
 		b.displs[i] = c.at(i)

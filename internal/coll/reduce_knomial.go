@@ -2,15 +2,15 @@ package coll
 
 // k-nomial tree reduction; with radix 2 the binomial tree.
 //
-// Idea: the broadcast tree upside down. A node combines its own operand with
-// those of its subtrees, nearest first; the subtree of v covers the ranks that
-// follow v, so that the order of the operands is kept.
+// Idea: the tree of the broadcast, from the leaves to the root. A node combines its own operand
+// with those of its subtrees, nearest first. The subtree of v covers the ranks that follow v, so
+// the order of the operands is kept.
 //
 // Cost: binomial ⌈log₂ P⌉ (α + nβ + nγ); k-nomial ⌈log_k P⌉ (α + (k-1)(nβ + nγ)).
 // Source: MPI-4.1 section 6.9; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
-// Restrictions: none. Where the operation does not commute the tree stands on
-// rank 0, since one rotated to the root would change the order, and rank 0
-// sends the result to the root.
+// Restrictions: none. If the operation does not commute, rank 0 is the root of the tree and then
+// sends the result to the root of the call, because a rotated tree would change the order of the
+// operands.
 func reduceKnomial(l Link, send, recv []byte, op Op, root, radix int) error {
 	rank, size := l.Rank(), l.Size()
 	top := root
@@ -52,17 +52,17 @@ func reduceKnomialRadix(l Link, cfg *Config, send, recv []byte, op Op, root int)
 	return reduceKnomial(l, send, recv, op, root, cfg.Radix)
 }
 
-// reduction accumulates operands in rank order without copying the first one:
-// the result of a step is in whichever buffer Combine left it.
+// reduction accumulates operands in rank order without a copy of the first one. The partial result
+// is in the buffer to which the last Reduce2 wrote.
 type reduction struct {
 	op    Op
-	acc   []byte // what has been combined so far
+	acc   []byte // the partial result
 	own   bool   // acc may be written
-	spare []byte // where the next operand may be received; nil: ask for scratch
+	spare []byte // receive buffer for the next operand; nil: allocate from scratch
 }
 
-// init starts from the rank's own operand. At the root, recv takes part as a
-// buffer; elsewhere it may be nil.
+// init sets the rank's own operand as the partial result. At the root, reduction also uses recv as
+// a buffer; on other ranks recv may be nil.
 func (t *reduction) init(op Op, send, recv []byte, root bool) {
 	t.op, t.acc = op, send
 	if root {
@@ -74,7 +74,7 @@ func (t *reduction) init(op Op, send, recv []byte, root bool) {
 	}
 }
 
-// recvRight receives an operand of higher ranks: acc = acc ∘ it.
+// recvRight receives the operand of higher ranks and combines it: acc = acc ∘ operand.
 func (t *reduction) recvRight(l Link, source int) error {
 	in := t.buffer(l)
 	if err := l.Recv(in, source); err != nil {
@@ -91,13 +91,13 @@ func (t *reduction) buffer(l Link) []byte {
 	return t.spare
 }
 
-// right combines acc ∘ in; in is the spare buffer.
+// right sets acc to acc ∘ in. in is the spare buffer.
 func (t *reduction) right(in []byte) {
 	if t.own && t.op.Commutes {
-		t.op.Combine(t.acc, in)
+		t.op.Reduce2(t.acc, in)
 		return
 	}
-	t.op.Combine(in, t.acc)
+	t.op.Reduce2(in, t.acc)
 	t.spare = nil
 	if t.own {
 		t.spare = t.acc

@@ -2,13 +2,12 @@ package coll
 
 // Linear reduction.
 //
-// Idea: the root takes the operands one by one, from the highest rank down, so
-// that each is the left operand of what is there.
+// Idea: the root receives the operands one by one, from the highest rank down. Each operand is the
+// left operand, and the partial result is the right one.
 //
 // Cost: (P-1) (α + nβ + nγ), all at the root.
 // Source: MPI-4.1 section 6.9 (the canonical order).
-// Restrictions: none; for any operation the result is the one of combining
-// serially from the right.
+// Restrictions: none. For every operation the result is that of a serial reduction from the right.
 func reduceLinear(l Link, _ *Config, send, recv []byte, op Op, root int) error {
 	rank, size := l.Rank(), l.Size()
 	if rank != root {
@@ -16,7 +15,7 @@ func reduceLinear(l Link, _ *Config, send, recv []byte, op Op, root int) error {
 	}
 	var acc, tmp []byte
 	if acc = recv; root != size-1 && same(send, recv) {
-		acc = l.Scratch(len(recv)) // send is needed later
+		acc = l.Scratch(len(recv)) // the loop reads send later
 	}
 	for r := size - 1; r >= 0; r-- {
 		in := send
@@ -37,7 +36,7 @@ func reduceLinear(l Link, _ *Config, send, recv []byte, op Op, root int) error {
 			in = tmp
 			fallthrough
 		default:
-			op.Combine(acc, in)
+			op.Reduce2(acc, in)
 		}
 	}
 	move(recv, acc)

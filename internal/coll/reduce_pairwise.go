@@ -2,14 +2,13 @@ package coll
 
 // Reduction by pairwise reduce-scatter and gather.
 //
-// Idea: the vector is cut into P parts; rank i combines part i of all ranks in
-// rank order and sends the result to the root.
+// Idea: the vector has P parts. Rank i combines part i of all ranks in rank order and sends the
+// result to the root.
 //
 // Cost: P α + 2 (P-1)/P nβ + (P-1)/P nγ.
 // Source: MPI-4.1 sections 6.9 and 6.10; Träff, An Improved Algorithm for
 // (Non-commutative) Reduce-Scatter, EuroPVM/MPI 2005, for the problem.
-// Restrictions: none; the large-message algorithm for operations that do not
-// commute.
+// Restrictions: none. This is the algorithm for large messages if the operation does not commute.
 func reducePairwise(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	b := elemBlocks(l, len(send), op.Size)
 	part := l.Scratch(b.size(l.Rank()))

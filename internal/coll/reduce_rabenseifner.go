@@ -2,11 +2,10 @@ package coll
 
 // Rabenseifner's reduction.
 //
-// Idea: reduce-scatter by recursive halving, then a binomial gather of the
-// parts to the root, which is member 0.
+// Idea: a reduce-scatter by recursive halving, then a binomial gather of the parts to the root,
+// which is member 0.
 //
-// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to nβ + nγ more where P is
-// not a power of two.
+// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to nβ + nγ more if P is not a power of two.
 // Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 func reduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op, root int) error {
@@ -24,7 +23,7 @@ func reduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op, root int) e
 	if err != nil || me < 0 {
 		return err
 	}
-	c := evenCut(len(send), op.Size, f.pow)
+	c := evenPartition(len(send), op.Size, f.pow)
 	if err := halve(l, op, f, &c, me, src, work); err != nil {
 		return err
 	}

@@ -2,11 +2,10 @@ package coll
 
 // Recursive halving reduce-scatter.
 //
-// Idea: see halving.go. Members stand for one rank or for two adjacent ones;
-// of two, the even one sends the odd one its part in the end.
+// Idea: see halving.go. A member stands for one rank or for a pair of adjacent ranks. At the end
+// the even rank of a pair sends the odd rank its block.
 //
-// Cost: log₂ P α + (P-1)/P n (β + γ); up to nβ + nγ more where P is not a power
-// of two.
+// Cost: log₂ P α + (P-1)/P n (β + γ); up to nβ + nγ more if P is not a power of two.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.10.
 // Restrictions: commutative operations.
 func reduceScatterHalving(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {
@@ -25,7 +24,7 @@ func reduceScatterHalving(l Link, _ *Config, send, recv []byte, b blocks, op Op)
 	if me < 0 {
 		return l.Recv(recv, partner)
 	}
-	c := rankCut(b, f)
+	c := rankPartition(b, f)
 	if err := halve(l, op, f, &c, me, src, work); err != nil {
 		return err
 	}

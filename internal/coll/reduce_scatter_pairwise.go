@@ -2,21 +2,21 @@ package coll
 
 // Pairwise reduce-scatter.
 //
-// Idea: in step k a rank sends to the rank k above it that one's block, and
-// receives from the rank k below a contribution to its own: lower ranks come
-// nearest first and go to the left; after rank 0 come the higher ranks from the
-// top down, gathered in a second accumulator that in the end stands on the
-// right. So the order is kept. One contribution is combined while the next is
-// on its way.
+// Idea: in step k a rank sends the rank k above it that rank's block, and receives a contribution
+// to its own block from the rank k below it (modulo P). The contributions of lower ranks arrive
+// nearest first; each becomes the left operand of the first accumulator. After rank 0 the
+// contributions of higher ranks arrive from the highest down, and go to a second accumulator, which
+// at the end becomes the right operand. So the order is kept. A rank combines one contribution
+// while it receives the next.
 //
-// Cost: (P-1) α + (P-1)/P nβ, and the γ that the transfers do not hide.
+// Cost: (P-1) α + (P-1)/P nβ, plus the γ that the transfers do not hide.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.10.
-// Restrictions: none. recv is written last, so that it may lie anywhere in send.
+// Restrictions: none. The algorithm writes recv last, so recv may be any part of send.
 func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {
 	rank, size := l.Rank(), l.Size()
 	n := b.size(rank)
 	low := l.Scratch(n)
-	var high []byte // with an operation that commutes, everything goes into low
+	var high []byte // nil if the operation commutes: then low takes all contributions
 	highest := !op.Commutes && rank < size-1
 	if highest {
 		high = l.Scratch(n)
@@ -40,16 +40,16 @@ func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op
 		}
 		switch have := tmp[k%2]; {
 		case k <= rank || op.Commutes:
-			op.Combine(low, have)
+			op.Reduce2(low, have)
 		case highest:
 			copy(high, have)
 			highest = false
 		default:
-			op.Combine(high, have)
+			op.Reduce2(high, have)
 		}
 	}
 	if high != nil {
-		op.Combine(high, low)
+		op.Reduce2(high, low)
 		low = high
 	}
 	copy(recv, low)

@@ -2,11 +2,11 @@ package coll
 
 // Reduce-scatter by reduction and scatter.
 //
-// Idea: reduce everything to rank 0 by the algorithm that is chosen (or forced)
-// for it, then deal out the blocks.
+// Idea: a reduce of all blocks to rank 0, by the algorithm that the configuration chooses or forces
+// for it, then a scatter of the blocks.
 //
 // Cost: the sum of the two.
-// Source: MPI-4.1 section 6.10, which defines the operation so.
+// Source: MPI-4.1 section 6.10, which defines the operation in this way.
 // Restrictions: none.
 func reduceScatterReduce(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error {
 	var whole []byte

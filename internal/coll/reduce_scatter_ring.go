@@ -2,14 +2,14 @@ package coll
 
 // Ring reduce-scatter.
 //
-// Idea: block b starts at rank b+1 and travels around the ring to rank b; every
-// rank on the way combines its operand into it.
+// Idea: block b starts at rank b+1 and travels around the ring to rank b. Every rank on the way
+// combines its operand with the block.
 //
-// Cost: (P-1) α + (P-1)/P n (β + γ), with nearest neighbours only.
+// Cost: (P-1) α + (P-1)/P n (β + γ). Only neighbours exchange messages.
 // Source: Patarasuk, Yuan, J. of Parallel and Distributed Computing 69(2), 2009;
 // MPI-4.1 section 6.10.
-// Restrictions: commutative operations. recv is written last, so that it may
-// lie anywhere in send.
+// Restrictions: commutative operations. The algorithm writes recv last, so recv may be any part of
+// send.
 func reduceScatterRing(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {
 	rank, size := l.Rank(), l.Size()
 	right, left := mod(rank+1, size), mod(rank-1, size)
@@ -22,7 +22,7 @@ func reduceScatterRing(l Link, _ *Config, send, recv []byte, b blocks, op Op) er
 		if err := l.Sendrecv(part, right, in, left); err != nil {
 			return err
 		}
-		op.Combine(in, b.of(send, block))
+		op.Reduce2(in, b.of(send, block))
 		part = in
 		in, spare = spare, in[:most]
 	}

@@ -2,14 +2,14 @@ package coll
 
 // Recursive doubling scan.
 //
-// Idea: after round k a rank holds the combination of its own operand and the
-// 2^k - 1 before it. It sends that to the rank 2^k above and puts what it gets
-// from the one 2^k below on the left.
+// Idea: before round k = 0, 1, … a rank has the combination of its own operand and of the 2^k - 1
+// operands before it. It sends this partial result to the rank 2^k above, and receives the partial
+// result of the rank 2^k below, which becomes the left operand.
 //
-// Cost: ⌈log₂ P⌉ (α + nβ + nγ); the exclusive form combines twice per round.
+// Cost: ⌈log₂ P⌉ (α + nβ + nγ). Exscan combines twice per round.
 // Source: Hillis, Steele, Data Parallel Algorithms, Communications of the ACM
 // 29(12), 1986; MPI-4.1 section 6.11.
-// Restrictions: none; the order is kept.
+// Restrictions: none. The order of operands is kept.
 func scanDoubling(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
 	rank, size := l.Rank(), l.Size()
 	acc := recv
@@ -36,10 +36,10 @@ func scanDoubling(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) e
 		case exclusive && d == 1:
 			copy(recv, in)
 		case exclusive:
-			op.Combine(recv, in)
+			op.Reduce2(recv, in)
 		}
-		if !exclusive || 2*d+rank < size { // nobody asks for acc after the last send
-			op.Combine(acc, in)
+		if !exclusive || 2*d+rank < size { // exscan needs acc only for a further send
+			op.Reduce2(acc, in)
 		}
 	}
 	return nil

@@ -2,14 +2,15 @@ package coll
 
 // Linear scan.
 //
-// Idea: the prefix runs from rank to rank; each adds its operand on the right.
+// Idea: each rank receives the prefix of the ranks before it, combines its own operand as the right
+// operand, and sends the result to the next rank.
 //
-// Cost: (P-1) (α + nβ + nγ), but a rank sends once and combines once.
+// Cost: (P-1) (α + nβ + nγ), but each rank sends once and combines once.
 // Source: MPI-4.1 section 6.11.
-// Restrictions: none; the order is kept.
+// Restrictions: none. The order of operands is kept.
 func scanLinear(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
 	rank, last := l.Rank(), l.Size()-1
-	acc := send // what goes on to the next rank
+	acc := send // sent to the next rank
 	if rank > 0 {
 		before := l.Scratch(len(send))
 		if err := l.Recv(before, rank-1); err != nil {
@@ -18,12 +19,12 @@ func scanLinear(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 		switch {
 		case !exclusive:
 			move(recv, send)
-			op.Combine(recv, before)
+			op.Reduce2(recv, before)
 			acc = recv
 		case rank < last:
 			acc = l.Scratch(len(send))
 			copy(acc, send)
-			op.Combine(acc, before)
+			op.Reduce2(acc, before)
 			copy(recv, before)
 		default:
 			copy(recv, before)

@@ -2,11 +2,11 @@ package coll
 
 // Binomial scatter.
 //
-// Idea: the gather tree upside down: a rank receives the blocks of its subtree
-// as one message and passes on those of its children.
+// Idea: the tree of the binomial gather, from the root to the leaves. A rank receives the blocks of
+// its subtree in one message, and sends those of its children's subtrees on.
 //
-// Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, with n the bytes that the root sends; blocks
-// are copied at every level, so it is for small ones.
+// Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, where n is the bytes that the root sends. Every level copies the
+// blocks, so this algorithm suits small blocks.
 // Source: MPI-4.1 section 6.6; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: equal counts.
 func scatterBinomial(l Link, _ *Config, send, recv []byte, b blocks, root int) error {

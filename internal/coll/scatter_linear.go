@@ -2,11 +2,11 @@ package coll
 
 // Linear scatter.
 //
-// Idea: the root sends every rank its block, a bounded number at a time.
+// Idea: the root sends every rank its block, with at most Config.Window sends pending.
 //
 // Cost: (P-1) α + nβ at the root, no copies.
 // Source: MPI-4.1 section 6.6.
-// Restrictions: none; only the root needs the counts.
+// Restrictions: none. Only the root needs the counts.
 func scatterLinear(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {
 	rank, size := l.Rank(), l.Size()
 	if rank != root {

@@ -2,7 +2,7 @@ package coll
 
 import "unsafe"
 
-// scratchInts is scratch memory of n ints.
+// scratchInts returns n ints of the link's scratch memory.
 func scratchInts(l Link, n int) []int {
 	if n == 0 {
 		return nil

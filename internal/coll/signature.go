@@ -1,6 +1,6 @@
 package coll
 
-// Kind is a collective call.
+// Kind identifies a collective call.
 type Kind int
 
 // The calls.
@@ -30,7 +30,7 @@ var kindNames = [...]string{
 	KindReduceScatterBlock: "ReduceScatterBlock", KindReduceScatter: "ReduceScatter", KindScan: "Scan", KindExscan: "Exscan",
 }
 
-// String is the call's name.
+// String returns the call's name.
 func (k Kind) String() string {
 	if k < KindBarrier || int(k) >= len(kindNames) {
 		return "unknown"
@@ -45,10 +45,10 @@ var kindFamilies = [...]Family{
 	KindReduceScatterBlock: FamilyReduceScatter, KindReduceScatter: FamilyReduceScatter, KindScan: FamilyScan, KindExscan: FamilyScan,
 }
 
-// family is that of a call.
+// family returns the family of a call.
 func (k Kind) family() Family { return kindFamilies[k] }
 
-// agree says which arguments of a call are the same on all ranks.
+// agree is the set of arguments of a call that must be equal on all ranks.
 type agree uint8
 
 const (
@@ -77,17 +77,15 @@ var agreed = [...]agree{
 	KindExscan:             agreeCount | agreeElem | agreeOp,
 }
 
-// Signature is a fingerprint of a call, to stand in the header of each of its
-// messages, so that ranks that call different things get an error instead of
-// waiting for ever. Two calls that differ have the same one with a probability
-// of 2^-16; equal calls always do. It is never 0.
+// Signature returns a fingerprint of a call, which is never 0. The header of each message of the
+// call carries it, so ranks that make different calls get an error instead of a deadlock. Equal
+// calls have equal signatures; different calls have equal signatures with probability 2^-16.
 //
-// count is the elements per rank: of the vector, or of one block (Gather,
-// Scatter, Allgather, Alltoall, ReduceScatterBlock); for Allgatherv and
-// ReduceScatter it is their Fold. elem is the size of an element, opID any
-// number that stands for the operation on all ranks. What ranks need not agree
-// on is left out: the count of Gatherv, Scatterv and Alltoallv, the root of
-// calls without one, everything of Barrier.
+// count is the number of elements per rank: of the vector, or of one block (Gather, Scatter,
+// Allgather, Alltoall, ReduceScatterBlock). For Allgatherv and ReduceScatter, count is the [Fold]
+// of the counts. elem is the size of an element. opID is any number that identifies the operation
+// on all ranks. The signature ignores arguments that may differ between ranks: the count of
+// Gatherv, Scatterv and Alltoallv, the root of calls without a root, and all arguments of Barrier.
 func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 	var a agree
 	if op > 0 && int(op) < len(agreed) {
@@ -113,8 +111,8 @@ func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 	return s
 }
 
-// Fold is a number that stands for the counts of all ranks where a call needs
-// them to agree on each: in shared memory nobody else would notice.
+// Fold returns a hash of the counts of all ranks, for calls in which all ranks must pass the same
+// counts. In shared memory no other check would detect a difference.
 //
 // Hot path: no allocation.
 func Fold(counts []int) int {

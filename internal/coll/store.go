@@ -4,5 +4,6 @@ package coll
 
 import "sync/atomic"
 
-// storeRelease is word.Store(v). Elsewhere it may let later loads pass it.
+// storeRelease stores v in word. Here it is word.Store; see store_amd64.go for the weaker order
+// that callers may rely on.
 func storeRelease(word *atomic.Uint64, v uint64) { word.Store(v) }

@@ -1,8 +1,8 @@
 package coll
 
-// The tables of algorithms, one per family. The names are those of the
-// parameters; internal/params lists them too, and a test holds the two
-// together.
+// The tables of algorithms, one per family. The names are the values of the coll.*.algorithm
+// parameters. internal/params lists them too, and a test compares the two lists. The comment of an
+// entry says what the algorithm does and when Auto chooses it.
 
 type (
 	barrierFunc   func(l Link, cfg *Config) error
@@ -10,8 +10,8 @@ type (
 	reduceFunc    func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
 	allreduceFunc func(l Link, cfg *Config, send, recv []byte, op Op) error
 	rootedFunc    func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
-	// The rank's own block is in recv already. send is where it came from, which
-	// others read faster than what has just been written.
+	// The rank's own block is already in recv. send is the original of that block; algorithms send
+	// from it, because other ranks read it faster than memory that was just written.
 	allgatherFunc     func(l Link, cfg *Config, send, recv []byte, b blocks) error
 	alltoallFunc      func(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error
 	reduceScatterFunc func(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error
@@ -26,10 +26,10 @@ const (
 )
 
 var barriers = []algorithm[barrierFunc]{
-	barrierByDissemination: {"dissemination", 0, barrierDissemination, "signals at distance 1, 2, 4, …; log P rounds"},
-	barrierByTree:          {"tree", 0, barrierTree, "up a binomial tree and down again; fewest messages"},
-	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared, "everybody looks at flags of all"},
-	barrierByHosts:         {"hierarchical", NeedsHosts, nil, "in shared memory within hosts, by messages between them"},
+	barrierByDissemination: {"dissemination", 0, barrierDissemination},   // signals at distance 1, 2, 4, …; log P rounds
+	barrierByTree:          {"tree", 0, barrierTree},                     // up a binomial tree and down again, with the fewest messages; only if forced, and for SparseBarrier
+	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared}, // every rank reads the flags of all others
+	barrierByHosts:         {"hierarchical", NeedsHosts, nil},            // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -44,14 +44,14 @@ const (
 )
 
 var bcasts = []algorithm[bcastFunc]{
-	bcastByBinomial:        {"binomial", 0, bcastBinomial, "binomial tree; small messages, few ranks"},
-	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix, "flatter tree; small messages, many ranks"},
-	bcastByChain:           {"chain", 0, bcastChain, "pipelined chain; large messages, few ranks"},
-	bcastByTree:            {"tree", 0, bcastTree, "pipelined binary tree; medium messages"},
-	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling, "scatter, then allgather in log P rounds; large messages, many ranks"},
-	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing, "scatter, then allgather around a ring; the largest messages"},
-	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared, "one writer, many readers, piece by piece"},
-	bcastByHosts:           {"hierarchical", NeedsHosts, nil, "in shared memory within hosts, by messages between them"},
+	bcastByBinomial:        {"binomial", 0, bcastBinomial},                                        // binomial tree; small messages, few ranks
+	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix},                                     // flatter tree; small messages, many ranks
+	bcastByChain:           {"chain", 0, bcastChain},                                              // pipelined chain, for large messages and few ranks; only if forced
+	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages
+	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages, many ranks
+	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing},                                 // scatter, then allgather around a ring; the largest messages
+	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared},                            // one writer, many readers, segment by segment
+	bcastByHosts:           {"hierarchical", NeedsHosts, nil},                                     // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -65,13 +65,13 @@ const (
 )
 
 var reduces = []algorithm[reduceFunc]{
-	reduceByBinomial:     {"binomial", 0, reduceBinomial, "binomial tree; small messages, few ranks"},
-	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix, "flatter tree; small messages, many ranks"},
-	reduceByLinear:       {"linear", 0, reduceLinear, "the root combines all, in the serial order"},
-	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner, "reduce-scatter, then gather; large messages"},
-	reduceByPairwise:     {"pairwise", 0, reducePairwise, "pairwise reduce-scatter, then gather; large messages in strict order"},
-	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared, "the root reads what all have; long vectors by slices"},
-	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil, "in shared memory within hosts, by messages between them"},
+	reduceByBinomial:     {"binomial", 0, reduceBinomial},                        // binomial tree; small messages, few ranks
+	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix},                     // flatter tree; small messages, many ranks
+	reduceByLinear:       {"linear", 0, reduceLinear},                            // the root combines all operands in serial order; only if forced
+	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner}, // reduce-scatter, then gather; large messages
+	reduceByPairwise:     {"pairwise", 0, reducePairwise},                        // pairwise reduce-scatter, then gather; large messages in strict order
+	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared},            // the root reads and combines all operands; long vectors by slices
+	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},      // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -85,13 +85,13 @@ const (
 )
 
 var allreduces = []algorithm[allreduceFunc]{
-	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling, "everybody combines everything in log P rounds; small messages"},
-	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner, "reduce-scatter, then allgather, in log P rounds each; medium messages"},
-	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing, "segments twice around a ring; large messages"},
-	allreduceByPairwise:     {"pairwise", 0, allreducePairwise, "pairwise reduce-scatter, then ring allgather; large messages in strict order"},
-	allreduceByReduceBcast:  {"reduce_bcast", 0, allreduceReduceBcast, "reduce to rank 0, then bcast"},
-	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared, "everybody reads what all have; long vectors by slices"},
-	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil, "in shared memory within hosts, by messages between them"},
+	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling},              // every rank combines all operands in log P rounds; small messages
+	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner}, // reduce-scatter, then allgather, in log P rounds each; medium messages
+	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing},                 // segments twice around a ring; large messages
+	allreduceByPairwise:     {"pairwise", 0, allreducePairwise},                        // pairwise reduce-scatter, then ring allgather; large messages in strict order
+	allreduceByReduceBcast:  {"reduce_bcast", 0, allreduceReduceBcast},                 // reduce to rank 0, then bcast; only if forced
+	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared},            // every rank reads and combines all operands; long vectors by slices
+	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},         // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -102,10 +102,10 @@ const (
 )
 
 var gathers = []algorithm[rootedFunc]{
-	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial, "up a binomial tree; small blocks"},
-	gatherByLinear:   {"linear", 0, gatherLinear, "everybody to the root; large blocks"},
-	gatherByShared:   {"shared", NeedsSharedMemory, gatherShared, "the root reads all blocks"},
-	gatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
+	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial},                       // up a binomial tree; small blocks
+	gatherByLinear:   {"linear", 0, gatherLinear},                                          // every rank sends to the root; large blocks
+	gatherByShared:   {"shared", NeedsSharedMemory, gatherShared},                          // the root reads all blocks
+	gatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -116,10 +116,10 @@ const (
 )
 
 var scatters = []algorithm[rootedFunc]{
-	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial, "down a binomial tree; small blocks"},
-	scatterByLinear:   {"linear", 0, scatterLinear, "the root to everybody; large blocks"},
-	scatterByShared:   {"shared", NeedsSharedMemory, scatterShared, "everybody reads its block"},
-	scatterByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
+	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial},                      // down a binomial tree; small blocks
+	scatterByLinear:   {"linear", 0, scatterLinear},                                         // the root sends to every rank; large blocks
+	scatterByShared:   {"shared", NeedsSharedMemory, scatterShared},                         // every rank reads its block
+	scatterByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -132,12 +132,12 @@ const (
 )
 
 var allgathers = []algorithm[allgatherFunc]{
-	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling, "exchanges at distance 1, 2, 4, …; small totals"},
-	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck, "log P rounds for any number of ranks; small totals"},
-	allgatherByRing:     {"ring", 0, allgatherRing, "from neighbour to neighbour; large totals"},
-	allgatherByLinear:   {"linear", 0, allgatherLinear, "everybody to everybody; small totals of unequal counts, few ranks"},
-	allgatherByShared:   {"shared", NeedsSharedMemory, allgatherShared, "everybody reads all blocks"},
-	allgatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
+	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling}, // exchanges at distance 1, 2, 4, …; small totals
+	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck},                                   // log P rounds for any number of ranks; small totals
+	allgatherByRing:     {"ring", 0, allgatherRing},                                                    // from neighbour to neighbour; large totals
+	allgatherByLinear:   {"linear", 0, allgatherLinear},                                                // every rank sends to every other; small totals of unequal counts, few ranks
+	allgatherByShared:   {"shared", NeedsSharedMemory, allgatherShared},                                // every rank reads all blocks
+	allgatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},          // in shared memory within hosts, by messages between them
 }
 
 const (
@@ -148,10 +148,10 @@ const (
 )
 
 var alltoalls = []algorithm[alltoallFunc]{
-	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck, "log P rounds of collected blocks; tiny blocks, many ranks"},
-	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise, "one partner at a time; large blocks"},
-	alltoallByScattered: {"scattered", 0, alltoallScattered, "a window of transfers at once; medium blocks"},
-	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared, "everybody reads its blocks"},
+	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck},    // log P rounds of combined messages; tiny blocks, many ranks
+	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise},             // one partner at a time; large blocks
+	alltoallByScattered: {"scattered", 0, alltoallScattered},           // a window of transfers at once; medium blocks
+	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared}, // every rank reads its blocks
 }
 
 const (
@@ -163,11 +163,11 @@ const (
 )
 
 var reduceScatters = []algorithm[reduceScatterFunc]{
-	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving, "exchanges of halves in log P rounds; small and medium totals"},
-	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise, "each rank combines its block from all, in rank order; large totals"},
-	reduceScatterByRing:     {"ring", NeedsCommutative, reduceScatterRing, "blocks around a ring; nearest neighbours only"},
-	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce, "reduce to rank 0, then scatterv; small totals in strict order"},
-	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared, "everybody combines its block of all"},
+	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving}, // exchanges of halves in log P rounds; small and medium totals
+	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},                        // each rank combines its own block of all operands, in rank order; large totals
+	reduceScatterByRing:     {"ring", NeedsCommutative, reduceScatterRing},                 // blocks around a ring, between neighbours; only if forced
+	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce},                   // reduce to rank 0, then scatterv; small totals in strict order
+	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared},            // every rank combines its own block of all operands
 }
 
 const (
@@ -177,14 +177,14 @@ const (
 )
 
 var scans = []algorithm[scanFunc]{
-	scanByDoubling: {"recursive_doubling", 0, scanDoubling, "prefixes of 1, 2, 4, … ranks; log P rounds"},
-	scanByLinear:   {"linear", 0, scanLinear, "the prefix runs from rank to rank"},
-	scanByShared:   {"shared", NeedsSharedMemory, scanShared, "everybody combines what lower ranks have"},
+	scanByDoubling: {"recursive_doubling", 0, scanDoubling},   // prefixes of 1, 2, 4, … ranks; log P rounds
+	scanByLinear:   {"linear", 0, scanLinear},                 // each rank passes the prefix to the next rank; only if forced
+	scanByShared:   {"shared", NeedsSharedMemory, scanShared}, // every rank combines the operands of lower ranks
 }
 
-// firstOfHost is by family the first algorithm of shared memory; that of several
-// hosts, where there is one, is the next.
-var firstOfHost = [families]uint8{
+// sharedAlgorithm is, by family, the index of the shared memory algorithm. If a family has a
+// hierarchical algorithm, its index is the next one.
+var sharedAlgorithm = [families]uint8{
 	FamilyBarrier: barrierByShared, FamilyBcast: bcastByShared, FamilyReduce: reduceByShared, FamilyAllreduce: allreduceByShared,
 	FamilyGather: gatherByShared, FamilyScatter: scatterByShared, FamilyAllgather: allgatherByShared, FamilyAlltoall: alltoallByShared,
 	FamilyReduceScatter: reduceScatterByShared, FamilyScan: scanByShared,
@@ -219,7 +219,7 @@ func (f Family) infos() []Info {
 func infos[F any](f Family, table []algorithm[F]) []Info {
 	l := make([]Info, len(table))
 	for i, a := range table {
-		l[i] = Info{Family: f, Name: a.name, Doc: a.doc, Needs: a.needs}
+		l[i] = Info{Family: f, Name: a.name, Needs: a.needs}
 	}
 	return l
 }

@@ -6,29 +6,29 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// What a rank has sent, and how long it has waited
+// The account of a rank: what it has sent and received, and how long it has waited
 //
 // A message is counted when its request is complete.
 //
-// The rank waits while more goroutines are in await than functions of Engine.Go are under
-// way: at least one of these goroutines is the program's. A leader that polls or yields does
-// not read the clock for the account. The wait begins when a leader reads the clock for the
-// first time to decide how to wait, and ends with the last such reading. So the first polls
-// do not count:
+// The rank waits while more goroutines are in await than functions of Engine.Go are under way,
+// because then at least one of these goroutines is the program's. A leader that polls or yields
+// does not read the clock for the account. The wait begins when a leader reads the clock for the
+// first time to decide how to wait, and ends with the last such reading. So the first polls do
+// not count:
 //
 //	await ── polls ──┬─ clock ── polls, yields, clock, ..., sleep, clock ─┬─ polls ── return
 //	                 └────────────────── counted ─────────────────────────┘
 //
-// The engine reads the clock for the account only where a reading is cheap in comparison:
-// before and after a sleep on the transports, before a wait for a function of Engine.Go, and
-// when a goroutine that was parked is the last one to return.
+// The engine reads the clock for the account only in cases in which a reading is cheap in
+// comparison: before and after a sleep on the transports, before a wait for a function of
+// Engine.Go, and when a goroutine that was parked is the last one to return.
 
-// account is what Account returns, and the state of the wait under way.
+// account holds the result of Account and the state of the wait under way.
 type account struct {
 	wire.Account
-	waiting int           // goroutines in await, except those that no call of the program waits for
-	since   time.Duration // when the wait under way began; 0: none is under way
-	now     time.Duration // the last reading of the clock
+	waiting int           // number of goroutines in await that a call of the program waits for
+	since   time.Duration // when the current wait began; 0: the rank does not wait
+	now     time.Duration // last reading of the clock
 }
 
 // Account returns what this rank has sent and received since New, and how long it has
@@ -80,7 +80,7 @@ func (e *Engine) beginWait(w *waiter) {
 		return
 	}
 	e.account.waiting++
-	if w.passive || len(e.rails) == 0 { // w never leads, and the goroutine for which it waits may sleep
+	if w.passive || len(e.rails) == 0 { // w never leads, and the goroutine that w waits for may sleep
 		e.noteTime(e.clock())
 	}
 }

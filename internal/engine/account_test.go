@@ -77,7 +77,7 @@ func TestMessagesToItselfAreCounted(t *testing.T) {
 
 // asleepIn starts f, which waits for a message of rank 1, and returns when a goroutine is in
 // the queue's Wait.
-func asleepIn(q *heldQueue, f func() error) (ended chan error) {
+func asleepIn(q *pausedQueue, f func() error) (ended chan error) {
 	ended = make(chan error, 1)
 	go func() { ended <- f() }() // ends with the message, or the engine
 	<-q.inWait
@@ -88,7 +88,7 @@ func asleepIn(q *heldQueue, f func() error) (ended chan error) {
 func TestWaitsAreTimed(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
-	q := holdQueue(e)
+	q := pauseQueue(e)
 	begun := time.Now()
 	recv := func(tag int) func() error {
 		return func() error {
@@ -103,12 +103,12 @@ func TestWaitsAreTimed(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.parked) == 1
-	}, patienceOfTests, time.Millisecond)
-	require.Zero(t, e.Account().Waited) // neither receive has returned
+	}, testTimeout, time.Millisecond)
+	require.Zero(t, e.Account().Waited) // no receive has returned yet
 	close(q.goOn)
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
 	require.NoError(t, <-first)
-	require.Zero(t, e.Account().Waited) // the other one waits
+	require.Zero(t, e.Account().Waited) // the second receive still waits
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
 	require.NoError(t, <-second)
 	waited := e.Account().Waited
@@ -123,7 +123,7 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 			e := cs[0].e
-			q := holdQueue(e)
+			q := pauseQueue(e)
 			task := e.Go(func() error {
 				_, err := cs[0].Recv(background, nil, Env{Peer: 1})
 				return err
@@ -139,11 +139,11 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 					e.mu.Lock()
 					defer e.mu.Unlock()
 					return len(e.parked) == 1
-				}, patienceOfTests, time.Millisecond)
+				}, testTimeout, time.Millisecond)
 			}
 			close(q.goOn)
 			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0}))
-			require.Eventually(t, task.Done, patienceOfTests, time.Millisecond)
+			require.Eventually(t, task.Done, testTimeout, time.Millisecond)
 			if waits {
 				require.NoError(t, <-ended)
 				require.Positive(t, e.Account().Waited)
@@ -156,24 +156,24 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 	}
 }
 
-// TestFollowersAreTimed: no goroutine of the program leads, and the background goroutine
-// sleeps for the one that is parked.
+// TestFollowersAreTimed: the wait of a parked goroutine counts although no goroutine of the
+// program leads and the background goroutine sleeps on the transports.
 func TestFollowersAreTimed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
-	q := holdQueue(e)
+	q := pauseQueue(e)
 	var w waiter
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.beginWait(&w)
 	require.True(t, e.arm())
-	go func() { // ends with doze
+	go func() { // ends with sleepArmed
 		<-q.inWait
 		e.mu.Lock()
 		e.signal()
 		e.mu.Unlock()
 		close(q.goOn)
 	}()
-	e.doze(background, nil)
+	e.sleepArmed(background, nil)
 	e.endWait(&w)
 	require.Positive(t, e.account.Waited)
 	require.Zero(t, e.account.waiting)
@@ -198,21 +198,22 @@ func TestAccountOfOldReadings(t *testing.T) {
 	e.endWait(&w)
 }
 
-// TestAccountWithoutAProgram: a goroutine in Attend that no call waits for does not count.
+// TestAccountWithoutAProgram: the wait of a goroutine in Attend with background set does not
+// count.
 func TestAccountWithoutAProgram(t *testing.T) {
 	cs := openJob(t, 2, inproc.NewFabric(), nil)
 	e := cs[0]
 	ended := make(chan error, 1)
-	go func() { // ends with Nudge
-		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.Turn(), true)
+	go func() { // ends with WakeAttend
+		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.ChangeCount(), true)
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.asleep || len(e.parked) > 0
-	}, patienceOfTests, time.Millisecond)
-	e.Nudge()
+	}, testTimeout, time.Millisecond)
+	e.WakeAttend()
 	require.NoError(t, <-ended)
 	require.Zero(t, e.Account().Waited)
 }

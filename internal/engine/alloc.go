@@ -16,40 +16,39 @@ import (
 //
 //	Alloc ──► pages of the shared heap, or mapped ──► RegisterMemory with every rail
 //	                                  │ region        that has RMA and no such heap
-//	a send from buf ──► span of it? ──┴─ yes ─► the span's key, and where buf lies
+//	a send from buf ──► span of it? ──┴─ yes ─► the span's key, and the offset of buf
 //	                          └── no ──► RegisterMemory(buf), closed with the request
 //
-// The pages lie outside of Go's heap, so the collector neither scans nor moves
-// them, and pinning them costs no garbage collection anything. They are given
-// back when nothing refers to them any more: Free only says that the user does
-// not. Where a rail has a shared heap they are of it: peers can map them, and
-// what they read and write there is loads and stores.
+// The pages are outside of Go's heap, so the garbage collector neither scans nor moves them, and
+// pinning them does not slow it down. Reap frees them when the program and the engine no longer
+// use them; Span.Free only says that the program does not. If a rail has a shared heap, the pages
+// belong to it: peers can map them, and read and write them by loads and stores.
 
 // Span is memory that Alloc has allocated.
 type Span struct {
 	e       *Engine
 	start   uintptr
 	mem     []byte
-	home    transport.MemoryRegion   // whose memory it is; nil: mapped here
-	regions []transport.MemoryRegion // guarded by Engine.mu; by rail; nil: the rail has no RMA, or the region is closed
-	holds   int                      // guarded by Engine.mu; windows over it
-	freed   bool                     // guarded by Engine.mu
+	home    transport.MemoryRegion   // the region of the shared heap that holds the memory; nil: mapPages has mapped it
+	regions []transport.MemoryRegion // by rail; nil: the rail has no RMA, or the region is closed; guarded by Engine.mu
+	holds   int                      // number of windows that use the memory; guarded by Engine.mu
+	freed   bool                     // Free was called; guarded by Engine.mu
 }
 
-// everything is what peers may do with a span, and this rank itself.
-const everything = transport.RemoteRead | transport.RemoteWrite | transport.Local
+// allAccess permits peers and this rank everything.
+const allAccess = transport.RemoteRead | transport.RemoteWrite | transport.Local
 
-// Alloc allocates n bytes, zeroed and aligned to a page, and registers them with
-// every transport of the job. The engine does not register them again for a send, a
-// receive by rendezvous or a window.
+// Alloc allocates n bytes, zeroed and aligned to a page, and registers them with every transport
+// of the job. The engine does not register them again for a send, a receive by rendezvous or a
+// window.
 //
-// Every rank that has ever got a key of the memory can reach it.
+// Every rank that has received a key of the memory can access it.
 func (e *Engine) Alloc(n int) (*Span, error) {
 	if n <= 0 {
 		return &Span{e: e, freed: true}, nil
 	}
 	s := &Span{e: e, regions: make([]transport.MemoryRegion, len(e.rails))}
-	err := s.share(n)
+	err := s.allocShared(n)
 	if err == nil && s.home == nil {
 		s.mem, err = e.mapPages(n)
 	}
@@ -58,19 +57,19 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	}
 	s.start = address(s.mem)
 	if err := s.register(); err != nil {
-		return nil, errors.Join(err, s.giveBack())
+		return nil, errors.Join(err, s.free())
 	}
 	return s, nil
 }
 
-// share takes the memory from the shared heap. If there is no heap, or it has no room,
+// allocShared takes the memory from the shared heap. If there is no heap, or it has no room,
 // s.home stays nil.
-func (s *Span) share(n int) error {
+func (s *Span) allocShared(n int) error {
 	e := s.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.sharedRail()
-	if r == nil || e.over() != nil {
+	if r == nil || e.closedErr() != nil {
 		return nil
 	}
 	heap, ok := r.Domain.(transport.LastingMemoryDomain)
@@ -88,7 +87,7 @@ func (s *Span) share(n int) error {
 	return nil
 }
 
-// mapPages maps memory of this process alone.
+// mapPages maps memory that no other process maps.
 func (e *Engine) mapPages(n int) ([]byte, error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANON
 	for i := range e.rails {
@@ -103,7 +102,7 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// register makes the regions and puts the span into the table.
+// register makes the regions, and puts the span into Engine.spans.
 func (s *Span) register() error {
 	e := s.e
 	e.mu.Lock()
@@ -115,9 +114,9 @@ func (s *Span) register() error {
 		if e.rails[i].rma == nil || s.regions[i] != nil {
 			continue
 		}
-		mr, err := e.rails[i].register(s.mem, everything)
+		mr, err := e.rails[i].register(s.mem, allAccess)
 		if err != nil {
-			return errors.Join(err, s.withdrawLocked())
+			return errors.Join(err, s.closeRegionsLocked())
 		}
 		s.regions[i] = mr
 	}
@@ -125,20 +124,20 @@ func (s *Span) register() error {
 	return nil
 }
 
-// Bytes is the memory; nil for a span of nothing.
+// Bytes returns the memory; nil for a span of 0 bytes.
 func (s *Span) Bytes() []byte { return s.mem }
 
-// Free marks the memory as no longer used by the user. Reap gives it back when the
-// engine does not use it either. Free is idempotent.
+// Free marks the memory as no longer used by the program. Reap frees it when the engine does not
+// use it either. Free is idempotent.
 func (s *Span) Free() {
 	s.e.mu.Lock()
 	s.freed = true
 	s.e.mu.Unlock()
 }
 
-// Reap gives back the spans that were freed and that no operation and no window
-// refers to. The caller makes sure that no collective is under way, because the
-// engine does not know all buffers of a collective.
+// Reap frees the spans for which Free was called and that no operation and no window uses. The
+// caller makes sure that no collective is under way, because the engine does not know all buffers
+// of a collective.
 func (e *Engine) Reap() error {
 	e.mu.Lock()
 	var gone []*Span
@@ -147,19 +146,19 @@ func (e *Engine) Reap() error {
 		if !s.freed || s.busyLocked() {
 			return false
 		}
-		err = errors.Join(err, s.withdrawLocked())
+		err = errors.Join(err, s.closeRegionsLocked())
 		gone = append(gone, s)
 		return true
 	})
 	e.mu.Unlock()
 	for _, s := range gone {
-		err = errors.Join(err, s.giveBack())
+		err = errors.Join(err, s.free())
 	}
 	return err
 }
 
-// giveBack frees the memory. All of its regions except home are closed.
-func (s *Span) giveBack() error {
+// free frees the memory. The caller has closed all of its regions except home.
+func (s *Span) free() error {
 	if s.home == nil {
 		return unix.Munmap(s.mem)
 	}
@@ -168,10 +167,10 @@ func (s *Span) giveBack() error {
 	return s.home.Close()
 }
 
-// busyLocked says whether anything refers to the memory.
+// busyLocked reports whether an operation or a window uses the memory.
 func (s *Span) busyLocked() bool {
 	registered := slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
-	if s.holds > 0 || s.e.closed && registered { // close withdraws it: Shutdown has the transports to itself
+	if s.holds > 0 || s.e.closed && registered { // Engine.close closes the regions: nothing else may use the transports during Shutdown
 		return true
 	}
 	end := s.start + uintptr(len(s.mem))
@@ -188,8 +187,8 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-// withdrawLocked closes all regions except home.
-func (s *Span) withdrawLocked() error {
+// closeRegionsLocked closes all regions except home.
+func (s *Span) closeRegionsLocked() error {
 	var err error
 	for i, mr := range s.regions {
 		if mr != nil && mr != s.home {
@@ -200,12 +199,12 @@ func (s *Span) withdrawLocked() error {
 	return err
 }
 
-// spansUpTo is how many spans begin at or below an address.
+// spansUpTo returns the number of spans that begin at or below an address.
 func (e *Engine) spansUpTo(at uintptr) int {
 	return sort.Search(len(e.spans), func(i int) bool { return e.spans[i].start > at })
 }
 
-// span returns the span that buf lies in; nil: none. The caller holds the lock.
+// span returns the span that contains buf, or nil. The caller holds the lock.
 func (e *Engine) span(buf []byte) *Span {
 	if len(e.spans) == 0 || len(buf) == 0 {
 		return nil
@@ -222,8 +221,8 @@ func (e *Engine) span(buf []byte) *Span {
 	return s
 }
 
-// region returns a region of a rail that covers buf: the one of buf's span s or, if s
-// is nil, a new one that the caller closes.
+// region returns a region of a rail that covers buf: the region of buf's span s or, if s is nil,
+// a new one that the caller closes.
 //
 // Hot path: no allocation.
 func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
@@ -243,7 +242,8 @@ func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRe
 	return mr, nil
 }
 
-// remoteAddr is the address by which peers name the first byte of buf; region gave mr and s.
+// remoteAddr returns the address that peers use for the first byte of buf. mr and s come from
+// region.
 func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
 	if s != nil {
 		return mr.Base() + uint64(address(buf)-s.start)
@@ -251,7 +251,7 @@ func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
 	return mr.Base()
 }
 
-// dropRegion closes r.region at the end of a request, unless it is a span's.
+// dropRegion closes r.region at the end of a request, unless the region belongs to a span.
 func (r *request) dropRegion() error {
 	mr, own := r.region, r.span == nil
 	r.region, r.span = nil, nil

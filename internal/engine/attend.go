@@ -2,29 +2,32 @@ package engine
 
 import "context"
 
-// A rank that agrees with others on failures waits for what comes first: a message
-// from any of them, or the end of one. That end would fail any other receive.
+// Waits of the agreement on failures (package comm). A rank that takes part waits for the first
+// of two events: a message from any rank, or the end of a rank. A receive from any source would
+// fail at such an end.
 
-var anything = Env{Peer: AnySource, Tag: AnyTag}
+var anyMessage = Env{Peer: AnySource, Tag: AnyTag}
 
-// Turn counts the ends of peers and the calls of Nudge.
-func (e *Engine) Turn() uint32 {
+// ChangeCount returns the number of peers that have ended, plus the number of calls of
+// WakeAttend.
+func (e *Engine) ChangeCount() uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.ends
+	return e.changes
 }
 
-// Nudge makes the calls of Attend that block now return.
-func (e *Engine) Nudge() {
+// WakeAttend makes calls of Attend that block now return.
+func (e *Engine) WakeAttend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ends++
-	e.tellAll(e.probes)
+	e.changes++
+	e.wakeAll(e.probeWaiters)
 }
 
-// Attend blocks until there is a message of the context, and takes it out of matching
-// as Mprobe does. When Turn differs from seen it returns the zero message. Neither a
-// failed peer nor a revocation makes it fail. background: no call of the program waits for it.
+// Attend blocks until a message of the context has arrived, and takes it out of matching as
+// Mprobe does. If ChangeCount differs from seen, Attend returns the zero message. Failed peers
+// and revocations cause no error. background says that no call of the program waits for the
+// message, so the account does not count the wait.
 func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m Message, st Status, err error) {
 	e := c.e
 	e.mu.Lock()
@@ -33,17 +36,17 @@ func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m M
 		if m, st = c.takeAny(); !m.IsZero() {
 			return m, st, nil
 		}
-		if err := e.over(); err != nil || e.ends != seen {
+		if err := e.closedErr(); err != nil || e.changes != seen {
 			return Message{}, Status{}, err
 		}
-		if err := e.awaitIn(ctx, &e.probes, awaited{key: c.key(&anything), from: c, background: background}); err != nil {
+		if err := e.awaitIn(ctx, &e.probeWaiters, awaited{key: c.key(&anyMessage), from: c, background: background}); err != nil {
 			return Message{}, Status{}, err
 		}
 	}
 }
 
-// Iattend is Attend without blocking: if no message has come, the message is zero. It
-// reads every transport, the slow ones too, unless another goroutine leads.
+// Iattend is Attend without blocking: if no message has arrived, it returns the zero message. It
+// reads the queues of all transports, also of the slow ones, unless another goroutine leads.
 func (c *Context) Iattend() (Message, Status, error) {
 	e := c.e
 	e.mu.Lock()
@@ -51,20 +54,21 @@ func (c *Context) Iattend() (Message, Status, error) {
 	m, st := c.takeAny()
 	if m.IsZero() && e.leader == nil && !e.closed {
 		e.drain()
-		e.attend()
+		e.ensureProgress()
 		m, st = c.takeAny()
 	}
 	if !m.IsZero() {
 		return m, st, nil
 	}
-	return m, st, e.over()
+	return m, st, e.closedErr()
 }
 
-// takeAny takes the next message of the context, whose group is the whole world, out
-// of matching. If the data is lost with its sender, Recv reports that.
+// takeAny takes the next message of the context out of matching. The context's group is the whole
+// world. If the message's data is lost because its sender has failed, Message.Recv returns the
+// error.
 func (c *Context) takeAny() (Message, Status) {
 	e := c.e
-	u := e.unexpected.find(c.key(&anything))
+	u := e.unexpected.find(c.key(&anyMessage))
 	if u == nil {
 		return Message{}, Status{}
 	}

@@ -10,40 +10,39 @@ import (
 
 // The background goroutine
 //
-//	           attend                  for a tick nobody led or slept
-//	parked ──────────────► ticking ─────────────────────────► standing in
-//	   ▲                    │   ▲                               │    ▲
-//	   └── nothing to do, ──┘   └── a goroutine leads, or was ──┘    │ Wait
-//	       or another is            woken, or nothing is left        ▼
-//	       in Wait, for some ticks
-//	                                                              asleep
+//	     ensureProgress            for a tick no goroutine led or slept
+//	parked ──────────────► ticking ─────────────────────────────► leading
+//	   ▲                    │   ▲                                 │    ▲
+//	   └─ no work is left, ─┘   └── a goroutine leads, or was ────┘    │ Wait
+//	      or another one            woken, or no work is left          ▼
+//	      is in Wait, for
+//	      some ticks                                                asleep
 //
-// It stands in for the leader if no goroutine leads and work is left: goroutines
-// are parked, or requests are under way that no goroutine waits for. It checks that
-// once a tick. A notice from each leader that leaves would cost a blocking call
-// more than the call itself; and a program that has started transfers and waits for
-// them next moves them on better by itself.
+// The background goroutine leads if no other goroutine leads and work is left: goroutines are
+// parked, or requests are under way that no goroutine waits for. It checks this once per tick. If
+// instead each leader that returns woke it, a blocking call would cost more than twice as much.
+// And a program that starts transfers and then waits for them polls for them itself.
 //
-// While data moves it polls and yields as a leader does, else it sleeps in Wait.
-// When it has completed the request of a goroutine it goes back to ticking: the
-// goroutine that was woken leads when it waits again.
+// While data is being transferred it polls and yields as a leader does, otherwise it sleeps in
+// Wait. When it has completed the request of another goroutine, it returns to ticking: the
+// goroutine that it has woken leads at its next wait.
 
 const (
-	// tick is how long nobody has led before the background goroutine stands in.
+	// tick is how long no goroutine has led before the background goroutine leads.
 	tick = time.Millisecond
-	// shortTick is in place of tick where a core is spare and a rendezvous is
-	// under way, since a large message takes about as long, or messages had yet to
-	// leave or goroutines were left without a leader at the last tick.
+	// shortTick replaces tick if a core is free and there was one of these at the last tick: a
+	// rendezvous, because a large message takes about as long; messages that the endpoint kept;
+	// goroutines without a leader.
 	shortTick = 100 * time.Microsecond
-	// lazyTick is in place of tick where only small requests are under way that
-	// nobody waits for: they end when the program waits for them. A tick costs a
-	// rank that computes some 25 µs of its core.
+	// lazyTick replaces tick if only small requests are under way and no goroutine waits for
+	// them: they end when the program waits for them. A tick costs a rank that computes about 25
+	// µs of its core.
 	lazyTick = 10 * time.Millisecond
-	// ticksToPark is after how many ticks it parks if there is nothing to do or
-	// another goroutine is in Wait.
+	// ticksToPark is the number of ticks after which the background goroutine parks if no work is
+	// left or another goroutine is in Wait.
 	ticksToPark = 20
-	// holdWakes is after how many wake-ups of goroutines within a tick it holds
-	// a processor for the next one; see hold.
+	// holdWakes is the number of wake-ups of goroutines in a tick after which the background
+	// goroutine holds a processor during the next tick; see holdProcessor.
 	holdWakes = 20
 )
 
@@ -52,70 +51,72 @@ type backgroundState uint8
 const (
 	backgroundParked backgroundState = iota
 	backgroundTicking
-	backgroundStandingIn
+	backgroundLeading
 )
 
-// needed reports whether a goroutine has to move the transports on: another one is
-// parked until something comes, messages have yet to leave that their senders
-// take for sent, or requests are under way that no goroutine waits for.
-func (e *Engine) needed() bool { return e.followers > 0 || e.unsent > 0 || e.active > 0 && e.async }
+// progressNeeded reports whether a goroutine has to poll the transports: a follower is parked, or
+// an endpoint keeps messages whose sends are complete, or requests are under way that no
+// goroutine waits for.
+func (e *Engine) progressNeeded() bool {
+	return e.followers > 0 || e.unsent > 0 || e.active > 0 && e.async
+}
 
-// pressing reports whether what is needed should not wait for a lazyTick:
-// goroutines are parked, data is to be moved or sent, or a window is open.
-func (e *Engine) pressing() bool {
+// progressUrgent reports whether the needed progress cannot wait for a lazyTick: goroutines are
+// parked, data must be transferred or sent, or a window is open.
+func (e *Engine) progressUrgent() bool {
 	return e.followers > 0 || e.large > 0 || e.unsent > 0 || len(e.stalled) > 0 || len(e.ports) > 0
 }
 
-// attend makes sure that the background goroutine will stand in if no goroutine leads
-// or sleeps and one is needed. The caller holds the lock.
-func (e *Engine) attend() {
+// ensureProgress makes sure that the background goroutine will lead if no goroutine leads or
+// sleeps and progress is needed. The caller holds the lock.
+func (e *Engine) ensureProgress() {
 	switch {
 	case e.leader != nil:
 	case e.asleep:
-		// A poll may have left something that no event reports: more than a
-		// Read gives, bytes that wait for room, or a stalled request. Arm may take
-		// back a Notify that came since the last look at the words.
+		// A poll may have left work that no event reports: more completions than one
+		// Read returns, bytes that wait for room, or a stalled request. Arm may also clear the
+		// event of a Notify that arrived since the last checkWords.
 		if !e.arm() || e.oversleeps() {
 			e.signal()
 		}
-		e.lookAtWords()
-	case e.background == backgroundParked && e.needed(), e.lazy && e.pressing():
-		e.rouseBackground()
+		e.checkWords()
+	case e.background == backgroundParked && e.progressNeeded(), e.backgroundLazy && e.progressUrgent():
+		e.wakeBackground()
 	}
 }
 
-// attendRequest is attend for a request that no goroutine waits for yet. If it is
-// urgent and a core is spare, the background goroutine stands in at once.
-func (e *Engine) attendRequest(urgent bool) {
-	if urgent && e.policy.spare > 0 && e.async && e.leader == nil && !e.asleep && e.background != backgroundStandingIn {
-		e.now = true
-		e.rouseBackground()
-	} else if e.background == backgroundParked || urgent && e.lazy {
-		e.attend()
+// ensureRequestProgress is ensureProgress for a request that no goroutine waits for yet. If the
+// request is urgent and a core is free, the background goroutine leads at once.
+func (e *Engine) ensureRequestProgress(urgent bool) {
+	if urgent && e.policy.backgroundPoll > 0 && e.async && e.leader == nil && !e.asleep && e.background != backgroundLeading {
+		e.backgroundNow = true
+		e.wakeBackground()
+	} else if e.background == backgroundParked || urgent && e.backgroundLazy {
+		e.ensureProgress()
 	}
 }
 
-func (e *Engine) rouseBackground() {
+func (e *Engine) wakeBackground() {
 	if e.kick == nil {
 		return
 	}
-	e.background, e.lazy = backgroundTicking, false
+	e.background, e.backgroundLazy = backgroundTicking, false
 	select {
 	case e.kick <- struct{}{}:
 	default:
 	}
 }
 
-// backgroundLoop ends when the engine closes; Close waits for it.
+// backgroundLoop runs the background goroutine until the engine closes. Close waits for it.
 func (e *Engine) backgroundLoop() {
 	defer e.goroutines.Done()
 	timer := time.NewTimer(tick)
 	timer.Stop()
 	var led, woken uint64 // Engine.leads and Engine.wakes at the last tick
 	idle, wait := ticksToPark, tick
-	calm := true // nothing was pressing at the last look
+	wasUrgent := false // result of progressUrgent at the last check
 	short := tick
-	if e.policy.spare > 0 {
+	if e.policy.backgroundPoll > 0 {
 		short = shortTick
 	}
 	for {
@@ -124,9 +125,9 @@ func (e *Engine) backgroundLoop() {
 		case idle >= ticksToPark:
 			<-e.kick
 			idle, kicked = 0, true
-		case n-woken >= holdWakes && e.policy.spare == 0 && e.policy.alone:
+		case n-woken >= holdWakes && e.policy.backgroundPoll == 0 && e.policy.severalProcs:
 			woken = n
-			e.hold()
+			e.holdProcessor()
 		default:
 			woken = n
 			timer.Reset(wait)
@@ -140,7 +141,7 @@ func (e *Engine) backgroundLoop() {
 		if n := e.leads.Load(); n != led && idle < ticksToPark-1 && !kicked {
 			led = n
 			idle++
-			continue // without the lock: a goroutine leads
+			continue // a goroutine leads, so this check takes no lock
 		}
 		e.mu.Lock()
 		wait = tick
@@ -149,23 +150,23 @@ func (e *Engine) backgroundLoop() {
 			e.quiet.Broadcast()
 			e.mu.Unlock()
 			return
-		case !e.needed() || e.fatal != nil || e.asleep:
-			idle++ // the goroutine in Wait calls attend when it returns
-		case e.leader != nil || e.waking > 0 || e.leads.Load() != led && !e.now:
+		case !e.progressNeeded() || e.fatal != nil || e.asleep:
+			idle++ // the goroutine in Wait calls ensureProgress after its sleep
+		case e.leader != nil || e.waking > 0 || e.leads.Load() != led && !e.backgroundNow:
 			idle = 0
 		default:
-			e.standIn()
+			e.backgroundLead()
 			idle, wait = 0, short
 		}
 		if e.large > 0 || e.unsent > 0 {
 			wait = short
 		}
-		pressing := e.pressing()
-		if e.lazy = calm && !pressing; e.lazy {
+		urgent := e.progressUrgent()
+		if e.backgroundLazy = !wasUrgent && !urgent; e.backgroundLazy {
 			wait = lazyTick
 		}
-		calm = !pressing
-		e.now = false
+		wasUrgent = urgent
+		e.backgroundNow = false
 		led = e.leads.Load()
 		e.background = backgroundTicking
 		if idle >= ticksToPark {
@@ -175,44 +176,44 @@ func (e *Engine) backgroundLoop() {
 	}
 }
 
-// hold keeps a processor of the Go scheduler for a tick, asleep in a system call
-// that the scheduler does not see.
+// holdProcessor keeps a processor of the Go scheduler for a tick: it sleeps in a system call that
+// the scheduler does not see.
 //
-// For every goroutine that becomes runnable the scheduler wakes a thread for an idle
-// processor. If goroutines hand over to each other and ranks have no core to spare,
-// that thread comes too late, and takes the core of a rank for microseconds. While this
-// goroutine holds the processor, none is idle. The engine has one processor more than
-// its share of the cores for that (see comm.Init). A preemption by the runtime ends the
-// call. A goroutine that needs the processor waits for a tick at most.
-func (e *Engine) hold() {
+// For every goroutine that becomes runnable the scheduler wakes a thread for an idle processor.
+// If goroutines wake each other and ranks have no free core, that thread comes too late and takes
+// the core of a rank for microseconds. While the background goroutine holds the processor, no
+// processor is idle. For this purpose the engine has one processor more than its share of the
+// cores (see comm.Init). A preemption by the runtime ends the system call. A goroutine that needs
+// the processor waits for at most a tick.
+func (e *Engine) holdProcessor() {
 	e.mu.Lock()
-	e.holding = true
+	e.holdsProcessor = true
 	e.mu.Unlock()
 	sys.Nap(tick)
 	e.mu.Lock()
-	e.holding = false
+	e.holdsProcessor = false
 	e.mu.Unlock()
 	runtime.Gosched()
 }
 
-// standIn does what a leader does until a goroutine leads or was woken, or
-// nothing is left to be done.
-func (e *Engine) standIn() {
-	e.background = backgroundStandingIn
+// backgroundLead polls, yields and sleeps as a leader does until another goroutine leads or was
+// woken, or no progress is needed.
+func (e *Engine) backgroundLead() {
+	e.background = backgroundLeading
 	wakes := e.wakes.Load()
-	var p patience
-	p.renew(e)
-	for !e.closed && e.fatal == nil && e.leader == nil && !e.asleep && e.needed() {
+	var p waitProgress
+	p.reset(e)
+	for !e.closed && e.fatal == nil && e.leader == nil && !e.asleep && e.progressNeeded() {
 		n := e.progress()
-		if e.lookAtWords() {
+		if e.checkWords() {
 			n++
 		}
 		if e.wakes.Load() != wakes {
 			return
 		}
 		if n > 0 {
-			p.renew(e)
-			e.mu.breathe()
+			p.reset(e)
+			e.mu.yield()
 			continue
 		}
 		step := e.backgroundStep(&p)
@@ -221,15 +222,15 @@ func (e *Engine) standIn() {
 		}
 		switch step {
 		case stepPoll:
-			e.mu.breathe()
+			e.mu.yield()
 		case stepYield:
 			e.yield(&p)
 		case stepSleep:
-			if e.lookAtWords() { // stored before the writer could see us asleep
+			if e.checkWords() { // the word was stored before the writer could see that this rank sleeps
 				return
 			}
-			e.doze(context.Background(), nil)
-			p.renew(e)
+			e.sleepArmed(context.Background(), nil)
+			p.reset(e)
 		}
 	}
 }

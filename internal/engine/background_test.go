@@ -15,11 +15,10 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// compute is a goroutine's work that calls nothing of the engine, until what it
-// overlaps with is over, or the test.
+// compute computes without a call of the engine until over is true, or testTimeout has passed.
 func compute(over *atomic.Bool) {
 	start := time.Now()
-	for !over.Load() && time.Since(start) < patienceOfTests {
+	for !over.Load() && time.Since(start) < testTimeout {
 		work := 1.0
 		for range 1000 {
 			work = work*1.01 + 1
@@ -28,11 +27,12 @@ func compute(over *atomic.Bool) {
 	}
 }
 
-// What a rank has started goes on while it computes: the other's blocking call
-// ends although this one does not call in.
+// TestTransfersGoOnWhileTheProgramComputes: the transfers that a rank has started continue while
+// the rank computes. The other rank's blocking calls return although this rank calls nothing of
+// the engine.
 func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 	const size = 4 << 20
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two for each rank, as the launcher gives
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two for each rank, as under the launcher
 	for name, provider := range map[string]transport.Provider{
 		"inproc":           inproc.NewFabric(),
 		"inproc, by polls": inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(1<<16)),
@@ -81,19 +81,19 @@ func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 				return err
 			})
 			for _, c := range cs {
-				require.Eventually(t, func() bool { // answers may still be on their way out
+				require.Eventually(t, func() bool { // answers may not have been sent yet
 					c.e.mu.Lock()
 					defer c.e.mu.Unlock()
 					return c.e.active == 0 && c.e.large == 0 && c.e.moving == 0 && c.e.tasks == 0
-				}, patienceOfTests, time.Millisecond)
+				}, testTimeout, time.Millisecond)
 			}
 		})
 	}
 }
 
-// Small messages that a transport keeps, to send several at once, leave although
-// their sender computes instead of waiting: with and without asynchronous
-// progress, and while another goroutine of the sender sleeps on the transport.
+// TestBurstLeavesWhileTheProgramComputes: small messages that a transport keeps, to send several
+// at once, leave although their sender computes instead of waiting. This holds with and without
+// asynchronous progress, and while another goroutine of the sender sleeps on the transport.
 func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 	const count = 200
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
@@ -136,7 +136,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 				}
 				if test.sleeper {
 					go receiveLast() // it ends with rank 1's last message
-					for start := time.Now(); !slept.Load() && time.Since(start) < patienceOfTests; {
+					for start := time.Now(); !slept.Load() && time.Since(start) < testTimeout; {
 						c.e.mu.Lock()
 						slept.Store(c.e.asleep)
 						c.e.mu.Unlock()
@@ -151,12 +151,12 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 						continue
 					}
 					if r := c.Isend(pattern(8, i), Env{Peer: 1, Tag: 2}); !r.Done() {
-						return errors.New("a small message is not done at once")
+						return errors.New("the send of a small message is not complete at once")
 					}
 				}
 				compute(&received)
 				if !received.Load() {
-					return errors.New("messages waited for the end of a computation")
+					return errors.New("messages did not leave before the end of the computation")
 				}
 				if !test.sleeper {
 					receiveLast()
@@ -169,7 +169,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 	}
 }
 
-// exchange is what a collective does, of some steps that each need both ranks.
+// exchange does what a collective does: several steps, each of which needs both ranks.
 func exchange(c *Context, rank int) error {
 	for i := range 10 {
 		buf := make([]byte, 100_000)

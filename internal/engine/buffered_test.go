@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// SendBuffered neither waits for the receiver nor looks at the sends before it:
-// FlushBuffered does the first.
+// TestSendBuffered: SendBuffered waits neither for the receiver nor for earlier sends.
+// FlushBuffered waits until all sends have ended.
 func TestSendBuffered(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
 		const n = 5000 // more than there is credit for
@@ -41,7 +41,7 @@ func TestSendBuffered(t *testing.T) {
 	})
 }
 
-// A buffered send that fails is reported by the next FlushBuffered, once.
+// TestSendBufferedFails: the next FlushBuffered reports the failure of a buffered send, once.
 func TestSendBufferedFails(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), nil)
 	c := world(engines)[0]

@@ -2,7 +2,7 @@ package engine
 
 import "math/bits"
 
-// bufferPool keeps the buffers of unexpected eager messages, by powers of two.
+// bufferPool keeps buffers for unexpected eager messages, by powers of two.
 type bufferPool struct {
 	free [64][][]byte
 	kept int // bytes in free; at most bufferKept

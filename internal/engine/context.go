@@ -8,42 +8,40 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Context is a communication context: messages of one match receives of the
-// same only. The contexts 2k and 2k+1 belong to one communicator and are
-// revoked together.
+// Context is a communication context: its messages match only its receives. The contexts 2k and
+// 2k+1 belong to one communicator and are revoked together.
 type Context struct {
 	e       *Engine
 	id      uint64
-	members []int // world rank by rank; nil: the whole world in order
+	members []int // world ranks, by rank in the group; nil: the group is the world, in order
 	size    int
-	rankOf  map[int32]int // the reverse; nil where members is
+	rankOf  map[int32]int // the reverse of members; nil if members is nil
 
-	kept   bool           // see KeepInFinalize
-	hidden bool           // see HideLeftovers; guarded by Engine.mu
-	known  map[int32]bool // world ranks of members that Acknowledge was called for; guarded by Engine.mu
+	kept         bool           // see KeepInFinalize
+	hidden       bool           // see HideLeftovers; guarded by Engine.mu
+	acknowledged map[int32]bool // world ranks of the members whose failure Acknowledge has acknowledged; guarded by Engine.mu
 
-	buffered    int   // sends of SendBuffered under way; guarded by Engine.mu
-	bufferedErr error // the first that failed since FlushBuffered; the same
+	buffered    int   // number of sends of SendBuffered under way; guarded by Engine.mu
+	bufferedErr error // first error of a buffered send since FlushBuffered; guarded by Engine.mu
 }
 
-// Env is what a message is addressed by, or a receive accepts.
+// Env is the envelope of a message: its address, or what a receive accepts.
 type Env struct {
 	Peer int    // rank in the context's group; AnySource for receives and probes
 	Tag  int    // 0 to 2^31-1; AnyTag for receives and probes
-	Sig  uint16 // signature of the message's elements: if a message and its receive have different ones, the error is ErrMismatch; 0 matches any
+	Sig  uint16 // signature of the message's elements; if a message and its receive have different ones, the error is ErrMismatch; 0 matches any
 	Mode Mode   // of a send
-	// Attended says that the caller waits for the request next, without
-	// computing in between: asynchronous progress need not look after it.
+	// Attended says that the caller waits for the request next, without computing in between, so
+	// asynchronous progress need not serve the request.
 	Attended bool
-	// Aside marks a nonblocking probe whose message no goroutine waits for:
-	// Inquire does not connect for it.
-	Aside bool
+	// NoQuery marks a nonblocking probe whose message no goroutine waits for, so QueryPeers does
+	// not connect for it.
+	NoQuery bool
 }
 
-// OpenContext opens a context with an id that is the same on all its members
-// and different from that of every other context of any of them. Messages may
-// have come for it already. members gives the world rank of each rank of the
-// group.
+// OpenContext opens a context. Its id is the same on all members of the group, and differs from
+// the id of every other context of any of them. Messages of the context may have arrived before.
+// members gives the world rank of each rank of the group.
 func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	c := &Context{e: e, id: id, size: len(members)}
 	identity := len(members) == e.size
@@ -59,20 +57,20 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	}
 	e.mu.Lock()
 	e.contexts[id/2] = c
-	if by, ok := e.hearsay[id/2]; ok && e.peers[by].err != nil {
-		e.repeat(by)
+	if by, ok := e.revokedBy[id/2]; ok && e.peers[by].err != nil {
+		e.forwardRevokes(by)
 	}
 	e.mu.Unlock()
 	return c
 }
 
-// Close forgets the context and the messages in it that were never received.
-// Receives still posted end with ErrClosed.
+// Close frees the context and drops its unreceived messages. Its posted receives end with
+// ErrClosed.
 func (c *Context) Close() {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.posted.each(func(r *request) { // not all slots: there may have been many
+	e.posted.each(func(r *request) { // faster than a search of all slots
 		if r.ctx == c {
 			e.cancel(r, errFree)
 		}
@@ -83,7 +81,7 @@ func (c *Context) Close() {
 		}
 	})
 	e.purge(func(id uint64) bool { return id == c.id }, errFree)
-	if _, ok := e.hearsay[c.id/2]; !ok {
+	if _, ok := e.revokedBy[c.id/2]; !ok {
 		delete(e.contexts, c.id/2)
 	}
 }
@@ -104,7 +102,7 @@ func (c *Context) rank(world int32) int {
 	return c.rankOf[world]
 }
 
-// key is what a receive or probe with this env accepts.
+// key returns the key of a receive or probe with this envelope.
 func (c *Context) key(env *Env) matchKey {
 	k := matchKey{c.id, wild, int32(env.Tag)}
 	if env.Peer != AnySource {
@@ -113,14 +111,14 @@ func (c *Context) key(env *Env) matchKey {
 	return k
 }
 
-// News returns a count that changes when a communicator is revoked and when the engine
-// closes or fails. Until then Usable returns the same as before. Code that works in
-// shared memory without the engine polls News.
+// StateVersion returns a number that changes when a communicator is revoked and when the engine
+// closes or fails. As long as it stays the same, Usable returns the same as before. Code that
+// works in shared memory without the engine polls StateVersion.
 //
 // Hot path: one load.
-func (e *Engine) News() uint32 { return e.news.Load() }
+func (e *Engine) StateVersion() uint32 { return e.stateVersion.Load() }
 
-// Usable returns why the context cannot be used any more; nil: it can.
+// Usable returns an error if the context can no longer be used.
 func (c *Context) Usable() error {
 	e := c.e
 	e.mu.Lock()
@@ -130,36 +128,36 @@ func (c *Context) Usable() error {
 
 // unusable is Usable for a caller that holds the lock.
 func (c *Context) unusable() error {
-	if err := c.e.over(); err != nil || len(c.e.revoked) == 0 {
+	if err := c.e.closedErr(); err != nil || len(c.e.revoked) == 0 {
 		return err
 	}
 	return c.e.revoked[c.id/2]
 }
 
-// over returns why the engine cannot be used any more: it is closed or has failed.
-// nil: it can be used. The caller holds the lock.
-func (e *Engine) over() error {
+// closedErr returns an error if the engine can no longer be used, because it is closed or has
+// failed. The caller holds the lock.
+func (e *Engine) closedErr() error {
 	if e.closed {
 		return errFinalize
 	}
 	return e.fatal
 }
 
-// OnClose registers a function that Close and Kill call before they close the
-// transports. All waits in the engine have ended by then, so f may wait for calls that
-// were blocked in it, and for nothing else. OnClose must precede any use of the engine.
+// OnClose registers a function that Close and Kill call before they close the transports. All
+// waits in the engine have ended by then. So f may wait for the return of calls that were blocked
+// in the engine, and for nothing else. OnClose must precede any use of the engine.
 func (e *Engine) OnClose(f func()) { e.onClose = append(e.onClose, f) }
 
-// Err says why the context's communicator is revoked; nil: it is not.
+// Err returns the error with which the context's communicator was revoked, or nil.
 func (c *Context) Err() error {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	return c.e.revoked[c.id/2]
 }
 
-// Revoke ends all communication on the context's communicator, here and on all
-// members: calls under way and later ones fail with ErrRevoked (as
-// MPIX_Comm_revoke of ULFM). The members get the text of cause. It does not block.
+// Revoke ends all communication on the context's communicator, on this rank and on all members:
+// calls under way and later calls fail with ErrRevoked (as after MPIX_Comm_revoke of ULFM). The
+// members get the text of cause. Revoke does not block.
 func (c *Context) Revoke(cause error) {
 	e := c.e
 	e.mu.Lock()
@@ -167,16 +165,16 @@ func (c *Context) Revoke(cause error) {
 	if e.closed || e.revoked[c.id/2] != nil {
 		return
 	}
-	c.tellRevoked(cause)
+	c.sendRevoke(cause)
 	e.revoke(c.id/2, &RevokedError{e.rank, cause.Error(), []error{ErrRevoked, cause}})
 	e.poll()
 }
 
-// tellRevoked tells the other members.
-func (c *Context) tellRevoked(cause error) {
+// sendRevoke sends the revocation to the other members.
+func (c *Context) sendRevoke(cause error) {
 	e := c.e
 	text := []byte(cause.Error())
-	if r := (*RevokedError)(nil); errors.As(cause, &r) { // of a rank that has failed since
+	if r := (*RevokedError)(nil); errors.As(cause, &r) { // of another rank, which has failed
 		text = []byte(r.Cause)
 	}
 	text = text[:min(len(text), maxCause)]
@@ -187,19 +185,19 @@ func (c *Context) tellRevoked(cause error) {
 	}
 }
 
-// hear handles a peer's message that a communicator is revoked.
-func (e *Engine) hear(comm uint64, source int32, cause []byte) {
+// receiveRevoke handles a peer's message that a communicator is revoked.
+func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 	if e.revoked[comm] != nil {
 		return
 	}
-	e.hearsay[comm] = source
+	e.revokedBy[comm] = source
 	e.revoke(comm, &RevokedError{int(source), string(cause[:min(len(cause), maxCause)]), []error{ErrRevoked}})
 }
 
 // RevokedError is the error of a communicator that a rank has revoked.
 type RevokedError struct {
 	By    int    // world rank
-	Cause string // in that rank's words
+	Cause string // text of that rank's error
 	is    []error
 }
 
@@ -211,47 +209,48 @@ func (r *RevokedError) Error() string {
 // Unwrap returns ErrRevoked and, on the rank that has revoked the communicator, the cause.
 func (r *RevokedError) Unwrap() []error { return r.is }
 
-// repeat sends the revocations of a failed peer to all members, because the peer may
-// have failed before it had sent them to all. The other ranks do the same, so either
-// all remaining members get a revocation or none does.
-func (e *Engine) repeat(failed int32) {
-	for comm, by := range e.hearsay {
+// forwardRevokes sends the revocations that came from a failed peer to all members, because the
+// peer may have failed before it had sent them to all. The other ranks do the same, so either all
+// remaining members get a revocation or none does.
+func (e *Engine) forwardRevokes(failed int32) {
+	for comm, by := range e.revokedBy {
 		if by != failed {
 			continue
 		}
-		if c := e.contexts[comm]; c != nil { // else when it is opened
-			delete(e.hearsay, comm)
-			c.tellRevoked(e.revoked[comm])
+		if c := e.contexts[comm]; c != nil { // otherwise OpenContext forwards it
+			delete(e.revokedBy, comm)
+			c.sendRevoke(e.revoked[comm])
 		}
 	}
 }
 
-// maxCause bounds the text of an error that goes to another rank.
+// maxCause is the maximum length of the text of an error that a message carries.
 const maxCause = 1024
 
-// revoke marks a communicator and ends what waits on it. Operations that the endpoint
-// has go on, because they use their buffers. A send that waits for its receiver ends
-// at once, because the receiver may never look at it. If the receiver reads at that
-// moment, its Read fails, since the buffer is the user's again.
+// revoke marks a communicator as revoked and ends its requests and waits. Operations that the
+// endpoint has in flight continue, because they use their buffers. A send that waits for its
+// receiver ends at once, because the receiver may never receive the message. If the receiver
+// reads at that moment, its Read fails, because the end of the send closes the buffer's memory
+// region. (A buffer of Alloc keeps its region.)
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return
 	}
 	e.revoked[comm] = err
-	e.news.Add(1)
+	e.stateVersion.Add(1)
 	e.failAll(func(r *request) bool {
-		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight && r.mode != leave &&
-			(r.phase == phasePosted || r.phase == phaseFilling || r.phase == phaseMatched ||
+		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight && r.mode != modeLeave &&
+			(r.phase == phasePosted || r.phase == phaseReceiving || r.phase == phaseMatched ||
 				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
 	e.endPorts(func(p *Port) bool { return p.c.id/2 == comm }, err)
-	e.tellAll(e.probes)
-	e.tellAll(e.words)
+	e.wakeAll(e.probeWaiters)
+	e.wakeAll(e.wordWaiters)
 }
 
-// purge drops the unexpected messages of contexts. Senders that wait for a receive
-// get the reason why.
+// purge drops the unexpected messages of the contexts for which which returns true. Senders that
+// wait for a receive get the error why.
 func (e *Engine) purge(which func(id uint64) bool, why error) {
 	var gone []*unexpected
 	e.unexpected.each(func(n *node) {
@@ -266,7 +265,8 @@ func (e *Engine) purge(which func(id uint64) bool, why error) {
 	}
 }
 
-// refuse tells the sender of a message that it will not be received.
+// refuse reports to the sender of a message that the message will not be received, if the sender
+// waits for the receive.
 func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) {
 	switch {
 	case !self.doneLocked():
@@ -276,21 +276,21 @@ func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) 
 	}
 }
 
-// Probe blocks until a message that env accepts is there, and describes it
-// without receiving it.
+// Probe blocks until a message that env accepts has arrived. It returns the message's status and
+// does not receive the message.
 func (c *Context) Probe(ctx context.Context, env Env) (Status, error) {
 	_, st, err := c.probe(ctx, env, true, false)
 	return st, err
 }
 
-// Iprobe does not block; ok says whether there is such a message.
+// Iprobe is Probe without blocking. ok reports whether there is a message.
 func (c *Context) Iprobe(env Env) (st Status, ok bool, err error) {
 	u, st, err := c.probe(context.Background(), env, false, false)
 	return st, u != nil, err
 }
 
-// Mprobe blocks until a message that env accepts is there, and takes it out of
-// matching, for Message.Recv to receive.
+// Mprobe blocks until a message that env accepts has arrived, and takes the message out of
+// matching. The caller receives it by Message.Recv or Message.Irecv.
 func (c *Context) Mprobe(ctx context.Context, env Env) (Message, Status, error) {
 	u, st, err := c.probe(ctx, env, true, true)
 	return c.message(u), st, err
@@ -324,7 +324,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 				e.unexpected.take(u)
 			}
 			if !member {
-				e.breach(u.source, errMember)
+				e.protocolError(u.source, errMember)
 				e.discard(u)
 				continue
 			}
@@ -339,20 +339,20 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			continue
 		}
 		if !block {
-			if !env.Aside {
-				e.inquiry.asked = question{c, key}
+			if !env.NoQuery {
+				e.query.probe = probeQuery{c, key}
 			}
-			e.foundNothing()
+			e.testFailed()
 			return nil, Status{}, nil
 		}
-		if err := e.awaitIn(ctx, &e.probes, awaited{key: key, from: c}); err != nil {
+		if err := e.awaitIn(ctx, &e.probeWaiters, awaited{key: key, from: c}); err != nil {
 			return nil, Status{}, err
 		}
 	}
 }
 
-// Message is a message that Mprobe took out of matching. It is a value, to be
-// received once; the zero Message is none.
+// Message is a message that Mprobe has taken out of matching. It is a value. The caller receives
+// it once. The zero Message is no message.
 type Message struct {
 	c   *Context
 	u   *unexpected
@@ -362,14 +362,14 @@ type Message struct {
 // IsZero reports whether m is no message.
 func (m Message) IsZero() bool { return m.u == nil }
 
-// Recv receives the message into buf; see [Context.Recv]. If ctx ends first, another
-// receive or probe can get the message.
+// Recv receives the message into buf; see [Context.Recv]. If ctx ends first, another receive or
+// probe can get the message.
 func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
 	return m.Irecv(buf, 0).Finish(ctx)
 }
 
-// Irecv starts to receive the message into buf; see [Context.Irecv]. sig is as in
-// Env.Sig. If the message was already received, the error is ErrClosed.
+// Irecv starts to receive the message into buf; see [Context.Irecv]. sig is as in Env.Sig. If the
+// message was already received, the error is ErrClosed.
 func (m Message) Irecv(buf []byte, sig uint16) Request {
 	if m.u == nil {
 		return Request{}
@@ -378,7 +378,7 @@ func (m Message) Irecv(buf []byte, sig uint16) Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.take(kindRecv)
-	r.ctx, r.buf, r.peer, r.sig, r.mode = m.c, buf, wild, sig, probed
+	r.ctx, r.buf, r.peer, r.sig, r.mode = m.c, buf, wild, sig, modeProbed
 	if m.u.gen != m.gen {
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
 	} else {

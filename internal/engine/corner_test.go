@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// within fails the test where f hangs.
+// within runs f, and fails the test if f hangs.
 func within(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -23,15 +23,15 @@ func within(t *testing.T, f func()) {
 		defer close(done)
 		f()
 	}()
-	got(t, done)
+	receiveOrFail(t, done)
 }
 
-// got receives from ch, or fails the test.
-func got[T any](t *testing.T, ch <-chan T) {
+// receiveOrFail receives from ch. If nothing arrives, it fails the test.
+func receiveOrFail[T any](t *testing.T, ch <-chan T) {
 	t.Helper()
 	select {
 	case <-ch:
-	case <-time.After(patienceOfTests):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "hang")
 	}
 }
@@ -55,27 +55,27 @@ func (e *Engine) slotsInUse() int {
 	return n
 }
 
-// A transfer that waits for room in the endpoint is in a queue, which it must
-// have left when its slot is freed.
+// TestAPeerThatDiesEndsTransfersThatWaitForRoom: a transfer that waits for room in the endpoint
+// is in a queue. When the peer dies, the transfer leaves the queue and its slot is freed.
 func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	for name, opts := range map[string][]inproc.Option{"read": nil, "pump": {inproc.WithoutRMA()}} {
 		t.Run(name, func(t *testing.T) {
 			h := &hooks{}
-			c, s := againstHooked(t, h, noAsync, opts...)
+			c, s := openHooked(t, h, noAsync, opts...)
 			var r Request
 			if name == "read" {
 				r = c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 1})
-				s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8})
+				s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8})
 			} else {
 				r = c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-				s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // its slot is 0
+				s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // its slot is 0
 			}
 			h.again = true
 			_, done, err := r.Test()
 			require.NoError(t, err)
 			require.False(t, done)
 			require.True(t, c.e.queuedFor(1))
-			s.send(t, nil)
+			s.sendRaw(t, nil)
 			_, err = r.Wait(background)
 			require.ErrorIs(t, err, ErrProcFailed)
 			require.False(t, c.e.queuedFor(1))
@@ -84,36 +84,38 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	}
 }
 
-// Naps grow with the time for which an endpoint has had no room, and are not needed for
-// a peer that is yet to come.
-func TestNapsGrowUntilThereIsRoom(t *testing.T) {
+// TestRetrySleepsGrowUntilThereIsRoom: the limit of a sleep grows with the time for which an
+// endpoint has had no room. There is no limit for a peer that has not started yet, because its
+// start causes an event.
+func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	h := &hooks{}
-	c, _ := againstHooked(t, h, noAsync)
+	c, _ := openHooked(t, h, noAsync)
 	p := &c.e.peers[1]
 	h.again = true
 	r := c.Isend([]byte("x"), Env{Peer: 1, Tag: 1})
-	require.Equal(t, firstNap, c.e.napTime())
-	c.e.born = c.e.born.Add(-4 * time.Millisecond) // which have passed
+	require.Equal(t, firstRetry, c.e.napTime())
+	c.e.start = c.e.start.Add(-4 * time.Millisecond) // as if 4 ms had passed
 	nap := c.e.napTime()
 	require.GreaterOrEqual(t, nap, time.Millisecond)
-	c.e.born = c.e.born.Add(-time.Second)
-	require.Equal(t, lastNap, c.e.napTime())
-	p.hold(transport.ErrAbsent)
+	c.e.start = c.e.start.Add(-time.Second)
+	require.Equal(t, lastRetry, c.e.napTime())
+	p.noteNoRoom(transport.ErrAbsent)
 	require.Negative(t, c.e.napTime())
-	p.hold(transport.ErrAgain)
-	require.Equal(t, lastNap, c.e.napTime())
+	p.noteNoRoom(transport.ErrAgain)
+	require.Equal(t, lastRetry, c.e.napTime())
 	h.again = false
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	require.Zero(t, p.waits)
+	require.Zero(t, p.noRoomSince)
 }
 
-// A fabric may tell that a message has left after its answer has come.
+// TestAnAnswerMayOvertakeACompletion: a fabric may report that a message has left after the
+// answer to it has arrived.
 func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	h := &hooks{hold: true}
-	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
 	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
-	s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
 	_, done, err := r.Test()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -123,14 +125,14 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	require.Empty(t, c.e.Failed())
 }
 
-// The data of a rendezvous by messages fills the endpoint again and again. Other
-// messages to the peer leave between two pieces.
-func TestPiecesLetOthersPass(t *testing.T) {
+// TestSegmentsLetOtherMessagesPass: the data of a rendezvous without RMA fills the endpoint again
+// and again. Other messages to the peer leave between two segments.
+func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	h := &hooks{}
-	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
 	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
 	h.again = true
-	s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
 	_, done, err := r.Test()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -147,9 +149,10 @@ func TestPiecesLetOthersPass(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A message to ourselves lies with its sender; when that has ended, and its
-// slot is somebody else's, nothing is to be received.
-func TestASelfMessageWhoseSenderHasEndedIsNone(t *testing.T) {
+// TestSelfMessagesEndWithTheEngine: a synchronous message of a rank to itself stays in the buffer
+// of its send. When the engine ends, the send fails, and no receive gets the message, even if the
+// send's slot is used again.
+func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 	broken := errors.New("broken")
 	for name, end := range map[string]func(c *Context, h *hooks){
 		"kill": func(c *Context, _ *hooks) { c.e.Kill() },
@@ -160,7 +163,7 @@ func TestASelfMessageWhoseSenderHasEndedIsNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &hooks{}
-			c, _ := againstHooked(t, h, noAsync)
+			c, _ := openHooked(t, h, noAsync)
 			env := Env{Peer: 0, Tag: 1, Mode: Synchronous}
 			first, second := c.Isend([]byte{1}, env), c.Isend([]byte{2}, env)
 			m, _, ok, err := c.Improbe(env)
@@ -182,71 +185,73 @@ func TestASelfMessageWhoseSenderHasEndedIsNone(t *testing.T) {
 }
 
 func TestRevokeFreesASelfMessage(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync)
+	c, s := openHooked(t, &hooks{}, noAsync)
 	r := c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-	s.say(t, wire.Message{Kind: wire.MsgFin}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // its slot is 0
 	_, err := r.Wait(background)
 	require.NoError(t, err)
 	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in a slot that has sent an RTS
-	c.Revoke(errors.New("enough"))
+	c.Revoke(errors.New("test"))
 	_, err = r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Zero(t, c.e.slotsInUse())
 }
 
-// A send that ended with the revocation has given its buffer back: no rank may read
-// there what the owner writes next.
+// TestARevokedSendCannotBeReadAnyMore: a send that a revocation has ended no longer owns its
+// buffer. A peer cannot read from the buffer what its owner writes next.
 func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync)
+	c, s := openHooked(t, &hooks{}, noAsync)
 	buf := make([]byte, 1<<20)
 	r := c.Isend(buf, Env{Peer: 1, Tag: 1})
 	var ready wire.Message
-	s.listen(t, func(x *transport.Completion) {
+	s.receiveOne(t, func(x *transport.Completion) {
 		_, err := ready.Parse(x.Msg)
 		require.NoError(t, err)
 	})
-	c.Revoke(errors.New("enough"))
+	c.Revoke(errors.New("test"))
 	_, err := r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Zero(t, c.e.slotsInUse())
 	op := &transport.Op{Peer: 0, Data: make([]byte, len(buf)), RemoteKey: ready.Key, RemoteAddr: ready.Addr}
 	require.NoError(t, s.ep.(transport.RMAEndpoint).Read(op))
 	for done := false; !done; {
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			if done = x.Kind == transport.OpDone; done {
 				err = x.Err
 			}
 		})
 	}
 	require.ErrorIs(t, err, transport.ErrKey)
-	s.say(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, and no fault
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, but no protocol error
 	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Empty(t, c.e.Failed())
 }
 
-// A receive that reads such a message reports the revocation.
-func TestAMessageThatWasWithdrawnIsRevoked(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync)
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
+// TestAWithdrawnMessageIsRevoked: a receive that reads a message whose region no longer exists
+// reports a revocation.
+func TestAWithdrawnMessageIsRevoked(t *testing.T) {
+	c, s := openHooked(t, &hooks{}, noAsync)
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
 	_, err := c.Recv(background, make([]byte, 8), Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
-// A rank that is no member of a group breaks the protocol if it sends to the group.
-func TestAMessageOfANonMemberIsABreach(t *testing.T) {
+// TestAMessageOfANonMemberIsAProtocolError: a rank breaks the protocol if it sends to a group of
+// which it is not a member.
+func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 	for _, how := range []string{"posted", "unexpected", "probed"} {
 		t.Run(how, func(t *testing.T) {
-			world, s := againstHooked(t, &hooks{}, noAsync)
+			world, s := openHooked(t, &hooks{}, noAsync)
 			c := world.e.OpenContext(2, []int{0})
 			env := Env{Peer: AnySource, Tag: 1}
 			var r Request
 			if how == "posted" {
 				r = c.Irecv(make([]byte, 1), env)
 			}
-			s.say(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
-			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // moves the engine on
+			s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
+			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // polls the transport
 			require.NoError(t, err)
 			if how == "probed" {
 				_, ok, err := c.Iprobe(env)
@@ -266,9 +271,9 @@ func TestAMessageOfANonMemberIsABreach(t *testing.T) {
 }
 
 func TestTheCauseOfARevokeIsBounded(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync)
+	c, s := openHooked(t, &hooks{}, noAsync)
 	data := make([]byte, 2*maxCause)
-	s.say(t, wire.Message{Kind: wire.MsgRevoke, Length: len(data)}, data...)
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRevoke, Length: len(data)}, data...)
 	_, _, err := c.Iprobe(Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.LessOrEqual(t, strings.Count(err.Error(), "\x00"), maxCause)
@@ -277,7 +282,7 @@ func TestTheCauseOfARevokeIsBounded(t *testing.T) {
 func TestKillDuringCloseEndsOnce(t *testing.T) {
 	flushing := make(chan struct{}, 1)
 	h := &hooks{hold: true}
-	c, _ := againstHooked(t, h, noAsync, inproc.WithInjectSize(0))
+	c, _ := openHooked(t, h, noAsync, inproc.WithInjectSize(0))
 	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1}) // never completes
 	h.shutdown = func() { t.Error("shut down after Kill") }
 	h.read = func() (int, error) {
@@ -289,20 +294,21 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- c.e.Close(background) }() // ends with Kill
-	got(t, flushing)
+	receiveOrFail(t, flushing)
 	c.e.Kill()
-	got(t, closed)
+	receiveOrFail(t, closed)
 	require.EqualValues(t, 1, h.closes.Load())
 }
 
-// The transport is Shutdown's alone while that runs.
+// TestNothingIsPostedDuringShutdown: the engine uses a transport for nothing else during its
+// Shutdown.
 func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	h := &hooks{}
-	c, s := againstHooked(t, h, noAsync)
+	c, s := openHooked(t, h, noAsync)
 	for tag := range int32(3) {
-		s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: tag, Length: 8})
+		s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: tag, Length: 8})
 	}
-	s.say(t, wire.Message{Kind: wire.MsgEagerSync, Tag: 3, Length: 1}, 1)
+	s.sendMessage(t, wire.Message{Kind: wire.MsgEagerSync, Tag: 3, Length: 1}, 1)
 	m, _, err := c.Mprobe(background, Env{Peer: 1, Tag: 0})
 	require.NoError(t, err)
 	h.shutdown = func() {
@@ -319,47 +325,49 @@ func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	require.NoError(t, c.e.Close(background))
 }
 
-// A goroutine that polls while the background goroutine sleeps may leave work behind
-// that no event reports: more messages than a Read gives, or a wait for room.
-func TestWhoPollsRousesTheSleeperForTheRest(t *testing.T) {
+// TestAPollWakesTheSleeperForTheRest: a goroutine that polls while the background goroutine
+// sleeps may leave work behind that no event reports, such as more messages than one Read
+// returns, or a request that waits for room. It wakes the sleeper.
+func TestAPollWakesTheSleeperForTheRest(t *testing.T) {
 	for name, poll := range map[string]func(c *Context) error{
 		"test": func(c *Context) error { _, _, err := c.Iprobe(Env{Peer: 1, Tag: 2}); return err },
 		"lead": func(c *Context) error { _, err := c.Recv(background, nil, Env{Peer: 1, Tag: 2}); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			asleep, roused := make(chan struct{}, 100), make(chan struct{}, 100)
+			asleep, woken := make(chan struct{}, 100), make(chan struct{}, 100)
 			h := &hooks{entries: []transport.Completion{
 				{Kind: transport.RecvDone, Peer: 1, Msg: encode(wire.Message{Kind: wire.MsgEager, Seq: 1, Tag: 2})},
 			}}
 			h.wait = func(done bool) {
 				if done {
-					roused <- struct{}{}
+					woken <- struct{}{}
 				} else {
 					asleep <- struct{}{}
 				}
 			}
-			c, _ := againstHooked(t, h, nil)
-			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine looks after it
-			got(t, asleep)
+			c, _ := openHooked(t, h, nil)
+			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine serves it
+			receiveOrFail(t, asleep)
 			c.e.mu.Lock()
 			h.read = func() (int, error) {
 				if h.left.Swap(!h.left.Load()) {
-					h.read = nil // the rest is taken
+					h.read = nil // everything was read
 					return 0, nil
 				}
 				return 1, nil
 			}
 			c.e.mu.Unlock()
 			require.NoError(t, poll(c))
-			got(t, roused)
+			receiveOrFail(t, woken)
 		})
 	}
 }
 
-// Traffic of others does not keep a call from seeing that its context ended.
+// TestAContextEndsACallDespiteTraffic: a call sees that its context has ended although
+// completions of other operations arrive all the time.
 func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 	h := &hooks{entries: []transport.Completion{{Kind: transport.PeerNotice, Peer: -1}}}
-	c, _ := againstHooked(t, h, noAsync)
+	c, _ := openHooked(t, h, noAsync)
 	ctx, cancel := context.WithCancel(background)
 	reads := 0
 	h.read = func() (int, error) {
@@ -374,28 +382,29 @@ func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 }
 
 func TestATaskRunsWhenTheEngineIsClosed(t *testing.T) {
-	c, _ := againstStranger(t)
+	c, _ := openRawPeer(t)
 	c.e.Kill()
 	_, err := c.e.Go(func() error { return io.EOF }).Wait(background)
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Where a transport has no room for regions, the data of a rendezvous goes by messages.
+// TestRendezvousWithoutRoomForRegions: if a transport has no room for regions, the data of a
+// rendezvous is sent by messages.
 func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 	for _, mode := range []transport.MRMode{0, transport.MRLocal} {
-		c, s := againstHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))
+		c, s := openHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))
 		send := c.Isend(pattern(10000, 1), Env{Peer: 1, Tag: 1})
 		var rts wire.Message
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			_, err := rts.Parse(x.Msg)
 			require.NoError(t, err)
 		})
 		require.Equal(t, wire.MsgRTS, rts.Kind)
 		require.Equal(t, uint64(wire.NoRegion), rts.Addr)
-		s.say(t, wire.Message{Kind: wire.MsgCTS, Handle: rts.Handle, Length: 10000})
+		s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Handle: rts.Handle, Length: 10000})
 		_, err := send.Wait(background)
 		require.NoError(t, err)
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			var m wire.Message
 			data, err := m.Parse(x.Msg)
 			require.NoError(t, err)
@@ -406,17 +415,17 @@ func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 		if mode != 0 {
 			m.Addr = 0 // the sender has a region, and the receiver has no room for one
 		}
-		s.say(t, m)
+		s.sendMessage(t, m)
 		buf := make([]byte, 10000)
 		r := c.Irecv(buf, Env{Peer: 1, Tag: 1})
 		_, _, err = r.Test()
 		require.NoError(t, err)
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			_, err := m.Parse(x.Msg)
 			require.NoError(t, err)
 		})
 		require.Equal(t, wire.MsgCTS, m.Kind)
-		s.say(t, wire.Message{Kind: wire.MsgData, Handle: m.Key, Length: 10000}, pattern(10000, 2)...)
+		s.sendMessage(t, wire.Message{Kind: wire.MsgData, Handle: m.Key, Length: 10000}, pattern(10000, 2)...)
 		_, err = r.Wait(background)
 		require.NoError(t, err)
 		require.NoError(t, check(buf, pattern(10000, 2)))

@@ -9,9 +9,9 @@ import (
 
 // Blocking calls whose context.Context ends
 //
-//	send     queued ──────────────────────────► withdrawn, the buffer is the caller's
-//	         given to the endpoint, or an RTS ► goes on; Unfinished
-//	receive  posted ──────────────────────────► withdrawn, the buffer is the caller's
+//	send     queued ──────────────────────────► withdrawn, the caller owns the buffer
+//	         given to the endpoint, or an RTS ► continues; Unfinished
+//	receive  posted ──────────────────────────► withdrawn, the caller owns the buffer
 //	         matched by a rendezvous ─────────► its message is unexpected again:
 //
 //	         this rank reads it     the Read completes, and its data is dropped; Unfinished.
@@ -19,34 +19,33 @@ import (
 //	         the sender sends it    the data goes to a buffer of the engine, and the next
 //	                                receive copies it from there
 //
-// So a receive whose context ends loses no message. The message returns to its place:
-// before later messages of the same sender. If another receive that matches it has been
-// posted meanwhile, that receive gets it. One case loses a message: it is too long for
-// its receive (ErrTruncate), and its sender is sending it. The sender sends only the part
-// that fits.
+// So a receive whose context ends loses no message. The message returns to its place: before
+// later messages of the same sender. If another receive that matches it has been posted
+// meanwhile, that receive gets it. In one case a message is lost: it is too long for its receive
+// (ErrTruncate), and its sender is sending it. The sender sends only the part that fits.
 //
 //	                  held                    the transfer ends
-//	unexpected ◄──► Unfinished ◄── request   ─────────────────► the message is an
-//	                   │                                        unexpected one like
-//	                   └─► taker: a later receive that          others, or goes to
-//	                       has matched it (phaseMatched)        the taker
+//	unexpected ◄──► Unfinished ◄── request   ─────────────────► the message becomes an
+//	                   │                                        ordinary unexpected one,
+//	                   └─► taker: a later receive that          or the taker gets it
+//	                       has matched it (phaseMatched)
 
 // Unfinished is the error of a blocking call whose context has ended while the transport
 // uses the call's buffer.
 type Unfinished struct {
-	e     *Engine
-	why   error       // error of the context
-	r     *request    // the operation
-	msg   *unexpected // of a receive: its message, which is unexpected again; nil: purged
-	taker Request     // a receive that has matched msg
-	fills bool        // the sender sends the data to r.buf, which belongs to the engine
-	done  bool        // msg, taker and done are guarded by Engine.mu
-	err   error       // error of a send
+	e        *Engine
+	why      error       // error of the context
+	r        *request    // the operation
+	msg      *unexpected // of a receive: its message, which is unexpected again; nil: the message was dropped
+	taker    Request     // a receive that has matched msg
+	receives bool        // the sender sends the data (MsgData) to r.buf, which is a buffer of the engine
+	done     bool        // msg, taker and done are guarded by Engine.mu
+	err      error       // of a send: its error
 }
 
-// Error returns a text that says that the buffer is in use.
+// Error returns a text that says that the buffer is still in use.
 func (u *Unfinished) Error() string {
-	return fmt.Sprintf("%v; the transfer has begun, goes on and keeps its buffer", u.why)
+	return fmt.Sprintf("%v; the transfer has begun and still uses its buffer", u.why)
 }
 
 // Unwrap returns the context's error.
@@ -59,7 +58,7 @@ func (u *Unfinished) Wait(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for !u.done {
-		if err := e.awaitIn(ctx, &e.watchers, awaited{}); err != nil && !u.done {
+		if err := e.awaitIn(ctx, &e.completionWaiters, awaited{}); err != nil && !u.done {
 			return err
 		}
 	}
@@ -80,10 +79,10 @@ func (e *Engine) cutShort(r *request, why error) error {
 	case r.phase == phasePosted, r.phase == phaseQueued: // no transfer has begun
 		e.drop(r, why)
 		return why
-	case r.kind == kindRecv && e.over() == nil && e.revoked[r.ctx.id/2] == nil:
-		return e.giveBack(r, why)
+	case r.kind == kindRecv && e.closedErr() == nil && e.revoked[r.ctx.id/2] == nil:
+		return e.returnMessage(r, why)
 	}
-	return e.goOn(r, why)
+	return e.detach(r, why)
 }
 
 // drop ends a request that uses no buffer, and frees it.
@@ -92,18 +91,18 @@ func (e *Engine) drop(r *request, why error) {
 	e.release(r)
 }
 
-// goOn detaches a request from its caller. The request continues, and is freed when it
-// ends.
-func (e *Engine) goOn(r *request, why error) *Unfinished {
+// detach separates a request from its call. The request continues, and the engine frees it when
+// it ends.
+func (e *Engine) detach(r *request, why error) *Unfinished {
 	r.cut = &Unfinished{e: e, why: why, r: r}
 	r.abandoned, r.loaded = true, true
-	e.entrust(r)
+	e.addBackground(r)
 	return r.cut
 }
 
-// giveBack ends a receive that has matched a rendezvous message, and puts the message back
-// into the unexpected queue.
-func (e *Engine) giveBack(r *request, why error) error {
+// returnMessage ends a receive that has matched a rendezvous message, and returns the message to
+// the unexpected queue.
+func (e *Engine) returnMessage(r *request, why error) error {
 	if r.phase == phaseMatched {
 		u := r.cut.msg
 		r.cut.taker = Request{}
@@ -120,43 +119,42 @@ func (e *Engine) giveBack(r *request, why error) error {
 		e.restore(u)
 		return why
 	case r.phase == phaseReading:
-		cut := e.goOn(r, why)
+		cut := e.detach(r, why)
 		cut.msg, u.held = u, cut
 		e.restore(u)
 		return cut
 	}
-	e.redeem(r) // before r.buf changes: whether r counts as large depends on its buffer
+	e.removeBackground(r) // before r.buf changes, because large depends on the buffer
 	own := e.buffers.get(r.total)
 	copy(own, r.buf[:r.offset])
 	r.buf = own
-	cut := e.goOn(r, why)
-	if r.err != nil { // too long: the sender does not send all of it
+	cut := e.detach(r, why)
+	if r.err != nil { // the message is too long, so the sender does not send all of it
 		e.unexpected.put(u)
 		return fmt.Errorf("%w: %w", r.err, why)
 	}
 	u.header.Kind = wire.MsgEager
-	cut.fills, cut.msg, u.held = true, u, cut
+	cut.receives, cut.msg, u.held = true, u, cut
 	e.restore(u)
 	return why
 }
 
-// restore puts a message back into its place in the unexpected queue, or gives it to a
-// matching receive that has been posted meanwhile.
+// restore returns a message to its place in the unexpected queue, or gives it to a matching
+// receive that has been posted meanwhile.
 func (e *Engine) restore(u *unexpected) {
 	if r := e.posted.match(matchKey{u.header.Context, u.source, u.header.Tag}); r != nil {
 		e.accept(r, u)
 		return
 	}
 	e.unexpected.restore(u)
-	e.tellProbes(u)
+	e.wakeProbes(u)
 	if e.leaving != nil {
-		e.refuseLate(u)
+		e.refuseInFinalize(u)
 	}
 }
 
-// takeHeld matches a receive with a message that the transfer of an earlier receive still
-// uses.
-func (e *Engine) takeHeld(r *request, u *unexpected) {
+// matchHeld matches a receive with a message that the transfer of an earlier receive still uses.
+func (e *Engine) matchHeld(r *request, u *unexpected) {
 	if err := e.matched(r, u.source, &u.header); err != nil {
 		e.refuse(u.source, &u.header, Request{}, err)
 		e.discard(u)
@@ -177,11 +175,11 @@ func (e *Engine) cutEnded(r *request) {
 		return
 	}
 	if u == nil {
-		return // purged, or too long
+		return // the message was dropped, or was too long
 	}
 	u.held = nil
 	why := e.revoked[u.header.Context/2]
-	if cut.fills {
+	if cut.receives {
 		u.data = r.buf
 		if r.err != nil && why == nil { // the sender has failed: a receive of the message fails
 			u.header.Kind = wire.MsgRTS
@@ -190,7 +188,7 @@ func (e *Engine) cutEnded(r *request) {
 	to := cut.taker
 	if to.r == nil {
 		if e.leaving != nil && u.nodes[0].list != nil { // otherwise Mprobe has taken the message
-			e.refuseLate(u)
+			e.refuseInFinalize(u)
 		}
 		return
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// shortRecv receives with contexts that end at random until it has a message.
+// shortRecv receives with contexts that end at random times until it has a message. cuts is the
+// number of contexts that ended.
 func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts int, err error) {
 	for ; ; cuts++ {
 		ctx, cancel := context.WithTimeout(background, time.Duration(rng.IntN(100))*time.Microsecond)
@@ -37,8 +38,8 @@ func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts
 	}
 }
 
-// TestReceivesCutShortLoseNothing: every message comes once, whole and in order, although
-// contexts end while receives are posted, match and have their data moved.
+// TestReceivesCutShortLoseNothing: every message arrives once, whole and in order, although
+// contexts end while receives are posted, matched, or have their data transferred.
 func TestReceivesCutShortLoseNothing(t *testing.T) {
 	const messages = 300
 	size := func(i int) int { return 1 + i*7919%60000 }
@@ -77,7 +78,7 @@ func TestReceivesCutShortLoseNothing(t *testing.T) {
 			}
 			_, ok, err := c.Iprobe(Env{Peer: 0, Tag: AnyTag})
 			if ok {
-				err = errors.New("a message came twice")
+				err = errors.New("a message arrived twice")
 			}
 			return err
 		})
@@ -149,7 +150,7 @@ func TestReceiversOfOneKeyCutShort(t *testing.T) {
 			wg.Wait()
 			for i := range messages {
 				if b := pattern(1, i)[0]; seen[b] == 0 {
-					errs = append(errs, fmt.Errorf("message %d has not come", i))
+					errs = append(errs, fmt.Errorf("message %d has not arrived", i))
 				} else {
 					seen[b]--
 				}
@@ -159,84 +160,84 @@ func TestReceiversOfOneKeyCutShort(t *testing.T) {
 	})
 }
 
-// over is a context that has ended: a call does what it can without waiting.
-func over() context.Context {
+// endedContext returns a context that has ended. With it, a call does what it can without
+// waiting.
+func endedContext() context.Context {
 	ctx, cancel := context.WithCancel(background)
 	cancel()
 	return ctx
 }
 
-// cutJob is a rank whose receive of a rendezvous its context has ended while the data
-// was on its way. The first message of the stranger is cut short, the second has come
-// too.
+// cutJob is a rank and a rawPeer. The peer has sent two messages. The context of the first
+// message's receive has ended while its data was being transferred.
 type cutJob struct {
 	t     *testing.T
 	c     *Context
-	s     *stranger
+	s     *rawPeer
 	h     *hooks
-	first error  // of the call
-	fills bool   // the sender sends the data
-	key   uint64 // for that
+	first error  // error of the first receive
+	fills bool   // the peer sends the data by MsgData
+	key   uint64 // of the MsgData: handle of the receive
 }
 
 const cutSize = 5000
 
 func cutRead(t *testing.T) *cutJob {
 	h := &hooks{hold: true}
-	c, s := againstHooked(t, h, noAsync)
+	c, s := openHooked(t, h, noAsync)
 	mr, err := s.dom.RegisterMemory(pattern(cutSize, 1), transport.RemoteRead)
 	require.NoError(t, err)
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Key: mr.Key(), Handle: 7})
-	return cutFirst(t, c, s, h)
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Key: mr.Key(), Handle: 7})
+	return cutFirstReceive(t, c, s, h)
 }
 
 func cutFill(t *testing.T) *cutJob {
 	h := &hooks{}
-	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA())
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7})
-	j := cutFirst(t, c, s, h)
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7})
+	j := cutFirstReceive(t, c, s, h)
 	j.fills = true
-	s.listen(t, func(x *transport.Completion) {
+	s.receiveOne(t, func(x *transport.Completion) {
 		var m wire.Message
 		_, err := m.Parse(x.Msg)
 		require.NoError(t, err)
 		require.Equal(t, wire.MsgCTS, m.Kind)
 		j.key = m.Key
 	})
-	j.piece(0, 1000)
+	j.segment(0, 1000)
 	return j
 }
 
-func cutFirst(t *testing.T, c *Context, s *stranger, h *hooks) *cutJob {
-	s.say(t, wire.Message{Kind: wire.MsgEager, Tag: 1, Length: 1}, 99)
+func cutFirstReceive(t *testing.T, c *Context, s *rawPeer, h *hooks) *cutJob {
+	s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Tag: 1, Length: 1}, 99)
 	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
 	require.NoError(t, err)
-	st, err := c.Recv(over(), make([]byte, cutSize), Env{Peer: 1, Tag: AnyTag})
+	st, err := c.Recv(endedContext(), make([]byte, cutSize), Env{Peer: 1, Tag: AnyTag})
 	require.ErrorIs(t, err, context.Canceled)
 	require.True(t, st.Cancelled)
 	return &cutJob{t: t, c: c, s: s, h: h, first: err}
 }
 
-// piece is a part of the message that the sender sends.
-func (j *cutJob) piece(from, to int) {
-	j.s.say(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
+// segment sends a part of the first message.
+func (j *cutJob) segment(from, to int) {
+	j.s.sendMessage(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
 }
 
-// finish lets the data come.
+// finish completes the transfer of the first message.
 func (j *cutJob) finish() {
 	j.h.hold = false
 	if j.fills {
-		j.piece(1000, cutSize)
+		j.segment(1000, cutSize)
 	}
 	j.c.e.mu.Lock()
 	j.c.e.progress()
 	j.c.e.mu.Unlock()
 }
 
-// fins counts the answers to the message.
+// fins returns the number of MsgFins for the first message.
 func (j *cutJob) fins() (n int) {
 	for range 10 {
-		j.s.listen(j.t, func(x *transport.Completion) {
+		j.s.receiveOne(j.t, func(x *transport.Completion) {
 			var m wire.Message
 			if _, err := m.Parse(x.Msg); x.Kind == transport.RecvDone && err == nil && m.Kind == wire.MsgFin {
 				require.EqualValues(j.t, 7, m.Handle)
@@ -247,7 +248,7 @@ func (j *cutJob) fins() (n int) {
 	return n
 }
 
-// cuts are the two ways in which the data of a rendezvous comes.
+// cuts are the two ways in which the data of a rendezvous is transferred.
 var cuts = map[string]func(t *testing.T) *cutJob{"read": cutRead, "fill": cutFill}
 
 func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
@@ -256,8 +257,9 @@ func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
 	}
 }
 
-// TestAMatchedMessageCanBeReceivedAgain: whenever the second receive comes, and however
-// often it is cut short too, it gets the message, and gets it before the one behind it.
+// TestAMatchedMessageCanBeReceivedAgain: the second receive gets the message, and gets it before
+// the later one. It may be posted before or after the end of the transfer, and may itself be cut
+// short several times.
 func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 	for name, again := range map[string]func(j *cutJob, buf []byte) (Status, error){
 		"at once": func(j *cutJob, buf []byte) (Status, error) {
@@ -271,10 +273,10 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 		},
 		"cut again": func(j *cutJob, buf []byte) (Status, error) {
 			for range 3 {
-				_, err := j.c.Recv(over(), buf, Env{Peer: 1, Tag: 1})
+				_, err := j.c.Recv(endedContext(), buf, Env{Peer: 1, Tag: 1})
 				require.ErrorIs(j.t, err, context.Canceled)
 				var u *Unfinished
-				require.False(j.t, errors.As(err, &u), "the transfer has another buffer")
+				require.False(j.t, errors.As(err, &u), "the transfer does not use this call's buffer")
 			}
 			r := j.c.Irecv(buf, Env{Peer: 1, Tag: 1})
 			j.finish()
@@ -284,7 +286,7 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 			m, st, err := j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
 			require.NoError(j.t, err)
 			require.Equal(j.t, cutSize, st.Bytes)
-			_, err = m.Recv(over(), buf)
+			_, err = m.Recv(endedContext(), buf)
 			require.ErrorIs(j.t, err, context.Canceled)
 			m, _, err = j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
 			require.NoError(j.t, err)
@@ -309,7 +311,7 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 				require.EqualValues(t, 99, buf[0])
 				want := 1
 				if j.fills {
-					want = 0 // the sender knows when it has sent everything
+					want = 0 // a sender of MsgData needs no MsgFin
 				}
 				require.Equal(t, want, j.fins())
 				require.Empty(t, j.c.e.Failed())
@@ -318,17 +320,17 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 	}
 }
 
-// TestWhatEndsAMessageCutShort: a failure of the sender, a revocation and the end of the
-// context end the message too, whether a second receive waits for it or not.
+// TestWhatEndsAMessageCutShort: a failure of the sender, a revocation and the end of the engine
+// end the message too, whether a second receive waits for it or not.
 func TestWhatEndsAMessageCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(j *cutJob)
 		want error
 	}{
-		"the sender fails": {func(j *cutJob) { j.c.e.Lose("told so", 1) }, ErrProcFailed},
+		"the sender fails": {func(j *cutJob) { j.c.e.MarkFailed("reported", 1) }, ErrProcFailed},
 		"revoked":          {func(j *cutJob) { j.c.Revoke(errors.New("cause")) }, ErrRevoked},
 		"killed":           {func(j *cutJob) { j.c.e.Kill() }, ErrClosed},
-		"the engine fails": {func(j *cutJob) { j.c.e.Lose("told so", 0) }, ErrClosed},
+		"the engine fails": {func(j *cutJob) { j.c.e.MarkFailed("reported", 0) }, ErrClosed},
 	} {
 		for _, waits := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/waits %v", name, waits), func(t *testing.T) {
@@ -361,14 +363,14 @@ func TestWhatEndsAMessageCutShort(t *testing.T) {
 	})
 }
 
-// TestATooLongMessageCutShort: what its sender has begun to send in part is lost, and the
-// call says so.
+// TestATooLongMessageCutShort: a message that is too long, and of which the sender has begun to
+// send a part, is lost. The call returns both errors.
 func TestATooLongMessageCutShort(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
+	c, s := openHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
 	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
 	require.NoError(t, err)
-	_, err = c.Recv(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	_, err = c.Recv(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, ErrTruncate)
 	require.ErrorIs(t, err, context.Canceled)
 	_, ok, err := c.Iprobe(Env{Peer: 1, Tag: 1})
@@ -376,24 +378,24 @@ func TestATooLongMessageCutShort(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestASendCutShort: a send that has not begun is withdrawn; another one goes on, and
-// its error lets the caller wait for it.
+// TestASendCutShort: a send that has not begun is withdrawn. Another send continues, and its
+// error lets the caller wait for the end of the send.
 func TestASendCutShort(t *testing.T) {
 	h := &hooks{again: true}
-	c, s := againstHooked(t, h, noAsync)
-	err := c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	c, s := openHooked(t, h, noAsync)
+	err := c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, context.Canceled)
 	var u *Unfinished
 	require.False(t, errors.As(err, &u))
 	h.again = false
 
-	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	err = c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorAs(t, err, &u)
-	require.ErrorIs(t, u.Wait(over()), context.Canceled)
+	require.ErrorIs(t, u.Wait(endedContext()), context.Canceled)
 	var handle uint64
 	for range 10 {
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			var m wire.Message
 			_, err := m.Parse(x.Msg)
 			require.NoError(t, err)
@@ -401,18 +403,18 @@ func TestASendCutShort(t *testing.T) {
 			handle = m.Handle
 		})
 	}
-	s.say(t, wire.Message{Kind: wire.MsgAck, Handle: handle})
+	s.sendMessage(t, wire.Message{Kind: wire.MsgAck, Handle: handle})
 	require.NoError(t, u.Wait(background))
 
-	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	err = c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
 	require.ErrorAs(t, err, &u)
-	c.e.Lose("told so", 1)
+	c.e.MarkFailed("reported", 1)
 	require.ErrorIs(t, u.Wait(background), ErrProcFailed)
 }
 
-// TestAMessageCutShortInFinalize: a message whose receive was cut short can be received
-// after its sender has called Finalize. If this rank calls Finalize, it refuses a message
-// whose sender waits, as soon as the transfer has ended.
+// TestAMessageCutShortInFinalize: a message whose receive was cut short can be received after its
+// sender has called Finalize. If this rank calls Finalize, it refuses a message whose sender
+// waits, as soon as the transfer has ended.
 func TestAMessageCutShortInFinalize(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the sender/waits %v", waits), func(t *testing.T) {
@@ -423,7 +425,7 @@ func TestAMessageCutShortInFinalize(t *testing.T) {
 				if waits {
 					r = receive()
 				}
-				j.s.say(t, wire.Message{Kind: wire.MsgLeave})
+				j.s.sendMessage(t, wire.Message{Kind: wire.MsgLeave})
 				_, err := j.c.Recv(background, nil, Env{Peer: 1, Tag: 2})
 				require.ErrorIs(t, err, ErrFinalized)
 				j.finish()
@@ -450,7 +452,7 @@ func TestAMessageCutShortInFinalize(t *testing.T) {
 			require.Equal(t, cutSize, few[0].Bytes)
 			want := 1
 			if j.fills {
-				want = 0 // the sender has sent everything, and waits for nothing
+				want = 0 // a sender of MsgData needs no MsgFin
 			}
 			require.Equal(t, want, j.fins())
 			require.Empty(t, j.c.e.Failed())

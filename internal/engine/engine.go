@@ -1,11 +1,10 @@
-// Package engine matches messages and moves them: eager and rendezvous
-// protocols, credits, requests and progress, over the endpoints of one or
-// several transports. It knows bytes, ranks, tags and contexts; element types
-// are above it, sockets and memory mappings below.
+// Package engine matches messages and moves their data. It implements the eager and rendezvous
+// protocols, credits, requests and progress over the endpoints of one or several transports. It
+// handles bytes, ranks, tags and contexts. Package comm, above it, handles element types; the
+// transports, below it, handle sockets and memory mappings.
 //
-// Everything is safe for concurrent use. One lock guards an engine; it is held
-// for the time of a poll or a post. Where code here says "the caller holds the
-// lock", that is Engine.mu.
+// Everything is safe for concurrent use. One lock, Engine.mu, guards an engine. A goroutine holds
+// it for the time of a poll or a post. "The caller holds the lock" always means Engine.mu.
 package engine
 
 import (
@@ -34,13 +33,13 @@ type Mode uint8
 // The modes.
 const (
 	Standard    Mode = iota // when the buffer may be reused
-	Synchronous             // when, besides, the receive has been matched (MPI_Ssend)
+	Synchronous             // when, in addition, a receive has matched the message (MPI_Ssend)
 
-	leave  // of the engine's own MsgLeave
-	probed // of a receive that Message.Irecv started
+	modeLeave  // of a MsgLeave, which the engine itself sends
+	modeProbed // of a receive that Message.Irecv has started
 )
 
-// The errors of the engine; wrapped with their cause.
+// The errors of the engine. The errors that calls return wrap them, with the cause.
 var (
 	ErrTruncate   = errors.New("message longer than the receive buffer")
 	ErrProcFailed = errors.New("process failed")
@@ -62,13 +61,13 @@ func (r *ReasonError) Error() string { return r.err.Error() }
 // Unwrap returns an error that wraps both.
 func (r *ReasonError) Unwrap() error { return r.err }
 
-// The reasons why an operation finds its context or the engine closed.
+// The errors of operations on a closed engine and on a freed context.
 var (
 	errFinalize = fmt.Errorf("%w: Finalize was called", ErrClosed)
 	errFree     = fmt.Errorf("%w: the communicator was freed", ErrClosed)
 )
 
-// Rail is one transport of the engine, ready to send.
+// Rail is one open transport of the engine.
 type Rail struct {
 	Domain   transport.Domain
 	CQ       transport.CompletionQueue
@@ -77,35 +76,35 @@ type Rail struct {
 
 type rail struct {
 	Rail
-	rma    transport.RMAEndpoint        // nil: rendezvous by messages
-	atomic transport.AtomicEndpoint     // nil: no atomics
-	link   transport.ConnectEndpoint    // nil: it reports every peer's end unasked
-	cut    transport.DisconnectEndpoint // nil: it cannot give up a peer
-	shared transport.SharedMemoryDomain // nil: no rank maps memory of others
-	batch  transport.BatchEndpoint      // nil: a message that Send has taken leaves at once
-	attr   transport.Attr
-	eager  int  // largest data of an eager message
-	index  int  // in Engine.rails
-	pace   int  // how many calls of progress leave its queue out when it was empty
-	skip   int  // how many more do; guarded by Engine.mu
-	unsent bool // counted in Engine.unsent; guarded by Engine.mu
+	rma        transport.RMAEndpoint        // nil: rendezvous by messages
+	atomic     transport.AtomicEndpoint     // nil: no atomics
+	connect    transport.ConnectEndpoint    // nil: the transport reports the end of every peer without a connection
+	disconnect transport.DisconnectEndpoint // nil: the transport cannot disconnect one peer
+	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory
+	batch      transport.BatchEndpoint      // nil: Send transmits each message at once
+	attr       transport.Attr
+	eager      int  // largest data of an eager message
+	index      int  // in Engine.rails
+	pace       int  // after an empty Read, the next pace calls of progress do not read the queue
+	skip       int  // number of next calls of progress that do not read the queue; guarded by Engine.mu
+	unsent     bool // the endpoint keeps messages until the next Read; counted in Engine.unsent; guarded by Engine.mu
 }
 
-// open makes a rail of what New gets. Its eager limit is the transport's or, if set is
-// not 0, set; but at most eagerMax and what fits the transport's largest message.
+// open initializes r from one rail of Config. Its eager limit is set if set is not 0, else the
+// transport's; but at most eagerMax, and at most what fits into the transport's largest message.
 func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	a := given.Domain.Attr()
 	*r = rail{
 		Rail: given, attr: a, index: index,
-		rma:    extension[transport.RMAEndpoint](a, transport.CapRead, given.Endpoint),
-		atomic: extension[transport.AtomicEndpoint](a, transport.CapAtomic, given.Endpoint),
-		link:   extension[transport.ConnectEndpoint](a, transport.CapConnect, given.Endpoint),
-		cut:    extension[transport.DisconnectEndpoint](a, transport.CapDisconnect, given.Endpoint),
-		batch:  extension[transport.BatchEndpoint](a, transport.CapBatch, given.Endpoint),
-		shared: extension[transport.SharedMemoryDomain](a, transport.CapSharedMemory, given.Domain),
+		rma:        extension[transport.RMAEndpoint](a, transport.CapRead, given.Endpoint),
+		atomic:     extension[transport.AtomicEndpoint](a, transport.CapAtomic, given.Endpoint),
+		connect:    extension[transport.ConnectEndpoint](a, transport.CapConnect, given.Endpoint),
+		disconnect: extension[transport.DisconnectEndpoint](a, transport.CapDisconnect, given.Endpoint),
+		batch:      extension[transport.BatchEndpoint](a, transport.CapBatch, given.Endpoint),
+		shared:     extension[transport.SharedMemoryDomain](a, transport.CapSharedMemory, given.Domain),
 	}
 	if a.Caps.Has(transport.CapRead) && r.rma == nil || a.Caps.Has(transport.CapAtomic) && r.atomic == nil ||
-		a.Caps.Has(transport.CapConnect) && r.link == nil {
+		a.Caps.Has(transport.CapConnect) && r.connect == nil {
 		return fmt.Errorf("engine: transport %s reports a capability and lacks its methods", a.Provider)
 	}
 	if r.batch != nil {
@@ -119,8 +118,8 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	return nil
 }
 
-// extension returns v as an interface T if its transport reports the capability bit;
-// nil: the transport does not, or a wrapper of v hides the methods.
+// extension returns v as an interface T if its transport reports the capability bit. It returns
+// nil if the transport does not report the bit, or if a wrapper of v hides the methods.
 func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	if a.Caps.Has(bit) {
 		t, _ = v.(T)
@@ -128,10 +127,10 @@ func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	return t
 }
 
-// paceMax bounds rail.pace.
+// paceMax is the maximum of rail.pace.
 const paceMax = 64
 
-// setPaces makes progress poll slow transports less often.
+// setPaces makes progress read the queues of slow transports less often than those of fast ones.
 func setPaces(rails []rail) {
 	fastest := math.MaxInt
 	for i := range rails {
@@ -142,144 +141,144 @@ func setPaces(rails []rail) {
 	}
 }
 
-// Config is what an engine is made of.
+// Config describes an engine for New.
 type Config struct {
 	Rank, Size int
 	Params     *params.Set             // nil: all defaults
-	Rails      []Rail                  // in order of preference; closed by Close
-	Route      []uint8                 // by world rank: the rail that leads to it; nil: the first rail
+	Rails      []Rail                  // in order of preference; Close closes them
+	Route      []uint8                 // by world rank: index of the rail that leads to the rank; nil: the first rail leads to all
 	LocalRanks int                     // ranks of this job on this host
-	Cores      int                     // hardware threads that those ranks share; 0: those that this process may use
-	TypeName   func(sig uint16) string // name of the types that a Sig of point-to-point messages stands for; nil: errors print the number
-	Notice     func(error)             // gets warnings that fail no operation; called without a lock; may be nil
-	Launcher   *os.File                // the launcher writes here which ranks have failed, see loss.go; may be nil. Close closes it
+	Cores      int                     // hardware threads that the ranks of this host share; 0: the threads that this process may use
+	TypeName   func(sig uint16) string // returns the name of the element type that Env.Sig stands for; nil: errors print the number
+	Notice     func(error)             // called, without a lock, for warnings that fail no operation; may be nil
+	Launcher   *os.File                // channel on which the launcher reports failed ranks, see loss.go; may be nil; Close closes it
 }
 
 // Engine is the message engine of one rank.
 type Engine struct {
-	rank, size int
-	rails      []rail
-	policy     policy
-	born       time.Time
-	glances    atomic.Int32 // of an Await at its word before it takes the lock
-	blind      bool         // a transport cannot end a sleep when something comes
-	eagerLimit int          // the least of the rails', and of messages to this rank itself
-	window     int          // credits per peer, bytes
-	typeName   func(uint16) string
-	notice     func(error)
-	onClose    []func()
-	launcher   *os.File
-	news       atomic.Uint32 // see News
+	rank, size   int
+	rails        []rail
+	policy       waitPolicy
+	start        time.Time
+	spinLimit    atomic.Int32 // number of times that Await loads its word before it yields or takes the lock
+	napsOnly     bool         // a transport cannot end a sleep when something arrives, so sleeps are short naps
+	eagerLimit   int          // smallest eager limit of all rails; also the limit of messages to this rank itself
+	window       int          // credits per peer, bytes
+	typeName     func(uint16) string
+	notice       func(error)
+	onClose      []func()
+	launcher     *os.File
+	stateVersion atomic.Uint32 // see StateVersion
 
 	mu mutex // guards everything below
 
 	peers        []peer
-	stalled      []int32 // peers with something queued
-	stalledSpare []int32 // what retry works through while stalled fills again
+	stalled      []int32 // peers with queued requests
+	stalledSpare []int32 // buffer that retry exchanges with stalled
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool
-	revoked      map[uint64]error    // by communicator: context id / 2
-	hearsay      map[uint64]int32    // the same: the peer that sent the revocation, until repeat sends it on
-	contexts     map[uint64]*Context // the same: one of the two
+	revoked      map[uint64]error    // by communicator (context id / 2): the error of its revocation
+	revokedBy    map[uint64]int32    // by communicator: the peer that sent the revocation, until forwardRevokes forwards it
+	contexts     map[uint64]*Context // by communicator: one of its two contexts
 	ports        map[uint64]*Port    // by context id
-	spans        []*Span             // what Alloc has allocated, by address
+	spans        []*Span             // memory of Alloc, sorted by address
 
-	slots    []*request // nil: no slot, see vacate
-	vacant   []vacancy  // the indices of these
-	finished list       // requests with a hint that have ended and are not collected; see several.go
-	ended    int        // all that have ended and are not collected
-	free     *request
-	unused   int      // slots of free; at most slotsKept, since moreSlots adds to none
-	spare    *request // a slot that is taken and not in use, for sendNow; may be nil
-	active   int      // background requests that are not done
-	large    int      // those of them that are rendezvous, as far as one can tell
-	tasks    int      // functions under way on goroutines of their own
-	exposed  int      // regions that peers reach by RMA which our progress serves
-	unsent   int      // rails with messages that leave with the next Read of their queue
-	moving   int      // requests whose data is on its way, perhaps by our progress alone
+	slots       []*request // the table of requests; nil: no slot, see vacate
+	vacant      []vacancy  // the indices whose entry in slots is nil
+	finished    list       // requests with a hint that have ended and were not collected yet; see several.go
+	uncollected int        // number of named requests that have ended and were not collected yet
+	free        *request
+	unused      int      // number of slots in free; at most slotsKept, because moreSlots runs only when free is empty
+	spare       *request // a slot that sendNow has taken and may use; may be nil
+	active      int      // number of background requests that are not done, plus open ports that need progress
+	large       int      // number of background requests that are larger than the eager limit
+	tasks       int      // number of functions that Engine.Go runs now
+	exposed     int      // number of regions that peers access by RMA which needs this rank's polls
+	unsent      int      // number of rails whose endpoint keeps messages until the next Read
+	moving      int      // number of requests whose data is being transferred, which may need this rank's polls
 
-	leader      *waiter
-	polls       int           // of leaders, ever
-	unanswered  int           // questions in a row that found nothing; see found
-	keepCore    time.Duration // until then such questions do not yield
-	wanted      bool          // another thread wants the core: the last yield took long
-	shownUp     time.Duration // when the last went through the scheduler
-	leads       atomic.Uint64 // how often a goroutine led; written under mu
-	parked      []*waiter     // waiters that sleep until tell
-	followers   int           // of the parked, those that are not passive
-	resuming    int           // waiters that are runnable and have yet to take the lock
-	waking      int           // of those, the ready ones
-	wakes       atomic.Uint64 // how many became ready while parked or standing by; written under mu
-	watchers    []*waiter     // told of every request's end
-	probes      []*waiter     // told of the next message with their key, and of peers' ends and revocations
-	words       []*waiter     // those whose word in shared memory the leader looks at
-	freeWaiters *waiter
-	background  backgroundState
-	now         bool          // the background goroutine need not wait for a tick
-	lazy        bool          // it waits for a lazyTick
-	holding     bool          // it holds a processor
-	async       bool          // it looks after requests that no goroutine waits for, too
-	asleep      bool          // a goroutine is in Wait:
-	sleeper     *waiter       // this one, or the background goroutine
-	nap         time.Duration // the limit of that Wait; negative: it has none
-	failures    int           // peers known to have failed
-	ends        uint32        // number of peers that have ended, plus calls of Nudge
-	finals      int           // peers known to be in Finalize
-	dropped     dropped       // see leftover.go
-	origins     []origin      // by slot; empty unless SetOrigin was called
-	originSeq   uint64        // of the last SetOrigin
-	leaving     *Context      // in Finalize: the context in which this rank sends MsgLeave; else nil
-	late        func()        // ends the transports' shutdown; nil: none is under way
-	inquiry     inquiry
-	account     account
+	leader            *waiter
+	polls             int           // number of polls of leaders
+	failedTests       int           // calls of Test, Iprobe and the like in a row that found nothing; see testFailed
+	noYieldUntil      time.Duration // until this time on clock, such calls do not yield
+	coreWanted        bool          // another thread wants the core: the last yield took wantedYield or longer
+	lastGosched       time.Duration // when a leader last called enterScheduler
+	leads             atomic.Uint64 // how often a goroutine has begun to lead; written under mu
+	parked            []*waiter     // waiters that sleep until wake
+	followers         int           // number of parked waiters that are not passive
+	resuming          int           // number of waiters that are runnable and have not taken the lock yet
+	waking            int           // number of ready waiters among those
+	wakes             atomic.Uint64 // number of waiters that became ready while parked or on standby; written under mu
+	completionWaiters []*waiter     // woken at the end of every request
+	probeWaiters      []*waiter     // woken by a message that matches their key, the end of a peer, and a revocation
+	wordWaiters       []*waiter     // waiters for words in shared memory, which the leader loads
+	freeWaiters       *waiter
+	background        backgroundState
+	backgroundNow     bool          // the background goroutine leads at once instead of at the next tick
+	backgroundLazy    bool          // the background goroutine waits for a lazyTick
+	holdsProcessor    bool          // the background goroutine holds a processor; see holdProcessor
+	async             bool          // asynchronous progress: the background goroutine also serves requests that no goroutine waits for
+	asleep            bool          // a goroutine is in Wait
+	sleeper           *waiter       // the goroutine in Wait; nil: the background goroutine, or none
+	nap               time.Duration // time limit of that Wait; negative: none
+	failures          int           // number of peers known to have failed
+	changes           uint32        // number of peers that have ended, plus the number of calls of WakeAttend
+	finalizing        int           // number of peers known to be in Finalize
+	dropped           dropped       // see leftover.go
+	origins           []origin      // by index of the slot; empty if SetOrigin was never called
+	originSeq         uint64        // number of the last SetOrigin
+	leaving           *Context      // if this rank is in Finalize, the context in which it sends MsgLeave; else nil
+	cancelShutdown    func()        // ends the shutdown of the transports; nil: Close has not begun it
+	query             peerQuery
+	account           account
 
 	closed  bool
-	fatal   error // why a transport is of no further use
-	quiet   *sync.Cond
+	fatal   error      // why the engine has failed; nil: it has not
+	quiet   *sync.Cond // signaled when a goroutine leaves await or the background goroutine ends, after closed was set
 	entries [32]transport.Completion
 
-	waitset    waitset       // set by New
-	kick       chan struct{} // to the background goroutine; nil: there is none, for there is no transport
-	goroutines sync.WaitGroup
-	listening  sync.WaitGroup // the one of newsLoop
-	workers    workers
+	waitset       waitset       // set by New
+	kick          chan struct{} // wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
+	goroutines    sync.WaitGroup
+	failureReader sync.WaitGroup // the goroutine of failureLoop
+	workers       workers
 }
 
-// peer is what the engine knows of another rank.
+// peer holds what the engine knows about another rank.
 type peer struct {
-	rail     *rail
-	err      error         // why nothing more can be sent to it
-	eager    int           // largest data of an eager message; -1: to itself, or nothing can be sent any more
-	sendSeq  uint32        // of the last message sent
-	recvSeq  uint32        // of the last message received
-	credit   int           // bytes of its unexpected-message memory that we may fill
-	held     int           // bytes of ours that it fills
-	owed     int           // bytes to give back to it
-	control  list          // messages of the engine's own and reads: sent before
-	data     list          // users' sends
-	again    bool          // the endpoint said ErrAgain
-	absent   bool          // and it was ErrAbsent
-	waits    time.Duration // since when it has said so, counted from Engine.born; 0: napTime has not seen it
-	isQueued bool          // in Engine.stalled
-	left     bool          // the peer shut down in good order
-	givenUp  bool          // by giveUp
-	final    bool          // the peer is in Finalize; counted in Engine.finals
-	asked    bool          // Inquire has sent the peer a message
-	told     bool          // this rank has sent the peer MsgLeave
+	rail            *rail
+	err             error         // why no more messages can be sent to the peer; nil: they can
+	eager           int           // largest data of an eager message; -1: the peer is this rank itself, or has ended
+	sendSeq         uint32        // sequence number of the last message sent
+	recvSeq         uint32        // sequence number of the last message received
+	credit          int           // bytes of the peer's memory for unexpected messages that this rank may use
+	unexpectedBytes int           // bytes of this rank's memory for unexpected messages that the peer uses
+	owed            int           // bytes of credit to return to the peer
+	control         list          // queued messages of the engine itself, and reads; they leave before data
+	data            list          // queued sends of the program
+	noRoom          bool          // the endpoint has returned ErrAgain
+	absent          bool          // that error was ErrAbsent: the peer has not started yet
+	noRoomSince     time.Duration // when napTime first found noRoom set, on clock; 0: it has not
+	isQueued        bool          // in Engine.stalled
+	left            bool          // the peer has shut down in good order
+	markedFailed    bool          // markFailed was called for the peer
+	inFinalize      bool          // the peer is in Finalize; counted in Engine.finalizing
+	queried         bool          // QueryPeers has sent the peer a message
+	leaveSent       bool          // this rank has sent MsgLeave to the peer
 }
 
-// hold notes that the endpoint said ErrAgain.
-func (p *peer) hold(err error) { p.again, p.absent = true, errors.Is(err, transport.ErrAbsent) }
+// noteNoRoom records that the endpoint has returned err, which is ErrAgain or ErrAbsent.
+func (p *peer) noteNoRoom(err error) { p.noRoom, p.absent = true, errors.Is(err, transport.ErrAbsent) }
 
-// The bounds of the credits of one peer.
+// The limits of the credit that a peer gets, in bytes.
 const (
 	windowMin = 16 << 10
 	windowMax = 1 << 20
 )
 
-// New makes the engine of a rank from transports whose endpoints are open and
-// whose address vectors hold every rank of the job.
+// New returns the engine of a rank. The endpoints of the transports are open, and their address
+// vectors hold every rank of the job.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size {
 		return nil, fmt.Errorf("engine: rank %d of %d", cfg.Rank, cfg.Size)
@@ -291,16 +290,16 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		rank: cfg.Rank, size: cfg.Size,
 		peers:   make([]peer, cfg.Size),
-		revoked: make(map[uint64]error), hearsay: make(map[uint64]int32), contexts: make(map[uint64]*Context),
+		revoked: make(map[uint64]error), revokedBy: make(map[uint64]int32), contexts: make(map[uint64]*Context),
 		ports:  make(map[uint64]*Port),
 		notice: cfg.Notice, typeName: cfg.TypeName,
 	}
 	e.mu.init()
-	e.born = time.Now()
+	e.start = time.Now()
 	e.quiet = sync.NewCond(&e.mu)
 	e.workers.tasks = make(chan task, maxIdleWorkers)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
-	eagerMax := e.window/4 - messageCost // a message must leave room for others within the window
+	eagerMax := e.window/4 - messageCost // so that the window has room for several messages
 	e.eagerLimit = eagerMax
 	e.rails = make([]rail, len(cfg.Rails))
 	for i, r := range cfg.Rails {
@@ -325,46 +324,40 @@ func New(cfg Config) (*Engine, error) {
 	}
 	setPaces(e.rails)
 	for i := range e.rails {
-		// A sleep on several queues waits for their descriptors; see waitset.
+		// A sleep on several queues uses their descriptors; see waitset.
 		a := &e.rails[i].attr
-		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
+		e.napsOnly = e.napsOnly || a.NoWaitObject || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
-	e.policy = newPolicy(p, cfg.LocalRanks, cfg.Cores)
-	e.want(false)
+	e.policy = newWaitPolicy(p, cfg.LocalRanks, cfg.Cores)
+	e.setCoreWanted(false)
 	e.waitset.init(e.rails)
 	engines.Add(1)
 	if len(e.rails) > 0 {
 		e.async = p.Bool("engine.async_progress")
 		e.kick = make(chan struct{}, 1)
 		e.goroutines.Add(1)
-		go e.backgroundLoop() // ended by Close, which waits for it
+		go e.backgroundLoop() // Close ends it and waits for it
 	}
 	if e.launcher = cfg.Launcher; e.launcher != nil {
-		e.listening.Add(1)
-		go e.newsLoop() // ended by Close, which waits for it
+		e.failureReader.Add(1)
+		go e.failureLoop() // Close ends it and waits for it
 	}
 	return e, nil
 }
 
-// Rank is the world rank of this engine, Size the number of ranks of the job.
-func (e *Engine) Rank() int { return e.rank }
-
-// Size is the number of ranks of the job.
-func (e *Engine) Size() int { return e.size }
-
-// Transport returns the provider's name of the transport to a world rank. It is empty
-// for this rank itself, whose messages use none, and for ranks that do not exist.
+// Transport returns the name of the provider that carries messages to a world rank. It returns ""
+// for this rank itself, and for ranks that do not exist.
 func (e *Engine) Transport(rank int) string {
 	if rank < 0 || rank >= e.size || rank == e.rank {
 		return ""
 	}
-	return e.peers[rank].rail.attr.Provider // New sets it, and it never changes
+	return e.peers[rank].rail.attr.Provider // set by New, and never changed
 }
 
-// Close ends the engine in good order: it delivers what was sent, tells the peers,
-// and ends every request that is not complete with ErrClosed. The caller makes
-// sure, by a barrier, that all ranks have ended their communication. ctx bounds the
-// time; Close drops what has not left by then.
+// Close ends the engine in good order: it sends what is queued, tells the peers that this rank
+// leaves, and ends every request that is not complete with ErrClosed. The caller makes sure, by a
+// barrier, that all ranks have ended their communication. If ctx ends first, Close drops what has
+// not been sent.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 
 // Kill ends the engine as if its process had died.
@@ -375,12 +368,12 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	if graceful && !e.closed {
 		e.flush(ctx)
 	}
-	if e.closed { // before, or by another while this one flushed
+	if e.closed { // already, or another goroutine closed it during flush
 		e.mu.Unlock()
 		return nil
 	}
 	e.closed = true
-	e.rouseBackground()
+	e.wakeBackground()
 	e.endAll(nil, errFinalize)
 	for len(e.parked) > 0 {
 		e.unpark(e.parked[0])
@@ -391,10 +384,10 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	}
 	engines.Add(-1)
 	ctx, cancel := context.WithCancelCause(ctx)
-	e.late = func() { cancel(errLate) }
+	e.cancelShutdown = func() { cancel(errShutdownCancelled) }
 	for i := range e.peers {
-		if e.clings(int32(i)) { // Shutdown would say goodbye to it and wait
-			time.AfterFunc(lateGrace, e.late)
+		if e.cannotDisconnect(int32(i)) { // Shutdown would wait for this peer
+			time.AfterFunc(shutdownGrace, e.cancelShutdown)
 			break
 		}
 	}
@@ -408,20 +401,20 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	for i := range e.rails {
 		if graceful {
 			serr := e.rails[i].Endpoint.Shutdown(ctx)
-			if serr != nil && errors.Is(context.Cause(ctx), errLate) {
-				serr = nil // the others have had their time
+			if serr != nil && errors.Is(context.Cause(ctx), errShutdownCancelled) {
+				serr = nil // the ranks that still live have had shutdownGrace
 			}
 			err = errors.Join(err, serr)
 		}
 	}
 	cancel(nil)
 	if e.launcher != nil {
-		_ = e.launcher.Close() // nothing was written to it
+		_ = e.launcher.Close() // the engine has only read from it
 	}
-	e.listening.Wait()
+	e.failureReader.Wait()
 	e.mu.Lock()
 	for _, s := range e.spans {
-		err = errors.Join(err, s.withdrawLocked())
+		err = errors.Join(err, s.closeRegionsLocked())
 	}
 	e.mu.Unlock()
 	for i := range e.rails {
@@ -438,26 +431,28 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	return nil
 }
 
-// flush moves what is queued and in flight out, for as long as ctx allows.
+// flush sends what is queued and in flight until ctx ends.
 func (e *Engine) flush(ctx context.Context) {
 	for e.sending() && ctx.Err() == nil && e.fatal == nil {
-		if e.awaitIn(ctx, &e.watchers, awaited{}) != nil {
+		if e.awaitIn(ctx, &e.completionWaiters, awaited{}) != nil {
 			return
 		}
 	}
 }
 
-// sending reports whether anything posted is still on its way out.
+// sending reports whether a message or transfer is still queued or in flight. It ignores requests
+// to peers that have failed and cannot be disconnected.
 func (e *Engine) sending() bool {
 	for _, r := range e.slots {
-		if r != nil && r.kind != kindFree && !r.done && (r.inflight && !e.clings(r.peer) || r.kind == kindControl) {
+		if r != nil && r.kind != kindFree && !r.done && (r.inflight && !e.cannotDisconnect(r.peer) || r.kind == kindControl) {
 			return true
 		}
 	}
 	return false
 }
 
-// failAll completes the requests under way that which picks.
+// failAll completes with err the requests under way for which which returns true. It leaves out
+// tasks and the requests of Port.Begin.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
 		if r == nil || r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.done || !which(r) {
@@ -474,8 +469,8 @@ func (e *Engine) cancel(r *request, err error) {
 	e.finish(r, err)
 }
 
-// withdraw takes a request out of the queue that it is in. A transfer is in one, too,
-// while it waits for room in the endpoint.
+// withdraw removes a request from the queue that it is in, if any. A transfer is in a queue while
+// it waits for room in the endpoint.
 func (e *Engine) withdraw(r *request) {
 	if r.phase == phasePosted {
 		e.posted.withdraw(r)
@@ -485,7 +480,7 @@ func (e *Engine) withdraw(r *request) {
 	r.phase = phaseIdle
 }
 
-// finish ends a request or a transfer.
+// finish ends a request, or a transfer of a port.
 func (e *Engine) finish(r *request, err error) {
 	if r.kind == kindTransfer {
 		e.transferDone(r, err)

@@ -18,8 +18,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// A call of each kind that waits for rank 2, or could.
-var waitsForTwo = map[string]func(c *Context) error{
+// callsThatWait has a call of each kind that waits for rank 2, or can wait for it.
+var callsThatWait = map[string]func(c *Context) error{
 	"recv": func(c *Context) error {
 		_, err := c.Recv(background, make([]byte, 8), Env{Peer: 2, Tag: 1})
 		return err
@@ -58,10 +58,10 @@ var waitsForTwo = map[string]func(c *Context) error{
 	},
 }
 
-// endDuring runs every waiting call on rank 0 while end happens on the other
-// side, and wants each to fail with an error.
+// endDuring runs every call of callsThatWait on rank 0, calls end before or meanwhile, and wants
+// each call to fail with the error want.
 func endDuring(t *testing.T, want error, end func(engines []*Engine, cs []*Context)) {
-	for name, call := range waitsForTwo {
+	for name, call := range callsThatWait {
 		for _, early := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/%v", name, early), func(t *testing.T) {
 				everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
@@ -85,7 +85,7 @@ func TestAPeerThatDiesEndsEveryCall(t *testing.T) {
 }
 
 func TestRevokeEndsEveryCall(t *testing.T) {
-	endDuring(t, ErrRevoked, func(_ []*Engine, cs []*Context) { cs[1].Revoke(errors.New("tired")) })
+	endDuring(t, ErrRevoked, func(_ []*Engine, cs []*Context) { cs[1].Revoke(errors.New("test")) })
 }
 
 func TestCloseEndsEveryCall(t *testing.T) {
@@ -117,7 +117,7 @@ func TestRevokedMessagesAreRefused(t *testing.T) {
 			if _, err := c.Probe(background, Env{Peer: 0, Tag: 1}); err != nil {
 				return err
 			}
-			c.Revoke(errors.New("enough"))
+			c.Revoke(errors.New("test"))
 			_, err := c.Recv(background, make([]byte, 1<<20), Env{Peer: 0, Tag: 1})
 			return wantErr(err, ErrRevoked)
 		})
@@ -143,7 +143,7 @@ func TestAnotherCollectiveIsAMismatch(t *testing.T) {
 	})
 }
 
-func TestAPeerThatBreaksTheProtocolIsGivenUp(t *testing.T) {
+func TestAPeerThatBreaksTheProtocolIsMarkedAsFailed(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"noise":           {1, 2, 3},
 		"nothing":         {},
@@ -156,9 +156,9 @@ func TestAPeerThatBreaksTheProtocolIsGivenUp(t *testing.T) {
 		"ack of a recv":   encode(wire.Message{Kind: wire.MsgAck, Seq: 1, Handle: 0}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, s := againstStranger(t)
+			c, s := openRawPeer(t)
 			r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 5}) // its slot is 0
-			s.send(t, b)
+			s.sendRaw(t, b)
 			_, err := r.Wait(background)
 			require.ErrorIs(t, err, ErrProcFailed)
 			require.ErrorIs(t, err, transport.ErrProtocol)
@@ -167,12 +167,12 @@ func TestAPeerThatBreaksTheProtocolIsGivenUp(t *testing.T) {
 }
 
 func TestAHugeRendezvousTouchesOnlyTheBuffer(t *testing.T) {
-	c, s := againstStranger(t)
+	c, s := openRawPeer(t)
 	var b [wire.MessageLong]byte
 	m := wire.Message{Kind: wire.MsgRTS, Seq: 1, Length: math.MaxInt, Key: 12345}
 	n := m.Put(b[:])
 	r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 0})
-	s.send(t, b[:n])
+	s.sendRaw(t, b[:n])
 	_, err := r.Wait(background)
 	require.ErrorIs(t, err, transport.ErrKey)
 }
@@ -200,13 +200,13 @@ func FuzzPeer(f *testing.F) {
 		}
 	}
 	f.Add(bytes.Join(all, nil))
-	for _, b := range all { // leave, and what may not come after it
+	for _, b := range all { // a MsgLeave, and then messages that may not follow it
 		f.Add(slices.Concat(part(1, wire.Message{Kind: wire.MsgLeave}), b))
 	}
 	f.Add(bytes.Repeat(part(5, wire.Message{Kind: wire.MsgEager}, 1, 2, 3), 3))
 	f.Add([]byte{3, 0, 1, 2, 3})
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c, s := againstStranger(t)
+		c, s := openRawPeer(t)
 		bufs := [2][]byte{bytes.Repeat([]byte{0xa5}, 96), bytes.Repeat([]byte{0xa5}, 96)}
 		rs := []Request{
 			c.Irecv(bufs[0][16:80:80], Env{Peer: 1, Tag: 0}),
@@ -228,7 +228,7 @@ func FuzzPeer(f *testing.F) {
 			if how&4 != 0 && len(b) >= wire.MessageShort {
 				binary.LittleEndian.PutUint64(b[24:], uint64(max(0, len(b)-wire.MessageKind(b[0]).HeaderLen())))
 			}
-			if _, err := s.ep.Send(&transport.Op{Peer: 0, Data: b}); err != nil { // the engine has given the peer up
+			if _, err := s.ep.Send(&transport.Op{Peer: 0, Data: b}); err != nil { // the engine has marked the peer as failed
 				break
 			}
 			for _, r := range rs {

@@ -30,7 +30,7 @@ func onProcessors(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-// untilWaiting waits until so many goroutines of a rank are parked or in Wait.
+// untilWaiting waits until n goroutines of a rank are parked or in Wait.
 func untilWaiting(t *testing.T, e *Engine, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -41,11 +41,11 @@ func untilWaiting(t *testing.T, e *Engine, n int) {
 			waits++
 		}
 		return waits == n && e.leader == nil
-	}, patienceOfTests, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 }
 
-// TestFollowerOfALeaderThatComputes: a goroutine gets its message although the one
-// that led before it computes and does not call in.
+// TestFollowerOfALeaderThatComputes: a goroutine gets its message although the goroutine that led
+// before computes and does not call the engine.
 func TestFollowerOfALeaderThatComputes(t *testing.T) {
 	onProcessors(t, func(t *testing.T) {
 		for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New(), "tcp": tcp.New()} {
@@ -72,14 +72,14 @@ func TestFollowerOfALeaderThatComputes(t *testing.T) {
 				require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
 				wg.Wait()
 				require.NoError(t, followerErr)
-				require.Less(t, time.Since(start), patienceOfTests)
+				require.Less(t, time.Since(start), testTimeout)
 			})
 		}
 	})
 }
 
-// TestWaitersBesideAPingPong: a hundred goroutines wait, each gets its message while
-// two ranks exchange others, and its last one after they have ended.
+// TestWaitersBesideAPingPong: each of a hundred goroutines gets a message while two ranks
+// exchange other messages, and a second one after that exchange has ended.
 func TestWaitersBesideAPingPong(t *testing.T) {
 	const waiters, trips = 100, 500
 	onProcessors(t, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestPairsOfGoroutines(t *testing.T) {
 	})
 }
 
-// TestContextsEndAnywhere: contexts end while goroutines lead, sleep, are parked or
-// give way; every other goroutine gets its messages.
+// TestContextsEndAnywhere: contexts end while their goroutines lead, sleep, are parked or are on
+// standby. Every other goroutine gets its messages.
 func TestContextsEndAnywhere(t *testing.T) {
 	const trips = 2000
 	onProcessors(t, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestContextsEndAnywhere(t *testing.T) {
 		ranks(t, cs, func(c *Context, rank int) error {
 			for i := range trips {
 				if i%200 == 0 {
-					time.Sleep(5 * time.Millisecond) // so that the others sleep and the background goroutine stands in
+					time.Sleep(5 * time.Millisecond) // so that the others sleep and the background goroutine leads
 				}
 				if err := pingPong(c, rank, 1); err != nil {
 					return err
@@ -212,8 +212,8 @@ func TestContextsEndAnywhere(t *testing.T) {
 	})
 }
 
-// TestCloseWhileGoroutinesWait: Close ends goroutines that lead, sleep, are parked or
-// give way, and returns.
+// TestCloseWhileGoroutinesWait: Close ends the waits of goroutines that lead, sleep, are parked
+// or are on standby, and returns.
 func TestCloseWhileGoroutinesWait(t *testing.T) {
 	onProcessors(t, func(t *testing.T) {
 		for round := range 30 {
@@ -250,7 +250,7 @@ func TestCloseWhileGoroutinesWait(t *testing.T) {
 			}()
 			select {
 			case <-closed:
-			case <-time.After(patienceOfTests):
+			case <-time.After(testTimeout):
 				buf := make([]byte, 1<<20)
 				t.Fatalf("Close hangs:\n%s", buf[:runtime.Stack(buf, true)])
 			}

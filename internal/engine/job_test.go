@@ -18,8 +18,8 @@ import (
 
 var background = context.Background()
 
-// patienceOfTests bounds what must not hang.
-const patienceOfTests = 20 * time.Second
+// testTimeout is the time after which a test reports a hang.
+const testTimeout = 20 * time.Second
 
 // openJob makes n engines over one provider and closes them when the test ends.
 func openJob(t testing.TB, n int, provider transport.Provider, set map[string]string) []*Engine {
@@ -27,14 +27,15 @@ func openJob(t testing.TB, n int, provider transport.Provider, set map[string]st
 	return openRails(t, n, set, provider)
 }
 
-// openRails makes n engines over several providers: the ranks i and j talk by
-// number (i+j) modulo their count.
+// openRails makes n engines over several providers: the ranks i and j communicate by provider
+// (i+j) modulo the number of providers.
 func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*Engine {
 	t.Helper()
 	return openRouted(t, n, set, func(i, j int) uint8 { return uint8((i + j) % len(providers)) }, providers...)
 }
 
-// openRouted lets route say by which of the providers the ranks i and j talk.
+// openRouted makes n engines over several providers: the ranks i and j communicate by provider
+// route(i, j).
 func openRouted(t testing.TB, n int, set map[string]string, route func(i, j int) uint8, providers ...transport.Provider) []*Engine {
 	t.Helper()
 	p := &params.Set{}
@@ -107,7 +108,7 @@ func world(engines []*Engine) []*Context {
 	return cs
 }
 
-// ranks runs f on every rank of a job and fails if one does, or hangs.
+// ranks runs f on every rank of a job, and fails the test if one returns an error or hangs.
 func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	t.Helper()
 	errs := make(chan error, len(cs))
@@ -120,7 +121,7 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 			errs <- nil
 		}()
 	}
-	deadline := time.After(patienceOfTests)
+	deadline := time.After(testTimeout)
 	for range cs {
 		select {
 		case err := <-errs:
@@ -132,7 +133,7 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	}
 }
 
-// flavours are fabrics that make the engine take each of its paths.
+// flavours returns fabrics that together make the engine take each of its paths.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"default": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },

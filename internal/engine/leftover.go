@@ -9,23 +9,23 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// What a program leaves behind
+// Leftovers: what a program leaves behind
 //
-// At the end of the job a rank reports the requests that the program did not wait for and
-// that failed or did not complete, and the messages that the program did not receive. The
-// engine counts those of the contexts with even ids, which carry the messages of the
-// program, except where HideLeftovers or KeepInFinalize was called.
+// At the end of the job a rank reports the requests that the program did not wait for and that
+// failed or did not complete, and the messages that the program did not receive. The engine
+// counts those of the contexts with even ids, which carry the messages of the program, except
+// contexts for which HideLeftovers or KeepInFinalize was called.
 
 // Leftover is a request that the program has neither waited for nor tested to its end.
 type Leftover struct {
 	Kind    LeftoverKind
-	Context uint64 // id; of a send or receive
-	Peer    int    // the same: rank in the context's group, or AnySource
-	Tag     int    // the same
+	Context uint64 // of a send or receive: id of its context
+	Peer    int    // of a send or receive: rank in the context's group, or AnySource
+	Tag     int    // of a send or receive
 	Err     error  // nil: the request is not complete
 	Origin  string // see SetOrigin
 
-	number uint64 // order among requests with an Origin
+	number uint64 // order of the SetOrigin calls
 }
 
 // LeftoverKind says what started the request.
@@ -49,7 +49,8 @@ type Unreceived struct {
 	Bytes   int
 }
 
-// maxUnreceived is the number of dropped messages that an engine describes. It counts all.
+// maxUnreceived is the maximum number of messages that Unreceived describes. It counts all of
+// them.
 const maxUnreceived = 16
 
 // dropped records the messages of the program that the engine has dropped because the
@@ -95,8 +96,8 @@ func (q Request) SetOrigin(text string) {
 func (e *Engine) Settle(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for slices.ContainsFunc(e.slots, e.underWay) && e.over() == nil {
-		if e.awaitIn(ctx, &e.watchers, awaited{}) != nil {
+	for slices.ContainsFunc(e.slots, e.underWay) && e.closedErr() == nil {
+		if e.awaitIn(ctx, &e.completionWaiters, awaited{}) != nil {
 			return
 		}
 	}
@@ -105,12 +106,12 @@ func (e *Engine) Settle(ctx context.Context) {
 // underWay reports whether a request of the program will complete without further calls
 // of the program, unless the peer fails.
 func (e *Engine) underWay(r *request) bool {
-	return e.isLeft(r) && !r.done && (r.kind == kindSend && int(r.peer) != e.rank || r.kind == kindRecv && r.phase != phasePosted)
+	return e.isLeftover(r) && !r.done && (r.kind == kindSend && int(r.peer) != e.rank || r.kind == kindRecv && r.phase != phasePosted)
 }
 
-// isLeft reports whether the program has not collected the request of a slot, and no
-// goroutine waits for it. A nil slot has none.
-func (e *Engine) isLeft(r *request) bool {
+// isLeftover reports whether the program has not collected the request of a slot, and no
+// goroutine waits for it. It returns false for a nil slot.
+func (e *Engine) isLeftover(r *request) bool {
 	if r == nil || !r.named || r.abandoned || r.reported || r.waiter != nil {
 		return false
 	}
@@ -129,18 +130,18 @@ func (c *Context) counts() bool { return c.id%2 == 0 && !c.kept && !c.hidden }
 
 // counts is Context.counts for the context of a message, which may not be open.
 func (e *Engine) counts(id uint64) bool {
-	c := e.contexts[id/2] // one of two contexts, which are kept or hidden together
+	c := e.contexts[id/2] // one of the communicator's two contexts, which are kept or hidden together
 	return id%2 == 0 && (c == nil || !c.kept && !c.hidden)
 }
 
-// Leftovers returns the requests that the program has left and that have failed or are not
-// complete, in the order in which they were started as far as known.
+// Leftovers returns the requests that the program has left behind and that have failed or are not
+// complete. Requests with an Origin are in the order in which they were started.
 func (e *Engine) Leftovers() []Leftover {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var left []Leftover
 	for _, r := range e.slots {
-		if !e.isLeft(r) || r.done && r.err == nil {
+		if !e.isLeftover(r) || r.done && r.err == nil {
 			continue
 		}
 		l := Leftover{Kind: LeftOneSided, Err: r.err}
@@ -153,7 +154,7 @@ func (e *Engine) Leftovers() []Leftover {
 				l.Peer = r.ctx.rank(r.peer)
 			}
 			switch {
-			case r.mode == probed:
+			case r.mode == modeProbed:
 				l.Kind, l.Tag = LeftMrecv, r.status.Tag
 			case r.kind == kindRecv:
 				l.Kind = LeftRecv
@@ -179,20 +180,20 @@ func (e *Engine) Unreceived() (int, []Unreceived) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n, few := e.dropped.n, slices.Clone(e.dropped.few)
-	var there []*unexpected
+	var all []*unexpected
 	e.unexpected.each(func(x *node) {
 		if x.key.class() == 0 && e.counts(x.key.context) {
-			there = append(there, x.msg)
+			all = append(all, x.msg)
 		}
 	})
-	slices.SortFunc(there, func(a, b *unexpected) int { return cmp.Compare(a.nodes[0].seq, b.nodes[0].seq) })
-	for _, u := range there[:min(len(there), maxUnreceived-len(few))] {
+	slices.SortFunc(all, func(a, b *unexpected) int { return cmp.Compare(a.nodes[0].seq, b.nodes[0].seq) })
+	for _, u := range all[:min(len(all), maxUnreceived-len(few))] {
 		few = append(few, unreceived(u.source, &u.header))
 	}
-	return n + len(there), few
+	return n + len(all), few
 }
 
-// noteDropped counts a message that this rank drops.
+// noteDropped records a message of the program that this rank drops.
 func (e *Engine) noteDropped(source int32, m *wire.Message) {
 	if !e.counts(m.Context) {
 		return
@@ -207,8 +208,8 @@ func unreceived(source int32, m *wire.Message) Unreceived {
 	return Unreceived{Context: m.Context, Source: int(source), Tag: int(m.Tag), Bytes: m.Length}
 }
 
-// Unfinished reports whether the error of a request means that it did not complete: the
-// other side is in Finalize, or the communicator was freed.
+// Unfinished reports whether the request did not complete: it has no error yet, the other side is
+// in Finalize, or the communicator was freed.
 func (l *Leftover) Unfinished() bool {
 	return l.Err == nil || errors.Is(l.Err, ErrFinalized) || errors.Is(l.Err, ErrClosed)
 }

@@ -46,7 +46,7 @@ func TestLeftovers(t *testing.T) {
 			short := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 2})
 			short.SetOrigin("b")
 			reported := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 3})
-			if _, err := reported.Wait(over()); err == nil {
+			if _, err := reported.Wait(endedContext()); err == nil {
 				return fmt.Errorf("a receive without its message is complete")
 			}
 			cancelled := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 4})
@@ -87,7 +87,7 @@ func TestUnreceived(t *testing.T) {
 					for tag := range 20 {
 						other[1].Isend(make([]byte, tag), Env{Peer: 0, Tag: tag})
 					}
-					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // behind the others
+					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // arrives after the others
 				})
 				n, few := engines[0].Unreceived()
 				require.Equal(t, 20, n)

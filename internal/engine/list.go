@@ -1,16 +1,15 @@
 package engine
 
-// node is an element of a list. It is a part of a request or of an unexpected
-// message, and is in one list at most. A posted receive is in the posted queue, a
-// request that waits for room in a queue of its peer, and a request that has ended
-// in Engine.finished.
+// node is an element of a list. It is a part of a request or of an unexpected message, and is in
+// one list at most. A posted receive is in the posted queue, a request that waits for room is in
+// a queue of its peer, and a request that has ended is in Engine.finished.
 type node struct {
 	key        matchKey
 	seq        uint64
 	next, prev *node
-	list       *list       // that the node is in; nil: none
-	req        *request    // the request that the node is a part of, or
-	msg        *unexpected // the message
+	list       *list       // the list that the node is in; nil: none
+	req        *request    // the request that the node is a part of; nil: see msg
+	msg        *unexpected // the unexpected message that the node is a part of
 }
 
 // list is a queue of nodes.
@@ -55,7 +54,7 @@ func (l *list) pop() *request {
 	return n.req
 }
 
-// each calls f for every node; f may remove that node.
+// each calls f for every node; f may remove the node that it gets.
 func (l *list) each(f func(*node)) {
 	for n := l.head; n != nil; {
 		next := n.next

@@ -5,30 +5,28 @@ import (
 	"sync/atomic"
 )
 
-// mutex is the engine's lock. Sections under it are short, except a leader's: a
-// leader holds the lock while it polls, and lets other goroutines in between two
-// polls. So a goroutine that finds the lock taken tries again for a while before
-// it sleeps. The lock differs from sync.Mutex in two things: the holder sees at
-// the cost of a load whether a goroutine waits, and taking and freeing it when
-// none does are one atomic instruction each.
+// mutex is the engine's lock. Goroutines hold it for a short time, except a leader: it holds the
+// lock while it polls, and lets other goroutines take it between two polls. So a goroutine that
+// finds the lock taken tries again for a while before it sleeps. The lock differs from sync.Mutex
+// in two things: the holder sees at the cost of a load whether a goroutine waits; and if no
+// goroutine waits, taking and releasing the lock are one atomic instruction each.
 //
 //	state  ┌ waiters ─────────────────┬ starving ┬ taken ┐
 //	       └ bits 31 to 2             ┴ bit 1    ┴ bit 0 ┘
 //
 // Invariants:
-//   - a goroutine in lockSlow counts as a waiter until it has the lock;
-//   - a goroutine that frees the lock while there are waiters leaves a token in
-//     wake; a waiter that sleeps takes it and tries again. So a waiter that sleeps
-//     while the lock is free has a token coming, and each holder that it loses to
-//     leaves another;
-//   - a waiter that was woken in vain is starving: the next holder that frees the
-//     lock makes it the owner, by a token in handOff. Otherwise each holder would
-//     wake it, and the next take the lock before it runs;
-//   - while there are waiters, a goroutine takes the lock only by lockSlow.
+//   - A goroutine in lockSlow counts as a waiter until it has the lock.
+//   - A goroutine that releases the lock while there are waiters leaves a token in wake. A waiter
+//     that sleeps takes the token and tries again. So a waiter that sleeps while the lock is free
+//     will get a token. A goroutine that takes the lock before this waiter leaves another token.
+//   - A waiter that was woken but found the lock taken sets starving. The next holder that
+//     releases the lock makes a waiter the owner, by a token in handOff. Otherwise each holder
+//     would wake the waiter, and the next one would take the lock before the waiter runs.
+//   - While there are waiters, a goroutine takes the lock only by lockSlow.
 type mutex struct {
 	state   atomic.Int32
-	wake    chan struct{} // of one token
-	handOff chan struct{} // of one token
+	wake    chan struct{} // has room for one token
+	handOff chan struct{} // has room for one token
 }
 
 const (
@@ -57,11 +55,11 @@ func (m *mutex) Unlock() {
 // TryLock takes the lock if it is free and no goroutine waits for it.
 func (m *mutex) TryLock() bool { return m.state.CompareAndSwap(0, lockTaken) }
 
-// A waiter looks at the lock so often, then so often between turns of other
-// goroutines, then sleeps. A turn may take a time slice of the runtime.
+// A waiter loads the state lockSpins times, then lockYields times with a runtime.Gosched before
+// each, then it sleeps. A Gosched may take a time slice of the runtime.
 const (
-	lockGlances = 50
-	lockTurns   = 5
+	lockSpins  = 50
+	lockYields = 5
 )
 
 func (m *mutex) lockSlow() {
@@ -75,12 +73,12 @@ func (m *mutex) lockSlow() {
 			continue
 		}
 		switch {
-		case i < lockGlances:
-		case i < lockGlances+lockTurns:
+		case i < lockSpins:
+		case i < lockSpins+lockYields:
 			runtime.Gosched()
 		case woken && s&lockStarving == 0:
 			if m.state.CompareAndSwap(s, s|lockStarving) {
-				<-m.handOff // and with it the lock
+				<-m.handOff // this goroutine now owns the lock
 				return
 			}
 		default:
@@ -110,22 +108,21 @@ func (m *mutex) unlockSlow() {
 	}
 }
 
-// contended reports whether a goroutine waits for the lock, which the caller
-// holds.
+// contended reports whether a goroutine waits for the lock. The caller holds the lock.
 func (m *mutex) contended() bool { return m.state.Load() != lockTaken }
 
-// breathe lets goroutines in that wait for the lock. The leader calls it between
-// two polls.
-func (m *mutex) breathe() {
+// yield lets goroutines that wait for the lock take it. The caller holds the lock before and
+// after. A leader calls yield between two polls.
+func (m *mutex) yield() {
 	if m.contended() {
-		m.breatheSlow()
+		m.yieldSlow()
 	}
 }
 
-func (m *mutex) breatheSlow() {
+func (m *mutex) yieldSlow() {
 	m.Unlock()
-	for i := 0; i < lockGlances+lockTurns && m.state.Load() >= lockWaiter; i++ {
-		if i >= lockGlances {
+	for i := 0; i < lockSpins+lockYields && m.state.Load() >= lockWaiter; i++ {
+		if i >= lockSpins {
 			runtime.Gosched()
 		}
 	}

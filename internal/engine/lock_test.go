@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Goroutines take the lock in turns, beside one that holds it most of the time
-// and breathes, as a leader does; nobody is let in twice or passed by for good.
+// TestMutexExcludesAndLetsIn: goroutines take the lock repeatedly beside a holder that keeps it
+// most of the time and calls yield, as a leader does. No two hold the lock at once, and every
+// goroutine gets it.
 func TestMutexExcludesAndLetsIn(t *testing.T) {
 	const goroutines, turns = 8, 2000
 	var m mutex
@@ -33,7 +34,7 @@ func TestMutexExcludesAndLetsIn(t *testing.T) {
 	}
 	m.Lock()
 	for done < goroutines*turns {
-		m.breathe()
+		m.yield()
 	}
 	m.Unlock()
 	wg.Wait()
@@ -43,9 +44,8 @@ func TestMutexExcludesAndLetsIn(t *testing.T) {
 	require.False(t, m.contended())
 }
 
-// TestMutexHandsOver: a holder that takes the lock again at once keeps it from a
-// waiter that sleeps. The waiter that was woken in vain owns the lock at the next
-// unlock.
+// TestMutexHandsOver: a holder that takes the lock again at once keeps it from a waiter that
+// sleeps. A waiter that was woken and found the lock taken owns it after the next unlock.
 func TestMutexHandsOver(t *testing.T) {
 	var m mutex
 	m.init()
@@ -55,9 +55,9 @@ func TestMutexHandsOver(t *testing.T) {
 		m.Lock()
 		close(got)
 	}()
-	require.Eventually(t, func() bool { return m.state.Load() == lockTaken+lockWaiter }, patienceOfTests, time.Millisecond)
+	require.Eventually(t, func() bool { return m.state.Load() == lockTaken+lockWaiter }, testTimeout, time.Millisecond)
 	m.wake <- struct{}{} // wakes the waiter, which finds the lock still taken
-	require.Eventually(t, func() bool { return m.state.Load()&lockStarving != 0 }, patienceOfTests, time.Millisecond)
+	require.Eventually(t, func() bool { return m.state.Load()&lockStarving != 0 }, testTimeout, time.Millisecond)
 	m.Unlock()
 	require.False(t, m.TryLock(), "the lock belongs to the waiter")
 	<-got
@@ -66,8 +66,8 @@ func TestMutexHandsOver(t *testing.T) {
 	require.Zero(t, m.state.Load())
 }
 
-// TestMutexUnderAHolderThatRetakesIt: many goroutines get the lock, on one processor
-// and on several, beside a holder that frees it for an instant only.
+// TestMutexUnderAHolderThatRetakesIt: many goroutines get the lock, on one processor and on
+// several, beside a holder that releases it only for an instant.
 func TestMutexUnderAHolderThatRetakesIt(t *testing.T) {
 	const goroutines, turns = 30, 50
 	for _, processors := range []int{1, 2, 4} {

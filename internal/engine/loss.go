@@ -14,18 +14,18 @@ import (
 
 // Ranks that the launcher or other ranks report as failed
 //
-//	launcher ── line ──► newsLoop ──┐
-//	                                ├─► giveUp ──► end         all that waits for it
-//	ranks that agree ──► Lose ──────┘      └─────► Disconnect  all that the transport has
+//	launcher ── line ──► failureLoop ──┐                    ┌─► markEnded   requests and waits that need the rank
+//	                                   ├─► Engine.markFailed┤
+//	agreement ──► MarkFailed ──────────┘                    └─► Disconnect  the transport's operations with the rank
 //
-// A transport reports a process that dies, but not a host that no longer answers:
-// tcp sends to it again for a quarter of an hour. The engine gives a reported rank up
-// for good, whether it is dead or not. If it lives, the transport refuses it, and it
-// takes us for dead in turn. If a rank is reported to itself, its engine fails: the
-// others have got the same report.
+// A transport reports a process that dies, but not a host that no longer answers: tcp repeats its
+// packets for a quarter of an hour. The engine marks a reported rank as failed for good, whether
+// it is dead or not. If the rank lives, this rank's transport refuses it, and the rank then takes
+// this rank for dead. If a rank gets a report of itself, its engine fails, because the other
+// ranks have the same report.
 //
-// The reader sleeps in the runtime's poller, and takes the lock only for a report, so
-// that it adds no cost to calls.
+// The goroutine of failureLoop sleeps in the runtime's poller, and takes the lock only for a
+// report, so it adds no cost to calls.
 
 // lossError is the error of a rank that was reported as failed.
 type lossError struct {
@@ -41,34 +41,34 @@ func (l *lossError) Error() string {
 	return fmt.Sprintf("rank %d of the world failed: %s", l.rank, l.reason)
 }
 
-// Unwrap makes it an ErrProcFailed.
+// Unwrap returns ErrProcFailed.
 func (l *lossError) Unwrap() error { return ErrProcFailed }
 
-// errLate is the cause with which Close stops waiting for other ranks.
-var errLate = errors.New("a rank failed while this one left")
+// errShutdownCancelled is the cause with which Close stops waiting for other ranks.
+var errShutdownCancelled = errors.New("a rank failed while this one left")
 
-// lateGrace is how long Close still waits for the transports' Shutdown after it has
-// learned that a rank has failed. The other ranks may need this rank meanwhile.
-const lateGrace = time.Second
+// shutdownGrace is how long Close still waits for the transports' Shutdown after it has learned
+// that a rank has failed. The other ranks may need this rank meanwhile.
+const shutdownGrace = time.Second
 
-// newsLoop reads the launcher's reports. It ends when Close closes the file, and Close
-// waits for it. If a line is malformed the engine fails: it cannot know any more which
-// ranks have failed.
-func (e *Engine) newsLoop() {
-	defer e.listening.Done()
-	lines := bufio.NewReaderSize(e.launcher, wire.NewsMaxLine)
+// failureLoop reads the launcher's reports. It ends when Close closes the file, and Close waits
+// for it. If a line is malformed the engine fails, because it no longer knows which ranks have
+// failed.
+func (e *Engine) failureLoop() {
+	defer e.failureReader.Done()
+	lines := bufio.NewReaderSize(e.launcher, wire.FailuresMaxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) && len(line) == 0 {
-			return // at Close, or the launcher has ended: others notice that
+			return // Close, or the end of the launcher, which other parts detect
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
-			err = wire.ErrNewsLong
+			err = wire.ErrFailuresLong
 		}
 		var ranks []int
 		var reason string
 		if err == nil {
-			ranks, reason, err = wire.ParseNews(line, e.size)
+			ranks, reason, err = wire.ParseFailures(line, e.size)
 		}
 		if err != nil {
 			e.mu.Lock()
@@ -76,26 +76,26 @@ func (e *Engine) newsLoop() {
 			e.mu.Unlock()
 			return
 		}
-		e.Lose(reason, ranks...)
+		e.MarkFailed(reason, ranks...)
 	}
 }
 
-// Lose gives world ranks up: operations with them that are under way and later
-// ones end with ErrProcFailed and the reason. A rank that is given up already
-// stays so. It does not block.
-func (e *Engine) Lose(reason string, ranks ...int) {
+// MarkFailed marks world ranks as failed: operations with them that are under way and later ones
+// end with ErrProcFailed and the reason. A rank that is marked already keeps its first reason.
+// MarkFailed does not block.
+func (e *Engine) MarkFailed(reason string, ranks ...int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		if e.late != nil {
-			time.AfterFunc(lateGrace, e.late) // does nothing when it comes late
+		if e.cancelShutdown != nil {
+			time.AfterFunc(shutdownGrace, e.cancelShutdown) // has no effect after the shutdown
 		}
 		return
 	}
 	e.drain()
 	for _, r := range ranks {
 		if r != e.rank {
-			e.giveUp(int32(r), reason)
+			e.markFailed(int32(r), reason)
 		}
 	}
 	for _, r := range ranks {
@@ -103,12 +103,13 @@ func (e *Engine) Lose(reason string, ranks ...int) {
 			e.fail(nil, &lossError{r, reason})
 		}
 	}
-	e.rouse() // what the transport had with them ends at its next poll
+	e.wakeSleeper() // a poll ends the operations that the transport has in flight with the ranks
 	e.poll()
 }
 
-// drain takes what has come already: what a rank sent before it died can still be
-// received. The number of reads is limited, because others may never stop sending.
+// drain reads all messages that have arrived, because the program can still receive what a rank
+// has sent before it died. The number of reads is limited, because other ranks may never stop
+// sending.
 func (e *Engine) drain() {
 	for range 100 {
 		e.readAll()
@@ -118,33 +119,36 @@ func (e *Engine) drain() {
 	}
 }
 
-// giveUp is Lose for a peer. If the transport has reported the peer's end before, the
-// new reason replaces the transport's, since the launcher knows better why.
-func (e *Engine) giveUp(peer int32, reason string) {
+// markFailed is MarkFailed for one peer. If the transport has reported the end of the peer
+// before, the new reason replaces the transport's, because the launcher knows better why the peer
+// has ended.
+func (e *Engine) markFailed(peer int32, reason string) {
 	p := &e.peers[peer]
-	if p.givenUp || e.fatal != nil {
+	if p.markedFailed || e.fatal != nil {
 		return
 	}
-	p.givenUp = true
+	p.markedFailed = true
 	why := &lossError{int(peer), reason}
 	if p.err == nil || p.left {
-		e.end(peer, why, false)
+		e.markEnded(peer, why, false)
 	} else {
 		p.err = why
 	}
-	e.cut(peer)
+	e.disconnect(peer)
 }
 
-// cut drops what the transport has with a peer, if it can.
-func (e *Engine) cut(peer int32) {
-	if r := e.peers[peer].rail; r != nil && r.cut != nil {
-		_ = r.cut.Disconnect(transport.Addr(peer)) // it fails only for a peer that does not exist
+// disconnect drops the transport's operations and messages with a peer, if the transport can
+// disconnect a peer.
+func (e *Engine) disconnect(peer int32) {
+	if r := e.peers[peer].rail; r != nil && r.disconnect != nil {
+		_ = r.disconnect.Disconnect(transport.Addr(peer)) // fails only for a peer that does not exist
 	}
 }
 
-// clings reports whether a peer is given up that its transport cannot disconnect.
-func (e *Engine) clings(peer int32) bool {
-	return peer >= 0 && e.peers[peer].givenUp && e.peers[peer].rail.cut == nil
+// cannotDisconnect reports whether a peer is marked as failed and its transport cannot disconnect
+// it.
+func (e *Engine) cannotDisconnect(peer int32) bool {
+	return peer >= 0 && e.peers[peer].markedFailed && e.peers[peer].rail.disconnect == nil
 }
 
 // Failed returns the world ranks that are known to have failed.
@@ -160,16 +164,16 @@ func (e *Engine) Failed() []int {
 	return ranks
 }
 
-// Gone returns why a world rank has ended; nil: it has not, or it is this rank, or this
-// rank itself has failed.
+// Gone returns the error of a world rank that has ended. It returns nil if the rank has not
+// ended, if it is this rank, or if this rank itself has failed.
 func (e *Engine) Gone(rank int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.lost(int32(rank))
+	return e.endedErr(int32(rank))
 }
 
-// lost is Gone for a caller that holds the lock.
-func (e *Engine) lost(rank int32) error {
+// endedErr is Gone for a caller that holds the lock.
+func (e *Engine) endedErr(rank int32) error {
 	if int(rank) == e.rank || e.fatal != nil {
 		return nil // if this rank has failed, the others have not
 	}
@@ -182,7 +186,7 @@ func (e *Engine) Absent(ranks []int) []bool {
 	defer e.mu.Unlock()
 	gone := make([]bool, len(ranks))
 	for i, r := range ranks {
-		gone[i] = e.lost(int32(r)) != nil
+		gone[i] = e.endedErr(int32(r)) != nil
 	}
 	return gone
 }
@@ -194,11 +198,11 @@ func (c *Context) Acknowledge() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range c.size {
-		if w := c.world(i); e.lost(w) != nil {
-			if c.known == nil {
-				c.known = make(map[int32]bool)
+		if w := c.world(i); e.endedErr(w) != nil {
+			if c.acknowledged == nil {
+				c.acknowledged = make(map[int32]bool)
 			}
-			c.known[w] = true
+			c.acknowledged[w] = true
 		}
 	}
 }
@@ -208,23 +212,23 @@ func (c *Context) Acknowledged() (ranks []int) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	for i := range c.size {
-		if c.known[c.world(i)] {
+		if c.acknowledged[c.world(i)] {
 			ranks = append(ranks, i)
 		}
 	}
 	return ranks
 }
 
-// unknown returns the error of a member that has failed and was not acknowledged; nil:
-// there is none.
-func (c *Context) unknown() error {
+// unacknowledged returns the error of a member that has failed and whose failure was not
+// acknowledged, or nil.
+func (c *Context) unacknowledged() error {
 	e := c.e
 	if e.failures == 0 {
 		return nil
 	}
 	for i := range c.size {
 		w := c.world(i)
-		if p := &e.peers[w]; p.err != nil && !p.left && !c.known[w] {
+		if p := &e.peers[w]; p.err != nil && !p.left && !c.acknowledged[w] {
 			return p.err
 		}
 	}

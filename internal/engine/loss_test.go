@@ -22,10 +22,10 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-const silent = "host node2 does not answer"
+const reason = "host node2 does not answer"
 
-// channel is a channel of news as gorun makes it.
-func channel(t testing.TB) (launcher, rank *os.File) {
+// failureChannel returns both ends of a channel for failure reports, as gorun makes it.
+func failureChannel(t testing.TB) (launcher, rank *os.File) {
 	t.Helper()
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
@@ -37,15 +37,15 @@ func channel(t testing.TB) (launcher, rank *os.File) {
 	return launcher, rank
 }
 
-// told makes n engines with a launcher that has something to say before they are
-// there.
-func told(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
+// openWithLauncher makes n engines with a launcher. before[i] is a line that rank i's launcher
+// has written before the engine exists.
+func openWithLauncher(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
 	t.Helper()
 	rails := openRail(t, n, &params.Set{}, provider)
 	engines, launcher := make([]*Engine, n), make([]*os.File, n)
 	for i := range n {
 		var news *os.File
-		launcher[i], news = channel(t)
+		launcher[i], news = failureChannel(t)
 		if i < len(before) {
 			say(t, launcher[i], before[i])
 		}
@@ -67,44 +67,45 @@ func say(t testing.TB, to *os.File, line string) {
 	require.NoError(t, err)
 }
 
-// receive waits for a message that does not come.
+// receive waits for a message that never arrives, and returns the error.
 func receive(c *Context, source int) error {
-	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	ctx, cancel := context.WithTimeout(background, testTimeout)
 	defer cancel()
 	_, err := c.Recv(ctx, make([]byte, 8), Env{Peer: source, Tag: 1})
 	return err
 }
 
-// TestALostRankEndsEveryCall gives a rank up that lives and says nothing.
-func TestALostRankEndsEveryCall(t *testing.T) {
-	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].Lose(silent, 2) })
+// TestMarkFailedEndsEveryCall: if a rank that is alive and sends nothing is marked as failed,
+// every call that waits for it fails.
+func TestMarkFailedEndsEveryCall(t *testing.T) {
+	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].MarkFailed(reason, 2) })
 }
 
-func TestTheLauncherTells(t *testing.T) {
+func TestTheLauncherReportsFailures(t *testing.T) {
 	for name, open := range map[string]func() transport.Provider{
 		"inproc": func() transport.Provider { return inproc.NewFabric() },
 		"faults": func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(7)) },
 		"tcp":    func() transport.Provider { return tcp.New() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			engines, launcher := told(t, 4, open(), "", "failed 3 early\n")
+			engines, launcher := openWithLauncher(t, 4, open(), "", "failed 3 early\n")
 			cs := world(engines)
-			line := string(wire.AppendNews(nil, []int{2, 3}, silent))
+			line := string(wire.AppendFailures(nil, []int{2, 3}, reason))
 			ends := make(chan error, 2)
-			go func() { ends <- receive(cs[0], 2) }()         // ends with the news
+			go func() { ends <- receive(cs[0], 2) }()         // ends with the report
 			go func() { ends <- receive(cs[0], AnySource) }() // the same
 			say(t, launcher[0], line[:5])
 			say(t, launcher[0], line[5:]+line)
 			for range 2 {
 				err := <-ends
 				require.ErrorIs(t, err, ErrProcFailed)
-				require.ErrorContains(t, err, "failed: "+silent)
+				require.ErrorContains(t, err, "failed: "+reason)
 			}
-			require.EqualError(t, receive(cs[0], 3), "rank 3 of the world failed: "+silent)
+			require.EqualError(t, receive(cs[0], 3), "rank 3 of the world failed: "+reason)
 			require.Equal(t, []int{2, 3}, engines[0].Failed())
 			require.EqualError(t, receive(cs[1], 3), "rank 3 of the world failed: early")
 			err := cs[3].Send(background, nil, Env{Peer: 1, Tag: 1, Mode: Synchronous})
-			require.ErrorIs(t, err, ErrProcFailed, "who was given up hears of it")
+			require.ErrorIs(t, err, ErrProcFailed, "the rank that was marked as failed gets an error")
 			ranks(t, cs[:2], func(c *Context, rank int) error {
 				s := c.Isend(pattern(100000, 1), Env{Peer: 1 - rank, Tag: 2})
 				buf := make([]byte, 100000)
@@ -116,17 +117,17 @@ func TestTheLauncherTells(t *testing.T) {
 	}
 }
 
-// TestNonsenseFromTheLauncher: a malformed report makes the engine fail.
-func TestNonsenseFromTheLauncher(t *testing.T) {
+// TestMalformedFailureReports: a malformed report makes the engine fail.
+func TestMalformedFailureReports(t *testing.T) {
 	for line, want := range map[string]error{
-		"saved 1\n":                              wire.ErrNewsVerb,
-		"failed 2\n":                             wire.ErrNewsSize,
-		"failed 1,0\n":                           wire.ErrNewsRanks,
-		"\n":                                     wire.ErrNewsVerb,
-		strings.Repeat("x", wire.NewsMaxLine+10): wire.ErrNewsLong,
+		"saved 1\n":    wire.ErrFailuresVerb,
+		"failed 2\n":   wire.ErrFailuresSize,
+		"failed 1,0\n": wire.ErrFailuresRanks,
+		"\n":           wire.ErrFailuresVerb,
+		strings.Repeat("x", wire.FailuresMaxLine+10): wire.ErrFailuresLong,
 	} {
 		t.Run(line[:min(len(line), 10)], func(t *testing.T) {
-			engines, launcher := told(t, 2, inproc.NewFabric())
+			engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 			cs := world(engines)
 			ends := make(chan error, 1)
 			go func() { ends <- receive(cs[0], 1) }() // ends with the engine
@@ -134,44 +135,45 @@ func TestNonsenseFromTheLauncher(t *testing.T) {
 			err := <-ends
 			require.ErrorIs(t, err, want)
 			require.ErrorIs(t, err, ErrClosed)
-			require.ErrorIs(t, receive(cs[1], 0), ErrProcFailed, "the others hear of it")
+			require.ErrorIs(t, receive(cs[1], 0), ErrProcFailed, "the other rank gets an error")
 		})
 	}
 }
 
-func TestTheEndOfTheChannel(t *testing.T) {
-	engines, launcher := told(t, 2, inproc.NewFabric())
+func TestTheLauncherClosesItsChannel(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 	cs := world(engines)
 	require.NoError(t, launcher[0].Close())
-	say(t, launcher[1], "failed 0") // in a line
+	say(t, launcher[1], "failed 0") // the channel ends in the middle of a line
 	require.NoError(t, launcher[1].Close())
 	require.Error(t, receive(cs[1], 0))
-	require.ErrorIs(t, receive(cs[0], 1), ErrProcFailed, "of rank 1, not of the channel")
+	require.ErrorIs(t, receive(cs[0], 1), ErrProcFailed, "because rank 1 has failed, not because the channel has ended")
 	require.NoError(t, engines[0].Close(background))
 }
 
-// TestNewsOfOneself ends the rank, since the others have given it up.
-func TestNewsOfOneself(t *testing.T) {
-	engines, launcher := told(t, 3, inproc.NewFabric())
+// TestFailureReportOfThisRank: a report that this rank itself has failed makes its engine fail,
+// because the other ranks have marked it as failed.
+func TestFailureReportOfThisRank(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 3, inproc.NewFabric())
 	cs := world(engines)
 	requests := []Request{
 		cs[1].Irecv(make([]byte, 8), Env{Peer: 0, Tag: 1}),
 		cs[1].Isend(make([]byte, 1<<20), Env{Peer: 2, Tag: 1}),
 	}
-	say(t, launcher[1], "failed 0-1 "+silent+"\n")
+	say(t, launcher[1], "failed 0-1 "+reason+"\n")
 	for _, r := range requests {
 		_, err := r.Wait(background)
 		require.ErrorIs(t, err, ErrProcFailed)
 	}
 	err := receive(cs[1], 2)
 	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorContains(t, err, "rank 1 of the world failed: "+silent)
+	require.ErrorContains(t, err, "rank 1 of the world failed: "+reason)
 	require.ErrorIs(t, receive(cs[2], 1), ErrProcFailed)
 	_ = engines[1].Close(background) // returns
 }
 
-// meet has two ranks connect.
-func meet(t *testing.T, engines []*Engine) {
+// connectRanks makes a connection between two ranks.
+func connectRanks(t *testing.T, engines []*Engine) {
 	t.Helper()
 	ranks(t, world(engines), func(c *Context, rank int) error {
 		if rank == 0 {
@@ -182,44 +184,47 @@ func meet(t *testing.T, engines []*Engine) {
 	})
 }
 
-// TestALostRankClings: the transport cannot be told, and would say goodbye to it.
-func TestALostRankClings(t *testing.T) {
-	engines, _ := told(t, 2, tcp.New())
-	meet(t, engines)
+// TestCloseWithoutDisconnect: Close does not wait for a rank that was marked as failed, although
+// the transport cannot disconnect the rank and its Shutdown would wait for it.
+func TestCloseWithoutDisconnect(t *testing.T) {
+	engines, _ := openWithLauncher(t, 2, tcp.New())
+	connectRanks(t, engines)
 	engines[0].mu.Lock()
-	engines[0].rails[0].cut = nil
+	engines[0].rails[0].disconnect = nil
 	engines[0].mu.Unlock()
-	engines[0].Lose(silent, 1)
-	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	engines[0].MarkFailed(reason, 1)
+	ctx, cancel := context.WithTimeout(background, testTimeout)
 	defer cancel()
 	require.NoError(t, engines[0].Close(ctx))
 	require.NoError(t, ctx.Err())
 }
 
-// TestNewsWhileARankLeaves: the peer would be waited for.
-func TestNewsWhileARankLeaves(t *testing.T) {
-	engines, launcher := told(t, 2, tcp.New())
-	meet(t, engines)
+// TestFailureReportDuringClose: a failure report of a peer ends the Shutdown that waits for the
+// peer.
+func TestFailureReportDuringClose(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 2, tcp.New())
+	connectRanks(t, engines)
 	closed := make(chan error, 1)
-	go func() { closed <- engines[0].Close(background) }() // rank 1 does not move: it ends by the news
+	go func() { closed <- engines[0].Close(background) }() // rank 1 does not answer; the report ends Close
 	for left := false; !left; time.Sleep(time.Millisecond) {
 		engines[0].mu.Lock()
-		left = engines[0].late != nil
+		left = engines[0].cancelShutdown != nil
 		engines[0].mu.Unlock()
 	}
-	say(t, launcher[0], "failed 1 "+silent+"\n")
+	say(t, launcher[0], "failed 1 "+reason+"\n")
 	select {
 	case err := <-closed:
 		require.NoError(t, err)
-	case <-time.After(patienceOfTests):
-		t.Fatal("it waits for a rank that has failed")
+	case <-time.After(testTimeout):
+		t.Fatal("Close waits for a rank that has failed")
 	}
-	_, err := launcher[0].WriteString("failed 1\n") // nobody listens
+	_, err := launcher[0].WriteString("failed 1\n") // the reader has ended
 	require.Error(t, err)
 }
 
-// TestNewsOfARankThatLeft: it is counted among the failed from then on.
-func TestNewsOfARankThatLeft(t *testing.T) {
+// TestFailureReportOfARankThatHasLeft: after the report, Failed contains a rank that has left in
+// good order.
+func TestFailureReportOfARankThatHasLeft(t *testing.T) {
 	engines := openJob(t, 3, inproc.NewFabric(), nil)
 	cs := world(engines)
 	require.NoError(t, engines[2].Close(background))
@@ -228,8 +233,8 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 	r := cs[0].Irecv(make([]byte, 8), Env{Peer: AnySource, Tag: 1})
 	_, done, err := r.Test()
 	require.NoError(t, err)
-	require.False(t, done, "another may send it")
-	engines[0].Lose("killed by signal 9", 2)
+	require.False(t, done, "another rank may send the message")
+	engines[0].MarkFailed("killed by signal 9", 2)
 	_, err = r.Wait(background)
 	require.EqualError(t, err, "rank 2 of the world failed: killed by signal 9")
 	require.Equal(t, []int{2}, engines[0].Failed())
@@ -238,7 +243,7 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 func TestAcknowledgedFailures(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].Lose(silent, 2)
+	engines[0].MarkFailed(reason, 2)
 	fromAny := Env{Peer: AnySource, Tag: 1}
 	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed)
 	_, _, err := cs[0].Iprobe(fromAny)
@@ -250,19 +255,20 @@ func TestAcknowledgedFailures(t *testing.T) {
 	_, err = r.Wait(background)
 	require.NoError(t, err)
 	require.ErrorIs(t, receive(cs[0], 2), ErrProcFailed)
-	engines[0].Lose(silent, 3)
-	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed, "one more")
+	engines[0].MarkFailed(reason, 3)
+	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed, "a failure after Acknowledge")
 	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
 }
 
-// TestHearsay: a rank that revokes fails when it has told one of two members.
-func TestHearsay(t *testing.T) {
+// TestRevocationsOfAFailedRankAreForwarded: a rank that revokes a communicator fails after it has
+// informed one of two members. This member informs the other one.
+func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
 			engines := openJob(t, 3, inproc.NewFabric(), nil)
 			members := []int{0, 1, 2}
 			zero := engines[0].OpenContext(0, members)
-			engines[0].Lose("to part them", 2)
+			engines[0].MarkFailed("separates rank 0 and rank 2", 2)
 			two := engines[2].OpenContext(0, members)
 			open := func() *Context { return engines[1].OpenContext(0, members) }
 			var one *Context
@@ -270,8 +276,8 @@ func TestHearsay(t *testing.T) {
 				one = open()
 			}
 			wait := make(chan error, 1)
-			go func() { wait <- receive(two, 1) }() // ends by the word of rank 1
-			zero.Revoke(errors.New("tired"))
+			go func() { wait <- receive(two, 1) }() // ends with the revocation that rank 1 forwards
+			zero.Revoke(errors.New("test"))
 			side := engines[1].OpenContext(6, members)
 			for {
 				engines[1].mu.Lock()
@@ -280,27 +286,27 @@ func TestHearsay(t *testing.T) {
 				if heard {
 					break
 				}
-				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // moves on
+				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // polls
 				require.NoError(t, err)
 			}
-			engines[1].Lose("", 0)
+			engines[1].MarkFailed("", 0)
 			if late {
 				one = open()
 			}
 			err := <-wait
 			require.ErrorIs(t, err, ErrRevoked)
-			require.ErrorContains(t, err, "tired")
+			require.ErrorContains(t, err, "test")
 			require.ErrorIs(t, receive(one, 2), ErrRevoked)
 		})
 	}
 }
 
-// TestAttend: messages and ends, from wherever they come.
+// TestAttend: Attend returns messages of any rank, and returns at the end of any rank.
 func TestAttend(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].Lose(silent, 3)
-	turn := engines[0].Turn()
+	engines[0].MarkFailed(reason, 3)
+	turn := engines[0].ChangeCount()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}) })
 	m, st, err := cs[0].Attend(background, turn, false)
@@ -310,16 +316,16 @@ func TestAttend(t *testing.T) {
 	_, err = m.Recv(background, buf)
 	require.NoError(t, err)
 	require.Equal(t, []byte{7}, buf)
-	for _, stir := range []func(){
-		engines[0].Nudge, func() { engines[0].Lose("", 2) }, engines[1].Kill,
+	for _, change := range []func(){
+		engines[0].WakeAttend, func() { engines[0].MarkFailed("", 2) }, engines[1].Kill,
 	} {
-		turn = engines[0].Turn()
-		wg.Go(stir)
+		turn = engines[0].ChangeCount()
+		wg.Go(change)
 		m, _, err = cs[0].Attend(background, turn, false)
 		require.NoError(t, err)
 		require.True(t, m.IsZero())
 	}
-	turn = engines[0].Turn()
+	turn = engines[0].ChangeCount()
 	ctx, cancel := context.WithCancel(background)
 	wg.Go(cancel)
 	_, _, err = cs[0].Attend(ctx, turn, false)
@@ -330,8 +336,8 @@ func TestAttend(t *testing.T) {
 	wg.Wait()
 }
 
-// TestIattend: whoever has failed, what comes next is read, be it by a transport of
-// which most polls leave out the queue.
+// TestIattend: Iattend returns the next message although ranks have failed, also from a transport
+// whose queue most polls leave out.
 func TestIattend(t *testing.T) {
 	engines := openRails(t, 4, nil, inproc.NewFabric(), inproc.NewFabric())
 	cs := world(engines)
@@ -350,7 +356,7 @@ func TestIattend(t *testing.T) {
 		return buf, err
 	}
 	none()
-	engines[0].Lose(silent, 3)
+	engines[0].MarkFailed(reason, 3)
 	none()
 	engines[0].mu.Lock()
 	engines[0].rails[1].skip = paceMax
@@ -360,7 +366,8 @@ func TestIattend(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []byte{7}, got)
 
-	// What its sender has not given away before it fails is an error once.
+	// If a message's data is lost because its sender has failed, the receive returns an error,
+	// once.
 	cs[1].Isend(make([]byte, 1<<20), Env{Peer: 0, Tag: 5}).Abandon()
 	for there := false; !there; _, there, err = cs[0].Iprobe(Env{Peer: 1, Tag: 5}) {
 		require.NoError(t, err)
@@ -368,7 +375,7 @@ func TestIattend(t *testing.T) {
 	require.NoError(t, cs[2].Send(background, []byte{8}, Env{Peer: 0, Tag: 5}))
 	engines[1].Kill()
 	side := engines[0].OpenContext(2, []int{0, 1, 2, 3})
-	require.ErrorIs(t, receive(side, 1), ErrProcFailed) // it is known
+	require.ErrorIs(t, receive(side, 1), ErrProcFailed) // the rank now knows the failure
 	_, err = next(1)
 	require.ErrorIs(t, err, ErrProcFailed)
 	got, err = next(2)
@@ -380,29 +387,29 @@ func TestIattend(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-// TestCloseHearsOfLoss: Close waits for a send in flight to a peer of which the
-// transport cannot be told that it is given up. It goes on when the peer is.
-func TestCloseHearsOfLoss(t *testing.T) {
+// TestMarkFailedEndsClose: Close waits for a send in flight to a peer that the transport cannot
+// disconnect. MarkFailed for the peer ends this wait.
+func TestMarkFailedEndsClose(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	e.mu.Lock()
-	e.rails[0].cut = nil
+	e.rails[0].disconnect = nil
 	r := e.take(kindSend)
 	r.peer, r.inflight = 1, true
 	e.mu.Unlock()
 	closed := make(chan struct{})
 	go func() { // ends with Close
-		_ = e.Close(background) // it may say that the peer is lost
+		_ = e.Close(background) // it may return that the peer has failed
 		close(closed)
 	}()
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return len(e.watchers) > 0
-	}, patienceOfTests, time.Millisecond, "Close does not wait for the send")
-	e.Lose("gone", 1)
+		return len(e.completionWaiters) > 0
+	}, testTimeout, time.Millisecond, "Close does not wait for the send")
+	e.MarkFailed("gone", 1)
 	select {
 	case <-closed:
-	case <-time.After(patienceOfTests):
-		t.Fatal("Close still waits for a peer that is given up")
+	case <-time.After(testTimeout):
+		t.Fatal("Close still waits for a peer that is marked as failed")
 	}
 }

@@ -8,18 +8,16 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Matching follows MPI's rules (MPI 4.1, 3.5): a message matches the earliest
-// posted receive that accepts it, a receive the earliest message that it
-// accepts, and messages of one pair of ranks in one context do not overtake
-// each other.
+// Matching follows MPI's rules (MPI 4.1, 3.5): a message matches the earliest posted receive that
+// accepts it, a receive matches the earliest message that it accepts, and messages of one pair of
+// ranks in one context do not overtake each other.
 //
-// Both sides are hash tables over (context, source, tag) in which a wildcard
-// is a value like any other. A posted receive stands in the table once, under
-// its own key; an arriving message looks under the four keys that could accept
-// it and takes the one that was posted first. An unexpected message stands in
-// the table up to four times, so that a receive of any class finds its earliest
-// message in one look; of the classes with wildcards only under those that have
-// ever been asked for.
+// Posted receives and unexpected messages are in two hash tables over (context, source, tag), in
+// which a wildcard is a value like any other. A posted receive has one entry, under its own key.
+// For an arriving message, match looks up the four keys that accept the message, and takes the
+// receive that was posted first. An unexpected message has up to four entries, so a receive of
+// any class finds its earliest message in one lookup. Entries with wildcards exist only for
+// classes that a receive or probe has used.
 //
 //	             source tag      posted: 1 entry      unexpected: 1 to 4 entries
 //	exact          s     t       (c, s, t)            (c, s, t)
@@ -27,10 +25,10 @@ import (
 //	any tag        s     *       (c, s, *)            (c, s, *)
 //	any            *     *       (c, *, *)            (c, *, *)
 
-// wild is the source or tag of a key that accepts all of them.
+// wild is the source or tag of a key that accepts all sources or tags.
 const wild = -1
 
-// classes of keys, as bits: 1 any source, 2 any tag.
+// classes is the number of classes of keys. A class is a set of bits: 1 any source, 2 any tag.
 const classes = 4
 
 type matchKey struct {
@@ -61,13 +59,12 @@ func (k matchKey) of(c int) matchKey {
 	return k
 }
 
-// accepts says whether a receive with the key k takes a message with the exact
-// key m.
+// accepts reports whether a receive with key k accepts a message with the exact key m.
 func (k *matchKey) accepts(m matchKey) bool {
 	return k.context == m.context && (k.source == m.source || k.source == wild) && (k.tag == m.tag || k.tag == wild)
 }
 
-// hash folds the 128 bits of a product in which each bit of the key changes many bits.
+// hash combines both halves of a 128-bit product, in which each bit of the key changes many bits.
 func (k matchKey) hash() uint64 {
 	const oddA, oddB = 0x9e3779b97f4a7c15, 0xd1342543de82ef95 // odd constants without a pattern
 	hi, lo := bits.Mul64(k.context^oddA, (uint64(uint32(k.source))<<32|uint64(uint32(k.tag)))^oddB)
@@ -75,13 +72,13 @@ func (k matchKey) hash() uint64 {
 	return h ^ h>>32
 }
 
-// table is a hash table of nodes in which those of one key keep their order.
+// table is a hash table of nodes. The nodes of one key keep their order.
 type table struct {
 	buckets []list
 	n       int
 }
 
-// bucket returns where nodes of a key are. There are buckets.
+// bucket returns the bucket of a key. The table has buckets.
 func (t *table) bucket(k *matchKey) *list {
 	return &t.buckets[k.hash()&uint64(len(t.buckets)-1)]
 }
@@ -122,9 +119,9 @@ func (t *table) first(k matchKey) *node {
 	return nil
 }
 
-// each calls f for every node; f may remove the node it is given. If the table is
-// much larger than what is in it, each makes it smaller: the cost of a call follows
-// the nodes that are there, and not the most that ever were.
+// each calls f for every node; f may remove the node that it gets. If the table is much larger
+// than its number of nodes, each first makes it smaller. So the cost of a call depends on the
+// nodes that exist, and not on the largest number that ever existed.
 func (t *table) each(f func(*node)) {
 	const sparse = 16 // buckets per node
 	if len(t.buckets) > sparse*tableMin && t.n < len(t.buckets)/sparse {
@@ -135,14 +132,14 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the receives that wait for a message. As long as all have
-// one key, as a blocking receive and a window of nonblocking ones have, they are
-// a list, and the table is empty; when one with another key comes, they move there.
+// postedQueue holds the receives that wait for a message. As long as all of them have one key, as
+// a blocking receive or a window of nonblocking ones does, they are in list, and the table is
+// empty. When a receive with another key is posted, all move to the table.
 type postedQueue struct {
 	table
 	list
-	byClass [classes]int // how many of each in the table, so that unused wildcards cost nothing
-	seq     uint64       // of the last that went into the table
+	byClass [classes]int // number of receives of each class in the table, so that unused wildcards cost nothing
+	seq     uint64       // sequence number of the last receive that was added to the table
 }
 
 func (q *postedQueue) post(r *request) {
@@ -151,13 +148,13 @@ func (q *postedQueue) post(r *request) {
 		q.list.push(n)
 		return
 	}
-	q.list.each(q.enter)
+	q.list.each(q.addToTable)
 	q.list = list{}
-	q.enter(n)
+	q.addToTable(n)
 }
 
-// enter puts a receive into the table.
-func (q *postedQueue) enter(n *node) {
+// addToTable adds a receive to the table.
+func (q *postedQueue) addToTable(n *node) {
 	q.seq++
 	n.seq = q.seq
 	q.byClass[n.key.class()]++
@@ -174,14 +171,14 @@ func (q *postedQueue) withdraw(r *request) {
 	q.remove(n)
 }
 
-// each calls f for every receive; f may withdraw the receive it is given.
+// each calls f for every receive; f may withdraw the receive that it gets.
 func (q *postedQueue) each(f func(*request)) {
 	receive := func(n *node) { f(n.req) }
 	q.list.each(receive)
 	q.table.each(receive)
 }
 
-// match takes out the receive that a message with key k belongs to, or nil.
+// match removes and returns the receive that a message with key k matches, or nil.
 //
 // Hot path: no allocation, no system call.
 func (q *postedQueue) match(k matchKey) *request {
@@ -192,7 +189,7 @@ func (q *postedQueue) match(k matchKey) *request {
 		n.remove()
 		return n.req
 	}
-	if q.n == q.byClass[0] { // none has a wildcard
+	if q.n == q.byClass[0] { // no receive has a wildcard
 		n := q.first(k)
 		if n == nil {
 			return nil
@@ -217,15 +214,15 @@ func (q *postedQueue) match(k matchKey) *request {
 	return best.req
 }
 
-// unexpected is a message that no receive was posted for.
+// unexpected is a message that has arrived and that no posted receive has matched.
 type unexpected struct {
 	nodes  [classes]node
 	header wire.Message
 	source int32
-	gen    uint32      // generation of the slot; a Message with another one is stale
+	gen    uint32      // generation of the entry; a Message with another generation is stale
 	data   []byte      // data of an eager message, in a buffer of the engine
 	self   Request     // the pending send of a message that this rank sent to itself
-	held   *Unfinished // of a receive whose context has ended and whose transfer still uses the message
+	held   *Unfinished // error of an earlier receive whose context has ended and whose transfer still uses the message
 	cost   int         // credit that the message holds
 	next   *unexpected
 }
@@ -235,18 +232,18 @@ func (u *unexpected) key() matchKey {
 	return matchKey{u.header.Context, u.source, u.header.Tag}
 }
 
-// unexpectedQueue holds the messages that wait for a receive. All of them have
-// nodes in the table for the exact class and for those that are asked for.
+// unexpectedQueue holds the messages that wait for a receive. Each has nodes in the table for the
+// exact class and for the classes that searched marks.
 type unexpectedQueue struct {
 	table
-	asked [classes]bool // a receive or probe of this class has looked
-	seq   uint64        // of the last that came
-	free  *unexpected
-	kept  int // number of entries in free; at most unexpectedKept
+	searched [classes]bool // by class: a receive or probe of the class has searched the queue
+	seq      uint64        // arrival number of the last message
+	free     *unexpected
+	kept     int // number of entries in free; at most unexpectedKept
 }
 
-// unexpectedKept bounds the unused entries that a queue keeps for later messages. The
-// garbage collector frees the other entries of a burst.
+// unexpectedKept is the maximum number of unused entries that a queue keeps for later messages.
+// The garbage collector frees the other entries of a burst.
 const unexpectedKept = 1 << 12
 
 // get returns an unused entry.
@@ -280,7 +277,7 @@ func (q *unexpectedQueue) add(u *unexpected) {
 	u.nodes[0].seq = q.next()
 	exact := u.key()
 	for c := range classes {
-		if c == 0 || q.asked[c] {
+		if c == 0 || q.searched[c] {
 			u.nodes[c].key = exact.of(c)
 			q.push(&u.nodes[c])
 		}
@@ -298,7 +295,7 @@ func (q *unexpectedQueue) next() uint64 {
 func (q *unexpectedQueue) restore(u *unexpected) {
 	exact := u.key()
 	for c := range classes {
-		if c != 0 && !q.asked[c] {
+		if c != 0 && !q.searched[c] {
 			continue
 		}
 		n := &u.nodes[c]
@@ -316,18 +313,18 @@ func (q *unexpectedQueue) restore(u *unexpected) {
 	}
 }
 
-// ask enters the messages that are there under a class, in the order in which they
-// came. It is called before the first receive or probe of that class looks.
-func (q *unexpectedQueue) ask(class int) {
-	q.asked[class] = true
-	var there []*unexpected
+// addClass adds nodes of a class for all messages of the queue, in the order of arrival. It runs
+// before the first receive or probe of the class searches.
+func (q *unexpectedQueue) addClass(class int) {
+	q.searched[class] = true
+	var all []*unexpected
 	q.each(func(n *node) {
 		if n.key.class() == 0 {
-			there = append(there, n.msg)
+			all = append(all, n.msg)
 		}
 	})
-	slices.SortFunc(there, func(a, b *unexpected) int { return cmp.Compare(a.nodes[0].seq, b.nodes[0].seq) })
-	for _, u := range there {
+	slices.SortFunc(all, func(a, b *unexpected) int { return cmp.Compare(a.nodes[0].seq, b.nodes[0].seq) })
+	for _, u := range all {
 		u.nodes[class].key = u.nodes[0].key.of(class)
 		q.push(&u.nodes[class])
 	}
@@ -335,7 +332,7 @@ func (q *unexpectedQueue) ask(class int) {
 
 func (q *unexpectedQueue) take(u *unexpected) {
 	for c := range classes {
-		if c == 0 || q.asked[c] {
+		if c == 0 || q.searched[c] {
 			q.remove(&u.nodes[c])
 		}
 	}
@@ -343,8 +340,8 @@ func (q *unexpectedQueue) take(u *unexpected) {
 
 // find returns the earliest message that a receive with key k accepts, or nil.
 func (q *unexpectedQueue) find(k matchKey) *unexpected {
-	if c := k.class(); c != 0 && !q.asked[c] {
-		q.ask(c)
+	if c := k.class(); c != 0 && !q.searched[c] {
+		q.addClass(c)
 	}
 	if n := q.first(k); n != nil {
 		return n.msg

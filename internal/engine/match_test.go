@@ -10,9 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// naive is matching as the standard words it: two lists, searched from the
-// front.
-type naive struct {
+// naiveMatcher matches as the MPI standard describes it: two lists, searched from the front.
+type naiveMatcher struct {
 	posted  []matchKey
 	postIDs []int
 	msgs    []matchKey
@@ -23,7 +22,7 @@ func accepts(r, m matchKey) bool {
 	return r.context == m.context && (r.source == wild || r.source == m.source) && (r.tag == wild || r.tag == m.tag)
 }
 
-func (n *naive) post(k matchKey, id int) (msg int) {
+func (n *naiveMatcher) post(k matchKey, id int) (msg int) {
 	for i, m := range n.msgs {
 		if accepts(k, m) {
 			msg = n.msgIDs[i]
@@ -36,7 +35,7 @@ func (n *naive) post(k matchKey, id int) (msg int) {
 	return -1
 }
 
-func (n *naive) arrive(k matchKey, id int) (recv int) {
+func (n *naiveMatcher) arrive(k matchKey, id int) (recv int) {
 	for i, r := range n.posted {
 		if accepts(r, k) {
 			recv = n.postIDs[i]
@@ -49,7 +48,7 @@ func (n *naive) arrive(k matchKey, id int) (recv int) {
 	return -1
 }
 
-func (n *naive) cancel(id int) {
+func (n *naiveMatcher) cancel(id int) {
 	for i := range n.postIDs {
 		if n.postIDs[i] == id {
 			n.posted = append(n.posted[:i], n.posted[i+1:]...)
@@ -59,7 +58,7 @@ func (n *naive) cancel(id int) {
 	}
 }
 
-// matcher drives the engine's queues by the same calls.
+// matcher has the same methods as naiveMatcher, and uses the engine's queues.
 type matcher struct {
 	posted postedQueue
 	unexp  unexpectedQueue
@@ -98,10 +97,10 @@ func (m *matcher) cancel(id int) {
 	}
 }
 
-// play runs a script of calls on both and compares each answer. Two bytes are
-// a call.
+// play runs a script of calls on a naiveMatcher and a matcher, and compares each result. Two
+// bytes of the script are one call.
 func play(t *testing.T, script []byte) {
-	n := &naive{}
+	n := &naiveMatcher{}
 	m := &matcher{recvs: map[int]*request{}}
 	for id := 0; len(script) >= 2; id, script = id+1, script[2:] {
 		what, where := script[0], script[1]
@@ -128,7 +127,7 @@ func play(t *testing.T, script []byte) {
 		}
 		require.Equal(t, len(n.posted), posted)
 		asked := 1
-		for _, a := range m.unexp.asked {
+		for _, a := range m.unexp.searched {
 			if a {
 				asked++
 			}
@@ -153,7 +152,8 @@ func FuzzMatching(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { play(t, script[:min(len(script), 400)]) })
 }
 
-// TestTableShrinks: once many nodes have gone, a walk does not cost what they did.
+// TestTableShrinks: after many nodes were removed, the cost of each depends on the remaining
+// ones.
 func TestTableShrinks(t *testing.T) {
 	var q unexpectedQueue
 	var all []*unexpected
@@ -175,7 +175,7 @@ func TestTableShrinks(t *testing.T) {
 	require.Equal(t, all[0], q.find(matchKey{tag: wild, source: wild}))
 }
 
-// TestPostedEach finds the receives of the list and those of the table.
+// TestPostedEach: each finds the receives of the list and those of the table.
 func TestPostedEach(t *testing.T) {
 	var q postedQueue
 	for i := range 7 {
@@ -190,7 +190,7 @@ func TestPostedEach(t *testing.T) {
 	q.each(func(*request) { t.Error("one is left") })
 }
 
-// TestBufferPoolIsBounded: the pool keeps buffers of each size up to its bound.
+// TestBufferPoolIsBounded: the pool keeps buffers of each size up to bufferKept bytes in all.
 func TestBufferPoolIsBounded(t *testing.T) {
 	for _, size := range []int{1, 1000, 1 << 20, bufferKept} {
 		var p bufferPool
@@ -223,7 +223,8 @@ func (p *bufferPool) bytes() (n int) {
 	return n
 }
 
-// TestEntriesAfterABurst: a burst of unexpected messages leaves few entries behind.
+// TestEntriesAfterABurst: after a burst of unexpected messages the queue keeps at most
+// unexpectedKept entries.
 func TestEntriesAfterABurst(t *testing.T) {
 	const burst = 50_000
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
@@ -257,8 +258,8 @@ func TestEntriesAfterABurst(t *testing.T) {
 	require.NotZero(t, e.buffers.bytes())
 }
 
-// TestKeysSpread: keys that differ in one part alone, or in two, use the buckets about as
-// a random choice would.
+// TestKeysSpread: keys that differ in one or two parts only use about as many buckets as random
+// keys would.
 func TestKeysSpread(t *testing.T) {
 	for name, key := range map[string]func(i int) matchKey{
 		"sources":              func(i int) matchKey { return matchKey{5, int32(i), 7} },

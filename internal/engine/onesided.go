@@ -11,59 +11,58 @@ import (
 
 // One-sided communication
 //
-// A Port is what package internal/rma builds a window on: the engine's lock,
-// the rails with all that they can do, and the messages of one context that
-// are no user's.
+// Package internal/rma builds windows on a Port: the engine's lock, the rails with all their
+// capabilities, and the messages of one context that carries no messages of the program.
 //
 //	        rma                                engine
 //	 Post ─────────────────────────► launch ──► endpoint: Send, Read, Write, Atomic
 //	                                   │ no room: the peer's control queue, retry
 //	 Service.Done ◄────────────────────┴───────── completion
 //	 Service.Deliver ◄───────────────────────── MsgWindow
-//	 Service.Down, Service.End ◄─────────────── a peer's end; revoked, closed
+//	 Service.Down, Service.End ◄─────────────── the end of a peer; revoked, closed
 //
-// While a port of several ranks is open, asynchronous progress counts it as a
-// request under way: it sleeps on the transports where nobody leads, so that
-// this rank answers also while it computes. After a blocking call has ended
-// that may take a tick; see background.go.
+// While a port of several ranks is open, asynchronous progress counts it as a request under way:
+// if no goroutine leads, the background goroutine sleeps on the transports, so this rank answers
+// other ranks also while its program computes. After the end of a blocking call that may take a
+// tick; see background.go.
 
-// Service is the protocol at a port. Its methods run under the engine's lock,
-// so they must be short, and call nothing of the engine that takes it.
+// Service is the protocol that a port carries. Its methods run under the engine's lock, so they
+// must be short, and must not call functions of the engine that take the lock.
 type Service interface {
-	// Deliver takes a message of a rank of the group. data is valid until it
-	// returns. An error says that no correct peer sends this, and the peer is
-	// given up.
+	// Deliver handles a message from a rank of the group. data is valid until Deliver returns. An
+	// error means that no correct peer sends this message; the engine then marks the peer as
+	// failed.
 	Deliver(source int, w wire.Window, data []byte) error
-	// Done is called when a transfer that Post began has ended, with its error.
-	// What the transfer points to is the service's again. Done comes also after Close.
+	// Done handles the end of a transfer of Post, with its error. The service again owns the
+	// memory that the transfer refers to. Done may also be called after Port.Close.
 	Done(t *Transfer, err error)
-	// Down says that a rank of the group has ended. Transfers with it that are
-	// in flight end by themselves.
+	// Down handles the end of a rank of the group. Transfers with the rank that are in flight end
+	// by themselves.
 	Down(rank int, err error)
-	// End is called when the port cannot be used any more: the context is revoked,
-	// or the engine is closed or has failed.
+	// End reports that the port can no longer be used: the context is revoked, or the engine is
+	// closed or has failed.
 	End(err error)
 }
 
-// Port is where the one-sided messages of a context arrive and leave. Where
-// methods say so the caller holds the lock; see Lock.
+// Port sends and receives the one-sided messages of a context. If a method's comment says that
+// the caller holds the lock, the caller has called Lock.
 type Port struct {
-	e       *Engine
-	c       *Context
-	service Service
-	err     error     // what End was told
-	counted bool      // in Engine.active
-	closed  bool      // by Close
-	waited  bool      // the last Inquire has found a goroutine in Await
-	pauses  uint      // calls of Pause
-	waiters []*waiter // those in Await
-	all     []*Transfer
+	e          *Engine
+	c          *Context
+	service    Service
+	err        error     // the argument of Service.End; nil: End was not called
+	counted    bool      // counted in Engine.active
+	closed     bool      // Close was called
+	longWait   bool      // the last call of QueryPeers has found a goroutine in Await
+	pauseCalls uint      // number of calls of Pause
+	waiters    []*waiter // the goroutines in Await
+	all        []*Transfer
 }
 
-// OpenPort opens the context's port. A context has one port, and then no messages of
-// its own. The caller closes the port before the engine, or leaves it to the engine's
-// end. OpenPort calls made under the lock; made returns the service, which gets
-// nothing before that.
+// OpenPort opens the context's port. A context has at most one port, and if it has one, no other
+// messages. The caller closes the port before the engine, or leaves that to the end of the
+// engine. OpenPort calls made under the lock. made returns the service, which gets no calls
+// before that.
 func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	e := c.e
 	e.mu.Lock()
@@ -80,14 +79,14 @@ func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	if c.size > 1 {
 		p.counted = true
 		e.active++
-		e.attendRequest(true)
+		e.ensureRequestProgress(true)
 	}
 	return p, nil
 }
 
-// Close ends the port: it delivers nothing any more, and the engine answers peers
-// that the port is gone. Transfers in flight still come to Service.Done. The caller
-// holds the lock.
+// Close closes the port. The port delivers no more messages, and the engine answers peers that
+// the port is gone. Service.Done still reports the end of transfers in flight. The caller holds
+// the lock.
 func (p *Port) Close() {
 	if p.closed {
 		return
@@ -95,60 +94,60 @@ func (p *Port) Close() {
 	e := p.e
 	p.closed = true
 	delete(e.ports, p.c.id)
-	p.Rest()
+	p.StopProgress()
 	for _, t := range p.all {
 		if t.r.done {
 			t.forget()
 		}
 	}
 	p.all = nil
-	p.Tell()
+	p.WakeAwait()
 }
 
-// Lock takes the engine's lock. The caller must not keep it for longer than a copy or
-// a post takes.
+// Lock takes the engine's lock. The caller must not hold it for longer than a copy or a post
+// takes.
 func (p *Port) Lock() { p.e.mu.Lock() }
 
 // Unlock releases the lock.
 func (p *Port) Unlock() { p.e.mu.Unlock() }
 
-// Breathe lets others have the lock in between.
-func (p *Port) Breathe() { p.e.mu.breathe() }
+// YieldLock lets other goroutines that wait for the lock take it. The caller holds the lock
+// before and after.
+func (p *Port) YieldLock() { p.e.mu.yield() }
 
-// Rank is this rank in the group, Size the number of its ranks.
+// Rank returns this rank's number in the group.
 func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
 
-// Size is the number of ranks of the group.
+// Size returns the number of ranks of the group.
 func (p *Port) Size() int { return p.c.size }
 
-// Poll moves the transports on once. The caller holds the lock, which may be open
-// meanwhile.
+// Poll polls the transports once. The caller holds the lock, which Poll may release meanwhile.
 func (p *Port) Poll() { p.e.poll() }
 
-// Await blocks until Tell, and returns the error of ctx, or ErrClosed. The caller
-// holds the lock, which Await releases meanwhile, and checks afterwards whether what
-// it waits for has happened.
+// Await blocks until WakeAwait is called. It returns the error of ctx, or ErrClosed if the engine
+// closes. The caller holds the lock, which Await releases meanwhile, and checks afterwards
+// whether its event has happened.
 func (p *Port) Await(ctx context.Context) error {
 	return p.e.awaitIn(ctx, &p.waiters, awaited{})
 }
 
-// Tell ends every Await. The caller holds the lock.
-func (p *Port) Tell() { p.e.tellAll(p.waiters) }
+// WakeAwait ends every Await of the port. The caller holds the lock.
+func (p *Port) WakeAwait() { p.e.wakeAll(p.waiters) }
 
-// Begin returns a request for Complete to complete. The caller holds the lock.
+// Begin returns a request that Complete ends. The caller holds the lock.
 func (p *Port) Begin() Request {
 	r := p.e.take(kindOp)
 	return p.e.name(r)
 }
 
-// Complete ends a request of Begin's. The caller holds the lock.
+// Complete ends a request of Begin. The caller holds the lock.
 func (p *Port) Complete(q Request, err error) {
 	if !q.doneLocked() {
 		p.e.complete(q.r, err)
 	}
 }
 
-// Abandon says that no goroutine will wait for a request of Begin: the engine frees it
+// Abandon says that no goroutine will wait for a request of Begin: the engine frees the request
 // when it is complete.
 func (q Request) Abandon() {
 	if q.r == nil {
@@ -166,11 +165,10 @@ func (q Request) Abandon() {
 	}
 }
 
-// Rails is the number of rails.
+// Rails returns the number of rails.
 func (p *Port) Rails() int { return len(p.e.rails) }
 
-// Rail is the number of the rail that leads to a rank of the group; -1 for this
-// rank itself.
+// Rail returns the index of the rail that leads to a rank of the group; -1 for this rank itself.
 func (p *Port) Rail(rank int) int {
 	if to := p.e.peers[p.c.world(rank)].rail; to != nil {
 		return to.index
@@ -178,23 +176,23 @@ func (p *Port) Rail(rank int) int {
 	return -1
 }
 
-// Attr says what a rail is and can.
+// Attr returns the attributes of a rail's transport.
 func (p *Port) Attr(rail int) transport.Attr { return p.e.rails[rail].attr }
 
-// Memory is memory that a rail knows.
+// Memory is memory that is registered with a rail.
 type Memory struct {
 	Region transport.MemoryRegion
 	Key    uint64
-	Base   uint64 // what peers name the first byte by
+	Base   uint64 // address that peers use for the first byte
 	span   *Span
 	served bool // counted in Engine.exposed
 }
 
-// Register registers memory with a rail, or finds the region of memory of Alloc, which
-// Reap then keeps until Deregister. The caller holds the lock.
+// Register registers memory with a rail. If the memory is from Alloc, Register returns its
+// region, and Reap does not free the memory before Deregister. The caller holds the lock.
 func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, error) {
 	e := p.e
-	if err := e.over(); err != nil {
+	if err := e.closedErr(); err != nil {
 		return Memory{}, err
 	}
 	served := access&transport.RemoteWrite != 0 && e.rails[rail].attr.Progress == transport.ProgressManual
@@ -207,13 +205,13 @@ func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, 
 	}
 	if served {
 		e.exposed++
-		e.rouse()
+		e.wakeSleeper()
 	}
 	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served}, nil
 }
 
-// Deregister undoes Register; for the zero Memory it does nothing. If the engine is
-// being closed, its transports do it instead. The caller holds the lock.
+// Deregister undoes Register; for the zero Memory it does nothing. If the engine is being closed,
+// closing the transports deregisters the memory instead. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
 	if m.served {
 		p.e.exposed--
@@ -222,14 +220,14 @@ func (p *Port) Deregister(m Memory) error {
 		m.span.holds--
 		return nil
 	}
-	if m.Region == nil || p.e.closed { // Shutdown has the transport to itself
+	if m.Region == nil || p.e.closed { // nothing else may use the transports during Shutdown
 		return nil
 	}
 	return m.Region.Close()
 }
 
-// Hold keeps the span that buf lies in from being given back until Drop; nil:
-// it lies in none. The caller holds the lock.
+// Hold prevents Reap from freeing the span that contains buf, until Drop. It returns the span, or
+// nil if no span contains buf. The caller holds the lock.
 func (p *Port) Hold(buf []byte) *Span {
 	s := p.e.span(buf)
 	if s != nil {
@@ -245,8 +243,8 @@ func (p *Port) Drop(s *Span) {
 	}
 }
 
-// AtomicValid asks a rail; see transport.AtomicEndpoint. The caller holds the
-// lock.
+// AtomicValid returns the result of the rail's AtomicValid; see transport.AtomicEndpoint. The
+// caller holds the lock.
 func (p *Port) AtomicValid(rail int, op *transport.Op) (int, bool) {
 	if a := p.e.rails[rail].atomic; a != nil {
 		return a.AtomicValid(op)
@@ -254,22 +252,22 @@ func (p *Port) AtomicValid(rail int, op *transport.Op) (int, bool) {
 	return 0, false
 }
 
-// TransferKind says what a Transfer is.
+// TransferKind is the kind of a Transfer.
 type TransferKind uint8
 
 // The kinds.
 const (
-	TransferMessage TransferKind = iota // of Say
-	TransferRead                        // Op.Data, Region, RemoteKey, RemoteAddr
+	TransferMessage TransferKind = iota // a message, see SetMessage
+	TransferRead                        // uses Op.Data, Region, RemoteKey, RemoteAddr
 	TransferWrite                       // the same
-	TransferAtomic                      // the same, Fetch, Compare, Atomic, Datatype
+	TransferAtomic                      // the same, and Fetch, Compare, Atomic, Datatype
 )
 
-// Transfer is an operation of a rail, to be posted again and again. Between
-// Post and its end it is the engine's with all that Op points to.
+// Transfer is an operation of a rail. It can be posted several times. Between Post and its end,
+// the engine owns it with all memory that Op refers to.
 type Transfer struct {
-	Op   *transport.Op // for the service to fill; Peer, Header and User are the engine's
-	User any           // the service's
+	Op   *transport.Op // filled by the service, except Peer, Header and User, which the engine fills
+	User any           // for use by the service
 
 	kind TransferKind
 	rail *rail
@@ -277,8 +275,7 @@ type Transfer struct {
 	r    *request
 }
 
-// NewTransfer makes a transfer, which is the port's for good. The caller holds
-// the lock.
+// NewTransfer returns a transfer, which exists as long as the port. The caller holds the lock.
 func (p *Port) NewTransfer() *Transfer {
 	t := &Transfer{port: p, r: p.e.take(kindTransfer)}
 	t.Op = &t.r.op
@@ -288,24 +285,23 @@ func (p *Port) NewTransfer() *Transfer {
 	return t
 }
 
-// Say makes t a message.
-func (t *Transfer) Say(w wire.Window, data []byte) {
+// SetMessage sets the message that t sends as a TransferMessage.
+func (t *Transfer) SetMessage(w wire.Window, data []byte) {
 	t.r.header = w.Message(t.port.c.id, len(data))
 	t.Op.Data = data
 }
 
-// Post begins a transfer with a rank. Either it is done when Post returns, or
-// Service.Done gets its outcome later; an error means that nothing was begun.
-// Messages to one rank leave in the order of their posts. Post uses rail only for
-// transfers with this rank itself, which cannot be messages. The caller holds the
-// lock.
+// Post starts a transfer with a rank. Either the transfer is done when Post returns, or
+// Service.Done gets its outcome later. If Post returns an error, the transfer has not started.
+// Messages to one rank leave in the order of their posts. Post uses rail only for transfers with
+// this rank itself, which cannot be messages. The caller holds the lock.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, err error) {
 	e, r := p.e, t.r
 	r.peer = p.c.world(rank)
 	to := &e.peers[r.peer]
-	if err = e.over(); err == nil {
+	if err = e.closedErr(); err == nil {
 		err = to.err
 	}
 	if err != nil {
@@ -322,12 +318,12 @@ func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, 
 			return true, nil
 		case err == nil:
 			r.done = false
-			e.posting(r)
+			e.markInflight(r)
 			return false, nil
 		case !errors.Is(err, transport.ErrAgain):
 			return false, e.peerError(r.peer, err)
 		}
-		to.hold(err)
+		to.noteNoRoom(err)
 	}
 	r.done = false
 	e.enqueue(&to.control, r)
@@ -363,31 +359,31 @@ func (e *Engine) railOf(r *request) *rail {
 func (e *Engine) transferDone(r *request, err error) {
 	t := r.transfer
 	r.done = true
-	e.moved(r)
+	e.stopMoving(r)
 	t.port.service.Done(t, err)
 	if t.port.closed && r.done {
 		t.forget()
 	}
-	e.tellAll(e.watchers)
+	e.wakeAll(e.completionWaiters)
 }
 
-// forget gives a transfer's slot back.
+// forget frees a transfer's slot.
 func (t *Transfer) forget() {
 	t.Op.Fetch, t.Op.Compare = nil, nil
 	t.port.e.release(t.r)
 }
 
-// deliver takes a MsgWindow.
+// deliverWindow handles a MsgWindow.
 //
 // Hot path: no allocation, no system call.
-func (e *Engine) deliver(source int32, m *wire.Message, data []byte) error {
+func (e *Engine) deliverWindow(source int32, m *wire.Message, data []byte) error {
 	var w wire.Window
 	if err := w.Parse(m); err != nil {
 		return err
 	}
 	p := e.ports[m.Context]
 	if p == nil || p.err != nil {
-		return e.gone(source, m, w)
+		return e.answerGone(source, m, w)
 	}
 	if !p.c.has(source) {
 		return errMember
@@ -395,15 +391,15 @@ func (e *Engine) deliver(source int32, m *wire.Message, data []byte) error {
 	return p.service.Deliver(p.c.rank(source), w, data)
 }
 
-// goneMax bounds the answers about windows that do not exist here that wait to leave
-// for a peer; a correct peer has fewer requests open.
+// goneMax is the maximum number of queued messages to a peer at which the engine still answers
+// the peer's messages for windows that do not exist here. A correct peer has fewer requests open.
 const goneMax = 4096
 
 var errGone = errors.New("too many requests for windows that do not exist")
 
-// gone answers a message for a window that was closed or revoked here before
-// its sender knew.
-func (e *Engine) gone(source int32, m *wire.Message, w wire.Window) error {
+// answerGone answers a message for a window that was closed or revoked here before the sender of
+// the message knew that.
+func (e *Engine) answerGone(source int32, m *wire.Message, w wire.Window) error {
 	if w.Kind.Answer() {
 		return nil
 	}
@@ -418,23 +414,23 @@ func (e *Engine) gone(source int32, m *wire.Message, w wire.Window) error {
 	return nil
 }
 
-// endPorts ends the ports that which picks.
+// endPorts ends the ports for which which returns true.
 func (e *Engine) endPorts(which func(*Port) bool, err error) {
 	for _, p := range e.ports {
 		if p.err == nil && which(p) {
 			p.err = err
 			p.service.End(err)
-			p.Tell()
+			p.WakeAwait()
 		}
 	}
 }
 
-// portsLose tells every port whose group contains a peer that the peer has ended.
-func (e *Engine) portsLose(peer int32) {
+// portsDown reports the end of a peer to every port whose group contains the peer.
+func (e *Engine) portsDown(peer int32) {
 	for _, p := range e.ports {
 		if p.err == nil && p.c.has(peer) {
 			p.service.Down(p.c.rank(peer), e.peers[peer].err)
-			p.Tell()
+			p.WakeAwait()
 		}
 	}
 }

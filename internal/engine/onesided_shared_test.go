@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// A port at rest keeps nobody awake: asynchronous progress counts it no more,
-// and goes to sleep for good.
-func TestPortAtRest(t *testing.T) {
+// TestStopProgress: after StopProgress asynchronous progress no longer counts the port, and the
+// background goroutine parks.
+func TestStopProgress(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestPortAtRest(t *testing.T) {
 	require.Equal(t, 1, active)
 	for range 2 {
 		p.Lock()
-		p.Rest()
+		p.StopProgress()
 		p.Unlock()
 		active, _ = state()
 		require.Zero(t, active)
@@ -32,13 +32,13 @@ func TestPortAtRest(t *testing.T) {
 	require.Eventually(t, func() bool { _, state := state(); return state == backgroundParked }, 10*time.Second, time.Millisecond)
 	p.Lock()
 	require.False(t, p.Gone(1))
-	require.False(t, p.Ended())
+	require.False(t, p.Defunct())
 	p.Close()
 	require.Zero(t, e.active)
 	p.Unlock()
 	p.Pause()
 	e.Kill()
 	p.Lock()
-	require.True(t, p.Ended())
+	require.True(t, p.Defunct())
 	p.Unlock()
 }

@@ -13,50 +13,50 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// leaver is inproc whose endpoints call during while they shut down, and which
+// shutdownFabric is inproc with two additions: its endpoints call during in Shutdown, and it
 // counts the regions that are closed meanwhile.
-type leaver struct {
+type shutdownFabric struct {
 	*inproc.Fabric
 	during  func()
 	leaving atomic.Bool
 	closed  int
 }
 
-type leaverDomain struct {
+type shutdownDomain struct {
 	transport.Domain
-	f *leaver
+	f *shutdownFabric
 }
 
-type leaverEndpoint struct {
+type shutdownEndpoint struct {
 	transport.Endpoint
 	transport.RMAEndpoint
-	f *leaver
+	f *shutdownFabric
 }
 
-type leaverRegion struct {
+type shutdownRegion struct {
 	transport.MemoryRegion
-	f *leaver
+	f *shutdownFabric
 }
 
-func (f *leaver) Open(cfg transport.Config) (transport.Domain, error) {
+func (f *shutdownFabric) Open(cfg transport.Config) (transport.Domain, error) {
 	d, err := f.Fabric.Open(cfg)
-	return leaverDomain{d, f}, err
+	return shutdownDomain{d, f}, err
 }
 
-func (d leaverDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+func (d shutdownDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	ep, err := d.Domain.OpenEndpoint(av, cq)
 	if err != nil {
 		return nil, err
 	}
-	return leaverEndpoint{ep, ep.(transport.RMAEndpoint), d.f}, nil
+	return shutdownEndpoint{ep, ep.(transport.RMAEndpoint), d.f}, nil
 }
 
-func (d leaverDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+func (d shutdownDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	mr, err := d.Domain.RegisterMemory(buf, access)
-	return leaverRegion{mr, d.f}, err
+	return shutdownRegion{mr, d.f}, err
 }
 
-func (e leaverEndpoint) Shutdown(ctx context.Context) error {
+func (e shutdownEndpoint) Shutdown(ctx context.Context) error {
 	if during := e.f.during; during != nil {
 		e.f.during = nil
 		e.f.leaving.Store(true)
@@ -66,7 +66,7 @@ func (e leaverEndpoint) Shutdown(ctx context.Context) error {
 	return e.Endpoint.Shutdown(ctx)
 }
 
-func (r leaverRegion) Close() error {
+func (r shutdownRegion) Close() error {
 	if r.f.leaving.Load() {
 		r.f.closed++
 	}
@@ -81,10 +81,11 @@ func (idle) Done(*Transfer, error)                  {}
 func (idle) Down(int, error)                        {}
 func (idle) End(error)                              {}
 
-// Memory that is given back while the engine closes waits until the transports
-// have shut down: until then the user must keep away from them.
-func TestNothingIsWithdrawnBesideShutdown(t *testing.T) {
-	f := &leaver{Fabric: inproc.NewFabric()}
+// TestNothingIsDeregisteredDuringShutdown: memory that is freed while the engine closes is
+// deregistered after the transports have shut down, because nothing else may use a transport
+// during Shutdown.
+func TestNothingIsDeregisteredDuringShutdown(t *testing.T) {
+	f := &shutdownFabric{Fabric: inproc.NewFabric()}
 	e := openJob(t, 2, f, nil)[0]
 	span, err := e.Alloc(4096)
 	require.NoError(t, err)
@@ -105,12 +106,13 @@ func TestNothingIsWithdrawnBesideShutdown(t *testing.T) {
 	}
 	require.NoError(t, e.Close(background))
 	require.Equal(t, [2]error{}, errs)
-	require.Nil(t, f.during, "it has run")
+	require.Nil(t, f.during, "Shutdown has not called during")
 	require.Zero(t, f.closed)
-	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "given back in the end")
+	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "Close has not unmapped the memory")
 }
 
-// Requests that nobody waits for are freed, whatever comes first.
+// TestAbandonedRequestsAreFreed: an abandoned request is freed whether Abandon or Complete comes
+// first.
 func TestAbandonedRequestsAreFreed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
@@ -129,16 +131,16 @@ func TestAbandonedRequestsAreFreed(t *testing.T) {
 		q := begin()
 		q.Abandon()
 		complete(q)
-		q.Abandon() // of one that is gone
+		q.Abandon() // of a request that was freed
 		q = begin()
 		complete(q)
 		q.Abandon()
 		require.True(t, q.Done())
 	}
 	require.Zero(t, e.slotsInUse())
-	require.Zero(t, e.ended)
+	require.Zero(t, e.uncollected)
 	Request{}.Abandon()
 }
 
-// only makes of a service the function that OpenPort takes.
+// only returns a function for OpenPort that returns s.
 func only(s Service) func(*Port) Service { return func(*Port) Service { return s } }

@@ -6,8 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A message that died with its sender fails the receive that it matches: that one
-// does not get the next message, which came whole.
+// TestALostMessageIsNotOvertaken: a message whose data is lost because its sender has died fails
+// the receive that it matches. This receive does not get the next message, which has arrived
+// whole.
 func TestALostMessageIsNotOvertaken(t *testing.T) {
 	for _, ask := range []Env{{Peer: 1, Tag: 1}, {Peer: 1, Tag: AnyTag}, {Peer: AnySource, Tag: 1}} {
 		everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {

@@ -68,7 +68,7 @@ func TestMessagesDoNotOvertake(t *testing.T) {
 				}
 				i := int(buf[0]) | int(buf[1])<<8
 				if i != next[st.Source] || int(buf[2]) != st.Source || st.Tag != i%3 {
-					return fmt.Errorf("message %d of rank %d where %d is due: %+v", i, buf[2], next[st.Source], st)
+					return fmt.Errorf("message %d of rank %d instead of %d: %+v", i, buf[2], next[st.Source], st)
 				}
 				next[st.Source]++
 			}
@@ -93,7 +93,7 @@ func TestUnexpectedMessagesFindTheirReceives(t *testing.T) {
 				}
 				return nil
 			}
-			for i := count - 1; i >= 0; i-- { // backwards: all but one are unexpected
+			for i := count - 1; i >= 0; i-- { // in reverse order, so all except one are unexpected
 				buf := make([]byte, 100*i)
 				if _, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: i}); err != nil {
 					return err
@@ -203,7 +203,7 @@ func TestFloodWithinCredits(t *testing.T) {
 			if err := check(buf, pattern(1000, i)); err != nil {
 				return err
 			}
-			if held := engines[1].peers[0].held; held > 16<<10 {
+			if held := engines[1].peers[0].unexpectedBytes; held > 16<<10 {
 				return fmt.Errorf("%d bytes of unexpected messages in a window of 16 KiB", held)
 			}
 		}
@@ -237,7 +237,7 @@ func TestProbes(t *testing.T) {
 				return fmt.Errorf("mprobe: %+v, %w", st, err)
 			}
 			buf := make([]byte, n)
-			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: AnyTag}); err != nil { // passes the one taken out
+			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: AnyTag}); err != nil { // does not match the message that Mprobe has taken out
 				return err
 			}
 			if err := check(buf, pattern(n, 1)); err != nil {
@@ -298,14 +298,14 @@ func TestContextsOfGoEndCalls(t *testing.T) {
 		for range 4 {
 			require.ErrorIs(t, <-ended, context.Canceled)
 		}
-		// The request is still there.
+		// The request still exists.
 		require.NoError(t, cs[1].Send(background, make([]byte, 8), Env{Peer: 0, Tag: 4}))
 		_, err := r.Wait(background)
 		require.NoError(t, err)
 		if engines[0].kick == nil {
-			return // without asynchronous progress nobody moves the abandoned send
+			return // without asynchronous progress no goroutine progresses the abandoned send
 		}
-		// And the abandoned send still arrives whole.
+		// The data of the abandoned send still arrives whole.
 		ranks(t, cs[1:], func(c *Context, _ int) error {
 			_, err := c.Recv(background, make([]byte, 1<<20), Env{Peer: 0, Tag: 1})
 			return err
@@ -352,9 +352,9 @@ func TestWaitAny(t *testing.T) {
 	})
 }
 
-// WaitEach ends requests in their order, whether they were complete before or
-// not, answers for one that was waited for, leaves out the zero one, and goes on
-// after one that failed.
+// TestWaitEach: WaitEach ends requests in their order, whether they were complete before or not.
+// It returns the result of a request that was waited for before, leaves out the zero request, and
+// continues after a request that failed.
 func TestWaitEach(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
@@ -428,7 +428,7 @@ func TestTasks(t *testing.T) {
 	cs := world(engines)
 	ranks(t, cs, func(c *Context, rank int) error {
 		var rs []Request
-		for i := range 50 { // more than are kept idle, each waits for its twin
+		for i := range 50 { // more than maxIdleWorkers; each waits for a task of the other rank
 			rs = append(rs, c.e.Go(func() error {
 				if err := c.Send(background, []byte{1}, Env{Peer: 1 - rank, Tag: i}); err != nil {
 					return err

@@ -11,22 +11,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// poll moves the transports on once, unless a goroutine leads. If it has
-// completed what another goroutine waits for, that goroutine runs first; the lock
-// is open meanwhile.
+// poll calls progress once, unless a goroutine leads. If that has completed the request of
+// another goroutine, poll lets the other one run first. It releases the lock meanwhile.
 func (e *Engine) poll() {
 	if e.leader != nil || e.closed {
 		return
 	}
 	wakes := e.wakes.Load()
 	if e.progress() > 0 {
-		e.unanswered = 0
+		e.failedTests = 0
 	}
-	if len(e.words) > 0 {
-		e.lookAtWords()
+	if len(e.wordWaiters) > 0 {
+		e.checkWords()
 	}
 	if e.asleep {
-		e.attend()
+		e.ensureProgress()
 	}
 	if e.wakes.Load() != wakes {
 		e.mu.Unlock()
@@ -35,12 +34,12 @@ func (e *Engine) poll() {
 	}
 }
 
-// progress reads the completion queues once, acts on what is there, and sends
-// what was stalled. It returns how much there was. A queue that was found empty
-// is left out for as many calls as its rail is slower than the fastest: a poll of
-// a network may cost as much as a message through shared memory takes.
+// progress reads the completion queues once, handles the completions, and sends what was stalled.
+// It returns the number of completions. After an empty Read of a queue it leaves out this queue
+// for a number of calls that grows with the rail's latency relative to the fastest rail: a poll
+// of a network may cost as much as a message through shared memory.
 //
-// Hot path: no allocation, no system call but the transports'.
+// Hot path: no allocation, no system call except the transports'.
 func (e *Engine) progress() int {
 	total := 0
 	for i := range e.rails {
@@ -78,19 +77,19 @@ func (e *Engine) readAll() {
 	}
 }
 
-// napTime bounds a sleep: an endpoint without room does not say when it has
-// some again, and data that moves may need polls.
+// napTime returns the limit of a sleep; negative: none. A sleep needs a limit because an endpoint
+// without room does not report when it has room again, and because a transfer may need polls.
 func (e *Engine) napTime() time.Duration {
-	if e.blind && e.moving+e.exposed > 0 {
-		return blindNap
+	if e.napsOnly && e.moving+e.exposed > 0 {
+		return napLength
 	}
 	nap := time.Duration(-1)
 	for _, i := range e.stalled {
-		if p := &e.peers[i]; p.again && !p.absent {
-			if p.waits == 0 {
-				p.waits = time.Since(e.born)
+		if p := &e.peers[i]; p.noRoom && !p.absent {
+			if p.noRoomSince == 0 {
+				p.noRoomSince = time.Since(e.start)
 			}
-			n := min(max((time.Since(e.born)-p.waits)/4, firstNap), lastNap)
+			n := min(max((time.Since(e.start)-p.noRoomSince)/4, firstRetry), lastRetry)
 			if nap < 0 || n < nap {
 				nap = n
 			}
@@ -99,25 +98,25 @@ func (e *Engine) napTime() time.Duration {
 	return nap
 }
 
-// oversleeps reports whether the goroutine in Wait sleeps for longer than it
-// should by now: it has begun before a request stalled.
+// oversleeps reports whether the goroutine in Wait sleeps for longer than napTime permits now:
+// its sleep has begun before a request stalled.
 func (e *Engine) oversleeps() bool {
 	nap := e.napTime()
 	return nap >= 0 && (e.nap < 0 || e.nap > nap)
 }
 
-// How long a nap is while an endpoint has no room: a quarter of the time for which it
-// has had none, within these limits. So a request waits little longer than it must.
+// The limits of a sleep while an endpoint has no room. The sleep is a quarter of the time for
+// which the endpoint has had none, so a request waits little longer than necessary.
 const (
-	firstNap = 100 * time.Microsecond
-	lastNap  = 10 * time.Millisecond
+	firstRetry = 100 * time.Microsecond
+	lastRetry  = 10 * time.Millisecond
 )
 
-// fail ends everything: the engine cannot be used any more. It closes a broken
-// transport. If broken is nil this rank has failed: fail disconnects all peers, which
-// so learn of it, and the transports end what they have in flight.
+// fail ends all ports and requests and makes the engine unusable. It closes a broken transport.
+// If broken is nil, this rank has failed: fail disconnects all peers, so they learn of the
+// failure, and the transports end the operations in flight.
 func (e *Engine) fail(broken *rail, err error) {
-	if e.over() != nil {
+	if e.closedErr() != nil {
 		return
 	}
 	e.fatal = reasonError("%w: %w", ErrClosed, err)
@@ -127,26 +126,27 @@ func (e *Engine) fail(broken *rail, err error) {
 			p.err = e.fatal
 		}
 	}
-	e.tellAll(e.probes)
-	e.tellAll(e.words)
-	e.tellAll(e.watchers)
+	e.wakeAll(e.probeWaiters)
+	e.wakeAll(e.wordWaiters)
+	e.wakeAll(e.completionWaiters)
 	if broken == nil {
 		for i := range e.peers {
-			e.cut(int32(i))
+			e.disconnect(int32(i))
 		}
-		e.rouse()
+		e.wakeSleeper()
 	}
 }
 
-// endAll ends the ports and all requests, except those that transports have in flight.
-// It closes a broken transport, which then leaves the buffers alone, and ends its too.
+// endAll ends the ports and all requests, except those that transports have in flight. It closes
+// a broken transport, which then no longer uses the buffers, and ends the requests that it has in
+// flight too.
 func (e *Engine) endAll(broken *rail, err error) {
-	e.news.Add(1)
-	e.endPorts(func(*Port) bool { return true }, err) // goroutines in mapped memory leave it before it is unmapped
+	e.stateVersion.Add(1)
+	e.endPorts(func(*Port) bool { return true }, err) // before the memory that goroutines use is unmapped
 	if broken != nil {
-		e.rouse() // a wait that includes its queue
+		e.wakeSleeper() // it may wait for the queue of this rail
 		e.waitset.drop(broken.index)
-		_ = broken.Domain.Close() // err says what failed
+		_ = broken.Domain.Close() // err is the reason
 	}
 	e.failAll(func(r *request) bool { return !r.inflight || broken != nil && e.railOf(r) == broken }, err)
 	for i := range e.peers {
@@ -154,14 +154,14 @@ func (e *Engine) endAll(broken *rail, err error) {
 	}
 }
 
-// dispatch acts on a completion of a rail. If a rail that does not lead to a peer reports the
-// end of the peer, dispatch ignores the report: the rail that leads to the peer may still
-// hold unread messages from the peer, and reports the end after them.
+// dispatch handles a completion of a rail. If a rail that does not lead to a peer reports the end
+// of the peer, dispatch ignores the report: the rail that leads to the peer may still hold unread
+// messages from the peer, and reports the end after them.
 func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 	switch c.Kind {
 	case transport.RecvDone:
 		if err := e.receive(int32(c.Peer), c.Msg); err != nil {
-			e.breach(int32(c.Peer), err)
+			e.protocolError(int32(c.Peer), err)
 		}
 	case transport.OpDone:
 		r := c.Op.User.(*request)
@@ -177,12 +177,12 @@ func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 		}
 	case transport.PeerNotice:
 		if e.notice != nil {
-			go e.notice(c.Err) // a user's function must not run under our lock; it ends by itself
+			go e.notice(c.Err) // the program's function must not run under the lock; it ends by itself
 		}
 	}
 }
 
-// opDone goes on when the endpoint has done with a request's op.
+// opDone continues a request after its endpoint has completed the op.
 func (e *Engine) opDone(r *request, err error) {
 	switch {
 	case r.kind == kindRecv:
@@ -190,13 +190,13 @@ func (e *Engine) opDone(r *request, err error) {
 	case err != nil:
 		e.finish(r, e.peerError(r.peer, err))
 	case r.kind == kindSend && e.peers[r.peer].err != nil && r.awaitsReply():
-		e.complete(r, e.peers[r.peer].err) // its answer will not come
+		e.complete(r, e.peers[r.peer].err) // the peer will not answer
 	default:
 		e.sent(r)
 	}
 }
 
-// receive handles a message from a peer. An error says that the peer broke the protocol.
+// receive handles a message from a peer. It returns an error if the peer broke the protocol.
 //
 // Hot path: no allocation, no system call.
 func (e *Engine) receive(source int32, b []byte) error {
@@ -208,8 +208,8 @@ func (e *Engine) receive(source int32, b []byte) error {
 		cost := messageCost + len(data)
 		r := e.posted.match(matchKey{context, source, tag})
 		if r != nil && r.peer == source && r.sig == sig && len(data) <= len(r.buf) {
-			e.owe(source, cost)
-			race.Acquire(r.buf) // package comm has released it
+			e.returnCredit(source, cost)
+			race.Acquire(r.buf) // after the Release in package comm
 			copy(r.buf, data)
 			r.status.Tag, r.status.Bytes = int(tag), len(data)
 			r.phase = phaseIdle
@@ -217,7 +217,7 @@ func (e *Engine) receive(source int32, b []byte) error {
 			return nil
 		}
 		m := wire.Message{Kind: wire.MsgEager, Sig: sig, Context: context, Tag: tag, Length: len(data)}
-		return e.place(r, source, &m, data, cost)
+		return e.deliverOrKeep(r, source, &m, data, cost)
 	}
 	var m wire.Message
 	data, err := m.Parse(b)
@@ -225,7 +225,7 @@ func (e *Engine) receive(source int32, b []byte) error {
 		return err
 	}
 	if p.err != nil {
-		return nil // it was given up; what it sends later is ignored
+		return nil // the peer has failed or left; later messages from it are ignored
 	}
 	if p.recvSeq++; m.Seq != p.recvSeq {
 		return errSequence
@@ -239,24 +239,24 @@ func (e *Engine) receive(source int32, b []byte) error {
 	case wire.MsgRTS:
 		return e.arrive(source, &m, nil, 0) // no credit; see send.go
 	case wire.MsgCTS, wire.MsgFin, wire.MsgAck:
-		return e.reply(source, &m, data)
+		return e.receiveReply(source, &m, data)
 	case wire.MsgData:
-		return e.piece(source, &m, data)
+		return e.receiveSegment(source, &m, data)
 	case wire.MsgRevoke:
-		e.hear(m.Context/2, source, data)
+		e.receiveRevoke(m.Context/2, source, data)
 	case wire.MsgWindow:
-		return e.deliver(source, &m, data)
+		return e.deliverWindow(source, &m, data)
 	case wire.MsgLeave:
-		e.finalizes(source)
+		e.receiveLeave(source)
 	case wire.MsgCredit:
 		if e.leaving != nil {
-			e.sayLeave(source)
+			e.sendLeave(source)
 		}
 	}
 	return nil
 }
 
-// The ways in which a peer can break the protocol.
+// The protocol errors of a peer.
 var (
 	errSequence = errors.New("a message was lost or came twice")
 	errCredit   = errors.New("more credit returned than was taken")
@@ -267,52 +267,52 @@ var (
 	errOffset   = errors.New("data outside the request's buffer")
 )
 
-// arrive matches a user's message.
+// arrive matches a message of the program.
 func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) error {
 	if m.Tag < 0 {
 		return errTag
 	}
-	return e.place(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
+	return e.deliverOrKeep(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
 }
 
-// place gives a message to the receive r that it matches. If r is nil, it keeps the
-// message.
-func (e *Engine) place(r *request, source int32, m *wire.Message, data []byte, cost int) error {
+// deliverOrKeep gives a message to r, the receive that it matches. If r is nil, it keeps the
+// message, or refuses it if no receive can match it any more.
+func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data []byte, cost int) error {
 	if r != nil {
-		e.owe(source, cost)
+		e.returnCredit(source, cost)
 		if m.Kind == wire.MsgRTS {
-			e.pull(r, source, m, e.unexpected.next())
+			e.fetch(r, source, m, e.unexpected.next())
 		} else {
-			_ = e.fill(r, source, m, data)
+			_ = e.completeEager(r, source, m, data)
 		}
 		return nil
 	}
 	if len(e.revoked) > 0 {
 		if why := e.revoked[m.Context/2]; why != nil {
-			e.owe(source, cost)
+			e.returnCredit(source, cost)
 			e.refuse(source, m, Request{}, why)
 			return nil
 		}
 	}
 	if e.leaving != nil {
-		e.sayLeave(source)
-		if why := e.tooLate(m); why != nil {
+		e.sendLeave(source)
+		if why := e.finalizeRefusal(m); why != nil {
 			e.noteDropped(source, m)
-			e.owe(source, cost)
+			e.returnCredit(source, cost)
 			e.refuse(source, m, Request{}, why)
 			return nil
 		}
 	}
 	p := &e.peers[source]
-	if p.held += cost; p.held > e.window {
+	if p.unexpectedBytes += cost; p.unexpectedBytes > e.window {
 		return errOverrun
 	}
-	e.keep(source, m, data, cost)
+	e.keepUnexpected(source, m, data, cost)
 	return nil
 }
 
-// reply handles the receiver's answer to one of our sends.
-func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
+// receiveReply handles the receiver's answer to a send of this rank.
+func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error {
 	r, err := e.slot(m.Handle, kindSend, source)
 	switch {
 	case r == nil:
@@ -327,9 +327,9 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 		if m.Length > len(r.buf) {
 			return errHandle
 		}
-		r.phase = phasePumping
+		r.phase = phaseStreaming
 		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		if !r.inflight { // else opDone begins to send
+		if !r.inflight { // otherwise opDone sends the first segment
 			e.sent(r)
 		}
 		return nil
@@ -341,13 +341,13 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 	return nil
 }
 
-// piece handles a part of the data of a rendezvous without RMA.
-func (e *Engine) piece(source int32, m *wire.Message, data []byte) error {
+// receiveSegment handles a segment of the data of a rendezvous without RMA.
+func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) error {
 	r, err := e.slot(m.Handle, kindRecv, source)
 	switch {
 	case r == nil:
 		return err
-	case r.phase != phaseFilling:
+	case r.phase != phaseReceiving:
 		return errHandle
 	case m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0:
 		return errOffset
@@ -359,12 +359,13 @@ func (e *Engine) piece(source int32, m *wire.Message, data []byte) error {
 	return nil
 }
 
-// breach gives up a peer that broke the protocol.
-func (e *Engine) breach(peer int32, err error) {
+// protocolError marks a peer that broke the protocol as failed.
+func (e *Engine) protocolError(peer int32, err error) {
 	e.peerDown(peer, fmt.Errorf("%w: %w", transport.ErrProtocol, err), false)
 }
 
-// peerError is the error of an operation with a peer that the transport failed.
+// peerError returns the error of an operation with a peer after the transport has returned err
+// for it.
 func (e *Engine) peerError(peer int32, err error) error {
 	if p := &e.peers[peer]; p.err != nil {
 		return p.err
@@ -375,31 +376,31 @@ func (e *Engine) peerError(peer int32, err error) error {
 	return fmt.Errorf("rank %d of the world: %w", peer, err)
 }
 
-// peerDown ends everything that waits for a peer. The messages that have come from it
-// complete can still be received. An RTS stays in the unexpected queue, so that the
-// receive that it matches fails and does not get the message behind it.
+// peerDown ends the requests and waits that need a peer. The program can still receive the
+// messages that have arrived complete from the peer. An RTS of the peer stays in the unexpected
+// queue, so the receive that matches it fails instead of getting a later message.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
-		e.end(peer, reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err), left)
+		e.markEnded(peer, reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err), left)
 	}
 }
 
-// end is peerDown with the error as it is. It may be called again for a peer that has
-// left, to mark it as failed.
-func (e *Engine) end(peer int32, why error, left bool) {
+// markEnded is peerDown with the complete error why. It may be called again for a peer that has
+// left, to mark the peer as failed.
+func (e *Engine) markEnded(peer int32, why error, left bool) {
 	p := &e.peers[peer]
 	again := p.err != nil
 	p.err = why
 	p.eager = -1
 	p.left = left
-	e.ends++
+	e.changes++
 	if !left {
 		e.failures++
-		e.repeat(peer)
+		e.forwardRevokes(peer)
 	}
 	e.failAll(func(r *request) bool {
 		if r.inflight {
-			return false // the endpoint will report its end
+			return false // the endpoint will complete it
 		}
 		if r.peer == wild { // a receive from any source
 			return r.phase == phasePosted && !left && r.ctx.has(peer)
@@ -407,11 +408,11 @@ func (e *Engine) end(peer int32, why error, left bool) {
 		return r.peer == peer
 	}, p.err)
 	if !again {
-		e.portsLose(peer)
+		e.portsDown(peer)
 	}
-	e.tellAll(e.probes)
-	e.tellAll(e.words)
-	e.tellAll(e.watchers)
+	e.wakeAll(e.probeWaiters)
+	e.wakeAll(e.wordWaiters)
+	e.wakeAll(e.completionWaiters)
 }
 
 // has reports whether a world rank is a member.

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The search of the model in progress_model_test.go: what may happen next, what must
-// hold, and which faults of the rule it finds.
+// This file searches the model in progress_model_test.go: it gives the possible transitions, the
+// invariants, and the faults of the rule that the search detects.
 
-// system are the transitions of the rank itself; the environment has no part in them.
+// system calls to for each transition of the rank itself. The environment has no part in these
+// transitions.
 func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 	step := func(name string, i int) emit {
 		return func(n modelState) { to(fmt.Sprint(name, " ", i), n) }
@@ -27,16 +28,16 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 		case w.at == resuming:
 			n.g[i].waking, n.g[i].standby = false, false // Engine.resumed
 			m.await(n, i, step("resumed", i))
-		case w.at == parked && w.over:
+		case w.at == parked && w.contextEnded:
 			m.await(n, i, step("park: context", i))
-		case w.at == sleeping && w.over && !s.signaled:
+		case w.at == sleeping && w.contextEnded && !s.signaled:
 			n.signal()
 			step("sleep: AfterFunc", i)(n)
 		case w.at == sleeping && mayReturn:
 			n.g[i].at, n.signaled, n.armed = returned, false, false
 			step("Wait", i)(n)
 		case w.at == returned:
-			m.wake(n, i, step("sleep", i))
+			m.afterWait(n, i, step("sleep", i))
 		}
 		if n = s; s.notify>>i&1 != 0 {
 			n.notify &^= 1 << i
@@ -56,26 +57,26 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 			n.bgLed = false
 			n.idle++
 		} else {
-			n.bg = locking
+			n.bg = tickDue
 		}
 		background(n)
-	case s.bg == locking:
+	case s.bg == tickDue:
 		m.tick(n, background)
-	case s.bg == standing:
-		m.standIn(n, background)
+	case s.bg == bgLeading:
+		m.backgroundLead(n, background)
 	case s.bg == sleeping && mayReturn:
 		n.bg, n.signaled, n.armed = returned, false, false
 		background(n)
 	case s.bg == returned:
 		n.asleep = false
-		m.standIn(n, background)
+		m.backgroundLead(n, background)
 	}
 	if s.closer && s.notified {
 		m.quiet(s, step("close", 0))
 	}
 }
 
-// Engine.close waits until nobody is inside.
+// Engine.close, which waits until no goroutine is in await
 func (m *modelScene) quiet(s modelState, to emit) {
 	s.notified = false
 	if s.closer = s.leader != nobody || s.asleep || s.count(func(w *modelWaiter) bool { return w.at == resuming }) > 0; s.closer {
@@ -84,7 +85,7 @@ func (m *modelScene) quiet(s modelState, to emit) {
 	to(s)
 }
 
-// environment is what may happen to the rank.
+// environment calls to for each transition of the environment.
 func (m *modelScene) environment(s modelState, to func(name string, s modelState)) {
 	for i, total := range m.waits {
 		bit := uint8(1) << i
@@ -104,21 +105,21 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 		}
 		if n = s; w.at == computing && s.leader == nobody && !s.closed { // Engine.poll
 			m.progress(&n)
-			m.lookAtWords(&n)
+			m.checkWords(&n)
 			if s.asleep {
-				m.attend(&n)
+				m.ensureProgress(&n)
 			}
 			step("test")(n)
 		}
 		if n = s; w.at == computing && s.request == noRequest && m.request != noRequest && !s.closed {
 			n.request = m.request
-			if n.asleep { // Engine.rouse
+			if n.asleep { // Engine.wakeSleeper
 				n.signal()
 			}
-			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundStandingIn { // Engine.attendRequest
+			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundLeading { // Engine.ensureRequestProgress
 				n.now, n.background, n.kick = true, backgroundTicking, true
 			} else if n.background == backgroundParked {
-				m.attend(&n)
+				m.ensureProgress(&n)
 			}
 			step("post")(n)
 		}
@@ -132,17 +133,17 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 			case forWord:
 				n.stored |= bit
 				n.notify |= bit
-			case forTask: // Engine.endTask
+			case forTask: // the task ends: Engine.complete
 				if s.waiting(i) {
-					m.tell(&n, i)
+					m.wake(&n, i)
 				} else {
 					n.mail |= bit
 				}
 			}
 			step("send")(n)
 		}
-		if n = s; m.contexts && i == 0 && s.waiting(i) && !w.over {
-			n.g[i].over = true
+		if n = s; m.contexts && i == 0 && s.waiting(i) && !w.contextEnded {
+			n.g[i].contextEnded = true
 			step("context ends")(n)
 		}
 	}
@@ -171,7 +172,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 	}
 }
 
-// check are the invariants of wait.go.
+// check returns an error if an invariant of wait.go does not hold.
 func (m *modelScene) check(s *modelState) error {
 	at := func(p ...place) int {
 		return s.count(func(w *modelWaiter) bool { return slices.Contains(p, w.at) })
@@ -186,13 +187,13 @@ func (m *modelScene) check(s *modelState) error {
 	}
 	switch {
 	case at(leading) != leads || leads > 0 && s.g[s.leader].at != leading:
-		return errors.New("Engine.leader is not the one that leads")
+		return errors.New("Engine.leader is not the goroutine that leads")
 	case asleep > 1 || s.asleep != (asleep == 1) || s.sleeper != nobody && s.g[s.sleeper].at != sleeping && s.g[s.sleeper].at != returned:
 		return errors.New("Engine.asleep does not say that one goroutine is in Wait")
 	case s.count(func(w *modelWaiter) bool { return w.at == parked && w.ready }) > 0:
 		return errors.New("a goroutine is parked and ready")
-	case leads+asleep == 0 && !s.closed && m.needed(s) && s.background == backgroundParked:
-		return errors.New("nobody leads or sleeps, and the background goroutine is parked")
+	case leads+asleep == 0 && !s.closed && m.progressNeeded(s) && s.background == backgroundParked:
+		return errors.New("no goroutine leads or sleeps, and the background goroutine is parked")
 	case s.asleep && leads == 0 && s.armed && !s.signaled && at(returned) == 0 && s.bg != returned:
 		if s.queue != 0 || s.sleeper != nobody && s.g[s.sleeper].ready || s.request == stalled && !s.bounded {
 			return errors.New("no event ends the sleep")
@@ -206,10 +207,10 @@ func (m *modelScene) check(s *modelState) error {
 	return nil
 }
 
-// settled reports whether nothing that has come is left to be done.
+// settled reports whether every message, word and event that has arrived was handled.
 func (m *modelScene) settled(s *modelState) bool {
 	for i := range m.waits {
-		if s.waiting(i) && (s.g[i].ready || s.g[i].over || s.closed || (s.queue|s.stored)>>i&1 != 0) {
+		if s.waiting(i) && (s.g[i].ready || s.g[i].contextEnded || s.closed || (s.queue|s.stored)>>i&1 != 0) {
 			return false
 		}
 	}
@@ -217,11 +218,11 @@ func (m *modelScene) settled(s *modelState) bool {
 		s.queue&requestMail == 0 && (s.request != stalled || !s.room))
 }
 
-// ticksForEver reports whether the goroutines all sleep or compute, and the background
-// goroutine goes on ticking.
+// ticksForEver reports whether all goroutines sleep or compute, and the background goroutine
+// continues to tick.
 func (m *modelScene) ticksForEver(s modelState) bool {
 	for range 4 * modelTicks {
-		next, others := s, s.closer || s.bg != ticking && s.bg != locking || s.idle >= modelTicks && !s.kick
+		next, others := s, s.closer || s.bg != ticking && s.bg != tickDue || s.idle >= modelTicks && !s.kick
 		if others {
 			return false
 		}
@@ -229,7 +230,7 @@ func (m *modelScene) ticksForEver(s modelState) bool {
 			next = n
 			others = others || !strings.HasPrefix(name, "background")
 		})
-		if others || next.bg != ticking && next.bg != locking {
+		if others || next.bg != ticking && next.bg != tickDue {
 			return false
 		}
 		s = next
@@ -237,8 +238,9 @@ func (m *modelScene) ticksForEver(s modelState) bool {
 	return true
 }
 
-// forget clears each field that is set again before it is read.
-func (s *modelState) forget() {
+// normalize clears each field that is set again before the next transition reads it, so that
+// equivalent states are equal.
+func (s *modelState) normalize() {
 	if s.leader == nobody {
 		s.woke = false
 	}
@@ -246,14 +248,14 @@ func (s *modelState) forget() {
 		s.armed, s.bounded = false, false
 	}
 	for i := range s.g {
-		s.g[i].passed = s.g[i].passed && (s.g[i].at == sleeping || s.g[i].at == returned)
+		s.g[i].othersLed = s.g[i].othersLed && (s.g[i].at == sleeping || s.g[i].at == returned)
 	}
-	if s.background != backgroundStandingIn {
+	if s.background != backgroundLeading {
 		s.bgWoke = false
 	}
 }
 
-// search visits every state. It reports the first fault with the way to it.
+// search visits every state. It returns the first violation with the transitions that lead to it.
 func (m *modelScene) search() (states int, err error) {
 	type arrival struct {
 		from int32
@@ -261,7 +263,7 @@ func (m *modelScene) search() (states int, err error) {
 	}
 	first := m.first()
 	all, came, number := []modelState{first}, []arrival{{nobody, ""}}, map[modelState]int32{first: 0}
-	var moves [][2]int32 // of the rank alone
+	var moves [][2]int32 // transitions of the rank itself: to, from
 	way := func(i int32, what error) error {
 		var names []string
 		for j := i; came[j].from != nobody; j = came[j].from {
@@ -278,7 +280,7 @@ func (m *modelScene) search() (states int, err error) {
 			return len(all), way(int32(i), errors.New("the background goroutine ticks for ever"))
 		}
 		visit := func(name string, n modelState) int32 {
-			n.forget()
+			n.normalize()
 			k, seen := number[n]
 			if !seen {
 				k = int32(len(all))
@@ -290,7 +292,7 @@ func (m *modelScene) search() (states int, err error) {
 		m.system(s, func(name string, n modelState) { moves = append(moves, [2]int32{visit(name, n), int32(i)}) })
 		m.environment(s, func(name string, n modelState) { visit(name, n) })
 	}
-	// From the settled states back along the moves.
+	// Follow the transitions backward from the settled states.
 	slices.SortFunc(moves, func(a, b [2]int32) int { return int(a[0] - b[0]) })
 	starts := make([]int32, len(all)+1)
 	for _, x := range moves {
@@ -316,12 +318,12 @@ func (m *modelScene) search() (states int, err error) {
 		}
 	}
 	if i := slices.Index(ends, false); i >= 0 {
-		return len(all), way(int32(i), errors.New("what has come is never looked at"))
+		return len(all), way(int32(i), errors.New("an event is never handled"))
 	}
 	return len(all), nil
 }
 
-// scenes are what the search goes through, the small ones first.
+// scenes lists the scenes of the search, the small ones first.
 var scenes = []modelScene{
 	{name: "words", waits: []int8{2, 1}, kinds: []int{forWord, forMessage}},
 	{name: "messages", waits: []int8{2, 2}, kinds: []int{forMessage, forMessage}},
@@ -337,14 +339,14 @@ var scenes = []modelScene{
 	{name: "close, three", waits: []int8{1, 1, 1}, kinds: []int{forMessage, forTask, forMessage}, closes: true},
 }
 
-// outcome is what a search has found.
+// outcome is the result of a search.
 type outcome struct {
 	states int
 	err    error
 }
 
-// searched holds the outcomes of a process, by scene and fault: a search has the
-// same outcome each time, with every -cpu and -count.
+// searched holds the outcomes of this process, by scene and fault. A search has the same outcome
+// each time, also with -cpu and -count.
 var searched = map[[2]string]outcome{}
 
 func (m *modelScene) searchOnce() (states int, err error) {
@@ -357,8 +359,8 @@ func (m *modelScene) searchOnce() (states int, err error) {
 	return x.states, x.err
 }
 
-// TestProgressModel: no order of events breaks an invariant or leaves a message,
-// a word or a request behind.
+// TestProgressModel: no order of events violates an invariant or leaves a message, a word or a
+// request unhandled.
 func TestProgressModel(t *testing.T) {
 	for _, m := range scenes {
 		t.Run(m.name, func(t *testing.T) {
@@ -369,24 +371,24 @@ func TestProgressModel(t *testing.T) {
 	}
 }
 
-// TestProgressModelFindsFaults: the search reports each fault in the rule. Faults
-// with nothing to report cost time only: the next tick mends them.
+// TestProgressModelFindsFaults: the search reports each fault of the rule. The faults without a
+// wanted error only cost time, because the next tick repairs them.
 func TestProgressModelFindsFaults(t *testing.T) {
 	for _, x := range []struct{ fault, want string }{
-		{"leave without attend", "the background goroutine is parked"},
-		{"park without attend", "the background goroutine is parked"},
-		{"needed ignores followers", "never looked at"},
-		{"sleep does not look at the words", "no event ends the sleep"},
-		{"the background goroutine does not look at the words", "no event ends the sleep"},
-		{"attend does not look at the words", "no event ends the sleep"},
-		{"attend does not arm", "no event ends the sleep"},
-		{"attend leaves a sleep without a limit", "no event ends the sleep"},
-		{"tell does not signal the sleeper", "no event ends the sleep"},
+		{"handOver without ensureProgress", "the background goroutine is parked"},
+		{"park without ensureProgress", "the background goroutine is parked"},
+		{"progressNeeded ignores followers", "never handled"},
+		{"sleep does not check the words", "no event ends the sleep"},
+		{"the background goroutine does not check the words", "no event ends the sleep"},
+		{"ensureProgress does not check the words", "no event ends the sleep"},
+		{"ensureProgress does not arm", "no event ends the sleep"},
+		{"ensureProgress leaves a sleep without a limit", "no event ends the sleep"},
+		{"wake does not signal the sleeper", "no event ends the sleep"},
 		{"sleep beside another sleeper", "one goroutine is in Wait"},
 		{"ticks while another sleeps", "ticks for ever"},
-		{"await does not broadcast", "never looked at"},
+		{"await does not broadcast", "never handled"},
 		{"lead while others were woken", ""},
-		{"sleep does not look before it parks", ""},
+		{"sleep does not poll before it parks", ""},
 		{"a kick waits for a tick", ""},
 	} {
 		t.Run(x.fault, func(t *testing.T) {

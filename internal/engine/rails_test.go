@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// Pairs of ranks talk by different transports, and a receive from any source
-// takes from all of them, awake or asleep.
+// TestSeveralTransports: pairs of ranks communicate by different transports, and a receive from
+// any source gets messages of all of them, whether it polls or sleeps.
 func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"two inproc":     {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
@@ -83,8 +83,8 @@ func TestEndOnAnotherRail(t *testing.T) {
 	}
 }
 
-// TestSleepWithoutBrokenRail: a goroutine sleeps on several queues, and the last one
-// breaks. The sleep ends, and so can the next one.
+// TestSleepWithoutBrokenRail: if the last of several queues breaks while a goroutine sleeps on
+// them, the sleep ends, and a signal can end the next one.
 func TestSleepWithoutBrokenRail(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"shm and tcp": {shm.New(), tcp.New()},
@@ -97,7 +97,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 				e.mu.Lock()
 				require.True(t, e.arm())
 				go func() { // ends with the sleep
-					e.doze(background, nil)
+					e.sleepArmed(background, nil)
 					e.mu.Unlock()
 					woke <- struct{}{}
 				}()
@@ -105,7 +105,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 			end := func(what string) {
 				select {
 				case <-woke:
-				case <-time.After(patienceOfTests):
+				case <-time.After(testTimeout):
 					t.Fatal(what)
 				}
 			}

@@ -11,11 +11,10 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Recv blocks until a message that env matches is in buf. If the message is longer than
-// buf, Recv returns ErrTruncate; buf holds the part that fits, and Status.Bytes is the
-// message's length. If ctx ends first, Recv returns ctx's error, and no message is lost.
-// If the error is an Unfinished, the transport still uses buf; otherwise the caller owns
-// buf again.
+// Recv blocks until a message that env matches is in buf. If the message is longer than buf, Recv
+// returns ErrTruncate; buf then holds the part that fits, and Status.Bytes is the message's
+// length. If ctx ends first, Recv returns ctx's error, and no message is lost. If the error is an
+// Unfinished, the transport still uses buf; otherwise the caller owns buf again.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
@@ -26,8 +25,7 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 	return st, err
 }
 
-// Irecv starts a receive; buf belongs to the engine until the request is
-// complete.
+// Irecv starts a receive. The engine uses buf until the request is complete.
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.Lock()
@@ -59,15 +57,15 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 	return r
 }
 
-// cannotReceive returns why neither a message from a source nor its store to shared
-// memory can come any more; nil: it can. A receive from any source fails if a member of
-// the group has failed, since that may be the sender that it waits for (ULFM).
+// cannotReceive returns an error if neither a message from source nor its store to shared memory
+// can arrive any more. A receive from any source fails if a member of the group has failed,
+// because this member may be the sender that the receive waits for (ULFM).
 func (c *Context) cannotReceive(source int32) error {
 	if err := c.unusable(); err != nil {
 		return err
 	}
 	if source == wild {
-		return c.unknown()
+		return c.unacknowledged()
 	}
 	if err := c.e.peers[source].err; err != nil {
 		return err
@@ -75,60 +73,60 @@ func (c *Context) cannotReceive(source int32) error {
 	return c.finalized(source)
 }
 
-// accept gives an unexpected message, already taken out of its queue, to a
-// receive.
+// accept gives an unexpected message to a receive. The caller has taken the message out of its
+// queue.
 func (e *Engine) accept(r *request, u *unexpected) {
 	switch s := u.self; {
 	case e.closed:
 		e.complete(r, errFinalize)
-	case s.r != nil && s.doneLocked(): // fail has ended the send
+	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send
 		e.complete(r, e.fatal)
 	case s.r != nil:
-		e.complete(s.r, e.fill(r, u.source, &u.header, s.r.buf))
+		e.complete(s.r, e.completeEager(r, u.source, &u.header, s.r.buf))
 	case u.held != nil:
-		e.takeHeld(r, u)
+		e.matchHeld(r, u)
 		return
 	case u.header.Kind == wire.MsgRTS:
-		e.pull(r, u.source, &u.header, u.nodes[0].seq)
+		e.fetch(r, u.source, &u.header, u.nodes[0].seq)
 	default:
-		_ = e.fill(r, u.source, &u.header, u.data)
+		_ = e.completeEager(r, u.source, &u.header, u.data)
 	}
 	e.discard(u)
 }
 
-// discard frees an unexpected message and gives its credit back.
+// discard frees an unexpected message and returns its credit.
 func (e *Engine) discard(u *unexpected) {
 	if u.held != nil {
 		u.held.msg = nil
 	}
 	if p := &e.peers[u.source]; int(u.source) != e.rank {
-		p.held -= u.cost
+		p.unexpectedBytes -= u.cost
 	}
 	e.buffers.put(u.data)
 	source, cost := u.source, u.cost
 	e.unexpected.put(u)
 	if cost > 0 {
-		e.owe(source, cost)
+		e.returnCredit(source, cost)
 	}
 }
 
-// keep queues a message that no receive was posted for, with a copy of its data, and
-// tells the probes that accept it.
-func (e *Engine) keep(source int32, m *wire.Message, data []byte, cost int) *unexpected {
+// keepUnexpected queues a message that no posted receive matches, with a copy of its data, and
+// wakes the probes that accept the message.
+func (e *Engine) keepUnexpected(source int32, m *wire.Message, data []byte, cost int) *unexpected {
 	u := e.unexpected.get()
 	u.header, u.source, u.cost = *m, source, cost
 	u.data = e.buffers.get(len(data))
 	copy(u.data, data)
 	e.unexpected.add(u)
-	e.tellProbes(u)
+	e.wakeProbes(u)
 	return u
 }
 
-// tellProbes wakes the probes that a message matches.
-func (e *Engine) tellProbes(u *unexpected) {
-	for _, w := range e.probes {
+// wakeProbes wakes the probes that accept a message.
+func (e *Engine) wakeProbes(u *unexpected) {
+	for _, w := range e.probeWaiters {
 		if w.key.accepts(u.nodes[0].key) {
-			e.tell(w)
+			e.wake(w)
 		}
 	}
 }
@@ -139,7 +137,7 @@ func (e *Engine) tellProbes(u *unexpected) {
 func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	if r.peer == wild {
 		if !r.ctx.has(source) {
-			e.breach(source, errMember)
+			e.protocolError(source, errMember)
 			err := e.peers[source].err
 			e.complete(r, err)
 			return err
@@ -148,7 +146,7 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	}
 	r.status.Tag, r.status.Bytes = int(m.Tag), m.Length
 	r.phase = phaseIdle
-	race.Acquire(r.buf) // package comm has released it
+	race.Acquire(r.buf) // after the Release in package comm
 	if r.sig != m.Sig && r.sig != 0 && m.Sig != 0 {
 		err := e.mismatch(r.status.Source, r.ctx.rank(int32(e.rank)), m.Sig, r.sig)
 		e.complete(r, err)
@@ -160,21 +158,21 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	return nil
 }
 
-// MismatchError reports that a message and its receive differ in Sig: two collective
-// calls, or two types.
+// MismatchError reports that a message and its receive have different Sigs: they belong to two
+// collective calls, or have two element types.
 type MismatchError struct {
-	Rank int // of the other side, in the context's group
+	Rank int // rank of the other side in the context's group
 	text string
 }
 
-// Error returns a text that, for messages of the user, says what differs.
+// Error returns a text that names both types if the message is one of the program.
 func (m *MismatchError) Error() string { return fmt.Sprintf("%v: %s", ErrMismatch, m.text) }
 
 // Unwrap returns ErrMismatch.
 func (m *MismatchError) Unwrap() error { return ErrMismatch }
 
-// mismatch returns the error of a message from rank from whose Sig differs from that of
-// its receive on rank to.
+// mismatch returns the error of a message with Sig sent from rank from, and a receive with Sig
+// received on rank to.
 func (e *Engine) mismatch(from, to int, sent, received uint16) error {
 	name := e.typeName
 	if name == nil {
@@ -183,10 +181,10 @@ func (e *Engine) mismatch(from, to int, sent, received uint16) error {
 	return &MismatchError{from, fmt.Sprintf("rank %d sent elements of %s, and rank %d receives %s", from, name(sent), to, name(received))}
 }
 
-// fill completes a receive with an eager message's data.
+// completeEager completes a receive with the data of an eager message.
 //
 // Hot path: no allocation, no system call.
-func (e *Engine) fill(r *request, source int32, m *wire.Message, data []byte) error {
+func (e *Engine) completeEager(r *request, source int32, m *wire.Message, data []byte) error {
 	err := e.matched(r, source, m)
 	if err == nil {
 		copy(r.buf, data)
@@ -204,9 +202,9 @@ func (e *Engine) fill(r *request, source int32, m *wire.Message, data []byte) er
 	return err
 }
 
-// pull starts to fetch the data of a rendezvous message into a receive's buffer. arrival
-// is the arrival number of the message's RTS.
-func (e *Engine) pull(r *request, source int32, m *wire.Message, arrival uint64) {
+// fetch starts to transfer the data of a rendezvous message into the buffer of r. arrival is the
+// arrival number of the message's RTS.
+func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64) {
 	if err := e.matched(r, source, m); err != nil {
 		e.sendFin(source, m.Handle, err)
 		return
@@ -216,7 +214,7 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message, arrival uint64)
 	r.total = min(m.Length, len(r.buf))
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
-	r.header, r.node.seq = *m, arrival // for giveBack
+	r.header, r.node.seq = *m, arrival // for returnMessage
 	canRead := p.rail.rma != nil && m.Addr != wire.NoRegion
 	if canRead && p.err == nil && r.total > 0 && p.rail.attr.MRMode&transport.MRLocal != 0 {
 		var err error
@@ -225,7 +223,7 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message, arrival uint64)
 		case errors.Is(err, transport.ErrAgain):
 			canRead = false
 		case err != nil:
-			e.pulled(r, err)
+			e.fetched(r, err)
 			return
 		}
 	}
@@ -233,19 +231,20 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message, arrival uint64)
 	case p.err != nil:
 		e.complete(r, p.err)
 	case r.total == 0:
-		e.pulled(r, nil)
+		e.fetched(r, nil)
 	case canRead:
 		r.phase = phaseReading
 		e.submit(r)
 	default:
-		r.phase = phaseFilling
-		e.move(r)
+		r.phase = phaseReceiving
+		e.startMoving(r)
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
 	}
 }
 
-// pulled ends a rendezvous without MsgData on the receiver's side, and tells the sender.
-func (e *Engine) pulled(r *request, err error) {
+// fetched ends a rendezvous without MsgData on the receiver's side, and sends MsgFin to the
+// sender.
+func (e *Engine) fetched(r *request, err error) {
 	e.sendFin(r.peer, r.header.Handle, err)
 	if err == nil {
 		err = r.err // the message was too long
@@ -272,20 +271,19 @@ func (e *Engine) readDone(r *request, err error) {
 		return
 	}
 	if err != nil {
-		e.pulled(r, e.readError(r, err))
+		e.fetched(r, e.readError(r, err))
 		return
 	}
 	r.offset += len(r.op.Data)
 	if r.offset == r.total {
-		e.pulled(r, nil)
+		e.fetched(r, nil)
 		return
 	}
 	e.submit(r)
 }
 
-// readError is the error of a Read that has failed. If the region no longer exists,
-// its send has ended because the communicator was revoked, which this rank may not
-// know yet.
+// readError returns the error of a Read that has failed. If the region no longer exists, the send
+// has ended because the communicator was revoked, which this rank may not know yet.
 func (e *Engine) readError(r *request, err error) error {
 	if e.peers[r.peer].err != nil || !errors.Is(err, transport.ErrKey) {
 		return e.peerError(r.peer, err)
@@ -296,8 +294,8 @@ func (e *Engine) readError(r *request, err error) error {
 	return reasonError("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.ctx.rank(r.peer), err)
 }
 
-// sendFin tells a sender that its rendezvous has ended, and why it failed if it has.
-// The first byte of the text is a finCode.
+// sendFin reports to a sender that its rendezvous has ended, with the error why or nil. The first
+// byte of the text is a finCode.
 func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	var text []byte
 	if why != nil {
@@ -308,7 +306,7 @@ func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	e.sendControl(peer, wire.Message{Kind: wire.MsgFin, Handle: handle}, text)
 }
 
-// finErrors are the sentinels that a MsgFin can carry, by code.
+// finErrors lists the sentinel errors that a MsgFin can carry, by finCode.
 var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed, ErrFinalized}
 
 func finCode(err error) byte {
@@ -320,8 +318,8 @@ func finCode(err error) byte {
 	return 0
 }
 
-// finError returns the error that a peer reports by the text of a MsgFin. rank is the
-// peer's rank in the group.
+// finError returns the error that the text of a peer's MsgFin reports. rank is the peer's rank in
+// the group.
 func finError(rank int, text []byte) error {
 	if len(text) == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Status is what a receive or probe found.
+// Status describes the message that a receive or probe has found.
 type Status struct {
 	Source    int // rank in the context's group
 	Tag       int
@@ -16,13 +16,13 @@ type Status struct {
 	Cancelled bool // the receive was cancelled before it matched
 }
 
-// Request names an operation under way. It is a value. After Wait has freed the
-// operation, copies of the Request are stale and report it as complete. The zero
-// Request is complete.
+// Request identifies an operation under way. It is a value. After Wait has freed the operation,
+// copies of the Request are stale and report the operation as complete. The zero Request is
+// complete.
 type Request struct {
 	r    *request
 	gen  uint32
-	Note uint32 // the holder's; the engine carries it along
+	Note uint32 // for use by the program above the engine, which does not read it
 }
 
 type requestKind uint8
@@ -31,36 +31,36 @@ const (
 	kindFree     requestKind = iota
 	kindSend                 // a user's send
 	kindRecv                 // a user's receive
-	kindControl              // a message of the engine's own; abandoned from the start
-	kindTask                 // a function on a goroutine of its own
-	kindTransfer             // a Transfer's; no Request names it
-	kindOp                   // what a Port completes
+	kindControl              // a message that the engine itself sends; abandoned from the start
+	kindTask                 // a function of Engine.Go
+	kindTransfer             // belongs to a Transfer; no Request names it
+	kindOp                   // an operation of Port.Begin, which Port.Complete ends
 )
 
-// phase is where a request stands. Arrows are taken under the engine's lock.
+// phase is the state of a request. It changes under the engine's lock.
 //
-//	send:    queued ─► sent ─────────────────────► done     eager
-//	            └────► sent ─► (FIN or ACK) ─────► done     rendezvous, synchronous
-//	            └────► sent ─► CTS ─► pumping ───► done     rendezvous without RMA
-//	recv:    posted ─► done                                 eager
-//	            └────► reading ─► done                      rendezvous: our reads
-//	            └────► filling ─► done                      rendezvous: their data
-//	            └────► matched ─► reading                   after a receive that was cut short; see cut.go
+//	send:    queued ─► sent ─────────────────────────► done     eager
+//	            └────► sent ─► (FIN or ACK) ─────────► done     rendezvous, synchronous
+//	            └────► sent ─► CTS ─► streaming ─────► done     rendezvous without RMA
+//	recv:    posted ─► done                                     eager
+//	            └────► reading ───► done                        rendezvous: this rank reads by RMA
+//	            └────► receiving ─► done                        rendezvous: the sender sends MsgData
+//	            └────► matched ───► reading                     the message's transfer belongs to an earlier receive; see cut.go
 type phase uint8
 
 const (
 	phaseIdle phase = iota
 	phaseQueued
 	phaseSent
-	phasePumping
+	phaseStreaming
 	phasePosted
 	phaseReading
-	phaseFilling
+	phaseReceiving
 	phaseMatched
 )
 
-// request is a slot of the engine's table. All fields are guarded by Engine.mu.
-// What a small message touches stands together in front.
+// request is a slot of the engine's table. Engine.mu guards all fields. The fields that a small
+// message needs are together at the front.
 type request struct {
 	e     *Engine
 	index uint32
@@ -70,47 +70,47 @@ type request struct {
 	mode  Mode
 
 	done       bool
-	inflight   bool // op is with the endpoint, and with it buf
-	background bool // counted in Engine.active: perhaps no goroutine polls for it
-	abandoned  bool // no goroutine collects it; free it when it is done
-	buffered   bool // of SendBuffered; counted in Context.buffered
-	named      bool // a Request names it; if it is done it is counted in Engine.ended
-	waited     bool // an Inquire has found it posted
-	replied    bool // send: FIN or ACK has come before op was done
+	inflight   bool // the endpoint has op, and so uses buf
+	background bool // counted in Engine.active: the background goroutine polls for it if no goroutine leads
+	abandoned  bool // no goroutine collects it, so complete frees it
+	buffered   bool // started by SendBuffered; counted in Context.buffered
+	named      bool // a Request identifies it; if it is also done, Engine.uncollected counts it
+	longWait   bool // a call of QueryPeers has found it posted
+	replied    bool // of a send: FIN or ACK has arrived while the endpoint had op
 	moving     bool // counted in Engine.moving
-	reported   bool // Wait has returned an error of its context
-	loaded     bool // release must clear op, transfer, offset and total; a receive sets it if it reads
+	reported   bool // Wait has returned its context's error
+	loaded     bool // release must clear op, transfer, offset and total; a receive needs that only after a rendezvous
 
 	sig  uint16
-	peer int32 // world rank; wild for a receive from any
+	peer int32 // world rank; wild: a receive from any source
 	tag  int32
 
 	ctx    *Context
 	buf    []byte
-	waiter *waiter  // to be told when it is done
+	waiter *waiter  // the goroutine to wake when the request is done
 	next   *request // free list
 	err    error
-	region transport.MemoryRegion // of buf: what a rendezvous sender lets be read, or an MRLocal fabric reads into
-	status Status                 // Source is a rank of ctx's group
+	region transport.MemoryRegion // of buf: for the receiver's Read of a rendezvous, or, with MRLocal, for this rank's Read into buf
+	status Status                 // Source is a rank of the context's group
 	node   node
 
-	span     *Span        // whose region that is; nil: it is this request's own
-	hint     uint32       // where WaitAny and the like have found it in their slice, plus 1; then it goes to Engine.finished
-	offset   int          // bytes moved so far
-	total    int          // bytes to be moved
-	remote   uint64       // the other side's request, or memory address
-	key      uint64       // the other side's memory key
-	header   wire.Message // of what is to be sent
+	span     *Span        // the span that region belongs to; nil: region belongs to this request
+	hint     uint32       // index at which WaitAny or a similar call has found it, plus 1; if not 0, complete puts the request into Engine.finished
+	offset   int          // bytes transferred so far
+	total    int          // bytes to transfer
+	remote   uint64       // handle of the peer's request, or address of the peer's memory
+	key      uint64       // key of the peer's memory region
+	header   wire.Message // of the message to send; of a receive by rendezvous: of its RTS
 	op       transport.Op
 	transfer *Transfer   // the Transfer that owns the request
-	cut      *Unfinished // of this request; in phaseMatched, that of the earlier one
+	cut      *Unfinished // error of the call that this request belongs to; in phaseMatched: of the earlier receive's call
 }
 
-// handle is the request's name on the wire.
+// handle returns the number that identifies the request in messages.
 func (r *request) handle() uint64 { return uint64(r.index)<<32 | uint64(r.gen) }
 
-// slot returns the request that a handle from a peer names. nil without an error: the
-// request has ended here, which the peer could not know yet.
+// slot returns the request that a handle from a peer identifies. It returns nil without an error
+// if the request has ended here, which the peer could not know yet.
 func (e *Engine) slot(handle uint64, kind requestKind, peer int32) (*request, error) {
 	i := handle >> 32
 	if i >= uint64(len(e.slots)) {
@@ -144,7 +144,7 @@ func (e *Engine) take(kind requestKind) *request {
 	return r
 }
 
-// moreSlots makes slots, and returns the first of the free ones.
+// moreSlots allocates slots and returns the first of a list of free ones.
 func (e *Engine) moreSlots() *request {
 	block := make([]request, slotsAtOnce)
 	for i := range block {
@@ -176,22 +176,23 @@ const (
 	slotsKept = 4096
 )
 
-// vacancy is an index of Engine.slots without a slot. The next slot there begins with gen,
-// so that handles which peers still have do not name it.
+// vacancy is an index of Engine.slots without a slot. The next slot at this index begins with
+// generation gen, so handles that peers still have do not identify it.
 type vacancy struct{ index, gen uint32 }
 
-// vacate gives a free slot to the garbage collector. Requests that name it are stale.
+// vacate removes a free slot from the table, so the garbage collector can free it. Requests that
+// identify it are stale.
 func (e *Engine) vacate(r *request) {
 	e.slots[r.index] = nil
 	e.vacant = append(e.vacant, vacancy{r.index, r.gen})
 }
 
-// release gives a slot back. Its op must not be in flight.
+// release frees a slot. Its op must not be in flight.
 func (e *Engine) release(r *request) {
 	if r.named {
 		r.named = false
 		if r.done {
-			e.ended--
+			e.uncollected--
 		}
 		if r.hint != 0 {
 			r.hint = 0
@@ -200,7 +201,7 @@ func (e *Engine) release(r *request) {
 	}
 	r.gen++
 	r.kind, r.phase = kindFree, phaseIdle
-	r.done, r.abandoned, r.replied, r.waited, r.reported = false, false, false, false, false
+	r.done, r.abandoned, r.replied, r.longWait, r.reported = false, false, false, false, false
 	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
 	r.status = Status{}
 	r.sig, r.mode = 0, Standard
@@ -218,7 +219,7 @@ func (e *Engine) release(r *request) {
 	e.free = r
 }
 
-// complete ends a request, and tells the goroutine that waits for it and the watchers.
+// complete ends a request, and wakes the goroutine that waits for it and the completionWaiters.
 func (e *Engine) complete(r *request, err error) {
 	if r.done {
 		return
@@ -232,10 +233,10 @@ func (e *Engine) complete(r *request, err error) {
 	if r.err = err; err == nil {
 		e.count(r)
 	}
-	e.moved(r)
-	e.redeem(r)
+	e.stopMoving(r)
+	e.removeBackground(r)
 	if r.named {
-		if e.ended++; r.hint != 0 {
+		if e.uncollected++; r.hint != 0 {
 			e.finished.push(&r.node)
 		}
 	}
@@ -244,9 +245,9 @@ func (e *Engine) complete(r *request, err error) {
 		return
 	}
 	if w := r.waiter; w != nil {
-		e.tell(w)
+		e.wake(w)
 	}
-	e.tellAll(e.watchers)
+	e.wakeAll(e.completionWaiters)
 }
 
 // abandoned frees a request that is complete and that no goroutine collects.
@@ -263,35 +264,36 @@ func (e *Engine) abandoned(r *request) {
 		c.buffered--
 	}
 	e.release(r)
-	e.tellAll(e.watchers)
+	e.wakeAll(e.completionWaiters)
 }
 
-// collect returns a completed request's outcome and frees its slot.
+// collect returns the status and error of a completed request, and frees its slot.
 func (e *Engine) collect(r *request) (Status, error) {
 	st, err := r.status, r.err
 	e.release(r)
 	return st, err
 }
 
-// public makes the value that the user holds.
+// public returns the Request of a slot for the program. Unless attended is set, the background
+// goroutine serves the request.
 func (e *Engine) public(r *request, attended bool) Request {
 	if !r.done && !attended {
-		e.entrust(r)
+		e.addBackground(r)
 	}
 	return e.name(r)
 }
 
-// name makes a Request of a slot.
+// name returns a Request that identifies a slot.
 func (e *Engine) name(r *request) Request {
 	r.named = true
 	if r.done {
-		e.ended++
+		e.uncollected++
 	}
 	return Request{r: r, gen: r.gen}
 }
 
-// entrust leaves a request to asynchronous progress until it is done.
-func (e *Engine) entrust(r *request) {
+// addBackground adds a request to those that the background goroutine serves until they are done.
+func (e *Engine) addBackground(r *request) {
 	if r.background {
 		return
 	}
@@ -300,11 +302,11 @@ func (e *Engine) entrust(r *request) {
 	if r.large() {
 		e.large++
 	}
-	e.attendRequest(r.large() || r.kind == kindControl)
+	e.ensureRequestProgress(r.large() || r.kind == kindControl)
 }
 
-// redeem takes a request back from asynchronous progress.
-func (e *Engine) redeem(r *request) {
+// removeBackground undoes addBackground.
+func (e *Engine) removeBackground(r *request) {
 	if r.background {
 		r.background = false
 		e.active--
@@ -314,27 +316,28 @@ func (e *Engine) redeem(r *request) {
 	}
 }
 
-// large says that a request takes part in a rendezvous, as far as one can tell.
+// large reports whether a request probably uses a rendezvous. For a receive, only its buffer's
+// size is known.
 func (r *request) large() bool { return len(r.buf) > r.e.eagerLimit }
 
-// move notes that a request's data is on its way.
-func (e *Engine) move(r *request) {
+// startMoving records that a request's data is being transferred.
+func (e *Engine) startMoving(r *request) {
 	if !r.moving {
 		r.moving = true
 		e.moving++
 	}
 }
 
-// moved undoes move when the request has ended.
-func (e *Engine) moved(r *request) {
+// stopMoving undoes startMoving after the request has ended.
+func (e *Engine) stopMoving(r *request) {
 	if r.moving {
 		r.moving = false
 		e.moving--
 	}
 }
 
-// Done reports whether the operation has ended, without freeing it and without
-// moving anything on.
+// Done reports whether the operation has ended. It neither frees the request nor polls the
+// transports.
 func (q Request) Done() bool {
 	if q.r == nil {
 		return true
@@ -346,9 +349,9 @@ func (q Request) Done() bool {
 
 func (q Request) doneLocked() bool { return q.r == nil || q.r.gen != q.gen || q.r.done }
 
-// Wait blocks until the operation has ended, and frees the request. If ctx ends
-// first its error is returned; the request and its buffer stay with the engine,
-// and Wait may be called again.
+// Wait blocks until the operation has ended, and frees the request. If ctx ends first, Wait
+// returns ctx's error; the engine still uses the request and its buffer, and Wait may be called
+// again.
 func (q Request) Wait(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil
@@ -365,14 +368,14 @@ func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 	for !q.doneLocked() {
 		var err error
 		if r.waiter != nil { // another goroutine waits for the same request
-			err = e.awaitIn(ctx, &e.watchers, awaited{passive: r.kind == kindTask})
+			err = e.awaitIn(ctx, &e.completionWaiters, awaited{passive: r.kind == kindTask})
 		} else {
 			err = e.awaitRequest(ctx, r)
 		}
 		if err != nil && !q.doneLocked() {
 			r.reported = true
 			if r.kind == kindSend || r.kind == kindRecv {
-				e.entrust(r) // no goroutine attends to it any more
+				e.addBackground(r) // no goroutine waits for it any more
 			}
 			return Status{}, err
 		}
@@ -380,7 +383,7 @@ func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 	return e.outcome(q)
 }
 
-// outcome collects a request that has ended, unless another goroutine has.
+// outcome collects a request that has ended, unless another goroutine has collected it.
 func (e *Engine) outcome(q Request) (Status, error) {
 	if q.r.gen != q.gen {
 		return Status{}, nil
@@ -427,10 +430,10 @@ func (q Request) Retract(why error) (Status, error) {
 	return Status{Cancelled: true}, e.cutShort(q.r, why)
 }
 
-// WaitEach is Wait for each of the n requests that at returns, except zero ones. at
-// also returns the context that ends the wait. then gets the outcome; done is false
-// if only the wait has ended. WaitEach calls both under the engine's lock, so they
-// must not use the engine.
+// WaitEach calls Wait for each of the n requests that at returns, except zero ones. at also
+// returns the context that ends the wait. then gets the outcome; its argument done is false if
+// only the wait has ended. WaitEach calls both functions under the engine's lock, so they must
+// not use the engine.
 //
 // Hot path: no allocation.
 func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int, st Status, done bool, err error)) {
@@ -447,7 +450,7 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 			e = q.r.e
 			e.mu.Lock()
 		}
-		if r := q.r; r.done && r.gen == q.gen { // most are, after the first
+		if r := q.r; r.done && r.gen == q.gen { // after the first wait, most requests are done
 			st, err := e.collect(r)
 			then(i, st, true, err)
 			continue
@@ -460,8 +463,8 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 	}
 }
 
-// Test moves the engine on once and reports whether the operation has ended. If it
-// has, Test frees the request.
+// Test polls the transports once and reports whether the operation has ended. If it has, Test
+// frees the request.
 func (q Request) Test() (Status, bool, error) {
 	if q.r == nil {
 		return Status{}, true, nil
@@ -473,7 +476,7 @@ func (q Request) Test() (Status, bool, error) {
 		e.poll()
 	}
 	if !q.doneLocked() {
-		e.foundNothing()
+		e.testFailed()
 	}
 	if !q.doneLocked() {
 		return Status{}, false, nil
@@ -482,9 +485,8 @@ func (q Request) Test() (Status, bool, error) {
 	return st, true, err
 }
 
-// Cancel withdraws a receive that has not matched a message yet; Wait then
-// reports Status.Cancelled. Anything else goes on as it would have, as MPI has
-// it (MPI 4.1, 3.8.4).
+// Cancel withdraws a receive that has not matched a message yet; Wait then reports
+// Status.Cancelled. Other operations continue, as MPI permits (MPI 4.1, 3.8.4).
 func (q Request) Cancel() error {
 	if q.r == nil {
 		return nil
@@ -496,7 +498,7 @@ func (q Request) Cancel() error {
 		r.status.Cancelled = true
 		e.cancel(r, nil)
 	} else if r.gen == q.gen && r.kind == kindRecv && errors.Is(r.err, ErrFinalized) {
-		r.status.Cancelled, r.err = true, nil // the receive had matched nothing
+		r.status.Cancelled, r.err = true, nil // the receive has matched no message
 	}
 	return nil
 }

@@ -13,26 +13,26 @@ import (
 //	             data ≤ eager limit, and credit for it?
 //	          yes ┌───────────────┴───────────────┐ no
 //	         MsgEager                           MsgRTS
-//	    done when the endpoint          done by MsgFin; the data
-//	    has taken the buffer            stays here until it is asked for
+//	    done when the endpoint          done by MsgFin; the data stays
+//	    has taken the buffer            in buf until the receiver reads
+//	                                    it or asks for it
 //
-// Credit is memory at the receiver, in bytes: what it grants to each peer for
-// data that it did not ask for yet. An eager message takes its cost from the
-// sender's credit when it leaves and gives it back when it is received; the
-// receiver returns it with its next message, or by MsgCredit when half a
-// window is owed. A ready-to-send takes none: its envelope is small, it costs
-// the sender a request that is not complete, and holding it back could keep a
-// receive from a message that has been sent (MPI 4.1, 3.5, progress).
+// Credit is memory at the receiver, in bytes: each receiver grants each peer a limit for data
+// that no receive has asked for yet. An eager message takes its cost from the sender's credit
+// when it leaves, and frees it when it is received. The receiver returns the credit with its next
+// message, or by MsgCredit when it owes half a window. A MsgRTS takes no credit: its envelope is
+// small, it costs the sender a request that is not complete, and if it waited for credit, a
+// receive could fail to find a message that has been sent (MPI 4.1, 3.5, progress).
 //
-// Users' messages to one peer leave in the order in which they were posted. The engine's
-// own messages may overtake them.
+// Messages of the program to one peer leave in the order in which they were posted. Messages of
+// the engine itself may overtake them.
 //
-// If the transport has no room for another memory region, the MsgRTS says so, and the
-// receiver asks for the data by MsgCTS, as on a fabric without RMA.
+// If the transport has no room for another memory region, the MsgRTS says so, and the receiver
+// asks for the data by MsgCTS, as on a fabric without RMA.
 
-// messageCost is the credit that an eager message takes besides its data: what
-// its entry in the unexpected queue and the smallest buffer take. (A buffer may
-// be up to twice as long as its data.)
+// messageCost is the credit that an eager message takes in addition to its data: the size of its
+// entry in the unexpected queue and of the smallest buffer. (A buffer may be up to twice as long
+// as its data.)
 const messageCost = 448
 
 // Send blocks until buf may be reused: the data has left, or is in the receiver's memory.
@@ -52,10 +52,10 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 	return err
 }
 
-// Isend starts a send; buf belongs to the engine until the request is complete.
-// Where it is complete at once the request is zero.
+// Isend starts a send. The engine uses buf until the request is complete. If the send is complete
+// at once, the request is zero.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Isend(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.Lock()
@@ -67,8 +67,8 @@ func (c *Context) Isend(buf []byte, env Env) Request {
 	return q
 }
 
-// SendBuffered starts a send that frees itself when it has ended, and returns at
-// once (MPI_Bsend). buf belongs to the engine from then on.
+// SendBuffered starts a send and returns at once (MPI_Bsend). The engine owns buf from then on,
+// and frees the request when the send has ended.
 func (c *Context) SendBuffered(buf []byte, env Env) {
 	e := c.e
 	e.mu.Lock()
@@ -78,20 +78,20 @@ func (c *Context) SendBuffered(buf []byte, env Env) {
 		if r.done {
 			e.abandoned(r)
 		} else {
-			e.entrust(r)
+			e.addBackground(r)
 		}
 	}
 	e.mu.Unlock()
 }
 
-// FlushBuffered blocks until no send of SendBuffered is under way, and returns
-// the first error of those that have ended since the last call, or that of ctx.
+// FlushBuffered blocks until no send of SendBuffered is under way. It returns the first error of
+// the sends that have ended since the last call. If ctx ends first, it returns ctx's error.
 func (c *Context) FlushBuffered(ctx context.Context) error {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c.buffered > 0 {
-		if err := e.awaitIn(ctx, &e.watchers, awaited{}); err != nil {
+		if err := e.awaitIn(ctx, &e.completionWaiters, awaited{}); err != nil {
 			return err
 		}
 	}
@@ -100,7 +100,8 @@ func (c *Context) FlushBuffered(ctx context.Context) error {
 	return err
 }
 
-// blockOn waits for the request of a blocking call.
+// blockOn waits for the request of a blocking call and collects it. If ctx ends first, blockOn
+// ends the request by cutShort.
 func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 	var err error
 	if !r.done {
@@ -113,7 +114,7 @@ func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 	return st, e.cutShort(r, err)
 }
 
-// startSend begins a send. It returns nil if the send is complete, as most small ones are.
+// startSend starts a send. It returns nil if the send is complete, as most small ones are.
 func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
@@ -143,11 +144,11 @@ func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
 }
 
-// sendNow sends an eager message for which there is credit. It lends the
-// endpoint the op of a spare slot, which becomes a request only where the
-// endpoint keeps it or has no room: nil says that the message has left.
+// sendNow sends an eager message for which there is credit. It gives the endpoint the op of a
+// spare slot. The slot becomes a request only if the endpoint keeps the op or has no room. If the
+// message has left, sendNow returns nil.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *request {
 	r := e.spare
 	if r == nil {
@@ -174,9 +175,9 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	switch {
 	case err == nil:
 		r.phase = phaseSent
-		e.posting(r)
+		e.markInflight(r)
 	case errors.Is(err, transport.ErrAgain):
-		p.hold(err)
+		p.noteNoRoom(err)
 		r.phase = phaseQueued
 		e.enqueue(&p.data, r)
 	default:
@@ -185,8 +186,8 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	return r
 }
 
-// submit begins a request's next operation. If other requests are queued before it or
-// the endpoint has no room, submit queues the request.
+// submit starts a request's next operation. If other requests are queued before it or the
+// endpoint has no room, submit queues the request.
 func (e *Engine) submit(r *request) {
 	p := &e.peers[r.peer]
 	q := &p.control
@@ -203,32 +204,31 @@ func (e *Engine) enqueue(q *list, r *request) {
 	q.push(&r.node)
 	e.stall(r.peer)
 	if r.kind == kindControl {
-		e.entrust(r) // no goroutine waits for it here, but the peer does
+		e.addBackground(r) // no goroutine of this rank waits for it, but the peer does
 	}
 }
 
-// attempt begins a request's next operation. While the endpoint completes operations
-// at once, attempt goes on to the operation after that. It returns false if the
-// endpoint has no room.
+// attempt starts a request's next operation. While the endpoint completes operations at once,
+// attempt continues with the next operation. It returns false if the endpoint has no room.
 func (e *Engine) attempt(r *request) bool {
 	for {
 		done, err := e.launch(r)
 		switch {
 		case errors.Is(err, transport.ErrAgain):
-			e.peers[r.peer].hold(err)
+			e.peers[r.peer].noteNoRoom(err)
 			return false
 		case err == nil && !done:
-			e.posting(r)
+			e.markInflight(r)
 			return true
-		case err != nil || r.phase != phasePumping || r.offset == r.total:
+		case err != nil || r.phase != phaseStreaming || r.offset == r.total:
 			e.opDone(r, err)
 			return true
 		}
 	}
 }
 
-// launch gives a request's next operation to its endpoint. done says that the
-// endpoint does not need the buffers any more.
+// launch gives a request's next operation to its endpoint. done is true if the endpoint no longer
+// needs the buffers.
 func (e *Engine) launch(r *request) (done bool, err error) {
 	switch {
 	case r.kind == kindTransfer:
@@ -237,19 +237,19 @@ func (e *Engine) launch(r *request) (done bool, err error) {
 		return false, e.read(r)
 	case r.kind == kindControl:
 		return e.message(r)
-	case r.phase == phasePumping:
-		return e.sendPiece(r)
+	case r.phase == phaseStreaming:
+		return e.sendSegment(r)
 	}
 	return e.sendData(r)
 }
 
-// sendData sends a user's message, or its RTS.
+// sendData sends a message of the program, or its RTS.
 func (e *Engine) sendData(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	cost := messageCost + len(r.buf)
 	m := &r.header
 	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
-	if r.mode == leave {
+	if r.mode == modeLeave {
 		cost, m.Kind = 0, wire.MsgLeave
 	} else if len(r.buf) <= p.eager && p.credit >= cost {
 		r.op.Data = r.buf
@@ -275,14 +275,14 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 		p.credit -= cost
 		r.phase = phaseSent
 		if m.Kind == wire.MsgRTS {
-			e.move(r)
+			e.startMoving(r)
 		}
 	}
 	return done, err
 }
 
-// sendPiece sends the next piece of the data of a rendezvous without RMA.
-func (e *Engine) sendPiece(r *request) (done bool, err error) {
+// sendSegment sends the next segment of the data of a rendezvous without RMA.
+func (e *Engine) sendSegment(r *request) (done bool, err error) {
 	n := min(r.total-r.offset, e.peers[r.peer].rail.attr.MaxMsgSize-transport.HeaderSize)
 	r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
 	r.op.Data = r.buf[r.offset : r.offset+n]
@@ -292,7 +292,7 @@ func (e *Engine) sendPiece(r *request) (done bool, err error) {
 	return done, err
 }
 
-// message gives a message with r.header and r.op.Data to the endpoint.
+// message gives the endpoint a message of r.header and r.op.Data.
 func (e *Engine) message(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	m := &r.header
@@ -306,47 +306,47 @@ func (e *Engine) message(r *request) (done bool, err error) {
 	return done, err
 }
 
-// post gives a message to the endpoint of a rail. If the endpoint keeps it until
-// the next Read of the queue, a goroutine must poll: the sender if it waits next,
-// else the background goroutine.
+// post gives a message to the endpoint of a rail. If the endpoint keeps the message until the
+// next Read of its queue, a goroutine must poll: the sender if it waits next, else the background
+// goroutine.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (e *Engine) post(r *rail, op *transport.Op) (bool, error) {
 	done, err := r.Endpoint.Send(op)
 	if r.batch != nil && !r.unsent && r.batch.Unsent() {
 		r.unsent, r.skip = true, 0
 		e.unsent++
-		e.rouse()
-		e.attendRequest(false)
+		e.wakeSleeper()
+		e.ensureRequestProgress(false)
 	}
 	return done, err
 }
 
-// posting notes that the endpoint has r.op, and wakes the goroutine that sleeps on the
-// transports: the endpoint may need polls for it.
-func (e *Engine) posting(r *request) {
+// markInflight records that the endpoint has r.op, and wakes the goroutine that sleeps on the
+// transports, because the endpoint may need polls for the op.
+func (e *Engine) markInflight(r *request) {
 	r.inflight = true
-	e.move(r)
+	e.startMoving(r)
 	if r.kind == kindControl {
-		e.entrust(r) // no goroutine waits for it here, but the peer does
+		e.addBackground(r) // no goroutine of this rank waits for it, but the peer does
 	}
-	e.rouse()
+	e.wakeSleeper()
 }
 
-// rouse wakes the goroutine that sleeps on the transports, because there is new work
-// for it.
-func (e *Engine) rouse() {
+// wakeSleeper wakes the goroutine that sleeps on the transports, because there is new work for
+// it.
+func (e *Engine) wakeSleeper() {
 	if e.asleep {
 		e.signal()
 	}
 }
 
-// sent goes on when the endpoint has done with a message's buffers.
+// sent continues a request after the endpoint has finished with a message's buffers.
 func (e *Engine) sent(r *request) {
 	switch {
 	case r.kind != kindSend:
 		e.finish(r, nil)
-	case r.phase == phasePumping && r.offset < r.total:
+	case r.phase == phaseStreaming && r.offset < r.total:
 		e.submit(r)
 	case !r.awaitsReply():
 		e.complete(r, r.err)
@@ -355,12 +355,13 @@ func (e *Engine) sent(r *request) {
 	}
 }
 
-// awaitsReply reports whether a message has left that the receiver answers.
+// awaitsReply reports whether the request's message has left and the receiver has yet to answer
+// it.
 func (r *request) awaitsReply() bool {
 	return r.phase == phaseSent && (r.header.Kind == wire.MsgRTS || r.header.Kind == wire.MsgEagerSync) && !r.replied
 }
 
-// sendControl sends a message of the engine's own.
+// sendControl sends a message of the engine itself.
 func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 	p := &e.peers[peer]
 	if p.err != nil || e.closed {
@@ -374,28 +375,28 @@ func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 	e.submit(r)
 }
 
-// stall notes that something is queued for a peer.
+// stall records that a request is queued for a peer.
 func (e *Engine) stall(peer int32) {
 	if p := &e.peers[peer]; !p.isQueued {
 		p.isQueued = true
 		e.stalled = append(e.stalled, peer)
-		e.rouse()
+		e.wakeSleeper()
 	}
 }
 
-// retry sends what is queued, until the endpoints have no room.
+// retry starts the queued operations until the endpoints have no room.
 func (e *Engine) retry() {
 	e.stalled, e.stalledSpare = e.stalledSpare[:0], e.stalled
 	for _, i := range e.stalledSpare {
 		p := &e.peers[i]
-		p.again = false
+		p.noRoom = false
 		for _, q := range [...]*list{&p.control, &p.data} {
-			for q.head != nil && !p.again {
+			for q.head != nil && !p.noRoom {
 				switch r := q.pop(); {
 				case e.attempt(r):
-					p.waits = 0
-				case r.phase == phasePumping:
-					q.push(&r.node) // others have their turn between two pieces
+					p.noRoomSince = 0
+				case r.phase == phaseStreaming:
+					q.push(&r.node) // so that other requests send between two segments
 				default:
 					q.pushFront(&r.node)
 				}
@@ -405,31 +406,31 @@ func (e *Engine) retry() {
 		if p.control.head != nil || p.data.head != nil {
 			e.stall(i)
 		} else {
-			p.waits = 0
+			p.noRoomSince = 0
 		}
 	}
 }
 
-// owe gives credit back for a message that was received: with the next message to the
+// returnCredit returns the credit of a message that was received: with the next message to the
 // peer, or by MsgCredit when half a window is owed.
-func (e *Engine) owe(peer int32, cost int) {
+func (e *Engine) returnCredit(peer int32, cost int) {
 	if int(peer) == e.rank {
 		e.peers[peer].credit += cost
 		return
 	}
 	p := &e.peers[peer]
 	p.owed += cost
-	if p.owed >= e.window/2 && p.control.head == nil { // what is queued will take it along
+	if p.owed >= e.window/2 && p.control.head == nil { // otherwise a queued message will return the credit
 		e.sendControl(peer, wire.Message{Kind: wire.MsgCredit}, nil)
 	}
 }
 
-// sendSelf delivers a message to this rank itself.
+// sendSelf delivers a message from this rank to itself.
 func (e *Engine) sendSelf(r *request) {
 	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
-		err := e.fill(rr, r.peer, &m, r.buf)
-		if r.mode == Standard && len(r.buf) <= e.eagerLimit { // the send does not wait for the receive
+		err := e.completeEager(rr, r.peer, &m, r.buf)
+		if r.mode == Standard && len(r.buf) <= e.eagerLimit { // an eager send does not wait for the receive, so it has no error of the receive
 			err = nil
 		}
 		e.complete(r, err)
@@ -438,12 +439,12 @@ func (e *Engine) sendSelf(r *request) {
 	p := &e.peers[r.peer]
 	if cost := messageCost + len(r.buf); r.mode == Standard && len(r.buf) <= e.eagerLimit && p.credit >= cost {
 		p.credit -= cost
-		e.keep(r.peer, &m, r.buf, cost)
+		e.keepUnexpected(r.peer, &m, r.buf, cost)
 		e.complete(r, nil)
 		return
 	}
-	u := e.keep(r.peer, &m, nil, 0)
-	u.self = Request{r: r, gen: r.gen} // it completes when it is received
+	u := e.keepUnexpected(r.peer, &m, nil, 0)
+	u.self = Request{r: r, gen: r.gen} // the send completes when the message is received
 	r.phase = phaseSent
 	r.header = m
 }

@@ -2,20 +2,19 @@ package engine
 
 import "context"
 
-// Several requests at once
+// Waits and tests for several requests at once
 //
-// WaitAny and TestAny over thousands of requests look at those that have ended,
-// not at all of them. A first pass over the slice gives each request a hint: the
-// index at which it was found. A request with a hint that has ended and is not
-// collected yet is in Engine.finished, and the caller's slice confirms the hint.
-// Where no hint helps, one more pass finds what is complete and renews the hints.
-// A request that only Wait is called for has no hint, and costs no list.
+// WaitAny and TestAny over thousands of requests examine only requests that have ended. A first
+// pass over the slice gives each request a hint: its index in the slice. A request with a hint
+// that has ended and is not collected yet is in Engine.finished, and the caller's slice confirms
+// the hint. If no hint helps, another pass finds the requests that have ended and renews the
+// hints. A request that only Wait is called for has no hint, and is in no list.
 
-// hintsTried bounds how many finished requests are looked at by their hints.
+// hintsTried is the maximum number of finished requests whose hints are tried.
 const hintsTried = 32
 
-// anyFinished returns the index of one of n requests that has ended, found by the
-// hints; -1: the hints lead to none.
+// anyFinished returns the index of one of n requests that has ended, found by a hint; -1: no hint
+// leads to one.
 func (e *Engine) anyFinished(n int, at func(i int) Request) int {
 	tried := 0
 	for ended := e.finished.head; ended != nil && tried < hintsTried; ended = ended.next {
@@ -30,8 +29,8 @@ func (e *Engine) anyFinished(n int, at func(i int) Request) int {
 	return -1
 }
 
-// scan looks at all of n requests. It returns the index of the first that has
-// ended, or -1; whether any is under way; and whether all of those are tasks.
+// scan examines n requests in order and gives them hints. It returns the index of the first that
+// has ended, or -1; whether any is under way or complete; and whether all of those are tasks.
 func scan(n int, at func(i int) Request) (done int, live, tasks bool) {
 	tasks = true
 	for i := range n {
@@ -48,8 +47,8 @@ func scan(n int, at func(i int) Request) (done int, live, tasks bool) {
 	return -1, live, tasks
 }
 
-// firstOf returns the first request that is not zero, and its engine; nil: all
-// are zero.
+// firstOf returns the first request that is not zero, and its engine. The engine is nil if all
+// requests are zero.
 func firstOf(n int, at func(i int) Request) (Request, *Engine) {
 	for i := range n {
 		if q := at(i); q.r != nil {
@@ -59,10 +58,9 @@ func firstOf(n int, at func(i int) Request) (Request, *Engine) {
 	return Request{}, nil
 }
 
-// WaitAny blocks until one of the n requests that at returns has ended, and
-// returns its index without freeing it; -1 where none is under way or complete:
-// all are zero or stale. at is called under the engine's lock and must not use
-// the engine.
+// WaitAny blocks until one of the n requests that at returns has ended, and returns its index
+// without freeing the request. It returns -1 if no request is under way or complete because all
+// are zero or stale. WaitAny calls at under the engine's lock, so at must not use the engine.
 func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	_, e := firstOf(n, at)
 	if e == nil {
@@ -71,8 +69,8 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
-		// A hint may be lost: another goroutine has collected the request, or has put
-		// the index in its own slice there. Then scan looks at all requests.
+		// A hint may be wrong: another goroutine has collected the request, or has replaced
+		// the hint by the index in its own slice. Then scan examines all requests.
 		if i := e.anyFinished(n, at); i >= 0 {
 			return i, nil
 		}
@@ -80,7 +78,7 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 		if i >= 0 || !live {
 			return i, nil
 		}
-		if err := e.awaitIn(ctx, &e.watchers, awaited{passive: tasks}); err != nil {
+		if err := e.awaitIn(ctx, &e.completionWaiters, awaited{passive: tasks}); err != nil {
 			for i := range n {
 				if q := at(i); !q.doneLocked() {
 					q.r.reported = true
@@ -91,8 +89,8 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	}
 }
 
-// TestAny is WaitAny that does not block: it moves the engine on once. live
-// reports whether any of the requests is under way or complete.
+// TestAny is WaitAny without blocking: it polls the transports once. live reports whether any of
+// the requests is under way or complete.
 func TestAny(n int, at func(i int) Request) (i int, live bool) {
 	first, e := firstOf(n, at)
 	if e == nil {
@@ -104,17 +102,17 @@ func TestAny(n int, at func(i int) Request) (i int, live bool) {
 		return i, true
 	}
 	e.poll()
-	if e.ended > 0 || first.r.gen != first.gen { // else none is complete, and the first is under way
+	if e.uncollected > 0 || first.r.gen != first.gen { // otherwise no request is complete, and the first one is under way
 		if i, live, _ = scan(n, at); i >= 0 || !live {
 			return i, live
 		}
 	}
-	e.foundNothing()
+	e.testFailed()
 	return -1, true
 }
 
-// AllDone reports whether each of the n requests that at returns has ended. If
-// not, it moves the engine on once and looks again.
+// AllDone reports whether each of the n requests that at returns has ended. If not, it polls the
+// transports once and checks again.
 func AllDone(n int, at func(i int) Request) bool {
 	_, e := firstOf(n, at)
 	if e == nil {
@@ -131,16 +129,15 @@ func AllDone(n int, at func(i int) Request) bool {
 		case first == n:
 			return true
 		case polled:
-			e.foundNothing()
+			e.testFailed()
 			return false
 		}
 		e.poll()
 	}
 }
 
-// EachDone calls f with the index of each of the n requests that at returns that
-// has ended, in order. at and f are called under the engine's lock and must not
-// use the engine.
+// EachDone calls f, in order, with the index of each of the n requests that at returns that has
+// ended. It calls at and f under the engine's lock, so they must not use the engine.
 func EachDone(n int, at func(i int) Request, f func(i int)) {
 	_, e := firstOf(n, at)
 	if e == nil {

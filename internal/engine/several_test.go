@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// WaitAny ends also if other goroutines wait for the same requests, in slices of
-// their own or one by one: they collect a request, or change its hint.
+// TestWaitAnyBesideOthers: WaitAny returns also if other goroutines wait for the same requests,
+// in other slices or one by one, so that they collect a request or change its hint.
 func TestWaitAnyBesideOthers(t *testing.T) {
 	c := world(openJob(t, 1, inproc.NewFabric(), nil))[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -30,8 +30,8 @@ func TestWaitAnyBesideOthers(t *testing.T) {
 		require.Eventually(t, func() bool { // all are parked, or one of them leads or sleeps
 			c.e.mu.Lock()
 			defer c.e.mu.Unlock()
-			return len(c.e.watchers) >= 2
-		}, patienceOfTests, 10*time.Microsecond)
+			return len(c.e.completionWaiters) >= 2
+		}, testTimeout, 10*time.Microsecond)
 		require.NoError(t, c.Send(ctx, []byte{1}, Env{Peer: 0, Tag: 1}))
 		require.NoError(t, c.Send(ctx, []byte{1}, Env{Peer: 0, Tag: 2}))
 		for range 3 {

@@ -11,19 +11,19 @@ import (
 
 // Shared memory of a group
 //
-// Ranks whose rail is one of shared memory can map each other's memory and
-// wait for words in it. The ranks decide what they store there. The engine lets a rank
-// that waits sleep, wakes it, and reports failures to it.
+// Ranks whose rail has shared memory can map each other's memory and wait for words in it. The
+// ranks decide what they store there. The engine lets a rank that waits sleep, wakes it, and
+// reports failures to it.
 //
 //	writer: word.Store(n) ── Context.Wake(rank)
 //	reader: Context.Await(ctx, rank of the writer, &word, n)
 
-// SharesMemory reports whether a rank of the group and this one can map each other's
-// memory. For this rank itself it reports whether any transport is of shared memory.
+// SharesMemory reports whether a rank of the group and this one can map each other's memory. For
+// this rank itself it reports whether any transport has shared memory.
 func (c *Context) SharesMemory(rank int) bool { return c.sharedRail(rank) != nil }
 
-// sharedRail returns the rail by which a rank of the group and this one can map each
-// other's memory; nil: there is none.
+// sharedRail returns the rail by which a rank of the group and this one can map each other's
+// memory, or nil.
 func (c *Context) sharedRail(rank int) *rail {
 	e := c.e
 	w := c.world(rank)
@@ -36,7 +36,7 @@ func (c *Context) sharedRail(rank int) *rail {
 	return nil
 }
 
-// sharedRail returns the first rail of shared memory, or nil.
+// sharedRail returns the first rail that has shared memory, or nil.
 func (e *Engine) sharedRail() *rail {
 	for i := range e.rails {
 		if e.rails[i].shared != nil {
@@ -46,13 +46,13 @@ func (e *Engine) sharedRail() *rail {
 	return nil
 }
 
-// AllocShared allocates n bytes that ranks which share memory with this one can
-// map by the key of the region. Closing the region frees them.
+// AllocShared allocates n bytes that ranks which share memory with this one can map by the key of
+// the region. FreeShared frees them.
 func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.over(); err != nil {
+	if err := e.closedErr(); err != nil {
 		return nil, nil, err
 	}
 	r := e.sharedRail()
@@ -66,7 +66,8 @@ func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, mr, nil
 }
 
-// FreeShared frees memory of AllocShared. No rank may use it any more.
+// FreeShared frees memory of AllocShared. The caller makes sure that no rank uses the memory any
+// more.
 func (c *Context) FreeShared(mr transport.MemoryRegion) error {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -82,7 +83,7 @@ func (c *Context) MapShared(rank int, key uint64) ([]byte, error) {
 	w := c.world(rank)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.over(); err != nil {
+	if err := e.closedErr(); err != nil {
 		return nil, err
 	}
 	r := c.sharedRail(rank)
@@ -107,9 +108,10 @@ func (c *Context) UnmapShared(mem []byte) error {
 	return nil
 }
 
-// Wake wakes a rank of the group if it sleeps. The caller has stored by sync/atomic to
-// shared memory that the rank may wait for. Wake takes no lock and may be called at
-// any time. A rank that stores a word that it waits for itself calls Wake for itself.
+// Wake wakes a rank of the group if it sleeps. The caller has stored a value by sync/atomic to a
+// word in shared memory that the rank may wait for. Wake takes no lock and may be called at any
+// time. If a rank stores a word that one of its own goroutines waits for, it calls Wake for
+// itself.
 //
 // Hot path: no allocation, no system call except to wake a rank that sleeps.
 func (c *Context) Wake(rank int) {
@@ -158,43 +160,42 @@ func (e *Engine) someAsleep() bool {
 	return false
 }
 
-// Await blocks until the word, in shared memory and set by a rank of the group,
-// has reached least: until word - least, as a signed number, is not negative.
-// Errors: that rank has failed, the communicator is revoked, the engine is
-// closed, or ctx has ended.
+// Await blocks until the word has reached least: until word - least, as a signed number, is not
+// negative. The word is in shared memory, and a rank of the group stores it. Await returns an
+// error if that rank has failed, the communicator is revoked, the engine is closed, or ctx has
+// ended.
 //
-// Await looks at the word alone for a moment; if ranks outnumber cores it yields its
-// core a few times meanwhile. Then it waits like any goroutine: it leads if no other
-// does, and so moves the transports on. A leader looks at all words that goroutines
-// wait for between two polls, and once more when it has armed to sleep, so that Wake
-// finds it awake or ends the sleep:
+// Await first loads only the word for a moment; if ranks outnumber cores it yields its core a few
+// times meanwhile. Then it waits like any goroutine: it leads if no other goroutine does, and so
+// polls the transports. A leader loads all words that goroutines wait for between two polls, and
+// once more after it has armed the transports to sleep. So a Wake either finds the leader awake
+// or ends its sleep:
 //
-//	glances at the word, no lock ──► waiter in Engine.words ──► leader, or follower of one
+//	loads of the word, no lock ──► waiter in Engine.wordWaiters ──► leader, or follower of one
 //
-// Hot path: no allocation, no lock, and while it looks at the word alone no system call
-// except the yields.
+// Hot path: no allocation and no lock in the first part, and no system call except the yields.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
-	glances := e.glances.Load()
+	glances := e.spinLimit.Load()
 	for turn := 0; ; turn++ {
 		for range glances {
 			if reached(word, least) {
 				return nil
 			}
 		}
-		if glances != glancesCrowded || turn == turnsCrowded || engines.Load() > 1 {
+		if glances != spinsCrowded || turn == yieldsCrowded || engines.Load() > 1 {
 			break
 		}
-		sys.Yield() // to the rank that we wait for
+		sys.Yield() // so that the rank which stores the word can run
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for !reached(word, least) {
 		err := c.cannotReceive(c.world(rank))
 		if err == nil {
-			err = e.awaitIn(ctx, &e.words, awaited{word: word, least: least, from: c, key: matchKey{source: c.world(rank)}})
+			err = e.awaitIn(ctx, &e.wordWaiters, awaited{word: word, least: least, from: c, key: matchKey{source: c.world(rank)}})
 		}
-		if err != nil && !reached(word, least) { // a word that has got there wins over an error
+		if err != nil && !reached(word, least) { // a word that has reached least takes precedence over an error
 			return err
 		}
 	}
@@ -204,12 +205,13 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 // reached reports whether a word, a sequence number that wraps around, has reached least.
 func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
 
-// lookAtWords tells the waiters whose word has got there, and reports whether there are any.
-func (e *Engine) lookAtWords() (some bool) {
-	for _, w := range e.words {
+// checkWords wakes the waiters whose word has reached its value, and reports whether there are
+// any.
+func (e *Engine) checkWords() (some bool) {
+	for _, w := range e.wordWaiters {
 		if w.ready || reached(w.word, w.least) {
 			some = true
-			e.tell(w)
+			e.wake(w)
 		}
 	}
 	return some

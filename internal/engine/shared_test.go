@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// share makes words that all ranks map: row r is rank r's memory, in which column
-// s is what rank s stores for it.
+// share makes words that all ranks map: row r is rank r's memory, and rank s stores to column s
+// of it.
 func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 	mem, mr, err := c.AllocShared(n)
 	if err != nil {
@@ -56,9 +56,10 @@ func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 	return rows, nil
 }
 
-// A token goes round the ranks by words, one for each of several goroutines,
-// beside messages; some of the time it rests for so long that all sleep.
-func TestWordsWakeWhoWaits(t *testing.T) {
+// TestWakeEndsAwait: each of several goroutines passes a token around the ranks by stores to
+// words. Beside it, messages go around. Some of the time the token rests for so long that all
+// ranks sleep.
+func TestWakeEndsAwait(t *testing.T) {
 	fabrics := map[string]struct {
 		set       map[string]string
 		providers []transport.Provider
@@ -71,7 +72,7 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
 			const n, lanes, rounds = 3, 3, 300
-			far := func(i, j int) uint8 { return uint8(max(i, j) / n) } // the last rank shares no memory
+			far := func(i, j int) uint8 { return uint8(max(i, j) / n) } // the last rank shares memory with no other rank
 			cs := world(openRouted(t, n+len(f.providers)-1, f.set, far, f.providers...))[:n]
 			ranks(t, cs, func(c *Context, rank int) error {
 				rows, err := share(c, rank, 4096, n)
@@ -106,7 +107,7 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 						errs <- nil
 					}()
 				}
-				go func() { // likewise
+				go func() { // ends with its rounds; errs waits for it
 					var err error
 					for i := range rounds {
 						b := []byte{0}
@@ -125,17 +126,17 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 				return err
 			})
 			for _, c := range cs {
-				require.Empty(t, c.e.words)
+				require.Empty(t, c.e.wordWaiters)
 			}
 		})
 	}
 }
 
-// TestWakeAllLooksOnce: a call that wakes many ranks asks once whether any rank sleeps, and
-// looks at each rank only then.
+// TestWakeAllLooksOnce: WakeAll checks once whether any rank sleeps, and examines each rank only
+// if one does.
 func TestWakeAllLooksOnce(t *testing.T) {
 	c := world(openJob(t, 5, inproc.NewFabric(), nil))[1]
-	s := &sleepers{SharedMemoryDomain: c.e.rails[0].shared}
+	s := &sleepRecorder{SharedMemoryDomain: c.e.rails[0].shared}
 	c.e.rails[0].shared = s
 	all := []int{0, 1, 2, 3, 4}
 	c.WakeAll(all)
@@ -148,22 +149,23 @@ func TestWakeAllLooksOnce(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { c.WakeAll(all) }))
 }
 
-// sleepers counts the questions whether a rank sleeps.
-type sleepers struct {
+// sleepRecorder counts the calls of Asleep and records those of Notify.
+type sleepRecorder struct {
 	transport.SharedMemoryDomain
 	some  bool
 	looks int
 	woken []transport.Addr
 }
 
-func (s *sleepers) Asleep() bool {
+func (s *sleepRecorder) Asleep() bool {
 	s.looks++
 	return s.some
 }
 
-func (s *sleepers) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
+func (s *sleepRecorder) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
 
-// What another goroutine waits for goes on while one waits for a word.
+// TestMessagesMoveWhileAWordIsAwaited: messages of one goroutine are transferred while another
+// goroutine waits for a word.
 func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	ranks(t, cs, func(c *Context, rank int) error {
@@ -197,10 +199,10 @@ func TestAwaitEndsWithItsContextAndTakesWhatIsThere(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, cs[0].Await(ctx, 1, &word, 1), context.DeadlineExceeded)
 		word.Store(7)
-		require.NoError(t, cs[0].Await(ctx, 1, &word, 7), "the word counts before the context")
+		require.NoError(t, cs[0].Await(ctx, 1, &word, 7), "a word that has reached its value takes precedence over the context")
 		word.Store(1)
 		require.NoError(t, cs[0].Await(ctx, 1, &word, ^uint64(0)), "words wrap around")
-		require.Empty(t, cs[0].e.words)
+		require.Empty(t, cs[0].e.wordWaiters)
 	})
 }
 

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The credits bound memory only if a message costs what it takes.
+// TestAMessageCostsWhatItTakes: messageCost is at least the memory that an unexpected message
+// takes. Otherwise the credits would not bound the memory.
 func TestAMessageCostsWhatItTakes(t *testing.T) {
 	require.LessOrEqual(t, int(unsafe.Sizeof(unexpected{}))+1<<bufferMin, messageCost)
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// heldQueue is a completion queue whose Wait begins only when the test says so, and
-// whose Arm another rank comes before.
-type heldQueue struct {
+// pausedQueue is a completion queue whose Wait begins only after the test closes goOn, and whose
+// Arm first calls beforeArm once.
+type pausedQueue struct {
 	transport.CompletionQueue
 	inWait, goOn chan struct{}
 	beforeArm    func()
 }
 
-func (q *heldQueue) Arm() bool {
+func (q *pausedQueue) Arm() bool {
 	if f := q.beforeArm; f != nil {
 		q.beforeArm = nil
 		f()
@@ -29,32 +29,32 @@ func (q *heldQueue) Arm() bool {
 	return q.CompletionQueue.Arm()
 }
 
-func (q *heldQueue) Wait(timeout time.Duration) error {
+func (q *pausedQueue) Wait(timeout time.Duration) error {
 	q.inWait <- struct{}{}
 	<-q.goOn
 	return q.CompletionQueue.Wait(timeout)
 }
 
-// holdQueue puts a heldQueue in place of an engine's only queue.
-func holdQueue(e *Engine) *heldQueue {
+// pauseQueue replaces the only queue of an engine by a pausedQueue.
+func pauseQueue(e *Engine) *pausedQueue {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q := &heldQueue{e.rails[0].CQ, make(chan struct{}, 100), make(chan struct{}), nil}
+	q := &pausedQueue{e.rails[0].CQ, make(chan struct{}, 100), make(chan struct{}), nil}
 	e.rails[0].CQ, e.waitset.queues[0] = q, q
 	return q
 }
 
-// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another
-// one asks for a message. Between its look at the words and its Arm the peer stores
-// the word and calls Notify, and Arm takes the event back.
+// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another one probes
+// for a message. Between its checkWords and its Arm the peer stores the word and calls Notify,
+// and Arm clears the event.
 func TestWordComesBeforeArm(t *testing.T) {
 	for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New()} {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, provider, nil))
-			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // they have met
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // makes the connection
 			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: 1})
 			require.NoError(t, err)
-			q := holdQueue(cs[0].e)
+			q := pauseQueue(cs[0].e)
 			var word atomic.Uint64
 			returned := make(chan error, 1)
 			go func() { returned <- cs[0].Await(background, 1, &word, 1) }() // ends with the word, or the engine
@@ -73,19 +73,19 @@ func TestWordComesBeforeArm(t *testing.T) {
 			select {
 			case err = <-returned:
 				require.NoError(t, err)
-			case <-time.After(patienceOfTests):
-				t.Fatal("the word was stored, and the goroutine sleeps")
+			case <-time.After(testTimeout):
+				t.Fatal("the word was stored, but the goroutine still sleeps")
 			}
 		})
 	}
 }
 
-// TestSleepEndsForAStalledRequest: a request stalls while a goroutine sleeps without
-// a limit.
+// TestSleepEndsForAStalledRequest: the sleep of a goroutine without a time limit ends when a
+// request stalls.
 func TestSleepEndsForAStalledRequest(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
-	q := holdQueue(e)
+	q := pauseQueue(e)
 	close(q.goOn)
 	r := cs[0].Irecv(nil, Env{Peer: 1, Tag: 1, Attended: true})
 	returned := make(chan error, 1)
@@ -96,33 +96,33 @@ func TestSleepEndsForAStalledRequest(t *testing.T) {
 	<-q.inWait
 	e.mu.Lock()
 	p := &e.peers[1]
-	p.again, p.isQueued = true, true
+	p.noRoom, p.isQueued = true, true
 	e.stalled = append(e.stalled, 1)
-	e.attend() // as a goroutine does whose poll has found no room
+	e.ensureProgress() // as a goroutine does after a poll that has found no room
 	e.mu.Unlock()
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.stalled) == 0
-	}, patienceOfTests, time.Millisecond, "nobody tries again")
+	}, testTimeout, time.Millisecond, "no goroutine retries the request")
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
 	require.NoError(t, <-returned)
 }
 
-// TestIdleRankRests: while goroutines wait for messages that do not come, one of them
-// sleeps on the transports, and neither the others nor the background goroutine run.
-func TestIdleRankRests(t *testing.T) {
+// TestIdleRankSleeps: while goroutines wait for messages that do not arrive, one of them sleeps
+// on the transports, and neither the others nor the background goroutine run.
+func TestIdleRankSleeps(t *testing.T) {
 	for _, withRequest := range []bool{false, true} {
-		t.Run(fmt.Sprint(withRequest), func(t *testing.T) { idleRankRests(t, withRequest) })
+		t.Run(fmt.Sprint(withRequest), func(t *testing.T) { idleRankSleeps(t, withRequest) })
 	}
 }
 
-func idleRankRests(t *testing.T, withRequest bool) {
+func idleRankSleeps(t *testing.T, withRequest bool) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
 	var left Request
 	if withRequest {
-		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // nobody waits for it
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // no goroutine waits for it
 	}
 	for tag := range 3 {
 		rests := func() bool {
@@ -134,7 +134,7 @@ func idleRankRests(t *testing.T, withRequest bool) {
 			return e.background == backgroundParked && e.followers == tag-1
 		}
 		if tag > 0 {
-			require.Eventually(t, rests, patienceOfTests, time.Millisecond, tag)
+			require.Eventually(t, rests, testTimeout, time.Millisecond, tag)
 			leads := e.leads.Load()
 			time.Sleep(50 * time.Millisecond)
 			require.True(t, rests())
@@ -142,7 +142,7 @@ func idleRankRests(t *testing.T, withRequest bool) {
 		}
 		if !withRequest {
 			e.mu.Lock()
-			e.rouseBackground() // so that it ticks
+			e.wakeBackground() // the background goroutine ticks
 			e.mu.Unlock()
 		}
 		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends with its message
@@ -159,10 +159,10 @@ func idleRankRests(t *testing.T, withRequest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.parked) == 0 && e.leader == nil && e.active == 0
-	}, patienceOfTests, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.background == backgroundParked
-	}, patienceOfTests, time.Millisecond, "a rank that computes needs no background goroutine")
+	}, testTimeout, time.Millisecond, "the background goroutine ticks although no work is left")
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestSlotsOfABurstAreGivenBack: a rank that has had many requests keeps some of their slots.
-// Requests and peers' handles that name other slots are stale, also once the index is used
-// again.
+// TestSlotsOfABurstAreGivenBack: after a burst of requests the engine keeps at most slotsKept
+// free slots. Requests and peers' handles that name other slots are stale, also after the index
+// is used again.
 func TestSlotsOfABurstAreGivenBack(t *testing.T) {
 	c := world(openJob(t, 1, inproc.NewFabric(), nil))[0]
 	e := c.e
@@ -44,7 +44,7 @@ func TestSlotsOfABurstAreGivenBack(t *testing.T) {
 			require.True(t, q.Done())
 			got, err := e.slot(uint64(q.r.index)<<32|uint64(q.gen), kindRecv, 0)
 			require.NoError(t, err)
-			require.Nil(t, got, "a handle of an earlier request names a later one")
+			require.Nil(t, got, "a handle of an earlier request identifies a later one")
 		}
 		require.GreaterOrEqual(t, slots(), burst)
 		require.LessOrEqual(t, slots(), burst+slotsAtOnce+8)

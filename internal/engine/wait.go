@@ -7,74 +7,75 @@ import (
 	"sync/atomic"
 )
 
-// Progress: which goroutine moves the transports on
+// Progress: which goroutine polls the transports
 //
 //	   a goroutine waits for a request, a message or a word
 //	          │                                 │
-//	    nobody leads                  a goroutine leads, or
-//	          │                       one that was woken has yet to run
+//	 no goroutine leads               a goroutine leads, or one
+//	          │                       that was woken has yet to run
 //	          ▼                                 ▼
 //	┌─► LEADER: polls, then yields ──┐     FOLLOWER: parked on its channel ◄─┐
 //	│     │ its request is complete  │          │ its request is complete    │
 //	│     ▼                          │          ▼                            │
 //	│   returns                      │        returns                        │
 //	│                                ├─ it completed a follower's request:   │
-//	│                                │  gives way, then looks again ─────────┤
-//	│                                └─ nothing came for long:               │
-//	├──── SLEEPER: in CompletionQueue.Wait ◄── nobody sleeps there yet,      │
+//	│                                │  lets the follower run, then ─────────┤
+//	│                                │  checks again                         │
+//	│                                └─ nothing arrived for a long time:     │
+//	├──── SLEEPER: in CompletionQueue.Wait ◄── no goroutine is in Wait yet,  │
 //	│                                          else ─────────────────────────┘
 //	└──── BACKGROUND: one goroutine of the engine, see background.go
 //
-// The rule: a waiting goroutine polls; a goroutine that completes the request
-// of another gets out of its way; one goroutine sleeps on the transports. A
-// goroutine is woken when what it waits for has happened. The one exception is
-// a follower that stands by where that costs nothing; see leave.
+// The rule: a goroutine that waits polls. A goroutine that completes the request of another one
+// lets the other one run. One goroutine sleeps on the transports. A goroutine is woken when its
+// event has happened. The one exception is a follower on standby, in cases in which waking it
+// costs nothing; see handOver.
 //
-// docs/adr/0018-one-rule-for-progress.md says what each step costs and what was
-// measured and dropped.
+// docs/adr/0018-one-rule-for-progress.md gives the cost of each step, and what was measured and
+// rejected.
 //
 // Invariants, under Engine.mu:
 //   - Engine.leader is the one goroutine inside lead, or nil.
-//   - Engine.asleep says that one goroutine is in Wait: Engine.sleeper, or the
-//     background goroutine if that is nil. Another may lead meanwhile.
+//   - If Engine.asleep is set, one goroutine is in Wait: Engine.sleeper, or the background
+//     goroutine if sleeper is nil. Another goroutine may lead at the same time.
 //   - A parked waiter is in Engine.parked, and is not ready.
-//   - Engine.waking counts goroutines that were woken and have yet to take the
-//     lock. While it is not 0 no goroutine begins to lead: the last one that
-//     runs does, so that none polls while another could run.
-//   - If no goroutine leads or sleeps and work is left (see needed), the
-//     background goroutine ticks or stands in; it is not parked.
-//   - While a goroutine is in Wait and no goroutine leads, any event ends that Wait:
-//     the transports are armed, and every waiter of a word that was stored before is
-//     ready (see attend).
+//   - Engine.waking counts goroutines that were woken and have not taken the lock yet. While it
+//     is not 0, no goroutine begins to lead. So the last goroutine that runs leads, and none
+//     polls while another one could run.
+//   - If no goroutine leads or sleeps and progress is needed (progressNeeded), the background
+//     goroutine ticks or leads; it is not parked.
+//   - While a goroutine is in Wait and no goroutine leads, any event ends that Wait: the
+//     transports are armed, and every waiter whose word was stored before is ready (see
+//     ensureProgress).
 //
-// progress_model_test.go searches every state of this rule.
+// progress_model_test.go checks this rule in every state of a model.
 
-// waiter is a goroutine that waits for something of the engine.
+// waiter represents a goroutine that waits for an event of the engine.
 type waiter struct {
-	ready   bool // what it waits for has happened
-	parked  bool // in Engine.parked, asleep on sema
-	waited  bool // an Inquire has found it in Engine.probes
-	standby bool // runnable although it is not ready, to lead if no other does
-	waking  bool // runnable and ready; counted in Engine.waking
-	bounded bool // a context may end the wait
-	slept   bool // it was parked in this wait
-	sema    chan struct{}
+	ready    bool // its event has happened
+	parked   bool // in Engine.parked, asleep on sema
+	longWait bool // a call of QueryPeers has found it in Engine.probeWaiters or wordWaiters
+	standby  bool // runnable although it is not ready; it leads if no other goroutine does
+	waking   bool // runnable and ready; counted in Engine.waking
+	bounded  bool // a context.Context may end the wait
+	slept    bool // it was parked in this wait
+	sema     chan struct{}
 	awaited
 
 	index int     // in Engine.parked
-	uses  uint64  // how many waits it has been used for
+	uses  uint64  // number of waits that it was used for
 	next  *waiter // free list
 }
 
-// awaited describes what a waiter waits for, in the fields that other goroutines read.
+// awaited describes the event that a waiter waits for. Other goroutines read it.
 type awaited struct {
-	passive bool           // another goroutine does the work: the waiter must not lead
-	key     matchKey       // of a probe; of an Await: the source
-	from    *Context       // of a probe or an Await
-	word    *atomic.Uint64 // in shared memory, of an Await; then the waiter is in Engine.words
+	passive bool           // the waiter waits for tasks, whose goroutines poll, so it does not lead
+	key     matchKey       // of a probe: the message; of an Await: only source
+	from    *Context       // context of a probe or an Await
+	word    *atomic.Uint64 // of an Await: word in shared memory; the waiter is then in Engine.wordWaiters
 	least   uint64         // value that the word has to reach
 
-	background bool // no call of the program waits: the account leaves the wait out
+	background bool // no call of the program waits, so the account does not count the wait
 }
 
 func (e *Engine) newWaiter() *waiter {
@@ -89,14 +90,14 @@ func (e *Engine) newWaiter() *waiter {
 }
 
 func (e *Engine) freeWaiter(w *waiter) {
-	w.ready, w.passive, w.waited, w.slept = false, false, false, false
+	w.ready, w.passive, w.longWait, w.slept = false, false, false, false
 	w.next = e.freeWaiters
 	e.freeWaiters = w
 }
 
-// tell marks that what a waiter waits for has happened. If the waiter is parked
-// it becomes runnable.
-func (e *Engine) tell(w *waiter) {
+// wake marks a waiter as ready: its event has happened. If the waiter is parked, wake makes it
+// runnable.
+func (e *Engine) wake(w *waiter) {
 	w.ready = true
 	if w == e.sleeper {
 		e.signal()
@@ -126,7 +127,8 @@ func (e *Engine) unpark(w *waiter) {
 	w.sema <- struct{}{}
 }
 
-// resumed is called by a waiter that has run again and taken the lock.
+// resumed updates the counters. A waiter that was made runnable calls it after it has taken the
+// lock.
 func (e *Engine) resumed(w *waiter) {
 	e.resuming--
 	if w.waking {
@@ -136,17 +138,17 @@ func (e *Engine) resumed(w *waiter) {
 	w.standby = false
 }
 
-// tellAll tells the waiters of a list: Engine.watchers, probes or words, or
+// wakeAll wakes all waiters of a list: Engine.completionWaiters, probeWaiters or wordWaiters, or
 // Port.waiters.
-func (e *Engine) tellAll(waiters []*waiter) {
+func (e *Engine) wakeAll(waiters []*waiter) {
 	for _, w := range waiters {
-		e.tell(w)
+		e.wake(w)
 	}
 }
 
-// awaitIn puts a waiter into a list and blocks until another goroutine calls tell for
-// it, ctx ends or the engine closes. The caller holds the lock on entry and on return,
-// and checks afterwards whether what it waits for has happened.
+// awaitIn puts a waiter into a list and blocks until another goroutine wakes it, ctx ends or the
+// engine closes. The caller holds the lock on entry and on return, and checks afterwards whether
+// its event has happened.
 func (e *Engine) awaitIn(ctx context.Context, list *[]*waiter, what awaited) error {
 	w := e.newWaiter()
 	w.awaited = what
@@ -169,13 +171,13 @@ func (e *Engine) await(ctx context.Context, w *waiter) error {
 			continue
 		}
 		switch e.lead(ctx, w) {
-		case leadTired:
+		case leadIdle:
 			if e.asleep || e.sleep(ctx, w) {
 				e.park(ctx, w)
 			}
-		case leadServedOthers:
-			e.giveWay(ctx, w)
-		case leadOver:
+		case leadWokeOthers:
+			e.yieldToWoken(ctx, w)
+		case leadDone:
 		}
 	}
 	e.endWait(w)
@@ -189,18 +191,18 @@ func (e *Engine) await(ctx context.Context, w *waiter) error {
 	case !w.ready:
 		err = ctx.Err()
 	}
-	if e.asleep || e.needed() {
-		e.leave()
+	if e.asleep || e.progressNeeded() {
+		e.handOver()
 	}
 	return err
 }
 
-// leave hands over the work that is left when a goroutine returns to the user's code.
-// On one processor a follower stands by to lead, unless a waiter is runnable anyway. It
-// runs only when the processor is free, so it disturbs no other goroutine. With several
-// processors, to make it runnable would wake a thread each time; there the background
-// goroutine looks at its next tick.
-func (e *Engine) leave() {
+// handOver runs when a goroutine returns to the program, and makes sure that another one
+// continues the remaining work. On one processor of the Go scheduler, a follower goes on standby
+// to lead, unless another waiter is runnable. The follower runs only when the processor is free,
+// so it disturbs no other goroutine. On several processors, making the follower runnable would
+// wake a thread each time. There the background goroutine checks at its next tick.
+func (e *Engine) handOver() {
 	if e.leader == nil && !e.asleep && e.oneProcessor() && e.resuming == 0 {
 		for _, w := range slices.Backward(e.parked) {
 			if !w.passive {
@@ -210,50 +212,51 @@ func (e *Engine) leave() {
 			}
 		}
 	}
-	e.attend()
+	e.ensureProgress()
 }
 
-// oneProcessor reports whether the goroutines of this process take turns on one
-// processor of the Go scheduler.
-func (e *Engine) oneProcessor() bool { return !e.policy.alone || e.holding }
+// oneProcessor reports whether the goroutines of this process share one processor of the Go
+// scheduler.
+func (e *Engine) oneProcessor() bool { return !e.policy.severalProcs || e.holdsProcessor }
 
-// giveWay lets those goroutines run first whose requests the caller has
-// completed. On one processor the caller stands by meanwhile, and leads again if
-// none of them does. Where there are several it would run at once on another one,
-// and take the lead from a goroutine that is about to wait again.
-func (e *Engine) giveWay(ctx context.Context, w *waiter) {
+// yieldToWoken lets the goroutines run whose requests the caller has completed. On one processor
+// the caller goes on standby meanwhile, and leads again if none of them does. On several
+// processors the caller parks: otherwise it would run at once on another processor, and lead in
+// place of a goroutine that is about to wait again.
+func (e *Engine) yieldToWoken(ctx context.Context, w *waiter) {
 	if !e.oneProcessor() {
 		e.park(ctx, w)
 		return
 	}
 	w.standby = true
 	e.resuming++
-	e.attend()
+	e.ensureProgress()
 	e.mu.Unlock()
 	runtime.Gosched()
 	e.mu.Lock()
 	e.resumed(w)
 }
 
-// sleep blocks on the transports until they have something, w is ready or ctx
-// ends. It reports whether the caller should park: if others have led meanwhile, they
-// go on leading.
+// sleep blocks in the transports' Wait until an event arrives, w is ready or ctx ends. It returns
+// true if the caller should park because other goroutines have led meanwhile; those continue to
+// lead.
 func (e *Engine) sleep(ctx context.Context, w *waiter) (others bool) {
-	if !e.arm() || e.lookAtWords() {
+	if !e.arm() || e.checkWords() {
 		return false
 	}
 	leads := e.leads.Load()
-	e.doze(ctx, w)
+	e.sleepArmed(ctx, w)
 	if e.leads.Load() == leads || w.ready || e.closed || ctx.Err() != nil {
 		return false
 	}
-	e.poll() // what ended the sleep may be for w, and perhaps no goroutine leads now
+	e.poll() // the event that ended the sleep may be for w, and perhaps no goroutine leads now
 	return !w.ready && !e.closed
 }
 
-// doze sleeps on the transports, which the caller has armed. w is the caller's waiter;
-// nil: the caller is the background goroutine. doze releases the lock meanwhile.
-func (e *Engine) doze(ctx context.Context, w *waiter) {
+// sleepArmed sleeps in the transports' Wait. The caller has armed the transports. w is the
+// caller's waiter; nil: the caller is the background goroutine. sleepArmed releases the lock
+// during the sleep.
+func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
 	e.asleep, e.sleeper, e.nap = true, w, e.napTime()
 	nap, fds := e.nap, e.waitset.fds
 	if e.account.since == 0 {
@@ -272,8 +275,8 @@ func (e *Engine) doze(ctx context.Context, w *waiter) {
 	e.noteTime(e.clock())
 }
 
-// arm prepares every transport for a sleep; false: one of them has something to read.
-// In both cases the next call of progress reads all of them.
+// arm prepares every transport for a sleep. It returns false if one of them has something to
+// read. In both cases the next call of progress reads all queues.
 func (e *Engine) arm() bool {
 	e.readAll()
 	for i := range e.rails {
@@ -284,14 +287,14 @@ func (e *Engine) arm() bool {
 	return true
 }
 
-// park blocks as a follower until woken or ctx ends.
+// park blocks the caller, as a follower, until it is woken or ctx ends.
 func (e *Engine) park(ctx context.Context, w *waiter) {
 	w.parked, w.slept, w.index = true, true, len(e.parked)
 	e.parked = append(e.parked, w)
 	if !w.passive {
 		e.followers++
 	}
-	e.attend()
+	e.ensureProgress()
 	e.mu.Unlock()
 	if ctx.Done() == nil {
 		<-w.sema
@@ -311,65 +314,65 @@ func (e *Engine) park(ctx context.Context, w *waiter) {
 	e.resumed(w)
 }
 
-// leadEnd is why a leader stops leading.
-type leadEnd uint8
+// leadResult is the reason why a leader has stopped.
+type leadResult uint8
 
 const (
-	leadOver         leadEnd = iota // what it waits for has happened, ctx has ended or the engine closes
-	leadServedOthers                // it has completed what other goroutines wait for
-	leadTired                       // nothing has come for long
+	leadDone       leadResult = iota // the event of the leader has happened, ctx has ended or the engine closes
+	leadWokeOthers                   // the leader has woken other goroutines
+	leadIdle                         // nothing has arrived for as long as the wait policy permits
 )
 
-// lead polls. The lock is open between two polls only where another goroutine
-// waits for it.
+// lead polls the transports for w. Between two polls it releases the lock if another goroutine
+// waits for the lock.
 //
-// Hot path: no allocation, no system call of its own until it yields.
-func (e *Engine) lead(ctx context.Context, w *waiter) (end leadEnd) {
+// Hot path: no allocation; no system call except the transports' and yields.
+func (e *Engine) lead(ctx context.Context, w *waiter) (end leadResult) {
 	e.leader = w
 	e.leads.Add(1)
 	wakes := e.wakes.Load()
-	var p patience
-	p.renew(e)
+	var p waitProgress
+	p.reset(e)
 	for {
 		n := e.progress()
-		if len(e.words) > 0 {
-			e.lookAtWords()
+		if len(e.wordWaiters) > 0 {
+			e.checkWords()
 		}
 		if w.ready || e.closed {
 			break
 		}
 		if e.wakes.Load() != wakes {
-			end = leadServedOthers
+			end = leadWokeOthers
 			break
 		}
 		if n > 0 {
-			p.renew(e)
+			p.reset(e)
 		} else {
 			p.polls++
 		}
-		if e.polls++; p.polls < p.look && e.polls&255 != 0 {
-			e.mu.breathe()
+		if e.polls++; p.polls < p.decideAt && e.polls&255 != 0 {
+			e.mu.yield()
 			continue
 		}
-		if e.polls&255 == 0 && e.showUp() {
-			continue // the lock was open: w may be ready
+		if e.polls&255 == 0 && e.enterScheduler() {
+			continue // enterScheduler released the lock, so w may be ready
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		step := e.next(&p, e.foreground())
+		step := e.nextStep(&p, e.leaderPoll())
 		if step == stepSleep && e.mustPoll(&p) {
 			step = stepYield
-			p.look = p.polls + turnPolls
+			p.decideAt = p.polls + pollsPerYield
 		}
 		if step == stepSleep {
-			end = leadTired
+			end = leadIdle
 			break
 		}
 		if step == stepYield {
 			e.yield(&p)
 		} else {
-			e.mu.breathe()
+			e.mu.yield()
 		}
 	}
 	e.leader = nil

@@ -14,7 +14,7 @@ const (
 	WaitRecv                   // the completion of a receive
 	WaitProbe                  // a message for a blocking probe
 	WaitWord                   // a word in shared memory that another rank stores; see Context.Await
-	WaitTask                   // a function that runs on a goroutine of its own
+	WaitTask                   // the end of a function of Engine.Go
 	WaitMemory                 // the completion of a one-sided operation
 )
 
@@ -25,8 +25,8 @@ type Wait struct {
 	Waiter  string
 	Kind    WaitKind
 	ID      string // unique in the engine; as long as it stays the same, the goroutine has not continued
-	Moves   bool   // the event has happened, or happens without a further call of the peer's program
-	Bounded bool   // the context of the call may end the wait
+	Moves   bool   // the event has happened, or will happen without a further call of the peer's program
+	Bounded bool   // the call's context.Context may end the wait
 
 	// Set for all kinds except WaitOther and WaitTask.
 	Context uint64 // id of the context
@@ -42,15 +42,15 @@ type Link struct {
 	Sent, Received uint32
 }
 
-// Snapshot describes an engine at one moment.
+// Snapshot describes the state of an engine at one moment.
 type Snapshot struct {
 	Waits []Wait
 	Moves bool   // a transfer is under way that needs no further call of this rank's program
 	Links []Link // to the peers with which there were messages, by rank
 }
 
-// Snapshot returns what goroutines wait for and what is under way. It serves reports of
-// what the rank does. Blocking calls keep no record for it.
+// Snapshot returns the events that goroutines wait for and the transfers under way, for reports
+// of what the rank does. Blocking calls do no extra work for it.
 func (e *Engine) Snapshot() (s Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,14 +66,14 @@ func (e *Engine) Snapshot() (s Snapshot) {
 	return s
 }
 
-// moves reports whether a request continues without a further call of the program here or
-// at the peer: its data is on its way, or it is queued until the endpoint has room.
+// moves reports whether a request continues without a further call of the program on this rank or
+// on the peer: its data is being transferred, or it is queued until the endpoint has room.
 func (r *request) moves() bool {
 	switch {
 	case r.done:
 		return false
 	case r.kind == kindSend:
-		return r.inflight || r.phase == phaseQueued || r.phase == phasePumping
+		return r.inflight || r.phase == phaseQueued || r.phase == phaseStreaming
 	case r.kind == kindRecv:
 		return r.phase != phasePosted
 	}
@@ -114,18 +114,18 @@ func (e *Engine) waits() []Wait {
 		case kindFree, kindControl, kindTransfer: // no goroutine waits for these
 		}
 	}
-	for _, w := range e.probes {
+	for _, w := range e.probeWaiters {
 		if !w.ready {
 			add(w, WaitProbe, w.from, w.key.source, w.key.tag)
 		}
 	}
-	for _, w := range e.words {
+	for _, w := range e.wordWaiters {
 		if !w.ready {
 			add(w, WaitWord, w.from, w.key.source, wild)
 			list[len(list)-1].Moves = reached(w.word, w.least)
 		}
 	}
-	for _, w := range e.watchers {
+	for _, w := range e.completionWaiters {
 		kind := WaitOther
 		if w.passive {
 			kind = WaitTask

@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// waitOf returns the wait of the one goroutine that waits in an engine, when it does.
+// waitOf blocks until one goroutine waits in an engine, and returns its Wait and the snapshot.
 func waitOf(e *Engine) (Wait, Snapshot) {
 	for {
 		if s := e.Snapshot(); len(s.Waits) == 1 {
@@ -19,7 +19,7 @@ func waitOf(e *Engine) (Wait, Snapshot) {
 	}
 }
 
-// TestSnapshotNamesEachWait: two waits of one goroutine for the same message differ.
+// TestSnapshotNamesEachWait: two waits of one goroutine for the same message have different IDs.
 func TestSnapshotNamesEachWait(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), nil)
 	cs := world(engines)
@@ -53,15 +53,15 @@ func TestSnapshotNamesEachWait(t *testing.T) {
 	})
 }
 
-// TestSnapshotCounts: the counters of two ranks differ as long as a message is on its way
-// between them, and a receive moves from the arrival of a rendezvous on.
+// TestSnapshotCounts: the counters of two ranks differ as long as a message is on its way between
+// them. A receive counts as moving after the RTS has arrived.
 func TestSnapshotCounts(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), map[string]string{"engine.async_progress": "false"})
 	cs := world(engines)
 	large := make([]byte, 4<<20)
 	send := cs[0].Isend(large, Env{Peer: 1, Tag: 3, Attended: true})
 	require.Equal(t, []Link{{1, 1, 0}}, engines[0].Snapshot().Links)
-	require.Empty(t, engines[1].Snapshot().Links) // it has not polled
+	require.Empty(t, engines[1].Snapshot().Links) // rank 1 has not polled
 	require.False(t, engines[0].Snapshot().Moves) // the message waits for its receive
 	got := make(chan error, 1)
 	go func() { // ends with the receive

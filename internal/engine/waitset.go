@@ -15,11 +15,11 @@ import (
 // several has no descriptor, a wait ends after mixedNap at the latest.
 type waitset struct {
 	queues []transport.CompletionQueue
-	fds    []unix.PollFd // their descriptors, -1: it has none; nil: there is one queue; guarded by Engine.mu
+	fds    []unix.PollFd // the queues' descriptors, -1: the queue has none; nil if there is one queue; guarded by Engine.mu
 	naps   bool          // a queue has no descriptor
 }
 
-// mixedNap bounds a sleep on several queues of which not all can end it.
+// mixedNap is the limit of a sleep on several queues if one of them cannot end the sleep.
 const mixedNap = time.Millisecond
 
 func (s *waitset) init(rails []rail) {
@@ -41,14 +41,14 @@ func (s *waitset) init(rails []rail) {
 // drop excludes a queue from the waits that begin later.
 func (s *waitset) drop(queue int) {
 	if s.fds != nil {
-		s.fds = slices.Clone(s.fds) // a wait may have the old ones
+		s.fds = slices.Clone(s.fds) // a wait under way may use the old slice
 		s.fds[queue].Fd = -1
 	}
 }
 
-// wait blocks until one of the queues has something, signal is called or timeout has
-// passed; negative: no limit. fds are the waitset's. The next Read of a queue returns
-// its errors.
+// wait blocks until one of the queues has something to read, signal is called, or timeout has
+// passed; negative: no timeout. fds is waitset.fds, which the caller has read under the lock. If
+// a queue has an error, its next Read returns the error.
 func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 	if len(s.queues) == 1 {
 		_ = s.queues[0].Wait(timeout)
@@ -71,7 +71,7 @@ func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 	}
 }
 
-// signal ends a wait or, if there is none, the next one. It takes no lock.
+// signal ends the current wait or, if there is none, the next one. It takes no lock.
 func (e *Engine) signal() {
 	for _, q := range e.waitset.queues { // one of them may be closed
 		q.Signal()

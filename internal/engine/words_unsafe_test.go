@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// words is memory as words of a cache line each.
+// words returns mem as words of a cache line each.
 func words(mem []byte) []word {
 	return unsafe.Slice((*word)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(word{})))
 }

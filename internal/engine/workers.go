@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// workers runs the nonblocking collectives: plain blocking code on goroutines
-// that are kept for reuse. Their number is not bounded, because each may wait for a
+// workers runs the functions of Engine.Go, such as nonblocking collectives: blocking code on
+// goroutines that are reused. The number of goroutines is unlimited, because each may wait for a
 // message that another one sends.
 type workers struct {
 	wg    sync.WaitGroup
-	tasks chan task // for idle goroutines; a task without f ends one
-	idle  int       // goroutines that wait for a task, less the tasks sent to them; guarded by Engine.mu
+	tasks chan task // tasks for idle goroutines; a task without f ends a goroutine
+	idle  int       // number of goroutines that wait for a task, minus the tasks that are on their way to them; guarded by Engine.mu
 }
 
 type task struct {
@@ -19,10 +19,10 @@ type task struct {
 	r *request
 }
 
-// maxIdleWorkers is how many goroutines wait for reuse.
+// maxIdleWorkers is the maximum number of goroutines that wait for reuse.
 const maxIdleWorkers = 16
 
-// ErrGoexit is the error of a function that called runtime.Goexit.
+// ErrGoexit is the error of a function of Engine.Go that has called runtime.Goexit.
 var ErrGoexit = errors.New("a function of the program called runtime.Goexit")
 
 // Go runs f on another goroutine. The request completes with f's error, or with ErrGoexit
@@ -34,7 +34,7 @@ func (e *Engine) Go(f func() error) Request {
 	e.tasks++
 	if e.closed {
 		e.mu.Unlock()
-		e.run(t) // its operations fail at once, and it frees what it holds
+		e.run(t) // its operations fail at once, and it frees its resources
 		return q
 	}
 	idle := e.workers.idle > 0
@@ -47,7 +47,7 @@ func (e *Engine) Go(f func() error) Request {
 	if idle {
 		e.workers.tasks <- t
 	} else {
-		go e.work(t) // it ends after a task if enough are idle, else at Close, which waits for it
+		go e.work(t) // ends after a task if enough goroutines are idle, else at Close, which waits for it
 	}
 	return q
 }
@@ -64,7 +64,7 @@ func (e *Engine) run(t task) (more bool) {
 	err, returned := ErrGoexit, false
 	defer func() {
 		if p := recover(); p != nil {
-			panic(p) // the panic ends the process; the function may hold mu
+			panic(p) // ends the process; complete must not run, because the function may hold mu
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -79,8 +79,8 @@ func (e *Engine) run(t task) (more bool) {
 	return more
 }
 
-// endWorkers ends the workers of an engine that is closed. Tasks that still run end by
-// themselves, because the engine has failed their operations.
+// endWorkers ends the goroutines of an engine that is closed. Tasks that still run end soon,
+// because the engine has failed their operations.
 func (e *Engine) endWorkers() {
 	w := &e.workers
 	e.mu.Lock()

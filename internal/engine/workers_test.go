@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestPanicWithTheLock: a panic in a task whose goroutine holds the engine's lock goes on,
-// so that it ends the process.
-func TestPanicWithTheLock(t *testing.T) {
+// TestATaskPanicsWithTheLock: a panic in a task whose goroutine holds the engine's lock
+// propagates, so it ends the process.
+func TestATaskPanicsWithTheLock(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), nil)[0]
 	e.Kill() // Go runs f on the calling goroutine now
 	got := make(chan any, 1)
@@ -29,6 +29,6 @@ func TestPanicWithTheLock(t *testing.T) {
 	case p := <-got:
 		require.Equal(t, "out of cheese", p)
 	case <-time.After(time.Minute):
-		t.Fatal("the panic waits for the lock")
+		t.Fatal("the panic waits for the engine's lock")
 	}
 }

@@ -12,7 +12,7 @@ TEXT ·avx2Sum8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPADDB  (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -20,7 +20,7 @@ TEXT ·avx2Sum8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -80,7 +80,7 @@ TEXT ·avx2Sum16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPADDW  (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -88,7 +88,7 @@ TEXT ·avx2Sum16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -148,7 +148,7 @@ TEXT ·avx2Sum32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPADDD  (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -156,7 +156,7 @@ TEXT ·avx2Sum32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -216,7 +216,7 @@ TEXT ·avx2Sum64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPADDQ  (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -224,7 +224,7 @@ TEXT ·avx2Sum64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -284,7 +284,7 @@ TEXT ·avx2SumF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VADDPS       (DX), Y0, Y0
 	VCMPPS       $0x03, Y0, Y0, Y1
@@ -299,7 +299,7 @@ TEXT ·avx2SumF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -369,7 +369,7 @@ TEXT ·avx2SumF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VADDPD       (DX), Y0, Y0
 	VCMPPD       $0x03, Y0, Y0, Y1
@@ -384,7 +384,7 @@ TEXT ·avx2SumF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -454,7 +454,7 @@ TEXT ·avx2Prod8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	VPMULLW      Y1, Y0, Y4
@@ -480,7 +480,7 @@ TEXT ·avx2Prod8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -570,7 +570,7 @@ TEXT ·avx2Prod16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMULLW (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -578,7 +578,7 @@ TEXT ·avx2Prod16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -638,7 +638,7 @@ TEXT ·avx2Prod32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMULLD (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -646,7 +646,7 @@ TEXT ·avx2Prod32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -706,7 +706,7 @@ TEXT ·avx2Prod64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS  (CX), Y0
 	VMOVUPS  (DX), Y1
 	VPSHUFD  $0xb1, Y1, Y2
@@ -728,7 +728,7 @@ TEXT ·avx2Prod64(SB), NOSPLIT, $0-32
 	MOVQ     AX, SI
 	LEAQ     -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -823,7 +823,7 @@ TEXT ·avx2ProdF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMULPS       (DX), Y0, Y0
 	VCMPPS       $0x03, Y0, Y0, Y1
@@ -838,7 +838,7 @@ TEXT ·avx2ProdF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -908,7 +908,7 @@ TEXT ·avx2ProdF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMULPD       (DX), Y0, Y0
 	VCMPPD       $0x03, Y0, Y0, Y1
@@ -923,7 +923,7 @@ TEXT ·avx2ProdF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -993,7 +993,7 @@ TEXT ·avx2ProdC64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VCVTPS2PD    (CX), Y0
 	VCVTPS2PD    (DX), Y1
 	VPERMILPD    $0x55, Y1, Y2
@@ -1020,7 +1020,7 @@ TEXT ·avx2ProdC64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -16(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000008, R8
@@ -1127,7 +1127,7 @@ TEXT ·avx2ProdC128(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	VPERMILPD    $0x55, Y1, Y2
@@ -1154,7 +1154,7 @@ TEXT ·avx2ProdC128(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000010, R8
@@ -1254,7 +1254,7 @@ TEXT ·avx2MinI8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINSB (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1262,7 +1262,7 @@ TEXT ·avx2MinI8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -1322,7 +1322,7 @@ TEXT ·avx2MinI16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINSW (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1330,7 +1330,7 @@ TEXT ·avx2MinI16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -1390,7 +1390,7 @@ TEXT ·avx2MinI32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINSD (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1398,7 +1398,7 @@ TEXT ·avx2MinI32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -1458,7 +1458,7 @@ TEXT ·avx2MinI64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS   (CX), Y0
 	VMOVUPS   (DX), Y1
 	VPCMPGTQ  Y1, Y0, Y2
@@ -1470,7 +1470,7 @@ TEXT ·avx2MinI64(SB), NOSPLIT, $0-32
 	MOVQ      AX, SI
 	LEAQ      -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -1540,7 +1540,7 @@ TEXT ·avx2MinU8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINUB (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1548,7 +1548,7 @@ TEXT ·avx2MinU8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -1608,7 +1608,7 @@ TEXT ·avx2MinU16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINUW (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1616,7 +1616,7 @@ TEXT ·avx2MinU16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -1676,7 +1676,7 @@ TEXT ·avx2MinU32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMINUD (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -1684,7 +1684,7 @@ TEXT ·avx2MinU32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -1744,7 +1744,7 @@ TEXT ·avx2MinU64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x8000000000000000, SI
@@ -1763,7 +1763,7 @@ TEXT ·avx2MinU64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -1843,7 +1843,7 @@ TEXT ·avx2MinF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y2
 	VCMPPS       $0x03, Y2, Y0, Y1
@@ -1864,7 +1864,7 @@ TEXT ·avx2MinF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -1949,7 +1949,7 @@ TEXT ·avx2MinF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y2
 	VCMPPD       $0x03, Y2, Y0, Y1
@@ -1970,7 +1970,7 @@ TEXT ·avx2MinF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -2055,7 +2055,7 @@ TEXT ·avx2MaxI8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXSB (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2063,7 +2063,7 @@ TEXT ·avx2MaxI8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -2123,7 +2123,7 @@ TEXT ·avx2MaxI16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXSW (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2131,7 +2131,7 @@ TEXT ·avx2MaxI16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -2191,7 +2191,7 @@ TEXT ·avx2MaxI32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXSD (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2199,7 +2199,7 @@ TEXT ·avx2MaxI32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -2259,7 +2259,7 @@ TEXT ·avx2MaxI64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS   (CX), Y0
 	VMOVUPS   (DX), Y1
 	VPCMPGTQ  Y1, Y0, Y2
@@ -2271,7 +2271,7 @@ TEXT ·avx2MaxI64(SB), NOSPLIT, $0-32
 	MOVQ      AX, SI
 	LEAQ      -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -2341,7 +2341,7 @@ TEXT ·avx2MaxU8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXUB (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2349,7 +2349,7 @@ TEXT ·avx2MaxU8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -2409,7 +2409,7 @@ TEXT ·avx2MaxU16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXUW (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2417,7 +2417,7 @@ TEXT ·avx2MaxU16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -2477,7 +2477,7 @@ TEXT ·avx2MaxU32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPMAXUD (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2485,7 +2485,7 @@ TEXT ·avx2MaxU32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -2545,7 +2545,7 @@ TEXT ·avx2MaxU64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x8000000000000000, SI
@@ -2564,7 +2564,7 @@ TEXT ·avx2MaxU64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -2644,7 +2644,7 @@ TEXT ·avx2MaxF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y2
 	VCMPPS       $0x03, Y2, Y0, Y1
@@ -2665,7 +2665,7 @@ TEXT ·avx2MaxF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -2750,7 +2750,7 @@ TEXT ·avx2MaxF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y2
 	VCMPPD       $0x03, Y2, Y0, Y1
@@ -2771,7 +2771,7 @@ TEXT ·avx2MaxF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -2856,7 +2856,7 @@ TEXT ·avx2BandBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPAND   (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2864,7 +2864,7 @@ TEXT ·avx2BandBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -2924,7 +2924,7 @@ TEXT ·avx2BorBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPOR    (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -2932,7 +2932,7 @@ TEXT ·avx2BorBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -2992,7 +2992,7 @@ TEXT ·avx2BxorBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Y0
 	VPXOR   (DX), Y0, Y0
 	VMOVUPS -32(CX)(BX*1), Y1
@@ -3000,7 +3000,7 @@ TEXT ·avx2BxorBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -3060,7 +3060,7 @@ TEXT ·avx2Land8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3082,7 +3082,7 @@ TEXT ·avx2Land8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -3162,7 +3162,7 @@ TEXT ·avx2Land16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3184,7 +3184,7 @@ TEXT ·avx2Land16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -3264,7 +3264,7 @@ TEXT ·avx2Land32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3286,7 +3286,7 @@ TEXT ·avx2Land32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -3366,7 +3366,7 @@ TEXT ·avx2Land64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3388,7 +3388,7 @@ TEXT ·avx2Land64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -3468,7 +3468,7 @@ TEXT ·avx2Lor8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VPOR         (DX), Y0, Y0
 	MOVQ         $0x0000000000000000, SI
@@ -3486,7 +3486,7 @@ TEXT ·avx2Lor8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -3556,7 +3556,7 @@ TEXT ·avx2Lor16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VPOR         (DX), Y0, Y0
 	MOVQ         $0x0000000000000000, SI
@@ -3574,7 +3574,7 @@ TEXT ·avx2Lor16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -3644,7 +3644,7 @@ TEXT ·avx2Lor32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VPOR         (DX), Y0, Y0
 	MOVQ         $0x0000000000000000, SI
@@ -3662,7 +3662,7 @@ TEXT ·avx2Lor32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -3732,7 +3732,7 @@ TEXT ·avx2Lor64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VPOR         (DX), Y0, Y0
 	MOVQ         $0x0000000000000000, SI
@@ -3750,7 +3750,7 @@ TEXT ·avx2Lor64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -3820,7 +3820,7 @@ TEXT ·avx2Lxor8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3842,7 +3842,7 @@ TEXT ·avx2Lxor8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001f, R8
@@ -3922,7 +3922,7 @@ TEXT ·avx2Lxor16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -3944,7 +3944,7 @@ TEXT ·avx2Lxor16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001e, R8
@@ -4024,7 +4024,7 @@ TEXT ·avx2Lxor32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -4046,7 +4046,7 @@ TEXT ·avx2Lxor32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000001c, R8
@@ -4126,7 +4126,7 @@ TEXT ·avx2Lxor64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Y0
 	VMOVUPS      (DX), Y1
 	MOVQ         $0x0000000000000000, SI
@@ -4148,7 +4148,7 @@ TEXT ·avx2Lxor64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8

@@ -12,7 +12,7 @@ TEXT ·avx512Sum8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPADDB  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -20,7 +20,7 @@ TEXT ·avx512Sum8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -80,7 +80,7 @@ TEXT ·avx512Sum16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPADDW  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -88,7 +88,7 @@ TEXT ·avx512Sum16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -148,7 +148,7 @@ TEXT ·avx512Sum32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPADDD  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -156,7 +156,7 @@ TEXT ·avx512Sum32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -216,7 +216,7 @@ TEXT ·avx512Sum64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPADDQ  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -224,7 +224,7 @@ TEXT ·avx512Sum64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -284,7 +284,7 @@ TEXT ·avx512SumF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VADDPS       (DX), Z0, Z0
 	VCMPPS       $0x03, Z0, Z0, K1
@@ -299,7 +299,7 @@ TEXT ·avx512SumF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -369,7 +369,7 @@ TEXT ·avx512SumF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VADDPD       (DX), Z0, Z0
 	VCMPPD       $0x03, Z0, Z0, K1
@@ -384,7 +384,7 @@ TEXT ·avx512SumF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -454,7 +454,7 @@ TEXT ·avx512Prod8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPMULLW      Z1, Z0, Z4
@@ -480,7 +480,7 @@ TEXT ·avx512Prod8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -570,7 +570,7 @@ TEXT ·avx512Prod16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMULLW (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -578,7 +578,7 @@ TEXT ·avx512Prod16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -638,7 +638,7 @@ TEXT ·avx512Prod32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMULLD (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -646,7 +646,7 @@ TEXT ·avx512Prod32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -706,7 +706,7 @@ TEXT ·avx512Prod64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMULLQ (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -714,7 +714,7 @@ TEXT ·avx512Prod64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -774,7 +774,7 @@ TEXT ·avx512ProdF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMULPS       (DX), Z0, Z0
 	VCMPPS       $0x03, Z0, Z0, K1
@@ -789,7 +789,7 @@ TEXT ·avx512ProdF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -859,7 +859,7 @@ TEXT ·avx512ProdF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMULPD       (DX), Z0, Z0
 	VCMPPD       $0x03, Z0, Z0, K1
@@ -874,7 +874,7 @@ TEXT ·avx512ProdF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -944,7 +944,7 @@ TEXT ·avx512ProdC64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VCVTPS2PD      (CX), Z0
 	VCVTPS2PD      (DX), Z2
 	VPERMILPD      $0x55, Z2, Z1
@@ -974,7 +974,7 @@ TEXT ·avx512ProdC64(SB), NOSPLIT, $0-32
 	MOVQ           AX, SI
 	LEAQ           -32(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000018, R8
@@ -1081,7 +1081,7 @@ TEXT ·avx512ProdC128(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS        (CX), Z0
 	VMOVUPS        (DX), Z2
 	VPERMILPD      $0x55, Z2, Z1
@@ -1111,7 +1111,7 @@ TEXT ·avx512ProdC128(SB), NOSPLIT, $0-32
 	MOVQ           AX, SI
 	LEAQ           -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000030, R8
@@ -1211,7 +1211,7 @@ TEXT ·avx512MinI8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINSB (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1219,7 +1219,7 @@ TEXT ·avx512MinI8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -1279,7 +1279,7 @@ TEXT ·avx512MinI16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINSW (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1287,7 +1287,7 @@ TEXT ·avx512MinI16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -1347,7 +1347,7 @@ TEXT ·avx512MinI32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINSD (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1355,7 +1355,7 @@ TEXT ·avx512MinI32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -1415,7 +1415,7 @@ TEXT ·avx512MinI64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINSQ (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1423,7 +1423,7 @@ TEXT ·avx512MinI64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -1483,7 +1483,7 @@ TEXT ·avx512MinU8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINUB (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1491,7 +1491,7 @@ TEXT ·avx512MinU8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -1551,7 +1551,7 @@ TEXT ·avx512MinU16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINUW (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1559,7 +1559,7 @@ TEXT ·avx512MinU16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -1619,7 +1619,7 @@ TEXT ·avx512MinU32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINUD (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1627,7 +1627,7 @@ TEXT ·avx512MinU32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -1687,7 +1687,7 @@ TEXT ·avx512MinU64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMINUQ (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1695,7 +1695,7 @@ TEXT ·avx512MinU64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -1755,7 +1755,7 @@ TEXT ·avx512MinF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VCMPPS       $0x03, Z1, Z0, K1
@@ -1772,7 +1772,7 @@ TEXT ·avx512MinF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -1847,7 +1847,7 @@ TEXT ·avx512MinF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VCMPPD       $0x03, Z1, Z0, K1
@@ -1864,7 +1864,7 @@ TEXT ·avx512MinF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -1939,7 +1939,7 @@ TEXT ·avx512MaxI8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXSB (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -1947,7 +1947,7 @@ TEXT ·avx512MaxI8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2007,7 +2007,7 @@ TEXT ·avx512MaxI16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXSW (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2015,7 +2015,7 @@ TEXT ·avx512MaxI16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -2075,7 +2075,7 @@ TEXT ·avx512MaxI32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXSD (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2083,7 +2083,7 @@ TEXT ·avx512MaxI32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -2143,7 +2143,7 @@ TEXT ·avx512MaxI64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXSQ (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2151,7 +2151,7 @@ TEXT ·avx512MaxI64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -2211,7 +2211,7 @@ TEXT ·avx512MaxU8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXUB (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2219,7 +2219,7 @@ TEXT ·avx512MaxU8(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2279,7 +2279,7 @@ TEXT ·avx512MaxU16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXUW (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2287,7 +2287,7 @@ TEXT ·avx512MaxU16(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -2347,7 +2347,7 @@ TEXT ·avx512MaxU32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXUD (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2355,7 +2355,7 @@ TEXT ·avx512MaxU32(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -2415,7 +2415,7 @@ TEXT ·avx512MaxU64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPMAXUQ (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2423,7 +2423,7 @@ TEXT ·avx512MaxU64(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -2483,7 +2483,7 @@ TEXT ·avx512MaxF32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VCMPPS       $0x03, Z1, Z0, K1
@@ -2500,7 +2500,7 @@ TEXT ·avx512MaxF32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -2575,7 +2575,7 @@ TEXT ·avx512MaxF64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VCMPPD       $0x03, Z1, Z0, K1
@@ -2592,7 +2592,7 @@ TEXT ·avx512MaxF64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -2667,7 +2667,7 @@ TEXT ·avx512BandBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPANDQ  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2675,7 +2675,7 @@ TEXT ·avx512BandBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2735,7 +2735,7 @@ TEXT ·avx512BorBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPORQ   (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2743,7 +2743,7 @@ TEXT ·avx512BorBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2803,7 +2803,7 @@ TEXT ·avx512BxorBits(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS (CX), Z0
 	VPXORQ  (DX), Z0, Z0
 	VMOVUPS -64(CX)(BX*1), Z1
@@ -2811,7 +2811,7 @@ TEXT ·avx512BxorBits(SB), NOSPLIT, $0-32
 	MOVQ    AX, SI
 	LEAQ    -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2871,7 +2871,7 @@ TEXT ·avx512Land8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMB     Z0, Z0, K1
@@ -2888,7 +2888,7 @@ TEXT ·avx512Land8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -2963,7 +2963,7 @@ TEXT ·avx512Land16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMW     Z0, Z0, K1
@@ -2980,7 +2980,7 @@ TEXT ·avx512Land16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -3055,7 +3055,7 @@ TEXT ·avx512Land32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMD     Z0, Z0, K1
@@ -3072,7 +3072,7 @@ TEXT ·avx512Land32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -3147,7 +3147,7 @@ TEXT ·avx512Land64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMQ     Z0, Z0, K1
@@ -3164,7 +3164,7 @@ TEXT ·avx512Land64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -3239,7 +3239,7 @@ TEXT ·avx512Lor8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VPORQ        (DX), Z0, Z0
 	VPTESTMB     Z0, Z0, K1
@@ -3254,7 +3254,7 @@ TEXT ·avx512Lor8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -3324,7 +3324,7 @@ TEXT ·avx512Lor16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VPORQ        (DX), Z0, Z0
 	VPTESTMW     Z0, Z0, K1
@@ -3339,7 +3339,7 @@ TEXT ·avx512Lor16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -3409,7 +3409,7 @@ TEXT ·avx512Lor32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VPORQ        (DX), Z0, Z0
 	VPTESTMD     Z0, Z0, K1
@@ -3424,7 +3424,7 @@ TEXT ·avx512Lor32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -3494,7 +3494,7 @@ TEXT ·avx512Lor64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VPORQ        (DX), Z0, Z0
 	VPTESTMQ     Z0, Z0, K1
@@ -3509,7 +3509,7 @@ TEXT ·avx512Lor64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8
@@ -3579,7 +3579,7 @@ TEXT ·avx512Lxor8(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMB     Z0, Z0, K1
@@ -3598,7 +3598,7 @@ TEXT ·avx512Lxor8(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003f, R8
@@ -3678,7 +3678,7 @@ TEXT ·avx512Lxor16(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMW     Z0, Z0, K1
@@ -3697,7 +3697,7 @@ TEXT ·avx512Lxor16(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003e, R8
@@ -3777,7 +3777,7 @@ TEXT ·avx512Lxor32(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMD     Z0, Z0, K1
@@ -3796,7 +3796,7 @@ TEXT ·avx512Lxor32(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x0000003c, R8
@@ -3876,7 +3876,7 @@ TEXT ·avx512Lxor64(SB), NOSPLIT, $0-32
 	MOVQ right+16(FP), DX
 	MOVQ n+24(FP), BX
 
-	// The two ends.
+	// Combine the first and the last register.
 	VMOVUPS      (CX), Z0
 	VMOVUPS      (DX), Z1
 	VPTESTMQ     Z0, Z0, K1
@@ -3895,7 +3895,7 @@ TEXT ·avx512Lxor64(SB), NOSPLIT, $0-32
 	MOVQ         AX, SI
 	LEAQ         -64(AX)(BX*1), DI
 
-	// To where dst is aligned.
+	// Advance to where dst is aligned.
 	MOVQ AX, R8
 	NEGQ R8
 	ANDQ $0x00000038, R8

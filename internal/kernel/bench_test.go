@@ -5,10 +5,9 @@ import (
 	"testing"
 )
 
-// BenchmarkKernel reports the bytes of dst that are written per second; for
-// each of them two are read, and by copy one. A name is the variant, the
-// operation, the type, and the bytes of dst. The kernels are the common ones
-// and those with most to do.
+// BenchmarkKernel reports the bytes that a kernel writes per second. For each of them a kernel reads
+// two bytes, and copy reads one. The name of a benchmark is the variant, the operation, the type,
+// and the number of bytes. It covers the most frequent and the slowest kernels.
 func BenchmarkKernel(b *testing.B) {
 	lengths := []int{8, 4 << 10, 64 << 10, 1 << 20, 16 << 20}
 	dst, left, right := make([]byte, 16<<20), make([]byte, 16<<20), make([]byte, 16<<20)
@@ -32,7 +31,7 @@ func BenchmarkKernel(b *testing.B) {
 			{Sum, Float64}, {Sum, Float32}, {Sum, Int32}, {Prod, Int64}, {Prod, Complex128}, {Prod, Complex64},
 			{Min, Float64}, {Max, Int8}, {Bxor, Uint8}, {Land, Int32}, {MinLoc, Float64},
 		} {
-			run(v.name+"/"+opNames[k.op]+"/"+typeNames[k.typ], kernels[k.op][k.typ].Into)
+			run(v.name+"/"+opNames[k.op]+"/"+typeNames[k.typ], kernels[k.op][k.typ].Reduce3)
 		}
 	}
 }

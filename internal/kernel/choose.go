@@ -2,29 +2,29 @@ package kernel
 
 import "math"
 
-// vector is a kernel in assembly: dst[i] = left[i] ∘ right[i] over n bytes,
-// which are whole elements and at least one register full. It need not be
-// aligned. It neither reads nor writes anything outside of the n bytes.
+// vector is a kernel in assembly: dst[i] = left[i] ∘ right[i] over n bytes. n is a multiple of the
+// element size, and at least the width of a register. The operands need no alignment. A vector
+// neither reads nor writes outside of the n bytes.
 type vector = func(dst, left, right *byte, n int)
 
-// vectors are the kernels of one instruction set.
+// vectors holds the kernels of one instruction set.
 type vectors struct {
 	width   int // bytes of a register
 	kernels [ops][types]vector
 }
 
-// stretch bounds the bytes that one call of assembly combines, since Go's
-// scheduler cannot interrupt it, nor the garbage collector stop the world
-// meanwhile. It is three to fifteen microseconds of work.
-const stretch = 128 << 10
+// maxCallBytes is the most bytes that one call of assembly combines. During a call Go's scheduler
+// cannot preempt the goroutine, and the garbage collector cannot stop the world. A call takes at
+// most about three to fifteen microseconds.
+const maxCallBytes = 128 << 10
 
-// variant is a way to run the kernels: which instruction sets they use.
+// variant is a set of instruction sets that the kernels use.
 type variant struct {
 	name         string
 	narrow, wide *vectors // nil: none
 }
 
-// best is the fastest that the processor and the system can run.
+// best returns the fastest kernels that the processor and the operating system can run.
 func best() *table {
 	all := variants()
 	return all[len(all)-1].build()
@@ -47,8 +47,8 @@ func (v variant) kernel(op Op, typ Type) Kernel {
 	if op == MinLoc || op == MaxLoc {
 		return Kernel{
 			Size:    pairSizes[typ],
-			Combine: func(inout, in []byte) { loop(inout, in, inout) },
-			Into:    loop,
+			Reduce2: func(inout, in []byte) { loop(inout, in, inout) },
+			Reduce3: loop,
 		}
 	}
 	l := &lengths{size: sizes[typ], loop: loop, narrowFrom: math.MaxInt, wideFrom: math.MaxInt}
@@ -60,40 +60,41 @@ func (v variant) kernel(op Op, typ Type) Kernel {
 	}
 	return Kernel{
 		Size:    l.size,
-		Combine: func(inout, in []byte) { l.into(inout, in, inout) },
-		Into:    l.into,
+		Reduce2: func(inout, in []byte) { l.reduce3(inout, in, inout) },
+		Reduce3: l.reduce3,
 	}
 }
 
-// lengths is one operation over one type by what suits the length: the loop
-// below a register, wide registers only for what fills one, since some
-// processors slow down for them or take microseconds to wake them up.
+// lengths is one operation over one type, in versions for different lengths. The Go loop serves
+// lengths below a register of narrow. wide serves only lengths that fill one of its registers,
+// because some processors reduce their clock for wide registers, or need microseconds to power
+// them up.
 type lengths struct {
-	size         int // a power of two
+	size         int // bytes of an element, a power of two
 	loop         loop
 	narrow, wide vector
-	narrowFrom   int // bytes from which narrow is used, and wide
-	wideFrom     int
+	narrowFrom   int // least number of bytes for narrow
+	wideFrom     int // least number of bytes for wide
 }
 
-// into is Kernel.Into. Each call of itself is a point where the scheduler can
-// interrupt it.
+// reduce3 is Kernel.Reduce3. It divides long operands and calls itself, so that the scheduler can
+// preempt the goroutine between the calls.
 //
 // Hot path: no allocation.
-func (l *lengths) into(dst, left, right []byte) {
+func (l *lengths) reduce3(dst, left, right []byte) {
 	n := min(len(dst), len(left), len(right)) &^ (l.size - 1)
 	dst, left, right = dst[:n], left[:n], right[:n]
 	switch {
 	case n < l.narrowFrom:
 		l.loop(dst, left, right)
-	case n > stretch:
+	case n > maxCallBytes:
 		for len(dst) > 0 {
-			n = min(len(dst), stretch)
-			l.into(dst[:n], left[:n], right[:n])
+			n = min(len(dst), maxCallBytes)
+			l.reduce3(dst[:n], left[:n], right[:n])
 			dst, left, right = dst[n:], left[n:], right[n:]
 		}
 	default:
-		told(dst, left, right)
+		annotate(dst, left, right)
 		v := l.narrow
 		if n >= l.wideFrom {
 			v = l.wide

@@ -4,9 +4,8 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-// variants are those that can run here, the fastest last. x/sys/cpu asks the
-// system too whether it saves the registers; GODEBUG=cpu.avx512f=off or
-// cpu.avx2=off has it deny them.
+// variants returns the variants that can run here, the fastest last. x/sys/cpu also checks that the
+// operating system saves the wide registers. GODEBUG=cpu.avx512f=off or cpu.avx2=off disables them.
 func variants() []variant {
 	all := []variant{{name: "go"}}
 	x := &cpu.X86

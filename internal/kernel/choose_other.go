@@ -2,5 +2,5 @@
 
 package kernel
 
-// variants are those that can run here: the loops.
+// variants returns the variants that can run here: only the Go loops.
 func variants() []variant { return []variant{{name: "go"}} }

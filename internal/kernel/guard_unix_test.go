@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fenced is memory between two pages that nobody may touch.
+// fenced returns memory between two pages without access permissions.
 func fenced(t *testing.T, n int) []byte {
 	page := unix.Getpagesize()
 	n = (n + page - 1) / page * page
@@ -24,8 +24,8 @@ func fenced(t *testing.T, n int) []byte {
 	return all[page : page+n]
 }
 
-// TestFences puts each operand at the beginning and at the end of its memory:
-// a read or a write beyond it is a fault.
+// TestFences places each operand at the beginning or at the end of its memory, so that an access
+// outside of the operand faults.
 func TestFences(t *testing.T) {
 	const most = 300
 	operands := [3][]byte{fenced(t, 24*most), fenced(t, 24*most), fenced(t, 24*most)}
@@ -56,8 +56,8 @@ func TestFences(t *testing.T) {
 				s.fill(r, left)
 				s.fill(r, right)
 				at = fmt.Sprintf("%v of %d elements, placed %03b", s, elems, ends)
-				k.Into(dst, left, right)
-				k.Combine(dst, left)
+				k.Reduce3(dst, left, right)
+				k.Reduce2(dst, left)
 			}
 		}
 	})

@@ -1,23 +1,22 @@
-// Package kernel combines elements of the built-in types by the built-in
-// operations, at the speed of memory. It knows nothing of ranks and messages.
+// Package kernel implements the built-in reduction operations over the built-in element types, at
+// the speed of memory. It knows nothing of ranks and messages.
 //
-// Every kernel exists as plain loops in Go, and most of them in assembly for
-// AVX2 and AVX-512 as well; the processor determines which are used. All
-// yield the same bits, whatever the processor and the architecture are:
+// Every kernel exists as a loop in Go, and most kernels exist in assembly for AVX2 and AVX-512 too.
+// The processor determines which version runs. All versions yield the same bits on every processor
+// and architecture:
 //
 //   - Integers wrap around.
-//   - Floating-point results are rounded once per operation, as the loops say
-//     it; no multiplication is fused with an addition. A product of complex64
-//     is computed in float64 and then rounded.
-//   - A NaN that a kernel yields is always the same one: positive, quiet, and
-//     with no payload (0x7fc00000, 0x7ff8000000000000). So sums, products,
-//     minima and maxima do not depend on the order of two operands either.
-//   - Min and Max are Go's: a NaN operand makes the result NaN, and -0 is less
-//     than +0. MPI leaves this open.
-//   - Land, Lor and Lxor take every value but 0 as true and yield 0 or 1.
-//   - MinLoc and MaxLoc work on Pair: the least or greatest value, and of equal
-//     values (-0 equals +0) the least index. A NaN value wins over all others.
-//     Equal values at equal indices leave no trace of the order: -0 wins.
+//   - Each floating-point operation is rounded once, as in the Go loops. No multiplication is fused
+//     with an addition. A product of complex64 is computed in float64 and then rounded.
+//   - A NaN result is always the same NaN: positive, quiet, without payload (0x7fc00000,
+//     0x7ff8000000000000). So sums, products, minima and maxima do not depend on the order of two
+//     operands.
+//   - Min and Max are those of Go: if an operand is NaN, the result is NaN; -0 is less than +0. MPI
+//     does not define these cases.
+//   - Land, Lor and Lxor treat every value except 0 as true, and yield 0 or 1.
+//   - MinLoc and MaxLoc work on Pair: they yield the least or greatest value, and of equal values
+//     (-0 equals +0) the least index. A NaN value wins over all numbers. If values and indices are
+//     equal, -0 wins, so the result does not depend on the order of the operands.
 package kernel
 
 import "sync"
@@ -45,7 +44,7 @@ const (
 	ops
 )
 
-// Type is an element type that built-in operations know.
+// Type is an element type of the built-in operations.
 type Type int
 
 // The element types.
@@ -70,31 +69,30 @@ const (
 	types
 )
 
-// Pair is what MinLoc and MaxLoc combine: a value and where it is, as the rank
-// or an index there.
+// Pair is the element of MinLoc and MaxLoc: a value and its index, for example the rank of its
+// owner.
 type Pair[T any] struct {
 	Value T
 	Index int
 }
 
-// Kernel is one operation over elements of one type. Its functions do not
-// block, do not allocate, keep no slice, and may run concurrently. Slices are
-// equally long and aligned for the type; a part that is no whole element is
-// left alone.
+// Kernel is one operation over elements of one type. Its functions do not block, do not allocate,
+// keep no slice, and may run concurrently. The caller passes slices of equal length that are
+// aligned for the type. Bytes after the last whole element stay unchanged.
 type Kernel struct {
 	Size int // bytes of an element
 
-	// Combine is inout[i] = in[i] ∘ inout[i].
-	Combine func(inout, in []byte)
+	// Reduce2 is the reduction on two buffers: inout[i] = in[i] ∘ inout[i].
+	Reduce2 func(inout, in []byte)
 
-	// Into is dst[i] = left[i] ∘ right[i]. dst may be the very slice that left
-	// or right is; otherwise it does not overlap them.
-	Into func(dst, left, right []byte)
+	// Reduce3 is the reduction on three buffers: dst[i] = left[i] ∘ right[i]. dst may be the same
+	// slice as left or right; otherwise it must not overlap them.
+	Reduce3 func(dst, left, right []byte)
 }
 
-// For returns the operation over elements of type t (over Pair of it for MinLoc
-// and MaxLoc), or false where MPI has no such pair: bits of floating-point
-// numbers, an order of complex ones, sums of bools.
+// For returns the kernel of an operation over elements of type t (for MinLoc and MaxLoc: over Pair
+// of t). It returns false for combinations that MPI does not define, for example bitwise operations
+// on floating-point numbers, minima of complex numbers and sums of bools.
 //
 // Hot path: no allocation.
 func For(op Op, t Type) (Kernel, bool) {
@@ -102,12 +100,13 @@ func For(op Op, t Type) (Kernel, bool) {
 		return Kernel{}, false
 	}
 	k := kernels()[op][t]
-	return k, k.Into != nil
+	return k, k.Reduce3 != nil
 }
 
-// table is a kernel for each operation and type that there is one for.
+// table holds the kernel of each operation and type. Combinations without a kernel have a zero
+// Kernel.
 type table [ops][types]Kernel
 
-// kernels returns those that suit this processor best. The first call makes them, so a
-// process that combines nothing starts faster.
+// kernels returns the fastest kernels for this processor. The first call creates them, so a process
+// that reduces nothing starts faster.
 var kernels = sync.OnceValue(best)

@@ -11,30 +11,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// eachVariant runs a test for every way that this processor has.
+// eachVariant runs a test for every variant that this processor can run.
 func eachVariant(t *testing.T, test func(t *testing.T, kernels *table)) {
 	for _, v := range variants() {
 		t.Run(v.name, func(t *testing.T) { test(t, v.build()) })
 	}
 }
 
-// Which operands are the same slice.
+// The forms of a call: which operands are the same slice.
 const (
 	distinct = iota
 	dstIsLeft
 	dstIsRight
-	combined // dstIsRight, by Combine
+	combined // dstIsRight, by Reduce2
 	operandsSame
 	allSame
 	forms
 )
 
-var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Combine", "left is right", "all the same"}
+var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Reduce2", "left is right", "all the same"}
 
-// memory is three operands, with bytes around them that must stay.
+// memory is three operands, each surrounded by bytes that must not change.
 type memory struct{ dst, left, right region }
 
-// region is n bytes somewhere in a buffer.
+// region is an operand at an offset in a buffer.
 type region struct {
 	all   []byte
 	begin int
@@ -70,16 +70,15 @@ func newMemory(r *rand.Rand, s subject, n, form int) memory {
 	return m
 }
 
-// check runs a kernel over n bytes and compares all memory with what the
-// oracle makes of it.
+// check runs a kernel over n bytes and compares all memory with the result of the oracle.
 func (s subject) check(k Kernel, m memory, n, form int) error {
 	want := region{all: slices.Clone(m.dst.all), begin: m.dst.begin}
 	left, right := region{slices.Clone(m.left.all), m.left.begin}, region{slices.Clone(m.right.all), m.right.begin}
 	s.oracle(want.bytes(n), left.bytes(n), right.bytes(n))
 	if form == combined {
-		k.Combine(m.dst.bytes(n), m.left.bytes(n))
+		k.Reduce2(m.dst.bytes(n), m.left.bytes(n))
 	} else {
-		k.Into(m.dst.bytes(n), m.left.bytes(n), m.right.bytes(n))
+		k.Reduce3(m.dst.bytes(n), m.left.bytes(n), m.right.bytes(n))
 	}
 	if s.tidy != nil {
 		s.tidy(want.bytes(n))
@@ -88,7 +87,7 @@ func (s subject) check(k Kernel, m memory, n, form int) error {
 	fault := ""
 	switch {
 	case !bytes.Equal(m.dst.bytes(n), want.bytes(n)):
-		fault = fmt.Sprintf("of %x and %x comes %x, not %x", left.bytes(n), right.bytes(n), m.dst.bytes(n), want.bytes(n))
+		fault = fmt.Sprintf("%x and %x gave %x, want %x", left.bytes(n), right.bytes(n), m.dst.bytes(n), want.bytes(n))
 	case !bytes.Equal(m.dst.all, want.all):
 		fault = "wrote outside of dst"
 	case &m.left.all[0] != &m.dst.all[0] && !bytes.Equal(m.left.all, left.all),
@@ -97,7 +96,7 @@ func (s subject) check(k Kernel, m memory, n, form int) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%v of %d elements, %s, at %d, %d, %d: %s",
+	return fmt.Errorf("%v of %d elements, %s, at offsets %d, %d, %d: %s",
 		s, n/s.size, formNames[form], m.dst.begin, m.left.begin, m.right.begin, fault)
 }
 
@@ -105,7 +104,7 @@ func TestAgainstOracle(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
 			k := kernels[s.op][s.typ]
-			require.NotNil(t, k.Into, "%v", s)
+			require.NotNil(t, k.Reduce3, "%v", s)
 			require.Equal(t, s.size, k.Size, "%v", s)
 			r := rand.New(rand.NewPCG(uint64(s.op), uint64(s.typ)))
 			for i := range 120 {
@@ -119,7 +118,7 @@ func TestAgainstOracle(t *testing.T) {
 	})
 }
 
-// TestForms has every form at the lengths around those of registers.
+// TestForms runs every form with lengths close to multiples of the register widths.
 func TestForms(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -134,15 +133,15 @@ func TestForms(t *testing.T) {
 	})
 }
 
-// TestStretches has lengths that take several calls of assembly.
-func TestStretches(t *testing.T) {
+// TestLongOperands runs lengths that need several calls of assembly.
+func TestLongOperands(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
 			if s.op != Sum && s.op != MinLoc || s.typ != Float64 && s.typ != Complex128 {
-				continue // the others are cut up in the same way
+				continue // the same code divides the operands of all kernels
 			}
 			r := rand.New(rand.NewPCG(uint64(s.op), uint64(s.typ)))
-			for _, n := range []int{stretch, stretch + s.size, 3*stretch + 5*s.size} {
+			for _, n := range []int{maxCallBytes, maxCallBytes + s.size, 3*maxCallBytes + 5*s.size} {
 				n -= n % s.size
 				form := r.IntN(forms)
 				require.NoError(t, s.check(kernels[s.op][s.typ], newMemory(r, s, n, form), n, form))
@@ -151,7 +150,7 @@ func TestStretches(t *testing.T) {
 	})
 }
 
-// TestOrderOfOperands: no bit of a result shows which operand was the left.
+// TestOrderOfOperands checks that swapped operands give the same bits.
 func TestOrderOfOperands(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -160,8 +159,8 @@ func TestOrderOfOperands(t *testing.T) {
 			m := newMemory(r, s, n, distinct)
 			left, right, one, other := m.left.bytes(n), m.right.bytes(n), make([]byte, n), make([]byte, n)
 			k := kernels[s.op][s.typ]
-			k.Into(one, left, right)
-			k.Into(other, right, left)
+			k.Reduce3(one, left, right)
+			k.Reduce3(other, right, left)
 			if s.tidy != nil {
 				s.tidy(one)
 				s.tidy(other)
@@ -171,8 +170,8 @@ func TestOrderOfOperands(t *testing.T) {
 	})
 }
 
-// TestUnequalLengths: what is beyond the shortest slice, or no whole element,
-// stays as it is.
+// TestUnequalLengths checks that a kernel does not change bytes beyond the length of the shortest
+// slice, or after the last whole element.
 func TestUnequalLengths(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -183,7 +182,7 @@ func TestUnequalLengths(t *testing.T) {
 					m := newMemory(r, s, n+16, distinct)
 					want := slices.Clone(m.dst.all)
 					s.oracle(want[m.dst.begin:][:n], m.left.bytes(n), m.right.bytes(n))
-					kernels[s.op][s.typ].Into(m.dst.bytes(n+more[0]), m.left.bytes(n+more[1]), m.right.bytes(n+more[2]))
+					kernels[s.op][s.typ].Reduce3(m.dst.bytes(n+more[0]), m.left.bytes(n+more[1]), m.right.bytes(n+more[2]))
 					if s.tidy != nil {
 						s.tidy(m.dst.bytes(n))
 						s.tidy(want[m.dst.begin:][:n])
@@ -224,8 +223,8 @@ func TestNoAllocation(t *testing.T) {
 			for _, elems := range []int{1, 40, 1000} {
 				dst, left, right := make([]byte, elems*s.size), make([]byte, elems*s.size), make([]byte, elems*s.size)
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
-					k.Into(dst, left, right)
-					k.Combine(dst, left)
+					k.Reduce3(dst, left, right)
+					k.Reduce2(dst, left)
 				}), "%v", s)
 			}
 		}
@@ -237,7 +236,7 @@ func TestNoAllocation(t *testing.T) {
 	}))
 }
 
-// FuzzKernels takes any bytes as operands.
+// FuzzKernels runs kernels with arbitrary bytes as operands.
 func FuzzKernels(f *testing.F) {
 	all := subjects()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -246,9 +245,9 @@ func FuzzKernels(f *testing.F) {
 		m := newMemory(r, s, n, distinct)
 		f.Add(uint16(i), uint8(i), uint8(r.Uint32()), m.left.bytes(n), m.right.bytes(n))
 	}
-	ways := variants()
-	tables := make([]*table, len(ways))
-	for i, v := range ways {
+	available := variants()
+	tables := make([]*table, len(available))
+	for i, v := range available {
 		tables[i] = v.build()
 	}
 	f.Fuzz(func(t *testing.T, which uint16, form, shift uint8, left, right []byte) {
@@ -266,7 +265,7 @@ func FuzzKernels(f *testing.F) {
 			copy(m.left.bytes(n), left)
 			copy(m.right.bytes(n), right)
 			if err := s.check(kernels[s.op][s.typ], m, n, int(form)%forms); err != nil {
-				t.Fatalf("%s: %v", ways[i].name, err)
+				t.Fatalf("%s: %v", available[i].name, err)
 			}
 		}
 	})

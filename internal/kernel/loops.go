@@ -2,8 +2,8 @@ package kernel
 
 import "math"
 
-// The loops in Go: the definition of what the kernels do, and what processors
-// without one in assembly run. Each is dst[i] = left[i] ∘ right[i].
+// The loops in Go define the result of each kernel. They run on processors for which a kernel has
+// no assembly. Each loop is dst[i] = left[i] ∘ right[i].
 
 type integer interface {
 	int8 | int16 | int32 | int64 | int | uint8 | uint16 | uint32 | uint64 | uint | uintptr
@@ -15,8 +15,8 @@ type ordered interface{ integer | float }
 
 type loop = func(dst, left, right []byte)
 
-// one is the NaN that kernels yield, in place of any that is not a number.
-func one[T float](v T) T {
+// canonical returns v, or the one NaN that kernels yield if v is a NaN.
+func canonical[T float](v T) T {
 	if v != v {
 		return T(math.Float64frombits(0x7ff8000000000000))
 	}
@@ -35,7 +35,7 @@ func sumFloats[T float](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
-		d[i] = one(l[i] + r[i])
+		d[i] = canonical(l[i] + r[i])
 	}
 }
 
@@ -51,12 +51,12 @@ func prodFloats[T float](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
-		d[i] = one(l[i] * r[i])
+		d[i] = canonical(l[i] * r[i])
 	}
 }
 
-// prodComplex writes the product out, since the language permits a compiler to
-// fuse multiplications with additions, and some do; not across a conversion.
+// prodComplex computes the product with explicit conversions. Go permits compilers to fuse a
+// multiplication with an addition, except across a conversion.
 func prodComplex[C complex64 | complex128](dst, left, right []byte) {
 	d, l, r := views[C](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
@@ -64,11 +64,11 @@ func prodComplex[C complex64 | complex128](dst, left, right []byte) {
 		x, y := complex128(l[i]), complex128(r[i])
 		re := float64(real(x)*real(y)) - float64(imag(x)*imag(y))
 		im := float64(real(x)*imag(y)) + float64(imag(x)*real(y))
-		d[i] = C(complex(one(re), one(im)))
+		d[i] = C(complex(canonical(re), canonical(im)))
 	}
 }
 
-func least[T integer](dst, left, right []byte) {
+func minInts[T integer](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
@@ -76,15 +76,15 @@ func least[T integer](dst, left, right []byte) {
 	}
 }
 
-func leastFloat[T float](dst, left, right []byte) {
+func minFloats[T float](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
-		d[i] = one(min(l[i], r[i]))
+		d[i] = canonical(min(l[i], r[i]))
 	}
 }
 
-func most[T integer](dst, left, right []byte) {
+func maxInts[T integer](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
@@ -92,11 +92,11 @@ func most[T integer](dst, left, right []byte) {
 	}
 }
 
-func mostFloat[T float](dst, left, right []byte) {
+func maxFloats[T float](dst, left, right []byte) {
 	d, l, r := views[T](dst, left, right)
 	l, r = l[:len(d)], r[:len(d)]
 	for i := range d {
-		d[i] = one(max(l[i], r[i]))
+		d[i] = canonical(max(l[i], r[i]))
 	}
 }
 

@@ -20,23 +20,23 @@ func maxLoc[T ordered](dst, left, right []byte) {
 
 func minLocFloat[T float](dst, left, right []byte) {
 	minLoc[T](dst, left, right)
-	oneNaN[T](dst[:min(len(dst), len(left), len(right))])
+	canonicalNaNs[T](dst[:min(len(dst), len(left), len(right))])
 }
 
 func maxLocFloat[T float](dst, left, right []byte) {
 	maxLoc[T](dst, left, right)
-	oneNaN[T](dst[:min(len(dst), len(left), len(right))])
+	canonicalNaNs[T](dst[:min(len(dst), len(left), len(right))])
 }
 
-func oneNaN[T float](dst []byte) {
+func canonicalNaNs[T float](dst []byte) {
 	d := view[Pair[T]](dst)
 	for i := range d {
-		d[i].Value = one(d[i].Value)
+		d[i].Value = canonical(d[i].Value)
 	}
 }
 
-// winner is x or y, where better says that y has the better value. NaN, the
-// only value that differs from itself, is better than all numbers.
+// winner returns x or y. better reports whether y has the better value, if both values are numbers.
+// A NaN, the only value that differs from itself, is better than all numbers.
 func winner[T ordered](x, y Pair[T], better bool) Pair[T] {
 	xNaN, yNaN := x.Value != x.Value, y.Value != y.Value
 	earlier := y.Index < x.Index
@@ -44,7 +44,7 @@ func winner[T ordered](x, y Pair[T], better bool) Pair[T] {
 	case xNaN || yNaN:
 		better = yNaN && (!xNaN || earlier)
 	case x.Value == y.Value && x.Index == y.Index:
-		x.Value = min(x.Value, y.Value) // -0 from whichever side
+		x.Value = min(x.Value, y.Value) // -0 wins over +0
 	case x.Value == y.Value:
 		better = earlier
 	}

@@ -1,6 +1,6 @@
 package kernel
 
-// loops is the loop in Go for each operation and type.
+// loops holds the Go loop of each operation and type.
 var loops = [ops][types]loop{
 	Sum: {
 		Int8: sumSmall[int8], Int16: sumSmall[int16], Int32: sumInts[int32], Int64: sumInts[int64],
@@ -15,16 +15,16 @@ var loops = [ops][types]loop{
 		Float64: prodFloats[float64], Complex64: prodComplex[complex64], Complex128: prodComplex[complex128],
 	},
 	Min: {
-		Int8: least[int8], Int16: least[int16], Int32: least[int32], Int64: least[int64],
-		Int: least[int], Uint8: least[uint8], Uint16: least[uint16], Uint32: least[uint32],
-		Uint64: least[uint64], Uint: least[uint], Uintptr: least[uintptr], Float32: leastFloat[float32],
-		Float64: leastFloat[float64],
+		Int8: minInts[int8], Int16: minInts[int16], Int32: minInts[int32], Int64: minInts[int64],
+		Int: minInts[int], Uint8: minInts[uint8], Uint16: minInts[uint16], Uint32: minInts[uint32],
+		Uint64: minInts[uint64], Uint: minInts[uint], Uintptr: minInts[uintptr], Float32: minFloats[float32],
+		Float64: minFloats[float64],
 	},
 	Max: {
-		Int8: most[int8], Int16: most[int16], Int32: most[int32], Int64: most[int64],
-		Int: most[int], Uint8: most[uint8], Uint16: most[uint16], Uint32: most[uint32],
-		Uint64: most[uint64], Uint: most[uint], Uintptr: most[uintptr], Float32: mostFloat[float32],
-		Float64: mostFloat[float64],
+		Int8: maxInts[int8], Int16: maxInts[int16], Int32: maxInts[int32], Int64: maxInts[int64],
+		Int: maxInts[int], Uint8: maxInts[uint8], Uint16: maxInts[uint16], Uint32: maxInts[uint32],
+		Uint64: maxInts[uint64], Uint: maxInts[uint], Uintptr: maxInts[uintptr], Float32: maxFloats[float32],
+		Float64: maxFloats[float64],
 	},
 	Band: {
 		Int8: andBits, Int16: andBits, Int32: andBits, Int64: andBits,

@@ -1,6 +1,6 @@
 package kernel
 
-// Loops that take eight bytes at a time, whatever the elements are.
+// Loops that process eight bytes at a time, for elements of any size.
 
 func andBits(dst, left, right []byte) {
 	d, l, r, done := words(dst, left, right)
@@ -35,9 +35,8 @@ func xorBits(dst, left, right []byte) {
 	}
 }
 
-// sumSmall adds eight or four small integers in one word: the high bit of each
-// is kept out of the addition, so that no carry crosses a border, and put in
-// afterwards.
+// sumSmall adds the eight or four small integers of a word at once. It adds them without their high
+// bits, so that no carry reaches the next integer, and then adds the high bits without carry.
 func sumSmall[T int8 | uint8 | int16 | uint16](dst, left, right []byte) {
 	high := uint64(0x8080808080808080)
 	if sizeOf[T]() == 2 {

@@ -5,15 +5,15 @@ import (
 	"math/rand/v2"
 )
 
-// subject is one operation over one type, and what it should do.
+// subject is one operation over one type, with the functions that test it.
 type subject struct {
 	op   Op
 	typ  Type
 	size int
 
-	fill   func(r *rand.Rand, b []byte)  // with operands, special ones among them
-	oracle func(dst, left, right []byte) // element by element
-	tidy   func(b []byte)                // clears what is not compared; may be nil
+	fill   func(r *rand.Rand, b []byte)  // writes random operands, including special values
+	oracle func(dst, left, right []byte) // computes the expected result element by element
+	tidy   func(b []byte)                // clears bytes that the test does not compare; may be nil
 }
 
 var opNames = [ops]string{"sum", "prod", "min", "max", "band", "bor", "bxor", "land", "lor", "lxor", "minloc", "maxloc"}
@@ -25,7 +25,7 @@ var typeNames = [types]string{
 
 func (s subject) String() string { return opNames[s.op] + "/" + typeNames[s.typ] }
 
-// subjects are all kernels that there should be.
+// subjects returns a subject for every kernel that must exist.
 func subjects() []subject {
 	var all []subject
 	for _, some := range [][]subject{
@@ -66,7 +66,7 @@ func integers[T integer](typ Type) []subject {
 			return v >> (4 * sizeOf[T]()) // small
 		case 1:
 			return T(r.IntN(3)) - 1
-		case 2: // the least and the greatest, signed and unsigned
+		case 2: // the least and the greatest values, signed and unsigned
 			v = 1 << (8*sizeOf[T]() - 1)
 			return v - T(r.IntN(2))
 		default:
@@ -104,7 +104,8 @@ func integers[T integer](typ Type) []subject {
 	)
 }
 
-// anyFloat is a number, or something that processors treat in a way of its own.
+// anyFloat returns a random number or a special value: a zero, an infinity, a NaN, a subnormal
+// number.
 func anyFloat(r *rand.Rand) float64 {
 	special := []float64{
 		0, 1, math.Inf(1), math.NaN(), math.Float64frombits(0x7ff0000000000001 | r.Uint64()>>12), // any NaN, signalling ones too
@@ -120,8 +121,8 @@ func anyFloat(r *rand.Rand) float64 {
 	return v
 }
 
-// theNaN is the one that kernels yield, where v is NaN.
-func theNaN[T any](v T) T {
+// canonicalNaN returns v, or the one NaN that kernels yield if v is a NaN.
+func canonicalNaN[T any](v T) T {
 	switch p := any(&v).(type) {
 	case *float32:
 		if *p != *p {
@@ -149,7 +150,7 @@ func floats[T float](typ Type) []subject {
 		return func(a, b T) T {
 			switch {
 			case a != a || b != b:
-				return theNaN(T(math.NaN()))
+				return canonicalNaN(T(math.NaN()))
 			case takeFirst(a, b):
 				return a
 			}
@@ -157,8 +158,8 @@ func floats[T float](typ Type) []subject {
 		}
 	}
 	return append(locs(typ, random),
-		newSubject(Sum, typ, random, func(a, b T) T { return theNaN(a + b) }),
-		newSubject(Prod, typ, random, func(a, b T) T { return theNaN(a * b) }),
+		newSubject(Sum, typ, random, func(a, b T) T { return canonicalNaN(a + b) }),
+		newSubject(Prod, typ, random, func(a, b T) T { return canonicalNaN(a * b) }),
 		newSubject(Min, typ, random, extreme(less)),
 		newSubject(Max, typ, random, extreme(func(a, b T) bool { return less(b, a) })),
 	)
@@ -169,14 +170,15 @@ func complexes[T complex64 | complex128](typ Type, parts func(re, im float64) T)
 	split := func(v T) (re, im float64) { return real(complex128(v)), imag(complex128(v)) }
 	tidy := func(v T) T {
 		re, im := split(v)
-		return parts(theNaN(re), theNaN(im))
+		return parts(canonicalNaN(re), canonicalNaN(im))
 	}
 	return []subject{
 		newSubject(Sum, typ, random, func(a, b T) T { return tidy(a + b) }),
 		newSubject(Prod, typ, random, func(a, b T) T {
 			ar, ai := split(a)
 			br, bi := split(b)
-			rr, ii, ri, ir := float64(ar*br), float64(ai*bi), float64(ar*bi), float64(ai*br) // not fused with what follows
+			// The conversions prevent that the compiler fuses the products with the sums.
+			rr, ii, ri, ir := float64(ar*br), float64(ai*bi), float64(ar*bi), float64(ai*br)
 			return tidy(parts(rr-ii, ri+ir))
 		}),
 	}
@@ -191,7 +193,7 @@ func bools() []subject {
 	}
 }
 
-// locs are MinLoc and MaxLoc. Many values and indices are the same.
+// locs returns the subjects of MinLoc and MaxLoc. Their operands have many equal values and indices.
 func locs[T ordered](typ Type, random func(*rand.Rand) T) []subject {
 	pair := func(r *rand.Rand) Pair[T] {
 		if r.IntN(2) == 0 {
@@ -212,7 +214,7 @@ func locs[T ordered](typ Type, random func(*rand.Rand) T) []subject {
 			case a.Index == b.Index:
 				best.Value = min(a.Value, b.Value)
 			}
-			return Pair[T]{theNaN(best.Value), best.Index}
+			return Pair[T]{canonicalNaN(best.Value), best.Index}
 		}
 	}
 	some := []subject{

@@ -2,24 +2,24 @@ package kernel
 
 import "unsafe"
 
-// view reads b as elements of T; a part that is no whole element is left out.
-// b is aligned for T, or the processor does not care.
+// view returns b as a slice of T, without the bytes after the last whole element. The caller
+// ensures that b is aligned for T, unless the processor permits unaligned access.
 func view[T any](b []byte) []T {
 	n := len(b) / sizeOf[T]()
 	if n == 0 {
-		return nil // less than an element: its pointer would reach out of the memory
+		return nil // a *T to less than one element would point beyond the memory
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// views are three views of the same number of elements.
+// views returns the three slices as elements of T, all with the number of elements of the shortest.
 func views[T any](dst, left, right []byte) (d, l, r []T) {
 	n := min(len(dst), len(left), len(right))
 	return view[T](dst[:n]), view[T](left[:n]), view[T](right[:n])
 }
 
-// words are three views of as many words as there are, and their bytes; none
-// where they are not aligned.
+// words returns the three slices as whole 8-byte words, and the number of bytes that these cover.
+// If a slice is not aligned, words returns none.
 func words(dst, left, right []byte) (d, l, r []uint64, done int) {
 	at := func(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 	if (at(dst)|at(left)|at(right))%8 != 0 {

@@ -1,13 +1,12 @@
-// Package params is the one table of weft's tunables: for each its TOML key,
-// environment variable, default, unit and meaning, and the rules by which a
-// value is found. A flag overrides the job file, the job file overrides the
-// environment, the environment overrides the default.
+// Package params holds the table of weft's tunables: for each its TOML key, environment variable,
+// default, unit and help text. It also holds the rule of precedence: a flag overrides the job
+// file, the job file overrides the environment, and the environment overrides the default.
 package params
 
 import (
 	"fmt"
-	"os"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,21 +27,21 @@ const (
 
 // Param describes one tunable.
 type Param struct {
-	Key     string // where it stands in a job file, as "transport.tcp.interface"
+	Key     string // key in a job file, for example "transport.tcp.interface"
 	Kind    Kind
 	Default string
-	Unit    string   // "bytes", "ranks", "messages"; empty where the kind says it
-	Choices []string // what a String or the elements of a List may be; nil: anything
+	Unit    string   // "bytes", "ranks", "messages"; empty if Kind implies the unit
+	Choices []string // permitted values of a String, or of the elements of a List; nil: any
 	Help    string
 }
 
-// Env is the environment variable that sets the parameter: the key in upper
-// case with underscores, behind WEFT_.
+// Env returns the name of the environment variable that sets the parameter: WEFT_ and the key in
+// upper case with underscores.
 func (p Param) Env() string {
 	return "WEFT_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(p.Key))
 }
 
-// Source says where a value came from.
+// Source is the origin of a parameter's value.
 type Source string
 
 // The sources, weakest first.
@@ -53,19 +52,18 @@ const (
 	FromFlag    Source = "flag"
 )
 
-// Value is a parameter's text and where it came from.
+// Value is the text of a parameter's value, and its source.
 type Value struct {
 	Text   string
 	Source Source
 }
 
-// Set holds the values of all parameters. The zero Set answers every question
-// with the default.
+// Set holds the values of all parameters. In the zero Set all parameters have their defaults.
 type Set struct {
 	values map[string]Value
 }
 
-// Lookup finds a parameter by its key.
+// Lookup returns the parameter with a key, and whether there is one.
 func Lookup(key string) (Param, bool) {
 	for _, p := range Table {
 		if p.Key == key {
@@ -75,8 +73,8 @@ func Lookup(key string) (Param, bool) {
 	return Param{}, false
 }
 
-// FromEnviron reads WEFT_* variables; environ has the form of os.Environ.
-// A variable whose value is not of the parameter's kind is an error.
+// FromEnviron returns a Set with the values of the WEFT_* variables. environ has the form of
+// os.Environ. It returns an error if a variable's value does not fit the parameter's kind.
 func FromEnviron(environ []string) (*Set, error) {
 	s := &Set{}
 	env := make(map[string]string, len(environ))
@@ -95,10 +93,7 @@ func FromEnviron(environ []string) (*Set, error) {
 	return s, nil
 }
 
-// Env reads the process's own environment; see FromEnviron.
-func Env() (*Set, error) { return FromEnviron(os.Environ()) }
-
-// Set gives a parameter a value, which must be of its kind.
+// Set sets a parameter. It returns an error if the text does not fit the parameter's kind.
 func (s *Set) Set(key, text string, from Source) error {
 	p, ok := Lookup(key)
 	if !ok {
@@ -114,7 +109,7 @@ func (s *Set) Set(key, text string, from Source) error {
 	return nil
 }
 
-// Get returns a parameter's value; it panics for a key that is not in Table.
+// Get returns a parameter's value. It panics if no parameter has the key.
 func (s *Set) Get(key string) Value {
 	if s != nil {
 		if v, ok := s.values[key]; ok {
@@ -130,12 +125,7 @@ func (s *Set) Get(key string) Value {
 
 // Explicit returns the keys that were set, sorted.
 func (s *Set) Explicit() []string {
-	keys := make([]string, 0, len(s.values))
-	for k := range s.values {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
+	return slices.Sorted(maps.Keys(s.values))
 }
 
 // String returns the text of a parameter.
@@ -179,7 +169,7 @@ func splitList(text string) []string {
 	return l
 }
 
-// Check says whether text is a possible value of p.
+// Check returns an error if text is not a possible value of p.
 func (p Param) Check(text string) error {
 	var err error
 	switch p.Kind {
@@ -212,19 +202,14 @@ func (p Param) Check(text string) error {
 }
 
 func (p Param) checkChoice(text string) error {
-	if p.Choices == nil {
+	if p.Choices == nil || slices.Contains(p.Choices, text) {
 		return nil
-	}
-	for _, c := range p.Choices {
-		if c == text {
-			return nil
-		}
 	}
 	return fmt.Errorf("%q is none of %s", text, strings.Join(p.Choices, ", "))
 }
 
-// ParseBytes reads an integer that may end in k, m or g (or K, M, G): powers
-// of 1024.
+// ParseBytes reads a number of bytes: an integer that may end in k, m or g (or K, M, G), for
+// powers of 1024.
 func ParseBytes(text string) (int, error) {
 	num, unit := text, 1
 	if n := len(text); n > 1 {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBool: 1 and 0 are values of a Bool, as in variables of many other programs.
+// TestBool: a Bool accepts 1 and 0, like variables of many other programs.
 func TestBool(t *testing.T) {
 	for text, want := range map[string]bool{"1": true, "true": true, "0": false, "false": false, "": false} {
 		s, err := FromEnviron([]string{"WEFT_CHECK=" + text})

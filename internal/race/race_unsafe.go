@@ -30,23 +30,23 @@ func Write(b []byte) {
 	}
 }
 
-// Release tells the detector that what the goroutine has done happens before what any
-// goroutine does after it calls Acquire with the same b.
+// Release tells the detector that everything that the goroutine has done so far happens before
+// everything that a goroutine does after it calls Acquire with the same b.
 func Release(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceReleaseMerge(unsafe.Pointer(unsafe.SliceData(b)))
 	}
 }
 
-// Acquire is the other side of Release.
+// Acquire tells the detector that Release calls with the same b happened before.
 func Acquire(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceAcquire(unsafe.Pointer(unsafe.SliceData(b)))
 	}
 }
 
-// Await receives from done. To the detector the goroutine that sends or closes is not
-// ordered with the caller.
+// Await receives from done. The detector does not take this for an order between the goroutine
+// that sends or closes and the caller.
 func Await(done <-chan struct{}) {
 	runtime.RaceDisable()
 	<-done

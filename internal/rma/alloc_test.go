@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// No operation allocates in steady state, at neither side.
+// TestAllocations checks that no call allocates in steady state, at the origin or at the target.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -109,8 +109,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkFetch is a fetch from a counter at another rank, which waits in a
-// call of its own, next to a message there and back.
+// BenchmarkFetch compares a fetch from a counter of another rank, which waits in a receive, with a
+// message to that rank and back.
 func BenchmarkFetch(b *testing.B) {
 	bench := func(name string, serve, ask func(m *member, rounds int) error) {
 		b.Run(name, func(b *testing.B) {

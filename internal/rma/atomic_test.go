@@ -13,19 +13,19 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// atomicFabric is inproc with atomics of int64, as a fabric's own unit would do
-// them: one lock for all, and the initiator carries them out.
+// atomicFabric is inproc with atomics of int64, atomic like those of a network adapter: one lock
+// guards all of them, and the initiator executes them.
 type atomicFabric struct {
 	*inproc.Fabric
-	count int                      // elements at once; 0: 16
-	delay int                      // Reads of the queue until an atomic is carried out
-	lacks func(*transport.Op) bool // what the fabric cannot; nil: it can all
+	count int                      // most elements of an atomic; 0: 16
+	delay int                      // number of Reads of the queue before an atomic is executed
+	lacks func(*transport.Op) bool // reports the operations that the fabric lacks; nil: none
 
-	broken atomic.Bool // its queues fail
+	broken atomic.Bool // Reads of the queues fail
 
 	mu      sync.Mutex
 	regions map[uint64]atomicRegion // by key
-	done    int                     // atomics carried out
+	done    int                     // number of executed atomics
 }
 
 var errBroken = errors.New("the fabric is broken")
@@ -137,7 +137,7 @@ func (q *atomicQueue) Read(c []transport.Completion) (int, error) {
 	if d.f.broken.Load() {
 		return 0, errBroken
 	}
-	// The youngest first: nothing orders them.
+	// The newest first: a fabric does not order atomics.
 	for i := len(d.later) - 1; i >= 0; i-- {
 		if x := &d.later[i]; x.reads > 0 {
 			x.reads--
@@ -187,7 +187,7 @@ func (f *atomicFabric) carryOut(op *transport.Op) error {
 	return nil
 }
 
-// Whether a window is native is one decision for all.
+// TestNativeIsDecidedOnce checks that all ranks agree on whether accumulates use the fabric's atomics.
 func TestNativeIsDecidedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    *atomicFabric
@@ -204,7 +204,7 @@ func TestNativeIsDecidedOnce(t *testing.T) {
 			engines := openEngines(t, 3, c.f, nil)
 			if name == "some ranks" {
 				asked := 0
-				c.f.lacks = func(*transport.Op) bool { asked++; return asked > 30 } // the first rank asks 23 times
+				c.f.lacks = func(*transport.Op) bool { asked++; return asked > 30 } // a rank makes 23 queries
 			}
 			ms := openWindows(t, engines, 64, ofInt64())
 			for _, m := range ms {
@@ -226,7 +226,7 @@ func TestNativeIsDecidedOnce(t *testing.T) {
 				require.Equal(t, int64(6), get(m.local[8:]))
 			}
 			if c.want {
-				require.Equal(t, before+9, c.f.done, "also a rank's own go by the fabric")
+				require.Equal(t, before+9, c.f.done, "accumulates on a rank's own part use the fabric too")
 			} else {
 				require.Equal(t, before, c.f.done)
 			}

@@ -10,21 +10,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Windows by the fabric
+// Operations by RMA and by the fabric's atomics
 //
 //	Put, Get ──► Write, Read                    in any order
-//	Accumulate, GetAccumulate, CompareSwap ──► Atomic, unless one to the same
-//	                                           bytes flies: those wait, as the
-//	                                           fabric orders nothing
+//	Accumulate, GetAccumulate, CompareSwap ──► Atomic. It waits while an atomic to
+//	                                           the same bytes is in flight, because
+//	                                           the fabric does not order them.
 //
-// An operation longer than the fabric takes at once goes piece by piece, each
-// posted when the one before has ended.
+// If an operation is longer than the limit of the fabric, the window posts it in segments, each after
+// the previous one has ended.
 
-// nativeBy is Part.Native: the rail that leads to all other ranks and to this
-// one, if its atomics can all that the elements permit.
-func (w *Window) nativeBy(direct int) int {
+// findNativeRail returns the value of Part.Native: 1 + the rail that leads to all other ranks and to
+// this one, if its atomics implement all operations that are defined for the elements; else 0.
+func (w *Window) findNativeRail(direct int) int {
 	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !atomics.Aligned(w.local, w.cfg.Elem) {
-		return 0 // a processor needs more than Go, which aligns a complex64 to 4
+		return 0 // atomics need natural alignment, but Go aligns a complex64 to 4 bytes
 	}
 	rail := -1
 	for i := range w.targets {
@@ -54,7 +54,7 @@ func (w *Window) nativeBy(direct int) int {
 			}
 			if op == NoOp {
 				if ask.Data = nil; fetch == 0 {
-					continue // nothing is done
+					continue // it does nothing
 				}
 			}
 			n, ok := w.port.AtomicValid(rail, &ask)
@@ -71,31 +71,31 @@ func (w *Window) nativeBy(direct int) int {
 	return rail + 1
 }
 
-// fly posts what waits for a target, as far as the limits permit.
+// postWaiting posts the waiting operations with a target, as far as the limits permit.
 //
 // Hot path: no allocation in steady state.
-func (t *target) fly() {
-	for op := t.waiting.head; op != nil && t.flying < maxFlying; op = t.waiting.head {
+func (t *target) postWaiting() {
+	for op := t.waiting.head; op != nil && t.inFlight < maxInFlight; op = t.waiting.head {
 		atomic := op.kind != wire.WinPut && op.kind != wire.WinGet
 		if atomic {
-			if t.crossed(op) {
+			if t.overlapsAtomic(op) {
 				return
 			}
 			t.atomics = append(t.atomics, op)
 		}
 		t.waiting.pop()
-		t.flying++
-		op.flying = true
+		t.inFlight++
+		op.byFabric = true
 		if err := t.register(op, atomic); err != nil {
-			t.land(op, err)
+			t.endTransfer(op, err)
 			continue
 		}
-		t.advance(op)
+		t.postNext(op)
 	}
 }
 
-// crossed says whether an atomic is about bytes that one under way is about.
-func (t *target) crossed(op *operation) bool {
+// overlapsAtomic reports whether an atomic overlaps the bytes of one in flight.
+func (t *target) overlapsAtomic(op *operation) bool {
 	for _, x := range t.atomics {
 		if op.disp < x.disp+x.length && x.disp < op.disp+op.length {
 			return true
@@ -104,7 +104,7 @@ func (t *target) crossed(op *operation) bool {
 	return false
 }
 
-// register makes the user's buffer known to a fabric that wants that.
+// register registers the user's buffer, if the fabric requires that (MRLocal).
 func (t *target) register(op *operation, atomic bool) error {
 	if atomic || t.w.port.Attr(t.rail).MRMode&transport.MRLocal == 0 {
 		return nil
@@ -122,8 +122,8 @@ func (t *target) register(op *operation, atomic bool) error {
 	return nil
 }
 
-// advance posts the next piece of an operation.
-func (t *target) advance(op *operation) {
+// postNext posts the next segment of an operation.
+func (t *target) postNext(op *operation) {
 	w := t.w
 	kind, rail := engine.TransferWrite, t.rail
 	x := op.Op
@@ -162,34 +162,34 @@ func (t *target) advance(op *operation) {
 	done, err := w.port.Post(op.Transfer, kind, t.rank, rail)
 	switch {
 	case err != nil:
-		t.land(op, err)
-	case done: // no rail says so of what is no message
-		t.flew(op, nil)
+		t.endTransfer(op, err)
+	case done: // does not happen: rails complete only messages at once
+		t.transferEnded(op, nil)
 	default:
 		op.posted = true
 	}
 }
 
-// flew goes on when a piece has ended.
-func (t *target) flew(op *operation, err error) {
+// transferEnded continues an operation after a segment has ended.
+func (t *target) transferEnded(op *operation, err error) {
 	op.offset += op.step
 	if errors.Is(err, transport.ErrKey) {
 		err = fmt.Errorf("%w: the window of rank %d: %w", engine.ErrClosed, t.rank, err)
 	}
 	switch {
 	case err != nil || op.offset == op.length:
-		t.land(op, err)
-		t.fly()
+		t.endTransfer(op, err)
+		t.postWaiting()
 	case t.down != nil:
-		t.land(op, t.down)
+		t.endTransfer(op, t.down)
 	default:
-		t.advance(op)
+		t.postNext(op)
 	}
 }
 
-// land ends an operation that flew.
-func (t *target) land(op *operation, err error) {
-	t.flying--
+// endTransfer ends an operation that was posted.
+func (t *target) endTransfer(op *operation, err error) {
+	t.inFlight--
 	for i, x := range t.atomics {
 		if x == op {
 			last := len(t.atomics) - 1

@@ -1,6 +1,6 @@
-// Package rma makes windows over an engine: memory that the ranks of a
-// communicator open to each other (MPI 4.1, chapter 12). It knows bytes,
-// ranks and displacements; element types and the collective calls are comm's.
+// Package rma implements windows over an engine: memory that the ranks of a communicator expose to
+// each other (MPI 4.1, chapter 12). It works on bytes, ranks and displacements. Package comm adds
+// element types and the collective calls.
 //
 //	        Put, Get                    Accumulate, FetchOp, CompareSwap
 //	           │                                        │
@@ -14,8 +14,8 @@
 //	                 └────────────────┬────────────────────┘
 //	              served by the target's progress, also while it computes
 //
-// Which way a window's accumulates go is one decision for the whole window,
-// taken when it is made, for atomics of a fabric, of a processor and of a
-// target's progress do not know of each other. So is that for locks, which are
-// in shared memory where all ranks share some, else messages.
+// All accumulates of a window use one method, which the ranks choose when they create the window,
+// because the atomic operations of a fabric, of a processor and of a target's progress are not
+// atomic with respect to each other. All locks of a window use one method too: shared memory if all
+// ranks share some, else messages.
 package rma

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// Epochs of an origin (MPI 4.1, 12.5), of which one is open at a time:
+// The epochs of an origin (MPI 4.1, 12.5). At most one kind is open at a time:
 //
 //	Fence(more) ─────── all targets ────────── Fence
 //	Start(targets) ──── those targets ──────── Complete
 //	Lock(target) ────── that target, others ── Unlock
 //	LockAll ─────────── all targets ────────── UnlockAll
 //
-// A fence epoch in which nothing was done does not keep the others from
-// opening. The side of the target is comm's: barriers and messages.
+// A fence epoch without operations does not prevent that another epoch opens. Package comm implements
+// the target's side, by barriers and messages.
 
-// enter permits an operation with a target, and under LockAll gets the lock
-// first.
-func (w *Window) enter(ctx context.Context, t *target) error {
+// admit checks that an epoch permits an operation with a target. Under LockAll it first acquires the
+// lock.
+func (w *Window) admit(ctx context.Context, t *target) error {
 	switch {
 	case t.down != nil:
 		return t.down
@@ -27,38 +27,37 @@ func (w *Window) enter(ctx context.Context, t *target) error {
 		if err := w.acquire(ctx, t, false); err != nil || w.all || t.locked {
 			return err
 		}
-		t.giveBack() // the epoch is over, and nobody else would
+		t.releaseLock() // the epoch has ended, and no other call releases this lock
 	}
-	return fmt.Errorf("%w: neither a lock of rank %d's part nor another epoch with it", ErrEpoch, t.rank)
+	return fmt.Errorf("%w: this rank has neither a lock of rank %d's part nor another epoch with it", ErrEpoch, t.rank)
 }
 
-// opening says whether another epoch may open.
-func (w *Window) opening() error {
-	if err := w.unfit(); err != nil {
+// mayOpen returns why no epoch may open, or nil.
+func (w *Window) mayOpen() error {
+	if err := w.invalid(); err != nil {
 		return err
 	}
 	if w.all || w.begun > 0 {
-		return fmt.Errorf("%w: another one is open", ErrEpoch)
+		return fmt.Errorf("%w: another epoch is open", ErrEpoch)
 	}
 	return nil
 }
 
-// endFence closes a fence epoch in which nothing was done.
+// endFence closes a fence epoch that has no operations.
 func (w *Window) endFence() {
 	if w.fence {
 		w.fence = false
-		w.lookAll()
+		w.updateAllFlags()
 	}
 }
 
-// Lock opens an epoch with one target (MPI_Win_lock): it blocks until this rank
-// has the lock of the target's part, shared or alone. Who asks first gets it
-// first. If ctx ends first its error is returned, and the lock is given back
-// when it comes.
+// Lock opens an epoch with one target (MPI_Win_lock). It blocks until this rank has the lock of the
+// target's part, exclusive or shared. Locks are granted in the order of the requests. If ctx ends
+// first, Lock returns its error, and a later grant of this request is released at once.
 func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	w.port.Lock()
 	defer w.port.Unlock()
-	if err := w.opening(); err != nil {
+	if err := w.mayOpen(); err != nil {
 		return err
 	}
 	if target < 0 || target >= len(w.targets) {
@@ -69,7 +68,7 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
 	}
 	w.endFence()
-	t.locking = true // from here on the epoch keeps others from opening
+	t.locking = true // from here on no other epoch can open
 	w.locked++
 	err := w.acquire(ctx, t, exclusive)
 	t.locking = false
@@ -81,10 +80,9 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	return nil
 }
 
-// Unlock closes the epoch of Lock: it blocks until all operations with the
-// target are complete there, and gives the lock back. The error is the first of
-// the operations since Lock. If ctx ends first its error is returned and the
-// epoch is still open.
+// Unlock closes the epoch of [Window.Lock]. It blocks until all operations are complete at the
+// target, releases the lock, and returns the first error of the operations since Lock. If ctx ends
+// first, Unlock returns its error, and the epoch stays open.
 func (w *Window) Unlock(ctx context.Context, target int) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -99,24 +97,24 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 	switch {
 	case err != nil:
 		return err
-	case !t.locked: // or not any more
+	case !t.locked: // it was not locked, or another call has unlocked it during drain
 		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
 	}
 	t.locked = false
 	w.locked--
-	t.giveBack()
-	if err := t.outcome(); err != nil {
+	t.releaseLock()
+	if err := t.epochError(); err != nil {
 		return err
 	}
 	return t.down
 }
 
-// LockAll opens an epoch with all targets (MPI_Win_lock_all): a shared lock of
-// each part, which is got at the first operation with it.
+// LockAll opens an epoch with all targets (MPI_Win_lock_all). The first operation with a target
+// acquires a shared lock of its part.
 func (w *Window) LockAll(context.Context) error {
 	w.port.Lock()
 	defer w.port.Unlock()
-	if err := w.opening(); err != nil {
+	if err := w.mayOpen(); err != nil {
 		return err
 	}
 	if w.locked > 0 {
@@ -127,7 +125,7 @@ func (w *Window) LockAll(context.Context) error {
 	return nil
 }
 
-// UnlockAll closes the epoch of LockAll as Unlock does with one target.
+// UnlockAll closes the epoch of [Window.LockAll], as Unlock does for one target.
 func (w *Window) UnlockAll(ctx context.Context) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -137,30 +135,30 @@ func (w *Window) UnlockAll(ctx context.Context) error {
 	return w.finishEpoch(ctx, func() { w.all = false })
 }
 
-// Fence closes the fence epoch, if one is open, and opens another unless last
-// (MPI_Win_fence). It blocks until all operations of this rank are complete at
-// their targets, and returns their first error; that those of other ranks are
-// is for a barrier of the caller's, after it.
+// Fence closes the fence epoch, if one is open, and opens another one unless last is set
+// (MPI_Win_fence). It blocks until all operations of this rank are complete at their targets, and
+// returns their first error. The operations of other ranks are complete only after a barrier, which
+// the caller calls after Fence.
 func (w *Window) Fence(ctx context.Context, last bool) error {
 	w.port.Lock()
 	defer w.port.Unlock()
 	if w.err == nil && (w.all || w.begun > 0 || w.locked > 0) {
-		return fmt.Errorf("%w: another one is open", ErrEpoch)
+		return fmt.Errorf("%w: another epoch is open", ErrEpoch)
 	}
 	return w.finishEpoch(ctx, func() {
 		if w.fence == last {
 			w.fence = !last
-			w.lookAll()
+			w.updateAllFlags()
 		}
 	})
 }
 
-// Start opens an epoch with some targets (MPI_Win_start). The caller has heard
-// from all of them that they are ready.
+// Start opens an epoch with some targets (MPI_Win_start). The caller has received from each target
+// that it has posted its side of the epoch.
 func (w *Window) Start(targets []int) error {
 	w.port.Lock()
 	defer w.port.Unlock()
-	if err := w.opening(); err != nil {
+	if err := w.mayOpen(); err != nil {
 		return err
 	}
 	if w.locked > 0 {
@@ -174,14 +172,14 @@ func (w *Window) Start(targets []int) error {
 	w.endFence()
 	for _, i := range targets {
 		w.targets[i].begun = true
-		w.targets[i].look()
+		w.targets[i].updateFlags()
 	}
 	w.begun = max(1, len(targets))
 	return nil
 }
 
-// Complete closes the epoch of Start: it blocks until all operations are
-// complete at their targets, and returns their first error (MPI_Win_complete).
+// Complete closes the epoch of [Window.Start] (MPI_Win_complete). It blocks until all operations are
+// complete at their targets, and returns their first error.
 func (w *Window) Complete(ctx context.Context) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -192,12 +190,13 @@ func (w *Window) Complete(ctx context.Context) error {
 		w.begun = 0
 		for i := range w.targets {
 			w.targets[i].begun = false
-			w.targets[i].look()
+			w.targets[i].updateFlags()
 		}
 	})
 }
 
-// finishEpoch closes an epoch with all targets.
+// finishEpoch waits for all operations, closes an epoch with all targets, and returns the first error
+// of its operations. closed updates the state of the epoch.
 func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 	epoch := w.epochs
 	if err := w.drainAll(ctx, false); err != nil {
@@ -211,8 +210,8 @@ func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 	var first error
 	for i := range w.targets {
 		t := &w.targets[i]
-		t.giveBack()
-		if err := t.outcome(); first == nil {
+		t.releaseLock()
+		if err := t.epochError(); first == nil {
 			first = err
 		}
 	}
@@ -222,12 +221,12 @@ func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 	return first
 }
 
-// outcome is the first error of the epoch with a target, which is over.
-func (t *target) outcome() error {
+// epochError returns the first error of the epoch with a target, and clears it for the next epoch.
+func (t *target) epochError() error {
 	err := t.err
 	if t.err != nil {
 		t.err = nil
-		t.look()
+		t.updateFlags()
 	}
 	if err == nil {
 		err = t.w.err
@@ -235,23 +234,23 @@ func (t *target) outcome() error {
 	return err
 }
 
-// Flush blocks until all operations of this rank with the target are complete
-// there (MPI_Win_flush). The error is the first of them since the epoch began;
-// the end of the epoch has it again.
+// Flush blocks until all operations of this rank with the target are complete there
+// (MPI_Win_flush). It returns the first error of the operations since the epoch began; the call that
+// ends the epoch returns it again.
 //
-// Hot path: no allocation, and to a part that is mapped no lock.
+// Hot path: no allocation; no lock if the part is mapped.
 func (w *Window) Flush(ctx context.Context, target int) error {
 	return w.flush(ctx, target, false)
 }
 
-// FlushLocal blocks until the buffers of all operations with the target may be
-// used: those of Get and of fetches are filled (MPI_Win_flush_local).
+// FlushLocal blocks until the caller may reuse the buffers of all operations with the target
+// (MPI_Win_flush_local). Those of Get and of fetches have the data.
 func (w *Window) FlushLocal(ctx context.Context, target int) error {
 	return w.flush(ctx, target, true)
 }
 
 func (w *Window) flush(ctx context.Context, target int, local bool) error {
-	if uint(target) < uint(len(w.targets)) && w.targets[target].calm.Load() {
+	if uint(target) < uint(len(w.targets)) && w.targets[target].idle.Load() {
 		return nil
 	}
 	w.port.Lock()
@@ -266,20 +265,20 @@ func (w *Window) flush(ctx context.Context, target int, local bool) error {
 	switch {
 	case t.err != nil:
 		return t.err
-	case t.near && t.down != nil: // of stores that nobody will see
+	case t.isMapped && t.down != nil: // the target has ended, so no rank sees the stores
 		return t.down
 	}
 	return w.err
 }
 
-// FlushAll is Flush of all targets.
+// FlushAll is [Window.Flush] for all targets.
 func (w *Window) FlushAll(ctx context.Context) error { return w.flushAll(ctx, false) }
 
-// FlushLocalAll is FlushLocal of all targets.
+// FlushLocalAll is [Window.FlushLocal] for all targets.
 func (w *Window) FlushLocalAll(ctx context.Context) error { return w.flushAll(ctx, true) }
 
 func (w *Window) flushAll(ctx context.Context, local bool) error {
-	if w.whole && w.allCalm() {
+	if w.allMapped && w.allIdle() {
 		return nil
 	}
 	w.port.Lock()
@@ -295,19 +294,19 @@ func (w *Window) flushAll(ctx context.Context, local bool) error {
 	return w.err
 }
 
-// allCalm says whether nothing is under way with any target.
-func (w *Window) allCalm() bool {
+// allIdle reports whether no target has anything to flush.
+func (w *Window) allIdle() bool {
 	for i := range w.targets {
-		if !w.targets[i].calm.Load() {
+		if !w.targets[i].idle.Load() {
 			return false
 		}
 	}
 	return true
 }
 
-// Sync moves the engine on and orders this rank's loads and stores of mapped
-// memory, its own too, with what peers do to it (MPI_Win_sync). Who calls it does
-// so again and again, so it lets others run.
+// Sync makes progress, and orders this rank's loads and stores of mapped memory, including its own
+// part, with those of peers (MPI_Win_sync). Callers typically call it in a loop, so Sync also lets
+// other goroutines run.
 func (w *Window) Sync() error {
 	w.port.Lock()
 	w.port.Poll()
@@ -317,8 +316,8 @@ func (w *Window) Sync() error {
 	return err
 }
 
-// drain blocks until the operations with a target that have been started are
-// complete, whatever came of them, or locally so.
+// drain blocks until all operations with a target that have started are complete, with or without an
+// error. If local is set, it waits for local completion.
 //
 // Hot path: no allocation.
 func (w *Window) drain(ctx context.Context, t *target, local bool) error {
@@ -334,7 +333,7 @@ func (w *Window) drain(ctx context.Context, t *target, local bool) error {
 	defer func() { f.n-- }()
 	for n := t.started; !t.complete(n, local); {
 		if !local {
-			t.ask()
+			t.requestAck()
 		}
 		f.goal = min(f.goal, n)
 		if err := w.port.Await(ctx); err != nil {
@@ -348,7 +347,7 @@ func (w *Window) drainAll(ctx context.Context, local bool) error {
 	if !local {
 		for i := range w.targets {
 			if t := &w.targets[i]; t.pending > 0 {
-				t.ask()
+				t.requestAck()
 			}
 		}
 	}

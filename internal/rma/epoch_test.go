@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// Operations and epochs that the rules forbid are errors at the caller, and
-// change nothing.
+// TestRules checks that operations and epochs that the standard forbids return an error and change
+// nothing.
 func TestRules(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(), nil), 64, ofInt64())
 	w, b, x := ms[0], make([]byte, 8), background
@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	require.NoError(t, w.Fence(x, true))
 	forbidden(w.Put(x, 1, 0, b), ErrEpoch)
 	require.NoError(t, w.Fence(x, false))
-	require.NoError(t, w.Lock(x, 1, true)) // nothing was done since the fence
+	require.NoError(t, w.Lock(x, 1, true)) // the fence epoch has no operations
 	forbidden(w.Put(x, 0, 0, b), ErrEpoch)
 	require.NoError(t, w.Unlock(x, 1))
 }
@@ -94,7 +94,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// Parts of other sizes and none at all, of elements without arithmetic.
+// TestUnevenParts uses parts of different sizes, one of them empty, and elements without arithmetic.
 func TestUnevenParts(t *testing.T) {
 	for _, opts := range [][]inproc.Option{nil, {inproc.WithoutSharedMemory()}, {inproc.WithoutRMA()}, {inproc.WithMRMode(transport.MRLocal)}} {
 		engines := openEngines(t, 3, inproc.NewFabric(opts...), nil)
@@ -149,11 +149,11 @@ func TestPartsThatDisagree(t *testing.T) {
 		require.ErrorIs(t, err, ErrParts)
 	}
 	_, _, err = New(Config{Ctx: engines[0].OpenContext(4, []int{0, 1}), Elem: 8})
-	require.Error(t, err, "the context has a window")
+	require.Error(t, err, "the context already has a window")
 }
 
-// A target that computes serves the others nevertheless; on a single processor
-// in the pauses that Go makes for others.
+// TestComputingTarget checks that a target serves other ranks while it computes. On a single
+// processor it does so when Go preempts the computing goroutine.
 func TestComputingTarget(t *testing.T) {
 	for name, open := range flavours() {
 		if name == "no async" {
@@ -179,7 +179,7 @@ func computingTarget(t *testing.T, open func() (transport.Provider, map[string]s
 			return err
 		}
 		if m.rank == 1 {
-			for !stop.Load() { // this is how it computes
+			for !stop.Load() { // stands for a computation
 			}
 			return nil
 		}
@@ -206,7 +206,7 @@ func computingTarget(t *testing.T, open func() (transport.Provider, map[string]s
 	})
 }
 
-// Several goroutines of each rank use one window.
+// TestManyGoroutines uses one window from several goroutines of each rank.
 func TestManyGoroutines(t *testing.T) {
 	const threads, times = 4, 50
 	everyFlavour(t, 3, 8*(threads+1), func(t *testing.T, ms []*member) {
@@ -216,7 +216,7 @@ func TestManyGoroutines(t *testing.T) {
 			}
 			var g errgroup.Group
 			for i := range threads {
-				g.Go(func() error { // ends by itself
+				g.Go(func() error { // ends after its operations
 					old, one := make([]byte, 8), word(1)
 					for k := range times {
 						target := (m.rank + k) % m.size
@@ -259,12 +259,12 @@ func TestManyGoroutines(t *testing.T) {
 	})
 }
 
-// A flush waits for what was started before it, not for what another goroutine
-// goes on to start.
+// TestFlushBesideAStream checks that a flush waits only for operations that started before it, while
+// another goroutine keeps starting operations.
 func TestFlushBesideAStream(t *testing.T) {
 	everyFlavour(t, 2, 16, func(t *testing.T, ms []*member) {
 		each(t, ms, func(m *member) error {
-			if m.rank == 1 { // serves in a call
+			if m.rank == 1 { // serves rank 0 during this call
 				_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
 				return err
 			}
@@ -273,7 +273,7 @@ func TestFlushBesideAStream(t *testing.T) {
 			}
 			var stop atomic.Bool
 			streamed := make(chan error, 1)
-			go func() { // ends when it is told to; we wait for it
+			go func() { // ends after stop is set; rank 0 waits for it
 				for one := word(1); !stop.Load(); {
 					if err := m.Put(background, 1, 8, one); err != nil {
 						streamed <- err
@@ -310,8 +310,8 @@ func TestFlushBesideAStream(t *testing.T) {
 	})
 }
 
-// Memory of Alloc is registered already, and stays while a window, or an
-// operation, needs it.
+// TestAllocated checks that memory of the engine's Alloc that is freed stays while a window or an
+// operation uses it.
 func TestAllocated(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(inproc.WithoutRMA()), map[string]string{"engine.async_progress": "false"}), 64, ofInt64())
 	e := ms[0].e
@@ -324,23 +324,23 @@ func TestAllocated(t *testing.T) {
 	buf, err := e.Alloc(4096)
 	require.NoError(t, err)
 	require.NoError(t, ms[0].Fence(background, false))
-	for range 65 { // one more than is sent at once
+	for range 65 { // one more than maxMessages
 		require.NoError(t, ms[0].Put(background, 1, 0, buf.Bytes()[:64]))
 	}
 	own.Free()
 	buf.Free()
 	require.NoError(t, e.Reap())
-	own.Bytes()[100], buf.Bytes()[0] = 1, 2 // they are still mapped
+	own.Bytes()[100], buf.Bytes()[0] = 1, 2 // faults if they are not mapped any more
 	each(t, ms, func(m *member) error { return m.fence() })
 	require.NoError(t, w.Close())
 	require.NoError(t, e.Reap())
 	require.Equal(t, byte(2), ms[1].local[0])
 }
 
-// value is the error of a call that has a value, too.
+// value returns the error of a call that also returns a value.
 func value[T any](_ T, err error) error { return err }
 
-// A closed window refuses everything.
+// TestClosed checks that every call on a closed window returns an error.
 func TestClosed(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(), nil), 64, ofInt64())
 	w := ms[0]
@@ -352,7 +352,7 @@ func TestClosed(t *testing.T) {
 	} {
 		require.ErrorIs(t, err, engine.ErrClosed)
 	}
-	// The context can have another.
+	// The context can have another window.
 	again, _, err := New(Config{Ctx: w.ctx, Elem: 1})
 	require.NoError(t, err)
 	require.NoError(t, again.Close())

@@ -13,15 +13,15 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// asleep is a job of two in which ranks move on only inside of calls, by messages, so
-// that who waits for an idle rank waits.
-func asleep(t *testing.T) []*member {
+// withoutProgress returns a job of two ranks that use messages and make progress only during calls.
+// So a call that needs an idle rank blocks.
+func withoutProgress(t *testing.T) []*member {
 	f := inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<10))
 	return openWindows(t, openEngines(t, 2, f, map[string]string{"engine.async_progress": "false"}), 1<<12, ofInt64())
 }
 
-// waits are calls of rank 0 that wait for rank 1, which is idle. All begin
-// under LockAll of which rank 1 has granted its part, but lock.
+// waits are calls of rank 0 that wait for rank 1, which is idle. All except "lock" begin in an epoch
+// of LockAll in which rank 0 already has the lock of rank 1's part.
 var waits = map[string]func(m *member) error{
 	"put": func(m *member) error {
 		if err := m.Put(background, 1, 0, word(1)); err != nil {
@@ -70,11 +70,12 @@ var waits = map[string]func(m *member) error{
 	},
 }
 
-// endDuring runs each waiting call while end happens, and wants its error.
+// endDuring starts each call of waits, calls end while it waits, and checks that the call returns
+// want.
 func endDuring(t *testing.T, want error, end func(ms []*member)) {
 	for name, call := range waits {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t)
+			ms := withoutProgress(t)
 			each(t, ms, func(m *member) error {
 				if m.rank == 0 {
 					if err := m.LockAll(background); err != nil {
@@ -92,14 +93,14 @@ func endDuring(t *testing.T, want error, end func(ms []*member)) {
 			done := make(chan error, 1)
 			go func() { done <- call(ms[0]) }() // ends with the call
 			m := ms[0]
-			for waiting := false; !waiting; { // until it waits
+			for waiting := false; !waiting; { // until the call waits
 				m.port.Lock()
-				waiting = m.targets[1].pending > 0 || m.targets[1].lock == lockAsked
+				waiting = m.targets[1].pending > 0 || m.targets[1].lock == lockRequested
 				m.port.Unlock()
 			}
 			end(ms)
 			each(t, ms[:1], func(*member) error { return wantErr(<-done, want) })
-			// And so do later calls.
+			// Later calls return the same error.
 			each(t, ms[:1], func(m *member) error {
 				if err := m.Lock(background, 1, true); !errors.Is(err, ErrEpoch) {
 					return wantErr(err, want)
@@ -129,18 +130,19 @@ func TestWindowCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) { require.NoError(t, ms[0].Close()) })
 }
 
-// The target has freed its part before its time: it says so.
+// TestTargetCloses checks that operations fail if the target closes the window too early.
 func TestTargetCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) {
 		require.NoError(t, ms[1].Close())
-		_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // moves it on
+		_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // makes progress
 		require.NoError(t, err)
 	})
 }
 
-// A context that ends leaves operations and epoch as they are.
+// TestContextEnds checks that a call whose context ends leaves its operations pending and its epoch
+// open.
 func TestContextEnds(t *testing.T) {
-	ms := asleep(t)
+	ms := withoutProgress(t)
 	w := ms[0]
 	ctx, cancel := context.WithCancel(background)
 	cancel()
@@ -152,14 +154,15 @@ func TestContextEnds(t *testing.T) {
 	require.Equal(t, int64(5), get(ms[1].local))
 }
 
-// By RMA and by atomics too, operations with a rank that has died are errors.
+// TestDirectTargetDies checks on every fabric that operations with a rank that dies return an error,
+// and that the other ranks can continue.
 func TestDirectTargetDies(t *testing.T) {
 	for name, open := range flavours() {
 		t.Run(name, func(t *testing.T) {
 			p, set := open()
 			ms := openWindows(t, openEngines(t, 3, p, set), 1<<12, ofInt64())
 			each(t, ms, func(m *member) error { return m.fence() })
-			go ms[1].e.Kill() // returns by itself
+			go ms[1].e.Kill() // ends when Kill returns
 			each(t, []*member{ms[0], ms[2]}, func(m *member) error {
 				buf := make([]byte, 1000)
 				for {
@@ -177,7 +180,7 @@ func TestDirectTargetDies(t *testing.T) {
 					}
 				}
 			})
-			// The others go on.
+			// The other ranks continue.
 			other := ms[2]
 			ms[0].port.Lock()
 			ms[0].targets[1].err = nil
@@ -198,38 +201,39 @@ func TestDirectTargetDies(t *testing.T) {
 	}
 }
 
-// The lock of a rank that dies, or that dies waiting for it, goes to the next.
+// TestLockHolderDies checks that the next rank in the queue gets the lock if a rank dies while it
+// holds the lock or waits for it.
 func TestLockHolderDies(t *testing.T) {
 	for _, holds := range []bool{true, false} {
 		everyFlavour(t, 4, 8, func(t *testing.T, ms []*member) {
 			m := ms[0]
 			owner, dying, next := ms[3], ms[1], ms[2]
 			if holds {
-				require.NoError(t, lockWhile(m, func() error { return dying.Lock(background, 0, true) }))
+				require.NoError(t, progressUntil(m, func() error { return dying.Lock(background, 0, true) }))
 			} else {
-				require.NoError(t, lockWhile(m, func() error { return owner.Lock(background, 0, true) }))
+				require.NoError(t, progressUntil(m, func() error { return owner.Lock(background, 0, true) }))
 				go func() { _ = dying.Lock(background, 0, true) }() // ends with the rank
-				lockWhileQueue(m, 1)
+				progressUntilQueued(m, 1)
 			}
 			done := make(chan error, 1)
-			go func() { done <- next.Lock(background, 0, true) }() // ends when it has it
+			go func() { done <- next.Lock(background, 0, true) }() // ends when it has the lock
 			queue := 1
 			if !holds {
 				queue = 2
 			}
-			lockWhileQueue(m, queue)
+			progressUntilQueued(m, queue)
 			dying.e.Kill()
 			if !holds {
-				require.NoError(t, lockWhile(m, func() error { return owner.Unlock(background, 0) }))
+				require.NoError(t, progressUntil(m, func() error { return owner.Unlock(background, 0) }))
 			}
-			require.NoError(t, lockWhile(m, func() error { return <-done }))
-			require.NoError(t, lockWhile(m, func() error { return next.Unlock(background, 0) }))
+			require.NoError(t, progressUntil(m, func() error { return <-done }))
+			require.NoError(t, progressUntil(m, func() error { return next.Unlock(background, 0) }))
 		})
 	}
 }
 
-// lockWhile moves m on until f has returned.
-func lockWhile(m *member, f func() error) error {
+// progressUntil makes progress on m until f has returned, and returns its error.
+func progressUntil(m *member, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }() // ends with f
 	for {
@@ -244,41 +248,41 @@ func lockWhile(m *member, f func() error) error {
 	}
 }
 
-// lockWhileQueue moves m on until so many wait for its lock.
-func lockWhileQueue(m *member, n int) {
+// progressUntilQueued makes progress on m until at least n requests wait for its lock.
+func progressUntilQueued(m *member, n int) {
 	for {
 		_ = m.Sync()
-		if len(m.waiting()) >= n {
+		if len(m.lockQueue()) >= n {
 			return
 		}
 	}
 }
 
-// waiting are those who wait for m's lock, the first first.
-func (m *member) waiting() []lockRequest {
+// lockQueue returns the requests that wait for m's lock, in their order.
+func (m *member) lockQueue() []lockRequest {
 	m.port.Lock()
 	defer m.port.Unlock()
-	if !m.locks {
+	if !m.tableLocks {
 		return slices.Clone(m.queue)
 	}
-	var stands []uint64
+	var states []uint64
 	ranks := map[uint64]int{}
-	b := m.targets[m.rank].board
-	for r := range b.stands {
-		if s := b.stands[r].Load(); s&standMask == standAsksShared || s&standMask == standAsksAlone {
-			stands = append(stands, s)
+	b := m.targets[m.rank].lockTable
+	for r := range b.states {
+		if s := b.states[r].Load(); s&stateMask == stateWaitsShared || s&stateMask == stateWaitsExclusive {
+			states = append(states, s)
 			ranks[s] = r
 		}
 	}
-	slices.Sort(stands) // by tickets, which stand before all else
+	slices.Sort(states) // by ticket, which is in the high bits
 	var all []lockRequest
-	for _, s := range stands {
-		all = append(all, lockRequest{ranks[s], s&standMask == standAsksAlone})
+	for _, s := range states {
+		all = append(all, lockRequest{ranks[s], s&stateMask == stateWaitsExclusive})
 	}
 	return all
 }
 
-// After Close no peer changes a byte, whatever it tries.
+// TestNothingIsTouchedAfterClose checks that no operation of a peer changes a byte after Close.
 func TestNothingIsTouchedAfterClose(t *testing.T) {
 	for name, open := range flavours() {
 		if name == "shared" || name == "shm" {
@@ -288,11 +292,11 @@ func TestNothingIsTouchedAfterClose(t *testing.T) {
 			p, set := open()
 			ms := openWindows(t, openEngines(t, 2, p, set), 64, ofInt64())
 			for _, m := range ms {
-				require.NoError(t, m.Fence(background, false)) // with no lock to ask for first
+				require.NoError(t, m.Fence(background, false)) // so that operations need no lock
 			}
 			require.NoError(t, ms[1].Close())
 			each(t, ms, func(m *member) error {
-				if m.rank == 1 { // moves on in a call
+				if m.rank == 1 { // makes progress during this call
 					_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
 					return err
 				}
@@ -307,19 +311,19 @@ func TestNothingIsTouchedAfterClose(t *testing.T) {
 	}
 }
 
-// TestNewsBeforeTheWindowIsMade: a port gives news from the moment on that it is
-// open.
-func TestNewsBeforeTheWindowIsMade(t *testing.T) {
-	for name, news := range map[string]func(es []*engine.Engine, c *engine.Context){
+// TestFailureDuringCreation checks that a window handles a failure or a revocation that its port
+// reports before New has finished.
+func TestFailureDuringCreation(t *testing.T) {
+	for name, fail := range map[string]func(es []*engine.Engine, c *engine.Context){
 		"died":    func(es []*engine.Engine, _ *engine.Context) { es[1].Kill() },
 		"revoked": func(_ []*engine.Engine, c *engine.Context) { c.Revoke(errors.New("enough")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			es := openEngines(t, 2, inproc.NewFabric(), nil)
-			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), Remains: new(Remains)}}
+			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), DeferredFrees: new(DeferredFrees)}}
 			_, err := w.cfg.Ctx.OpenPort(w.attach)
 			require.NoError(t, err)
-			news(es, w.cfg.Ctx)
+			fail(es, w.cfg.Ctx)
 			require.Eventually(t, func() bool {
 				w.port.Lock()
 				defer w.port.Unlock()

@@ -5,84 +5,83 @@ import (
 	"sync/atomic"
 )
 
-// gate keeps memory mapped under the calls that touch it, and when it is shut
-// lets nobody in any more.
+// gate counts the calls that access mapped memory, so that the memory stays mapped while a call is
+// inside. After close no call can enter.
 //
-//	one call at a time   alone   0 → 1 by a compare-and-swap, 1 → 0 by a store
-//	those beside it      crowd   up by an addition, down by another
-//	shut                 a bit of crowd
+//	word     counts               enter                 leave
+//	single   one call at a time   compare-and-swap 0→1  store 0
+//	counted  calls beside it      addition              addition
 //
-// Who comes makes itself seen by a full barrier and then looks whether the gate is
-// shut; who shuts it does that by one and then looks who is inside. So one of the
-// two sees the other.
+// A bit of counted closes the gate. A call that enters makes itself visible with a full barrier, and
+// then reads whether the gate is closed. close sets the bit with a full barrier, and then reads
+// whether calls are inside. So at least one of the two sees the other.
 type gate struct {
-	alone atomic.Uint32
-	calls uint32 // that have been alone; of whoever is
-	crowd atomic.Uint64
+	single  atomic.Uint32
+	calls   uint32 // number of calls that entered by single; only the call inside accesses it
+	counted atomic.Uint64
 }
 
-// crowd counts in its lower half the calls inside, of which the highest bit
-// shuts the gate, and in its upper half those that ever were.
+// The lower half of counted is the number of calls inside, and its highest bit closes the gate. The
+// upper half is the number of calls that ever entered by counted.
 const (
-	gateShut  = 1 << 31
-	gateCalls = 1 << 32
+	gateClosed = 1 << 31
+	gateCalls  = 1 << 32
 
-	// pauseEvery calls one looks after the engine and the other goroutines: a
-	// rank that asks for an element again and again, until another changes it,
-	// calls nothing that would.
+	// One in pauseEvery calls lets the engine and other goroutines run. A rank that reads an
+	// element in a loop, until another rank changes it, makes no other call that would.
 	pauseEvery = 128
 )
 
-// pass is how a call has got in.
+// pass is the way in which a call has entered a gate.
 type pass uint8
 
 const (
-	passNone pass = iota // it has not
-	passAlone
-	passCrowd
+	passNone pass = iota // the gate is closed
+	passSingle
+	passCounted
 )
 
-// enter lets a call in unless the gate is shut.
+// enter enters the gate, unless it is closed; then it returns passNone.
 //
 // Hot path: no allocation, no lock.
 func (g *gate) enter() pass {
-	if g.alone.CompareAndSwap(0, 1) {
-		if g.crowd.Load()&gateShut == 0 {
-			return passAlone
+	if g.single.CompareAndSwap(0, 1) {
+		if g.counted.Load()&gateClosed == 0 {
+			return passSingle
 		}
-		g.alone.Store(0)
+		g.single.Store(0)
 		return passNone
 	}
-	if g.crowd.Add(gateCalls|1)&gateShut == 0 {
-		return passCrowd
+	if g.counted.Add(gateCalls|1)&gateClosed == 0 {
+		return passCounted
 	}
-	g.crowd.Add(^uint64(0))
+	g.counted.Add(^uint64(0))
 	return passNone
 }
 
-// leave ends a call that got in; pause: it is time to look after the engine.
-// What the call has stored is seen before the gate is left, but only with fence
-// before what the caller loads from then on.
+// leave ends a call that has entered. pause reports whether the caller should let the engine run.
+// The stores of the call are visible before the gate is free. With fence they are also visible
+// before later loads of the caller.
 //
 // Hot path: no allocation, no lock.
 func (g *gate) leave(p pass, fence bool) (pause bool) {
-	if p == passCrowd {
-		return g.crowd.Add(^uint64(0))/gateCalls%pauseEvery == 0
+	if p == passCounted {
+		return g.counted.Add(^uint64(0))/gateCalls%pauseEvery == 0
 	}
 	g.calls++
 	pause = g.calls%pauseEvery == 0
 	if fence {
-		g.alone.Store(0)
+		g.single.Store(0)
 	} else {
-		release32(&g.alone)
+		release32(&g.single)
 	}
 	return pause
 }
 
-// shut shuts the gate for good and waits until nobody is inside, which takes as
-// long as a copy.
-func (g *gate) shut() {
-	for g.crowd.Or(gateShut); g.crowd.Load()&(gateShut-1) != 0 || g.alone.Load() != 0; {
+// close closes the gate forever, and waits until no call is inside, which takes at most as long as a
+// copy.
+func (g *gate) close() {
+	for g.counted.Or(gateClosed); g.counted.Load()&(gateClosed-1) != 0 || g.single.Load() != 0; {
 		runtime.Gosched()
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Many go in and out until the gate is shut. Nobody is inside after that, and
-// all have been told now and then to look after the engine.
+// TestGate runs goroutines that enter and leave a gate until it is closed. After close no goroutine
+// may be inside, and before it some calls of leave must have asked for a pause.
 func TestGate(t *testing.T) {
 	for range 200 {
 		var g gate
@@ -25,7 +25,7 @@ func TestGate(t *testing.T) {
 						return
 					}
 					if memory.Load() != 1 {
-						t.Error("inside of a gate that is shut")
+						t.Error("a call is inside a closed gate")
 					}
 					if g.leave(p, (n+i)%2 == 0) {
 						pauses.Add(1)
@@ -39,11 +39,11 @@ func TestGate(t *testing.T) {
 				pauses.Add(1)
 			}
 		}
-		g.shut()
+		g.close()
 		memory.Store(0)
 		wg.Wait()
 		require.Equal(t, passNone, g.enter())
 		require.Positive(t, pauses.Load())
-		g.shut() // again
+		g.close() // a second close is permitted
 	}
 }

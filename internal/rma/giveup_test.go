@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ranks give up at any time what they wait for, and ask again: no lock is lost,
-// and of the updates those are done, and once, that were begun.
+// TestGivingUpAtAnyTime lets contexts end at random times while ranks wait for locks and operations.
+// No lock may be lost, and each update that has begun must happen exactly once.
 func TestGivingUpAtAnyTime(t *testing.T) {
 	const n, epochs = 4, 60
 	everyFlavour(t, n, 8, func(t *testing.T, ms []*member) {
@@ -20,7 +20,7 @@ func TestGivingUpAtAnyTime(t *testing.T) {
 		each(t, ms, func(m *member) error {
 			rng := rand.New(rand.NewPCG(uint64(m.rank), 0))
 			for range epochs {
-				if err := m.impatient(rng, &begun); err != nil {
+				if err := m.epochWithTimeouts(rng, &begun); err != nil {
 					return err
 				}
 			}
@@ -33,21 +33,21 @@ func TestGivingUpAtAnyTime(t *testing.T) {
 	})
 }
 
-// impatient is an epoch of some updates of one target, if the lock can be had
-// soon, which is tried to be ended until it is.
-func (m *member) impatient(rng *rand.Rand, begun *[4]atomic.Int64) error {
-	soon := func() (context.Context, context.CancelFunc) {
+// epochWithTimeouts runs an epoch with some updates of one target, with short timeouts. If the lock
+// times out, it gives up. It repeats the call that ends the epoch until that does not time out.
+func (m *member) epochWithTimeouts(rng *rand.Rand, begun *[4]atomic.Int64) error {
+	shortContext := func() (context.Context, context.CancelFunc) {
 		return context.WithTimeout(background, time.Duration(rng.IntN(300))*time.Microsecond)
 	}
-	tired := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
+	timedOut := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
 	target, all := rng.IntN(m.size), rng.IntN(3) == 0
-	ctx, cancel := soon()
+	ctx, cancel := shortContext()
 	defer cancel()
 	if all {
 		if err := m.LockAll(ctx); err != nil {
 			return err
 		}
-	} else if err := m.Lock(ctx, target, rng.IntN(2) == 0); tired(err) {
+	} else if err := m.Lock(ctx, target, rng.IntN(2) == 0); timedOut(err) {
 		return nil
 	} else if err != nil {
 		return err
@@ -63,19 +63,19 @@ func (m *member) impatient(rng *rand.Rand, begun *[4]atomic.Int64) error {
 		}
 		if err == nil {
 			begun[target].Add(1)
-		} else if !tired(err) {
+		} else if !timedOut(err) {
 			return err
 		}
 	}
 	for {
-		ctx, cancel := soon()
+		ctx, cancel := shortContext()
 		end := func() error { return m.Unlock(ctx, target) }
 		if all {
 			end = func() error { return m.UnlockAll(ctx) }
 		}
 		err := end()
 		cancel()
-		if !tired(err) {
+		if !timedOut(err) {
 			return err
 		}
 	}

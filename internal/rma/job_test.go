@@ -22,10 +22,10 @@ import (
 
 var background = context.Background()
 
-// patienceOfTests bounds what must not hang.
-const patienceOfTests = 20 * time.Second
+// hangTimeout is the time after which a test counts as hanging.
+const hangTimeout = 20 * time.Second
 
-// member is one rank of a test's job with its window.
+// member is one rank of a test's job, with its window.
 type member struct {
 	*Window
 	rank, size int
@@ -35,15 +35,14 @@ type member struct {
 	local      []byte
 }
 
-// openEngines makes n engines over a provider and closes them when the test
-// ends.
+// openEngines returns n engines over a provider. It closes them when the test ends.
 func openEngines(t testing.TB, n int, provider transport.Provider, set map[string]string) []*engine.Engine {
 	t.Helper()
 	return openRails(t, n, set, provider)
 }
 
-// openRails makes n engines over several providers: the ranks i and j talk by
-// number (i+j) modulo their count.
+// openRails returns n engines over several providers. Ranks i and j use the provider with number
+// (i+j) modulo the number of providers.
 func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*engine.Engine {
 	t.Helper()
 	p := &params.Set{}
@@ -93,12 +92,12 @@ func openRails(t testing.TB, n int, set map[string]string, providers ...transpor
 	return engines
 }
 
-// ofInt64 is the configuration of a window of int64.
+// ofInt64 returns the configuration of a window of int64.
 func ofInt64() Config {
-	return Config{Elem: 8, Align: 8, Datatype: transport.Int64, HasType: true, Combine: kernels}
+	return Config{Elem: 8, Align: 8, Datatype: transport.Int64, HasType: true, Kernel: kernels}
 }
 
-// kernels are those of int64.
+// kernels returns the kernel of an operation on int64.
 func kernels(op Op) func(inout, in []byte) { return table[op] }
 
 var table = func() (all [Ops]func(inout, in []byte)) {
@@ -132,15 +131,14 @@ var table = func() (all [Ops]func(inout, in []byte)) {
 func get(b []byte) int64    { return int64(binary.LittleEndian.Uint64(b)) }
 func put(b []byte, v int64) { binary.LittleEndian.PutUint64(b, uint64(v)) }
 
-// word is v as an element.
+// word returns v as an element.
 func word(v int64) []byte {
 	b := make([]byte, 8)
 	put(b, v)
 	return b
 }
 
-// openWindows opens a window of size bytes on every rank, of memory that New
-// makes unless the configuration says otherwise.
+// openWindows opens a window on every rank, with parts of size bytes that New allocates.
 func openWindows(t testing.TB, engines []*engine.Engine, size int, cfg Config) []*member {
 	t.Helper()
 	n := len(engines)
@@ -168,7 +166,7 @@ func openWindows(t testing.TB, engines []*engine.Engine, size int, cfg Config) [
 	return ms
 }
 
-// connect has all ranks come to terms about a window.
+// connect calls Connect and Settle on all ranks.
 func connect(t testing.TB, ms []*member, parts []Part) {
 	t.Helper()
 	all := ^Reach(0)
@@ -182,7 +180,7 @@ func connect(t testing.TB, ms []*member, parts []Part) {
 	}
 }
 
-// barrier is one of all ranks, by messages.
+// barrier is a barrier of all ranks, by messages.
 func (m *member) barrier() error {
 	for d := 1; d < m.size; d *= 2 {
 		r := m.world.Irecv(nil, engine.Env{Peer: (m.rank - d + m.size) % m.size, Tag: d, Attended: true})
@@ -196,7 +194,7 @@ func (m *member) barrier() error {
 	return nil
 }
 
-// fence is MPI_Win_fence.
+// fence is MPI_Win_fence: Fence and a barrier.
 func (m *member) fence() error {
 	if err := m.Fence(background, false); err != nil {
 		return err
@@ -204,12 +202,12 @@ func (m *member) fence() error {
 	return m.barrier()
 }
 
-// each runs f on every rank and fails if one does, or hangs.
+// each runs f on every rank, and fails the test if f returns an error or hangs on any rank.
 func each(t testing.TB, ms []*member, f func(m *member) error) {
 	t.Helper()
 	errs := make(chan error, len(ms))
 	for _, m := range ms {
-		go func() { // ends with f; the deadline below waits for it
+		go func() { // ends with f; the loop below waits for it
 			if err := f(m); err != nil {
 				errs <- fmt.Errorf("rank %d: %w", m.rank, err)
 				return
@@ -217,7 +215,7 @@ func each(t testing.TB, ms []*member, f func(m *member) error) {
 			errs <- nil
 		}()
 	}
-	deadline := time.After(patienceOfTests)
+	deadline := time.After(hangTimeout)
 	for range ms {
 		select {
 		case err := <-errs:
@@ -229,7 +227,7 @@ func each(t testing.TB, ms []*member, f func(m *member) error) {
 	}
 }
 
-// flavours are fabrics that make a window take each of its paths.
+// flavours returns fabrics that together cover every method of a window.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"shared": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
@@ -262,7 +260,7 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 	}
 }
 
-// everyFlavour runs f over every fabric with windows of size bytes.
+// everyFlavour runs f over every fabric, with n ranks and parts of size bytes.
 func everyFlavour(t *testing.T, n, size int, f func(t *testing.T, ms []*member)) {
 	for name, open := range flavours() {
 		t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
@@ -275,7 +273,7 @@ func everyFlavour(t *testing.T, n, size int, f func(t *testing.T, ms []*member))
 
 func wantErr(err, want error) error {
 	if !errors.Is(err, want) {
-		return fmt.Errorf("error %q instead of %q", fmt.Sprint(err), want.Error())
+		return fmt.Errorf("got error %q, want %q", fmt.Sprint(err), want.Error())
 	}
 	return nil
 }
@@ -290,11 +288,11 @@ func pattern(n, seed int) []byte {
 
 func same(got, want []byte) error {
 	if len(got) != len(want) {
-		return fmt.Errorf("%d bytes instead of %d", len(got), len(want))
+		return fmt.Errorf("got %d bytes, want %d", len(got), len(want))
 	}
 	for i := range got {
 		if got[i] != want[i] {
-			return fmt.Errorf("byte %d of %d is %d instead of %d", i, len(want), got[i], want[i])
+			return fmt.Errorf("byte %d of %d is %d, want %d", i, len(want), got[i], want[i])
 		}
 	}
 	return nil

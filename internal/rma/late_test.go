@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// lateFabric is inproc where rank 1 is told that its messages have left long
-// after their receivers have got them: when 40 have, or nothing else comes.
+// lateFabric is inproc in which rank 1 gets the completions of its sends long after the receivers
+// have got the messages: when 40 completions are pending, or when nothing else arrives.
 type lateFabric struct{ *inproc.Fabric }
 
 type lateDomain struct{ transport.Domain }
@@ -16,7 +16,7 @@ type lateDomain struct{ transport.Domain }
 type lateQueue struct {
 	transport.CompletionQueue
 	held    []transport.Completion
-	silence int // Reads without anything
+	silence int // number of Reads without other completions
 }
 
 func (f lateFabric) Open(cfg transport.Config) (transport.Domain, error) {
@@ -60,8 +60,8 @@ func (q *lateQueue) Read(c []transport.Completion) (int, error) {
 	return kept, err
 }
 
-// A target whose fabric is slow to tell that answers have left takes nobody for
-// one who asks too much.
+// TestAnswersThatLeaveLate checks that a target whose sends complete late does not treat the requests
+// of a correct origin as a flood.
 func TestAnswersThatLeaveLate(t *testing.T) {
 	f := lateFabric{inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<17), inproc.WithInjectSize(100))}
 	ms := openWindows(t, openEngines(t, 2, f, nil), 8<<20, ofInt64())

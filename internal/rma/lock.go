@@ -6,38 +6,38 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Locks of parts, first come first:
+// Locks of parts, granted in the order of the requests:
 //
-//	                 shared asked, nobody waits
+//	                 shared request, no rank waits
 //	       free ───────────────────────────────► shared × n
-//	        ▲ │ exclusive asked                      │ exclusive asked: waits,
-//	        │ ▼                                      ▼ and all who ask after it
-//	       owned ◄───────────────────────────── the last gives it back
+//	        ▲ │ exclusive request                    │ exclusive request: it waits,
+//	        │ ▼                                      ▼ and all later requests wait too
+//	      exclusive ◄────────────────────────── the last holder releases it
 //
-// Where all ranks share memory the lock is on the target's board, and whoever
-// changes it does so himself: what can be had at once costs no message and
-// nothing of the target. Who has to wait sleeps in the engine until WinGrant
-// comes from the rank that gave the lock back, or news of a rank's death.
-// Otherwise the target keeps the lock, and is asked by messages.
+// If all ranks share memory, the lock is in the target's lock table, and each rank changes the table
+// itself. So a lock that is free costs no message, and the target does nothing. A rank that must
+// wait sleeps in the engine until it gets WinGrant from the rank that released the lock, or until
+// the engine reports that a rank has died. If ranks do not share memory, the target keeps the state
+// of the lock, and the others send it messages.
 
-// lockState says how a rank stands to the lock of a part.
+// lockState is a rank's state with respect to the lock of a part.
 type lockState uint8
 
 const (
 	lockNone lockState = iota
-	lockAsked
+	lockRequested
 	lockHeld
 )
 
-// acquire gets the lock of a part.
+// acquire blocks until this rank has the lock of a part.
 func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	t.lockWaiters++
 	defer func() { t.lockWaiters-- }()
-	if w.locks {
-		w.port.Poll() // a message would hear of the target's death
+	if w.tableLocks {
+		w.port.Poll() // learn whether the target has died, since no message to it would fail
 	}
 	for {
-		if err := t.unfit(); err != nil {
+		if err := t.invalid(); err != nil {
 			return err
 		}
 		switch {
@@ -47,15 +47,15 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 			}
 			continue
 		case t.exclusive == exclusive && t.abandoned:
-			t.abandoned = false // the question still stands
+			t.abandoned = false // the earlier request is still pending
 			continue
 		case t.lock == lockHeld && !t.abandoned:
 			return nil
-		case w.locks && t.arrived():
+		case w.tableLocks && t.lockChanged():
 			continue
 		}
 		if err := w.port.Await(ctx); err != nil {
-			if t.lockWaiters == 1 && t.lock == lockAsked {
+			if t.lockWaiters == 1 && t.lock == lockRequested {
 				t.abandon()
 			}
 			return err
@@ -63,199 +63,201 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	}
 }
 
-// request asks for the lock of a part.
+// request requests the lock of a part.
 func (t *target) request(exclusive bool) error {
 	w := t.w
-	if w.locks {
-		if !t.seize() {
-			return t.unfit()
+	if w.tableLocks {
+		if !t.acquireLatch() {
+			return t.invalid()
 		}
-		defer t.board.open()
-		if t.lock != lockNone { // another goroutine was quicker
+		defer t.lockTable.unlatch()
+		if t.lock != lockNone { // another goroutine has requested it in the meantime
 			return nil
 		}
-		t.board.ask(w.rank, exclusive)
-		t.lock, t.exclusive = lockAsked, exclusive
-		if t.board.holds(w.rank) {
+		t.lockTable.request(w.rank, exclusive)
+		t.lock, t.exclusive = lockRequested, exclusive
+		if t.lockTable.holds(w.rank) {
 			t.lock = lockHeld
-			t.look()
+			t.updateFlags()
 		}
 		return nil
 	}
-	t.lock, t.exclusive, t.abandoned = lockAsked, exclusive, false
+	t.lock, t.exclusive, t.abandoned = lockRequested, exclusive, false
 	if t.rank == w.rank {
 		return w.enqueue(t, exclusive)
 	}
-	t.say(wire.Window{Kind: wire.WinLock, Flag: exclusive})
+	t.sendControl(wire.Window{Kind: wire.WinLock, Flag: exclusive})
 	return nil
 }
 
-// abandon gives up waiting for the lock of a part.
+// abandon stops waiting for the lock of a part.
 func (t *target) abandon() {
-	if !t.w.locks {
+	if !t.w.tableLocks {
 		t.abandoned = true
 		return
 	}
-	if t.w.unfit() == nil && t.seize() {
-		if t.lockWaiters == 1 && t.lock == lockAsked {
-			t.yield()
+	if t.w.invalid() == nil && t.acquireLatch() {
+		if t.lockWaiters == 1 && t.lock == lockRequested {
+			t.dropLock()
 		}
-		t.board.open()
+		t.lockTable.unlatch()
 	}
 }
 
-// granted takes the lock of a part.
+// granted records that this rank has got the lock of a part.
 func (t *target) granted() {
 	t.lock = lockHeld
 	if t.abandoned {
-		t.giveBack()
+		t.releaseLock()
 	}
-	t.look()
-	t.w.port.Tell()
+	t.updateFlags()
+	t.w.port.WakeAwait()
 }
 
-// giveBack gives the lock of a part back.
-func (t *target) giveBack() {
+// releaseLock releases the lock of a part, if this rank has it.
+func (t *target) releaseLock() {
 	w := t.w
 	switch {
 	case t.lock != lockHeld:
 		return
-	case w.locks:
-		if t.seize() {
-			if t.lock == lockHeld { // else another goroutine was quicker
-				t.yield()
+	case w.tableLocks:
+		if t.acquireLatch() {
+			if t.lock == lockHeld { // otherwise another goroutine has released it in the meantime
+				t.dropLock()
 			}
-			t.board.open()
+			t.lockTable.unlatch()
 		}
 		return
 	}
 	t.lock, t.abandoned = lockNone, false
-	t.look()
+	t.updateFlags()
 	if t.rank == w.rank {
 		w.dequeue(t)
 	} else {
-		t.say(wire.Window{Kind: wire.WinUnlock})
+		t.sendControl(wire.Window{Kind: wire.WinUnlock})
 	}
 }
 
-// Locks on boards
+// Locks in lock tables
 
-// seize takes the latch of a board; false: the window has ended. The engine's
-// lock is open where it has to wait.
-func (t *target) seize() bool {
+// acquireLatch takes the latch of the target's lock table. It returns false if the window has ended.
+// While it waits, it releases the engine's lock.
+func (t *target) acquireLatch() bool {
 	w := t.w
-	for i := 0; !t.board.try(w.rank); i++ {
+	for i := 0; !t.lockTable.tryLatch(w.rank); i++ {
 		if i < latchTries {
 			continue
 		}
-		if t.inherit() {
+		if t.takeDeadLatch() {
 			return true
 		}
 		w.port.Unlock()
 		w.port.Pause()
 		w.port.Lock()
-		if w.unfit() != nil {
+		if w.invalid() != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// yield gives up what this rank has of a lock. It has the latch.
-func (t *target) yield() {
+// dropLock releases this rank's lock or withdraws its request. The caller holds the latch.
+func (t *target) dropLock() {
 	t.lock = lockNone
-	t.look()
-	t.board.drop(t.w.rank)
+	t.updateFlags()
+	t.lockTable.release(t.w.rank)
 	t.grant()
 }
 
-// grant gives a lock to who is next, and tells them. It has the latch.
+// grant grants the lock to the next ranks in the queue, and notifies them. The caller holds the latch.
 func (t *target) grant() {
 	w := t.w
-	w.granted = t.board.grant(w.granted[:0])
+	w.granted = t.lockTable.grant(w.granted[:0])
 	for _, r := range w.granted {
 		if r == w.rank {
-			w.port.Tell()
+			w.port.WakeAwait()
 		} else {
-			w.targets[r].say(wire.Window{Kind: wire.WinGrant})
+			w.targets[r].sendControl(wire.Window{Kind: wire.WinGrant})
 		}
 	}
 }
 
-// arrived says whether something has changed for who waits for the lock of a
-// part: that it is ours, or that ranks have died, which may have had it.
-func (t *target) arrived() bool {
+// lockChanged reports whether the state of a requested lock may have changed: this rank has the lock
+// now, or ranks have died that may have had it. In the latter case lockChanged repairs the lock
+// table.
+func (t *target) lockChanged() bool {
 	w := t.w
 	switch {
-	case t.board.holds(w.rank):
+	case t.lockTable.holds(w.rank):
 		t.lock = lockHeld
-		t.look()
-		w.port.Tell()
+		t.updateFlags()
+		w.port.WakeAwait()
 		return true
-	case t.mourned == w.losses:
+	case t.endedSeen == w.endedRanks:
 		return false
 	}
-	t.mourned = w.losses
-	if t.seize() {
-		t.board.repair(w.gone)
+	t.endedSeen = w.endedRanks
+	if t.acquireLatch() {
+		t.lockTable.repair(w.gone)
 		t.grant()
-		t.board.open()
+		t.lockTable.unlatch()
 	}
 	return true
 }
 
 // Locks by messages
 
-// lockRequest is a rank that waits for the lock of this rank's part.
+// lockRequest is the request of a rank that waits for the lock of this rank's part.
 type lockRequest struct {
 	rank      int
 	exclusive bool
 }
 
-// enqueue takes a rank's question for the lock.
+// enqueue accepts a rank's request for the lock of this rank's part.
 func (w *Window) enqueue(t *target, exclusive bool) error {
-	if t.holds != lockNone {
+	if t.peerLock != lockNone {
 		return errLocking
 	}
-	if t.notes >= maxAnswers {
+	if t.answers >= maxAnswers {
 		return errFlood
 	}
-	t.holds = lockAsked
+	t.peerLock = lockRequested
 	w.queue = append(w.queue, lockRequest{t.rank, exclusive})
 	w.grant()
 	return nil
 }
 
-// grant gives the lock to who is first, as long as it can be had.
+// grant grants the lock of this rank's part to the first ranks in the queue, as long as it is
+// compatible.
 func (w *Window) grant() {
 	for len(w.queue) > 0 {
 		q := w.queue[0]
 		if w.owned || q.exclusive && w.shared > 0 {
 			return
 		}
-		w.queue = append(w.queue[:0], w.queue[1:]...) // before it is granted, which may give it back
+		w.queue = append(w.queue[:0], w.queue[1:]...) // before granted, which may release the lock at once
 		w.shared++
 		w.owned = q.exclusive
 		t := &w.targets[q.rank]
-		t.holds = lockHeld
+		t.peerLock = lockHeld
 		if q.rank == w.rank {
 			t.granted()
 		} else {
-			x := t.note()
+			x := t.newControl()
 			x.answer = true
-			t.notes++
+			t.answers++
 			x.send(wire.Window{Kind: wire.WinGrant})
 		}
 	}
 }
 
-// dequeue takes the lock back from a rank, or its question for it.
+// dequeue releases a rank's lock of this rank's part, or withdraws its request.
 func (w *Window) dequeue(t *target) {
-	switch t.holds {
+	switch t.peerLock {
 	case lockHeld:
 		w.shared--
 		w.owned = false
-	case lockAsked:
+	case lockRequested:
 		for i := range w.queue {
 			if w.queue[i].rank == t.rank {
 				w.queue = append(w.queue[:i], w.queue[i+1:]...)
@@ -265,6 +267,6 @@ func (w *Window) dequeue(t *target) {
 	default:
 		return
 	}
-	t.holds = lockNone
+	t.peerLock = lockNone
 	w.grant()
 }

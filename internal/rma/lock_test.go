@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All ranks count with one element, and every number comes once.
+// TestContendedCounter increments one element from all ranks with GetAccumulate. Each previous value
+// must be fetched exactly once.
 func TestContendedCounter(t *testing.T) {
 	const times = 100
 	for _, n := range []int{2, 5} {
@@ -28,7 +29,7 @@ func TestContendedCounter(t *testing.T) {
 						return err
 					}
 					if i := get(old); i < 0 || i >= int64(len(seen)) || seen[i].Swap(true) {
-						return fmt.Errorf("%d came twice, or is none", i)
+						return fmt.Errorf("fetched %d twice, or it is out of range", i)
 					}
 				}
 				if err := m.UnlockAll(background); err != nil {
@@ -41,7 +42,8 @@ func TestContendedCounter(t *testing.T) {
 	}
 }
 
-// A spin lock made of CompareSwap guards an element that Put and Get change.
+// TestSpinLock uses CompareSwap as a spin lock that guards an element that ranks change by Get and
+// Put.
 func TestSpinLock(t *testing.T) {
 	const n, times = 3, 20
 	everyFlavour(t, n, 16, func(t *testing.T, ms []*member) {
@@ -89,12 +91,12 @@ func TestSpinLock(t *testing.T) {
 	})
 }
 
-// Who holds a lock alone is alone; who shares it is not alone with it. The
-// counts of who is inside are the test's own.
+// TestLocksExclude checks that a rank with an exclusive lock is the only holder, and that no rank
+// with a shared lock is a holder beside an exclusive one. The test counts the holders itself.
 func TestLocksExclude(t *testing.T) {
 	const n, times = 4, 40
 	everyFlavour(t, n, 16, func(t *testing.T, ms []*member) {
-		var alone, sharing atomic.Int32
+		var exclusives, sharers atomic.Int32
 		each(t, ms, func(m *member) error {
 			value := make([]byte, 8)
 			for i := range times {
@@ -103,13 +105,13 @@ func TestLocksExclude(t *testing.T) {
 					return err
 				}
 				if exclusive {
-					if a, s := alone.Add(1), sharing.Load(); a != 1 || s != 0 {
-						return fmt.Errorf("%d alone, %d sharing", a, s)
+					if e, s := exclusives.Add(1), sharers.Load(); e != 1 || s != 0 {
+						return fmt.Errorf("%d exclusive and %d shared holders", e, s)
 					}
 				} else {
-					sharing.Add(1)
-					if a := alone.Load(); a != 0 {
-						return fmt.Errorf("%d alone beside who shares", a)
+					sharers.Add(1)
+					if e := exclusives.Load(); e != 0 {
+						return fmt.Errorf("%d exclusive holders beside a shared one", e)
 					}
 				}
 				if err := m.Get(background, 2, 8, value); err != nil {
@@ -123,9 +125,9 @@ func TestLocksExclude(t *testing.T) {
 					if err := m.Put(background, 2, 8, value); err != nil {
 						return err
 					}
-					alone.Add(-1)
+					exclusives.Add(-1)
 				} else {
-					sharing.Add(-1)
+					sharers.Add(-1)
 				}
 				if err := m.Unlock(background, 2); err != nil {
 					return err
@@ -137,7 +139,8 @@ func TestLocksExclude(t *testing.T) {
 	})
 }
 
-// All share a lock at once: each waits inside for all others.
+// TestSharersMeet checks that all ranks can hold a shared lock at the same time: each waits for all
+// others while it holds the lock.
 func TestSharersMeet(t *testing.T) {
 	everyFlavour(t, 3, 8, func(t *testing.T, ms []*member) {
 		each(t, ms, func(m *member) error {
@@ -155,13 +158,13 @@ func TestSharersMeet(t *testing.T) {
 	})
 }
 
-// Locks are given in the order in which they are asked for: a stream of
-// sharers does not keep out who wants to be alone.
+// TestLocksAreFair checks that locks are granted in the order of the requests, so that shared
+// requests cannot starve an exclusive one.
 func TestLocksAreFair(t *testing.T) {
 	everyFlavour(t, 3, 8, func(t *testing.T, ms []*member) {
 		each(t, ms, func(m *member) error {
 			switch m.rank {
-			case 0: // the target, which shares its lock at first
+			case 0: // the target, which first holds a shared lock of its own part
 				if err := m.Lock(background, 0, false); err != nil {
 					return err
 				}
@@ -172,7 +175,7 @@ func TestLocksAreFair(t *testing.T) {
 					if err := m.Sync(); err != nil {
 						return err
 					}
-					if len(m.waiting()) > 0 {
+					if len(m.lockQueue()) > 0 {
 						break
 					}
 				}
@@ -183,7 +186,7 @@ func TestLocksAreFair(t *testing.T) {
 					if err := m.Sync(); err != nil {
 						return err
 					}
-					if queue := m.waiting(); len(queue) == 2 {
+					if queue := m.lockQueue(); len(queue) == 2 {
 						if queue[0] != (lockRequest{1, true}) || queue[1] != (lockRequest{2, false}) {
 							return fmt.Errorf("queue %v", queue)
 						}
@@ -198,7 +201,7 @@ func TestLocksAreFair(t *testing.T) {
 					return err
 				}
 				done := make(chan error, 1)
-				go func() { done <- m.barrier() }() // ends with rank 0's, which waits for our lock
+				go func() { done <- m.barrier() }() // ends with rank 0's barrier, which follows this rank's request
 				if err := m.Lock(background, 0, true); err != nil {
 					return err
 				}
@@ -237,8 +240,8 @@ func TestLocksAreFair(t *testing.T) {
 	})
 }
 
-// Who gives up waiting for a lock may ask again, or for the other kind, and
-// keeps it from nobody.
+// TestLockGivenUp checks that a rank that has stopped waiting for a lock may request it again, of the
+// same or the other kind, and that the first request blocks no other rank.
 func TestLockGivenUp(t *testing.T) {
 	everyFlavour(t, 2, 8, func(t *testing.T, ms []*member) {
 		for _, again := range []bool{true, false} {

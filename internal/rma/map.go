@@ -10,60 +10,60 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// What of a window lies in shared memory, and for how long
+// The shared memory of a window, and its lifetime
 //
-//	New       allocates the board, and the part unless it is the user's
+//	New       allocates the lock table, and the part unless the user provides it
 //	Connect   maps those of the ranks that share memory with this one
-//	Leave     says on their boards that this rank does not touch them any more
-//	          (a barrier)
-//	Close     unmaps them. This rank's own go when all have left it, which after
-//	          the barrier is so; else they remain until it is so
+//	Leave     records in their lock tables that this rank does not access them any more
+//	          (a barrier of the caller)
+//	Close     unmaps them, and frees this rank's own memory once all ranks have left it.
+//	          After the barrier they have; otherwise DeferredFrees frees it later
 //
-// A rank that cannot allocate or map is no error: the others learn of it. Where
-// that is a board there is no shared memory in the window, for nobody could say
-// on it that he has left; where it is a part, that is reached in another way.
+// It is not an error if a rank cannot allocate or map memory; the others learn it from the results of
+// Connect. Without a lock table a rank could not record that it has left, so then the window uses no
+// shared memory at all. If only a part is missing, ranks access that part in another way.
 
-// Reach says what a rank reaches by loads and stores.
+// Reach is the set of memory that a rank accesses by loads and stores.
 type Reach uint8
 
 // The bits of Reach.
 const (
-	reachHost   Reach = 1 << iota // the board of every rank that shares memory with it
-	reachBoards                   // every rank's board
-	reachParts                    // every rank's part
-	reachWords                    // and elements are words that the processor changes in one step
+	reachHost       Reach = 1 << iota // the lock table of every rank that shares memory with the rank
+	reachLockTables                   // every rank's lock table
+	reachParts                        // every rank's part
+	reachWords                        // every rank's part, and the processor changes elements atomically
 )
 
-// shared is memory of this rank that others map.
+// shared is this rank's memory that others may map.
 type shared struct {
-	region      transport.MemoryRegion // of the part, where New allocated it
-	hold        *engine.Span           // that the part lies in otherwise, if it does in one
-	boardRegion transport.MemoryRegion // of the board; nil: nobody shares memory with this rank
-	board       []byte
-	alone       bool // nobody has mapped, or will map, anything
+	region          transport.MemoryRegion // of the part, if New allocated it
+	hold            *engine.Span           // the span that contains the part otherwise, if there is one
+	lockTableRegion transport.MemoryRegion // of the lock table; nil: no rank shares memory with this one
+	lockTable       []byte
+	unshared        bool // no rank has mapped or will map any of it
 }
 
-// allocate makes this rank's board, and its part if that is asked for.
+// allocate allocates this rank's lock table, and its part if Config.Alloc asks for it.
 func (w *Window) allocate() {
 	ctx, n := w.cfg.Ctx, w.port.Size()
-	if w.cfg.Remains == nil {
-		w.cfg.Remains = new(Remains)
+	if w.cfg.DeferredFrees == nil {
+		w.cfg.DeferredFrees = new(DeferredFrees)
 	}
-	_ = w.cfg.Remains.Sweep() // of other windows, whose end is not this one's
-	w.own.alone = true
+	_ = w.cfg.DeferredFrees.Sweep() // ignore errors, which concern other windows
+	w.own.unshared = true
 	for i := range n {
 		if i != w.port.Rank() && ctx.SharesMemory(i) {
-			w.own.alone = false
+			w.own.unshared = false
 		}
 	}
-	if !w.own.alone {
-		if mem, mr, err := ctx.AllocShared(boardSize(n)); err == nil {
-			w.own.board, w.own.boardRegion = mem, mr
+	if !w.own.unshared {
+		if mem, mr, err := ctx.AllocShared(lockTableSize(n)); err == nil {
+			w.own.lockTable, w.own.lockTableRegion = mem, mr
 		}
 	}
 	switch size := w.cfg.Alloc; {
 	case size <= 0:
-	case w.own.boardRegion != nil:
+	case w.own.lockTableRegion != nil:
 		mem, mr, err := ctx.AllocShared(size)
 		if err == nil {
 			w.local, w.own.region = mem, mr
@@ -74,25 +74,25 @@ func (w *Window) allocate() {
 		w.local = alignedBytes(size)
 	}
 	if n == 1 {
-		w.own.board = alignedBytes(boardSize(1))
+		w.own.lockTable = alignedBytes(lockTableSize(1))
 	}
 }
 
-// Local is this rank's part.
+// Local returns this rank's part.
 func (w *Window) Local() []byte {
 	w.port.Lock()
 	defer w.port.Unlock()
 	return w.local
 }
 
-// offer tells what of this rank's memory can be mapped.
-func (w *Window) offer(part *Part) {
+// describe sets the fields of part that describe this rank's mappable memory.
+func (w *Window) describe(part *Part) {
 	w.own.hold = w.port.Hold(w.local)
-	if w.own.boardRegion == nil {
+	if w.own.lockTableRegion == nil {
 		return
 	}
-	part.Board = w.own.boardRegion.Key()
-	part.Flags = partBoard
+	part.LockTable = w.own.lockTableRegion.Key()
+	part.Flags = partLockTable
 	switch {
 	case w.own.region != nil:
 		part.Key = w.own.region.Key()
@@ -106,8 +106,8 @@ func (w *Window) offer(part *Part) {
 	part.Flags |= partMemory
 }
 
-// allNear says whether all ranks that a rail leads to share memory with this one.
-func (w *Window) allNear(rail int) bool {
+// allShareMemory reports whether all ranks that a rail leads to share memory with this one.
+func (w *Window) allShareMemory(rail int) bool {
 	for i := range w.targets {
 		if w.targets[i].rail == rail && !w.cfg.Ctx.SharesMemory(i) {
 			return false
@@ -116,26 +116,26 @@ func (w *Window) allNear(rail int) bool {
 	return true
 }
 
-// mapParts maps what the parts say that can be.
+// mapParts maps the lock tables and parts of other ranks that can be mapped.
 func (w *Window) mapParts() Reach {
-	all := reachHost | reachBoards | reachParts
-	if w.wordy() {
+	all := reachHost | reachLockTables | reachParts
+	if w.elemsAreWords() {
 		all |= reachWords
 	}
 	for i := range w.targets {
 		t := &w.targets[i]
-		boardMem, mapped := w.mapPart(t)
+		tableMem, mapped := w.mapPart(t)
 		w.port.Lock()
-		if boardMem != nil {
-			t.board = boardOf(boardMem, len(w.targets))
+		if tableMem != nil {
+			t.lockTable = lockTableOf(tableMem, len(w.targets))
 		} else {
-			all &^= reachBoards
-			if t.rank == w.rank && !w.own.alone || t.rank != w.rank && w.cfg.Ctx.SharesMemory(t.rank) {
+			all &^= reachLockTables
+			if t.rank == w.rank && !w.own.unshared || t.rank != w.rank && w.cfg.Ctx.SharesMemory(t.rank) {
 				all &^= reachHost
 			}
 		}
 		if mapped != nil {
-			t.near, t.mapped = true, mapped
+			t.isMapped, t.mapped = true, mapped
 			if all&reachWords != 0 && len(mapped) > 0 && !atomics.Aligned(mapped, w.cfg.Elem) {
 				all &^= reachWords
 			}
@@ -147,9 +147,9 @@ func (w *Window) mapParts() Reach {
 	return all
 }
 
-// wordy says whether elements are as large as words, and the processor has all
-// operations that are defined for them.
-func (w *Window) wordy() bool {
+// elemsAreWords reports whether elements have 4 or 8 bytes, and package atomics has all operations
+// that are defined for them.
+func (w *Window) elemsAreWords() bool {
 	typed := w.cfg.HasType && w.cfg.Datatype.Size() == w.cfg.Elem
 	for op := Sum; op < Ops; op++ {
 		if w.kernels[op] != nil && (!typed || !atomics.Combines(fabricOps[op], w.cfg.Datatype)) {
@@ -159,49 +159,49 @@ func (w *Window) wordy() bool {
 	return w.cfg.Elem == 4 || w.cfg.Elem == 8
 }
 
-// mapPart maps the board of a rank, and its part, which is not nil then; of both
-// nil is what cannot be.
-func (w *Window) mapPart(t *target) (boardMem, part []byte) {
+// mapPart maps the lock table and the part of a rank. It returns nil for what it cannot map. A mapped
+// part is not nil, even if it is empty.
+func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 	if t.rank == w.rank {
-		if w.own.board != nil && (t.part.Flags&partMemory != 0 || len(w.targets) == 1) {
+		if w.own.lockTable != nil && (t.part.Flags&partMemory != 0 || len(w.targets) == 1) {
 			part = w.Local()
 			if part == nil {
 				part = []byte{}
 			}
 		}
-		return w.own.board, part
+		return w.own.lockTable, part
 	}
 	ctx := w.cfg.Ctx
-	if t.part.Flags&partBoard == 0 || !ctx.SharesMemory(t.rank) {
+	if t.part.Flags&partLockTable == 0 || !ctx.SharesMemory(t.rank) {
 		return nil, nil
 	}
-	mem, err := ctx.MapShared(t.rank, t.part.Board)
+	mem, err := ctx.MapShared(t.rank, t.part.LockTable)
 	if err != nil {
 		return nil, nil
 	}
 	t.maps[0] = mem
-	if len(mem) < boardSize(len(w.targets)) || !atomics.Aligned(mem, boardAlign) {
+	if len(mem) < lockTableSize(len(w.targets)) || !atomics.Aligned(mem, lockTableAlign) {
 		return nil, nil
 	}
-	boardMem = mem
+	tableMem = mem
 	if t.part.Flags&partMemory == 0 || t.part.Size == 0 {
 		if t.part.Flags&partMemory != 0 {
 			part = []byte{}
 		}
-		return boardMem, part
+		return tableMem, part
 	}
 	if mem, err = ctx.MapShared(t.rank, t.part.Key); err != nil {
-		return boardMem, nil
+		return tableMem, nil
 	}
 	t.maps[1] = mem
 	if off, size := t.part.Offset, t.part.Size; off <= len(mem) && size <= len(mem)-off {
 		part = mem[off : off+size : off+size]
 	}
-	return boardMem, part
+	return tableMem, part
 }
 
-// Mapped is a rank's part where it is mapped here, until Close; ok is false
-// where it is not. It is this rank's own part in any case.
+// Mapped returns a rank's part, if it is mapped here, and whether it is. The slice is valid until
+// Close. For this rank, Mapped always returns its own part.
 func (w *Window) Mapped(rank int) (part []byte, ok bool) {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -212,15 +212,14 @@ func (w *Window) Mapped(rank int) (part []byte, ok bool) {
 		return w.local, true
 	}
 	t := &w.targets[rank]
-	return t.mapped, t.near
+	return t.mapped, t.isMapped
 }
 
 var errLeft = fmt.Errorf("%w: the window is being freed", engine.ErrClosed)
 
-// Leave says to the ranks that share memory with this one that it will not touch
-// theirs any more. Operations, locks and Start are refused from now on. To be
-// called when all operations are complete, and before the barrier that precedes
-// Close. It may be called again.
+// Leave informs the ranks that share memory with this one that it does not access their memory any
+// more. After Leave, operations, locks and Start return an error. The caller calls Leave when all
+// its operations are complete, before the barrier that precedes Close. Leave may be called again.
 func (w *Window) Leave() {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -228,26 +227,26 @@ func (w *Window) Leave() {
 		return
 	}
 	w.left = true
-	w.lookAll()
-	w.gate.shut()
-	if w.port.Ended() {
-		return // others know it of this rank, and what was mapped may be gone
+	w.updateAllFlags()
+	w.gate.close()
+	if w.port.Defunct() {
+		return // others know that this rank has ended, and the mappings may be gone
 	}
 	for i := range w.targets {
-		if t := &w.targets[i]; i != w.rank && t.board.boardHead != nil {
-			t.board.stands[w.rank].Store(standLeft)
+		if t := &w.targets[i]; i != w.rank && t.lockTable.lockTableHead != nil {
+			t.lockTable.states[w.rank].Store(stateLeft)
 		}
 	}
 }
 
-// unmap gives up what is mapped of others.
+// unmap unmaps the memory of other ranks.
 func (w *Window) unmap() error {
 	var err error
 	for i := range w.targets {
 		t := &w.targets[i]
 		w.port.Lock()
 		maps := t.maps
-		t.near, t.mapped, t.board, t.maps = false, nil, board{}, [2][]byte{}
+		t.isMapped, t.mapped, t.lockTable, t.maps = false, nil, lockTable{}, [2][]byte{}
 		w.port.Unlock()
 		for _, mem := range maps {
 			if mem != nil {
@@ -258,43 +257,42 @@ func (w *Window) unmap() error {
 	return err
 }
 
-// release gives this rank's own memory back, when no other touches it.
-func (w *Window) release() error {
-	x := remain{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
-	if w.own.boardRegion != nil && !w.own.alone {
-		x.board = boardOf(w.own.board, w.port.Size())
+// freeOwn frees this rank's own memory, now or when no other rank accesses it any more.
+func (w *Window) freeOwn() error {
+	x := deferredFree{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
+	if w.own.lockTableRegion != nil && !w.own.unshared {
+		x.lockTable = lockTableOf(w.own.lockTable, w.port.Size())
 	}
-	return w.cfg.Remains.add(x)
+	return w.cfg.DeferredFrees.add(x)
 }
 
-// Remains is memory of windows that were closed while some rank may still have
-// been using them: after a failure, or where a window was revoked. It is given
-// back when those ranks have left or ended, which is looked for when windows are
-// made and closed, or else with the engine. It may be used by any goroutine.
-type Remains struct {
+// DeferredFrees holds memory of closed windows that some ranks may still use, after a failure or a
+// revocation. The memory is freed when those ranks have left or ended. Creating and closing windows
+// checks for that; otherwise the end of the engine frees it. DeferredFrees is safe for concurrent use.
+type DeferredFrees struct {
 	mu   sync.Mutex
-	list []remain // guarded by mu
+	list []deferredFree // guarded by mu
 }
 
-// remain is what remains of a window.
-type remain struct {
-	port  *engine.Port
-	ctx   *engine.Context
-	rank  int
-	own   shared
-	board board // without memory: nobody has mapped anything
+// deferredFree is the memory of one closed window.
+type deferredFree struct {
+	port      *engine.Port
+	ctx       *engine.Context
+	rank      int
+	own       shared
+	lockTable lockTable // its zero value: no other rank has mapped anything
 }
 
-// add takes what remains of a window, and gives it back at once if it can.
-func (r *Remains) add(x remain) error {
+// add adds the memory of a window, and frees it at once if possible.
+func (r *DeferredFrees) add(x deferredFree) error {
 	r.mu.Lock()
 	r.list = append(r.list, x)
 	r.mu.Unlock()
 	return r.Sweep()
 }
 
-// Sweep gives back what nobody uses any more.
-func (r *Remains) Sweep() error {
+// Sweep frees the memory that no other rank uses any more.
+func (r *DeferredFrees) Sweep() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var err error
@@ -305,7 +303,7 @@ func (r *Remains) Sweep() error {
 			kept = append(kept, *x)
 			continue
 		}
-		for _, mr := range [...]transport.MemoryRegion{x.own.region, x.own.boardRegion} {
+		for _, mr := range [...]transport.MemoryRegion{x.own.region, x.own.lockTableRegion} {
 			if mr != nil {
 				err = errors.Join(err, x.ctx.FreeShared(mr))
 			}
@@ -316,13 +314,14 @@ func (r *Remains) Sweep() error {
 	return err
 }
 
-// drop lets go of the part if no other rank touches it any more.
-func (x *remain) drop() bool {
+// drop releases the hold of the part, and returns true, if no other rank accesses the memory any
+// more.
+func (x *deferredFree) drop() bool {
 	x.port.Lock()
 	defer x.port.Unlock()
-	if !x.port.Ended() && x.board.boardHead != nil {
-		for i := range x.board.stands {
-			if i != x.rank && x.ctx.SharesMemory(i) && x.board.stand(i) != standLeft && !x.port.Gone(i) {
+	if !x.port.Defunct() && x.lockTable.lockTableHead != nil {
+		for i := range x.lockTable.states {
+			if i != x.rank && x.ctx.SharesMemory(i) && x.lockTable.state(i) != stateLeft && !x.port.Gone(i) {
 				return false
 			}
 		}

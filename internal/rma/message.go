@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Windows by messages
+// Operations by messages
 //
 //	origin                                             target
 //	  Put ───────── WinPut: addr, data ─────────────────► copied into the part
@@ -19,44 +19,42 @@ import (
 //	  FetchOp ───── WinFetch: op, addr, bytes, data ────► ├ copied out, then combined
 //	  CompareSwap ─ WinSwap: addr, 2 elements ──────────► ┘
 //	      ◄──────── WinReply: count, data ────────────────┘
-//	  Flush ─────── WinSync, or a flag on the last ─────► all before is done:
-//	      ◄──────── WinAck: count ──────────────────────── as messages come in order
+//	  Flush ─────── WinSync, or a flag on the last ─────► all earlier messages are applied,
+//	      ◄──────── WinAck: count ──────────────────────── because messages arrive in order
 //
-//	  Lock ──────── WinLock: exclusive? ────────────────► queued, first come first
-//	      ◄──────── WinGrant ───────────────────────────── when it is its turn
+//	  Lock ──────── WinLock: exclusive? ────────────────► queued in the order of requests
+//	      ◄──────── WinGrant ───────────────────────────── when the lock is granted
 //	  Unlock ────── WinUnlock ──────────────────────────► after the flush
-//	      ◄──────── WinGrant ───────────────────────────── by boards: from any rank that gave the lock back
+//	      ◄──────── WinGrant ───────────────────────────── with lock tables: from the rank that released the lock
 //
 //	      ◄──────── WinGone ────────────────────────────── the window is closed there
 //
-// The target applies a message where it lies, in progress under the engine's
-// lock, and keeps nothing of it. Of what it sends itself, answers wait at most
-// for as many bytes and messages as the origin may ask for at once; see the
-// limits in window.go. A target never waits for an origin, so an origin that
-// waits for one is never part of a circle.
+// The target applies a message from the receive buffer, during progress under the engine's lock, and
+// keeps no copy. Its own pending answers are bounded by the bytes and messages that an origin may
+// request at once; see the limits in window.go. A target never waits for an origin, so an origin that
+// waits for a target cannot deadlock.
 //
-// Messages from one rank to another arrive in order, so counts name them: count
-// in an answer is how many of the origin's WinPut, WinGet, WinAcc, WinFetch and
-// WinSwap the target has dealt with, and the origin's operations end in the
-// order in which they began. For the same reason the accumulates of an origin
-// happen in the order of its program.
+// Messages from one rank to another arrive in order, so a count identifies them. The count in an
+// answer is the number of the origin's WinPut, WinGet, WinAcc, WinFetch and WinSwap messages that the
+// target has applied. For the same reason an origin's operations end in the order in which they
+// began, and its accumulates happen in program order.
 
-// The ways in which a peer can break the protocol.
+// The protocol errors of a peer.
 var (
-	errAddr    = errors.New("an operation outside this rank's part of the window")
-	errOp      = errors.New("an accumulate that is not defined for the window")
-	errElem    = errors.New("an operation on parts of elements")
-	errAnswer  = errors.New("an answer that nobody asked for")
-	errFlood   = errors.New("more questions at once than a rank may have")
-	errLocking = errors.New("a lock asked for or given back out of turn")
+	errAddr    = errors.New("operation outside this rank's part of the window")
+	errOp      = errors.New("accumulate that is not defined for the window")
+	errElem    = errors.New("operation on parts of elements")
+	errAnswer  = errors.New("answer without a request")
+	errFlood   = errors.New("too many requests at once")
+	errLocking = errors.New("lock requested or released in the wrong state")
 )
 
-// pump sends what is queued for a target, as far as the limits permit.
+// sendQueued sends the messages of the operations queued for a target, as far as the limits permit.
 //
 // Hot path: no allocation in steady state.
-func (t *target) pump() {
+func (t *target) sendQueued() {
 	for op := t.queued.head; op != nil && !op.posted; op = t.queued.head {
-		n := op.piece(op.offset)
+		n := op.messageBytes(op.offset)
 		answers := op.result != nil
 		if t.sent-t.acked >= maxMessages || answers && t.expected > 0 && t.expected+n > maxReply {
 			return
@@ -76,10 +74,10 @@ func (t *target) pump() {
 		t.sent++
 		if answers {
 			t.expected += n
-			t.asked = t.sent // the reply says so too
-		} else if t.sent%ackEvery == 0 || last && (op.asked || t.flushes[0].n > 0 && op.next == nil) {
+			t.ackRequested = t.sent // the reply also acknowledges
+		} else if t.sent%ackEvery == 0 || last && (op.hasTicket || t.flushes[0].n > 0 && op.next == nil) {
 			m.Flag = true
-			t.asked = t.sent
+			t.ackRequested = t.sent
 		}
 		op.offset += n
 		if last {
@@ -87,21 +85,20 @@ func (t *target) pump() {
 			op.last, op.sent = t.sent, true
 			t.awaited.push(op)
 		}
-		op.Say(m, data)
+		op.SetMessage(m, data)
 		done, err := t.w.port.Post(op.Transfer, engine.TransferMessage, t.rank, 0)
 		if err != nil {
 			t.fail(err)
 			return
 		}
 		if op.posted = !done; done && last && !answers {
-			op.release()
+			op.releaseBuffer()
 		}
 	}
 }
 
-// piece is how many bytes of an operation the message has that begins at
-// offset.
-func (op *operation) piece(offset int) int {
+// messageBytes returns the number of data bytes of the operation's message that begins at offset.
+func (op *operation) messageBytes(offset int) int {
 	n := min(op.to.chunk, maxChunk)
 	if u := op.to.w.unit(op.kind); u > 1 {
 		n = max(u, n/u*u)
@@ -109,15 +106,15 @@ func (op *operation) piece(offset int) int {
 	return min(n, op.length-offset)
 }
 
-// ask makes sure that the target will say when it has done all that was sent.
-func (t *target) ask() {
-	if t.queued.head == nil && t.acked != t.sent && t.asked != t.sent {
-		t.asked = t.sent
-		t.say(wire.Window{Kind: wire.WinSync})
+// requestAck ensures that the target acknowledges all messages sent so far.
+func (t *target) requestAck() {
+	if t.queued.head == nil && t.acked != t.sent && t.ackRequested != t.sent {
+		t.ackRequested = t.sent
+		t.sendControl(wire.Window{Kind: wire.WinSync})
 	}
 }
 
-// Deliver is engine.Service's: it takes a message.
+// Deliver implements engine.Service: it applies a message.
 //
 // Hot path: no allocation in steady state.
 func (s *service) Deliver(source int, m wire.Window, data []byte) error {
@@ -130,7 +127,7 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 	case wire.WinLock:
 		return w.enqueue(t, m.Flag)
 	case wire.WinUnlock:
-		if t.holds == lockNone {
+		if t.peerLock == lockNone {
 			return errLocking
 		}
 		w.dequeue(t)
@@ -140,14 +137,14 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 		return nil
 	default:
 	}
-	part, err := w.at(&m, len(data))
+	part, err := w.checkedPart(&m, len(data))
 	if err != nil {
 		return err
 	}
 	t.applied++
-	var former *note
+	var former *controlMessage
 	if m.Kind == wire.WinGet || m.Kind == wire.WinFetch || m.Kind == wire.WinSwap {
-		if former, err = t.reply(part); err != nil {
+		if former, err = t.newReply(part); err != nil {
 			return err
 		}
 	}
@@ -160,8 +157,8 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 	return nil
 }
 
-// at returns the bytes that an operation of a peer is about, if it may be.
-func (w *Window) at(m *wire.Window, data int) ([]byte, error) {
+// checkedPart checks a peer's operation, and returns the bytes of this rank's part that it accesses.
+func (w *Window) checkedPart(m *wire.Window, data int) ([]byte, error) {
 	n, elem := data, w.cfg.Elem
 	switch m.Kind {
 	case wire.WinSwap:
@@ -190,7 +187,7 @@ func (w *Window) at(m *wire.Window, data int) ([]byte, error) {
 		if elem == 0 || n%elem != 0 {
 			return nil, errElem
 		}
-	default: // WinPut, whose data says it all
+	default: // WinPut: its length is that of its data
 	}
 	if size := uint64(len(w.local)); m.Addr > size || uint64(n) > size-m.Addr {
 		return nil, errAddr
@@ -201,7 +198,7 @@ func (w *Window) at(m *wire.Window, data int) ([]byte, error) {
 	return w.local[m.Addr : m.Addr+uint64(n)], nil
 }
 
-// apply changes part of the window as a message says.
+// apply applies a message to part, the bytes of the window that it accesses.
 func (w *Window) apply(m *wire.Window, part, data []byte) {
 	switch m.Kind {
 	case wire.WinPut:
@@ -233,14 +230,14 @@ func (w *Window) combine(op Op, part, data []byte) {
 	}
 }
 
-// serveSelf does an operation of n bytes on this rank's own part, piece by
-// piece, so that the lock is never held for long.
+// serveSelf executes an operation of n bytes on this rank's own part, in segments, so that it does not
+// hold the engine's lock for long.
 func (w *Window) serveSelf(c *call, n int) error {
 	unit := max(1, w.unit(c.kind))
 	step := max(unit, maxChunk/unit*unit)
 	for at := 0; at < n; at += step {
 		if at > 0 {
-			w.port.Breathe()
+			w.port.YieldLock()
 			if w.err != nil {
 				return w.err
 			}
@@ -250,9 +247,8 @@ func (w *Window) serveSelf(c *call, n int) error {
 	return nil
 }
 
-// serve does what is asked for with a piece of a part, from byte at of the
-// operation on. The caller sees to it that nobody else changes elements of that
-// part meanwhile.
+// serve executes a segment of an operation on part. The segment begins at byte at of the operation.
+// The caller ensures that no other rank or goroutine changes elements of part meanwhile.
 func (w *Window) serve(c *call, part []byte, at int) {
 	end := at + len(part)
 	if c.result != nil {
@@ -273,15 +269,15 @@ func (w *Window) serve(c *call, part []byte, at int) {
 	}
 }
 
-// answered takes what a target says to our questions.
+// answered processes a target's answer to a message of this rank.
 func (t *target) answered(m wire.Window, data []byte) error {
 	switch m.Kind {
 	case wire.WinGrant:
-		if t.w.locks { // a board says whose it is, and this one only that it has changed
-			t.w.port.Tell()
+		if t.w.tableLocks { // the message only wakes this rank; the lock table has the lock's state
+			t.w.port.WakeAwait()
 			return nil
 		}
-		if t.lock != lockAsked {
+		if t.lock != lockRequested {
 			if t.down != nil {
 				return nil
 			}
@@ -299,7 +295,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 	default:
 	}
 	if t.down != nil {
-		return nil // to what was given up
+		return nil // the answer to an operation that has already failed
 	}
 	if m.Count-t.acked > t.sent-t.acked {
 		return errAnswer
@@ -308,34 +304,34 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		if m.Count == t.acked {
 			return errAnswer
 		}
-		if err := t.settle(m.Count - 1); err != nil {
+		if err := t.completeThrough(m.Count - 1); err != nil {
 			return err
 		}
 		op := t.awaited.head
 		if op == nil {
 			op = t.queued.head
 		}
-		if op == nil || op.result == nil || op.got >= op.offset || len(data) != op.piece(op.got) {
+		if op == nil || op.result == nil || op.received >= op.offset || len(data) != op.messageBytes(op.received) {
 			return errAnswer
 		}
-		op.got += copy(op.result[op.got:], data)
+		op.received += copy(op.result[op.received:], data)
 		t.expected -= len(data)
 	}
-	if err := t.settle(m.Count); err != nil {
+	if err := t.completeThrough(m.Count); err != nil {
 		return err
 	}
-	t.pump()
+	t.sendQueued()
 	if t.flushes[0].n > 0 {
-		t.ask()
+		t.requestAck()
 	}
 	return nil
 }
 
-// settle ends the operations whose messages are among the first count.
-func (t *target) settle(count uint64) error {
+// completeThrough ends the operations whose messages are among the first count messages.
+func (t *target) completeThrough(count uint64) error {
 	t.acked = count
 	for op := t.awaited.head; op != nil && count-op.last < 1<<63; op = t.awaited.head {
-		if op.result != nil && op.got < op.length {
+		if op.result != nil && op.received < op.length {
 			return errAnswer
 		}
 		t.awaited.pop()
@@ -346,76 +342,77 @@ func (t *target) settle(count uint64) error {
 	return nil
 }
 
-// note is a message of a window that is no operation. It is reused.
-type note struct {
+// controlMessage is a message of a window that belongs to no pending operation of this rank: an
+// answer, an acknowledgement or a lock message. Windows reuse them.
+type controlMessage struct {
 	*engine.Transfer
 	t      *target
 	kind   wire.WindowKind
 	buf    []byte
-	answer bool // counted in notes and noted of the target
-	next   *note
+	answer bool // counts in answers and answerBytes of the target
+	next   *controlMessage
 }
 
-// note returns a note for a target.
-func (t *target) note() *note {
+// newControl returns a control message to a target.
+func (t *target) newControl() *controlMessage {
 	w := t.w
-	x := w.freeNotes
+	x := w.freeControls
 	if x == nil {
-		x = &note{Transfer: w.port.NewTransfer()}
+		x = &controlMessage{Transfer: w.port.NewTransfer()}
 		x.User = x
 	} else {
-		w.freeNotes = x.next
+		w.freeControls = x.next
 	}
 	x.t, x.next = t, nil
 	return x
 }
 
-// reply makes the note that carries the data of a part to who asked for it.
-func (t *target) reply(part []byte) (*note, error) {
-	if len(part) > t.reach {
+// newReply returns a control message with a copy of part, the data that the target has requested.
+func (t *target) newReply(part []byte) (*controlMessage, error) {
+	if len(part) > t.answerLimit {
 		return nil, errFlood
 	}
-	if t.notes >= maxAnswers || t.noted > maxBehind*max(maxReply, t.w.cfg.Elem) {
+	if t.answers >= maxAnswers || t.answerBytes > maxBehind*max(maxReply, t.w.cfg.Elem) {
 		return nil, errFlood
 	}
-	x := t.note()
+	x := t.newControl()
 	x.buf = append(x.buf[:0], part...)
-	t.notes++
-	t.noted += len(part)
+	t.answers++
+	t.answerBytes += len(part)
 	x.answer = true
 	return x, nil
 }
 
-// acknowledge tells a rank how much of its is done, now or when the last
-// acknowledgement has left.
+// acknowledge sends a rank the number of its messages that are applied, now or when the send of the
+// previous acknowledgement has completed.
 func (t *target) acknowledge() {
 	if t.ackBusy {
 		t.ackAgain = true
 		return
 	}
 	t.ackBusy = true
-	t.note().send(wire.Window{Kind: wire.WinAck, Count: t.applied})
+	t.newControl().send(wire.Window{Kind: wire.WinAck, Count: t.applied})
 }
 
-// say sends a message without data.
-func (t *target) say(m wire.Window) { t.note().send(m) }
+// sendControl sends a control message without data.
+func (t *target) sendControl(m wire.Window) { t.newControl().send(m) }
 
-// send sends a note. That the other rank has ended is not for it to tell.
-func (x *note) send(m wire.Window) {
+// send sends a control message. It ignores that the target has ended; the engine reports that by Down.
+func (x *controlMessage) send(m wire.Window) {
 	x.kind = m.Kind
-	x.Say(m, x.buf)
+	x.SetMessage(m, x.buf)
 	done, err := x.t.w.port.Post(x.Transfer, engine.TransferMessage, x.t.rank, 0)
 	if done || err != nil {
 		x.done()
 	}
 }
 
-// done takes a note back that has left.
-func (x *note) done() {
+// done frees a control message after its send has completed.
+func (x *controlMessage) done() {
 	t := x.t
 	if x.answer {
-		t.notes--
-		t.noted -= len(x.buf)
+		t.answers--
+		t.answerBytes -= len(x.buf)
 		x.answer = false
 	}
 	again := false
@@ -425,8 +422,8 @@ func (x *note) done() {
 	}
 	x.buf = x.buf[:0]
 	x.t = nil
-	x.next = t.w.freeNotes
-	t.w.freeNotes = x
+	x.next = t.w.freeControls
+	t.w.freeControls = x
 	if again && t.w.err == nil {
 		t.acknowledge()
 	}

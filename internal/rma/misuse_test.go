@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// until waits for something that another goroutine does to a window.
+// until waits until what, which runs under the engine's lock, returns true.
 func (m *member) until(what func() bool) {
 	for {
 		m.port.Lock()
@@ -25,27 +25,27 @@ func (m *member) until(what func() bool) {
 	}
 }
 
-// While Lock waits no other epoch opens, and of two that unlock one is told
-// that there is nothing to unlock.
+// TestLocksOfSeveralGoroutines checks that no other epoch opens while Lock waits, and that the second
+// of two concurrent calls of Unlock returns ErrEpoch.
 func TestLocksOfSeveralGoroutines(t *testing.T) {
-	ms := asleep(t)
+	ms := withoutProgress(t)
 	m, x := ms[0], &ms[0].targets[1]
 	done := make(chan error, 2)
-	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 moves on
-	m.until(func() bool { return x.lock == lockAsked })
+	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 makes progress
+	m.until(func() bool { return x.lock == lockRequested })
 	require.ErrorIs(t, m.LockAll(background), ErrEpoch)
 	require.ErrorIs(t, m.Start([]int{1}), ErrEpoch)
 	require.ErrorIs(t, m.Fence(background, false), ErrEpoch)
 	require.ErrorIs(t, m.Lock(background, 1, true), ErrEpoch)
-	require.NoError(t, lockWhile(ms[1], func() error { return <-done }))
+	require.NoError(t, progressUntil(ms[1], func() error { return <-done }))
 
 	require.NoError(t, m.Put(background, 1, 0, word(3)))
 	for range 2 {
-		go func() { done <- m.Unlock(background, 1) }() // ends when rank 1 moves on
+		go func() { done <- m.Unlock(background, 1) }() // ends when rank 1 makes progress
 	}
 	m.until(func() bool { return x.flushes[0].n == 2 })
 	var refused int
-	require.NoError(t, lockWhile(ms[1], func() error {
+	require.NoError(t, progressUntil(ms[1], func() error {
 		for range 2 {
 			if err := <-done; errors.Is(err, ErrEpoch) {
 				refused++
@@ -62,24 +62,25 @@ func TestLocksOfSeveralGoroutines(t *testing.T) {
 	require.Equal(t, int64(3), get(ms[1].local))
 }
 
-// Of two calls that close an epoch at once the second is told so.
+// TestEpochIsClosedOnce checks that the second of two concurrent calls that close an epoch returns
+// ErrEpoch.
 func TestEpochIsClosedOnce(t *testing.T) {
 	for name, x := range map[string]struct{ open, end func(m *member) error }{
 		"UnlockAll": {func(m *member) error { return m.LockAll(background) }, func(m *member) error { return m.UnlockAll(background) }},
 		"Complete":  {func(m *member) error { return m.Start([]int{1}) }, func(m *member) error { return m.Complete(background) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t)
+			ms := withoutProgress(t)
 			m := ms[0]
 			require.NoError(t, x.open(m))
-			require.NoError(t, lockWhile(ms[1], func() error { return m.Put(background, 1, 0, word(3)) }))
+			require.NoError(t, progressUntil(ms[1], func() error { return m.Put(background, 1, 0, word(3)) }))
 			done := make(chan error, 2)
 			for range cap(done) {
-				go func() { done <- x.end(m) }() // ends when rank 1 moves on
+				go func() { done <- x.end(m) }() // ends when rank 1 makes progress
 			}
 			m.until(func() bool { return m.targets[1].flushes[0].n == cap(done) })
 			var ended []error
-			require.NoError(t, lockWhile(ms[1], func() error {
+			require.NoError(t, progressUntil(ms[1], func() error {
 				ended = append(ended, <-done, <-done)
 				return nil
 			}))
@@ -92,29 +93,30 @@ func TestEpochIsClosedOnce(t *testing.T) {
 	}
 }
 
-// Who waits for room while the epoch ends starts nothing after it.
+// TestEpochEndsWhileWaiting checks that a call that waits for a free slot while the epoch ends starts
+// no operation afterwards.
 func TestEpochEndsWhileWaiting(t *testing.T) {
-	ms := asleep(t)
+	ms := withoutProgress(t)
 	m, x := ms[0], &ms[0].targets[1]
 	require.NoError(t, m.Fence(background, false))
 	for range maxPending {
 		require.NoError(t, m.Accumulate(background, 1, 0, word(1), Sum))
 	}
 	waits, ends := make(chan error, 1), make(chan error, 1)
-	go func() { waits <- m.Accumulate(background, 1, 0, word(1), Sum) }() // ends when rank 1 moves on
-	m.until(func() bool { return len(x.line) == 1 })
+	go func() { waits <- m.Accumulate(background, 1, 0, word(1), Sum) }() // ends when rank 1 makes progress
+	m.until(func() bool { return len(x.slotQueue) == 1 })
 	m.port.Lock()
-	m.Window.fence = false // as if its end had been quicker
+	m.Window.fence = false // as if another call had closed the epoch first
 	m.port.Unlock()
-	go func() { ends <- m.Flush(background, 1) }() // the same
-	require.NoError(t, lockWhile(ms[1], func() error { return <-ends }))
-	require.ErrorIs(t, lockWhile(ms[1], func() error { return <-waits }), ErrEpoch)
+	go func() { ends <- m.Flush(background, 1) }() // ends when rank 1 makes progress
+	require.NoError(t, progressUntil(ms[1], func() error { return <-ends }))
+	require.ErrorIs(t, progressUntil(ms[1], func() error { return <-waits }), ErrEpoch)
 	require.Equal(t, int64(maxPending), get(ms[1].local))
 }
 
-// A lock that comes when LockAll's epoch has ended goes back.
+// TestLockAfterUnlockAll checks that a lock that is granted after UnlockAll is released again.
 func TestLockAfterUnlockAll(t *testing.T) {
-	ms := asleep(t)
+	ms := withoutProgress(t)
 	m, keeper := ms[0], ms[1]
 	require.NoError(t, keeper.Lock(background, 1, true))
 	require.NoError(t, m.LockAll(background))
@@ -126,35 +128,35 @@ func TestLockAfterUnlockAll(t *testing.T) {
 	require.NoError(t, m.UnlockAll(background))
 	require.NoError(t, keeper.Unlock(background, 1))
 	for range cap(done) {
-		require.ErrorIs(t, lockWhile(keeper, func() error { return <-done }), ErrEpoch)
+		require.ErrorIs(t, progressUntil(keeper, func() error { return <-done }), ErrEpoch)
 	}
 	each(t, ms[1:], func(m *member) error { return m.Lock(background, 1, true) })
 	require.NoError(t, keeper.Unlock(background, 1))
 	require.Equal(t, int64(0), get(keeper.local))
 }
 
-// Memory of Alloc that is freed while a call waits to begin stays until the
-// operation has ended.
+// TestAllocatedFreedWhileWaiting checks that memory of the engine's Alloc that is freed while a call
+// waits for a lock stays until its operation has ended.
 func TestAllocatedFreedWhileWaiting(t *testing.T) {
 	for name, target := range map[string]int{"other": 1, "own": 0} {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t)
+			ms := withoutProgress(t)
 			m := ms[0]
 			buf, err := m.e.Alloc(4096)
 			require.NoError(t, err)
 			copy(buf.Bytes(), word(9))
 			keeper := ms[1]
-			require.NoError(t, lockWhile(ms[target], func() error { return keeper.Lock(background, target, true) }))
+			require.NoError(t, progressUntil(ms[target], func() error { return keeper.Lock(background, target, true) }))
 			require.NoError(t, m.LockAll(background))
 			done := make(chan error, 1)
 			go func() { done <- m.Put(background, target, 0, buf.Bytes()) }() // ends when the lock is free
-			m.until(func() bool { return m.targets[target].lock == lockAsked })
+			m.until(func() bool { return m.targets[target].lock == lockRequested })
 			buf.Free()
 			require.NoError(t, m.e.Reap())
 			require.NoError(t, unix.Madvise(buf.Bytes(), unix.MADV_NORMAL), "it is still mapped")
-			require.NoError(t, lockWhile(m, func() error { return keeper.Unlock(background, target) }))
-			require.NoError(t, lockWhile(keeper, func() error { return <-done }))
-			require.NoError(t, lockWhile(keeper, func() error { return m.UnlockAll(background) }))
+			require.NoError(t, progressUntil(m, func() error { return keeper.Unlock(background, target) }))
+			require.NoError(t, progressUntil(keeper, func() error { return <-done }))
+			require.NoError(t, progressUntil(keeper, func() error { return m.UnlockAll(background) }))
 			require.Equal(t, int64(9), get(ms[target].local))
 			require.NoError(t, m.e.Reap())
 			require.ErrorIs(t, unix.Madvise(buf.Bytes(), unix.MADV_NORMAL), unix.ENOMEM)
@@ -162,7 +164,8 @@ func TestAllocatedFreedWhileWaiting(t *testing.T) {
 	}
 }
 
-// A transport that breaks ends what a rank does to its own part by it, too.
+// TestTransportBreaks checks that an error of the transport also ends the operations on a rank's own
+// part that use the transport.
 func TestTransportBreaks(t *testing.T) {
 	f := &atomicFabric{Fabric: inproc.NewFabric(), delay: 1 << 30}
 	ms := openWindows(t, openEngines(t, 2, f, nil), 64, ofInt64())

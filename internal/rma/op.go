@@ -2,13 +2,13 @@ package rma
 
 import "github.com/weft-hpc/weft/transport"
 
-// Op is what an accumulate does to an element of the target.
+// Op is the operation that an accumulate applies to an element of the target.
 type Op uint8
 
-// The operations (MPI 4.1, 12.3.4). Config.Combine has those after NoOp.
+// The operations (MPI 4.1, 12.3.4). Config.Kernel returns kernels for those after NoOp.
 const (
-	Replace Op = iota // the origin's element
-	NoOp              // nothing; with a fetch it reads
+	Replace Op = iota // stores the origin's element
+	NoOp              // does nothing; with a fetch it reads
 	Sum
 	Prod
 	Min
@@ -20,11 +20,10 @@ const (
 	Lor
 	Lxor
 
-	Ops // how many there are
+	Ops // number of operations
 )
 
-// fabricOps are the names that fabrics, and package atomics, have for the
-// operations.
+// fabricOps maps each Op to the operation of package transport, which package atomics uses too.
 var fabricOps = [Ops]transport.AtomicOp{
 	Replace: transport.AtomicWrite, NoOp: transport.AtomicRead,
 	Sum: transport.AtomicSum, Prod: transport.AtomicProd, Min: transport.AtomicMin, Max: transport.AtomicMax,

@@ -10,38 +10,38 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// operation is one call's. It is reused.
+// operation is a pending call. Windows reuse operations.
 //
 //	start ──► queued ──► awaited ──► finish      by messages
-//	     └──► waiting ──► flying ──► finish      by RMA or atomics
+//	     └──► waiting ──► posted ──► finish      by RMA or atomics
 type operation struct {
 	*engine.Transfer
 	to   *target
-	kind wire.WindowKind // what it is, also where no message is sent
+	kind wire.WindowKind // the operation; also set if it sends no message
 	op   Op
 
 	disp   int
 	length int    // bytes at the target
-	src    []byte // the user's, or pair
-	result []byte // the user's
-	pair   []byte // of a compare and swap: the new element, then the one compared with
+	src    []byte // the user's buffer, or pair
+	result []byte // the user's buffer
+	pair   []byte // of a compare and swap: the new element, then the element to compare with
 
-	offset int    // bytes posted
-	step   int    // bytes of the transfer under way
-	got    int    // bytes of result
-	last   uint64 // number of its last message
-	posted bool   // Transfer is the engine's
-	flying bool   // by RMA or atomics
-	sent   bool   // all messages are
-	acked  bool   // all messages are
-	loose  bool   // the user's memory is not needed any more
-	err    error  // the target has ended
+	offset     int    // bytes posted
+	step       int    // bytes of the current transfer
+	received   int    // bytes of result
+	last       uint64 // number of the last message
+	posted     bool   // the engine uses Transfer
+	byFabric   bool   // the operation uses RMA or atomics
+	sent       bool   // all messages are sent
+	acked      bool   // all messages are acknowledged
+	bufferFree bool   // the user may reuse the buffers
+	err        error  // why the target has ended
 
-	ticket engine.Request // of the forms with a request
-	asked  bool           // there is one
-	memory engine.Memory  // of the user's buffer, under MRLocal
-	holds  [2]*engine.Span
-	next   *operation
+	ticket    engine.Request // of the calls that return a request
+	hasTicket bool           // ticket is valid
+	memory    engine.Memory  // registration of the user's buffer, under MRLocal
+	holds     [2]*engine.Span
+	next      *operation
 
 	number         uint64 // in the order of starts, from 1
 	older, younger *operation
@@ -70,59 +70,59 @@ func (q *fifo) pop() *operation {
 	return op
 }
 
-// call is what a user asked for.
+// call holds the arguments of a user's call.
 type call struct {
 	kind         wire.WindowKind
 	op           Op
 	target, disp int
 	src, result  []byte
 	compare      []byte
-	ask          bool            // for a request
-	done         int             // bytes that are done under a latch
-	holds        [2]*engine.Span // that src and result lie in
+	wantTicket   bool            // the call returns a request
+	done         int             // bytes that are done, of a call that works under a latch
+	holds        [2]*engine.Span // the spans that contain src and result
 }
 
-// Put stores buf at disp bytes of the target's part. buf is the window's until
-// FlushLocal, Flush or the end of the epoch; the data is in place after the
-// latter two. Put waits where a lock is to be got first, or for older
-// operations where 128 with the target are under way.
+// Put copies buf to byte disp of the target's part. The caller must not change buf before FlushLocal,
+// Flush or the end of the epoch. The data is in place after Flush or the end of the epoch. Put blocks
+// until this rank has the lock of the part, if LockAll has not acquired it yet. If 128 operations
+// with the target are pending, Put blocks until there are fewer.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Put(ctx context.Context, target, disp int, buf []byte) error {
-	if w.put(target, disp, buf) {
+	if w.tryPut(target, disp, buf) {
 		return nil
 	}
 	_, err := w.start(ctx, call{kind: wire.WinPut, target: target, disp: disp, src: buf})
 	return err
 }
 
-// Rput is Put with a request that is complete when buf may be reused and the
-// data is in place. An error shows at the request and at the next flush.
+// Rput is [Window.Put] with a request, which is complete when buf may be reused and the data is in
+// place. The request and the next flush both return an error of the operation.
 func (w *Window) Rput(ctx context.Context, target, disp int, buf []byte) (engine.Request, error) {
-	return w.start(ctx, call{kind: wire.WinPut, target: target, disp: disp, src: buf, ask: true})
+	return w.start(ctx, call{kind: wire.WinPut, target: target, disp: disp, src: buf, wantTicket: true})
 }
 
-// Get fetches len(buf) bytes from disp of the target's part; they are in buf
-// after FlushLocal, Flush or the end of the epoch. Otherwise it is as Put.
+// Get copies len(buf) bytes from byte disp of the target's part to buf. The data is in buf after
+// FlushLocal, Flush or the end of the epoch. Get blocks like [Window.Put].
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Get(ctx context.Context, target, disp int, buf []byte) error {
-	if w.get(target, disp, buf) {
+	if w.tryGet(target, disp, buf) {
 		return nil
 	}
 	_, err := w.start(ctx, call{kind: wire.WinGet, target: target, disp: disp, result: buf})
 	return err
 }
 
-// Rget is Get with a request.
+// Rget is [Window.Get] with a request.
 func (w *Window) Rget(ctx context.Context, target, disp int, buf []byte) (engine.Request, error) {
-	return w.start(ctx, call{kind: wire.WinGet, target: target, disp: disp, result: buf, ask: true})
+	return w.start(ctx, call{kind: wire.WinGet, target: target, disp: disp, result: buf, wantTicket: true})
 }
 
-// Accumulate combines the elements at disp of the target's part with those of
-// src. Each element is changed as one step with respect to all accumulates of
-// the window. Those of one origin to one element happen in the order of the
-// program (MPI 4.1, 12.7.1). src is the window's as Put's buf.
+// Accumulate combines the elements at byte disp of the target's part with those of src. The change of
+// each element is atomic with respect to all accumulates of the window. Accumulates of one origin to
+// one element happen in program order (MPI 4.1, 12.7.1). The caller must not change src, as in
+// [Window.Put].
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Accumulate(ctx context.Context, target, disp int, src []byte, op Op) error {
@@ -135,14 +135,13 @@ func (w *Window) Accumulate(ctx context.Context, target, disp int, src []byte, o
 	return err
 }
 
-// RAccumulate is Accumulate with a request.
+// RAccumulate is [Window.Accumulate] with a request.
 func (w *Window) RAccumulate(ctx context.Context, target, disp int, src []byte, op Op) (engine.Request, error) {
-	return w.start(ctx, call{kind: wire.WinAcc, op: op, target: target, disp: disp, src: src, ask: true})
+	return w.start(ctx, call{kind: wire.WinAcc, op: op, target: target, disp: disp, src: src, wantTicket: true})
 }
 
-// GetAccumulate is Accumulate that also puts the former elements into result,
-// which is as long as src. With NoOp it only fetches, and src is not looked at.
-// Of one element it is MPI_Fetch_and_op.
+// GetAccumulate is [Window.Accumulate] that also copies the previous elements to result, which is as
+// long as src. With NoOp it only fetches, and ignores src. With one element it is MPI_Fetch_and_op.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) GetAccumulate(ctx context.Context, target, disp int, src, result []byte, op Op) error {
@@ -150,14 +149,14 @@ func (w *Window) GetAccumulate(ctx context.Context, target, disp int, src, resul
 	return err
 }
 
-// RGetAccumulate is GetAccumulate with a request.
+// RGetAccumulate is [Window.GetAccumulate] with a request.
 func (w *Window) RGetAccumulate(ctx context.Context, target, disp int, src, result []byte, op Op) (engine.Request, error) {
-	return w.start(ctx, call{kind: wire.WinFetch, op: op, target: target, disp: disp, src: src, result: result, ask: true})
+	return w.start(ctx, call{kind: wire.WinFetch, op: op, target: target, disp: disp, src: src, result: result, wantTicket: true})
 }
 
-// CompareSwap stores the element replace at disp of the target's part if the
-// one there has the same bytes as compare, and puts the former one into result
-// in any case. replace and compare may be reused at once.
+// CompareSwap stores the element replace at byte disp of the target's part if the element there has
+// the same bytes as compare. It copies the previous element to result in both cases. The caller may
+// reuse replace and compare when CompareSwap returns.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) CompareSwap(ctx context.Context, target, disp int, replace, compare, result []byte) error {
@@ -165,20 +164,20 @@ func (w *Window) CompareSwap(ctx context.Context, target, disp int, replace, com
 	return err
 }
 
-// RCompareSwap is CompareSwap with a request.
+// RCompareSwap is [Window.CompareSwap] with a request.
 func (w *Window) RCompareSwap(ctx context.Context, target, disp int, replace, compare, result []byte) (engine.Request, error) {
-	return w.start(ctx, call{kind: wire.WinSwap, target: target, disp: disp, src: replace, compare: compare, result: result, ask: true})
+	return w.start(ctx, call{kind: wire.WinSwap, target: target, disp: disp, src: replace, compare: compare, result: result, wantTicket: true})
 }
 
-// start does an operation, where it needs nobody for it, or begins it.
+// start executes an operation by loads and stores if it can, or begins it.
 func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 	for {
-		done, busy := w.near(&c)
+		done, busy := w.tryMapped(&c)
 		switch {
 		case done:
 			return engine.Request{}, nil
 		case busy:
-			w.relieve(&w.targets[c.target])
+			w.recoverLatch(&w.targets[c.target])
 			continue
 		}
 		if q, again, err := w.begin(ctx, &c); !again {
@@ -187,11 +186,11 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 	}
 }
 
-// begin begins an operation, or finds that it can be done by loads and stores
-// now that what it had to wait for has come: again.
+// begin begins an operation. If the operation had to wait, and can be executed by loads and stores
+// now, begin returns again = true, and the caller tries that.
 func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bool, err error) {
 	w.port.Lock()
-	// The memory stays also while the call waits, or opens the lock in between.
+	// Keep the memory while the call waits, or releases the engine's lock.
 	c.holds[0], c.holds[1] = w.port.Hold(c.src), w.port.Hold(c.result)
 	defer func() {
 		w.port.Drop(c.holds[0])
@@ -199,7 +198,7 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 		c.holds = [2]*engine.Span{}
 		w.port.Unlock()
 	}()
-	if err := w.unfit(); err != nil {
+	if err := w.invalid(); err != nil {
 		return engine.Request{}, false, err
 	}
 	if c.target < 0 || c.target >= len(w.targets) {
@@ -208,14 +207,14 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 	t := &w.targets[c.target]
 	n, err := w.check(t, c)
 	if err == nil {
-		err = w.enter(ctx, t)
+		err = w.admit(ctx, t)
 	}
 	if err != nil || n == 0 || c.kind == wire.WinAcc && c.op == NoOp {
 		return engine.Request{}, false, err
 	}
 	atomic := c.kind == wire.WinAcc || c.kind == wire.WinFetch || c.kind == wire.WinSwap
 	switch {
-	case t.near && (!atomic || w.whole):
+	case t.isMapped && (!atomic || w.allMapped):
 		return engine.Request{}, true, nil
 	case t.rail < 0 && (!atomic || !w.native):
 		return engine.Request{}, false, w.serveSelf(c, n)
@@ -226,71 +225,71 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 			return engine.Request{}, false, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
 		}
 	}
-	if t.pending >= maxPending || len(t.line) > 0 {
-		err := t.queueUp(ctx)
+	if t.pending >= maxPending || len(t.slotQueue) > 0 {
+		err := t.waitSlot(ctx)
 		if err == nil {
-			err = w.enter(ctx, t) // the epoch may be over
+			err = w.admit(ctx, t) // the epoch may have ended
 		}
 		if err != nil {
 			return engine.Request{}, false, err
 		}
 	}
-	if err := t.unfit(); err != nil {
+	if err := t.invalid(); err != nil {
 		return engine.Request{}, false, err
 	}
-	op := w.take()
+	op := w.newOperation()
 	op.fill(t, c, n)
 	q = op.ticket
 	if byMessage {
 		t.queued.push(op)
-		t.pump()
+		t.sendQueued()
 	} else {
 		t.waiting.push(op)
-		t.fly()
+		t.postWaiting()
 	}
 	return q, false, nil
 }
 
-// queueUp waits until fewer operations are under way. Who comes first goes
-// first, or a goroutine that starts many would keep others out.
-func (t *target) queueUp(ctx context.Context) error {
-	t.calls++
-	me := t.calls
-	t.line = append(t.line, me)
+// waitSlot waits until fewer than maxPending operations are pending. Calls proceed in their order;
+// otherwise a goroutine that starts many operations could starve the others.
+func (t *target) waitSlot(ctx context.Context) error {
+	t.slotTickets++
+	me := t.slotTickets
+	t.slotQueue = append(t.slotQueue, me)
 	var err error
-	for err == nil && (t.line[0] != me || t.pending >= maxPending) {
-		t.ask()
+	for err == nil && (t.slotQueue[0] != me || t.pending >= maxPending) {
+		t.requestAck()
 		err = t.w.port.Await(ctx)
 	}
-	for i, x := range t.line {
+	for i, x := range t.slotQueue {
 		if x == me {
-			t.line = append(t.line[:i], t.line[i+1:]...)
+			t.slotQueue = append(t.slotQueue[:i], t.slotQueue[i+1:]...)
 			break
 		}
 	}
-	if len(t.line) > 0 {
-		t.w.port.Tell() // there may be room for more
+	if len(t.slotQueue) > 0 {
+		t.w.port.WakeAwait() // there may be slots for other calls
 	}
 	return err
 }
 
-// unfit says why nothing can be started any more.
-func (w *Window) unfit() error {
+// invalid returns why no operation can start any more, or nil.
+func (w *Window) invalid() error {
 	if w.err == nil && w.left {
 		return errLeft
 	}
 	return w.err
 }
 
-// unfit says why nothing can be started with a target.
-func (t *target) unfit() error {
-	if err := t.w.unfit(); err != nil {
+// invalid returns why no operation with the target can start, or nil.
+func (t *target) invalid() error {
+	if err := t.w.invalid(); err != nil {
 		return err
 	}
 	return t.down
 }
 
-// unit is what a message's data consists of.
+// unit returns the bytes that a message must not divide: 1, or an element for accumulates.
 func (w *Window) unit(kind wire.WindowKind) int {
 	if kind == wire.WinPut || kind == wire.WinGet {
 		return 1
@@ -298,8 +297,8 @@ func (w *Window) unit(kind wire.WindowKind) int {
 	return w.cfg.Elem
 }
 
-// check looks at the arguments of an operation and says how many bytes of the
-// target's part it is about.
+// check checks the arguments of an operation, and returns the number of bytes of the target's part
+// that it accesses.
 func (w *Window) check(t *target, c *call) (int, error) {
 	n := len(c.src)
 	if c.kind == wire.WinGet || c.kind == wire.WinFetch {
@@ -315,11 +314,11 @@ func (w *Window) check(t *target, c *call) (int, error) {
 			return 0, fmt.Errorf("%w: %d bytes to combine, %d to fetch", ErrRange, len(c.src), n)
 		}
 		if n > 0 && (elem == 0 || n%elem != 0) {
-			return 0, fmt.Errorf("%w: %d bytes are no elements of %d", ErrRange, n, elem)
+			return 0, fmt.Errorf("%w: %d bytes are not whole elements of %d bytes", ErrRange, n, elem)
 		}
 	case wire.WinSwap:
 		if len(c.src) != elem || len(c.compare) != elem || len(c.result) != elem {
-			return 0, fmt.Errorf("%w: compare and swap is of one element", ErrRange)
+			return 0, fmt.Errorf("%w: a compare and swap needs exactly one element", ErrRange)
 		}
 	default:
 	}
@@ -331,13 +330,13 @@ func (w *Window) check(t *target, c *call) (int, error) {
 		align = elem
 	}
 	if c.kind != wire.WinPut && c.kind != wire.WinGet && align > 1 && c.disp%align != 0 {
-		return 0, fmt.Errorf("%w: elements at byte %d", ErrRange, c.disp)
+		return 0, fmt.Errorf("%w: byte %d is not aligned to an element", ErrRange, c.disp)
 	}
 	return n, nil
 }
 
-// take returns an operation that is not in use.
-func (w *Window) take() *operation {
+// newOperation returns a free operation, or a new one.
+func (w *Window) newOperation() *operation {
 	op := w.freeOps
 	if op == nil {
 		op = &operation{Transfer: w.port.NewTransfer()}
@@ -349,7 +348,7 @@ func (w *Window) take() *operation {
 	return op
 }
 
-// fill makes op what c asks for, and gives it what c holds.
+// fill sets op for the call c of n bytes, and moves c's holds to it.
 func (op *operation) fill(t *target, c *call, n int) {
 	w := t.w
 	op.to, op.kind, op.op, op.disp, op.length = t, c.kind, c.op, c.disp, n
@@ -371,42 +370,44 @@ func (op *operation) fill(t *target, c *call, n int) {
 	}
 	t.newest = op
 	t.pending++
-	t.look()
-	if c.ask {
-		op.ticket, op.asked = w.port.Begin(), true
+	t.updateFlags()
+	if c.wantTicket {
+		op.ticket, op.hasTicket = w.port.Begin(), true
 	}
 }
 
-// release says that the user's memory is not needed any more.
-func (op *operation) release() {
-	op.loose = true
-	op.to.tell(true)
+// releaseBuffer marks the operation as locally complete: the user may reuse its buffers.
+func (op *operation) releaseBuffer() {
+	op.bufferFree = true
+	op.to.wakeFlushers(true)
 }
 
-// complete says whether the first n operations with a target are complete, or
-// locally so.
+// complete reports whether the first n operations with a target are complete, or, if local is set,
+// locally complete.
 func (t *target) complete(n uint64, local bool) bool {
 	for op := t.oldest; op != nil && op.number <= n; op = op.younger {
-		if !local || !op.loose {
+		if !local || !op.bufferFree {
 			return false
 		}
 	}
 	return true
 }
 
-// tell rouses who waits for operations that have become complete.
-func (t *target) tell(local bool) {
+// wakeFlushers wakes the goroutines in drain if the operations that one of them waits for are
+// complete.
+func (t *target) wakeFlushers(local bool) {
 	f := &t.flushes[0]
 	if local {
 		f = &t.flushes[1]
 	}
 	if f.n > 0 && t.complete(f.goal, local) {
-		f.goal = math.MaxUint64 // who waits for more will say so
-		t.w.port.Tell()
+		f.goal = math.MaxUint64 // a goroutine that waits for more sets it again
+		t.w.port.WakeAwait()
 	}
 }
 
-// finish ends an operation.
+// finish ends an operation with an error or nil: it completes the request, frees the operation, and
+// wakes the goroutines that wait for it.
 func (op *operation) finish(err error) {
 	t := op.to
 	w := t.w
@@ -429,40 +430,40 @@ func (op *operation) finish(err error) {
 	if err != nil && t.err == nil {
 		t.err = err
 	}
-	if op.asked {
+	if op.hasTicket {
 		w.port.Complete(op.ticket, err)
 	}
 	*op = operation{Transfer: op.Transfer, pair: op.pair}
 	op.Op.Data, op.Op.Fetch, op.Op.Compare, op.Op.Region = nil, nil, nil, nil
 	op.next = w.freeOps
 	w.freeOps = op
-	t.tell(false)
-	t.tell(true)
+	t.wakeFlushers(false)
+	t.wakeFlushers(true)
 	if t.pending--; t.pending == maxPending-1 {
-		w.port.Tell()
+		w.port.WakeAwait()
 	}
-	t.look()
+	t.updateFlags()
 }
 
-// done goes on when the engine has done with the transfer.
+// done continues an operation after the engine has finished its transfer.
 func (op *operation) done(err error) {
 	t := op.to
 	op.posted = false
 	switch {
-	case op.flying:
-		t.flew(op, err)
+	case op.byFabric:
+		t.transferEnded(op, err)
 	case op.acked:
 		op.finish(nil)
 	case op.err != nil:
 		op.finish(op.err)
 	case err != nil:
-		op.posted = true // so that fail leaves it to us
+		op.posted = true // so that fail does not finish this operation
 		t.fail(err)
 		op.finish(err)
 	default:
 		if op.sent && op.result == nil {
-			op.release()
+			op.releaseBuffer()
 		}
-		t.pump()
+		t.sendQueued()
 	}
 }

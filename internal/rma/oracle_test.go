@@ -10,34 +10,34 @@ import (
 	"github.com/weft-hpc/weft/transport/fault"
 )
 
-// deed is an operation of a plan, or several ranks' of one kind.
-type deed struct {
+// step is one operation of a plan.
+type step struct {
 	origin, target int
 	at, n          int // elements
 	op             Op
 	kind           int // 0 put, 1 accumulate, 2 fetch, 3 swap, 4 get
 	value          int64
-	ask            bool
+	request        bool // use the form with a request
 }
 
-// plan is what all ranks do between two fences. Each element of each rank has
-// one origin in it, or several that do what commutes.
-func plan(rng *rand.Rand, n, elems int) []deed {
-	var all []deed
+// plan returns random operations of all ranks for one epoch. Each element of each rank is changed by
+// one origin, or by operations of several origins that commute.
+func plan(rng *rand.Rand, n, elems int) []step {
+	var all []step
 	for target := range n {
 		for at := 0; at < elems; {
-			d := deed{target: target, at: at, n: min(1+rng.IntN(20), elems-at), origin: rng.IntN(n), ask: rng.IntN(4) == 0}
+			d := step{target: target, at: at, n: min(1+rng.IntN(20), elems-at), origin: rng.IntN(n), request: rng.IntN(4) == 0}
 			at += d.n
 			switch rng.IntN(4) {
 			case 0:
 				d.kind, d.value = 0, rng.Int64()
 				all = append(all, d)
-			case 1: // of one origin, in order
+			case 1: // of one origin, in program order
 				for range 1 + rng.IntN(6) {
 					d.kind, d.op, d.value = 1+rng.IntN(2), Op(rng.IntN(int(Ops))), rng.Int64N(1000)
 					all = append(all, d)
 				}
-			case 2: // of all
+			case 2: // of all ranks
 				d.kind, d.op = 1, []Op{Sum, Prod, Min, Max, Band, Bor, Bxor}[rng.IntN(7)]
 				for d.origin = range n {
 					d.value = rng.Int64()
@@ -56,8 +56,8 @@ func plan(rng *rand.Rand, n, elems int) []deed {
 	return all
 }
 
-// model applies a plan to the parts of all ranks. before has what fetches get.
-func (d *deed) model(part []byte) (former []byte) {
+// model applies a step to a part, and returns the previous elements, which a fetch must get.
+func (d *step) model(part []byte) (former []byte) {
 	at := part[8*d.at : 8*(d.at+d.n)]
 	former = bytes.Clone(at)
 	for i := range d.n {
@@ -76,8 +76,8 @@ func (d *deed) model(part []byte) (former []byte) {
 	return former
 }
 
-// do begins a deed, and returns where its result goes.
-func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err error) {
+// do begins a step, and returns the buffer for its result.
+func (m *member) do(d *step, old []byte) (result []byte, q engine.Request, err error) {
 	data := make([]byte, 8*d.n)
 	for i := range d.n {
 		put(data[8*i:], d.value+int64(i))
@@ -85,27 +85,27 @@ func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err e
 	result = make([]byte, 8*d.n)
 	target, at := d.target, 8*d.at
 	switch {
-	case d.kind == 0 && d.ask:
+	case d.kind == 0 && d.request:
 		q, err = m.Rput(background, target, at, data)
 	case d.kind == 0:
 		err = m.Put(background, target, at, data)
-	case d.kind == 1 && d.ask:
+	case d.kind == 1 && d.request:
 		q, err = m.RAccumulate(background, target, at, data, d.op)
 	case d.kind == 1:
 		err = m.Accumulate(background, target, at, data, d.op)
-	case d.kind == 2 && d.ask:
+	case d.kind == 2 && d.request:
 		q, err = m.RGetAccumulate(background, target, at, data, result, d.op)
 	case d.kind == 2:
 		err = m.GetAccumulate(background, target, at, data, result, d.op)
-	case d.kind == 3: // succeeds where the old element is even
+	case d.kind == 3: // succeeds if the old element is even
 		compare := word(get(old) &^ 1)
-		if d.ask {
+		if d.request {
 			q, err = m.RCompareSwap(background, target, at, data, compare, result)
 		} else {
 			err = m.CompareSwap(background, target, at, data, compare, result)
 		}
-		clear(data) // it is ours again
-	case d.ask:
+		clear(data) // the caller may reuse it at once
+	case d.request:
 		q, err = m.Rget(background, target, at, result)
 	default:
 		err = m.Get(background, target, at, result)
@@ -113,7 +113,7 @@ func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err e
 	return result, q, err
 }
 
-// Random operations of all kinds leave what a model says, and fetch it.
+// TestAgainstModel compares the results of random operations of all kinds with a model.
 func TestAgainstModel(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7} {
 		everyFlavour(t, n, 8*modelElems, func(t *testing.T, ms []*member) {
@@ -122,7 +122,8 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// What a transport may do goes unnoticed.
+// TestLegalFaults checks that operations work over transports with faults that the transport contract
+// permits.
 func TestLegalFaults(t *testing.T) {
 	for name, open := range flavours() {
 		for seed := range uint64(3) {
@@ -136,10 +137,10 @@ func TestLegalFaults(t *testing.T) {
 	}
 }
 
-// What it may not do is an error, never a hang; who finds one dies of it. (A
-// bit flipped in a header may ask for nothing where an answer is waited for:
-// that is the fabric's business, as bits of data are. And who gives a rank up
-// does not tell it: so only one does here.)
+// TestIllegalFaults checks that a fault that the transport contract forbids causes an error, never a
+// hang. A rank that gets an error stops its engine. The test does not flip bits: a flipped bit in a
+// header can turn a request into a message without an answer, and fabrics must detect that. Only one
+// rank has faults, because a rank that marks another as failed does not inform it.
 func TestIllegalFaults(t *testing.T) {
 	for name, plan := range map[string]fault.Plan{
 		"duplicate": {Duplicate: 0.01, Ranks: []int{0}},
@@ -166,8 +167,8 @@ func TestIllegalFaults(t *testing.T) {
 
 const modelElems = 150
 
-// compare carries a random plan out, with the other ranks, and compares what
-// comes of it with the model.
+// compare executes random plans together with the other ranks, and compares the results with the
+// model.
 func (m *member) compare(seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	parts := make([][]byte, m.size)
@@ -175,27 +176,27 @@ func (m *member) compare(seed uint64) error {
 		parts[i] = make([]byte, 8*modelElems)
 	}
 	for round := range 8 {
-		if err := m.open(round); err != nil {
+		if err := m.openEpoch(round); err != nil {
 			return err
 		}
 		if err := m.round(plan(rng, m.size, modelElems), parts, round); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
-		if err := m.barrier(); err != nil { // before anybody writes again
+		if err := m.barrier(); err != nil { // before any rank writes again
 			return err
 		}
 	}
 	return nil
 }
 
-func (m *member) round(deeds []deed, parts [][]byte, round int) error {
+func (m *member) round(steps []step, parts [][]byte, round int) error {
 	type outcome struct {
-		d         deed
+		d         step
 		got, want []byte
 		q         engine.Request
 	}
 	var all []outcome
-	for _, d := range deeds {
+	for _, d := range steps {
 		old := bytes.Clone(parts[d.target][8*d.at:])
 		former := d.model(parts[d.target])
 		if d.origin != m.rank {
@@ -213,7 +214,7 @@ func (m *member) round(deeds []deed, parts [][]byte, round int) error {
 			return err
 		}
 	}
-	if err := m.shut(round); err != nil {
+	if err := m.closeEpoch(round); err != nil {
 		return err
 	}
 	for _, o := range all {
@@ -226,8 +227,8 @@ func (m *member) round(deeds []deed, parts [][]byte, round int) error {
 	return same(m.local, parts[m.rank])
 }
 
-// open opens one epoch or the other with all ranks.
-func (m *member) open(round int) error {
+// openEpoch opens an epoch with all ranks. Its kind depends on the round.
+func (m *member) openEpoch(round int) error {
 	all := make([]int, m.size)
 	for i := range all {
 		all[i] = i
@@ -248,8 +249,8 @@ func (m *member) open(round int) error {
 	return m.fence()
 }
 
-// shut closes it, and waits until all have.
-func (m *member) shut(round int) error {
+// closeEpoch closes the epoch of openEpoch, and waits until all ranks have closed theirs.
+func (m *member) closeEpoch(round int) error {
 	switch round % 4 {
 	case 0:
 		if err := m.FlushLocalAll(background); err != nil {

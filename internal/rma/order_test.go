@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// An element that Put stores says, to who gets it alone, that what was put before
-// is there; to the race detector too, between ranks of one process.
+// TestPutOfAnElementOrders checks that a rank that gets a single element with Get also sees all
+// earlier Puts of its origin. Between ranks of one process the race detector must see this order too.
 func TestPutOfAnElementOrders(t *testing.T) {
 	for _, size := range []int{4, 8} {
 		p, set := flavours()["shared"]()

@@ -7,42 +7,42 @@ import (
 	"math"
 )
 
-// maxRails is how many rails a Part can name the memory for; by others the
-// window goes by messages.
+// maxRails is the number of rails for which a Part can hold a registration. Over other rails a
+// window uses messages.
 const maxRails = 4
 
 // PartSize is the encoded size of a Part.
 const PartSize = 48 + 16*maxRails
 
-// Part is what a rank tells the others about its part of a window.
+// Part describes a rank's part of a window to the other ranks.
 type Part struct {
-	Size    int    // bytes
-	Elem    int    // bytes of an element
-	Chunk   int    // most data of one message to this rank
-	Native  int    // 1 + the rail by whose atomics the rank can reach all others and itself; 0: none
-	Direct  int    // bits: rails that know the memory
-	Flags   int    // what ranks that share memory with this one can map
-	Board   uint64 // the key of the board
-	Key     uint64 // of what the part lies in
-	Offset  int    // at which it begins there, in bytes
-	Regions [maxRails]struct{ Key, Base uint64 }
+	Size      int    // bytes
+	Elem      int    // bytes of an element
+	Chunk     int    // most data bytes of one message to this rank
+	Native    int    // 1 + the rail whose atomics reach all other ranks and this one; 0: none
+	Direct    int    // bits: rails on which the memory is registered
+	Flags     int    // the memory that ranks of the same host can map
+	LockTable uint64 // key of the lock table
+	Key       uint64 // key of the memory that contains the part
+	Offset    int    // offset of the part in that memory, in bytes
+	Regions   [maxRails]struct{ Key, Base uint64 }
 }
 
 // The bits of Part.Flags.
 const (
-	partBoard  = 1 << iota // Board is a key
-	partMemory             // Key and Offset are the part's; or it is empty
+	partLockTable = 1 << iota // LockTable is a key
+	partMemory                // Key and Offset locate the part, or the part is empty
 
-	partFlags // the first that is none: 1 << 2
+	partFlags // the first invalid value: 1 << 2
 )
 
-var errPart = errors.New("a rank's description of its part of the window makes no sense")
+var errPart = errors.New("a rank's description of its part of the window is invalid")
 
 // Encode writes p into b, which has at least PartSize bytes, little endian:
 //
 //	 0      8      12      16       20       22      24      32    40       48
 //	┌──────┬──────┬───────┬────────┬────────┬───────┬───────┬─────┬────────┬──────────────────────────┐
-//	│ size │ elem │ chunk │ native │ direct │ flags │ board │ key │ offset │ maxRails × (key, base)   │
+//	│ size │ elem │ chunk │ native │ direct │ flags │ table │ key │ offset │ maxRails × (key, base)   │
 //	└──────┴──────┴───────┴────────┴────────┴───────┴───────┴─────┴────────┴──────────────────────────┘
 func (p *Part) Encode(b []byte) {
 	_ = b[PartSize-1]
@@ -52,7 +52,7 @@ func (p *Part) Encode(b []byte) {
 	binary.LittleEndian.PutUint32(b[16:], uint32(p.Native))
 	binary.LittleEndian.PutUint16(b[20:], uint16(p.Direct))
 	binary.LittleEndian.PutUint16(b[22:], uint16(p.Flags))
-	binary.LittleEndian.PutUint64(b[24:], p.Board)
+	binary.LittleEndian.PutUint64(b[24:], p.LockTable)
 	binary.LittleEndian.PutUint64(b[32:], p.Key)
 	binary.LittleEndian.PutUint64(b[40:], uint64(p.Offset))
 	for i, r := range p.Regions {
@@ -61,7 +61,7 @@ func (p *Part) Encode(b []byte) {
 	}
 }
 
-// Decode reads what Encode wrote.
+// Decode reads the format of Encode, and checks it.
 func (p *Part) Decode(b []byte) error {
 	if len(b) < PartSize {
 		return fmt.Errorf("%w: %d bytes", errPart, len(b))
@@ -75,7 +75,7 @@ func (p *Part) Decode(b []byte) error {
 	}
 	*p = Part{
 		Size: int(size), Elem: int(elem), Chunk: int(chunk), Native: int(native), Direct: int(direct), Flags: int(flags),
-		Board: binary.LittleEndian.Uint64(b[24:]), Key: binary.LittleEndian.Uint64(b[32:]), Offset: int(offset),
+		LockTable: binary.LittleEndian.Uint64(b[24:]), Key: binary.LittleEndian.Uint64(b[32:]), Offset: int(offset),
 	}
 	for i := range p.Regions {
 		p.Regions[i].Key = binary.LittleEndian.Uint64(b[48+16*i:])

@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// Pairs of ranks talk by different transports, each in its own way.
+// TestSeveralTransports uses different transports, with different methods, between different pairs of
+// ranks.
 func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"with and without RMA": {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
@@ -23,56 +24,56 @@ func TestSeveralTransports(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ms := openWindows(t, openRails(t, 5, nil, providers...), 8*modelElems, ofInt64())
-			require.False(t, ms[0].Native(), "atomics of two fabrics do not know of each other")
+			require.False(t, ms[0].Native(), "atomics of two fabrics are not atomic with respect to each other")
 			each(t, ms, func(m *member) error { return m.compare(3) })
 		})
 	}
 }
 
-// miser is inproc where some ranks cannot register memory.
-type miser struct{ *inproc.Fabric }
+// noRegistration is inproc in which the ranks with odd numbers cannot register memory.
+type noRegistration struct{ *inproc.Fabric }
 
-type miserDomain struct{ transport.Domain }
+type noRegistrationDomain struct{ transport.Domain }
 
-var errMiser = errors.New("no memory to be registered")
+var errNoRegistration = errors.New("registration refused")
 
-func (f miser) Open(cfg transport.Config) (transport.Domain, error) {
+func (f noRegistration) Open(cfg transport.Config) (transport.Domain, error) {
 	d, err := f.Fabric.Open(cfg)
 	if cfg.Self%2 == 1 {
-		d = miserDomain{d}
+		d = noRegistrationDomain{d}
 	}
 	return d, err
 }
 
-func (miserDomain) RegisterMemory([]byte, transport.Access) (transport.MemoryRegion, error) {
-	return nil, errMiser
+func (noRegistrationDomain) RegisterMemory([]byte, transport.Access) (transport.MemoryRegion, error) {
+	return nil, errNoRegistration
 }
 
-// A part that cannot be registered is reached by messages.
+// TestUnregisteredPart checks that operations on a part that cannot be registered use messages.
 func TestUnregisteredPart(t *testing.T) {
-	ms := openWindows(t, openEngines(t, 3, miser{inproc.NewFabric(inproc.WithoutSharedMemory())}, nil), 8*modelElems, ofInt64())
+	ms := openWindows(t, openEngines(t, 3, noRegistration{inproc.NewFabric(inproc.WithoutSharedMemory())}, nil), 8*modelElems, ofInt64())
 	each(t, ms, func(m *member) error { return m.compare(4) })
 	require.True(t, ms[1].targets[0].direct)
 	require.False(t, ms[0].targets[1].direct)
 }
 
-// A buffer that cannot be registered where it must be is an error of the
-// operation.
+// TestUnregisteredBuffer checks that an operation fails if its buffer needs a registration and cannot
+// be registered.
 func TestUnregisteredBuffer(t *testing.T) {
-	ms := openWindows(t, openEngines(t, 2, miser{inproc.NewFabric(inproc.WithMRMode(transport.MRLocal))}, nil), 64, ofInt64())
+	ms := openWindows(t, openEngines(t, 2, noRegistration{inproc.NewFabric(inproc.WithMRMode(transport.MRLocal))}, nil), 64, ofInt64())
 	m := ms[1]
 	require.NoError(t, m.LockAll(background))
 	require.NoError(t, m.Put(background, 0, 0, word(1)))
-	require.ErrorIs(t, m.Flush(background, 0), errMiser)
+	require.ErrorIs(t, m.Flush(background, 0), errNoRegistration)
 	require.NoError(t, m.Accumulate(background, 0, 0, word(2), Sum))
-	require.ErrorIs(t, m.Flush(background, 0), errMiser, "the first error stays")
-	require.ErrorIs(t, m.UnlockAll(background), errMiser)
+	require.ErrorIs(t, m.Flush(background, 0), errNoRegistration, "the first error stays")
+	require.ErrorIs(t, m.UnlockAll(background), errNoRegistration)
 	require.NoError(t, m.LockAll(background))
 	require.NoError(t, m.UnlockAll(background), "until the epoch ends")
 	require.Equal(t, int64(2), get(ms[0].local))
 }
 
-// An element must fit into a message where there are but messages.
+// TestElementsTooLarge checks that accumulates by messages fail if an element does not fit a message.
 func TestElementsTooLarge(t *testing.T) {
 	cfg := Config{Elem: 16, Align: 8}
 	f := inproc.NewFabric(inproc.WithMaxMsgSize(64), inproc.WithoutSharedMemory())
@@ -86,14 +87,14 @@ func TestElementsTooLarge(t *testing.T) {
 	require.NoError(t, m.UnlockAll(background))
 }
 
-// Operations in flight when the window closes end; their slots are given back.
+// TestCloseWithTransfersInFlight checks that Close ends operations in flight and frees their slots.
 func TestCloseWithTransfersInFlight(t *testing.T) {
 	f := inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(40))
 	ms := openWindows(t, openEngines(t, 2, f, map[string]string{"engine.async_progress": "false"}), 4096, ofInt64())
 	m := ms[0]
 	require.NoError(t, m.Fence(background, false))
 	var all []engine.Request
-	for i := range 100 { // more than fly at once
+	for i := range 100 { // more than maxInFlight
 		q, err := m.Rput(background, 1, 40*i, make([]byte, 100))
 		require.NoError(t, err)
 		all = append(all, q)
@@ -107,9 +108,10 @@ func TestCloseWithTransfersInFlight(t *testing.T) {
 	require.Nil(t, m.targets[1].oldest)
 }
 
-// Who has too much under way waits, and may give up waiting.
+// TestTooMuchUnderWay checks that a call waits if too many operations are pending, and stops waiting
+// when its context ends.
 func TestTooMuchUnderWay(t *testing.T) {
-	ms := asleep(t)
+	ms := withoutProgress(t)
 	m := ms[0]
 	require.NoError(t, m.Fence(background, false))
 	for range maxPending {

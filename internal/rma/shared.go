@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Windows in shared memory
+// Operations by shared memory
 //
 //	                            part mapped here?
 //	                                  │ yes
@@ -18,45 +18,44 @@ import (
 //	                                            yes ┌────┴────┐ no
 //	            elements of 4 or 8 bytes, aligned? ─┤         └─► the fabric, messages
 //	                       yes: the processor's atomics
-//	                       no: under the latch of the part's board
+//	                       no: under the latch of the part's lock table
 //
-// All of that is done in the caller's goroutine and is over when the call
-// returns, here and at the target. There is no operation, and the engine does
-// not hear of it.
+// The caller's goroutine does all of this, and the operation is complete at the origin and at the
+// target when the call returns. There is no operation object, and the engine is not involved.
 //
-// Whether a call may do so it finds out without the engine's lock: target.ready
-// says that the rules of epochs permit it. The gate knows of the calls that are
-// at it, so that nobody unmaps what they are about to touch.
+// A call needs no engine lock to find out whether it may do so: target.ready is true if an epoch
+// permits it. The gate counts the calls that access mapped memory, so that no goroutine unmaps it
+// meanwhile.
 
-// look brings ready and calm up to date. The caller holds the engine's lock, and
-// has changed something that they depend on.
-func (t *target) look() {
-	if !t.near {
+// updateFlags updates ready and idle. The caller holds the engine's lock, and has changed something on
+// which they depend.
+func (t *target) updateFlags() {
+	if !t.isMapped {
 		return
 	}
 	w := t.w
-	fit := w.err == nil && t.down == nil && !w.left
-	put := func(b *atomic.Bool, v bool) {
+	valid := w.err == nil && t.down == nil && !w.left
+	set := func(b *atomic.Bool, v bool) {
 		if b.Load() != v {
 			b.Store(v)
 		}
 	}
-	put(&t.ready, fit && (t.lock == lockHeld && !t.abandoned || w.fence || t.begun))
-	put(&t.calm, fit && t.pending == 0 && t.err == nil)
+	set(&t.ready, valid && (t.lock == lockHeld && !t.abandoned || w.fence || t.begun))
+	set(&t.idle, valid && t.pending == 0 && t.err == nil)
 }
 
-// lookAll does so with all targets.
-func (w *Window) lookAll() {
+// updateAllFlags calls updateFlags for all targets.
+func (w *Window) updateAllFlags() {
 	for i := range w.targets {
-		w.targets[i].look()
+		w.targets[i].updateFlags()
 	}
 }
 
-// open enters the gate for n bytes at disp of a target's part, and returns them;
-// nil: they are none, are not there, or must wait for something.
+// enterMapped enters the gate for n bytes at disp of a target's mapped part, and returns these bytes.
+// It returns nil if n is 0, if the bytes are not in the mapped part, or if the operation must wait.
 //
 // Hot path: no allocation, no lock.
-func (w *Window) open(target, disp, n int) ([]byte, pass) {
+func (w *Window) enterMapped(target, disp, n int) ([]byte, pass) {
 	if uint(target) >= uint(len(w.targets)) {
 		return nil, passNone
 	}
@@ -71,23 +70,23 @@ func (w *Window) open(target, disp, n int) ([]byte, pass) {
 	return t.mapped[disp : disp+n], p
 }
 
-// leave ends what open has begun. fence: stores of the caller's are to be seen
-// before it loads anything, as after an atomic operation they are.
-func (w *Window) leave(p pass, fence bool) {
+// leaveMapped leaves the gate after enterMapped. fence makes the stores of the call visible before
+// later loads of the caller; after an atomic operation they are visible without it.
+func (w *Window) leaveMapped(p pass, fence bool) {
 	if w.gate.leave(p, fence) {
 		w.port.Pause()
 	}
 }
 
-// put is Put where that is a store.
+// tryPut does Put by stores, if the target's part is mapped and ready, and reports whether it did.
 //
 // Hot path: no allocation, no lock.
-func (w *Window) put(target, disp int, buf []byte) bool {
-	part, p := w.open(target, disp, len(buf))
+func (w *Window) tryPut(target, disp int, buf []byte) bool {
+	part, p := w.enterMapped(target, disp, len(buf))
 	if part == nil {
 		return false
 	}
-	switch { // who gets a single element sees all of it or nothing, and what was put before
+	switch { // a Get of a single element sees all of it or nothing, and then all earlier Puts
 	case len(buf) == 8 && atomics.Aligned(part, 8):
 		store64(part, binary.NativeEndian.Uint64(buf))
 	case len(buf) == 4 && atomics.Aligned(part, 4):
@@ -95,15 +94,15 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 	default:
 		bytecopy.Share(part, buf)
 	}
-	w.leave(p, true)
+	w.leaveMapped(p, true)
 	return true
 }
 
-// get is Get where that is a load.
+// tryGet does Get by loads, if the target's part is mapped and ready, and reports whether it did.
 //
 // Hot path: no allocation, no lock.
-func (w *Window) get(target, disp int, buf []byte) bool {
-	part, p := w.open(target, disp, len(buf))
+func (w *Window) tryGet(target, disp int, buf []byte) bool {
+	part, p := w.enterMapped(target, disp, len(buf))
 	if part == nil {
 		return false
 	}
@@ -115,23 +114,23 @@ func (w *Window) get(target, disp int, buf []byte) bool {
 	default:
 		bytecopy.Keep(buf, part)
 	}
-	w.leave(p, false)
+	w.leaveMapped(p, false)
 	return true
 }
 
-// Words says whether FetchWord and SwapWord may be of use.
+// Words reports whether [Window.FetchWord] and [Window.SwapWord] can succeed on this window.
 func (w *Window) Words() bool { return w.words }
 
-// FetchWord is GetAccumulate of one element, of which the operand and what is
-// returned are the bits. Where it cannot be done at once it does nothing and ok
-// is false: GetAccumulate says why, or waits.
+// FetchWord is [Window.GetAccumulate] of one element. operand and old are the bits of elements. If
+// the operation is not possible without a wait, FetchWord does nothing and returns ok = false; the
+// caller then calls GetAccumulate, which waits or returns the error.
 //
 // Hot path: no allocation, no lock.
 func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64, ok bool) {
 	if !w.words || disp&(w.cfg.Elem-1) != 0 || op >= Ops || op > NoOp && w.kernels[op] == nil {
 		return 0, false
 	}
-	part, p := w.open(target, disp, w.cfg.Elem)
+	part, p := w.enterMapped(target, disp, w.cfg.Elem)
 	if part == nil {
 		return 0, false
 	}
@@ -140,18 +139,18 @@ func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64,
 	} else {
 		old = uint64(w.changes[op].On32(atomics.Word32(part), uint32(operand)))
 	}
-	w.leave(p, false)
+	w.leaveMapped(p, false)
 	return old, true
 }
 
-// SwapWord is CompareSwap in the manner of FetchWord.
+// SwapWord is [Window.CompareSwap] with the parameters and results of [Window.FetchWord].
 //
 // Hot path: no allocation, no lock.
 func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64, ok bool) {
 	if !w.words || disp&(w.cfg.Elem-1) != 0 {
 		return 0, false
 	}
-	part, p := w.open(target, disp, w.cfg.Elem)
+	part, p := w.enterMapped(target, disp, w.cfg.Elem)
 	if part == nil {
 		return 0, false
 	}
@@ -160,11 +159,11 @@ func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64
 	} else {
 		old = uint64(atomics.CompareSwap32(atomics.Word32(part), uint32(compare), uint32(replace)))
 	}
-	w.leave(p, false)
+	w.leaveMapped(p, false)
 	return old, true
 }
 
-// load is an element of 4 or 8 bytes.
+// load returns the bits of an element of 4 or 8 bytes.
 func load(b []byte) uint64 {
 	if len(b) == 8 {
 		return binary.NativeEndian.Uint64(b)
@@ -172,19 +171,19 @@ func load(b []byte) uint64 {
 	return uint64(binary.NativeEndian.Uint32(b))
 }
 
-// near does what a user asked for where that can be done by loads and stores
-// now. busy says that another rank has the latch; what is done already c knows.
+// tryMapped executes a call by loads and stores, if that is possible now. busy reports that another
+// rank has the latch; c.done then counts the bytes that are already done.
 //
 // Hot path: no allocation, no lock of the engine.
-func (w *Window) near(c *call) (done, busy bool) {
+func (w *Window) tryMapped(c *call) (done, busy bool) {
 	switch c.kind {
 	case wire.WinPut:
-		return w.put(c.target, c.disp, c.src), false
+		return w.tryPut(c.target, c.disp, c.src), false
 	case wire.WinGet:
-		return w.get(c.target, c.disp, c.result), false
+		return w.tryGet(c.target, c.disp, c.result), false
 	default:
 	}
-	if !w.whole || uint(c.target) >= uint(len(w.targets)) {
+	if !w.allMapped || uint(c.target) >= uint(len(w.targets)) {
 		return false, false
 	}
 	t := &w.targets[c.target]
@@ -192,7 +191,7 @@ func (w *Window) near(c *call) (done, busy bool) {
 	if err != nil || c.kind == wire.WinAcc && c.op == NoOp {
 		return false, false
 	}
-	part, p := w.open(c.target, c.disp, n)
+	part, p := w.enterMapped(c.target, c.disp, n)
 	if part == nil {
 		return false, false
 	}
@@ -202,11 +201,11 @@ func (w *Window) near(c *call) (done, busy bool) {
 	} else {
 		done = w.changeLatched(t, c, part)
 	}
-	w.leave(p, false)
+	w.leaveMapped(p, false)
 	return done, !done
 }
 
-// changeWords changes elements one by one, each in one step of the processor.
+// changeWords changes elements one by one, each atomically.
 func (w *Window) changeWords(c *call, part []byte) {
 	elem := w.cfg.Elem
 	for at := 0; at < len(part); at += elem {
@@ -234,55 +233,56 @@ func (w *Window) changeWords(c *call, part []byte) {
 	}
 }
 
-// latched is how many bytes are changed under one hold of a latch, or one
-// element if that is longer.
-const latched = 4 << 10
+// latchBytes is the most bytes that a rank changes while it holds a latch, unless a single element is
+// longer.
+const latchBytes = 4 << 10
 
-// latchTries is how often a latch is tried before it counts as held for long.
+// latchTries is the number of attempts to take a latch before the caller lets others run.
 const latchTries = 100
 
-// changeLatched changes elements under the latch; false: another rank has it.
+// changeLatched changes elements under the latch. It returns false if another rank keeps the latch.
 func (w *Window) changeLatched(t *target, c *call, part []byte) bool {
-	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // by none of comm's calls
+	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // package comm passes aligned slices
 		c.src = append(alignedBytes(len(c.src))[:0], c.src...)
 	}
-	step := max(w.cfg.Elem, latched/w.cfg.Elem*w.cfg.Elem)
+	step := max(w.cfg.Elem, latchBytes/w.cfg.Elem*w.cfg.Elem)
 	for c.done < len(part) {
-		for i := 0; !t.board.try(w.rank); i++ {
+		for i := 0; !t.lockTable.tryLatch(w.rank); i++ {
 			if i == latchTries {
 				return false
 			}
 		}
 		w.serve(c, part[c.done:min(len(part), c.done+step)], c.done)
-		t.board.open()
+		t.lockTable.unlatch()
 		c.done += step
 	}
 	return true
 }
 
-// relieve is for who has found a latch taken for long: it takes it from a rank
-// that has died, and lets others run. The caller does not hold the engine's lock.
-func (w *Window) relieve(t *target) {
+// recoverLatch releases the latch if the rank that holds it has died, and lets other goroutines run.
+// A caller that could not take the latch calls it, without the engine's lock.
+func (w *Window) recoverLatch(t *target) {
 	w.port.Lock()
-	if w.err == nil && !w.left && t.inherit() {
+	if w.err == nil && !w.left && t.takeDeadLatch() {
 		t.grant()
-		t.board.open()
+		t.lockTable.unlatch()
 	}
 	w.port.Unlock()
 	w.port.Pause()
 }
 
-// inherit takes the latch from a rank that has died with it.
-func (t *target) inherit() bool {
+// takeDeadLatch takes the latch over from a rank that has died, repairs the lock table, and reports
+// whether it did.
+func (t *target) takeDeadLatch() bool {
 	w := t.w
-	holder := t.board.latch.Load()
+	holder := t.lockTable.latch.Load()
 	if holder == 0 || holder > uint64(len(w.targets)) || w.targets[holder-1].down == nil ||
-		!t.board.latch.CompareAndSwap(holder, uint64(w.rank)+1) {
+		!t.lockTable.latch.CompareAndSwap(holder, uint64(w.rank)+1) {
 		return false
 	}
-	t.board.repair(w.gone)
+	t.lockTable.repair(w.gone)
 	return true
 }
 
-// gone says whether a rank has ended.
+// gone reports whether a rank has ended.
 func (w *Window) gone(rank int) bool { return w.targets[rank].down != nil }

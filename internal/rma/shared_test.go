@@ -14,14 +14,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// sharer is inproc whose shared memory is counted, and can be had by some ranks
-// only.
+// sharer is inproc that counts shared memory, and refuses it to some ranks.
 type sharer struct {
 	*inproc.Fabric
-	alloc func(rank, n int) error    // why there is none; nil: there is
-	reach func(rank, peer int) error // why it cannot be mapped
+	alloc func(rank, n int) error    // returns the error of an allocation; may be nil
+	reach func(rank, peer int) error // returns the error of a mapping; may be nil
 
-	bytes, maps atomic.Int64
+	bytes, maps atomic.Int64 // currently allocated and mapped
 }
 
 type sharerDomain struct {
@@ -81,13 +80,13 @@ func (d sharerDomain) Unmap(mem []byte) error {
 	return d.SharedMemoryDomain.Unmap(mem)
 }
 
-// sharing opens a window over a sharer.
+// sharing opens a window on n ranks over a sharer.
 func sharing(t *testing.T, f *sharer, n int, cfg Config) []*member {
 	f.Fabric = inproc.NewFabric()
 	return openWindows(t, openEngines(t, n, f, nil), 8*modelElems, cfg)
 }
 
-// leave is what a rank does to free a window.
+// leave frees a window, with all other ranks.
 func (m *member) leave() error {
 	if err := m.Fence(background, true); err != nil {
 		return err
@@ -99,7 +98,8 @@ func (m *member) leave() error {
 	return m.Close()
 }
 
-// How ranks reach each other is one decision for all of them where it must be.
+// TestHowRanksReachEachOther checks that all ranks choose the same methods for locks and accumulates,
+// and that freeing the window frees all memory.
 func TestHowRanksReachEachOther(t *testing.T) {
 	no := errors.New("there is none")
 	ofStructs := Config{Elem: 12, Align: 4}
@@ -110,7 +110,7 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}{
 		"all":         {cfg: ofInt64(), locks: true, whole: true, words: true},
 		"structs":     {cfg: ofStructs, locks: true, whole: true},
-		"own kernels": {cfg: Config{Elem: 8, Align: 8, Combine: kernels}, locks: true, whole: true},
+		"own kernels": {cfg: Config{Elem: 8, Align: 8, Kernel: kernels}, locks: true, whole: true},
 		"no parts": {cfg: ofInt64(), locks: true, f: &sharer{alloc: func(_, n int) error {
 			if n == 8*modelElems {
 				return no
@@ -133,14 +133,14 @@ func TestHowRanksReachEachOther(t *testing.T) {
 			}
 			ms := sharing(t, x.f, 3, x.cfg)
 			for _, m := range ms {
-				require.Equal(t, [3]bool{x.locks, x.whole, x.words}, [3]bool{m.locks, m.whole, m.words})
+				require.Equal(t, [3]bool{x.locks, x.whole, x.words}, [3]bool{m.tableLocks, m.allMapped, m.words})
 			}
 			if x.cfg.Elem == 8 {
 				each(t, ms, func(m *member) error { return m.compare(3) })
 			}
 			each(t, ms, func(m *member) error { return m.leave() })
 			for _, m := range ms {
-				require.Empty(t, m.cfg.Remains.list)
+				require.Empty(t, m.cfg.DeferredFrees.list)
 			}
 			require.Zero(t, x.f.bytes.Load())
 			require.Zero(t, x.f.maps.Load())
@@ -148,7 +148,7 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}
 }
 
-// Parts of memory of the user's that begin anywhere.
+// TestUnalignedParts uses a part in the user's memory that is not aligned for atomics.
 func TestUnalignedParts(t *testing.T) {
 	f := inproc.NewFabric()
 	e := openEngines(t, 1, f, nil)[0]
@@ -158,7 +158,7 @@ func TestUnalignedParts(t *testing.T) {
 	require.NoError(t, err)
 	m := &member{Window: w, size: 1, e: e}
 	connect(t, []*member{m}, []Part{part})
-	require.True(t, w.whole)
+	require.True(t, w.allMapped)
 	require.False(t, w.words)
 	require.NoError(t, w.Fence(background, false))
 	old := make([]byte, 8)
@@ -169,7 +169,8 @@ func TestUnalignedParts(t *testing.T) {
 	require.NoError(t, w.Close())
 }
 
-// Elements that no processor changes in one step are not torn, and none is lost.
+// TestWideElements checks that accumulates on elements that the processor cannot change atomically
+// are atomic nevertheless.
 func TestWideElements(t *testing.T) {
 	const elem, elems, times = 24, 400, 50
 	combine := func(op Op) func(inout, in []byte) {
@@ -180,8 +181,8 @@ func TestWideElements(t *testing.T) {
 	}
 	for _, fabric := range []string{"shared", "shm"} {
 		p, set := flavours()[fabric]()
-		ms := openWindows(t, openEngines(t, 4, p, set), elem*elems, Config{Elem: elem, Align: 8, Combine: combine})
-		require.True(t, ms[0].whole)
+		ms := openWindows(t, openEngines(t, 4, p, set), elem*elems, Config{Elem: elem, Align: 8, Kernel: combine})
+		require.True(t, ms[0].allMapped)
 		each(t, ms, func(m *member) error {
 			if err := m.LockAll(background); err != nil {
 				return err
@@ -224,7 +225,7 @@ func TestWideElements(t *testing.T) {
 	}
 }
 
-// What the processor does to words is what kernels do to elements.
+// TestWordsAgainstKernels checks that FetchWord yields the same results as the kernels.
 func TestWordsAgainstKernels(t *testing.T) {
 	var f sharer
 	ms := sharing(t, &f, 2, ofInt64())
@@ -251,8 +252,8 @@ func TestWordsAgainstKernels(t *testing.T) {
 	require.NoError(t, m.Unlock(background, 1))
 }
 
-// Memory of a window that is not freed together stays until the others have
-// left, or ended.
+// TestMemoryRemains checks that the memory of a window that one rank closes too early stays until the
+// other ranks have left it or ended.
 func TestMemoryRemains(t *testing.T) {
 	for name, end := range map[string]func(m *member) error{
 		"leaves": func(m *member) error { return m.Close() },
@@ -263,23 +264,23 @@ func TestMemoryRemains(t *testing.T) {
 			ms := sharing(t, &f, 2, ofInt64())
 			before := f.bytes.Load()
 			each(t, ms, func(m *member) error { return m.fence() })
-			require.NoError(t, ms[1].Close()) // before its time
-			require.NoError(t, ms[1].cfg.Remains.Sweep())
+			require.NoError(t, ms[1].Close()) // before rank 0 has left
+			require.NoError(t, ms[1].cfg.DeferredFrees.Sweep())
 			require.Equal(t, before, f.bytes.Load())
-			require.NoError(t, ms[0].Put(background, 1, 0, word(1)), "it does not know")
+			require.NoError(t, ms[0].Put(background, 1, 0, word(1)), "rank 0 does not know of the Close")
 			require.NoError(t, end(ms[0]))
-			_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // moves it on
+			_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // makes progress
 			if name == "leaves" {
 				require.NoError(t, err)
 			}
-			require.NoError(t, ms[1].cfg.Remains.Sweep())
-			require.Empty(t, ms[1].cfg.Remains.list)
+			require.NoError(t, ms[1].cfg.DeferredFrees.Sweep())
+			require.Empty(t, ms[1].cfg.DeferredFrees.list)
 			require.LessOrEqual(t, f.bytes.Load(), before/2)
 		})
 	}
 }
 
-// Windows that come and go leave nothing.
+// TestManyWindows checks that windows that are created and freed leave no memory.
 func TestManyWindows(t *testing.T) {
 	var f sharer
 	f.Fabric = inproc.NewFabric()
@@ -300,7 +301,7 @@ func TestManyWindows(t *testing.T) {
 	}
 }
 
-// After Leave nothing is begun.
+// TestLeft checks that after Leave no operation or epoch begins.
 func TestLeft(t *testing.T) {
 	var f sharer
 	ms := sharing(t, &f, 2, ofInt64())

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// alignedBytes allocates n zeroed bytes that begin at a cache line.
+// alignedBytes allocates n zeroed bytes, aligned to a cache line.
 func alignedBytes(n int) []byte {
 	const line = 64
 	b := make([]byte, n+line)
@@ -13,13 +13,13 @@ func alignedBytes(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// boardOf is the board of n ranks that lies in mem, which begins at a cache line
-// and has boardSize(n) bytes.
-func boardOf(mem []byte, n int) board {
-	mem = mem[:boardSize(n)]
+// lockTableOf returns the lock table of n ranks in mem. mem is aligned to a cache line and has at
+// least lockTableSize(n) bytes.
+func lockTableOf(mem []byte, n int) lockTable {
+	mem = mem[:lockTableSize(n)]
 	p := unsafe.Pointer(unsafe.SliceData(mem))
-	return board{
-		boardHead: (*boardHead)(p),
-		stands:    unsafe.Slice((*atomic.Uint64)(unsafe.Add(p, boardHeadSize)), n),
+	return lockTable{
+		lockTableHead: (*lockTableHead)(p),
+		states:        unsafe.Slice((*atomic.Uint64)(unsafe.Add(p, lockTableHeadSize)), n),
 	}
 }

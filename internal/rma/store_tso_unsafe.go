@@ -9,14 +9,13 @@ import (
 	"github.com/weft-hpc/weft/internal/atomics"
 )
 
-// store64 stores an element that others load atomically, after all that was
-// stored before. On this architecture each store but those of one string
-// instruction is seen after those before it anyway, and the gate is the barrier
-// for what follows; an atomic store would be a second one. To the race detector
-// it has to be atomic. ADR 11 says more.
+// store64 stores an element that others load atomically, with release order: earlier stores become
+// visible first. On amd64 a plain store has that order, also after a string instruction, whose own
+// stores are not ordered. Leaving the gate is the barrier for later loads; an atomic store would be
+// a second one. For the race detector the store must be atomic (store_other_unsafe.go). See ADR 11.
 func store64(b []byte, v uint64) { *atomics.Word64(b) = v }
 
 func store32(b []byte, v uint32) { *atomics.Word32(b) = v }
 
-// release32 stores 0 after all that was stored before.
+// release32 stores 0 with release order.
 func release32(p *atomic.Uint32) { *(*uint32)(unsafe.Pointer(p)) = 0 }

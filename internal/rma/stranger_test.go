@@ -12,8 +12,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// stranger is rank 1 of a job of two, which says what it likes to the window
-// of rank 0.
+// stranger is rank 1 of a job of two. It sends arbitrary messages to the window of rank 0.
 type stranger struct {
 	ep  transport.Endpoint
 	cq  transport.CompletionQueue
@@ -22,8 +21,7 @@ type stranger struct {
 
 const windowID = 2
 
-// againstStranger opens a window of four int64, which lie in the middle of
-// memory.
+// againstStranger opens a window of four int64 on rank 0, whose part is in the middle of memory.
 func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []byte, s *stranger) {
 	f := inproc.NewFabric(append(opts, inproc.WithoutRMA())...)
 	var rails []engine.Rail
@@ -61,8 +59,8 @@ func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []b
 	return m, memory, &stranger{ep: rails[1].Endpoint, cq: rails[1].CQ}
 }
 
-// say sends a message as a correct peer numbers it.
-func (s *stranger) say(w wire.Window, data ...byte) error {
+// sendNumbered sends a message with the sequence number that a correct peer would use.
+func (s *stranger) sendNumbered(w wire.Window, data ...byte) error {
 	s.seq++
 	m := w.Message(windowID, len(data))
 	m.Seq = s.seq
@@ -77,8 +75,8 @@ func (s *stranger) send(m wire.Message, data []byte) error {
 	return err
 }
 
-// hear is the next message that has come.
-func (s *stranger) hear(t testing.TB) (w wire.Window) {
+// receive returns the next message that arrives.
+func (s *stranger) receive(t testing.TB) (w wire.Window) {
 	for {
 		var c [1]transport.Completion
 		n, err := s.cq.Read(c[:])
@@ -93,9 +91,9 @@ func (s *stranger) hear(t testing.TB) (w wire.Window) {
 	}
 }
 
-// settled moves the engine on until all that the stranger has said is read.
-func (m *member) settled(t testing.TB, s *stranger) {
-	require.NoError(t, s.say(wire.Window{Kind: wire.WinSync}))
+// drainMessages makes progress on m until it has read all messages of the stranger.
+func (m *member) drainMessages(t testing.TB, s *stranger) {
+	require.NoError(t, s.sendNumbered(wire.Window{Kind: wire.WinSync}))
 	for len(m.e.Failed()) == 0 {
 		_ = m.Sync()
 		var c [1]transport.Completion
@@ -109,7 +107,8 @@ func (m *member) settled(t testing.TB, s *stranger) {
 	}
 }
 
-// What no correct peer says gives it up, and changes no byte.
+// TestStrangeMessages checks that a rank that gets a message that no correct peer sends marks the
+// sender as failed, and changes no byte.
 func TestStrangeMessages(t *testing.T) {
 	e := make([]byte, 8)
 	for name, x := range map[string]struct {
@@ -148,23 +147,24 @@ func TestStrangeMessages(t *testing.T) {
 				memory[i] = 0xa5
 			}
 			want := append([]byte{}, memory...)
-			require.NoError(t, s.say(x.w, x.data...))
-			m.settled(t, s)
+			require.NoError(t, s.sendNumbered(x.w, x.data...))
+			m.drainMessages(t, s)
 			require.Equal(t, []int{1}, m.e.Failed())
 			require.Equal(t, want, memory)
 		})
 	}
 	t.Run("lock twice", func(t *testing.T) {
 		m, _, s := againstStranger(t)
-		require.NoError(t, s.say(wire.Window{Kind: wire.WinLock}))
-		require.NoError(t, s.say(wire.Window{Kind: wire.WinLock}))
-		m.settled(t, s)
+		require.NoError(t, s.sendNumbered(wire.Window{Kind: wire.WinLock}))
+		require.NoError(t, s.sendNumbered(wire.Window{Kind: wire.WinLock}))
+		m.drainMessages(t, s)
 		require.Equal(t, []int{1}, m.e.Failed())
-		require.NoError(t, m.Lock(background, 0, true), "a rank given up holds no lock")
+		require.NoError(t, m.Lock(background, 0, true), "a failed rank holds no lock")
 	})
 }
 
-// Answers that do not fit what was asked give the peer up.
+// TestStrangeAnswers checks that a rank that gets an answer that does not match its request marks the
+// peer as failed.
 func TestStrangeAnswers(t *testing.T) {
 	for name, w := range map[string]wire.Window{
 		"no data":          {Kind: wire.WinReply, Count: 1},
@@ -178,23 +178,23 @@ func TestStrangeAnswers(t *testing.T) {
 			require.NoError(t, m.Fence(background, false))
 			buf := make([]byte, 8)
 			require.NoError(t, m.Get(background, 1, 0, buf))
-			asked := s.hear(t)
+			asked := s.receive(t)
 			require.Equal(t, wire.Window{Kind: wire.WinGet, Bytes: 8}, asked)
-			require.NoError(t, s.say(w, make([]byte, map[bool]int{true: 8}[w.Count == 2 && w.Kind == wire.WinReply])...))
+			require.NoError(t, s.sendNumbered(w, make([]byte, map[bool]int{true: 8}[w.Count == 2 && w.Kind == wire.WinReply])...))
 			require.ErrorIs(t, m.Flush(background, 1), engine.ErrProcFailed)
 		})
 	}
 }
 
-// What a rank may ask for at once is bounded.
+// TestFlood checks that a rank marks a peer as failed that sends too many requests at once.
 func TestFlood(t *testing.T) {
 	for name, flood := range map[string]func(s *stranger) error{
-		"get": func(s *stranger) error { return s.say(wire.Window{Kind: wire.WinGet, Bytes: 32}) },
+		"get": func(s *stranger) error { return s.sendNumbered(wire.Window{Kind: wire.WinGet, Bytes: 32}) },
 		"lock": func(s *stranger) error {
-			if err := s.say(wire.Window{Kind: wire.WinLock}); err != nil {
+			if err := s.sendNumbered(wire.Window{Kind: wire.WinLock}); err != nil {
 				return err
 			}
-			return s.say(wire.Window{Kind: wire.WinUnlock})
+			return s.sendNumbered(wire.Window{Kind: wire.WinUnlock})
 		},
 		"elsewhere": func(s *stranger) error {
 			s.seq++
@@ -205,17 +205,17 @@ func TestFlood(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, _, s := againstStranger(t, inproc.WithBacklog(1<<12)) // which nobody reads
+			m, _, s := againstStranger(t, inproc.WithBacklog(1<<12)) // the stranger reads no answers
 			for i := 0; len(m.e.Failed()) == 0; i++ {
 				require.Less(t, i, 10000)
-				_ = flood(s) // no room: the next one has
+				_ = flood(s) // ignore a full queue: a later message has room
 				require.NoError(t, m.Sync())
 			}
 		})
 	}
 }
 
-// A window that is not there says so, and to a revoked one too.
+// TestGone checks that a rank answers WinGone to a message for a window that has been revoked.
 func TestGone(t *testing.T) {
 	m, _, s := againstStranger(t)
 	m.ctx.Revoke(transport.ErrClosed)
@@ -224,16 +224,16 @@ func TestGone(t *testing.T) {
 	msg := question.Message(windowID, 0)
 	msg.Seq = s.seq
 	var c [1]transport.Completion
-	for n := 0; n == 0; { // the news of the revocation
+	for n := 0; n == 0; { // the message about the revocation
 		n, _ = s.cq.Read(c[:])
 	}
 	require.NoError(t, s.send(msg, nil))
-	require.ErrorIs(t, m.Sync(), engine.ErrRevoked) // which moves it on nevertheless
-	got := s.hear(t)
+	require.ErrorIs(t, m.Sync(), engine.ErrRevoked) // makes progress nevertheless
+	got := s.receive(t)
 	require.Equal(t, wire.Window{Kind: wire.WinGone, Flag: true}, got)
 }
 
-// Whatever a peer says, only bytes of the window change, and nothing panics.
+// FuzzDeliver checks that no message of a peer changes bytes outside of the window or causes a panic.
 func FuzzDeliver(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 8, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 0, 0, 0, 8, 0})
 	f.Add([]byte{3, 2, 1, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 0, 0, 0, 0, 16})

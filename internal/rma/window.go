@@ -12,180 +12,178 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// The errors of windows, besides the engine's; wrapped with their cause.
+// The errors of windows, besides those of the engine. Calls return them wrapped with the cause.
 var (
-	ErrEpoch = errors.New("no epoch of the window permits this")
+	ErrEpoch = errors.New("no epoch of the window permits this call")
 	ErrRange = errors.New("outside the target's part of the window")
 	ErrOp    = errors.New("operation not defined for the window's elements")
 	ErrParts = errors.New("ranks disagree about the window")
 )
 
-// Config is what a window is made of.
+// Config describes a window to New.
 type Config struct {
-	// Ctx is the window's own context: its group is the window's, its messages
-	// are the window's, and Revoke ends it.
+	// Ctx is a context of the window's own. Its group is the window's group, it carries only the
+	// window's messages, and its Revoke ends the window.
 	Ctx   *engine.Context
 	Local []byte // this rank's part; may be empty
-	Alloc int    // bytes of a part that New is to make, and Close to give back, in place of Local
+	Alloc int    // if > 0, New allocates a part of so many bytes instead of Local, and Close frees it
 	Elem  int    // bytes of an element, the same on all ranks
-	Align int    // alignment in bytes that Combine's kernels need; Local has it. 0: none
+	Align int    // alignment in bytes that the kernels need, and that Local has; 0: none
 
-	// Remains is where memory goes that the window has done with while other
-	// ranks may not have; one for all windows of an engine.
-	Remains *Remains
+	// DeferredFrees takes memory of closed windows that other ranks may still use. All windows of an
+	// engine share it.
+	DeferredFrees *DeferredFrees
 
-	// Datatype is the element type as fabrics know it, if HasType.
+	// Datatype is the element type in package transport, if HasType.
 	Datatype transport.Datatype
 	HasType  bool
-	// Combine gives the kernel of an operation after NoOp: inout[i] becomes
-	// in[i] ∘ inout[i] of whole elements. nil: it is not defined for this type.
-	// A kernel runs under the engine's lock, on up to 64 KiB at once.
-	Combine func(op Op) func(inout, in []byte)
+	// Kernel returns the kernel of an operation after NoOp, or nil if the operation is not defined
+	// for the element type. A kernel sets inout[i] to in[i] ∘ inout[i] for whole elements. The
+	// window calls it with the engine's lock held, for up to 64 KiB at once.
+	Kernel func(op Op) func(inout, in []byte)
 }
 
-// Limits of the operations with one target that a rank has under way.
+// Limits of a rank's pending operations with one target.
 const (
-	maxPending  = 128      // altogether; a goroutine that starts more waits
-	maxMessages = 64       // sent and not acknowledged
-	maxReply    = 1 << 20  // bytes asked for by messages and not come
-	maxFlying   = 64       // transfers of RMA and atomics
-	maxChunk    = 64 << 10 // data of a message
-	ackEvery    = 16       // messages
+	maxPending  = 128      // operations; a goroutine that starts more waits
+	maxMessages = 64       // messages sent and not acknowledged
+	maxReply    = 1 << 20  // bytes requested by messages and not received
+	maxInFlight = 64       // transfers by RMA and atomics
+	maxChunk    = 64 << 10 // data bytes of a message
+	ackEvery    = 16       // messages per requested acknowledgement
 )
 
-// Limits of the answers to one rank that have not left. A fabric may tell that
-// one has left long after the other rank has got it and asked for more, so they
-// are what it may ask for at once, several times over.
+// Limits of the answers to one rank whose sends have not completed. A fabric may report that a send
+// has completed long after the peer has received it and requested more. So the limits are several
+// times what the peer may request at once.
 const (
 	maxBehind  = 4
 	maxAnswers = maxBehind * maxMessages
 )
 
-// Window is memory that the ranks of a group open to each other. Its methods
-// are safe for concurrent use. All that they move is in place when the flush,
-// or the end of the epoch, that covers it has returned.
+// Window is memory that the ranks of a group expose to each other. Its methods are safe for
+// concurrent use. The effect of an operation is in place when the flush, or the end of the epoch,
+// that covers it has returned.
 //
-// Peers' operations change Local at any time during an exposure: by messages on
-// whatever goroutine moves the engine on, by RMA on none of ours. Every method
-// that returns after a peer's Flush was made known to this rank, by a Lock of
-// this rank's own part, a Fence and barrier, or a message, returns after the
-// change in the sense of the Go memory model too.
+// Peers may change Local at any time during an exposure: by messages on the goroutine that drives
+// the engine, by RMA without any goroutine of this process. If this rank learns of a peer's Flush (by
+// a Lock of its own part, by a Fence and a barrier, or by a message), the changes happen before the
+// return of the call by which it learns, in the sense of the Go memory model.
 //
-// A rank serves the others while it is in any call of the engine, and with
-// asynchronous progress also while it computes, from a millisecond after its
-// last call on at the latest.
+// A rank serves others during every call of the engine. With asynchronous progress it also serves
+// them while it computes, starting at most a millisecond after its last call.
 type Window struct {
 	cfg  Config
 	port *engine.Port
 	rank int
 	gate gate
 
-	// Set by New, Connect and Settle for good.
-	targets []target
-	kernels [Ops]func(inout, in []byte)
-	changes [Ops]atomics.Change // of elements that the processor changes in one step
-	locks   bool                // of parts are those of boards, else messages
-	whole   bool                // every rank has mapped every part, so that accumulates are loads and stores
-	words   bool                // by the processor's atomics, else under latches
+	// New, Connect and Settle set these fields, which do not change afterwards.
+	targets    []target
+	kernels    [Ops]func(inout, in []byte)
+	changes    [Ops]atomics.Change // for elements that the processor changes atomically
+	tableLocks bool                // locks are in lock tables; else locks use messages
+	allMapped  bool                // every rank has mapped every part, so accumulates are loads and stores
+	words      bool                // if allMapped: accumulates use the processor's atomics; else the latch
 
-	// Guarded by the engine's lock, as all below.
+	// The engine's lock guards all following fields.
 	local   []byte
-	own     shared // what of it others may have mapped
+	own     shared // memory of this rank that others may have mapped
 	memory  [maxRails]engine.Memory
-	scratch []byte // aligned, for data that is not; of maxChunk, made on first use
+	scratch []byte // aligned copy of unaligned data, of maxChunk bytes; allocated on first use
 
-	native     bool // accumulates by the fabric's atomics
+	native     bool // accumulates use the fabric's atomics
 	nativeRail int
-	counts     [Ops][2]int // elements of one atomic, without and with fetch
+	counts     [Ops][2]int // most elements of one atomic, without and with fetch
 
-	err    error // why the window is of no use
+	err    error // why the window is unusable
 	closed bool
 	fence  bool   // a fence epoch is open
-	all    bool   // LockAll
-	locked int    // targets that Lock has locked or waits for
-	begun  int    // targets of Start
-	epochs uint64 // with all targets, that have been closed
+	all    bool   // an epoch of LockAll is open
+	locked int    // number of targets that Lock has locked or waits for
+	begun  int    // number of targets of Start
+	epochs uint64 // number of closed epochs with all targets
 
-	queue  []lockRequest // for this rank's part by messages, first come first
-	shared int           // holders of the lock of this rank's part
-	owned  bool          // exclusively
+	queue  []lockRequest // requests for the lock of this rank's part by messages, in their order
+	shared int           // number of holders of the lock of this rank's part
+	owned  bool          // the holder has it exclusively
 
-	left    bool  // Leave was called
-	losses  int   // ranks that have ended
-	granted []int // scratch of target.grant
+	left       bool  // Leave was called
+	endedRanks int   // number of ranks that have failed or ended
+	granted    []int // scratch of target.grant
 
-	freeOps   *operation
-	freeNotes *note
+	freeOps      *operation
+	freeControls *controlMessage
 }
 
-// target is what a window knows of one rank.
+// target is the state of a window with respect to one rank.
 type target struct {
 	w    *Window
 	rank int
 	part Part
 
-	// What is mapped of it, which Connect sets for good; until the window is closed.
-	near   bool   // its part is mapped here, and its board
-	mapped []byte // the part
-	board  board
-	maps   [2][]byte   // what is to be unmapped
-	ready  atomic.Bool // near, and an operation may start: nothing is to be waited for or told
-	calm   atomic.Bool // near, and there is nothing to flush, and no error
+	// The mapped memory of the rank. Connect sets these fields; Close clears them.
+	isMapped  bool   // its part and its lock table are mapped here
+	mapped    []byte // the part
+	lockTable lockTable
+	maps      [2][]byte   // mappings to unmap
+	ready     atomic.Bool // isMapped, and an epoch permits operations without a wait or a message
+	idle      atomic.Bool // isMapped, and there is nothing to flush and no error
 
-	rail   int  // -1: this rank itself
-	direct bool // Put and Get are RMA
-	chunk  int  // data of a message to it
-	reach  int  // data of a message that it may ask us for
+	rail        int  // -1: this rank itself
+	direct      bool // Put and Get use RMA
+	chunk       int  // most data bytes of a message to the rank
+	answerLimit int  // most data bytes that the rank may request with one message
 
-	// Our operations with it.
-	err     error      // the first that failed since the epoch began
-	down    error      // why it cannot be reached
-	started uint64     // operations, ever
-	oldest  *operation // of those that are not complete there, by operation.younger
-	newest  *operation
-	pending int      // how many they are
-	line    []uint64 // calls that wait for there to be fewer, first come first
-	calls   uint64   // that ever did
+	// This rank's operations with the target.
+	err         error      // the first error since the epoch began
+	down        error      // why the target is unreachable
+	started     uint64     // number of operations, ever
+	oldest      *operation // first operation that is not complete, linked by operation.younger
+	newest      *operation
+	pending     int      // number of operations from oldest to newest
+	slotQueue   []uint64 // tickets of the calls that wait until pending is below its limit
+	slotTickets uint64   // number of tickets issued, ever
 
-	queued   fifo        // by message, the first perhaps in part
-	awaited  fifo        // by message, sent and not acknowledged
-	sent     uint64      // messages, ever
-	acked    uint64      // of them acknowledged
-	asked    uint64      // the last that asked for it
-	expected int         // bytes of answers
-	flushes  [2]flushers // those that wait for operations to be complete, and locally so
+	queued       fifo        // operations by message; messages of the first may have been sent
+	awaited      fifo        // operations by message whose messages are sent and not acknowledged
+	sent         uint64      // number of messages, ever
+	acked        uint64      // number of acknowledged messages
+	ackRequested uint64      // number of the last message that requested an acknowledgement
+	expected     int         // bytes of pending answers
+	flushes      [2]flushers // goroutines that wait for completion, and for local completion
 
-	waiting fifo         // by RMA or atomics, not posted
-	flying  int          // those posted
-	atomics []*operation // of those the atomics
+	waiting  fifo         // operations by RMA or atomics that are not posted
+	inFlight int          // number of posted ones
+	atomics  []*operation // posted atomics
 
-	// Our epoch with it.
+	// This rank's epoch with the target.
 	lock        lockState
-	locked      bool // by Lock
-	locking     bool // Lock waits
-	mourned     int  // Window.losses when its board was last rid of the dead
-	exclusive   bool // what is asked for or held
-	abandoned   bool // the goroutine that asked for the lock does not wait for it any more
+	locked      bool // an epoch of Lock with the target is open
+	locking     bool // a call of Lock waits for the lock
+	endedSeen   int  // value of Window.endedRanks at the last repair of the lock table
+	exclusive   bool // the lock that is requested or held is exclusive
+	abandoned   bool // the goroutine that requested the lock does not wait for it any more
 	lockWaiters int
-	begun       bool // by Start
+	begun       bool // an epoch of Start with the target is open
 
-	// Its operations with us.
-	applied  uint64 // messages, ever
-	notes    int    // answers that have not left
-	noted    int    // their bytes
-	ackBusy  bool   // an acknowledgement has not left
-	ackAgain bool   // and another one is due
-	holds    lockState
+	// The target's operations with this rank.
+	applied     uint64 // number of messages, ever
+	answers     int    // number of answers whose sends have not completed
+	answerBytes int    // data bytes of these answers
+	ackBusy     bool   // the send of an acknowledgement has not completed
+	ackAgain    bool   // another acknowledgement must follow it
+	peerLock    lockState
 }
 
-// flushers are the goroutines in drain.
+// flushers describes the goroutines in drain.
 type flushers struct {
 	n    int
-	goal uint64 // the least number of operations that one of them waits for
+	goal uint64 // the least operation number for which one of them waits
 }
 
-// New makes or registers this rank's part. The Part is for all members; see
-// Connect. New does not communicate. The caller closes the window, also where
+// New creates a window, and allocates or registers this rank's part. The caller sends the Part to
+// all members; see [Window.Connect]. New does not communicate. The caller closes the window, even if
 // Connect fails.
 func New(cfg Config) (*Window, Part, error) {
 	cfg.Align = max(1, cfg.Align)
@@ -193,12 +191,12 @@ func New(cfg Config) (*Window, Part, error) {
 	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
 		return nil, Part{}, fmt.Errorf("elements of %d bytes: %w", cfg.Elem, ErrOp)
 	}
-	if cfg.Combine != nil {
+	if cfg.Kernel != nil {
 		for op := Sum; op < Ops; op++ {
-			w.kernels[op] = cfg.Combine(op)
+			w.kernels[op] = cfg.Kernel(op)
 		}
 	}
-	for op := range w.changes { // without a type those alone are used that need none
+	for op := range w.changes { // without HasType, only those that do not depend on the type are used
 		w.changes[op] = atomics.For(fabricOps[op], cfg.Datatype)
 	}
 	port, err := cfg.Ctx.OpenPort(w.attach)
@@ -211,18 +209,18 @@ func New(cfg Config) (*Window, Part, error) {
 	part := Part{Size: len(w.local), Elem: cfg.Elem, Chunk: math.MaxInt32}
 	for i := range w.targets {
 		if t := &w.targets[i]; t.rail >= 0 {
-			part.Chunk = min(part.Chunk, t.reach)
+			part.Chunk = min(part.Chunk, t.answerLimit)
 		}
 	}
-	w.offer(&part)
+	w.describe(&part)
 	if len(w.targets) > 1 {
 		w.register(&part)
 	}
 	return w, part, nil
 }
 
-// attach makes w ready for what comes to its port, be it the news that a rank has
-// ended before anything else. The caller holds the engine's lock.
+// attach prepares w for events of its port. The first event may be that a rank has ended. The
+// caller holds the engine's lock.
 func (w *Window) attach(port *engine.Port) engine.Service {
 	w.port, w.rank = port, port.Rank()
 	w.targets = make([]target, port.Size())
@@ -231,38 +229,37 @@ func (w *Window) attach(port *engine.Port) engine.Service {
 		t.w, t.rank, t.rail = w, i, port.Rail(i)
 		t.flushes[0].goal, t.flushes[1].goal = math.MaxUint64, math.MaxUint64
 		if t.rail >= 0 {
-			t.reach = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
+			t.answerLimit = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
 		}
 	}
 	return (*service)(w)
 }
 
-// register makes this rank's part known to the rails that lead to ranks which
-// will not map it.
+// register registers this rank's part with the rails that lead to ranks that will not map it.
 func (w *Window) register(part *Part) {
 	port := w.port
 	for rail := range min(port.Rails(), maxRails) {
-		if !port.Attr(rail).Caps.Has(transport.CapRead|transport.CapWrite) || len(w.local) == 0 || w.own.region != nil && w.allNear(rail) {
+		if !port.Attr(rail).Caps.Has(transport.CapRead|transport.CapWrite) || len(w.local) == 0 || w.own.region != nil && w.allShareMemory(rail) {
 			continue
 		}
 		m, err := port.Register(rail, w.local, transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
-			continue // by messages, then
+			continue // peers use messages then
 		}
 		w.memory[rail] = m
 		part.Direct |= 1 << rail
 		part.Regions[rail].Key, part.Regions[rail].Base = m.Key, m.Base
 	}
-	part.Native = w.nativeBy(part.Direct)
+	part.Native = w.findNativeRail(part.Direct)
 }
 
-// Connect takes the parts of all ranks of the group, in their order, as Encode
-// and Decode have carried them, and maps those that it can. What it returns is
-// for all members; see Settle. All ranks come to the same error.
+// Connect connects the window to the parts of all ranks of the group, which are in rank order, and
+// maps those that it can. The parts come from Encode and Decode. The caller combines the results of
+// all members; see [Window.Settle]. Errors about the parts are the same on all ranks.
 func (w *Window) Connect(parts []Part) (Reach, error) {
 	if err := w.connect(parts); err != nil {
-		if errors.Is(err, ErrParts) { // so do all say
-			w.own.alone = true
+		if errors.Is(err, ErrParts) { // all ranks get this error, so no rank maps anything
+			w.own.unshared = true
 		}
 		return 0, err
 	}
@@ -291,7 +288,7 @@ func (w *Window) connect(parts []Part) error {
 		if t.rail < 0 {
 			continue
 		}
-		t.chunk = min(t.reach, p.Chunk)
+		t.chunk = min(t.answerLimit, p.Chunk)
 		t.direct = t.rail < maxRails && p.Direct&(1<<t.rail) != 0 &&
 			w.port.Attr(t.rail).Caps.Has(transport.CapRead|transport.CapWrite)
 	}
@@ -299,9 +296,9 @@ func (w *Window) connect(parts []Part) error {
 	return nil
 }
 
-// Settle takes what the Connect of every rank returned, all of it combined by
-// and. When every rank has got that far, the window may be used; to exchange
-// what is combined is barrier enough.
+// Settle completes the creation of the window. all is the bitwise AND of what Connect has returned
+// on every rank. When all ranks have returned from Connect, the window may be used. The exchange of
+// these results implies that, so no further barrier is needed.
 func (w *Window) Settle(all Reach) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -309,24 +306,24 @@ func (w *Window) Settle(all Reach) error {
 		return w.err
 	}
 	if all&reachHost == 0 {
-		w.own.alone = true // when all have got that far
+		w.own.unshared = true // no rank uses the mappings
 		w.port.Unlock()
 		err := w.unmap()
 		w.port.Lock()
 		return err
 	}
-	w.locks = all&reachBoards != 0
-	w.whole = w.locks && all&reachParts != 0
-	w.words = w.whole && all&reachWords != 0
-	if !w.whole {
+	w.tableLocks = all&reachLockTables != 0
+	w.allMapped = w.tableLocks && all&reachParts != 0
+	w.words = w.allMapped && all&reachWords != 0
+	if !w.allMapped {
 		return nil
 	}
 	w.native = false
-	w.port.Rest() // nothing is served
+	w.port.StopProgress() // no peer needs the progress of this rank
 	return w.deregister()
 }
 
-// deregister takes this rank's part back from the rails.
+// deregister removes the registrations of this rank's part.
 func (w *Window) deregister() error {
 	var err error
 	for i := range w.memory {
@@ -336,16 +333,15 @@ func (w *Window) deregister() error {
 	return err
 }
 
-// Close ends this rank's part. The caller has made sure by a barrier, after
-// Leave, that no rank uses it any more; operations that are under way
-// nevertheless fail with ErrClosed, here and at peers. No byte of Local is
-// touched after it returns, but by who breaks that rule where Local is memory of
-// the engine's Alloc, whose regions stay, or while the engine is being closed.
-// What New allocated must not be used any more.
+// Close closes the window on this rank. The caller calls [Window.Leave], then a barrier, then Close,
+// so that no rank uses the window any more. If operations are pending nevertheless, they fail with
+// ErrClosed, here and at peers. After Close returns, no peer changes Local. There are two
+// exceptions if a peer breaks the rule above: Local is memory of the engine's Alloc, whose
+// registrations stay, or the engine is being closed. The caller must not use memory that New has
+// allocated any more.
 //
-// Buffers of operations of this rank that are in flight are in use until they
-// have ended; FlushAll waits for that, also where a window is revoked. Close
-// does not block, and may be called again.
+// Buffers of this rank's pending operations stay in use until the operations have ended. FlushAll
+// waits for that, even after the window was revoked. Close does not block. It may be called again.
 func (w *Window) Close() error {
 	w.Leave()
 	w.port.Lock()
@@ -361,74 +357,74 @@ func (w *Window) Close() error {
 	w.local = nil
 	w.port.Close()
 	w.port.Unlock()
-	return errors.Join(err, w.unmap(), w.release())
+	return errors.Join(err, w.unmap(), w.freeOwn())
 }
 
-// Native says whether accumulates go by the fabric's atomics.
+// Native reports whether accumulates use the fabric's atomics.
 func (w *Window) Native() bool {
 	w.port.Lock()
 	defer w.port.Unlock()
 	return w.native
 }
 
-// end fails all that is under way and to come. What is in mapped memory at that
-// moment it waits for: whoever unmaps it comes next.
+// end makes all pending and later calls fail with err. It waits for calls that access mapped memory,
+// because the caller may unmap that memory next.
 func (w *Window) end(err error) {
 	w.err = err
-	w.lookAll()
-	w.gate.shut()
+	w.updateAllFlags()
+	w.gate.close()
 	for i := range w.targets {
 		w.targets[i].fail(err)
 	}
 	w.queue = w.queue[:0]
-	w.port.Tell()
+	w.port.WakeAwait()
 }
 
-// fail ends the operations with a target that has ended.
+// fail marks a target as ended, and ends the operations with it.
 func (t *target) fail(err error) {
 	if t.down != nil {
 		return
 	}
 	t.down = err
 	t.lock = lockNone
-	t.look()
+	t.updateFlags()
 	for _, q := range [...]*fifo{&t.queued, &t.awaited, &t.waiting} {
 		for q.head != nil {
 			op := q.pop()
 			op.err = err
-			if !op.posted { // else Done finishes it
+			if !op.posted { // otherwise Done finishes it
 				op.finish(err)
 			}
 		}
 	}
-	t.w.port.Tell()
+	t.w.port.WakeAwait()
 }
 
-// service is the window as its port sees it.
+// service implements engine.Service for a window.
 type service Window
 
-// Down is engine.Service's: a rank has ended. What it held is free.
+// Down implements engine.Service: a rank has ended. Its lock is released.
 func (s *service) Down(rank int, err error) {
 	w := (*Window)(s)
 	t := &w.targets[rank]
-	w.losses++
+	w.endedRanks++
 	t.fail(err)
 	w.dequeue(t)
 }
 
-// End is engine.Service's.
+// End implements engine.Service: the port has ended.
 func (s *service) End(err error) {
 	if w := (*Window)(s); w.err == nil {
 		w.end(err)
 	}
 }
 
-// Done is engine.Service's: a transfer has ended.
+// Done implements engine.Service: a transfer has ended.
 func (s *service) Done(t *engine.Transfer, err error) {
 	switch x := t.User.(type) {
 	case *operation:
 		x.done(err)
-	case *note:
+	case *controlMessage:
 		x.done()
 	}
 }

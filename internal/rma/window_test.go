@@ -4,12 +4,12 @@ import (
 	"testing"
 )
 
-// Long operations of all ways, also on a rank's own part.
+// TestLong runs long operations of all methods, also on a rank's own part.
 func TestLong(t *testing.T) {
 	const size = 1 << 18
 	for name, open := range flavours() {
 		if name == "like verbs" || name == "native, slow" || name == "no room" || name == "small messages" {
-			continue // for long
+			continue // too slow
 		}
 		t.Run(name, func(t *testing.T) {
 			p, set := open()
@@ -65,7 +65,7 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// Every rank puts to its right neighbour and gets from its left one.
+// TestPutAndGet puts data to the right neighbour and gets data from the left one, on every rank.
 func TestPutAndGet(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7} {
 		everyFlavour(t, n, 1<<12, func(t *testing.T, ms []*member) {

@@ -17,8 +17,8 @@ import (
 // Go scheduler.
 func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Nap sleeps without giving its processor back to the Go scheduler. A signal ends it,
-// for instance that of a preemption.
+// Nap sleeps without releasing its processor of the Go scheduler. A signal ends the sleep, for
+// instance that of a preemption.
 func Nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
@@ -46,9 +46,9 @@ func Socketpair() (pair [2]int, err error) {
 // DupTo makes fd, which children inherit, a duplicate of from.
 func DupTo(from, fd int) error { return unix.Dup3(from, fd, 0) }
 
-// MemoryFile makes an empty file in memory that has no name in any file system, can be
-// sealed (fcntl(2)) and is inherited by no child. If the system refuses memory files, as
-// some containers do, the error wraps [ErrNoMemoryFiles].
+// MemoryFile makes an empty file in memory. The file has no name in any file system, can be
+// sealed (fcntl(2)), and no child inherits it. If the system refuses memory files, as some
+// containers do, the error wraps [ErrNoMemoryFiles].
 func MemoryFile(name string) (*os.File, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
@@ -69,8 +69,8 @@ func MemoryFile(name string) (*os.File, error) {
 // the system has no such flag.
 const MapPopulated = unix.MAP_POPULATE
 
-// Allowed returns the hardware threads that a process may use, ascending; 0: the
-// calling thread. nil: it is not known.
+// Allowed returns the hardware threads that a process may use, in ascending order. pid 0 stands
+// for the calling thread. The result is nil if they are unknown.
 func Allowed(pid int) (cpus []int) {
 	set := unix.NewCPUSet(MaxCPUs)
 	if unix.SchedGetaffinityDynamic(pid, set) != nil {
@@ -111,10 +111,11 @@ const (
 	SealFutureWrite = unix.F_SEAL_FUTURE_WRITE
 )
 
-// DieWithParent has a child get a signal when the thread that started the child ends. On
-// systems that cannot do so it does nothing.
+// DieWithParent makes the kernel send a child the signal s when the thread that started the child
+// ends. On systems without this feature it does nothing.
 func DieWithParent(attr *syscall.SysProcAttr, s syscall.Signal) { attr.Pdeathsig = s }
 
-// StopThread sends SIGSTOP to the calling thread, which stops the whole process. So the
-// thread does not continue before the process gets SIGCONT.
+// StopThread sends SIGSTOP to the calling thread, which stops the whole process. A signal to the
+// thread, and not to the process, makes sure that the thread does not continue before the process
+// gets SIGCONT.
 func StopThread() { _ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) }

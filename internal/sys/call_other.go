@@ -44,8 +44,8 @@ func Socketpair() (pair [2]int, err error) {
 	return pair, err
 }
 
-// withoutFork runs open, which fills fds, and marks them close-on-exec. Meanwhile this
-// process starts no other. If open fails, the fds are -1.
+// withoutFork runs open, which fills fds, and marks the descriptors close-on-exec. Meanwhile this
+// process starts no other one. If open fails, withoutFork sets the fds to -1.
 func withoutFork(fds []int, open func() error) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -73,7 +73,8 @@ func MemoryFile(string) (*os.File, error) {
 // the system has no such flag.
 const MapPopulated = 0
 
-// Allowed returns the hardware threads that a process may use. nil: it is not known.
+// Allowed returns the hardware threads that a process may use, or nil if they are unknown, as
+// here.
 func Allowed(int) []int { return nil }
 
 // Bind binds the calling thread to hardware threads. Here it fails.
@@ -96,8 +97,8 @@ const (
 	SealFutureWrite
 )
 
-// DieWithParent has a child get a signal when the thread that started the child ends. On
-// systems that cannot do so, as here, it does nothing.
+// DieWithParent makes the kernel send a child a signal when the thread that started the child
+// ends. On systems without this feature, as here, it does nothing.
 func DieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 // StopThread sends SIGSTOP to this process.

@@ -19,8 +19,8 @@ func Unread(fd int) int {
 	return n
 }
 
-// Executable returns a path by which the program that runs can be opened and started: on
-// Linux also if its file has been replaced.
+// Executable returns a path by which the running program can be opened and started; on Linux this
+// works also if the program's file has been replaced.
 func Executable() (string, error) {
 	const link = "/proc/self/exe"
 	if info, err := os.Stat(link); err == nil && info.Mode().IsRegular() {

@@ -50,9 +50,8 @@ func (p *Poller) control(op, fd, id int, want Interest) error {
 	return nil
 }
 
-// Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: for
-// ever. It fills events with those that are ready, and returns how many these are. A
-// signal ends it with unix.EINTR.
+// Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: no limit. It fills
+// events with the ready descriptors, and returns their number. A signal ends it with unix.EINTR.
 func (p *Poller) Wait(events []Event, ms int) (int, error) {
 	n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(ms), 0, 0)
 	if e != 0 {
@@ -78,8 +77,8 @@ func (p *Poller) Now(events []Event) (int, error) {
 	}
 }
 
-// FD returns a descriptor that is readable when Wait would not block; ok is false
-// where there is none.
+// FD returns a descriptor that is readable when Wait would not block. ok is false if there is
+// none.
 func (p *Poller) FD() (fd int, ok bool) { return p.fd, true }
 
 // Close frees the Poller, and none of the descriptors in it.

@@ -12,23 +12,23 @@ import (
 // A Poller waits for several descriptors at once, by poll(2). Its methods may be
 // called at any time, also during a Wait, except Close, which is the last call.
 type Poller struct {
-	changed *Waker // ends a Wait whose descriptors have changed
-	sleeps  view   // Wait's
-	looks   view   // Now's, which does not wait for a Wait
+	changed *Waker // ends a Wait after its descriptors have changed
+	sleeps  view   // used by Wait
+	looks   view   // used by Now, so Now does not wait for a Wait
 
 	mu      sync.Mutex // guards what follows
 	added   []added
 	version int // counts changes
-	waits   int // Waits under way
+	waits   int // number of Waits under way
 }
 
-// view is the descriptors as poll(2) takes them.
+// view holds the descriptors in the form that poll(2) takes.
 type view struct {
-	mu     sync.Mutex // before Poller.mu; held during poll(2)
+	mu     sync.Mutex // locked before Poller.mu; held during poll(2)
 	polled []unix.PollFd
-	added  []added // that polled[1:] is made of
-	of     int     // the version of added
-	first  int     // which of them is reported first: each has its turn
+	added  []added // the descriptors of polled[1:]
+	of     int     // Poller.version when added was copied
+	first  int     // index of the descriptor to report first; changes at each poll, so no descriptor starves
 }
 
 // added is a descriptor of a Poller. No two have the same serial number.
@@ -101,9 +101,9 @@ func (p *Poller) changedLocked() {
 	}
 }
 
-// Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: for
-// ever. It fills events with those that are ready, and returns how many these are. A
-// signal ends it with unix.EINTR, and a change of the descriptors with no event.
+// Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: no limit. It fills
+// events with the ready descriptors, and returns their number. A signal ends it with unix.EINTR,
+// and a change of the descriptors with no event.
 func (p *Poller) Wait(events []Event, ms int) (int, error) { return p.poll(&p.sleeps, events, ms) }
 
 // Now does what Wait does, but does not block.
@@ -129,7 +129,7 @@ func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
 		}
 	}
 	if ms == 0 {
-		v.polled[0].Fd = -1 // it is for those that wait
+		v.polled[0].Fd = -1 // changed is only for Wait
 	} else {
 		v.polled[0].Fd = int32(p.changed.FD())
 		p.waits++
@@ -155,7 +155,7 @@ func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
 		if v.polled[1+k].Revents == 0 {
 			continue
 		}
-		// The descriptor may have been closed meanwhile, and its number be another's.
+		// The descriptor may have been closed meanwhile, and its number used again.
 		a := v.added[k]
 		if now := p.find(a.fd); now < 0 || p.added[now].serial != a.serial {
 			continue
@@ -169,8 +169,8 @@ func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
 	return n, nil
 }
 
-// FD returns a descriptor that is readable when Wait would not block; ok is false
-// where there is none, as here.
+// FD returns a descriptor that is readable when Wait would not block. ok is false if there is
+// none, as here.
 func (p *Poller) FD() (fd int, ok bool) { return -1, false }
 
 // Close frees the Poller, and none of the descriptors in it.

@@ -1,9 +1,9 @@
-// Package sys holds the calls of the operating system that Linux and other Unix
-// systems make in different ways. Linux has a file of its own for each; the other
-// files use what every Unix has: pipes, poll(2), sockets.
+// Package sys holds the calls of the operating system that differ between Linux and other Unix
+// systems. Each has a Linux version, and a version for other systems that uses what every Unix
+// has: pipes, poll(2), sockets.
 //
-// The build tag portable selects these other files on Linux too, so that tests
-// there run what macOS and FreeBSD run.
+// The build tag portable selects the versions for other systems on Linux too, so that tests there
+// run the code of macOS and FreeBSD.
 package sys
 
 import (
@@ -22,9 +22,9 @@ const (
 	Out Interest = unix.POLLOUT // there is room to write
 )
 
-// ErrNoMemoryFiles is the error where the system has no memory files, or refuses
-// them to this process.
+// ErrNoMemoryFiles is the error if the system has no memory files, or refuses them to this
+// process.
 var ErrNoMemoryFiles = errors.New("no memory files")
 
-// MaxCPUs bounds the numbers of hardware threads; the kernel's own bound is lower.
+// MaxCPUs is larger than the number of any hardware thread; the kernel's own limit is lower.
 const MaxCPUs = 1 << 16

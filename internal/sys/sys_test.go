@@ -14,7 +14,8 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// wait waits until there are events or ms have passed, and returns their numbers.
+// wait waits until there are events or ms milliseconds have passed, and returns the events'
+// numbers.
 func wait(t *testing.T, p *sys.Poller, ms int) (ids []int) {
 	t.Helper()
 	var events [4]sys.Event
@@ -80,7 +81,8 @@ func TestPollerReportsTheEndOfAStreamUnasked(t *testing.T) {
 	require.Equal(t, []int{1}, wait(t, p, -1))
 }
 
-// A descriptor that is added during a Wait ends it once it is ready.
+// TestPollerChangesDuringAWait: a descriptor that is added during a Wait ends the Wait when it is
+// ready.
 func TestPollerChangesDuringAWait(t *testing.T) {
 	p := poller(t)
 	a, b := pair(t)
@@ -95,7 +97,7 @@ func TestPollerChangesDuringAWait(t *testing.T) {
 			}
 		}
 	}()
-	time.Sleep(20 * time.Millisecond) // it mostly waits by now; either order must do
+	time.Sleep(20 * time.Millisecond) // the goroutine probably waits by now; the test holds in either order
 	p.Remove(a)
 	_, err := unix.Write(b, []byte("x"))
 	require.NoError(t, err)
@@ -105,7 +107,8 @@ func TestPollerChangesDuringAWait(t *testing.T) {
 	require.Equal(t, []int{2}, <-got)
 }
 
-// With more descriptors ready than there is room for events, each has its turn.
+// TestPollerIsFair: if more descriptors are ready than there is room for events, Wait reports
+// each of them in turn.
 func TestPollerIsFair(t *testing.T) {
 	p := poller(t)
 	for id := range 10 {
@@ -177,13 +180,13 @@ func TestDupTo(t *testing.T) {
 	defer unix.Close(r)
 	require.NoError(t, sys.DupTo(null, w))
 	defer unix.Close(w)
-	n, err := unix.Read(r, make([]byte, 1)) // the pipe has no writer any more
+	n, err := unix.Read(r, make([]byte, 1)) // DupTo has closed the pipe's last writer
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.False(t, sys.IsTerminal(null))
 }
 
-// TestAwaitExit: AwaitExit returns when a child has ended, and leaves the child to be reaped.
+// TestAwaitExit: AwaitExit returns when a child has ended, and does not reap the child.
 func TestAwaitExit(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -193,7 +196,7 @@ func TestAwaitExit(t *testing.T) {
 	go func() { ended <- sys.AwaitExit(cmd.Process.Pid) }() // ends with cat
 	require.NoError(t, in.Close())
 	require.NoError(t, <-ended)
-	require.NoError(t, sys.AwaitExit(cmd.Process.Pid), "it has ended before")
-	require.NoError(t, unix.Kill(cmd.Process.Pid, 0), "its id is in use")
+	require.NoError(t, sys.AwaitExit(cmd.Process.Pid), "the child had ended before")
+	require.NoError(t, unix.Kill(cmd.Process.Pid, 0), "the child's id is still in use")
 	require.NoError(t, cmd.Wait())
 }

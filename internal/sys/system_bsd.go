@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InspectSignal asks gorun what the ranks do. A terminal sends it at Ctrl-T.
+// InspectSignal makes gorun report what the ranks do. A terminal sends it at Ctrl-T.
 const InspectSignal = unix.SIGINFO
 
 // PeerUser returns the effective user of the process that made the other side of a Unix

@@ -4,13 +4,13 @@ import "golang.org/x/sys/unix"
 
 // Names and numbers that differ between systems.
 const (
-	KeepIdle   = unix.TCP_KEEPALIVE // option of TCP: seconds of silence before the first probe
-	NoSignal   = 0                  // flag of send(2): no SIGPIPE, which the Go runtime ignores here
+	KeepIdle   = unix.TCP_KEEPALIVE // TCP option: seconds of silence before the first probe
+	NoSignal   = 0                  // send(2) has no flag against SIGPIPE here; the Go runtime ignores SIGPIPE
 	getTermios = unix.TIOCGETA
 	fionread   = 0x4004667f // sys/filio.h
 )
 
-// Memory returns how many bytes of memory this host has; 0: it is not known.
+// Memory returns the size of this host's memory in bytes; 0 if it is unknown.
 func Memory() uint64 {
 	n, _ := unix.SysctlUint64("hw.memsize")
 	return n

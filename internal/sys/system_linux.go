@@ -8,13 +8,13 @@ import (
 
 // Names and numbers that differ between systems.
 const (
-	KeepIdle   = unix.TCP_KEEPIDLE // option of TCP: seconds of silence before the first probe
-	NoSignal   = unix.MSG_NOSIGNAL // flag of send(2): no SIGPIPE; the Go runtime ignores SIGPIPE of descriptors other than 1 and 2 anyway
+	KeepIdle   = unix.TCP_KEEPIDLE // TCP option: seconds of silence before the first probe
+	NoSignal   = unix.MSG_NOSIGNAL // send(2) flag: no SIGPIPE; the Go runtime ignores SIGPIPE on descriptors other than 1 and 2 anyway
 	getTermios = unix.TCGETS
 	fionread   = unix.TIOCINQ
 )
 
-// Memory returns how many bytes of memory and swap this host has; 0: it is not known.
+// Memory returns the size of this host's memory and swap in bytes; 0 if it is unknown.
 func Memory() uint64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
@@ -23,7 +23,7 @@ func Memory() uint64 {
 	return (info.Totalram + info.Totalswap) * uint64(info.Unit)
 }
 
-// InspectSignal asks gorun what the ranks do.
+// InspectSignal makes gorun report what the ranks do.
 const InspectSignal = unix.SIGPWR
 
 // PeerUser returns the effective user of the process that made the other side of a Unix

@@ -11,47 +11,46 @@ import (
 	"sync/atomic"
 )
 
-// Host is one of a cluster's.
+// Host is a host of a cluster.
 type Host struct {
 	cluster *Cluster
 	info    hostInfo
 	cut     atomic.Bool
 }
 
-// hostInfo is what the keeper tells of a host.
+// hostInfo describes a host in the keeper's replies.
 type hostInfo struct {
 	Name, Addr string
-	Namespaces string // folder of the files that stand for them
-	Switch     string // that of the host that has the other end of its cable
-	Port       string // which is this
+	Namespaces string // directory of the files of the host's namespaces
+	Switch     string // the same directory of the host that has the other end of this host's link
+	Port       string // name of that other end
 }
 
-// Name is the host's, which it has for itself and which resolves everywhere.
+// Name returns the host's name. It resolves in the hosts and on this machine.
 func (h *Host) Name() string { return h.info.Name }
 
-// Address is the host's, IPv4.
+// Address returns the host's IPv4 address.
 func (h *Host) Address() string { return h.info.Addr }
 
-// Cut pulls the host's cable: from now on nothing comes through, and nobody is
-// told so.
+// Cut cuts the host off, as if its cable were pulled: the network drops all packets from and to
+// the host, without an error to any process.
 func (h *Host) Cut() {
 	h.link("down")
 	h.cut.Store(true)
 }
 
-// Join puts the cable back. What is connected from then on goes through: no kernel
-// remembers that this host, or another, did not answer.
+// Join ends the effect of Cut. When it returns, new connections succeed at once: Join clears the
+// kernels' records of neighbors that did not answer.
 func (h *Host) Join() {
 	h.link("up")
 	h.cut.Store(false)
 	h.cluster.forgetNeighbors()
 }
 
-// forgetNeighbors empties the hosts' ARP tables, and of this machine's what is about
-// them. An address that is being asked for there since before a cable was put back
-// would still fail those who connect with it now.
+// forgetNeighbors removes the hosts' addresses from the ARP tables of all hosts and of this
+// machine. Otherwise a lookup that began before Join could still fail a new connection.
 func (c *Cluster) forgetNeighbors() {
-	flush := []string{program("ip"), "neigh", "flush", "to", bedNet(c.info.ID)}
+	flush := []string{program("ip"), "neigh", "flush", "to", networkOf(c.info.ID)}
 	forget := []*exec.Cmd{exec.Command(flush[0], flush[1:]...)}
 	for _, h := range c.info.Hosts {
 		forget = append(forget, exec.Command("nsenter", append([]string{"--net=" + h.Namespaces + "/net", "--"}, flush...)...))
@@ -70,23 +69,22 @@ func (h *Host) link(state string) {
 	}
 }
 
-// Command is a command that runs in the host, in the directory of this process,
-// whatever the Dir of the result. A name without a slash is looked up in the host.
-// Its process is the program's, so that signals arrive, and ends with the host,
-// also where the test is killed.
+// Command returns a command that runs in the host, in the current directory of this process,
+// regardless of the Dir of the result. The host's PATH finds a name without a slash. The process
+// of the command is the program itself, so signals reach it. It ends with the host, also if the
+// test is killed.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = "/"
 	}
 	ns := h.info.Namespaces
-	// Not "ip netns exec", under whose new /sys there are no cgroups, which slurmd
-	// needs.
+	// "ip netns exec" would mount a new /sys without cgroups, which slurmd needs.
 	enter := []string{"--net=" + ns + "/net", "--uts=" + ns + "/uts", "--mount=" + ns + "/mnt", "--", "env", "-C", dir, "--", name}
 	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 }
 
-// ip has iproute2 do what the lines say, up to the first that fails.
+// ip runs the commands of ip(8) in lines, up to the first one that fails.
 func ip(lines ...string) error {
 	cmd := exec.Command(program("ip"), "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -96,13 +94,13 @@ func ip(lines ...string) error {
 	return nil
 }
 
-// oneLine is a program's output in an error.
+// oneLine returns a program's output in one line, for an error.
 func oneLine(out []byte) string {
 	return strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// program finds what need not be in the PATH of the user: a daemon. Where it is
-// missing, starting the result says so.
+// program returns the path of a program, which may be a daemon outside of the user's PATH. If it
+// finds none, it returns name, and starting that reports the error.
 func program(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path
@@ -115,8 +113,9 @@ func program(name string) string {
 	return name
 }
 
-// need says which package to install where programs are missing.
-func need(packages map[string]string) error {
+// requirePrograms returns an error if one of the programs is missing. The error names the Debian
+// package to install, the value of packages.
+func requirePrograms(packages map[string]string) error {
 	for name, pkg := range packages {
 		if _, err := exec.LookPath(program(name)); err != nil {
 			return fmt.Errorf("no %s: install %s (make test-deps does)", name, pkg)

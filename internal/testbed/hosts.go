@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// hostsFile is where programs outside of the hosts look names up.
+// hostsFile is the file in which programs outside of the hosts look up names.
 const hostsFile = "/etc/hosts"
 
-// addHosts appends lines to a file like /etc/hosts and marks them. The file stays
-// the same, as it may be a mount; its lock keeps others out that do the same.
+// addHosts appends lines with a mark to a file like /etc/hosts. It changes the file in place,
+// because the file may be a mount, and locks it against other processes of this package.
 func addHosts(file, mark string, lines []string) error {
 	return editHosts(file, func(text string) string {
 		if text != "" && !strings.HasSuffix(text, "\n") {
@@ -57,7 +57,7 @@ func editHosts(file string, edit func(string) string) error {
 	if err != nil {
 		return err
 	}
-	// Only then cut: whoever reads meanwhile finds all lines that stay.
+	// Write before Truncate, so that a process that reads meanwhile finds all lines that stay.
 	_, err = f.WriteAt([]byte(text), 0)
 	if err == nil {
 		err = f.Truncate(int64(len(text)))
@@ -66,7 +66,7 @@ func editHosts(file string, edit func(string) string) error {
 		err = cerr
 	}
 	if err != nil {
-		return fmt.Errorf("rewriting %s: %w", file, err)
+		return fmt.Errorf("rewrite %s: %w", file, err)
 	}
 	return nil
 }

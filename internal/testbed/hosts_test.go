@@ -15,29 +15,29 @@ import (
 func TestHostsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1 localhost"), 0o644))
-	require.NoError(t, addHosts(file, "bed-1", []string{"10.0.1.1 a", "10.0.1.2 b"}))
-	require.NoError(t, addHosts(file, "bed-11", []string{"10.0.11.1 c"}))
-	require.NoError(t, removeHosts(file, "bed-1"))
+	require.NoError(t, addHosts(file, "weft-1", []string{"10.0.1.1 a", "10.0.1.2 b"}))
+	require.NoError(t, addHosts(file, "weft-11", []string{"10.0.11.1 c"}))
+	require.NoError(t, removeHosts(file, "weft-1"))
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, "127.0.0.1 localhost\n10.0.11.1 c # bed-11\n", string(text))
-	require.NoError(t, removeHosts(file, "bed-1"), "none are left")
-	require.NoError(t, removeHosts(file, "bed-11"))
+	assert.Equal(t, "127.0.0.1 localhost\n10.0.11.1 c # weft-11\n", string(text))
+	require.NoError(t, removeHosts(file, "weft-1"), "no line has the mark now")
+	require.NoError(t, removeHosts(file, "weft-11"))
 	text, err = os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, "127.0.0.1 localhost\n", string(text))
 
-	require.Error(t, addHosts(file+".none", "bed", nil))
+	require.Error(t, addHosts(file+".none", "weft", nil))
 }
 
-// What others wrote stays, whatever it is.
+// The other lines of the file stay as they are.
 func FuzzHostsFile(f *testing.F) {
 	f.Add("127.0.0.1 localhost\n")
-	f.Add("no end of line # bed-")
-	f.Add("\x00\n\n# bed-10\n")
-	f.Add("10.0.0.1 x # bed-1 # bed-2\r\n")
+	f.Add("no end of line # weft-")
+	f.Add("\x00\n\n# weft-10\n")
+	f.Add("10.0.0.1 x # weft-1 # weft-2\r\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		const mark = "bed-1"
+		const mark = "weft-1"
 		for line := range strings.Lines(text) {
 			if strings.HasSuffix(strings.TrimRight(line, "\n"), " # "+mark) {
 				t.Skip("a line of the file has the mark of the added lines")

@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// keeperEnv makes a binary with this package the keeper, before its main begins.
+// keeperEnv is the environment variable that makes a binary with this package run as the keeper
+// instead of its main function.
 const keeperEnv = "WEFT_TESTBED_KEEPER"
 
-// What a keeper is asked for, a request and then its reply, in JSON.
+// The requests to a keeper. A request and its reply are in JSON.
 const (
-	opUp    = "up"    // N hosts at least
-	opSlurm = "slurm" // over the hosts
-	opJobs  = "jobs"  // of Slurm end
+	opUp    = "up"    // make hosts until there are N
+	opSlurm = "slurm" // start Slurm over the hosts
+	opJobs  = "jobs"  // end all jobs of Slurm
 )
 
 type request struct {
@@ -35,25 +36,25 @@ type reply struct {
 	Info  info
 }
 
-// info is what the keeper tells of the cluster.
+// info describes the cluster in the keeper's replies.
 type info struct {
-	Keeper    int // its process
+	Keeper    int // process id of the keeper
 	ID        int
-	Mark      string // what processes in its hosts are told by, from their mounts
+	Mark      string // source of the mounts of the hosts, by which marked finds their processes
 	Dir       string
 	Address   string
 	Hosts     []hostInfo
 	SlurmConf string
 }
 
-// replyTimeout bounds a request; starting Slurm takes the longest. endTimeout
-// bounds the removal of all.
+// replyTimeout bounds a request; the start of Slurm takes longest. endTimeout bounds the removal
+// of the cluster.
 const (
 	replyTimeout = slurmTimeout + 30*time.Second
 	endTimeout   = 30 * time.Second
 )
 
-// keeper is the process that keeps a cluster, as the test sees it.
+// keeper is the test's connection to the keeper process.
 type keeper struct {
 	cmd      *exec.Cmd
 	requests *os.File
@@ -77,14 +78,14 @@ func startKeeper() (*keeper, error) {
 	cmd.Args = []string{"weft-testbed"}
 	cmd.Env = []string{keeperEnv + "=1"}
 	for _, name := range []string{"PATH", "HOME", "XDG_CACHE_HOME", "LANG"} {
-		if v, ok := os.LookupEnv(name); ok { // and nothing that a test set
+		if v, ok := os.LookupEnv(name); ok { // no other variables, because a test may have set them
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stderr = requestsRead, os.Stderr
 	cmd.ExtraFiles = []*os.File{repliesWrite}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends the test's group is not for the keeper
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to the test's process group must not reach the keeper
 	if err := cmd.Start(); err != nil {
 		_ = requests.Close()
 		_ = replies.Close()
@@ -93,9 +94,10 @@ func startKeeper() (*keeper, error) {
 	return &keeper{cmd: cmd, requests: requests, replies: replies, decoder: json.NewDecoder(replies)}, nil
 }
 
-// errKeeper says that there will be no more replies.
-var errKeeper = errors.New("the keeper of the hosts is gone")
+// errKeeper reports that the keeper sends no more replies.
+var errKeeper = errors.New("the process that keeps the hosts has ended or does not reply")
 
+// ask sends a request and waits for the reply.
 func (k *keeper) ask(r request) (info, error) {
 	if err := json.NewEncoder(k.requests).Encode(r); err != nil {
 		return info{}, fmt.Errorf("%w: %w", errKeeper, err)
@@ -113,8 +115,8 @@ func (k *keeper) ask(r request) (info, error) {
 	return re.Info, nil
 }
 
-// end waits until the keeper has removed everything, and does so itself where the
-// keeper did not live to do it.
+// end waits until the keeper has removed everything. If the keeper was killed before, end removes
+// everything itself.
 func (k *keeper) end() error {
 	_ = k.requests.Close()
 	_ = k.replies.Close()
@@ -125,9 +127,9 @@ func (k *keeper) end() error {
 		return nil
 	}
 	if !k.cmd.ProcessState.Exited() {
-		err = errors.Join(err, sweep())
+		err = errors.Join(err, removeLeftovers())
 	}
-	return fmt.Errorf("removing the hosts: %w", err)
+	return fmt.Errorf("remove the hosts: %w", err)
 }
 
 func init() {
@@ -137,20 +139,20 @@ func init() {
 	}
 }
 
-// keep is the keeper: it serves requests until there will be none and removes
-// what it made.
+// keep is the main function of the keeper: it serves requests until their pipe is closed, and then
+// removes everything that it has made.
 func keep(requests io.Reader, replies io.Writer) int {
 	syscall.CloseOnExec(3)
-	syscall.Umask(0o022) // whatever the test's
-	// Not ignored, which children would inherit: a reply that nobody reads, or an
-	// error that nobody sees, is no reason to leave everything as it is.
+	syscall.Umask(0o022) // regardless of the test's umask
+	// If the test has ended, SIGPIPE must not kill the keeper before it has removed everything.
+	// Children would inherit an ignored signal, but not a caught one.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer end()
 
 	next := make(chan request)
 	go func() { // ends with the pipe, or the process
-		defer end() // also what is being done: nobody waits for it any more
+		defer end() // cancels the current request: the test has ended
 		for d := json.NewDecoder(requests); ; {
 			var r request
 			if d.Decode(&r) != nil {
@@ -159,35 +161,35 @@ func keep(requests io.Reader, replies io.Writer) int {
 			next <- r
 		}
 	}()
-	var b bed
+	var c cluster
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case r := <-next:
 			var re reply
-			if err := b.serve(ctx, r); err != nil {
+			if err := c.serve(ctx, r); err != nil {
 				re.Error = err.Error()
 			}
-			re.Info = b.info
+			re.Info = c.info
 			re.Info.Keeper = os.Getpid()
 			_ = json.NewEncoder(replies).Encode(re)
 		}
 	}
-	if err := b.down(); err != nil {
+	if err := c.down(); err != nil {
 		fmt.Fprintln(os.Stderr, "testbed:", err)
 		return 1
 	}
 	return 0
 }
 
-func (b *bed) serve(ctx context.Context, r request) error {
+func (c *cluster) serve(ctx context.Context, r request) error {
 	switch r.Op {
 	case opUp:
-		return b.up(ctx, r.N)
+		return c.up(ctx, r.N)
 	case opSlurm:
-		return b.slurm(ctx)
+		return c.slurm(ctx)
 	case opJobs:
-		return b.endJobs(ctx)
+		return c.endJobs(ctx)
 	}
-	return fmt.Errorf("no request %q", r.Op)
+	return fmt.Errorf("unknown request %q", r.Op)
 }

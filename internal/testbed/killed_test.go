@@ -21,10 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childEnv makes the test binary another process that uses this package.
+// childEnv is the environment variable that makes the test binary run child.
 const childEnv = "WEFT_TESTBED_CHILD"
 
-// child makes hosts, says which and waits for the end of its input.
+// child makes hosts, prints their info and waits for the end of its input.
 func child(act string) int {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, "child:", err)
@@ -59,7 +59,7 @@ func child(act string) int {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if act == "lost" {
 		if _, err := Open(1); err == nil {
-			return fail(fmt.Errorf("no error, though the keeper was killed"))
+			return fail(fmt.Errorf("no error from Open, although the keeper was killed"))
 		}
 		if c, err = Open(1); err != nil {
 			return fail(err)
@@ -74,19 +74,19 @@ func child(act string) int {
 	return 0
 }
 
-// another is such a process.
-type another struct {
+// otherProcess is a process that runs child.
+type otherProcess struct {
 	cmd  *exec.Cmd
 	in   io.Closer
 	info info
 }
 
-func start(t *testing.T, act string) *another {
+func start(t *testing.T, act string) *otherProcess {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make hosts of namespaces")
 	}
-	a := &another{cmd: exec.Command("/proc/self/exe")}
+	a := &otherProcess{cmd: exec.Command("/proc/self/exe")}
 	a.cmd.Env = append(os.Environ(), childEnv+"="+act)
 	a.cmd.Stderr = os.Stderr
 	in, err := a.cmd.StdinPipe()
@@ -107,19 +107,19 @@ func start(t *testing.T, act string) *another {
 	return a
 }
 
-// traces are what is there of a cluster.
+// traces returns what exists of a cluster: files, links, names, mounts, processes.
 func traces(t *testing.T, in info) []string {
 	t.Helper()
 	var found []string
 	if _, err := os.Lstat(in.Dir); err == nil {
 		found = append(found, in.Dir)
 	}
-	if _, err := net.InterfaceByName(bedLink(in.ID)); err == nil {
-		found = append(found, bedLink(in.ID))
+	if _, err := net.InterfaceByName(linkName(in.ID)); err == nil {
+		found = append(found, linkName(in.ID))
 	}
 	hosts, err := os.ReadFile(hostsFile)
 	require.NoError(t, err)
-	if strings.Contains(string(hosts), " # "+bedName(in.ID)+"\n") {
+	if strings.Contains(string(hosts), " # "+clusterName(in.ID)+"\n") {
 		found = append(found, hostsFile)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -128,7 +128,7 @@ func traces(t *testing.T, in info) []string {
 		found = append(found, "a mount")
 	}
 	for _, pid := range append(marked(in.Mark), in.Keeper) {
-		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // not of one that nobody has waited for
+		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // a zombie has no exe
 			found = append(found, "process "+strings.Join(zeroEnded(fmt.Sprintf("/proc/%d/cmdline", pid)), " "))
 		}
 	}
@@ -161,7 +161,7 @@ func TestTestsAtTheSameTime(t *testing.T) {
 	a, b := start(t, "hosts"), start(t, "hosts")
 	assert.NotEqual(t, a.info.ID, b.info.ID)
 	c := Up(t, 1)
-	for _, other := range []*another{a, b} {
+	for _, other := range []*otherProcess{a, b} {
 		assert.NotEqual(t, c.info.ID, other.info.ID)
 		assert.NotEmpty(t, traces(t, other.info))
 		require.NoError(t, other.in.Close())
@@ -200,13 +200,13 @@ func TestKilledKeeper(t *testing.T) {
 
 func TestKilledKeeperAndTest(t *testing.T) {
 	a := start(t, "slurm")
-	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP)) // so that it does not do anything about the test's end
+	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP)) // so that it removes nothing when the test ends
 	require.NoError(t, a.cmd.Process.Kill())
 	_ = a.cmd.Wait()
 	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGKILL))
 	gone := func() bool { _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", a.info.Keeper)); return err != nil }
 	require.Eventually(t, gone, limit, 10*time.Millisecond)
 	require.NotEmpty(t, traces(t, a.info))
-	require.NoError(t, sweep()) // as the next test does
+	require.NoError(t, removeLeftovers()) // as the next test does
 	nothingLeft(t, a.info)
 }

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Process is one of a host's.
+// Process is a process of a host.
 type Process struct {
 	PID  int
-	PPID int    // of its parent
-	Exe  string // the path of its program, in the host
+	PPID int    // the parent's PID
+	Exe  string // path of the program, in the host
 	Args []string
 	env  []string
 }
 
-// Getenv is a variable of the environment that the process began with.
+// Getenv returns a variable of the process's initial environment.
 func (p Process) Getenv(name string) string {
 	for _, v := range p.env {
 		if value, ok := strings.CutPrefix(v, name+"="); ok {
@@ -37,9 +37,9 @@ func (p Process) String() string {
 	return fmt.Sprintf("%d %s", p.PID, strings.Join(p.Args, " "))
 }
 
-// Processes are those of the host that match, however they came there; nil
-// matches all but the daemons that make the host one: sshd, which has a child for
-// each connection, and slurmd.
+// Processes returns the host's processes for which match returns true, regardless of how they were
+// started. A nil match excludes only the daemons that the keeper has started: sshd and slurmd.
+// Their children, such as the sshd of a connection, are included.
 func (h *Host) Processes(match func(Process) bool) []Process {
 	if match == nil {
 		match = func(p Process) bool { return p.PPID != h.cluster.info.Keeper }
@@ -57,7 +57,7 @@ func (h *Host) Processes(match func(Process) bool) []Process {
 		p := Process{PID: pid, PPID: parent(pid), Args: zeroEnded(dir + "/cmdline"), env: zeroEnded(dir + "/environ")}
 		exe, err := os.Readlink(dir + "/exe")
 		if err != nil {
-			continue // has ended
+			continue // the process has ended
 		}
 		p.Exe = strings.TrimSuffix(exe, " (deleted)")
 		if match(p) {
@@ -67,17 +67,18 @@ func (h *Host) Processes(match func(Process) bool) []Process {
 	return found
 }
 
-// Running is a match for Processes: of a program, by its path in the host.
+// Running returns a match for Processes: processes of a program, by its path in the host.
 func Running(exe string) func(Process) bool {
 	return func(p Process) bool { return p.Exe == exe }
 }
 
-// WithEnv is a match for Processes: with a variable, and its value unless that
-// is "".
+// WithEnv returns a match for Processes: processes with an environment variable. If value is "",
+// any value matches.
 func WithEnv(name, value string) func(Process) bool {
 	return func(p Process) bool { v := p.Getenv(name); return v != "" && (value == "" || v == value) }
 }
 
+// zeroEnded returns the zero-terminated strings in a file.
 func zeroEnded(file string) []string {
 	text, _ := os.ReadFile(file)
 	if len(text) == 0 {
@@ -97,8 +98,8 @@ func pids() []int {
 	return list
 }
 
-// marked are the processes that have mounts of a cluster, which are those in its
-// hosts. Numbers of namespaces are used again; marks are not.
+// marked returns the processes that have mounts with a cluster's mark: the processes in its hosts.
+// Namespace numbers would not do, because the kernel reuses them.
 func marked(mark string) []int {
 	var list []int
 	field := []byte(" - tmpfs " + mark + " ")
@@ -110,7 +111,7 @@ func marked(mark string) []int {
 	return list
 }
 
-// parent is a process's, 0 if that has ended.
+// parent returns the PID of a process's parent; 0 if the process has ended.
 func parent(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(f) > 1 { // "7 (a name) S 1 ..."
@@ -122,8 +123,8 @@ func parent(pid int) int {
 
 func anyProcess(int) bool { return true }
 
-// killAll ends the processes of a cluster's hosts that match, also those that
-// appear meanwhile.
+// killAll kills the processes in a cluster's hosts for which match returns true, until there are
+// none.
 func killAll(mark string, match func(pid int) bool) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		list := slices.DeleteFunc(marked(mark), func(pid int) bool { return !match(pid) })
@@ -131,7 +132,7 @@ func killAll(mark string, match func(pid int) bool) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("processes %v outlive SIGKILL", list)
+			return fmt.Errorf("processes %v still run after SIGKILL", list)
 		}
 		for _, pid := range list {
 			_ = syscall.Kill(pid, syscall.SIGKILL)

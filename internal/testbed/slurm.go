@@ -15,69 +15,68 @@ import (
 	"time"
 )
 
-// slurmLog is the one to look at first, in the cluster's directory.
+// slurmLog is the log of slurmctld, in the cluster's directory. It shows most failures.
 const slurmLog = "/slurm/slurmctld.log"
 
-// slurmTimeout is for a Slurm to come up, on a busy machine.
+// slurmTimeout bounds the start of Slurm, on a busy machine.
 const slurmTimeout = 60 * time.Second
 
-// slurm has a Slurm run over all hosts, with a munged, ports and files of its
-// own, whatever else runs on this machine.
-func (b *bed) slurm(ctx context.Context) error {
-	if len(b.hosts) == 0 {
+// slurm starts Slurm over all hosts, unless it runs and works. Slurm has its own munged, ports and
+// files, so it is independent of any other Slurm on this machine.
+func (c *cluster) slurm(ctx context.Context) error {
+	if len(c.hosts) == 0 {
 		return errors.New("slurm: no hosts")
 	}
 	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
 	defer cancel()
-	if len(b.slurms) > 0 {
-		// A test may have killed what it is made of, or have brought it to use a host
-		// no more.
-		if nodes, err := b.nodes(ctx); err != nil || nodes.lost != "" || b.checkSlurm() != nil {
-			if err := b.endSlurm(); err != nil {
+	if len(c.slurms) > 0 {
+		// A test may have killed a daemon, or have made Slurm stop using a host.
+		if nodes, err := c.nodes(ctx); err != nil || nodes.lost != "" || c.checkSlurm() != nil {
+			if err := c.endSlurm(); err != nil {
 				return err
 			}
 		}
 	}
-	if len(b.slurms) == 0 {
-		if err := b.startSlurm(ctx); err != nil {
-			return errors.Join(err, b.endSlurm())
+	if len(c.slurms) == 0 {
+		if err := c.startSlurm(ctx); err != nil {
+			return errors.Join(err, c.endSlurm())
 		}
 	}
 	for {
-		nodes, err := b.nodes(ctx)
-		if err == nil && nodes.ready == len(b.hosts) {
-			b.info.SlurmConf = b.slurmDir() + "/slurm.conf"
+		nodes, err := c.nodes(ctx)
+		if err == nil && nodes.ready == len(c.hosts) {
+			c.info.SlurmConf = c.slurmDir() + "/slurm.conf"
 			return nil
 		}
-		if err := b.checkSlurm(); err != nil {
-			return errors.Join(err, b.endSlurm())
+		if err := c.checkSlurm(); err != nil {
+			return errors.Join(err, c.endSlurm())
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			err = fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", nodes, errors.Join(err, ctx.Err()), tail(b.info.Dir+slurmLog))
-			return errors.Join(err, b.endSlurm())
+			err = fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", nodes, errors.Join(err, ctx.Err()), tail(c.info.Dir+slurmLog))
+			return errors.Join(err, c.endSlurm())
 		}
 	}
 }
 
-func (b *bed) slurmDir() string { return b.info.Dir + "/slurm" }
+func (c *cluster) slurmDir() string { return c.info.Dir + "/slurm" }
 
-// startSlurm starts the daemons.
-func (b *bed) startSlurm(ctx context.Context) error {
-	err := need(map[string]string{"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "munged": "munge"})
+// startSlurm starts the daemons of Slurm.
+func (c *cluster) startSlurm(ctx context.Context) error {
+	err := requirePrograms(map[string]string{"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "srun": "slurm-wlm", "munged": "munge"})
 	if err != nil {
 		return err
 	}
-	dir := b.slurmDir()
+	dir := c.slurmDir()
 	if err := os.MkdirAll(dir+"/state", 0o755); err != nil {
 		return err
 	}
 	key := make([]byte, 1024)
-	_, _ = rand.Read(key) // never fails
+	_, _ = rand.Read(key) // Read never fails
 	for name, text := range map[string]string{
 		"munge.key":   string(key),
-		"slurm.conf":  b.slurmConfig(),
+		"slurm.conf":  c.slurmConfig(),
 		"cgroup.conf": "CgroupPlugin=" + cgroupPlugin() + "\n",
 	} {
 		mode := os.FileMode(0o644)
@@ -88,28 +87,28 @@ func (b *bed) startSlurm(ctx context.Context) error {
 			return err
 		}
 	}
-	start := func(c *cell, name string, args ...string) error {
-		d, err := c.start(name, []string{"SLURM_CONF=" + dir + "/slurm.conf"}, program(name), args...)
+	start := func(h *host, name string, args ...string) error {
+		d, err := h.start(name, []string{"SLURM_CONF=" + dir + "/slurm.conf"}, program(name), args...)
 		if err != nil {
-			return fmt.Errorf("%s: %s: %w", c.info.Name, name, err)
+			return fmt.Errorf("%s: %s: %w", h.info.Name, name, err)
 		}
-		b.slurms = append(b.slurms, d)
+		c.slurms = append(c.slurms, d)
 		return nil
 	}
-	if err := start(b.control, "munged", "--foreground", "--force", "--key-file="+dir+"/munge.key", "--socket="+dir+"/munge.socket",
+	if err := start(c.control, "munged", "--foreground", "--force", "--key-file="+dir+"/munge.key", "--socket="+dir+"/munge.socket",
 		"--pid-file="+dir+"/munged.pid", "--seed-file="+dir+"/munged.seed", "--log-file="+dir+"/munged.log"); err != nil {
 		return err
 	}
-	if err := b.await(ctx, "unix", dir+"/munge.socket"); err != nil {
+	if err := c.await(ctx, "unix", dir+"/munge.socket"); err != nil {
 		return err
 	}
-	if err := start(b.control, "slurmctld", "-D", "-c", "-f", dir+"/slurm.conf"); err != nil {
+	if err := start(c.control, "slurmctld", "-D", "-c", "-f", dir+"/slurm.conf"); err != nil {
 		return err
 	}
-	if err := b.await(ctx, "tcp", b.control.info.Addr+":6817"); err != nil {
+	if err := c.await(ctx, "tcp", c.control.info.Addr+":6817"); err != nil {
 		return err
 	}
-	for _, h := range b.hosts {
+	for _, h := range c.hosts {
 		if err := start(h, "slurmd", "-D", "-f", dir+"/slurm.conf"); err != nil {
 			return err
 		}
@@ -117,12 +116,12 @@ func (b *bed) startSlurm(ctx context.Context) error {
 	return nil
 }
 
-// slurmConfig has what a job needs and no more. A host has more processors for
-// Slurm than it may have; a program that ends slowly is killed soon.
-func (b *bed) slurmConfig() string {
-	dir := b.slurmDir()
+// slurmConfig returns a minimal slurm.conf. A host may have more processors for Slurm than this
+// machine has. Slurm kills a program that does not end within two seconds after SIGTERM.
+func (c *cluster) slurmConfig() string {
+	dir := c.slurmDir()
 	var s strings.Builder
-	fmt.Fprintf(&s, "ClusterName=weft%d\nSlurmctldHost=%s(%s)\n", b.info.ID, b.control.info.Name, b.control.info.Addr)
+	fmt.Fprintf(&s, "ClusterName=weft%d\nSlurmctldHost=%s(%s)\n", c.info.ID, c.control.info.Name, c.control.info.Addr)
 	fmt.Fprintf(&s, "AuthType=auth/munge\nAuthInfo=socket=%s/munge.socket\n", dir)
 	s.WriteString("SlurmUser=root\nSlurmdUser=root\nSlurmctldPort=6817\nSlurmdPort=6818\nReturnToService=2\nKillWait=2\n" +
 		// If srun misses the message that the nodes are free, srun waits for this time before
@@ -134,10 +133,10 @@ func (b *bed) slurmConfig() string {
 		"SchedulerParameters=batch_sched_delay=0\n")
 	fmt.Fprintf(&s, "StateSaveLocation=%s/state\nSlurmctldPidFile=%s/slurmctld.pid\nSlurmctldLogFile=%s/slurmctld.log\n", dir, dir, dir)
 	fmt.Fprintf(&s, "SlurmdSpoolDir=%s/spool.%%n\nSlurmdPidFile=%s/slurmd.%%n.pid\nSlurmdLogFile=%s/slurmd.%%n.log\n", dir, dir, dir)
-	// PMIx of two hosts would want the same files.
-	fmt.Fprintf(&s, "TmpFS=%s\n", b.info.Dir+"/tmp")
+	// With the default, PMIx would use the same files in all hosts.
+	fmt.Fprintf(&s, "TmpFS=%s\n", c.info.Dir+"/tmp")
 	var names []string
-	for i, h := range b.hosts {
+	for i, h := range c.hosts {
 		names = append(names, h.info.Name)
 		fmt.Fprintf(&s, "NodeName=%s NodeAddr=%s CPUs=%d State=UNKNOWN\n", h.info.Name, h.info.Addr, SlurmCPUs)
 		fmt.Fprintf(&s, "PartitionName=%s Nodes=%s Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n", partition(i+1), strings.Join(names, ","))
@@ -145,12 +144,12 @@ func (b *bed) slurmConfig() string {
 	return s.String()
 }
 
-// partition is the one of the first n hosts, for a test that asked for no more.
-// The last one is the default.
+// partition returns the name of the partition of the first n hosts, for tests that use n hosts.
+// The largest one is the default partition.
 func partition(n int) string { return fmt.Sprintf("first%d", n) }
 
-// cgroupPlugin is one that does not care what cgroups there are: nothing that is
-// configured uses it.
+// cgroupPlugin returns a plugin that works with any version of cgroups. slurmd needs one, although
+// this configuration does not use cgroups.
 func cgroupPlugin() string {
 	out, _ := exec.Command(program("slurmd"), "-V").Output() // "slurm-wlm 22.05.8"
 	var major, minor int
@@ -164,13 +163,13 @@ func cgroupPlugin() string {
 }
 
 // await waits until a daemon listens.
-func (b *bed) await(ctx context.Context, network, addr string) error {
+func (c *cluster) await(ctx context.Context, network, addr string) error {
 	for {
 		conn, err := net.DialTimeout(network, addr, time.Second)
 		if err == nil {
 			return conn.Close()
 		}
-		if err := b.checkSlurm(); err != nil {
+		if err := c.checkSlurm(); err != nil {
 			return err
 		}
 		select {
@@ -181,34 +180,34 @@ func (b *bed) await(ctx context.Context, network, addr string) error {
 	}
 }
 
-// checkSlurm is why Slurm does not work any more.
-func (b *bed) checkSlurm() error {
-	for _, d := range b.slurms {
+// checkSlurm returns an error if a daemon of Slurm has ended.
+func (c *cluster) checkSlurm() error {
+	for _, d := range c.slurms {
 		if err := d.check(); err != nil {
-			return fmt.Errorf("%w; %s", err, tail(b.slurmDir()+"/"+filepath.Base(d.cmd.Path)+".log"))
+			return fmt.Errorf("%w; %s", err, tail(c.slurmDir()+"/"+filepath.Base(d.cmd.Path)+".log"))
 		}
 	}
 	return nil
 }
 
-// nodes is what Slurm thinks of the hosts.
+// nodes is the state of the hosts as sinfo reports it.
 type nodes struct {
-	ready int    // can start a job
-	lost  string // will not before somebody intervenes
-	all   string
+	ready int    // number of hosts that can start a job
+	lost  string // names of hosts that Slurm does not use until an administrator intervenes
+	all   string // output of sinfo
 }
 
 func (n nodes) String() string { return n.all }
 
-func (b *bed) nodes(ctx context.Context) (nodes, error) {
-	out, err := b.slurmClient(ctx, "sinfo", "--noheader", "--Node", "--partition="+partition(len(b.hosts)), "--format=%N %t")
+func (c *cluster) nodes(ctx context.Context) (nodes, error) {
+	out, err := c.slurmClient(ctx, "sinfo", "--noheader", "--Node", "--partition="+partition(len(c.hosts)), "--format=%N %t")
 	if err != nil {
 		return nodes{}, err
 	}
 	n := nodes{all: oneLine(out)}
 	for line := range strings.Lines(string(out)) {
 		name, state, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch strings.TrimSuffix(state, "-") { // planned for a job
+		switch strings.TrimSuffix(state, "-") { // "-": planned for a job
 		case "idle", "mix", "alloc", "plnd":
 			n.ready++
 		case "comp": // a job ends
@@ -219,39 +218,39 @@ func (b *bed) nodes(ctx context.Context) (nodes, error) {
 	return n, nil
 }
 
-// jobsTimeout is for the jobs to end that tests leave; those that take longer end
-// with Slurm, which is sooner back than they would be gone.
+// jobsTimeout bounds the end of the jobs that tests leave. If they take longer, endJobs ends Slurm
+// and all its processes, because a new start of Slurm is faster.
 const jobsTimeout = 2 * time.Second
 
-// endJobs ends all jobs, so that who waits for them is told.
-func (b *bed) endJobs(ctx context.Context) error {
-	if len(b.slurms) == 0 {
+// endJobs cancels all jobs, so that programs that wait for them get an error.
+func (c *cluster) endJobs(ctx context.Context) error {
+	if len(c.slurms) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, jobsTimeout)
 	defer cancel()
 	for cancelled := false; ; cancelled = true {
-		out, err := b.slurmClient(ctx, "squeue", "--noheader", "--format=%A")
+		out, err := c.slurmClient(ctx, "squeue", "--noheader", "--format=%A")
 		if err == nil && len(out) == 0 {
 			return nil
 		}
 		if err == nil && !cancelled {
-			_, err = b.slurmClient(ctx, "scancel", append([]string{"--quiet"}, strings.Fields(string(out))...)...)
+			_, err = c.slurmClient(ctx, "scancel", append([]string{"--quiet"}, strings.Fields(string(out))...)...)
 		}
 		if err != nil {
-			return b.endSlurm()
+			return c.endSlurm()
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return b.endSlurm()
+			return c.endSlurm()
 		}
 	}
 }
 
-func (b *bed) slurmClient(ctx context.Context, name string, args ...string) ([]byte, error) {
+func (c *cluster) slurmClient(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "SLURM_CONF="+b.slurmDir()+"/slurm.conf")
+	cmd.Env = append(os.Environ(), "SLURM_CONF="+c.slurmDir()+"/slurm.conf")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", name, err, oneLine(out))
@@ -259,22 +258,21 @@ func (b *bed) slurmClient(ctx context.Context, name string, args ...string) ([]b
 	return out, nil
 }
 
-// endSlurm ends the daemons and what they started.
-func (b *bed) endSlurm() error {
-	if len(b.slurms) == 0 {
+// endSlurm kills the daemons of Slurm and the processes that they have started.
+func (c *cluster) endSlurm() error {
+	if len(c.slurms) == 0 {
 		return nil
 	}
-	for _, d := range b.slurms {
+	for _, d := range c.slurms {
 		_ = d.cmd.Process.Kill()
 		<-d.done
 	}
-	b.slurms, b.info.SlurmConf = nil, ""
-	err := killAll(b.info.Mark, ofSlurm)
-	return errors.Join(err, os.RemoveAll(b.slurmDir()))
+	c.slurms, c.info.SlurmConf = nil, ""
+	err := killAll(c.info.Mark, ofSlurm)
+	return errors.Join(err, os.RemoveAll(c.slurmDir()))
 }
 
-// ofSlurm tells processes of jobs, those that serve them, and the child of
-// slurmctld.
+// ofSlurm reports whether a process belongs to Slurm: to a job, or to a daemon.
 func ofSlurm(pid int) bool {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if strings.HasPrefix(filepath.Base(exe), "slurm") { // slurmd-wlm

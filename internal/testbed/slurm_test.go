@@ -26,7 +26,7 @@ func slurmCmd(ctx context.Context, env []string, name string, args ...string) *e
 	return cmd
 }
 
-// lines are what a command prints to stdout, in order.
+// lines returns the words that a command prints to stdout, sorted.
 func lines(t *testing.T, cmd *exec.Cmd) []string {
 	t.Helper()
 	var stderr strings.Builder
@@ -78,7 +78,7 @@ func TestSlurm(t *testing.T) {
 	})
 }
 
-// running is an allocation whose task sleeps on each host.
+// running starts an allocation with a task that sleeps on each host.
 func running(t *testing.T, h *Host, env []string) (cmd *exec.Cmd, job string) {
 	t.Helper()
 	cmd = h.Command(soon(t), "salloc", "-N2", "sh", "-c", "echo $SLURM_JOB_ID; exec srun sh -c 'echo; exec sleep 1000'")
@@ -111,8 +111,8 @@ func TestSlurmCancels(t *testing.T) {
 	assert.Eventually(t, func() bool { return !sleeping(c) }, limit, 20*time.Millisecond)
 }
 
-// Slurm knows minutes only and looks every half a minute; its administrator may
-// set the second.
+// The time limits of Slurm are in minutes, and Slurm checks them every half minute. The
+// administrator can set an end time in seconds.
 func TestSlurmTimeLimit(t *testing.T) {
 	c := Up(t, 2)
 	env := c.Slurm(t)
@@ -141,9 +141,9 @@ func TestSlurmJobsEndWithTheTest(t *testing.T) {
 		output(t, slurmCmd(soon(t), env, "sbatch", "--output=/dev/null", "-N2", "--wrap=srun sh -c 'trap : TERM; while :; do sleep 1; done'"))
 		require.Eventually(t, func() bool { return sleeping(c) }, limit, 20*time.Millisecond)
 	})
-	assert.NotEmpty(t, jobs(soon(t), t, env), "not while another test uses Slurm")
+	assert.NotEmpty(t, jobs(soon(t), t, env), "jobs stay while another test uses Slurm")
 	t.Run("is the last", func(t *testing.T) {
-		slurmTests.Add(-1) // not this one
+		slurmTests.Add(-1) // do not count the outer test
 		t.Cleanup(func() { slurmTests.Add(1) })
 		Up(t, 2).Slurm(t)
 	})
@@ -151,7 +151,7 @@ func TestSlurmJobsEndWithTheTest(t *testing.T) {
 	assert.Empty(t, jobs(soon(t), t, c.Slurm(t)))
 }
 
-func TestSlurmStartsAnew(t *testing.T) {
+func TestSlurmStartsAgain(t *testing.T) {
 	c := Up(t, 2)
 	for what, harm := range map[string]func(t *testing.T, env []string){
 		"drained": func(t *testing.T, env []string) {
@@ -163,7 +163,7 @@ func TestSlurmStartsAnew(t *testing.T) {
 			})
 			require.Len(t, p, 1)
 			require.NoError(t, syscall.Kill(p[0].PID, syscall.SIGKILL))
-			// The keeper knows when it has waited for it.
+			// The process is gone when the keeper has waited for it.
 			require.Eventually(t, func() bool { return errors.Is(syscall.Kill(p[0].PID, 0), syscall.ESRCH) }, limit, 10*time.Millisecond)
 		},
 	} {

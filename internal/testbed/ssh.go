@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// writeFiles writes what the hosts share: names, keys, settings of ssh.
-func (b *bed) writeFiles() error {
-	id, dir := b.info.ID, b.info.Dir
+// writeFiles writes the files that the hosts share: names, keys and settings of ssh.
+func (c *cluster) writeFiles() error {
+	id, dir := c.info.ID, c.info.Dir
 	for _, key := range []string{"key", "hostkey"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", bedName(id), "-f", dir+"/"+key).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", clusterName(id), "-f", dir+"/"+key).CombinedOutput(); err != nil {
 			return fmt.Errorf("ssh-keygen: %w: %s", err, oneLine(out))
 		}
 	}
@@ -27,12 +27,12 @@ func (b *bed) writeFiles() error {
 	if err != nil {
 		return err
 	}
-	hosts := append([]string{"127.0.0.1 localhost", b.info.Address + " " + outside}, b.names()...)
+	hosts := append([]string{"127.0.0.1 localhost", c.info.Address + " " + outside}, c.names()...)
 	files := map[string]string{
 		"hosts":      strings.Join(hosts, "\n") + "\n",
-		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // or unknown names wait for a DNS that is not there
-		"shadow":     "root:*:19000:0:99999:7:::\n",                                // sshd keeps out who is locked
-		"ssh_config": b.sshConfig(),
+		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // no DNS: a lookup of an unknown name would wait
+		"shadow":     "root:*:19000:0:99999:7:::\n",                                // not locked, because sshd refuses locked users
+		"ssh_config": c.sshConfig(),
 		"empty":      "",
 	}
 	for name, text := range files {
@@ -43,13 +43,13 @@ func (b *bed) writeFiles() error {
 	if err := os.Chmod(dir+"/shadow", 0o600); err != nil {
 		return err
 	}
-	return b.sshdConfig()
+	return c.sshdConfig()
 }
 
-func (b *bed) sshConfig() string {
-	id := b.info.ID
+func (c *cluster) sshConfig() string {
+	id := c.info.ID
 	var s strings.Builder
-	add := func(name string, last int) { fmt.Fprintf(&s, "Host %s\n  HostName %s\n", name, bedAddr(id, last)) }
+	add := func(name string, last int) { fmt.Fprintf(&s, "Host %s\n  HostName %s\n", name, addressOf(id, last)) }
 	for i := 1; i <= MaxHosts; i++ {
 		add(hostName(id, i), i)
 	}
@@ -57,7 +57,7 @@ func (b *bed) sshConfig() string {
 	add(blackHoleName(id), blackHoleAddr)
 	add(passwordName(id), 1)
 	fmt.Fprintf(&s, "  Port %d\n", PasswordPort)
-	fmt.Fprintf(&s, "Host w%dn* %s.*\n  BatchMode yes\n", id, strings.TrimSuffix(bedAddr(id, 0), ".0"))
+	fmt.Fprintf(&s, "Host w%dn* %s.*\n  BatchMode yes\n", id, strings.TrimSuffix(addressOf(id, 0), ".0"))
 	fmt.Fprintf(&s, `Host *
   User root
   IdentityFile %s/key
@@ -68,16 +68,16 @@ func (b *bed) sshConfig() string {
   UserKnownHostsFile /dev/null
   GlobalKnownHostsFile /dev/null
   LogLevel ERROR
-`, b.info.Dir)
+`, c.info.Dir)
 	return s.String()
 }
 
-// sshdConfig writes the settings of the two sshd that every host has.
-func (b *bed) sshdConfig() error {
-	dir := b.info.Dir
+// sshdConfig writes the settings of the two sshd of every host.
+func (c *cluster) sshdConfig() error {
+	dir := c.info.Dir
 	common := "HostKey " + dir + "/hostkey\nPidFile none\nUsePAM no\nUseDNS no\nStrictModes no\nPrintMotd no\n" +
 		"MaxStartups 512\nMaxSessions 512\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
-	// Newer ones keep out for a while who connects and goes, as tests do.
+	// A newer sshd refuses for a while clients that connect and leave, as tests do.
 	if exec.Command(program("sshd"), "-t", "-h", dir+"/hostkey", "-o", "PerSourcePenalties=no", "-f", "/dev/null").Run() == nil {
 		common += "PerSourcePenalties no\n"
 	}
@@ -92,43 +92,44 @@ func (b *bed) sshdConfig() error {
 	return nil
 }
 
-// startSSH starts the sshd of a host.
-func (b *bed) startSSH(c *cell) error {
+// startSSH starts both sshd of a host.
+func (c *cluster) startSSH(h *host) error {
 	for _, config := range []string{"sshd_config", "sshd_password_config"} {
-		d, err := c.start(config, nil, program("sshd"), "-D", "-e", "-f", b.info.Dir+"/"+config)
+		d, err := h.start(config, nil, program("sshd"), "-D", "-e", "-f", c.info.Dir+"/"+config)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.info.Name, err)
+			return fmt.Errorf("%s: %w", h.info.Name, err)
 		}
-		c.sshd = append(c.sshd, d)
+		h.sshd = append(h.sshd, d)
 	}
 	return nil
 }
 
-// awaitSSH waits until both sshd answer.
-func (c *cell) awaitSSH(ctx context.Context) error {
+// awaitSSH waits until both sshd of the host answer.
+func (h *host) awaitSSH(ctx context.Context) error {
 	for i, port := range []int{22, PasswordPort} {
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			err := greeted(net.JoinHostPort(c.info.Addr, strconv.Itoa(port)))
+			err := greeted(net.JoinHostPort(h.info.Addr, strconv.Itoa(port)))
 			if err == nil {
 				break
 			}
-			if ended := c.sshd[i].check(); ended != nil {
-				return fmt.Errorf("%s: %w", c.info.Name, ended)
+			if ended := h.sshd[i].check(); ended != nil {
+				return fmt.Errorf("%s: %w", h.info.Name, ended)
 			}
 			if time.Now().After(end) || ctx.Err() != nil {
-				return fmt.Errorf("%s: sshd: %w", c.info.Name, err)
+				return fmt.Errorf("%s: sshd: %w", h.info.Name, err)
 			}
 		}
 	}
 	return nil
 }
 
+// greeted returns nil if an SSH server answers at addr.
 func greeted(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // read enough
+	defer conn.Close() //nolint:errcheck // only read
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 	var hello [4]byte
 	if _, err := io.ReadFull(conn, hello[:]); err != nil {

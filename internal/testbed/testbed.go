@@ -1,24 +1,23 @@
 //go:build linux
 
-// Package testbed makes hosts out of namespaces, with sshd and Slurm, for tests
-// that need several machines.
+// Package testbed makes hosts out of Linux namespaces, with sshd and Slurm, for tests that need
+// several machines.
 //
-// A host has a network, a UTS and a mount namespace: an address and a link, a
-// name, a boot id, /dev/shm, /run, weft's cache of the user and a directory,
-// [Cluster.Private], of its own. Processes, cores and all other files are those
-// of this machine.
+// A host has its own network, UTS and mount namespace. So it has its own address, network link,
+// name, boot id, /dev/shm, /run, weft cache directory and [Cluster.Private] directory. It shares
+// processes, cores and all other files with this machine.
 //
-//	test ──requests──► keeper, which is the test's binary once more
+//	test ──requests──► keeper: a second process of the test's binary
 //	                     ├─ thread in host w7n1: sshd, slurmd
 //	                     ├─ thread in host w7n2: sshd, slurmd
 //	                     └─ thread in host w7c:  munged, slurmctld
 //
-// All hosts hang on a bridge of the control host, w7c, as does this machine by its
-// link weft7. The keeper ends with the pipe that its requests come by, hence also
-// with a test that is killed, and takes everything with it, all processes in the
-// hosts too; what a killed keeper leaves, the test removes, or the next keeper.
+// A bridge in the control host, w7c, connects all hosts, and this machine by its link weft7. The
+// keeper ends when the pipe of its requests is closed, so also when the test is killed. It then
+// kills all processes in the hosts and removes everything that it made. If the keeper itself is
+// killed, the test or the next keeper does so.
 //
-// A test asks for hosts, and starts what it tests in them or on this machine:
+// A test calls Up for hosts, and starts programs in them or on this machine:
 //
 //	func TestMain(m *testing.M) { testbed.Main(m) }
 //
@@ -30,11 +29,10 @@
 //		assert.Empty(t, c.Hosts()[1].Processes(testbed.Running("/usr/bin/hostname")))
 //	}
 //
-// Tests of several packages can run at the same time: each process has hosts,
-// names and addresses of its own. While they do, their names are in /etc/hosts, and
-// a program on this machine sees the links of all of them, which come and go; in a
-// host it sees one network. To try something by hand, have hosts until you
-// interrupt it, which says how to reach them:
+// Tests of several packages can run at the same time: each process has its own hosts, names and
+// addresses. While a test runs, the names of its hosts are in /etc/hosts. A program on this
+// machine sees the network links of all tests that run; a program in a host sees only the host's
+// own network. To use hosts by hand, run this program, which keeps them until you interrupt it:
 //
 //	go run ./internal/testbed/up 4 --slurm
 package testbed
@@ -49,28 +47,30 @@ import (
 	"testing"
 )
 
-// MaxHosts is how many hosts a process can have.
+// MaxHosts is the largest number of hosts that a process can have.
 const MaxHosts = 8
 
-// shared is the cluster of this process.
+// shared is the keeper of this process, which all its tests share.
 var shared struct {
 	sync.Mutex
 	keeper *keeper
 }
 
-// Cluster is a process's hosts, or the first of them, as a test asked for them.
+// Cluster is the first n hosts of a process. n is the number that a test has asked for.
 type Cluster struct {
 	t     testing.TB // nil without a test
 	info  info
 	hosts []*Host
 }
 
-// Up returns n hosts, 1 to MaxHosts, and makes those that the process does not
-// have yet, which ends a Slurm over fewer. It needs root with CAP_SYS_ADMIN and
-// CAP_NET_ADMIN, iproute2 and the OpenSSH server, without which the test fails; as
-// another user it is skipped. All tests of a process share the hosts: a test that
-// cuts a host off must not be parallel to others. [Main] or [Down] removes them;
-// at the end of the test the hosts that it cut off are joined again.
+// Up returns n hosts, 1 to MaxHosts. It makes the hosts that the process does not have yet; if it
+// makes any, it ends a Slurm that runs over the others. Up needs root with CAP_SYS_ADMIN and
+// CAP_NET_ADMIN, iproute2 and the OpenSSH server. Without them the test fails; as another user
+// the test is skipped.
+//
+// All tests of a process share the hosts, so a test that calls [Host.Cut] must not run in
+// parallel with others. At the end of the test Up joins the hosts that the test has cut off.
+// [Main] or [Down] removes the hosts.
 func Up(t testing.TB, n int) *Cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,10 +91,10 @@ func Up(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// Open is [Up] without a test.
+// Open is [Up] for programs that are not tests.
 func Open(n int) (*Cluster, error) {
 	if n < 1 || n > MaxHosts {
-		return nil, fmt.Errorf("testbed: %d hosts, not 1 to %d", n, MaxHosts)
+		return nil, fmt.Errorf("testbed: the number of hosts is %d, not 1 to %d", n, MaxHosts)
 	}
 	in, err := ask(request{Op: opUp, N: n})
 	if err != nil {
@@ -107,8 +107,8 @@ func Open(n int) (*Cluster, error) {
 	return c, nil
 }
 
-// Down removes the hosts of this process and returns when they are gone. The
-// next Up makes others.
+// Down removes the hosts of this process, and returns when they are gone. The next Up makes new
+// ones.
 func Down() error {
 	shared.Lock()
 	defer shared.Unlock()
@@ -123,8 +123,7 @@ func Down() error {
 	return nil
 }
 
-// Main is for the TestMain of a package that has nothing else to do there: it
-// runs the tests, removes the hosts and exits.
+// Main runs the tests, removes the hosts and exits. A package's TestMain calls it.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := Down(); err != nil {
@@ -134,7 +133,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// ask has the keeper do something, and starts it for that if there is none.
+// ask sends a request to the keeper and returns the keeper's reply. It starts the keeper if there
+// is none.
 func ask(r request) (info, error) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -146,7 +146,7 @@ func ask(r request) (info, error) {
 		shared.keeper = k
 	}
 	in, err := shared.keeper.ask(r)
-	if errors.Is(err, errKeeper) { // or does not reply in time
+	if errors.Is(err, errKeeper) { // the keeper has ended, or has not replied in time
 		_ = shared.keeper.cmd.Process.Kill()
 		err = errors.Join(err, shared.keeper.end())
 		shared.keeper = nil
@@ -157,10 +157,10 @@ func ask(r request) (info, error) {
 	return in, nil
 }
 
-// Hosts are the n hosts that Up was asked for.
+// Hosts returns the hosts.
 func (c *Cluster) Hosts() []*Host { return c.hosts }
 
-// Names are the hosts' names.
+// Names returns the names of the hosts.
 func (c *Cluster) Names() []string {
 	names := make([]string, len(c.hosts))
 	for i, h := range c.hosts {
@@ -169,47 +169,47 @@ func (c *Cluster) Names() []string {
 	return names
 }
 
-// SSHConfig is a file for ssh -F: it knows the hosts, asks nothing and writes to
-// no known_hosts. It holds in the hosts and outside of them.
+// SSHConfig returns a file for ssh -F, which works in the hosts and on this machine. With it ssh
+// knows the hosts, asks no questions and writes no known_hosts.
 func (c *Cluster) SSHConfig() string { return c.info.Dir + "/ssh_config" }
 
-// SSH is the command of an ssh that reaches the hosts.
+// SSH returns an ssh command that reaches the hosts.
 func (c *Cluster) SSH() string { return "ssh -F " + c.SSHConfig() }
 
-// Address is this machine's in the network of the hosts.
+// Address returns the address of this machine in the network of the hosts.
 func (c *Cluster) Address() string { return c.info.Address }
 
-// Dir holds the cluster's files, which all hosts see and which go with it.
+// Dir returns the directory of the cluster's files. All hosts see it. Down removes it.
 func (c *Cluster) Dir() string { return c.info.Dir }
 
-// Private is a directory that is another one in each host and on this machine:
-// what is put there exists here but not there.
+// Private returns a path at which each host, and this machine, has its own directory.
 func (c *Cluster) Private() string { return c.info.Dir + "/private" }
 
-// BlackHole is the name of a host whose sshd lets connect and never says
-// anything.
+// BlackHole returns the name of a host that accepts connections on the port of sshd and never
+// sends anything.
 func (c *Cluster) BlackHole() string { return blackHoleName(c.info.ID) }
 
-// Unused is the name of a host that has an address but does not exist.
+// Unused returns the name of a host that has an address but does not exist.
 func (c *Cluster) Unused() string { return unusedName(c.info.ID) }
 
-// PasswordHost is the name, to ssh with SSHConfig only, of the first host's
-// second sshd, on PasswordPort, which admits nobody without a password.
+// PasswordHost returns a name by which ssh with SSHConfig reaches the second sshd of the first
+// host, on PasswordPort. That sshd admits no user without a password.
 func (c *Cluster) PasswordHost() string { return passwordName(c.info.ID) }
 
-// PasswordPort is the port of every host's sshd that wants a password.
+// PasswordPort is the port on which each host has an sshd that requires a password.
 const PasswordPort = 2222
 
-// SlurmCPUs is how many processors a host has for Slurm.
+// SlurmCPUs is the number of processors that a host has for Slurm.
 const SlurmCPUs = 4
 
-// Slurm starts a Slurm over the hosts, unless one runs that works, and returns
-// when all are ready for jobs. The result is what the environment of srun,
-// salloc, sbatch and the like needs besides; they run here or in a host, where
-// they end with it. The jobs that there are when the test ends, and no other one
-// uses Slurm, are cancelled. A host has SlurmCPUs processors and takes eight jobs
-// at a time. Limits of time are in minutes, and Slurm looks after them every half
-// a minute: "scontrol update JobId=7 EndTime=now+1" lets one pass.
+// Slurm starts a Slurm over the hosts, unless one runs and works, and returns when all hosts are
+// ready for jobs. It returns the variables that srun, salloc, sbatch and the other Slurm commands
+// need in their environment. The commands run on this machine or in a host. When the test ends
+// and no other test uses Slurm, Slurm cancels the jobs that are left.
+//
+// A host has SlurmCPUs processors and runs up to eight jobs at a time. Slurm's time limits are in
+// minutes, and Slurm checks them every half minute. To let a limit pass earlier, run "scontrol
+// update JobId=7 EndTime=now+1".
 func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
 	slurmTests.Add(1)
@@ -231,10 +231,10 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 	return env
 }
 
-// slurmTests is how many tests use Slurm now.
+// slurmTests is the number of tests that use Slurm now.
 var slurmTests atomic.Int32
 
-// StartSlurm is [Cluster.Slurm] without a test.
+// StartSlurm is [Cluster.Slurm] for programs that are not tests.
 func (c *Cluster) StartSlurm() ([]string, error) {
 	in, err := ask(request{Op: opSlurm})
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *Cluster) StartSlurm() ([]string, error) {
 	return []string{"SLURM_CONF=" + in.SlurmConf, "SLURM_PARTITION=" + p, "SALLOC_PARTITION=" + p, "SBATCH_PARTITION=" + p}, nil
 }
 
-// fail ends the test that a cluster is of.
+// fail ends the cluster's test. Without a test it panics.
 func (c *Cluster) fail(format string, args ...any) {
 	if c.t == nil {
 		panic("testbed: " + fmt.Sprintf(format, args...))

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-// limit bounds what must happen soon.
+// limit bounds each wait.
 const limit = 30 * time.Second
 
 func soon(t *testing.T) context.Context {
@@ -36,7 +36,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// output is what a command prints, which must not fail.
+// output returns the output of a command that must succeed.
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -63,13 +63,13 @@ func TestHostsReachEachOther(t *testing.T) {
 		assert.Equal(t, next.Name(), output(t, c.ssh(ctx, next.Name(), "hostname")))
 		inside := append(strings.Fields(c.SSH())[1:], next.Address(), "hostname")
 		assert.Equal(t, next.Name(), output(t, h.Command(ctx, "ssh", inside...)))
-		assert.Equal(t, next.Name(), output(t, h.Command(ctx, "ssh", next.Name(), "hostname")), "with no configuration named")
+		assert.Equal(t, next.Name(), output(t, h.Command(ctx, "ssh", next.Name(), "hostname")), "without -F")
 	}
-	out, err := c.Hosts()[0].Command(ctx, "bash", "-c", "exec 3<>/dev/tcp/$0/22", bedAddr((c.info.ID+1)%maxBeds, 1)).CombinedOutput()
+	out, err := c.Hosts()[0].Command(ctx, "bash", "-c", "exec 3<>/dev/tcp/$0/22", addressOf((c.info.ID+1)%maxClusters, 1)).CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(out), "No route to host", "in the network of another test")
+	assert.Contains(t, string(out), "No route to host", "a host of another test")
 
-	// A host also finds the machine, by its name and address.
+	// A host also reaches this machine, by name and address.
 	l, err := net.Listen("tcp4", ":0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -96,14 +96,14 @@ func TestFewerAndMoreHosts(t *testing.T) {
 	}
 }
 
-func TestWhatIsAHostsOwn(t *testing.T) {
+func TestHostsHaveTheirOwnFiles(t *testing.T) {
 	c := Up(t, 2)
 	ctx := soon(t)
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
 	var files, names string
 	for _, dir := range []string{c.Private(), "/dev/shm", "/run", cache + "/weft"} {
-		file := dir + "/" + bedName(c.info.ID)
+		file := dir + "/" + clusterName(c.info.ID)
 		for _, h := range c.Hosts() {
 			output(t, h.Command(ctx, "sh", "-c", "echo $(hostname) >$0", file))
 		}
@@ -165,16 +165,16 @@ func TestCutAndJoin(t *testing.T) {
 	_, err = net.DialTimeout("tcp4", h.Address()+":22", 300*time.Millisecond)
 	assert.Error(t, err)
 	assert.Error(t, c.Hosts()[0].Command(ctx, "ssh", "-o", "ConnectTimeout=1", h.Name(), "true").Run())
-	assert.Equal(t, h.Name(), output(t, h.Command(ctx, "hostname")), "it lives")
+	assert.Equal(t, h.Name(), output(t, h.Command(ctx, "hostname")), "the host still runs")
 	say("2")
 	select {
 	case what := <-got:
-		t.Fatalf("%q came through, the session ended if that is empty", what)
+		t.Fatalf("received %q although the host is cut off; if empty, the session has ended", what)
 	case <-time.After(300 * time.Millisecond):
 	}
 
 	h.Join()
-	assert.Equal(t, "2", <-got, "connections last")
+	assert.Equal(t, "2", <-got, "the connection has survived")
 	require.NoError(t, in.Close())
 	require.NoError(t, session.Wait())
 	assert.Equal(t, h.Name(), output(t, c.Hosts()[0].Command(ctx, "ssh", h.Name(), "hostname")))
@@ -207,7 +207,7 @@ func TestHostsThatDoNotAnswer(t *testing.T) {
 	text, err := c.ssh(ctx, "-o", "BatchMode=yes", c.PasswordHost(), "true").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(text), "Permission denied (password)")
-	// Nobody is there to ask either.
+	// Without a terminal ssh cannot ask for a password either.
 	cmd := c.ssh(ctx, c.PasswordHost(), "true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	text, err = cmd.CombinedOutput()
@@ -232,7 +232,7 @@ func TestCommandIsTheProcess(t *testing.T) {
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	_, err = stdout.Read(make([]byte, 1)) // it is there
+	_, err = stdout.Read(make([]byte, 1)) // the program runs
 	require.NoError(t, err)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	require.ErrorAs(t, cmd.Wait(), &exit)
@@ -244,7 +244,7 @@ func TestProcesses(t *testing.T) {
 	ctx := soon(t)
 	h := c.Hosts()[1]
 	none := func() bool { return len(h.Processes(nil)) == 0 }
-	require.Eventually(t, none, limit, 10*time.Millisecond, "of the tests before: %v", h.Processes(nil))
+	require.Eventually(t, none, limit, 10*time.Millisecond, "processes of earlier tests: %v", h.Processes(nil))
 
 	sleep, err := exec.LookPath("sleep")
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestProcesses(t *testing.T) {
 	assert.Empty(t, h.Processes(WithEnv("MARK", "there")))
 	assert.Equal(t, []string{"sleep", "1000"}, p[0].Args)
 	assert.Contains(t, p[0].String(), "sleep 1000")
-	assert.Empty(t, c.Hosts()[0].Processes(Running(sleep)), "those of another host")
+	assert.Empty(t, c.Hosts()[0].Processes(Running(sleep)), "the process is on another host")
 	require.NoError(t, syscall.Kill(p[0].PID, syscall.SIGTERM))
 	require.Eventually(t, none, limit, 10*time.Millisecond)
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Account is what a rank reports to its launcher when it finalizes: what it has sent and
+// Account is the report of a rank to its launcher at Finalize: what the rank has sent and
 // received, and how long it has waited. It travels in the fields of PMI-1's finalize.
 type Account struct {
 	MessagesSent     int64         `json:"messages_sent"`
 	MessagesReceived int64         `json:"messages_received"`
 	BytesSent        int64         `json:"bytes_sent"`     // of the data of these messages
-	BytesReceived    int64         `json:"bytes_received"` // the same
+	BytesReceived    int64         `json:"bytes_received"` // of the data of these messages
 	Waited           time.Duration `json:"waited"`         // for other ranks, in blocking calls
 }
 

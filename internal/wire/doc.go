@@ -1,4 +1,4 @@
-// Package wire holds the headers and lines that go between processes: one file
-// per header, with its encoder, its parser and the fuzz target of the parser.
-// No parser panics, whatever bytes it gets.
+// Package wire encodes and parses the headers and lines that processes exchange: one file per
+// format, with its encoder, its parser and the fuzz target of the parser. No parser panics,
+// whatever bytes it gets.
 package wire

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Inspection: a launcher asks a rank what it does. Each rank inherits one end of a
-// stream socket of its own for it, on which both sides write frames:
+// Inspection: a launcher asks a rank what it does. Each rank inherits one end of a stream socket
+// of its own for inspection. Both sides write frames to it:
 //
 //	0        4        8      9
 //	┌────────┬────────┬──────┬──────┐
@@ -17,13 +17,13 @@ import (
 //	rank ◄── InspectState, number ── launcher     request
 //	rank ── InspectState, same number ──► launcher    RankState, as JSON
 //
-// If the request is InspectStacks, the rank answers with an InspectStacks frame, whose
-// body is the text of the stacks of its goroutines, and then with an InspectState frame.
-// An answer has its request's number, so the launcher recognizes answers to older
-// requests. Requests are numbered from 1 on.
+// If the request is InspectStacks, the rank answers with an InspectStacks frame, whose body is
+// the text of the stacks of its goroutines, and then with an InspectState frame. An answer has
+// its request's number, so the launcher recognizes answers to older requests. Requests are
+// numbered from 1 on.
 //
-// If a rank finds several requests, it sends an InspectState frame for the last one only,
-// and before it an InspectStacks frame for the last one that asks for stacks.
+// If a rank finds several requests, it sends an InspectState frame for the last one only. Before
+// it, the rank sends an InspectStacks frame for the last request that asks for stacks, if any.
 const (
 	InspectReady  = 1
 	InspectState  = 2

@@ -7,27 +7,27 @@ import (
 	"math"
 )
 
-// MessageKind says what an engine message is for.
+// MessageKind is the kind of a message between engines.
 type MessageKind uint8
 
-// The kinds of message. The arrows of a rendezvous:
+// The kinds of message. The messages of a rendezvous:
 //
 //	sender ── RTS ──► receiver            sender ── RTS ──► receiver
 //	       ◄─ read ──  (by RMA)                  ◄── CTS ──
-//	       ◄── FIN ──                            ── Data ──►  as often as it takes
+//	       ◄── FIN ──                            ── Data ──►  as often as necessary
 //	   (a fabric with reads)                  (a fabric without)
 const (
 	MsgEager     MessageKind = iota + 1 // header, then the data
-	MsgEagerSync                        // the same; the receiver answers with MsgAck when it has matched
+	MsgEagerSync                        // the same; the receiver answers with MsgAck when a receive has matched
 	MsgRTS                              // ready to send: Length bytes wait at Key, Addr
 	MsgCTS                              // clear to send: Length bytes of request Handle, to the receiver's request Key
-	MsgData                             // a piece for request Handle, at offset Addr
-	MsgFin                              // the receiver has done with request Handle; the data says why it failed, if it did
-	MsgAck                              // MsgEagerSync of request Handle is matched
-	MsgCredit                           // nothing but the credit
-	MsgRevoke                           // the context is revoked; the data says why
-	MsgLeave                            // the sender has called Finalize and sends no user message after this one
-	MsgWindow                           // of one-sided communication; see Window
+	MsgData                             // a segment of data for request Handle, at offset Addr
+	MsgFin                              // the receiver no longer needs request Handle; the data is the error text, empty without an error
+	MsgAck                              // a receive has matched the MsgEagerSync of request Handle
+	MsgCredit                           // carries only credit
+	MsgRevoke                           // the context is revoked; the data is the error text
+	MsgLeave                            // the sender has called Finalize and sends no message of its program after this one
+	MsgWindow                           // message of one-sided communication; see Window
 	msgKindEnd
 )
 
@@ -52,18 +52,18 @@ const NoRegion = math.MaxUint64
 //	32                                 40                 48                  56
 type Message struct {
 	Kind    MessageKind
-	Sig     uint16 // of the collective that the message belongs to; 0: none
-	Credit  uint32 // bytes of unexpected-message memory that the sender of this header gives back
+	Sig     uint16 // signature of the collective call, or of the element type; 0: none
+	Credit  uint32 // bytes of credit that the sender of this header returns
 	Context uint64 // communication context
 	Tag     int32
-	Seq     uint32 // counts the messages from one engine to another
-	Length  int    // of the whole user message in bytes
-	Handle  uint64 // the addressee's, or for RTS and EagerSync the sender's, request
-	Key     uint64 // of the memory region (RTS), or the receiver's request (CTS)
-	Addr    uint64 // in the memory region (RTS), or offset in the message (Data)
+	Seq     uint32 // number of the message among those from one engine to another
+	Length  int    // length of the whole message of the program, in bytes
+	Handle  uint64 // request of the receiver of this header; of RTS and EagerSync: of its sender
+	Key     uint64 // key of the memory region (RTS), or request of the receiver of the data (CTS)
+	Addr    uint64 // address in the memory region (RTS), or offset in the message (Data)
 }
 
-// HeaderLen is the encoded size of a header of this kind.
+// HeaderLen returns the encoded size of a header of this kind.
 func (k MessageKind) HeaderLen() int {
 	if k == MsgEager || k == MsgCredit || k == MsgRevoke || k == MsgLeave {
 		return MessageShort
@@ -71,8 +71,7 @@ func (k MessageKind) HeaderLen() int {
 	return MessageLong
 }
 
-// Put encodes m into b and returns the header's length; b has at least
-// MessageLong bytes.
+// Put encodes m into b and returns the header's length. b has at least MessageLong bytes.
 //
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Put(b []byte) int {
@@ -87,8 +86,7 @@ func (m *Message) Put(b []byte) int {
 	return n
 }
 
-// PutEager encodes the header of a MsgEager as Put does, from what it consists
-// of, and returns its length.
+// PutEager is Put for the header of a MsgEager with these fields.
 //
 // Hot path: no allocation, no lock, no system call.
 func PutEager(b []byte, sig uint16, credit uint32, context uint64, tag int32, seq uint32, length int) int {
@@ -104,8 +102,8 @@ func putShort(b []byte, kind MessageKind, sig uint16, credit uint32, context uin
 	binary.LittleEndian.PutUint64(b[24:], uint64(length))
 }
 
-// ParseEager decodes what PutEager encodes; ok says that b is a MsgEager and no
-// more. What is not Parse tells of.
+// ParseEager decodes a MsgEager with its data. ok is false if b is not exactly that; the caller
+// then calls Message.Parse.
 //
 // Hot path: no allocation, no lock, no system call.
 func ParseEager(b []byte) (sig uint16, credit uint32, context uint64, tag int32, seq uint32, data []byte, ok bool) {
@@ -123,12 +121,12 @@ func ParseEager(b []byte) (sig uint16, credit uint32, context uint64, tag int32,
 var (
 	errMsgShort  = errors.New("message shorter than its header")
 	errMsgKind   = errors.New("unknown message kind")
-	errMsgLength = errors.New("message length is not what its header says")
+	errMsgLength = errors.New("message length differs from its header")
 )
 
-// Parse decodes the header of a message and returns what follows it. It checks
-// all that can be checked without knowing the requests: the kind, that eager
-// messages carry as many bytes as they say, that lengths are possible.
+// Parse decodes the header of a message and returns the bytes after it. It checks everything that
+// does not depend on requests: the kind, that eager messages carry as many bytes as their headers
+// say, and that lengths are possible.
 //
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Parse(b []byte) (data []byte, err error) {
@@ -146,7 +144,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	m.Tag, m.Seq = int32(uint32(w)), uint32(w>>32)
 	length := binary.LittleEndian.Uint64(b[24:])
 	m.Handle, m.Key, m.Addr = 0, 0, 0
-	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // most are
+	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // as most messages
 		m.Length = int(length)
 		return b[MessageShort:], nil
 	}
@@ -173,7 +171,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 		if len(data) != 0 {
 			return nil, errMsgLength
 		}
-	case msgKindEnd: // refused above
+	case msgKindEnd: // rejected above
 	}
 	return data, nil
 }

@@ -16,11 +16,11 @@ const (
 	PMIMaxValue   = 1024
 )
 
-// The ways in which a line is not PMI-1.
+// The errors of lines that are not PMI-1.
 var (
 	ErrPMILong    = errors.New("pmi: line is longer than 1024 bytes")
 	ErrPMINoCmd   = errors.New("pmi: line has no cmd=")
-	ErrPMIKey     = errors.New("pmi: key is empty or has a byte that cannot stand in a key")
+	ErrPMIKey     = errors.New("pmi: key is empty or has a byte that a key cannot contain")
 	ErrPMIValue   = errors.New("pmi: value has a space, a backslash or a control byte")
 	ErrPMINewline = errors.New("pmi: newline within a line")
 )
@@ -28,16 +28,16 @@ var (
 // PMIField is one k=v of a PMI-1 line.
 type PMIField struct{ Key, Value string }
 
-// PMIMessage is one line of PMI-1: "cmd=put kvsname=k key=a value=b\n". The
-// first line of a spawn block begins with mcmd= instead of cmd=; it is a
-// message with Multi set, and what follows up to "endcmd" are single fields.
+// PMIMessage is one line of PMI-1: "cmd=put kvsname=k key=a value=b\n". The first line of a spawn
+// block begins with mcmd= instead of cmd=: it is a message with Multi set. The lines after it, up
+// to "endcmd", are single fields.
 type PMIMessage struct {
 	Cmd    string
 	Multi  bool
 	Fields []PMIField
 }
 
-// NewPMI makes a message of a command and its keys and values in turn.
+// NewPMI returns a message with a command and fields. kv holds keys and values in turn.
 func NewPMI(cmd string, kv ...string) PMIMessage {
 	m := PMIMessage{Cmd: cmd}
 	if len(kv) > 1 {
@@ -59,9 +59,8 @@ func (m PMIMessage) Get(key string) (string, bool) {
 	return "", false
 }
 
-// ParsePMI reads one line, with or without its newline. Words that have no '='
-// are passed over, as are blanks in a row; a value may hold '='. The message
-// shares no memory with line.
+// ParsePMI reads one line, with or without its newline. It ignores words that have no '=', and
+// repeated blanks; a value may contain '='. The message shares no memory with line.
 func ParsePMI(line []byte) (PMIMessage, error) {
 	if len(line) > PMIMaxLine {
 		return PMIMessage{}, ErrPMILong
@@ -95,8 +94,8 @@ func ParsePMI(line []byte) (PMIMessage, error) {
 	return m, nil
 }
 
-// Append appends the line, with its newline, to dst. A message that cannot
-// stand in a line is an error, and dst is returned as it was.
+// Append appends the line, with its newline, to dst. If the message cannot be written as a line,
+// Append returns an error, and dst unchanged.
 func (m PMIMessage) Append(dst []byte) ([]byte, error) {
 	if m.Cmd == "" {
 		return dst, ErrPMINoCmd
@@ -125,9 +124,9 @@ func (m PMIMessage) Append(dst []byte) ([]byte, error) {
 	return out, nil
 }
 
-// PMILine cuts the first line from buf: the line without its newline, and what
-// follows. ok is false where buf holds no whole line yet; a buffer that can no
-// longer become one is ErrPMILong.
+// PMILine returns the first line of buf, without its newline, and the bytes after it. ok is false
+// if buf holds no complete line yet. If buf is so long that it can no longer become a line, the
+// error is ErrPMILong.
 func PMILine(buf []byte) (line, rest []byte, ok bool, err error) {
 	i := bytes.IndexByte(buf, '\n')
 	switch {
@@ -139,7 +138,7 @@ func PMILine(buf []byte) (line, rest []byte, ok bool, err error) {
 	return buf[:i], buf[i+1:], true, nil
 }
 
-// pmiKey and pmiValue say what may stand before and after a '='.
+// pmiKey and pmiValue report whether s may stand before, and after, a '='.
 func pmiKey(s string) bool { return s != "" && pmiValue(s) && !strings.Contains(s, "=") }
 
 func pmiValue(s string) bool {

@@ -102,7 +102,7 @@ func FuzzPMI(f *testing.F) {
 		}
 		line, err := m.Append(nil)
 		if err != nil {
-			return // one that named cmd twice, or grew by a newline
+			return // the line had two cmd fields, or is too long with its newline
 		}
 		again, err := ParsePMI(line)
 		require.NoError(t, err)

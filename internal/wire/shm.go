@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// A launcher that hands a memory file to the ranks of a host notes in it whose
-// process has ended: a rank that dies before it has come to the file cannot show
-// that by itself. The notes are words of 4 bytes, in the order of the ranks, that
-// are 0 until then:
+// If a launcher gives a memory file to the ranks of a host, it notes in the file which of their
+// processes have ended, because a rank that dies before it has opened the file cannot show that
+// itself. The notes are words of 4 bytes, by rank. A word is 0 until its rank's process has
+// ended:
 //
 //	ShmEndedAt         ShmEndedAt + 4              ShmEndedAt + 4 × ShmEndedMax
 //	┌──────────────────┬──────────────────┬─ … ─┬──┐
@@ -21,9 +21,9 @@ const (
 	ShmEndedMax = 4096 // ranks
 )
 
-// PutShmEnded notes in a memory file, whatever its size, that the process of a
-// rank has ended; rank is that among those of the host. More ranks than there can
-// be in one file have no note.
+// PutShmEnded notes in a memory file of any size that the process of a rank has ended. rank is
+// the rank's number among those of the host. For a rank of ShmEndedMax or more, PutShmEnded does
+// nothing.
 func PutShmEnded(file io.WriterAt, rank int) error {
 	if rank < 0 || rank >= ShmEndedMax {
 		return nil
@@ -38,27 +38,26 @@ const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
 // shmMagic opens a card; its last byte is the version.
 const shmMagic = "weft-sh\x04"
 
-// ShmCard is what a rank says of itself in the memory that it shares with the
-// others of its host, little endian, with a proof that it knows the job's
-// secret:
+// ShmCard describes a rank in the memory that it shares with the other ranks of its host, little
+// endian, with a proof that the rank knows the job's secret:
 //
 //	 0        8      12     16    20    24      56      88
 //	┌────────┬──────┬──────┬─────┬─────┬───────┬───────┐
 //	│ magic  │ rank │ size │ pid │  0  │ nonce │  mac  │
 //	└────────┴──────┴──────┴─────┴─────┴───────┴───────┘
 type ShmCard struct {
-	Rank, Size uint32   // of the job
-	PID        uint32   // as the rank itself sees it
-	Nonce      [32]byte // of this start of the process
+	Rank, Size uint32   // rank in the job, and size of the job
+	PID        uint32   // process id in the rank's own pid namespace
+	Nonce      [32]byte // random number, different at each start of the process
 }
 
-// ShmJob is what proves a card.
+// ShmJob holds the values of a job that the proof of a card depends on.
 type ShmJob struct {
 	Secret [32]byte
 	JobID  string
 }
 
-// Put writes the card and its proof to b of ShmCardSize bytes.
+// Put writes the card and its proof to b, which has ShmCardSize bytes.
 func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	_ = b[ShmCardSize-1]
 	copy(b, shmMagic)
@@ -67,18 +66,15 @@ func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	binary.LittleEndian.PutUint32(b[16:], c.PID)
 	binary.LittleEndian.PutUint32(b[20:], 0)
 	copy(b[24:56], c.Nonce[:])
-	j.mac(b[:56], b[56:ShmCardSize])
+	copy(b[56:], j.mac("card", b[:56]))
 }
 
-// Parse reads a card; false for anything that Put has not written under the
-// same job.
+// Parse reads a card. It returns false for bytes that Put has not written for the same job.
 func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {
 		return false
 	}
-	var m [sha256.Size]byte
-	j.mac(b[:56], m[:])
-	if !hmac.Equal(m[:], b[56:]) {
+	if !hmac.Equal(j.mac("card", b[:56]), b[56:]) {
 		return false
 	}
 	c.Rank = binary.LittleEndian.Uint32(b[8:])
@@ -88,20 +84,8 @@ func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	return true
 }
 
-func (j *ShmJob) mac(b, to []byte) {
-	h := hmac.New(sha256.New, j.Secret[:])
-	h.Write([]byte("weft shm card"))
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], uint64(len(j.JobID)))
-	h.Write(n[:])
-	h.Write([]byte(j.JobID))
-	h.Write(b)
-	h.Sum(to[:0])
-}
-
-// Label is a number that only processes of the job can make of some bytes: with
-// what they have in common in them, they see by it that they do.
-func (j *ShmJob) Label(what string, b []byte) uint64 {
+// mac returns the HMAC of a purpose, the job id and b under the job's secret.
+func (j *ShmJob) mac(what string, b []byte) []byte {
 	h := hmac.New(sha256.New, j.Secret[:])
 	h.Write([]byte("weft shm " + what))
 	var n [8]byte
@@ -109,33 +93,39 @@ func (j *ShmJob) Label(what string, b []byte) uint64 {
 	h.Write(n[:])
 	h.Write([]byte(j.JobID))
 	h.Write(b)
-	return binary.LittleEndian.Uint64(h.Sum(nil))
+	return h.Sum(nil)
 }
 
-// ShmWord opens every message between two ranks of a host. It is stored last,
-// so a reader that finds the sequence number that it waits for has the message:
+// Label returns a number that only processes of the job can compute from what and b. If b holds a
+// property of the host, processes find by equal numbers that they have the property in common.
+func (j *ShmJob) Label(what string, b []byte) uint64 {
+	return binary.LittleEndian.Uint64(j.mac(what, b))
+}
+
+// ShmWord is the first word of every message between two ranks of a host. The writer stores it
+// last, so a reader that finds the sequence number that it waits for finds the complete message:
 //
 //	 63          32 31        8 7    0
 //	┌──────────────┬───────────┬──────┐
 //	│ sequence     │ length    │ kind │
 //	└──────────────┴───────────┴──────┘
 //
-// Memory that nobody has written holds 0, which is no message of any sequence.
+// Memory that no rank has written holds 0, which is not a message of any sequence number.
 type ShmWord uint64
 
-// ShmMaxLength is the largest length of a slot word, in bytes.
+// ShmMaxLength is the largest length that a ShmWord can hold, in bytes.
 const ShmMaxLength = 1<<24 - 1
 
-// NewShmWord makes the word; length is at most ShmMaxLength, kind not 0.
+// NewShmWord returns a word. length is at most ShmMaxLength, and kind is not 0.
 func NewShmWord(seq uint32, length int, kind uint8) ShmWord {
 	return ShmWord(seq)<<32 | ShmWord(length)<<8 | ShmWord(kind)
 }
 
-// Seq is the sequence number.
+// Seq returns the sequence number.
 func (w ShmWord) Seq() uint32 { return uint32(w >> 32) }
 
-// Length is what follows the word, in bytes.
+// Length returns the number of bytes after the word.
 func (w ShmWord) Length() int { return int(w >> 8 & ShmMaxLength) }
 
-// Kind is what the message is.
+// Kind returns the kind of the message.
 func (w ShmWord) Kind() uint8 { return uint8(w) }

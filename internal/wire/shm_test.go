@@ -67,7 +67,7 @@ func TestShmWord(t *testing.T) {
 	}
 }
 
-// FuzzShmCard accepts nothing but what Put writes.
+// FuzzShmCard: Parse accepts only what Put writes.
 func FuzzShmCard(f *testing.F) {
 	j := &ShmJob{Secret: [32]byte{1}, JobID: "job"}
 	b := make([]byte, ShmCardSize)

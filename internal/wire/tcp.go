@@ -36,7 +36,7 @@ import (
 // uses the first eight bytes as soon as the first check holds, so a changed length never
 // makes it wait for bytes that do not come.
 
-// TCPType is the first byte of a frame.
+// TCPType is the type of a frame, its first byte.
 type TCPType uint8
 
 // The types of frame.
@@ -52,7 +52,7 @@ const (
 	TCPGiveUp
 )
 
-// TCPStatus is how a read or write went at its target.
+// TCPStatus is the result of a read or write at its target.
 type TCPStatus uint8
 
 // The statuses.
@@ -79,7 +79,7 @@ const (
 	TCPMaxChunk   = 1 << 20      // bytes of a data or write frame
 )
 
-// ErrTCPFrame says that bytes are not a frame.
+// ErrTCPFrame reports that bytes are not a frame.
 var ErrTCPFrame = errors.New("malformed tcp frame")
 
 // Valid reports whether s is one of the statuses.

@@ -49,7 +49,7 @@ func checkOf(t testing.TB, key, b []byte, class TCPClass, n uint64, which int) u
 	return sum.Mod(sum, p).Uint64() + binary.LittleEndian.Uint64(pads[n*aes.BlockSize+uint64(8*which):])
 }
 
-// A check is what its definition says, for all sizes of a header.
+// TestTCPCheckDefinition: a check equals its definition, for all sizes of a header.
 func TestTCPCheckDefinition(t *testing.T) {
 	const seed = 5
 	rng := rand.New(rand.NewPCG(seed, seed))
@@ -71,8 +71,8 @@ func TestTCPCheckDefinition(t *testing.T) {
 	}
 }
 
-// Every flipped bit of a header is found, and so is a frame that is repeated, left out, of
-// another class, of another connection, or out of order.
+// TestTCPCheckFinds: the receiver detects every flipped bit of a header, and a frame that is
+// repeated, left out, of another class, of another connection, or out of order.
 func TestTCPCheckFinds(t *testing.T) {
 	const seed = 6
 	signed := func(frames int) [][]byte {
@@ -113,7 +113,7 @@ func TestTCPCheckFinds(t *testing.T) {
 	}
 }
 
-// A sender may sign frames ahead, and the same ones again.
+// TestTCPCheckAhead: a sender may sign frames ahead, and sign the same frames again.
 func TestTCPCheckAhead(t *testing.T) {
 	c, d := newCheck(t, 7), newCheck(t, 7)
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -135,7 +135,7 @@ func TestTCPCheckAhead(t *testing.T) {
 	}
 }
 
-// The sum of the largest keys and numbers fits.
+// TestTCPCheckOfLargestNumbers: the sum of the largest keys and numbers does not overflow.
 func TestTCPCheckOfLargestNumbers(t *testing.T) {
 	key := bytes.Repeat([]byte{0xff}, TCPCheckKeySize)
 	c, err := NewTCPCheck(key)

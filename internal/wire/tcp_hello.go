@@ -48,10 +48,10 @@ type TCPHello struct {
 	From, To uint32
 	Nonce    TCPNonce
 	Security TCPSecurity
-	Mac      TCPMac // TCPSession.Introduction
+	Mac      TCPMac // TCPSession.HelloMac
 }
 
-// Put writes the message to b of TCPHelloSize bytes.
+// Put writes the message to b, which has TCPHelloSize bytes.
 func (h *TCPHello) Put(b []byte) {
 	_ = b[TCPHelloSize-1]
 	copy(b, tcpMagic)
@@ -62,7 +62,7 @@ func (h *TCPHello) Put(b []byte) {
 	copy(b[56:], h.Mac[:])
 }
 
-// Parse reads the message; false for anything that Put has not written.
+// Parse reads the message. It returns false for bytes that Put has not written.
 func (h *TCPHello) Parse(b []byte) bool {
 	if len(b) != TCPHelloSize || string(b[:8]) != tcpMagic {
 		return false
@@ -76,14 +76,14 @@ func (h *TCPHello) Parse(b []byte) bool {
 	return security < uint64(tcpSecurityEnd)
 }
 
-// PutTCPChallenge writes the responder's first message to b of TCPChallengeSize bytes.
+// PutTCPChallenge writes the responder's first message to b, which has TCPChallengeSize bytes.
 func PutTCPChallenge(b []byte, n *TCPNonce) {
 	_ = b[TCPChallengeSize-1]
 	copy(b, tcpMagic)
 	copy(b[8:], n[:])
 }
 
-// ParseTCPChallenge reads it; false for anything else.
+// ParseTCPChallenge reads the responder's first message into n. It returns false for other bytes.
 func ParseTCPChallenge(b []byte, n *TCPNonce) bool {
 	if len(b) != TCPChallengeSize || string(b[:8]) != tcpMagic {
 		return false
@@ -92,38 +92,40 @@ func ParseTCPChallenge(b []byte, n *TCPNonce) bool {
 	return true
 }
 
-// TCPVerdict is what the responder decided.
+// TCPVerdict is the responder's decision on a connection.
 type TCPVerdict uint8
 
 // The verdicts.
 const (
-	TCPWelcome    TCPVerdict = iota + 1 // the connection is established
-	TCPBusy                             // there is, or will be, another connection between the two
-	TCPLeft                             // the responder is leaving the job
-	TCPDead                             // the responder has marked the initiator as failed
-	TCPUnlike                           // transport.tcp.security differs; the responder's value is added to this code
-	tcpVerdictEnd = TCPUnlike + TCPVerdict(tcpSecurityEnd)
+	TCPWelcome         TCPVerdict = iota + 1 // the connection is established
+	TCPBusy                                  // there is, or will be, another connection between the two ranks
+	TCPLeft                                  // the responder is leaving the job
+	TCPDead                                  // the responder has marked the initiator as failed
+	TCPSecurityDiffers                       // transport.tcp.security differs; the responder's value is added to this code
+	tcpVerdictEnd      = TCPSecurityDiffers + TCPVerdict(tcpSecurityEnd)
 )
 
-// TCPUnlikeVerdict returns the verdict of a responder if the initiator's
+// TCPSecurityVerdict returns the verdict of a responder if the initiator's
 // transport.tcp.security differs from its own.
-func TCPUnlikeVerdict(responder TCPSecurity) TCPVerdict { return TCPUnlike + TCPVerdict(responder) }
-
-// Unlike returns the responder's transport.tcp.security. ok is false if the verdict does
-// not say that the initiator's value differs.
-func (v TCPVerdict) Unlike() (responder TCPSecurity, ok bool) {
-	return TCPSecurity(v - TCPUnlike), v >= TCPUnlike && v < tcpVerdictEnd
+func TCPSecurityVerdict(responder TCPSecurity) TCPVerdict {
+	return TCPSecurityDiffers + TCPVerdict(responder)
 }
 
-// PutTCPVerdict writes the responder's last message to b of TCPVerdictSize bytes.
+// OtherSecurity returns the responder's transport.tcp.security. ok is false if the verdict does
+// not say that the initiator's value differs.
+func (v TCPVerdict) OtherSecurity() (responder TCPSecurity, ok bool) {
+	return TCPSecurity(v - TCPSecurityDiffers), v >= TCPSecurityDiffers && v < tcpVerdictEnd
+}
+
+// PutTCPVerdict writes the responder's last message to b, which has TCPVerdictSize bytes.
 func PutTCPVerdict(b []byte, v TCPVerdict, m *TCPMac) {
 	_ = b[TCPVerdictSize-1]
 	binary.LittleEndian.PutUint64(b, uint64(v))
 	copy(b[8:], m[:])
 }
 
-// ParseTCPVerdict reads it; ok is false for anything else. The mac is still to
-// be checked.
+// ParseTCPVerdict reads the responder's last message. ok is false for other bytes. The caller
+// must check the mac.
 func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
 	if len(b) != TCPVerdictSize {
 		return 0, false
@@ -136,7 +138,7 @@ func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
 	return TCPVerdict(w), true
 }
 
-// TCPSession is all that the two ends of a connection agree on.
+// TCPSession holds everything that the two ends of a connection agree on.
 type TCPSession struct {
 	Secret               [32]byte
 	JobID                string
@@ -146,8 +148,8 @@ type TCPSession struct {
 	Security             TCPSecurity // the initiator's
 }
 
-// Introduction returns the mac of the hello. It does not depend on the responder's nonce.
-func (s *TCPSession) Introduction() TCPMac {
+// HelloMac returns the mac of the hello. It does not depend on the responder's nonce.
+func (s *TCPSession) HelloMac() TCPMac {
 	i := *s
 	i.Responder = TCPNonce{}
 	return i.mac("weft tcp hello", 0)
@@ -155,22 +157,22 @@ func (s *TCPSession) Introduction() TCPMac {
 
 // Hello returns the initiator's first message.
 func (s *TCPSession) Hello() TCPHello {
-	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.Introduction()}
+	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.HelloMac()}
 }
 
-// Meet copies the ranks, the nonce and the security of a hello into the responder's
+// AcceptHello copies the ranks, the nonce and the security of a hello into the responder's
 // session. It returns false if the hello does not prove that the process that made it
 // knows the secret.
-func (s *TCPSession) Meet(h *TCPHello) bool {
+func (s *TCPSession) AcceptHello(h *TCPHello) bool {
 	s.From, s.To, s.Initiator, s.Security = h.From, h.To, h.Nonce, h.Security
-	want := s.Introduction()
+	want := s.HelloMac()
 	return want.Equal(&h.Mac)
 }
 
-// Proof is the initiator's mac.
+// Proof returns the mac of the initiator's proof.
 func (s *TCPSession) Proof() TCPMac { return s.mac("weft tcp initiator", 0) }
 
-// Answer is the responder's mac for a verdict.
+// Answer returns the responder's mac for a verdict.
 func (s *TCPSession) Answer(v TCPVerdict) TCPMac { return s.mac("weft tcp responder", v) }
 
 func (s *TCPSession) mac(role string, v TCPVerdict) TCPMac {
@@ -192,5 +194,5 @@ func (s *TCPSession) mac(role string, v TCPVerdict) TCPMac {
 	return m
 }
 
-// Equal compares in constant time.
+// Equal reports whether two macs are equal. It compares in constant time.
 func (m *TCPMac) Equal(o *TCPMac) bool { return hmac.Equal(m[:], o[:]) }

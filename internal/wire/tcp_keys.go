@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// TCPSecurity says what a connection protects besides the headers of frames.
+// TCPSecurity says which bytes a connection protects, in addition to the headers of frames.
 type TCPSecurity uint8
 
 // The values of transport.tcp.security.

@@ -59,7 +59,7 @@ func TestTCPRecordRoundTrip(t *testing.T) {
 			text := bytes.Repeat([]byte{byte(i)}, size)
 			b := sealed(t, s, text)
 			if size > 15 {
-				require.Equal(t, security == TCPIntegrity, bytes.Contains(b, text), "%d bytes can be seen", size)
+				require.Equal(t, security == TCPIntegrity, bytes.Contains(b, text), "%d bytes in plaintext", size)
 			}
 			keys[string(s.secret)] = true
 			for short := range TCPRecordHead {
@@ -75,7 +75,7 @@ func TestTCPRecordRoundTrip(t *testing.T) {
 	})
 }
 
-// A record may be made where its bytes lie.
+// TestTCPRecordInPlace: Seal can make a record in the buffer that holds its bytes.
 func TestTCPRecordInPlace(t *testing.T) {
 	eachSecurity(t, func(t *testing.T, security TCPSecurity) {
 		s, o := sealers(t, security)
@@ -90,8 +90,8 @@ func TestTCPRecordInPlace(t *testing.T) {
 	})
 }
 
-// Every flipped bit of a record is found, and so is a record that is repeated, left out or
-// of the other direction.
+// TestTCPRecordFinds: Open detects every flipped bit of a record, and a record that is repeated,
+// left out or of the other direction.
 func TestTCPRecordFinds(t *testing.T) {
 	eachSecurity(t, func(t *testing.T, security TCPSecurity) {
 		s, _ := sealers(t, security)
@@ -122,7 +122,8 @@ func TestTCPRecordFinds(t *testing.T) {
 	})
 }
 
-// Keys depend on all that the two sides agree on, and on the direction.
+// TestTCPProtectionDependsOnEverything: keys depend on everything that the two sides agree on,
+// and on the direction.
 func TestTCPProtectionDependsOnEverything(t *testing.T) {
 	seen := map[string]string{}
 	take := func(name string, s TCPSession, security TCPSecurity) {
@@ -163,20 +164,20 @@ func TestTCPSecurityNames(t *testing.T) {
 		got, err := ParseTCPSecurity(s.String())
 		require.NoError(t, err)
 		require.Equal(t, s, got)
-		v := TCPUnlikeVerdict(s)
-		got, ok := v.Unlike()
+		v := TCPSecurityVerdict(s)
+		got, ok := v.OtherSecurity()
 		require.True(t, ok)
 		require.Equal(t, s, got)
 	}
 	_, err := ParseTCPSecurity("tls")
 	require.Error(t, err)
-	_, ok := TCPDead.Unlike()
+	_, ok := TCPDead.OtherSecurity()
 	require.False(t, ok)
 }
 
-// FuzzTCPRecord gives a receiver bytes of a process without the key: none opens, and none
-// makes it wait for more than the largest record. If they begin with the sender's record,
-// that one opens.
+// FuzzTCPRecord gives a receiver bytes of a process without the key: no record opens, and none
+// makes the receiver wait for more bytes than the largest record has. If the bytes begin with the
+// sender's record, that record opens.
 func FuzzTCPRecord(f *testing.F) {
 	s, _ := sealers(f, TCPEncrypt)
 	first := sealed(f, s, []byte("twelve bytes"))

@@ -2,41 +2,41 @@ package wire
 
 import "errors"
 
-// WindowKind says what a MsgWindow is for.
+// WindowKind is the kind of a MsgWindow.
 type WindowKind uint8
 
-// The kinds of window message. Questions go from the origin of an operation to
-// its target, answers back; internal/rma/message.go draws how.
+// The kinds of window message. Requests go from the origin of an operation to its target, answers
+// back. internal/rma/message.go draws the exchanges.
 const (
-	WinPut    WindowKind = iota + 1 // the data goes to Addr
-	WinGet                          // Bytes at Addr are asked for: WinReply
-	WinAcc                          // the data is combined with what is at Addr by Op
-	WinFetch                        // the same for Bytes; the former elements are asked for. Some operations need no data
-	WinSwap                         // the data is two elements: what to store at Addr, and what must be there. WinReply
-	WinSync                         // an acknowledgement of all before is asked for
-	WinLock                         // the target's lock is asked for, exclusively if Flag
-	WinUnlock                       // it is given back
-	WinReply                        // Count questions are dealt with, and the last asked for the data
-	WinAck                          // Count questions are dealt with
-	WinGrant                        // the lock is the origin's
-	WinGone                         // there is no such window, as it was revoked if Flag
+	WinPut    WindowKind = iota + 1 // the target writes the data to Addr
+	WinGet                          // the target answers with Bytes bytes at Addr: WinReply
+	WinAcc                          // the target combines the data with the elements at Addr by Op
+	WinFetch                        // the same; the target answers with the Bytes bytes of the former elements: WinReply. Some operations need no data
+	WinSwap                         // the data is two elements: the new value for Addr, and the value to compare with (compare and swap). Answer: WinReply
+	WinSync                         // asks for an acknowledgement of all earlier requests
+	WinLock                         // asks for the target's lock, exclusive if Flag is set
+	WinUnlock                       // releases the lock
+	WinReply                        // the target has done Count requests; the data is the answer to the last one
+	WinAck                          // the target has done Count requests
+	WinGrant                        // the origin has the lock
+	WinGone                         // the window does not exist; if Flag is set, because it was revoked
 	winKindEnd
 )
 
-// Answer says whether a target sends messages of this kind.
+// Answer reports whether a target sends messages of this kind.
 func (k WindowKind) Answer() bool { return k >= WinReply && k < winKindEnd }
 
-// Window is what a MsgWindow says besides its data.
+// Window holds the content of a MsgWindow except its data.
 type Window struct {
 	Kind  WindowKind
-	Op    uint8  // of WinAcc and WinFetch
-	Flag  bool   // questions that change memory: an acknowledgement is asked for
-	Count uint64 // of an answer
+	Op    uint8  // operation of WinAcc and WinFetch
+	Flag  bool   // of requests that change memory: the origin asks for an acknowledgement
+	Count uint64 // of an answer: number of requests
 	Addr  uint64 // in bytes from the start of the target's part
-	Bytes uint64 // asked for
+	Bytes uint64 // number of bytes that the origin asks for
 }
 
-// Message is the header that carries w, with n bytes of data, to a window.
+// Message returns the header that carries w, with n bytes of data, in a context.
 //
 //	sig: kind | op << 8    tag: flag    handle: count    key: bytes    addr: addr
 //
@@ -52,9 +52,10 @@ func (w *Window) Message(context uint64, n int) Message {
 	return m
 }
 
-var errWindow = errors.New("window message that says nothing known")
+var errWindow = errors.New("window message of an unknown kind, or with an unknown flag")
 
-// Parse takes w from the header of a MsgWindow. What it names may not be there.
+// Parse sets w from the header of a MsgWindow. It does not check that the addressed memory
+// exists.
 //
 // Hot path: no allocation, no lock, no system call.
 func (w *Window) Parse(m *Message) error {

@@ -5,9 +5,8 @@ import (
 	"io"
 )
 
-// parseAgent reads what stands behind -agent: how gorun is started on a host to
-// run the ranks of that host. No user types it, but who starts it by hand for
-// -launcher dial.
+// parseAgent parses the arguments after -agent. gorun starts itself with -agent on other hosts.
+// With -launcher dial, a user or a container platform starts gorun -agent.
 func parseAgent(args []string) (Options, error) {
 	opts := Options{Action: Agent}
 	fs := flag.NewFlagSet("gorun -agent", flag.ContinueOnError)
@@ -17,13 +16,13 @@ func parseAgent(args []string) (Options, error) {
 	fs.StringVar(&opts.Connect, "connect", "", "")
 	fs.StringVar(&opts.SecretFile, "secret-file", "", "")
 	if err := fs.Parse(args); err != nil {
-		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, behind it: %s", err)
+		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, after it: %s", err)
 	}
 	switch {
 	case fs.NArg() > 0:
-		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, behind it, found %s", quote(fs.Arg(0)))
+		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, after it, found %s", quote(fs.Arg(0)))
 	case opts.Hash && (opts.Connect != "" || opts.SecretFile != ""):
-		return Options{}, usage("-hash", "expected nothing but -agent with it")
+		return Options{}, usage("-hash", "expected no other flag than -agent with it")
 	case opts.Connect == "" && opts.SecretFile != "":
 		return Options{}, usage("-secret-file", "expected -connect with it, found none")
 	case opts.Connect == "":

@@ -23,15 +23,15 @@ func TestAgent(t *testing.T) {
 		require.Equal(t, test.want, opts, test.args)
 		require.Nil(t, j)
 	}
-	const behind = "-agent: expected nothing, or -connect HOST:PORT -secret-file FILE, behind it"
+	const after = "-agent: expected nothing, or -connect HOST:PORT -secret-file FILE, after it"
 	for _, test := range []struct{ args, want string }{
-		{"-agent x", behind + `, found "x"`},
-		{"-agent -v", behind + ": flag provided but not defined: -v"},
-		{"-agent -connect", behind + ": flag needs an argument: -connect"},
-		{"-agent -h", behind + ": flag: help requested"},
+		{"-agent x", after + `, found "x"`},
+		{"-agent -v", after + ": flag provided but not defined: -v"},
+		{"-agent -connect", after + ": flag needs an argument: -connect"},
+		{"-agent -h", after + ": flag: help requested"},
 		{"-agent -connect a:1", "-connect: expected -secret-file with it, found none"},
 		{"-agent -secret-file s", "-secret-file: expected -connect with it, found none"},
-		{"-agent -hash -connect a:1 -secret-file s", "-hash: expected nothing but -agent with it"},
+		{"-agent -hash -connect a:1 -secret-file s", "-hash: expected no other flag than -agent with it"},
 		{"-agent -connect a -secret-file s", `-connect: expected HOST:PORT with a port from 1 to 65535, found "a"`},
 		{"-agent -connect :1 -secret-file s", `-connect: expected HOST:PORT with a port from 1 to 65535, found ":1"`},
 		{"-agent -connect a:0 -secret-file s", `-connect: expected HOST:PORT with a port from 1 to 65535, found "a:0"`},

@@ -14,9 +14,9 @@ import (
 
 var errNoFile = errors.New("not a regular file")
 
-// check says what is wrong with settings that are possible each by itself: with
-// files that they name, and with what they say of each other.
-func (j *Job) check(line *commandLine, file *File) error {
+// check returns an error about settings that are valid by themselves but contradict each other, or
+// that name files that cannot be used.
+func (j *Job) check(line *commandLine, file *jobFile) error {
 	wrong := func(key, problem string) error { return j.wrong(line, file, key, problem) }
 	for _, f := range []struct{ key, what, name string }{
 		{"job.rankfile", "a rankfile", j.Rankfile},
@@ -45,6 +45,7 @@ func (j *Job) check(line *commandLine, file *File) error {
 	return j.checkLauncher(wrong)
 }
 
+// checkLauncher checks the settings of agents. wrong makes an error about a key.
 func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 	const kindKey, listenKey = "launcher.kind", "launcher.listen"
 	const listen, secret = "-listen (launcher.listen)", "-secret-file (launcher.secret_file)"
@@ -69,8 +70,9 @@ func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 	return nil
 }
 
-// wrong is an error about a setting, where the user has set it.
-func (j *Job) wrong(line *commandLine, file *File, key, problem string) error {
+// wrong returns an error about a setting. It names the place where the user has set it: the job
+// file, the variable or the flag.
+func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error {
 	s, _ := settingOf(key)
 	switch j.Source[key] {
 	case params.FromFile:
@@ -87,8 +89,8 @@ func (j *Job) wrong(line *commandLine, file *File, key, problem string) error {
 	return &UsageError{What: key, Problem: problem}
 }
 
-// readable says whether a file can be read, without opening it: a pipe would
-// notice that.
+// readable returns an error unless a file can be read. It does not open the file, because the other
+// side of a pipe would notice that.
 func readable(name string) error {
 	if err := unix.Access(name, unix.R_OK); err != nil {
 		return err
@@ -99,7 +101,7 @@ func readable(name string) error {
 	return nil
 }
 
-// found is a file's name, and what is wrong with it.
+// found returns a file's name and what is wrong with the file.
 func found(name string, err error) string {
 	return strconv.Quote(name) + ": " + cause(err)
 }

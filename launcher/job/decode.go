@@ -15,31 +15,30 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// ranksRange says which numbers of ranks are possible.
+// ranksRange says how many ranks a job may have.
 var ranksRange = fmt.Sprintf("from 1 to %d", MaxRanks)
 
-// File is a job file as decoded: what it says, and where. Parse lays flags and
-// environment around it.
-type File struct {
-	Name string // as the user wrote it, for messages
+// jobFile is a decoded job file. Parse combines it with flags and the environment.
+type jobFile struct {
+	Name string // as the user wrote it; messages use it
 
-	settings []keyText // of job and launcher
+	settings []keyText // of [job] and [launcher]
 	tunables []keyText // of params.Table
 	env      []EnvVar
-	apps     []App // NP is 0 where neither the app nor [job] gives it
-	np       int   // of [job]; 0: none
+	apps     []App // NP is 0 if neither the app nor [job] gives it
+	np       int   // np of [job]; 0: not given
 
-	hosts []hosts.Host // of [[host]]
+	hosts []hosts.Host // of all [[host]]
 	pos   positions
 }
 
-// keyText is a value in the form that flags and the environment have too.
+// keyText is a key and its value in the form of a flag or a variable.
 type keyText struct{ key, text string }
 
-// Decode reads a job file strictly: each unknown key, wrong type and impossible
-// value is a *FileError with line and column, and all of them are reported,
-// joined as errors.Join does. name is only used in messages.
-func Decode(name string, doc []byte) (*File, error) {
+// decodeFile decodes a job file. Each unknown key, wrong type and invalid value is a *FileError with
+// line and column. decodeFile returns all of them, joined as by errors.Join. Messages contain name;
+// decodeFile does not open the file.
+func decodeFile(name string, doc []byte) (*jobFile, error) {
 	doc, encoding := utf8Text(doc)
 	if encoding != "" {
 		return nil, &FileError{File: name, Line: 1, Column: 1, Problem: "expected UTF-8, found " + encoding + "; save the file as UTF-8"}
@@ -48,7 +47,7 @@ func Decode(name string, doc []byte) (*File, error) {
 	if err := toml.Unmarshal(doc, &root); err != nil {
 		return nil, syntaxError(name, err)
 	}
-	d := &decoder{file: &File{Name: name, pos: locate(doc)}}
+	d := &decoder{file: &jobFile{Name: name, pos: locate(doc)}}
 	d.document(root)
 	if err := joinFileErrors(d.errs); err != nil {
 		return nil, err
@@ -56,8 +55,8 @@ func Decode(name string, doc []byte) (*File, error) {
 	return d.file, nil
 }
 
-// utf8Text returns a text without the byte-order mark of UTF-8. If the text has the mark of
-// another encoding, it returns the encoding's name.
+// utf8Text returns doc without the byte-order mark of UTF-8. If doc has the byte-order mark of
+// another encoding, utf8Text returns the name of that encoding.
 func utf8Text(doc []byte) (text []byte, encoding string) {
 	if text, ok := bytes.CutPrefix(doc, []byte("\ufeff")); ok {
 		return text, ""
@@ -84,11 +83,11 @@ func syntaxError(name string, err error) error {
 }
 
 type decoder struct {
-	file *File
+	file *jobFile
 	errs []*FileError
 }
 
-// fail reports what stands as a key's value.
+// fail reports an error about the value of a key.
 func (d *decoder) fail(path, format string, args ...any) {
 	d.failAt(d.file.pos.value(path), path, format, args...)
 }
@@ -102,8 +101,8 @@ func (d *decoder) unknown(path, key string, names []string) {
 	d.failAt(d.file.pos.key(path), path, "unknown key%s", suggest(key, names))
 }
 
-// document reads the top level. A key that belongs to no room of its own is
-// the root of a tunable of params.Table, or unknown.
+// document decodes the top level of the file. A key that is not a table of its own is the first
+// part of a key in params.Table, or unknown.
 func (d *decoder) document(root map[string]any) {
 	roots := []string{"job", "env", "host", "launcher", "app"}
 	for _, p := range params.Table {
@@ -131,11 +130,11 @@ func (d *decoder) document(root map[string]any) {
 		}
 	}
 	slices.SortFunc(d.file.tunables, func(a, b keyText) int { return strings.Compare(a.key, b.key) })
-	d.oneList()
+	d.checkHostLists()
 	d.ranks()
 }
 
-// settings reads [job] or [launcher]; extra names keys that are no settings.
+// settings decodes [job] or [launcher]. extra names the keys that are not settings.
 func (d *decoder) settings(path string, v any, extra ...string) {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -164,7 +163,7 @@ func (d *decoder) settings(path string, v any, extra ...string) {
 	}
 }
 
-// tunables reads a table of params.Table, and the tables in it.
+// tunables decodes a tunable of params.Table, or a table of tunables.
 func (d *decoder) tunables(path string, v any) {
 	if p, ok := params.Lookup(path); ok {
 		if text, ok := d.text(path, p, v, func(text string) string { return mismatch(p, text) }); ok {
@@ -196,7 +195,7 @@ func (d *decoder) tunables(path string, v any) {
 	}
 }
 
-// env reads a table of environment variables, sorted by name.
+// env decodes a table of environment variables, and sorts them by name.
 func (d *decoder) env(path string, v any) []EnvVar {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -217,7 +216,7 @@ func (d *decoder) env(path string, v any) []EnvVar {
 	return env
 }
 
-// envName says what is wrong with a variable's name, if anything is.
+// envName returns what is wrong with a variable's name, or "".
 func envName(name string) string {
 	if name == "" || strings.ContainsAny(name, "=\x00 \t\n") {
 		return "expected a variable's name without blanks and =, found " + quote(name)
@@ -225,7 +224,7 @@ func envName(name string) string {
 	return ""
 }
 
-// apps reads [[app]].
+// apps decodes all [[app]].
 func (d *decoder) apps(v any) {
 	d.tables("app", v, func(path string, t map[string]any) {
 		var a App
@@ -255,9 +254,9 @@ func (d *decoder) apps(v any) {
 	})
 }
 
-// ranks makes the np of [job] and those of the apps agree.
+// ranks checks np of [job] against np of the apps, and sets np of an only app that has none.
 func (d *decoder) ranks() {
-	if len(d.errs) > 0 { // an np that is wrong by itself is enough of an error
+	if len(d.errs) > 0 { // np may be the value that is invalid
 		return
 	}
 	f := d.file
@@ -277,12 +276,12 @@ func (d *decoder) ranks() {
 	case f.np > 0 && sum > 0 && f.np != sum:
 		d.fail("job.np", "expected %d, the ranks of all apps, found %d", sum, f.np)
 	case sum > MaxRanks:
-		d.fail("app", "expected ranks %s in all, found %d", ranksRange, sum)
+		d.fail("app", "expected %s ranks in total, found %d", ranksRange, sum)
 	}
 }
 
-// text reads a value of a parameter's kind. want completes "expected …" for a
-// text that is not possible.
+// text returns a value of the kind of p as the text of a flag. want returns the expected values if
+// a text is invalid, else "".
 func (d *decoder) text(path string, p params.Param, v any, want func(string) string) (string, bool) {
 	var text string
 	ok := false
@@ -301,7 +300,7 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 	}
 	if !ok {
 		expected := expects(p)
-		if w := want("\x00"); w != "" { // says the bounds, too
+		if w := want("\x00"); w != "" { // an invalid text, because want knows the bounds
 			expected = w
 		}
 		if p.Kind == params.String && p.Choices == nil {
@@ -317,7 +316,7 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 	return text, true
 }
 
-// list reads an array of names into the form with commas.
+// list returns an array of names as text with commas.
 func (d *decoder) list(path string, p params.Param, v []any) (string, bool) {
 	list, errs := d.strings(path, v), len(d.errs)
 	for i, e := range list {
@@ -361,7 +360,7 @@ func (d *decoder) string(path string, v any) (string, bool) {
 	return s, ok
 }
 
-// strings returns fewer elements than there are where it has reported some.
+// strings decodes an array of strings. It leaves out elements that it has reported as errors.
 func (d *decoder) strings(path string, v any) []string {
 	list, ok := v.([]any)
 	if !ok {
@@ -377,7 +376,7 @@ func (d *decoder) strings(path string, v any) []string {
 	return out
 }
 
-// integer reads one from 1 to high, and returns 0 for what it has reported.
+// integer decodes an integer from 1 to high. It returns 0 if it has reported an error.
 func (d *decoder) integer(path string, v any, high int64) int {
 	n, ok := v.(int64)
 	if !ok || n < 1 || n > high || n > math.MaxInt {
@@ -387,7 +386,7 @@ func (d *decoder) integer(path string, v any, high int64) int {
 	return int(n)
 }
 
-// describe says what kind of value stands there, and which.
+// describe returns a value as text, or its kind.
 func describe(v any) string {
 	switch v := v.(type) {
 	case string:

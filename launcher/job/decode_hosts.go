@@ -4,10 +4,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// hosts reads [[host]], each of which is a machine or a range of them.
+// hosts decodes all [[host]]. Each one is a machine or a range of machines.
 func (d *decoder) hosts(v any) {
 	var set hosts.Set
-	room := hosts.Limit
+	left := hosts.Limit
 	d.tables("host", v, func(path string, t map[string]any) {
 		errs := len(d.errs)
 		names, h := d.host(path, t)
@@ -20,11 +20,11 @@ func (d *decoder) hosts(v any) {
 		case h.MaxSlots > 0 && h.Slots > h.MaxSlots:
 			d.fail(child(path, "slots"), "expected at most max_slots, %d, found %d", h.MaxSlots, h.Slots)
 			return
-		case len(names) > room:
-			d.fail(child(path, "name"), "expected at most %d hosts in all, found more", hosts.Limit)
+		case len(names) > left:
+			d.fail(child(path, "name"), "expected at most %d hosts in total, found more", hosts.Limit)
 			return
 		}
-		room -= len(names)
+		left -= len(names)
 		for _, h.Name = range names {
 			if err := set.Add(h); err != nil {
 				d.fail(path, "%s", err)
@@ -35,7 +35,7 @@ func (d *decoder) hosts(v any) {
 	d.file.hosts = set.Hosts()
 }
 
-// host reads one [[host]].
+// host decodes one [[host]].
 func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.Host) {
 	if _, ok := t["name"]; !ok {
 		d.fail(path, "expected a name, found none")
@@ -74,9 +74,9 @@ func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.H
 	return names, h
 }
 
-// oneList refuses a file that names hosts twice, since neither would be more
-// than the other.
-func (d *decoder) oneList() {
+// checkHostLists reports an error if a file has both [[host]] and a hostfile, because neither
+// overrides the other.
+func (d *decoder) checkHostLists() {
 	for _, s := range d.file.settings {
 		if s.key == hostfileKey && s.text != "" && len(d.file.hosts) > 0 {
 			d.fail(hostfileKey, "expected [[host]] or a hostfile, found both")

@@ -61,7 +61,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"tunable of no table", "check = 1\n", "f:1:9: check: expected true or false, found 1"},
 		{"tunable bytes", "[engine]\neager_limit = 1.5\n", "f:2:15: engine.eager_limit: expected a number of bytes such as 4096, 64k or 1m, found the float 1.5"},
 
-		// Impossible values.
+		// Invalid values.
 		{"np 0", "[job]\nnp = 0\n", "f:2:6: job.np: expected an integer from 1 to 65536, found 0"},
 		{"np many", "[job]\nnp = 65537\n", "f:2:6: job.np: expected an integer from 1 to 65536, found 65537"},
 		{"np far too many", "[job]\nnp = 9223372036854775807\n", "f:2:6: job.np: expected an integer from 1 to 65536, found 9223372036854775807"},
@@ -90,7 +90,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"stage_files", "[launcher]\nstage_files = [\"a\", \"\"]\n", `f:2:21: launcher.stage_files[1]: expected a name, found ""`},
 		{"listen", "[launcher]\nlisten = \"here\"\n", `f:2:10: launcher.listen: expected HOST:PORT with a port from 0 to 65535, found "here"`},
 		{"host type", "host = \"node1\"\n", `f:1:8: host: expected an array of tables, [[host]], found "node1"`},
-		{"host bracket", "[[host]]\nname = \"node[1-\"\n", `f:2:8: host[0].name: expected "]" behind "[", found "node[1-"`},
+		{"host bracket", "[[host]]\nname = \"node[1-\"\n", `f:2:8: host[0].name: expected "]" after "[", found "node[1-"`},
 		{"host with slots", "[[host]]\nname = \"node1:4\"\n", `f:2:8: host[0].name: expected a host's name, found "node1:4"`},
 		{"host option", "[[host]]\nname = \"-oProxyCommand=x\"\n", `f:2:8: host[0].name: expected a host's name, found "-oProxyCommand=x"`},
 		{"host name type", "[[host]]\nname = 3\n", `f:2:8: host[0].name: expected a string, found 3`},
@@ -102,7 +102,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"host addresses", "[[host]]\nname = \"a[1-2]\"\naddress = \"10.0.0.1\"\n", `f:3:11: host[0].address: expected one host with an address, found 2`},
 		{"host name", "[[host]]\nslots = 2\n", "f:1:3: host[0]: expected a name, found none"},
 		{"host twice", "[[host]]\nname = \"a\"\nuser = \"u\"\n[[host]]\nname = \"a\"\nuser = \"v\"\n", `f:4:3: host[1]: expected one user for a, found "u" and "v"`},
-		{"many hosts", "[[host]]\nname = \"a[1-65536]\"\n[[host]]\nname = \"b\"\n", `f:4:8: host[1].name: expected at most 65536 hosts in all, found more`},
+		{"many hosts", "[[host]]\nname = \"a[1-65536]\"\n[[host]]\nname = \"b\"\n", `f:4:8: host[1].name: expected at most 65536 hosts in total, found more`},
 		{"host and hostfile", "[launcher]\nhostfile = \"h\"\n[[host]]\nname = \"a\"\n", `f:2:12: launcher.hostfile: expected [[host]] or a hostfile, found both`},
 		{"env name", "[env]\n\"A=B\" = \"1\"\n", `f:2:1: env.A=B: expected a variable's name without blanks and =, found "A=B"`},
 		{"no program", "[job]\nnp = 1\n[[app]]\nnp = 1\n", "f:3:3: app[0]: expected a program, found none"},
@@ -111,7 +111,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"no np", app + "np = 1\n[[app]]\nprogram = \"y\"\n", "f:5:3: app[1]: expected np in each of several apps, found none"},
 		{"np disagree", "[job]\nnp = 4" + app + "np = 2\n", "f:2:6: job.np: expected 2, the ranks of all apps, found 4"},
 		{"np sum", "[job]\nnp = 4" + app + "np = 2\n" + app + "np = 3", "f:2:6: job.np: expected 5, the ranks of all apps, found 4"},
-		{"np sum too large", app + "np = 60000\n" + app + "np = 60000", "f:6:3: app: expected ranks from 1 to 65536 in all, found 120000"},
+		{"np sum too large", app + "np = 60000\n" + app + "np = 60000", "f:6:3: app: expected from 1 to 65536 ranks in total, found 120000"},
 		{"transport name", "[transport]\nuse = [\"tcp\",\n \"pigeon\"]\n", `f:3:2: transport.use[1]: expected a name out of tcp, shm, libfabric, found "pigeon"`},
 		{"transport text", "[transport]\nuse = \"pigeon\"\n", `f:2:7: transport.use: expected a list of names out of tcp, shm, libfabric, found "pigeon"`},
 		{"transport comma", "[transport]\nuse = [\"tcp,tcp\"]\n", `f:2:8: transport.use[0]: expected a name out of tcp, shm, libfabric, found "tcp,tcp"`},
@@ -126,10 +126,10 @@ func TestDecodeErrors(t *testing.T) {
 		{"several", app + "np = 0\n[job]\nnq = 1\n", "f:4:6: app[0].np: expected an integer from 1 to 65536, found 0\n" + `f:6:1: job.nq: unknown key; did you mean "np"?`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f, err := Decode("f", []byte(test.doc))
+			f, err := decodeFile("f", []byte(test.doc))
 			require.Error(t, err)
 			require.Nil(t, f)
-			if test.want[len(test.want)-1] == ' ' { // the words are go-toml's
+			if test.want[len(test.want)-1] == ' ' { // go-toml makes the rest of the message
 				require.Contains(t, err.Error(), test.want)
 				return
 			}
@@ -139,7 +139,7 @@ func TestDecodeErrors(t *testing.T) {
 }
 
 func TestDecode(t *testing.T) {
-	f, err := Decode("f", []byte(`
+	f, err := decodeFile("f", []byte(`
 job = { np = 5, timeout = "10m", tag_output = true }
 [env]
 B = "2"
@@ -199,7 +199,7 @@ C = ""
 
 func TestDecodeEmpty(t *testing.T) {
 	for _, doc := range []string{"", "\n", "# nothing", "[job]", "[transport]\n[transport.tcp]\n[coll]\n", "host = []\napp = []\n"} {
-		f, err := Decode("f", []byte(doc))
+		f, err := decodeFile("f", []byte(doc))
 		require.NoError(t, err, doc)
 		require.Empty(t, f.apps)
 		require.Empty(t, f.hosts)

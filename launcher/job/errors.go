@@ -11,14 +11,14 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// UsageError is a flag, an environment variable or a command line that makes
-// no sense. gorun prints it in one line and ends with code 2.
+// UsageError reports an invalid flag, environment variable or command line. gorun prints it in one
+// line and exits with 2.
 type UsageError struct {
-	What    string // the flag with its dash, or the variable; empty: the command line as a whole
+	What    string // the flag with its dash, or the variable; empty: the whole command line
 	Problem string // "expected …, found …"
 }
 
-// Error names the flag and says what was expected.
+// Error returns what is wrong, and with which flag or variable.
 func (e *UsageError) Error() string {
 	if e.What == "" {
 		return oneLine(e.Problem)
@@ -30,16 +30,16 @@ func usage(what, format string, args ...any) *UsageError {
 	return &UsageError{What: what, Problem: fmt.Sprintf(format, args...)}
 }
 
-// FileError is a mistake in a job file. Line and Column count from 1; the
-// column counts bytes, as compilers do.
+// FileError reports a mistake in a job file. Line and Column count from 1. Column counts bytes, as
+// compilers do.
 type FileError struct {
 	File         string
 	Line, Column int
-	Key          string // the full key, as "app[1].np"; empty for an error of syntax
+	Key          string // the full key, such as "app[1].np"; empty for a syntax error
 	Problem      string // "expected …, found …"
 }
 
-// Error has the form file:line:column: key: problem.
+// Error returns the error as file:line:column: key: problem.
 func (e *FileError) Error() string {
 	s := fmt.Sprintf("%s:%d:%d: ", e.File, e.Line, e.Column)
 	if e.Key != "" {
@@ -48,7 +48,7 @@ func (e *FileError) Error() string {
 	return oneLine(s + e.Problem)
 }
 
-// oneLine escapes what a terminal would not print as a letter.
+// oneLine escapes characters that a terminal would not print.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) < 0 && utf8.ValidString(s) {
 		return s
@@ -57,8 +57,8 @@ func oneLine(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// joinFileErrors returns nil, the only error, or all of them in the order of
-// their places in the file.
+// joinFileErrors sorts errors by their positions and joins them. It returns nil for none, and a
+// single error as it is.
 func joinFileErrors(errs []*FileError) error {
 	sort.SliceStable(errs, func(a, b int) bool {
 		if errs[a].Line != errs[b].Line {
@@ -79,8 +79,8 @@ func joinFileErrors(errs []*FileError) error {
 	return errors.Join(all...)
 }
 
-// suggest returns `; did you mean "x"?` for the nearest of the names, or a
-// list of what there is where none is near.
+// suggest returns `; did you mean "x"?` with the most similar name. If no name is similar, it
+// returns the list of names.
 func suggest(name string, names []string) string {
 	best := params.Nearest(name, names)
 	switch {
@@ -94,7 +94,7 @@ func suggest(name string, names []string) string {
 	return "; expected one of " + strings.Join(sorted, ", ")
 }
 
-// quote shortens what a user wrote to what fits in a line of an error.
+// quote returns a text in quotes, shortened so that an error fits in a line.
 func quote(s string) string {
 	const limit = 40
 	if r := []rune(s); len(r) > limit {

@@ -12,32 +12,32 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// commandLine is what the flags say, in the order in which they say it.
+// commandLine holds the flags in the order in which the user gave them.
 type commandLine struct {
 	environ  map[string]string
 	settings []flagText
 	tunables []flagText
 	segments []segment
-	hosts    []string // of each -host
+	hosts    []string // values of -host
 	config   string
 	action   Action
-	stacksOf string // of the action Stacks
+	stacksOf string // value of -stacks
 	verbose  bool
 }
 
-// flagText is a keyText and the flag that gave it, for messages.
+// flagText is a keyText and the flag that set it. Messages use the flag.
 type flagText struct {
 	keyText
 	flag string
 }
 
-// segment is one program of the command line and the flags before it.
+// segment is one program of the command line, with the flags before it.
 type segment struct {
 	App
 	hasNP bool
 }
 
-// parseFlags reads a command line without its first word.
+// parseFlags parses the arguments of gorun.
 func parseFlags(args []string, environ map[string]string) (*commandLine, error) {
 	c := &commandLine{environ: environ}
 	for first := true; first || len(args) > 0; first = false {
@@ -66,13 +66,13 @@ func parseFlags(args []string, environ map[string]string) (*commandLine, error) 
 			break
 		}
 		if args = rest[end+1:]; len(args) == 0 {
-			return nil, usage("", "expected a program behind \":\", found none")
+			return nil, usage("", "expected a program after \":\", found none")
 		}
 	}
 	return c, nil
 }
 
-// segment reads the flags before one program and returns what follows them.
+// segment parses the flags before one program and returns the arguments after them.
 func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	c.segments = append(c.segments, segment{})
 	fs := flag.NewFlagSet("gorun", flag.ContinueOnError)
@@ -104,7 +104,7 @@ func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	return fs.Args(), nil
 }
 
-// read takes one occurrence of the flag.
+// read handles one occurrence of the flag.
 func (o option) read(c *commandLine, name, text string) (problem string) {
 	switch {
 	case o.set != nil && o.arg == "" && text != "true":
@@ -133,7 +133,7 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 	return ""
 }
 
-// added is text behind what earlier occurrences of the flag say.
+// added appends text to the text of earlier occurrences of the flag.
 func (c *commandLine) added(o option, text string) string {
 	for i := len(c.settings) - 1; i >= 0; i-- {
 		if t := c.settings[i]; t.key == o.setting && t.text != "" && text != "" {
@@ -143,7 +143,7 @@ func (c *commandLine) added(o option, text string) string {
 	return text
 }
 
-// flagError puts into our words what package flag says without asking us.
+// flagError returns an error of package flag in gorun's form.
 func flagError(err error) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
@@ -159,13 +159,13 @@ func flagError(err error) error {
 		if name == "agent" {
 			return usage("-agent", "expected as the first argument")
 		}
-		hint := cmp.Or(foreignHint(name), gluedHint(name))
+		hint := cmp.Or(foreignHint(name), attachedNumberHint(name))
 		if hint == "" {
 			var names []string
 			for _, o := range options {
 				names = append(names, o.names...)
 			}
-			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // too long a list for a line
+			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // the list of all flags is too long
 				hint = ""
 			}
 			hint = strings.Replace(hint, `"`, `"-`, 1)
@@ -189,7 +189,7 @@ func (c *commandLine) setRanks(text string) string {
 	return ""
 }
 
-// parseRanks reads a number of ranks or slots, at least 1.
+// parseRanks parses a number of ranks.
 func parseRanks(text string) (int, bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 1 && n <= MaxRanks
@@ -223,7 +223,7 @@ func (c *commandLine) setEnv(text string) string {
 	return ""
 }
 
-// setVar replaces or appends a variable.
+// setVar replaces a variable of the same name, or appends the variable.
 func setVar(env []EnvVar, v EnvVar) []EnvVar {
 	for i := range env {
 		if env[i].Name == v.Name {
@@ -294,18 +294,18 @@ func action(a Action) func(*commandLine, string) string {
 	}
 }
 
-// flagValue lets an option say by itself what is wrong.
+// flagValue is a flag.Value whose option makes the error message.
 type flagValue struct {
 	isSwitch bool
 	set      func(text string) bool
 }
 
-var errFlag = errors.New("said by the option")
+var errFlag = errors.New("the option has made the message")
 
-// String is for package flag's own help, which is not used.
+// String implements flag.Value for the help of package flag, which gorun does not use.
 func (v *flagValue) String() string { return "" }
 
-// Set is called for each occurrence.
+// Set handles one occurrence of the flag.
 func (v *flagValue) Set(text string) error {
 	if !v.set(text) {
 		return errFlag
@@ -313,5 +313,5 @@ func (v *flagValue) Set(text string) error {
 	return nil
 }
 
-// IsBoolFlag says that the flag stands alone.
+// IsBoolFlag reports whether the flag takes no value.
 func (v *flagValue) IsBoolFlag() bool { return v.isSwitch }

@@ -2,10 +2,10 @@ package job
 
 import "strings"
 
-// foreign is flags that other launchers have, and what does here what they do there.
-// docs/gorun.md lists them.
+// foreign lists flags of other launchers, and gorun's flags for the same purpose. docs/gorun.md has
+// the same table.
 var foreign = []struct {
-	names   string // of mpirun, mpiexec.hydra, srun or torchrun, without their dashes
+	names   string // flags of mpirun, mpiexec.hydra, srun or torchrun, without their dashes
 	instead string
 }{
 	{"ntasks nprocs", "-n N"},
@@ -38,7 +38,7 @@ var foreign = []struct {
 	{"allow-run-as-root", "not needed: root may run jobs"},
 }
 
-// foreignHint says what does here what a flag of another launcher does; "": it is none.
+// foreignHint returns gorun's flag for a flag of another launcher, as the end of an error, or "".
 func foreignHint(name string) string {
 	for _, f := range foreign {
 		for n := range strings.FieldsSeq(f.names) {
@@ -53,8 +53,9 @@ func foreignHint(name string) string {
 	return ""
 }
 
-// gluedHint is of a number right behind the flag, as in -n4; "": it is none.
-func gluedHint(name string) string {
+// attachedNumberHint returns the end of an error about a number without a space before it, such as
+// -n4. It returns "" for other flags.
+func attachedNumberHint(name string) string {
 	flag := strings.TrimRight(name, "0123456789")
 	for _, o := range options {
 		for _, n := range o.names {

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// FuzzDecode: no document may do worse than an error that has a place in it,
-// and what is decoded must make a job.
+// FuzzDecode: an arbitrary document is a valid job file, or decodeFile returns errors with places in
+// it.
 func FuzzDecode(f *testing.F) {
 	useProjectTable(f)
 	files, err := filepath.Glob("../../configs/*.toml")
@@ -41,7 +41,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(doc))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		file, err := Decode("f", doc)
+		file, err := decodeFile("f", doc)
 		if err != nil {
 			checkPlaces(t, doc, err)
 			return
@@ -50,10 +50,10 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// No file of this machine is read, and there is where to write a report.
+		// Remove settings that name files, which this machine may not have.
 		file.settings = slices.DeleteFunc(file.settings, func(s keyText) bool {
 			st, _ := settingOf(s.key)
-			return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+			return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 		})
 		j, err := merge(line, file, nil)
 		if err != nil {
@@ -67,7 +67,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkJob requires what package launcher takes for granted.
+// checkJob fails the test unless a job has the properties on which package launcher relies.
 func checkJob(t *testing.T, j *Job) {
 	for _, s := range settings {
 		if want := s.check(s.value(j)); want != "" {
@@ -86,7 +86,7 @@ func checkJob(t *testing.T, j *Job) {
 	}
 }
 
-// checkPlaces requires each error to name a line that exists.
+// checkPlaces fails the test unless each error has a position in the document.
 func checkPlaces(t *testing.T, doc []byte, err error) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
@@ -107,7 +107,7 @@ func checkPlaces(t *testing.T, doc []byte, err error) {
 	}
 }
 
-// FuzzParseFlags: a command line gives a job or a *UsageError.
+// FuzzParseFlags: an arbitrary command line gives a job or a *UsageError.
 func FuzzParseFlags(f *testing.F) {
 	for _, args := range []string{
 		"-n\x004\x00./a\x00-n\x001024", "-np=2\x00a\x00:\x00-n\x003\x00-x\x00A=1\x00b", "--timeout\x0010s\x00-tag-output\x00a",
@@ -124,10 +124,10 @@ func FuzzParseFlags(f *testing.F) {
 		}
 		var j *Job
 		if err == nil {
-			// No file of this machine is read or asked for.
+			// Remove settings that name files, which this machine may not have.
 			line.settings = slices.DeleteFunc(line.settings, func(s flagText) bool {
 				st, _ := settingOf(s.key)
-				return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+				return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 			})
 			j, err = merge(line, nil, nil)
 		}
@@ -145,7 +145,7 @@ func FuzzParseFlags(f *testing.F) {
 	})
 }
 
-// FuzzParseBytes: a size is never negative and survives being written out.
+// FuzzParseBytes: a size that is parsed is not negative, and the check of tunables accepts it.
 func FuzzParseBytes(f *testing.F) {
 	for _, text := range []string{"0", "4096", "64k", "1M", "2g", "k", "-1", "9223372036854775807", "4611686018427387904k"} {
 		f.Add(text)
@@ -164,7 +164,7 @@ func FuzzParseBytes(f *testing.F) {
 	})
 }
 
-// FuzzDuration: what passes the check is what the job gets.
+// FuzzDuration: a job gets the duration that the check has accepted.
 func FuzzDuration(f *testing.F) {
 	for _, text := range []string{"0s", "10m", "-1s", "1h1m1s", "9223372036854775807ns", ""} {
 		f.Add(text)
@@ -179,7 +179,7 @@ func FuzzDuration(f *testing.F) {
 	})
 }
 
-// FuzzAgent: the arguments of an agent give what it connects to, or a *UsageError.
+// FuzzAgent: the arguments after -agent give options or a *UsageError.
 func FuzzAgent(f *testing.F) {
 	for _, args := range []string{"", "-connect\x00a:1\x00-secret-file\x00s", "-connect=[::1]:65535\x00--secret-file=s", "x", "--", "-h"} {
 		f.Add(args)

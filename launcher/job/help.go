@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// WriteHelp prints the flags: what gorun -h shows.
+// WriteHelp prints the output of gorun -h.
 func WriteHelp(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`gorun starts the ranks of a message passing program.
@@ -20,8 +20,8 @@ func WriteHelp(w io.Writer) error {
   gorun -np 64 -host node[1-4] ./a.out         ranks on four hosts
   gorun -config job.toml                       a job file
 
-Flags come before the program; what follows it is for the program. A directory
-of a Go package or a .go file is built as go run does, anything else executed.
+Flags come before the program, and its arguments after it. gorun builds a Go package (a
+directory, or a .go file) as go run does, and runs any other program as it is.
 `)
 	width := 0
 	for _, o := range options {
@@ -34,25 +34,25 @@ of a Go package or a .go file is built as go run does, anything else executed.
 		fmt.Fprintf(&b, "  %-*s  %s\n", width, o.usage(), o.line())
 	}
 	b.WriteString(`
-What counts without the flag stands in [brackets]; a switch is off. A flag overrides the job file,
-which overrides the environment (WEFT_JOB_TIMEOUT for the key job.timeout of a job file).
+Defaults are in [brackets]; switches are off by default. A flag overrides the job file, and the job
+file overrides the environment (the variable WEFT_JOB_TIMEOUT is the key job.timeout of a job file).
 
-Exit code: 0, or that of the first failure in time: its own code, or 128 + the signal that ended
-it. 1 gorun failed, 2 bad usage, 113 gorun on a host is of another version, 124 timeout,
-126 program not executable, 127 program not found.
+Exit code: 0 if every rank exits with 0. Otherwise the exit code of the rank that failed first, or
+128 + N if signal N ended it. gorun's own exit codes: 1 failure, 2 bad usage, 113 another version of
+gorun on a host, 124 timeout, 126 program not executable, 127 program not found.
 `)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// usage is the flag's names and its argument.
+// usage returns the flag's names and its argument.
 func (o option) usage() string {
 	return strings.TrimRight("-"+strings.Join(o.names, ", -")+" "+o.arg, " ")
 }
 
-// line is what the help says of the flag, its default included.
+// line returns the help of the flag, with its default.
 func (o option) line() string {
-	help, usual := o.help, o.usual
+	help, usual := o.help, o.defaultText
 	if s, ok := settingOf(o.setting); ok {
 		help, usual = cmp.Or(help, s.Help), cmp.Or(usual, s.Default)
 	}

@@ -16,11 +16,11 @@ const (
 	stacksKey   = "job.stacks_dir"
 )
 
-// nameHosts makes Hosts of all that names hosts. The first of these counts:
-// -hostfile, [[host]] or launcher.hostfile of the job file, the variable of
-// -hostfile. Of a hostfile of the command line -host picks some; over the others
-// it counts, and they only fill in what it leaves open.
-func (j *Job) nameHosts(line *commandLine, file *File) error {
+// resolveHosts sets Hosts from the first of these that is given: -hostfile, [[host]] or
+// launcher.hostfile of the job file, the variable of -hostfile. With -hostfile, -host selects some
+// of its hosts. Without it, -host replaces the list. The list then only gives the slots, user, port
+// and address that -host leaves out.
+func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (j *Job) nameHosts(line *commandLine, file *File) error {
 	if len(list) == 0 {
 		return nil
 	}
-	j.giveSlots(list, some)
+	j.applySlots(list, some)
 	j.Hosts, j.Source[hostKey] = list, from
 	if len(list) == 1 && list[0].Slots > 0 && list[0].Slots != j.Slots && hosts.IsLocal(list[0].Name) {
 		j.Slots, j.Source[slotsKey] = list[0].Slots, from
@@ -52,18 +52,19 @@ func (j *Job) nameHosts(line *commandLine, file *File) error {
 	return nil
 }
 
-// GiveSlots lays Slots over hosts that the user does not name, such as those of
-// an allocation: those of a flag count more than what is said of a host, and
-// others less.
-func (j *Job) GiveSlots(list []hosts.Host) { j.giveSlots(list, nil) }
+// ApplySlots sets the slots of hosts that the user does not name, such as those of an allocation.
+// Slots from a flag override the slots in list. Slots from elsewhere only apply to hosts without
+// slots.
+func (j *Job) ApplySlots(list []hosts.Host) { j.applySlots(list, nil) }
 
-// giveSlots also knows what -host says of the hosts, in their order.
-func (j *Job) giveSlots(list, flag []hosts.Host) {
+// applySlots is ApplySlots for hosts of -host, too: flag holds what -host says about each host of
+// list.
+func (j *Job) applySlots(list, flag []hosts.Host) {
 	over := j.Source[slotsKey] == params.FromFlag
 	for i := range list {
 		h := &list[i]
-		said := h.Slots > 0 && (!over || flag != nil && flag[i].Slots > 0)
-		if said || j.Slots == 0 {
+		given := h.Slots > 0 && (!over || flag != nil && flag[i].Slots > 0)
+		if given || j.Slots == 0 {
 			continue
 		}
 		if h.Slots = j.Slots; h.MaxSlots > 0 {
@@ -72,11 +73,12 @@ func (j *Job) giveSlots(list, flag []hosts.Host) {
 	}
 }
 
-// listedHosts returns the hosts of a file, and what that is called.
-func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, from params.Source, where string, err error) {
+// listedHosts returns the hosts of the job file or the hostfile, their source, and the name of the
+// file for messages.
+func (j *Job) listedHosts(line *commandLine, file *jobFile) (list []hosts.Host, from params.Source, where string, err error) {
 	from = j.Source[hostfileKey]
 	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
-		j.Hostfile = "" // of a variable
+		j.Hostfile = "" // the variable gave it, and [[host]] overrides the variable
 		delete(j.Source, hostfileKey)
 		return file.hosts, params.FromFile, file.Name, nil
 	}
@@ -94,8 +96,9 @@ func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, fro
 	return list, from, j.Hostfile, nil
 }
 
-// relative is where a file is that a job file names as one that is beside it.
-func (f *File) relative(name string) string {
+// relative returns the path of a file whose name in the job file is relative to the job file's
+// directory.
+func (f *jobFile) relative(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name
 	}

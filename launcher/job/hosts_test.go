@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// inDir changes to a directory with the files, given as name and text.
+// inDir changes to a new directory with files, given as pairs of name and text.
 func inDir(t *testing.T, files ...string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -23,7 +23,7 @@ func inDir(t *testing.T, files ...string) {
 	}
 }
 
-// shownHosts is hosts in a form that a test can state: "name:slots/max@user".
+// shownHosts returns hosts as text, "name:slots/max@user" each.
 func shownHosts(list []hosts.Host) string {
 	var words []string
 	for _, h := range list {
@@ -67,7 +67,7 @@ func TestHosts(t *testing.T) {
 		{env, "-ppn 3", "e1:3 e2:3", params.FromEnv, 3},
 		{env + " " + ppn, "", "e1:6 e2:6", params.FromEnv, 6},
 
-		// The stronger file counts, and an empty name is none.
+		// A file of a flag overrides others, and an empty name means no file.
 		{env, "-f flag", "f1:4/8 f2@u", params.FromFlag, 0},
 		{env, "-f=", "", none, 0},
 		{env, "-config host.toml", "h1:4@u h2:4@u h3/2", params.FromFile, 0},
@@ -77,7 +77,7 @@ func TestHosts(t *testing.T) {
 		{env, "-config dir/beside.toml", "d1:3 d2", params.FromFile, 0},
 		{"", "-config dir/beside.toml -f flag", "f1:4/8 f2@u", params.FromFlag, 0},
 
-		// -host picks of the flag's hostfile, and overrides the others.
+		// -host selects hosts of -hostfile, and replaces other lists.
 		{"", "-host a,b:2,c[1-2]:3", "a b:2 c1:3 c2:3", params.FromFlag, 0},
 		{"", "-host a -H b:2,a", "a:2 b:2", params.FromFlag, 0},
 		{"", "-f flag -host f2", "f2@u", params.FromFlag, 0},
@@ -86,7 +86,7 @@ func TestHosts(t *testing.T) {
 		{"", "-config host.toml -host x,H2", "x h2:4@u", params.FromFlag, 0},
 		{"", "-config dir/beside.toml -host d1:1,v@d2", "d1:1 d2@v", params.FromFlag, 0},
 
-		// Slots: -host's, -ppn, the file's of a host, the file's of all hosts.
+		// Slots come from -host, else -ppn, else the file's for the host, else the file's for all.
 		{"", "-f flag -host f2:3,f1 -ppn 2", "f2:3@u f1:2/8", params.FromFlag, 2},
 		{"", "-f flag -ppn 9", "f1:8/8 f2:9@u", params.FromFlag, 9},
 		{ppn, "-f flag", "f1:4/8 f2:6@u", params.FromFlag, 6},
@@ -94,7 +94,7 @@ func TestHosts(t *testing.T) {
 		{"", "-config slots.toml -ppn 7", "a:7 b:7", params.FromFile, 7},
 		{"", "-config slots.toml -host b,c", "b:5 c:5", params.FromFlag, 5},
 
-		// All names of this machine are one host; alone, it makes a local job.
+		// All names of this machine are one host. If it is the only host, the job is local.
 		{"", "-host localhost", "localhost", params.FromFlag, 0},
 		{"", "-host localhost -ppn 4", "localhost:4", params.FromFlag, 4},
 		{"", "-host localhost:2,[::1]:3", "localhost:5", params.FromFlag, 5},
@@ -115,7 +115,7 @@ func TestHosts(t *testing.T) {
 	require.Empty(t, parse(t, []string{env}, "-config", "host.toml", "x").Hostfile)
 }
 
-func TestGiveSlots(t *testing.T) {
+func TestApplySlots(t *testing.T) {
 	for _, test := range []struct{ env, args, want string }{
 		{"", "", "a:4 b c:2/3"},
 		{"WEFT_JOB_SLOTS=5", "", "a:4 b:5 c:2/3"},
@@ -123,7 +123,7 @@ func TestGiveSlots(t *testing.T) {
 		{"", "-ppn 0", "a:4 b c:2/3"},
 	} {
 		list := []hosts.Host{{Name: "a", Slots: 4}, {Name: "b"}, {Name: "c", Slots: 2, MaxSlots: 3}}
-		parse(t, strings.Fields(test.env), append(strings.Fields(test.args), "x")...).GiveSlots(list)
+		parse(t, strings.Fields(test.env), append(strings.Fields(test.args), "x")...).ApplySlots(list)
 		require.Equal(t, test.want, shownHosts(list), test)
 	}
 }

@@ -1,6 +1,6 @@
-// Package job says what a job is: the programs, how many ranks of each, where
-// their output goes, what ends them. A Job comes from gorun's flags, from a
-// TOML file, or from both; package launcher runs it.
+// Package job describes jobs: their programs and numbers of ranks, the hosts, the output, and what
+// happens when a rank fails. [Parse] makes a [Job] from gorun's flags, a TOML file and the
+// environment. Package launcher runs it.
 package job
 
 import (
@@ -11,80 +11,81 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// Job is a job as understood, with every default filled in.
+// Job describes a job. Parse fills in every default.
 type Job struct {
-	Name    string        // for messages and file names; the first program's base name by default
-	Apps    []App         // at least one; ranks are numbered through them in order
-	NPGiven bool          // the user has said how many ranks the first app has; else its NP is 1
-	Env     []EnvVar      // for every rank, after the launcher's own environment
-	Timeout time.Duration // the whole job; 0: none
-	Grace   time.Duration // between SIGTERM and SIGKILL when a job is ended
+	Name    string        // for the report; default: the base name of the first program
+	Apps    []App         // at least one; their ranks are numbered in this order
+	NPGiven bool          // the user has given the number of ranks of the first app; else its NP is 1
+	Env     []EnvVar      // for every rank; overrides the launcher's own environment
+	Timeout time.Duration // for the whole job; 0: none
+	Grace   time.Duration // between SIGTERM and SIGKILL when the launcher ends the job
 
 	OnFailure   OnFailure
-	MaxRestarts int // of OnFailure's FailRestart
+	MaxRestarts int // with FailRestart
 
 	Stdin     Stdin
-	TagOutput bool   // prefix each line with [rank] (and the stream)
-	OutputDir string // per-rank files DIR/<rank>.out and DIR/<rank>.err instead of the terminal; empty: none
-	StacksDir string // for files DIR/<rank>.stacks with the stacks of goroutines, whenever the ranks are asked what they do; empty: none
-	Report    string // file for the report of the job; empty: none
+	TagOutput bool   // begin each line with [rank], and <stderr> for that stream
+	OutputDir string // for files RANK.out and RANK.err; empty: output goes to Stdio
+	StacksDir string // for files RANK.stacks with the stacks of goroutines, written at each report of what ranks do; empty: none
+	Report    string // file for the report; empty: none
 
-	// Hosts are those that the user names, each machine once, with the slots that
-	// are said of them, Slots included. None: the user names none. All names of
-	// this machine are one host; if that is the only one, the job is of this
-	// machine alone.
-	Hosts    []hosts.Host
-	Hostfile string // that Hosts come from, at least in part; empty: none
+	// Hosts are the hosts that the user names, each machine once, with their slots; Slots is already
+	// applied. It is empty if the user names none. All names of this machine are one host. If that is
+	// the only host, all ranks run on this machine without agents.
+	Hosts    []Host
+	Hostfile string // the file that Hosts come from, at least in part; empty: none
 
-	MapBy      string // what place.ParseMapBy accepts
+	MapBy      string // slot, node, core, numa or ppr:N:node|core|numa
 	RankBy     string // "slot" or "node"
-	Rankfile   string // for place.ReadRankfile, instead of MapBy, RankBy and Bind; empty: none
+	Rankfile   string // replaces MapBy, RankBy and Bind; empty: none
 	Bind       Bind
-	GOMAXPROCS int  // per rank; 0: the cores of the rank's binding or share, never below 2
-	StrictSlot bool // more ranks than slots is an error instead of a line of warning
-	Slots      int  // of a host of which nothing else is said; 0: its cores. Where Hosts is this machine alone, its slots
+	GOMAXPROCS int  // of each rank; 0: its number of bound cores, or its share of the host's, at least 2
+	StrictSlot bool // make more ranks than slots an error instead of a warning
+	Slots      int  // of a host for which nothing else gives them; 0: its cores. If Hosts is only this machine, its slots
 
 	Launcher       Launcher
-	Radix          int           // agents that an agent connects with; at least 1
-	AtOnce         int           // connections that one of them makes at the same time; at least 1
-	ConnectTimeout time.Duration // for an agent to answer
-	Heartbeat      time.Duration // of silence after which an agent is lost
-	SSH            string        // command of LaunchSSH, for Words, which gives at least one
+	Radix          int           // number of agents that an agent connects with; at least 1
+	AtOnce         int           // number of connections that an agent makes at the same time; at least 1
+	ConnectTimeout time.Duration // time limit for an agent to answer
+	Heartbeat      time.Duration // time without a message after which an agent is lost
+	SSH            string        // command of LaunchSSH, which Words splits
 	SlurmArgs      []string      // more arguments of srun
-	AgentPath      string        // of gorun on the hosts; empty: it is found there, or copied
-	Stage          bool          // copy programs to the hosts that do not have them
+	AgentPath      string        // path of the agents' executable; empty: found on the host, or copied
+	Stage          bool          // copy programs to hosts that do not have them
 	StageFiles     []string      // more files to copy
-	Ports          Ports         // that ranks listen on; none: any
-	Listen         string        // HOST:PORT that agents connect to; empty: none do
-	SecretFile     string        // what both sides of Listen know; not empty where Listen is not
-	Agents         int           // that connect to Listen; 0: not said
+	Ports          Ports         // TCP ports that ranks listen on; zero: any
+	Listen         string        // HOST:PORT on which the launcher waits for agents; empty: none
+	SecretFile     string        // file with the secret that agents must know; set if Listen is set
+	Agents         int           // number of agents to wait for; 0: one for each host of Hosts
 
-	Params  *params.Set
-	Verbose bool
+	Params  *params.Set // tunables; nil: all have their defaults
+	Verbose bool        // report each step of the launcher and of the ranks on stderr
 
 	// Warnings are sentences for the user about settings that the user probably did not
 	// intend.
 	Warnings []string
 
-	// Source says, for a field or parameter by its TOML key ("job.timeout"),
-	// where its value came from; absent: the default. "app" is of the programs,
-	// "host" of Hosts.
+	// Source says where each value came from, by its key in a job file, such as "job.timeout". The
+	// key "app" stands for Apps, and "host" for Hosts. A key is absent if its value is the default.
 	Source map[string]params.Source
 }
 
 // App is one program of a job.
 type App struct {
-	Program string   // a Go package directory or .go file (built first), else an executable by path or from PATH
-	Args    []string // without the program's name
-	NP      int      // ranks; at least 1
+	Program string   // a Go package (directory or .go file), or an executable (a path, or a name in PATH)
+	Args    []string // without the name of the program
+	NP      int      // number of ranks, at least 1
 	Wdir    string   // working directory; empty: the launcher's
-	Env     []EnvVar // for this app's ranks, after Job.Env
+	Env     []EnvVar // for this app's ranks; overrides Job.Env
 }
 
-// EnvVar is a variable for the ranks.
+// Host is a host of a job.
+type Host = hosts.Host
+
+// EnvVar is an environment variable for ranks.
 type EnvVar struct{ Name, Value string }
 
-// NP is the number of ranks of the whole job.
+// NP returns the number of ranks of the whole job.
 func (j *Job) NP() int {
 	n := 0
 	for _, a := range j.Apps {
@@ -103,7 +104,7 @@ const (
 	StdinNone  Stdin = "none"
 )
 
-// Bind says to what a rank's threads are bound.
+// Bind says which cores a rank is bound to.
 type Bind string
 
 // The choices of Bind.
@@ -113,32 +114,32 @@ const (
 	BindNUMA Bind = "numa"
 )
 
-// OnFailure says what becomes of a job of which a rank fails.
+// OnFailure says what happens to a job if a rank fails.
 type OnFailure string
 
 // The choices of OnFailure.
 const (
-	FailAbort   OnFailure = "abort"   // the others are ended
-	FailNotify  OnFailure = "notify"  // the others are told, and go on
-	FailRestart OnFailure = "restart" // the others are ended, and the job begins anew
+	FailAbort   OnFailure = "abort"   // the launcher ends the other ranks
+	FailNotify  OnFailure = "notify"  // the other ranks get a notification and continue
+	FailRestart OnFailure = "restart" // the launcher ends the other ranks and starts the job again
 )
 
-// Launcher says how agents are started on hosts.
+// Launcher says how agents are started on other hosts.
 type Launcher string
 
 // The choices of Launcher.
 const (
-	LaunchAuto  Launcher = "auto"  // as the hosts and the surroundings are
-	LaunchLocal Launcher = "local" // none are: ranks of this machine need no agent
+	LaunchAuto  Launcher = "auto"  // chosen by the hosts and the environment
+	LaunchLocal Launcher = "local" // no agents: all ranks run on this machine
 	LaunchSSH   Launcher = "ssh"
 	LaunchSlurm Launcher = "slurm" // by srun
-	LaunchDial  Launcher = "dial"  // they are started otherwise and connect to Job.Listen
+	LaunchDial  Launcher = "dial"  // someone else starts the agents, and they connect with Job.Listen
 )
 
-// Ports are tcp ports from Low to High; the zero Ports are none.
+// Ports are the TCP ports from Low to High. The zero value means any port.
 type Ports struct{ Low, High int }
 
-// String is LOW-HIGH, or empty.
+// String returns LOW-HIGH, or "" for any port.
 func (p Ports) String() string {
 	if p == (Ports{}) {
 		return ""

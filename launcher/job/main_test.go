@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// The tests of what becomes of a value are about these tunables, so that they
-// do not depend on what rooms elsewhere have to set.
+// testTable replaces params.Table in most tests, so that they do not depend on the tunables of
+// other packages.
 var testTable = []params.Param{
 	{Key: "check", Kind: params.Bool, Default: "false", Help: "look for mistakes"},
 	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm", "libfabric"}, Help: "in order of preference"},
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// useProjectTable is for tests of files that the project holds.
+// useProjectTable restores the project's tunables, for tests of files of the project.
 func useProjectTable(t testing.TB) {
 	params.Table = projectTable
 	t.Cleanup(func() { params.Table = testTable })

@@ -8,44 +8,43 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// Action is what gorun is asked to do.
+// Action is what a command line asks gorun to do.
 type Action int
 
 // The actions.
 const (
 	Run     Action = iota // start the job
 	DryRun                // print it: Describe
-	Info                  // print all settings and tunables: WriteInfo
+	Info                  // print all settings and tunables
 	Help                  // print the flags: WriteHelp
 	Version               // print the version
 	Stacks                // print what the ranks of a running job do
-	Agent                 // run the ranks of this host for gorun on another
+	Agent                 // run the ranks of this host for gorun on another host
 )
 
-// Options is what a command line says beside the job.
+// Options holds what a command line asks for besides the job.
 type Options struct {
 	Action Action
-	// Of Agent: where the gorun that it works for listens, HOST:PORT, and the
-	// file with the secret that both know. Empty: it speaks with standard input
-	// and output.
+	// For Agent: the address of the gorun to connect with, HOST:PORT, and the file with the secret
+	// that both know. If they are empty, the agent uses standard input and output.
 	Connect, SecretFile string
-	Hash                bool // of Agent: only print the hash of this program
+	Hash                bool // for Agent: only print the hash of this executable
 
-	Words []string // of Info: words to search for; none: print everything
+	Words []string // for Info: print only entries whose names have one of these; empty: print all
 
-	// Of Stacks: the id of the job or the pid of its gorun, and the directory for files
-	// of stacks. Empty: none.
+	// For Stacks: the id of the job or the pid of its gorun, and the directory for files with
+	// stacks. An empty StacksDir means no files.
 	Job, StacksDir string
 }
 
-// Parse makes a job of gorun's arguments (without its own name) and of an
-// environment in the form of os.Environ. A flag overrides the job file that
-// -config names, the file overrides WEFT_* variables, and those override the
-// defaults; Job.Source and Job.Params say for each value which it was.
+// Parse makes a job of gorun's arguments (without its own name) and an environment in the form of
+// os.Environ. A flag overrides the job file that -config names, the file overrides WEFT_*
+// variables, and those override the defaults. Job.Source and Job.Params say where each value came
+// from.
 //
-// The error is a *UsageError, or one or several joined *FileError. With Help,
-// Version, Stacks or Agent the job is nil; with Info it holds the parameters but may
-// lack programs. Agent is only known as the first argument.
+// The error is a *UsageError, or one or several joined *FileError. For the actions Help, Version,
+// Stacks and Agent, the job is nil. For Info, it may have no programs. -agent must be the first
+// argument.
 func Parse(args, environ []string) (*Job, Options, error) {
 	if len(args) > 0 && (args[0] == "-agent" || args[0] == "--agent") {
 		opts, err := parseAgent(args[1:])
@@ -78,13 +77,13 @@ func Parse(args, environ []string) (*Job, Options, error) {
 		return nil, opts, nil
 	default:
 	}
-	var file *File
+	var file *jobFile
 	if line.config != "" {
 		doc, err := os.ReadFile(line.config)
 		if err != nil {
 			return nil, opts, usage("-config", "expected a job file, found %q: %s", line.config, cause(err))
 		}
-		if file, err = Decode(line.config, doc); err != nil {
+		if file, err = decodeFile(line.config, doc); err != nil {
 			return nil, opts, err
 		}
 	}
@@ -99,7 +98,7 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	return j, opts, nil
 }
 
-// cause is the last part of an error of package os: its file is already named.
+// cause returns the last part of an error of package os, without the name of the file.
 func cause(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, ": "); i >= 0 {
@@ -108,8 +107,8 @@ func cause(err error) string {
 	return text
 }
 
-// merge lays the flags over the file over the environment over the defaults.
-func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) {
+// merge makes a job of the flags, the job file, the environment and the defaults.
+func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, error) {
 	j := &Job{Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
 	for _, s := range settings {
 		s.apply(j, s.Default)
@@ -119,7 +118,7 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 	}
 	if file != nil {
 		for _, s := range file.settings {
-			if st, _ := settingOf(s.key); st.beside {
+			if st, _ := settingOf(s.key); st.besideFile {
 				s.text = file.relative(s.text)
 			}
 			j.set(s.key, s.text, params.FromFile)
@@ -147,7 +146,7 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 	if err := j.programs(line, file); err != nil {
 		return nil, err
 	}
-	if err := j.nameHosts(line, file); err != nil {
+	if err := j.resolveHosts(line, file); err != nil {
 		return nil, err
 	}
 	if err := j.check(line, file); err != nil {
@@ -166,8 +165,7 @@ func (j *Job) set(key, text string, from params.Source) {
 	}
 }
 
-// fromEnvironment reads the variables of settings and tunables. An empty one
-// counts as unset.
+// fromEnvironment reads the variables of settings and tunables. An empty variable counts as unset.
 func (j *Job) fromEnvironment(vars map[string]string) error {
 	for _, s := range settings {
 		if text := vars[s.Env()]; text != "" {
@@ -192,9 +190,9 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 	return nil
 }
 
-// programs takes the apps of the command line, or else those of the file with
-// what the flags say of them.
-func (j *Job) programs(line *commandLine, file *File) error {
+// programs sets Apps: the programs of the command line, or else those of the job file, changed by
+// flags.
+func (j *Job) programs(line *commandLine, file *jobFile) error {
 	first := line.segments[0]
 	from := params.FromFlag
 	switch {
@@ -228,13 +226,13 @@ func (j *Job) programs(line *commandLine, file *File) error {
 		j.Source["job.np"] = from
 	}
 	if n := j.NP(); n > MaxRanks {
-		return usage("-n", "expected ranks %s in all, found %d", ranksRange, n)
+		return usage("-n", "expected %s ranks in total, found %d", ranksRange, n)
 	}
 	return nil
 }
 
-// ranksFrom says where the number of ranks comes from.
-func ranksFrom(line *commandLine, file *File) params.Source {
+// ranksFrom returns the source of the number of ranks.
+func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	given := func(a App) bool { return a.NP > 0 }
 	switch {
 	case slices.ContainsFunc(line.segments, func(s segment) bool { return s.hasNP }):
@@ -250,9 +248,9 @@ func ranksFrom(line *commandLine, file *File) params.Source {
 	}
 }
 
-// appsWith returns the file's apps, with what flags without a program say. NP
-// is 0 where nobody says it.
-func (f *File) appsWith(flags segment) ([]App, error) {
+// appsWith returns the apps of the file, changed by the flags of a command line without a program.
+// NP is 0 if nothing gives it.
+func (f *jobFile) appsWith(flags segment) ([]App, error) {
 	if flags.hasNP && len(f.apps) > 1 {
 		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))
 	}
@@ -275,8 +273,8 @@ func (f *File) appsWith(flags segment) ([]App, error) {
 	return apps, nil
 }
 
-// errorAt makes an error of what stands as a key's value.
-func (f *File) errorAt(key, problem string) *FileError {
+// errorAt returns an error about the value of a key.
+func (f *jobFile) errorAt(key, problem string) *FileError {
 	at := f.pos.value(key)
 	return &FileError{File: f.Name, Line: at.line, Column: at.column, Key: key, Problem: problem}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// writeFile writes a job file for -config.
+// writeFile writes a job file and returns its name.
 func writeFile(t *testing.T, doc string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "job.toml")
@@ -89,7 +89,7 @@ func TestParseFlags(t *testing.T) {
 	require.Equal(t, "job", parse(t, nil, ".").Name)
 }
 
-// TestEverySetting sets each by its variable, and by a job file over that.
+// TestEverySetting sets each setting by its variable, and then overrides it by a job file.
 func TestEverySetting(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []string{"f1", "f2"} {
@@ -127,7 +127,7 @@ func TestEverySetting(t *testing.T) {
 	}
 }
 
-// TestProvider: a provider means libfabric, unless transports are named.
+// TestProvider: -provider implies -transport libfabric, unless the user names transports.
 func TestProvider(t *testing.T) {
 	for _, test := range []struct {
 		environ  []string
@@ -170,7 +170,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-np -3 x", `-np: expected a number of ranks from 1 to 65536, found "-3"`},
 		{"-np=x x", `-np: expected a number of ranks from 1 to 65536, found "x"`},
 		{"--n 65537 x", `-n: expected a number of ranks from 1 to 65536, found "65537"`},
-		{"-n 65536 x : x", "-n: expected ranks from 1 to 65536 in all, found 65537"},
+		{"-n 65536 x : x", "-n: expected from 1 to 65536 ranks in total, found 65537"},
 		{"-n", "-n: expected an argument, N, found nothing"},
 		{"-tagoutput x", `-tagoutput: unknown flag; did you mean "-tag-output"?`},
 		{"-novice x", "-novice: unknown flag"},
@@ -180,7 +180,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-n4 x", "-n4: unknown flag; did you mean -n 4?"},
 		{"-v4 x", "-v4: unknown flag; did you mean \"-v\"?"},
 		{"---x", "bad flag syntax: ---x"},
-		{"-n 2 x :", `expected a program behind ":", found none`},
+		{"-n 2 x :", `expected a program after ":", found none`},
 		{": x", `expected a program on each side of ":", found none`},
 		{"x : -n 2", `expected a program on each side of ":", found none`},
 		{"x : -timeout 3s y", "-timeout: expected before the first program: it is for the whole job"},
@@ -220,7 +220,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-tag-output=2 x", `-tag-output: expected true or false, found "2"`},
 		{"-H localhost: x", `-H: expected HOST[:SLOTS], found "localhost:"`},
 		{"-H localhost:0 x", `-H: expected HOST[:SLOTS] with from 1 to 65536 slots, found "localhost:0"`},
-		{"-H [::1 x", `-H: expected "]" behind "[", found "[::1"`},
+		{"-H [::1 x", `-H: expected "]" after "[", found "[::1"`},
 		{"-H a -H u@a,v@a x", `-H: expected one user for a, found "u" and "v"`},
 		{"-H u@a -H v@a x", `-host: expected one user for a, found "u" and "v"`},
 		{"-H a[1-70000] x", `-H: expected at most 65536 hosts, found more in "a[1-70000]"`},
@@ -349,7 +349,7 @@ func TestActions(t *testing.T) {
 	require.EqualError(t, err, "expected a program or -config, found neither")
 }
 
-// TestJobFilesOfProject decodes every file in configs/ as gorun does.
+// TestJobFilesOfProject decodes every file in configs/.
 func TestJobFilesOfProject(t *testing.T) {
 	useProjectTable(t)
 	t.Chdir("../..")
@@ -365,7 +365,7 @@ func TestJobFilesOfProject(t *testing.T) {
 	}
 }
 
-// TestUnitHints: a plain number where a unit is missing gets a word.
+// TestUnitHints: if a number lacks its unit, the error suggests one.
 func TestUnitHints(t *testing.T) {
 	for _, test := range []struct {
 		args, env []string
@@ -382,22 +382,21 @@ func TestUnitHints(t *testing.T) {
 		_, _, err := Parse(test.args, test.env)
 		require.EqualError(t, err, test.want)
 	}
-	_, err := Decode("f", []byte("[job]\ntimeout = 5\n"))
+	_, err := decodeFile("f", []byte("[job]\ntimeout = 5\n"))
 	require.EqualError(t, err, "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 5; did you mean \"5s\"?")
 }
 
-// TestEncodings: a byte-order mark of UTF-8 is passed over, and one of another encoding
-// names it.
+// TestEncodings: decodeFile skips the byte-order mark of UTF-8, and names the encoding of another mark.
 func TestEncodings(t *testing.T) {
-	f, err := Decode("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
+	f, err := decodeFile("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
 	require.NoError(t, err)
 	require.Equal(t, []App{{Program: "x", NP: 2}}, f.apps)
-	_, err = Decode("f", []byte("\ufeffx = 1\n"))
+	_, err = decodeFile("f", []byte("\ufeffx = 1\n"))
 	require.ErrorContains(t, err, "f:1:1: x: unknown key")
 	for doc, name := range map[string]string{
 		"\xff\xfe[\x00j\x00": "UTF-16", "\xfe\xff\x00[\x00j": "UTF-16", "\xff\xfe\x00\x00[\x00\x00\x00": "UTF-32", "\x00\x00\xfe\xff\x00\x00\x00[": "UTF-32",
 	} {
-		_, err := Decode("f", []byte(doc))
+		_, err := decodeFile("f", []byte(doc))
 		require.EqualError(t, err, "f:1:1: expected UTF-8, found "+name+"; save the file as UTF-8")
 	}
 }

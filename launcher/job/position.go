@@ -10,14 +10,13 @@ import (
 // position is a place in a job file, counted from 1.
 type position struct{ line, column int }
 
-// positions maps the path of each key, as "app[1].np", to where the key and
-// where its value stand. A table's value stands where its header does.
+// positions maps the full path of each key, such as "app[1].np", to the position of the key and of
+// its value. The value of a table is at the position of its header.
 type positions struct {
 	keys, values map[string]position
 }
 
-// locate finds the positions in a document that has already been decoded, so
-// that it holds no errors of syntax.
+// locate finds the positions in a document, which has been decoded and so has no syntax errors.
 func locate(doc []byte) positions {
 	l := &locator{
 		doc:    doc,
@@ -46,10 +45,10 @@ func locate(doc []byte) positions {
 	return l.at
 }
 
-// key returns the position of a key, or of the nearest table around it.
+// key returns the position of a key, or of the nearest table that contains it.
 func (p positions) key(path string) position { return nearest(p.keys, path) }
 
-// value returns the position of a key's value, or of what is around it.
+// value returns the position of a key's value, or of the nearest table that contains it.
 func (p positions) value(path string) position {
 	if at, ok := p.values[path]; ok {
 		return at
@@ -75,7 +74,7 @@ type locator struct {
 	doc      []byte
 	newlines []int
 	at       positions
-	tables   map[string]int // elements seen so far of each array of tables
+	tables   map[string]int // number of elements seen so far of each array of tables
 }
 
 // header enters [a.b] or [[a.b]] and returns the path of what follows it.
@@ -111,13 +110,13 @@ func (l *locator) keyValue(e *unstable.Node, table string) {
 			l.at.keys[path] = l.position(int(k.Raw.Offset))
 		}
 	}
-	// The value begins behind "=" and what blanks there are.
+	// The value begins after "=" and blanks.
 	rest := bytes.TrimLeft(l.doc[end:], " \t")
 	rest = bytes.TrimLeft(bytes.TrimPrefix(rest, []byte("=")), " \t")
 	l.value(e.Value(), path, len(l.doc)-len(rest))
 }
 
-// value enters a value that stands at offset, and what is inside of it.
+// value records the position of a value at offset, and of the values in it.
 func (l *locator) value(v *unstable.Node, path string, offset int) {
 	l.at.values[path] = l.position(offset)
 	it := v.Children()
@@ -129,7 +128,7 @@ func (l *locator) value(v *unstable.Node, path string, offset int) {
 				continue
 			}
 			at := offset
-			if c.Raw.Length > 0 { // all but arrays in arrays
+			if c.Raw.Length > 0 { // it is 0 only for an array in an array
 				at = int(c.Raw.Offset)
 			}
 			l.value(c, element(path, i), at)

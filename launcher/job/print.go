@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// Describe prints the programs and the hosts of a job: the beginning of the output of
-// gorun -dry-run.
+// Describe prints the programs and the hosts of a job: the beginning of the output of gorun
+// -dry-run.
 func Describe(w io.Writer, j *Job) error {
 	t := newTable(w)
 	t.row("RANKS", "APP", "PROGRAM", "ARGS", "NP", "WDIR", "ENV", "BINDING")
@@ -28,7 +28,7 @@ func Describe(w io.Writer, j *Job) error {
 		t.gap()
 		t.row("HOST", "SLOTS", "MAX", "USER", "PORT", "ADDRESS", "SOURCE")
 		for _, h := range j.Hosts {
-			t.row(h.Name, number(h.Slots), number(h.MaxSlots), shown(h.User), number(h.Port), shown(h.Address), j.source(hostKey))
+			t.row(h.Name, numberOrDash(h.Slots), numberOrDash(h.MaxSlots), orDash(h.User), numberOrDash(h.Port), orDash(h.Address), j.source(hostKey))
 		}
 	}
 	return t.flush()
@@ -47,7 +47,7 @@ func DescribeSettings(w io.Writer, j *Job) error {
 		if rows++; rows == 1 {
 			t.row("SETTING", "VALUE", "SOURCE")
 		}
-		t.row(key, shown(value), source)
+		t.row(key, orDash(value), source)
 	}
 	row("job.np", strconv.Itoa(j.NP()), j.source("job.np"))
 	for _, s := range settings {
@@ -66,7 +66,7 @@ func DescribeSettings(w io.Writer, j *Job) error {
 	return t.flush()
 }
 
-// transportHelp says between what a transport leads, and how.
+// transportHelp says which processes a transport connects, and how.
 var transportHelp = map[string]string{
 	"shm":       "processes of one host, through shared memory",
 	"tcp":       "processes of one host or several, over sockets",
@@ -79,7 +79,7 @@ var transportHelp = map[string]string{
 // found reports whether it has printed an entry.
 func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	t := newTable(w)
-	var begun string // the table whose head has been printed
+	var begun string // the first column of the table whose header has been printed
 	row := func(head []string, name string, cells ...string) {
 		if !Selects(words, name) {
 			return
@@ -116,7 +116,7 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 			t.gap()
 		}
 		found = true
-		t.row(strings.TrimSpace(p.Key+" = "+shown(value)+" "+unit(p)) + from(p, source))
+		t.row(strings.TrimSpace(p.Key+" = "+orDash(value)+" "+unit(p)) + from(p, source))
 		t.row("    " + p.Env())
 		for _, line := range wrapped(p.Help, infoWidth-4) {
 			t.row("    " + line)
@@ -136,12 +136,12 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 // algorithms is longer.
 const infoWidth = 100
 
-// from returns where a value comes from, and the default if the value is not the default.
+// from returns the source of a value, and the default if the value is not the default.
 func from(p params.Param, source string) string {
 	if source == string(params.FromDefault) {
 		return " (default)"
 	}
-	return " (" + source + "; default " + shown(p.Default) + ")"
+	return " (" + source + "; default " + orDash(p.Default) + ")"
 }
 
 // Selects reports whether name contains one of words, in any case of letters. Without
@@ -165,7 +165,7 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// table is columns of text, each as wide as its widest cell.
+// table prints rows in columns.
 type table struct {
 	w   *tabwriter.Writer
 	err error
@@ -177,7 +177,7 @@ func newTable(w io.Writer) *table {
 
 func (t *table) row(cells ...string) {
 	for i, c := range cells {
-		// The writer gives tabs and line ends a meaning of their own.
+		// A tab or a line end in a cell would begin another cell or row.
 		cells[i] = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`).Replace(c)
 	}
 	if _, err := fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); t.err == nil {
@@ -185,7 +185,7 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-// gap ends a table, so that the columns of the next have their own widths.
+// gap ends a table. The columns of the next table have their own widths.
 func (t *table) gap() {
 	if _, err := fmt.Fprintln(t.w); t.err == nil {
 		t.err = err
@@ -213,7 +213,7 @@ func rankRange(first, n int) string {
 	return fmt.Sprintf("%d-%d", first, first+n-1)
 }
 
-// envText lists the variables that a rank of an app gets.
+// envText lists the variables that the ranks of an app get.
 func envText(lists ...[]EnvVar) string {
 	var all []EnvVar
 	for _, l := range lists {
@@ -228,16 +228,16 @@ func envText(lists ...[]EnvVar) string {
 	return shellJoin(words)
 }
 
-// shown makes the empty value visible.
-func shown(text string) string {
+// orDash returns "-" for an empty text.
+func orDash(text string) string {
 	if text == "" {
 		return "-"
 	}
 	return text
 }
 
-// number is what the user has said, and nothing for what stays open.
-func number(n int) string {
+// numberOrDash returns "-" for 0, which means that the number is not given.
+func numberOrDash(n int) string {
 	if n == 0 {
 		return "-"
 	}

@@ -65,7 +65,7 @@ SETTING `},
 	require.NotContains(t, b.String(), "HOST ")
 }
 
-// fields reduces each line to its words.
+// fields returns the lines of a text with single spaces between words.
 func fields(text string) []string {
 	var lines []string
 	for l := range strings.Lines(text) {
@@ -89,7 +89,7 @@ func TestWriteInfo(t *testing.T) {
 	} {
 		require.Contains(t, lines, want)
 	}
-	text := strings.Join(strings.Fields(b.String()), " ") // lines are broken
+	text := strings.Join(strings.Fields(b.String()), " ") // long texts are wrapped
 	for _, p := range params.Table {
 		require.Contains(t, text, p.Env())
 		require.Contains(t, text, p.Help)
@@ -100,8 +100,8 @@ func TestWriteInfo(t *testing.T) {
 	}
 }
 
-// TestHelp holds every flag in a line of its own, with its default behind it,
-// and each setting has one.
+// TestHelp: the help has a line for every flag, which ends with the flag's default, and every
+// setting has a flag.
 func TestHelp(t *testing.T) {
 	useProjectTable(t)
 	var b strings.Builder
@@ -142,8 +142,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestPage holds docs/gorun.md to what gorun does: each flag and key is on it,
-// and its job file is one.
+// TestPage: docs/gorun.md has each flag and key, and its job file is valid.
 func TestPage(t *testing.T) {
 	useProjectTable(t)
 	page, err := os.ReadFile("../../docs/gorun.md")
@@ -173,7 +172,7 @@ func TestPage(t *testing.T) {
 	_, rest, _ := strings.Cut(string(page), "```toml\n")
 	doc, _, ok := strings.Cut(rest, "```")
 	require.True(t, ok)
-	f, err := Decode("docs/gorun.md", []byte(doc))
+	f, err := decodeFile("docs/gorun.md", []byte(doc))
 	require.NoError(t, err)
 	for _, s := range settings {
 		_, key, _ := strings.Cut(s.Key, ".")

@@ -16,20 +16,19 @@ import (
 // MaxRanks is the largest number of ranks of one job.
 const MaxRanks = 1 << 16
 
-// setting is a property of the job itself that has a key in the job file, an
-// environment variable, and a flag. Its Param is never in params.Table: the
-// table is for what the ranks have to know.
+// setting is a property of the job with a key in the job file, an environment variable and a flag.
+// Its key is not in params.Table, which holds the parameters that ranks need.
 type setting struct {
 	params.Param
-	min, max int                      // of an Int, which is never negative
-	shortest time.Duration            // of a Duration
-	beside   bool                     // a file that gorun reads: in a job file, relative to that one's directory
-	want     func(text string) string // completes "expected …" for a text that is not possible; nil: all are
-	apply    func(j *Job, text string)
-	value    func(j *Job) string
+	min, max   int                      // of an Int, which is never negative
+	shortest   time.Duration            // least value of a Duration
+	besideFile bool                     // names a file that gorun reads; in a job file, relative to the job file's directory
+	want       func(text string) string // returns the expected values if text is invalid, else ""; nil: all texts are valid
+	apply      func(j *Job, text string)
+	value      func(j *Job) string
 }
 
-// settingOf finds a setting by its key.
+// settingOf returns the setting with a key.
 func settingOf(key string) (setting, bool) {
 	for _, s := range settings {
 		if s.Key == key {
@@ -39,8 +38,8 @@ func settingOf(key string) (setting, bool) {
 	return setting{}, false
 }
 
-// check says whether text is possible, in a form that completes
-// "expected …, found …"; empty: it is.
+// check returns the expected values if text is invalid, for a message "expected …, found …". It
+// returns "" if text is valid.
 func (s setting) check(text string) string {
 	want := mismatch(s.Param, text)
 	switch {
@@ -54,7 +53,7 @@ func (s setting) check(text string) string {
 	return want
 }
 
-// These are the want of settings.
+// These functions are the want fields of settings.
 
 func wantMapBy(text string) string {
 	if _, err := mapby.Parse(text); err != nil {
@@ -91,7 +90,7 @@ func wantListen(text string) string {
 	return ""
 }
 
-// wantPorts is what is wrong with a range of ports.
+// wantPorts returns what a range of ports should be, if text is none.
 func wantPorts(text string) string {
 	if _, ok := parsePorts(text); !ok {
 		return "LOW-HIGH with ports from 1024 to 65535"
@@ -113,8 +112,8 @@ func parsePorts(text string) (p Ports, ok bool) {
 	return p, true
 }
 
-// isHostPort reads HOST:PORT. What one listens on may be no host, for all
-// interfaces, and port 0, for any.
+// isHostPort reports whether text is HOST:PORT. If listen is set, the host may be empty, for all
+// interfaces, and the port may be 0, for any port.
 func isHostPort(text string, listen bool) bool {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil || host == "" && !listen || host != "" && hosts.CheckAddress(host) != nil {
@@ -124,8 +123,8 @@ func isHostPort(text string, listen bool) bool {
 	return err == nil && (n > 0 || listen)
 }
 
-// mismatch returns what p expects if text is not that, else nothing. It is
-// stricter than p.Check where no parameter has a use for the value.
+// mismatch returns the values that p expects if text is invalid, else "". It is stricter than
+// p.Check: it refuses negative numbers and empty elements, which no parameter uses.
 func mismatch(p params.Param, text string) string {
 	err := p.Check(text)
 	if err == nil {
@@ -140,8 +139,8 @@ func mismatch(p params.Param, text string) string {
 	return expects(p)
 }
 
-// unitHint returns the end of an error about a plain number if the parameter needs more: a
-// unit of time, or the other end of a range of ports.
+// unitHint returns the end of an error about a plain number for a parameter that needs more: a unit
+// of time, or the other end of a range of ports.
 func unitHint(p params.Param, text string) string {
 	n, err := strconv.Atoi(text)
 	switch {
@@ -191,7 +190,7 @@ func hasEmpty(list []string) bool {
 	return false
 }
 
-// integer, duration, elements and wordsOf read what check has passed.
+// integer, duration, elements and wordsOf convert texts that check has accepted.
 func integer(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
@@ -218,7 +217,7 @@ func wordsOf(text string) []string {
 	return w
 }
 
-// baseName is what a job is called after its program.
+// baseName returns the default name of a job with this program.
 func baseName(program string) string {
 	if abs, err := filepath.Abs(program); err == nil {
 		program = abs

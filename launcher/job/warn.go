@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// unknownVars returns warnings about WEFT_ variables that nothing reads, in gorun's
-// environment and among the variables that the job gives its ranks. Ranks get their
-// tunables from gorun, so a tunable's variable in the latter has no effect.
+// unknownVars returns warnings about WEFT_ variables without effect: those that nothing reads, in
+// gorun's environment and among the variables that the job gives to ranks, and tunables among the
+// latter, because ranks get tunables from gorun.
 func (j *Job) unknownVars(environ []string) []string {
 	var known []string
 	for _, s := range settings {
@@ -36,12 +36,12 @@ func (j *Job) unknownVars(environ []string) []string {
 		name := strings.TrimSuffix(kv, "=")
 		for _, p := range params.Table {
 			if p.Env() == name {
-				lines = append(lines, fmt.Sprintf("%s has no effect among the variables of ranks, which take tunables from gorun; use -p %s=VALUE", name, p.Key))
+				lines = append(lines, fmt.Sprintf("%s has no effect as a variable of ranks, because ranks get tunables from gorun; use -p %s=VALUE", name, p.Key))
 			}
 		}
 		for _, s := range settings {
 			if s.Env() == name {
-				lines = append(lines, fmt.Sprintf("%s has no effect among the variables of ranks: gorun reads it from its own environment", name))
+				lines = append(lines, fmt.Sprintf("%s has no effect as a variable of ranks, because gorun reads it from its own environment", name))
 			}
 		}
 	}
@@ -60,7 +60,8 @@ func appEnvs(apps []App) (envs [][]EnvVar) {
 	return envs
 }
 
-// envOfFlag returns the variable of the setting that a flag sets; "": there is no such flag.
+// envOfFlag returns the variable of the setting or tunable that a flag sets. It returns "" if there
+// is no such flag.
 func envOfFlag(name string) string {
 	for _, o := range options {
 		if !slices.Contains(o.names, strings.ReplaceAll(name, "_", "-")) {
@@ -76,8 +77,8 @@ func envOfFlag(name string) string {
 	return ""
 }
 
-// strayFlags returns a warning if the job has one program, its number of ranks is not given,
-// and the program has -np among its own arguments.
+// strayFlags returns a warning if the program has -np among its own arguments and gorun has no -np.
+// The user has probably put -np after the program by mistake.
 func (j *Job) strayFlags() []string {
 	if len(j.Apps) != 1 || j.NPGiven {
 		return nil
@@ -94,7 +95,7 @@ func (j *Job) strayFlags() []string {
 			}
 		}
 		if _, err := strconv.Atoi(text); ok && err == nil {
-			return []string{fmt.Sprintf("-np %s is an argument of %s here, since gorun's flags stand before the program: gorun -np %s %s", text, a.Program, text, a.Program)}
+			return []string{fmt.Sprintf("-np %s is an argument of %s here, because gorun's flags come before the program: gorun -np %s %s", text, a.Program, text, a.Program)}
 		}
 	}
 	return nil

@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// errWords is the only error of Words.
+// errWords is the error of Words.
 var errWords = errors.New("expected a command line whose quotes are closed")
 
-// Words splits a command line at its blanks, as a shell does that knows of
-// nothing but quotes: within '…' all is literal; within "…" a backslash takes
-// the special meaning off \, ", $ and `, and elsewhere off any character.
-// Nothing is expanded, and empty quotes are a word.
+// Words splits a command line into words at blanks. It handles quotes as a shell does: in '…' every
+// character is literal; in "…" a backslash makes \, ", $ and ` literal, and outside of quotes any
+// character. Words expands nothing. Empty quotes are a word.
 func Words(text string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -55,8 +54,7 @@ func Words(text string) ([]string, error) {
 	return words, nil
 }
 
-// quoted reads up to the quote that closes "…" and returns where it is; -1:
-// there is none.
+// quoted reads up to the closing quote of "…" and returns its index, or -1 if there is none.
 func quoted(word *strings.Builder, text string) int {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -72,7 +70,8 @@ func quoted(word *strings.Builder, text string) int {
 	return -1
 }
 
-// shellJoin writes words so that a shell would read them back; none is "-".
+// shellJoin joins words so that a shell would split them again. It returns "-" if there are no
+// words.
 func shellJoin(words []string) string {
 	if len(words) == 0 {
 		return "-"

@@ -37,7 +37,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzWords: what is quoted is read back, and no text does worse than an error.
+// FuzzWords: Words splits an arbitrary text or returns an error, and splits quoted words back.
 func FuzzWords(f *testing.F) {
 	for _, text := range []string{`ssh -i 'my key' "a\"b" c\ d`, "'", `\`, "a\x00b", "''", "a\nb"} {
 		f.Add(text)

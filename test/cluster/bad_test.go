@@ -17,50 +17,50 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// usage is the last line of what a mistake of the user gets.
+// usage is the last line of the error after wrong usage.
 const usage = "gorun -h lists the flags\n"
 
-// TestBadInput: each mistake has a line that names the host and the cause, and the
-// exit code that is documented.
+// TestBadInput checks the errors of user mistakes: one line that names the host and the cause, and
+// the documented exit code.
 func TestBadInput(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	wdir := filepath.Join(b.Private(), "wdir")
+	wdir := filepath.Join(c.Private(), "wdir")
 	require.NoError(t, os.Mkdir(wdir, 0o700))
 	t.Cleanup(func() { _ = os.RemoveAll(wdir) })
-	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "bad-program"))
-	plain := filepath.Join(b.Private(), "plain")
+	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "bad-program"))
+	plain := filepath.Join(c.Private(), "plain")
 	run.Copy(t, run.Rank(), plain)
-	b.in(2, "sh", "-c", `cp "$0" "$1" && chmod -x "$1"`, run.Rank(), plain)
-	t.Cleanup(func() { b.in(2, "rm", plain) })
+	c.runIn(2, "sh", "-c", `cp "$0" "$1" && chmod -x "$1"`, run.Rank(), plain)
+	t.Cleanup(func() { c.runIn(2, "rm", plain) })
 	q := regexp.QuoteMeta
-	one, two := b.name(1), b.name(2)
+	one, two := c.name(1), c.name(2)
 	malformed := file("malformed", one+" slots=2\n"+two+" slts=2\n")
 	unknown := file("unknown", "rank 0="+one+" slot=0\nrank 1=w0n99 slot=0\n")
 	for _, test := range []struct {
 		name string
 		code int
-		says string // all of stderr, but for "gorun: "
+		says string // all of stderr, without "gorun: "
 		args []string
 	}{
 		{"unknown host", 1, "no-such-host: .*[Cc]ould not resolve hostname.*", []string{"-host", one + ",no-such-host", "true"}},
-		{"no host at the address", 1, q(b.Unused()) + ": .*", []string{"-host", one + "," + b.Unused(), "-connect-timeout", "4s", "true"}},
-		{"silent host", 1, q(b.BlackHole()) + ": .*", []string{"-host", one + "," + b.BlackHole(), "-connect-timeout", "2s", "true"}},
-		{"password", 1, q(b.PasswordHost()) + `: root@.*: Permission denied \(password\)\.`, []string{"-host", one + "," + b.PasswordHost(), "true"}},
+		{"no host at the address", 1, q(c.Unused()) + ": .*", []string{"-host", one + "," + c.Unused(), "-connect-timeout", "4s", "true"}},
+		{"silent host", 1, q(c.BlackHole()) + ": .*", []string{"-host", one + "," + c.BlackHole(), "-connect-timeout", "2s", "true"}},
+		{"password", 1, q(c.PasswordHost()) + `: root@.*: Permission denied \(password\)\.`, []string{"-host", one + "," + c.PasswordHost(), "true"}},
 		{"no such user", 1, two + ": .*Permission denied.*", []string{"-host", one + ",nosuchuser@" + two, "true"}},
 		{"no such ssh", 1, one + ": /none/ssh cannot be started: no such file or directory", []string{"-ssh", "/none/ssh", "-host", one, "true"}},
-		{"no such agent", 1, two + ": /none/gorun: no such program there, which is configured to be the agent", []string{"-host", two, "-agent-path", "/none/gorun", "true"}},
+		{"no such agent", 1, two + ": /none/gorun: no such program on this host, but -agent-path names it", []string{"-host", two, "-agent-path", "/none/gorun", "true"}},
 		{"no agent", 1, two + ": .*greeting.*", []string{"-host", two, "-agent-path", "/bin/true", "true"}},
 		{"program not there", 127, one + ": " + q(prog) + ": no such file; -stage copies it to the hosts", []string{"-host", one, "-np", "1", prog}},
 		{"program nowhere", 127, "no-such-program.*", []string{"-host", one, "no-such-program"}},
 		{"program not executable there", 126, two + ": " + q(plain) + ": cannot be executed", []string{"-host", two, "-np", "1", plain}},
 		{"directory not there", 1, one + ": working directory " + q(wdir) + ": no such directory", []string{"-host", one, "-np", "1", "-wdir", wdir, "true"}},
-		{"interface of another host", 2, two + `: -iface \(transport.tcp.interface\): listen tcp .*cannot assign requested address`, []string{"-host", one + "," + two, "-np", "2", "-map-by", "node", "-iface", b.Hosts()[0].Address(), "true"}},
+		{"interface of another host", 2, two + `: -iface \(transport.tcp.interface\): listen tcp .*cannot assign requested address`, []string{"-host", one + "," + two, "-np", "2", "-map-by", "node", "-iface", c.Hosts()[0].Address(), "true"}},
 		{"strict", 2, "5 ranks do not fit into the 3 slots of 2 hosts", []string{"-host", one + ":2," + two + ":1", "-strict", "-np", "5", "true"}},
 		{"more than a host takes", 2, ".*ranks.*", []string{"-hostfile", file("most", one+" slots=1 max_slots=2\n"), "-np", "3", "true"}},
 		{"malformed hostfile", 2, "-hostfile: " + q(malformed) + `:2: unknown key "slts"; expected slots, .*\n` + usage[:len(usage)-1], []string{"-hostfile", malformed, "true"}},
@@ -73,10 +73,10 @@ func TestBadInput(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
+			c := c.sub(t)
 			args := test.args
 			if args[0] != "-ssh" {
-				args = append([]string{"-ssh", b.SSH()}, args...)
+				args = append([]string{"-ssh", c.SSH()}, args...)
 			}
 			r := run.Gorun(t, args...)
 			assert.Equal(t, test.code, r.Code, r.Stderr)
@@ -90,32 +90,33 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestPort reaches a host at a port that a hostfile says.
+// TestPort connects to the ports that a hostfile gives.
 func TestPort(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	hostfile := filepath.Join(t.TempDir(), "hosts")
-	require.NoError(t, os.WriteFile(hostfile, fmt.Appendf(nil, "%s port=%d\n", b.name(1), testbed.PasswordPort), 0o600))
-	r := run.Gorun(t, "-ssh", b.SSH(), "-hostfile", hostfile, "true")
+	require.NoError(t, os.WriteFile(hostfile, fmt.Appendf(nil, "%s port=%d\n", c.name(1), testbed.PasswordPort), 0o600))
+	r := run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, "^gorun: "+b.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // as nobody may without
-	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+b.name(1)+" port=22\n"), 0o600))
-	r = run.Gorun(t, "-ssh", b.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
+	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // this sshd requires a password
+	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+c.name(1)+" port=22\n"), 0o600))
+	r = run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, b.name(1)+"\n", r.Stdout)
+	require.Equal(t, c.name(1)+"\n", r.Stdout)
 }
 
-// TestSeveralBadHosts tells of each host in a line of its own.
+// TestSeveralBadHosts checks that gorun prints one line per host that fails.
 func TestSeveralBadHosts(t *testing.T) {
-	b := hosts(t)
-	r := run.Gorun(t, "-ssh", b.SSH(), "-host", strings.Join([]string{b.name(1), "no-such-host", b.name(2), b.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "10s", "true")
+	c := hosts(t)
+	r := run.Gorun(t, "-ssh", c.SSH(), "-host", strings.Join([]string{c.name(1), "no-such-host", c.name(2), c.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "10s", "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, `\Agorun: no-such-host: .*\ngorun: `+b.BlackHole()+`: .*\n\z`, r.Stderr)
-	for name, state := range map[string]string{b.name(1): "up", "no-such-host": "failed", b.name(2): "up", b.BlackHole(): "failed"} {
+	require.Regexp(t, `\Agorun: no-such-host: .*\ngorun: `+c.BlackHole()+`: .*\n\z`, r.Stderr)
+	for name, state := range map[string]string{c.name(1): "up", "no-such-host": "failed", c.name(2): "up", c.BlackHole(): "failed"} {
 		require.Equal(t, state, r.Report.Runs[0].Host(t, name).State, name)
 	}
 }
 
-// wrapped is an agent's path: a shell script that does something before.
+// wrapped writes a shell script that runs the commands in before and then gorun, and returns its
+// path, for -agent-path.
 func wrapped(t *testing.T, before string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent")
@@ -123,73 +124,72 @@ func wrapped(t *testing.T, before string) string {
 	return path
 }
 
-// TestFullDisk has no room for what is staged, and none for gorun.
+// TestFullDisk has hosts without room for staged files, and without room for gorun.
 func TestFullDisk(t *testing.T) {
-	b := hosts(t)
-	small := filepath.Join(b.Dir(), "small")
+	c := hosts(t)
+	small := filepath.Join(c.Dir(), "small")
 	require.NoError(t, os.MkdirAll(small, 0o755))
 	for k := 1; k <= 2; k++ {
-		b.in(k, "mount", "-t", "tmpfs", "-o", "size=1m", "none", small)
-		defer b.in(k, "umount", small)
+		c.runIn(k, "mount", "-t", "tmpfs", "-o", "size=1m", "none", small)
+		defer c.runIn(k, "umount", small)
 	}
-	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "large"))
+	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "large"))
 	agent := wrapped(t, "export TMPDIR="+small)
-	r := b.on("1:1,2:1", "-agent-path", agent, "-np", "2", "-stage", prog).Run(t)
+	r := c.gorunOn("1:1,2:1", "-agent-path", agent, "-np", "2", "-stage", prog).Run(t)
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Regexp(t, `\A(gorun: `+b.name(1)+`: copy of large: .*no space left on device\n|gorun: `+b.name(2)+`: copy of large: .*no space left on device\n)+\z`, r.Stderr)
+	require.Regexp(t, `\A(gorun: `+c.name(1)+`: copy of large: .*no space left on device\n|gorun: `+c.name(2)+`: copy of large: .*no space left on device\n)+\z`, r.Stderr)
 	for k := 1; k <= 2; k++ {
-		require.Empty(t, b.in(k, "ls", "-A", small))
+		require.Empty(t, c.runIn(k, "ls", "-A", small))
 	}
-	// Where there is room again all is well.
-	b.in(1, "mount", "-o", "remount,size=64m", small)
-	b.in(2, "mount", "-o", "remount,size=64m", small)
-	r = b.on("1:1,2:1", "-agent-path", agent, "-np", "2", "-stage", prog).Run(t)
+	// With enough room the same job succeeds.
+	c.runIn(1, "mount", "-o", "remount,size=64m", small)
+	c.runIn(2, "mount", "-o", "remount,size=64m", small)
+	r = c.gorunOn("1:1,2:1", "-agent-path", agent, "-np", "2", "-stage", prog).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 
-	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
+	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
 	const cache = "/root/.cache/weft"
-	b.in(2, "find", cache, "-mindepth", "1", "-delete")
-	b.in(2, "mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "none", cache)
-	c := b.on("2:1", "-np", "1", "hostname")
-	c.Exe = gorun
-	r = c.Run(t)
-	left := b.in(2, "ls", "-A", cache)
-	b.in(2, "umount", cache)
+	c.runIn(2, "find", cache, "-mindepth", "1", "-delete")
+	c.runIn(2, "mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "none", cache)
+	cmd := c.gorunOn("2:1", "-np", "1", "hostname")
+	cmd.Exe = gorun
+	r = cmd.Run(t)
+	left := c.runIn(2, "ls", "-A", cache)
+	c.runIn(2, "umount", cache)
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Regexp(t, `\Agorun: `+b.name(2)+`: `+cache+`/.*: .*No space left on device\n\z`, r.Stderr)
+	require.Regexp(t, `\Agorun: `+c.name(2)+`: `+cache+`/.*: .*No space left on device\n\z`, r.Stderr)
 	require.Empty(t, left)
 }
 
-// TestOtherGorun has gorun of another version, and of another build, as the agent.
+// TestOtherGorun uses a gorun of another version, and one of another build, as the agent.
 func TestOtherGorun(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	other := filepath.Join(t.TempDir(), "gorun")
 	require.NoError(t, os.WriteFile(other, []byte("#!/bin/sh\necho\necho 'weft-agent 77 up {}'\nexec cat >/dev/null\n"), 0o755))
-	r := b.on("1:1,2:1", "-agent-path", other, "-np", "2", "true").Run(t)
+	r := c.gorunOn("1:1,2:1", "-agent-path", other, "-np", "2", "true").Run(t)
 	require.Equal(t, 113, r.Code, r.Stderr)
-	require.Regexp(t, `(?m)\A(gorun: `+b.name(1)+`: .*version 77.*\n|gorun: `+b.name(2)+`: .*version 77.*\n)+\z`, r.Stderr)
+	require.Regexp(t, `(?m)\A(gorun: `+c.name(1)+`: .*version 77.*\n|gorun: `+c.name(2)+`: .*version 77.*\n)+\z`, r.Stderr)
 
-	// Another build of the same version will do, where the user says so.
+	// gorun accepts another build of the same version if -agent-path names it.
 	build := run.Copy(t, run.Program("gorun"), filepath.Join(t.TempDir(), "gorun"))
 	f, err := os.OpenFile(build, os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString("another")
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	r = b.on("1:1,2:1", "-agent-path", build, "-radix", "1", "-np", "2", run.Rank(), "hello").Run(t)
+	r = c.gorunOn("1:1,2:1", "-agent-path", build, "-radix", "1", "-np", "2", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	// In PATH, and where gorun is here, it is not taken for the same.
-	r = b.on("1:1", "-v", "-np", "1", run.Rank(), "hello").Run(t)
+	// Without -agent-path the agent is this gorun.
+	r = c.gorunOn("1:1", "-v", "-np", "1", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 }
 
-// TestNoisyShells: what a login says before the agent, on stdout and stderr, is not
-// taken for it, nor shown.
+// TestNoisyShells checks that gorun ignores what a login shell prints before the agent starts.
 func TestNoisyShells(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	agent := wrapped(t, "echo Welcome; echo to this host >&2; printf 'no end of line'")
-	r := b.on("1:1,2:1", append([]string{"-agent-path", agent, "-np", "2"}, whereami...)...).Run(t)
+	r := c.gorunOn("1:1,2:1", append([]string{"-agent-path", agent, "-np", "2"}, whereami...)...).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, "1 2", b.where(r.Stdout))
+	require.Equal(t, "1 2", c.where(r.Stdout))
 	require.Empty(t, r.Stderr)
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestRankFails has rank 2 of 6, on the second of three hosts, fail while the others
-// wait for it.
+// TestRankFails has rank 2 of 6, on the second of three hosts, fail while the other ranks wait for
+// it.
 func TestRankFails(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, test := range []struct {
 		act   []string
 		code  int
-		how   string // it ended
+		how   string // how the rank ended, as gorun prints it
 		state string
 	}{
 		{[]string{"exit", "2", "3"}, 3, "exited with code 3", "exited"},
@@ -37,18 +37,18 @@ func TestRankFails(t *testing.T) {
 		for _, radix := range []string{"64", "1"} {
 			t.Run(strings.Join(test.act, " ")+" radix "+radix, func(t *testing.T) {
 				t.Parallel()
-				b := b.with(t)
+				c := c.sub(t)
 				args := append([]string{"-radix", radix, "-np", "6", run.Rank()}, test.act...)
-				r := b.on("1:2,2:2,3:2", args...).Run(t)
+				r := c.gorunOn("1:2,2:2,3:2", args...).Run(t)
 				require.Equal(t, test.code, r.Code, r.Stderr)
-				// The last words are not said again if they stand not far above.
-				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), b.name(2))
-				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
+				// gorun prints the rank's last lines, unless they are shortly above.
+				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), c.name(2))
+				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last lines that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
 
 				failed := r.Report.Runs[0]
 				require.Equal(t, test.code, r.Report.ExitCode)
 				require.Equal(t, 2, *r.Report.Failure.Rank)
-				require.Equal(t, b.name(2), r.Report.Failure.Host)
+				require.Equal(t, c.name(2), r.Report.Failure.Host)
 				require.Len(t, r.Report.Failure.Stderr, 10)
 				require.Equal(t, "rank 2: last words 11", r.Report.Failure.Stderr[9])
 				first := failed.Ranks[2]
@@ -58,7 +58,7 @@ func TestRankFails(t *testing.T) {
 					if rank.Rank == 2 {
 						continue
 					}
-					if test.act[0] != "abort" { // who aborts tells gorun, and ends when the others do
+					if test.act[0] != "abort" { // a rank that aborts tells gorun, and ends together with the others
 						assert.False(t, rank.Ended.Before(*first.Ended), "rank %d ended before", rank.Rank)
 					}
 					assert.Equal(t, "killed", rank.State)
@@ -69,32 +69,32 @@ func TestRankFails(t *testing.T) {
 	}
 }
 
-// TestOthersFail has the others leave as soon as they hear of rank 2's end, which may
-// be before gorun does. Of ranks that leave by themselves the first that is heard of is
-// named where clocks cannot tell; one that is killed is a cause all the same.
+// TestOthersFail has the other ranks exit as soon as they detect the end of rank 2, which may be
+// before gorun detects it. If several ranks exit and their clocks do not tell which was first,
+// gorun names the first one that it detects. But it names a rank that was killed in any case.
 func TestOthersFail(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
+	c := hosts(t)
+	r := c.gorunOn("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
 	require.Contains(t, []int{3, 91}, r.Code, r.Stderr)
-	r = b.on("1:2,2:2,3:2", "-np", "6", run.Rank(), "once", "2").Run(t)
+	r = c.gorunOn("1:2,2:2,3:2", "-np", "6", run.Rank(), "once", "2").Run(t)
 	require.Equal(t, 137, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
 }
 
-// waiting is a job that does nothing, when all its ranks are there.
-func (b *bed) waiting(t *testing.T, list string, ranks int, args ...string) *run.Process {
+// waiting starts a job whose ranks sleep, and waits until all of them run.
+func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) *run.Process {
 	t.Helper()
 	args = append(args, "-np", fmt.Sprint(ranks), run.Rank(), "wait")
-	p := b.on(list, args...).Start(t)
+	p := c.gorunOn(list, args...).Start(t)
 	p.AwaitStdout(ranks, `up on`)
 	return p
 }
 
-// only is the process of a host that matches.
-func (b *bed) only(k int, match func(testbed.Process) bool) int {
-	b.t.Helper()
-	list := b.Hosts()[k-1].Processes(match)
-	require.Len(b.t, list, 1)
+// only returns the only process of host k that matches.
+func (c *cluster) only(k int, match func(testbed.Process) bool) int {
+	c.t.Helper()
+	list := c.Hosts()[k-1].Processes(match)
+	require.Len(c.t, list, 1)
 	return list[0].PID
 }
 
@@ -105,24 +105,8 @@ func kill(t *testing.T, pids ...int) {
 	}
 }
 
-// told checks a job that has lost a host: one line says so, and nothing else.
-func told(t *testing.T, r run.Result, lines ...string) {
-	t.Helper()
-	require.Equal(t, 1, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, len(lines), r.Stderr)
-	for i, pattern := range lines {
-		require.Regexp(t, "^gorun: "+pattern+"\n$", said[i])
-	}
-}
-
-// lost checks a report on a host that was lost.
-func lost(t *testing.T, r run.Result, name string) {
+// requireLost checks that a report says that a host was lost.
+func requireLost(t *testing.T, r run.Result, name string) {
 	t.Helper()
 	last := r.Report.Runs[0]
 	require.Equal(t, "lost", last.Host(t, name).State)
@@ -138,81 +122,77 @@ func lost(t *testing.T, r run.Result, name string) {
 	}
 }
 
-// TestAgentKilled kills an agent. Its watchdog, which sees the processes of all hosts
-// here, is killed before.
+// TestAgentKilled kills an agent. Before that it kills the agent's watchdog, which in a testbed
+// would see the processes of all hosts.
 func TestAgentKilled(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
-		p := b.waiting(t, "1:2,2:2,3:2", 6, "-radix", radix)
-		kill(t, b.only(3, watchdog), b.only(3, agent))
+		p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", radix)
+		kill(t, c.only(3, run.Watchdog), c.only(3, agent))
 		r := p.Wait()
-		told(t, r, b.name(3)+": .*")
-		lost(t, r, b.name(3))
+		run.RequireLines(t, r, 1, c.name(3)+": .*")
+		requireLost(t, r, c.name(3))
 	}
-	// In the midst of the tree: what is behind it is lost, too.
-	p := b.waiting(t, "1:2,2:2,3:2", 6, "-radix", "1")
-	kill(t, b.only(2, watchdog), b.only(2, agent))
-	told(t, p.Wait(), b.name(2)+": .*; 1 host behind it cannot be reached any more either")
+	// If the agent is an inner node of the tree, the hosts below it are lost, too.
+	p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", "1")
+	kill(t, c.only(2, run.Watchdog), c.only(2, agent))
+	run.RequireLines(t, p.Wait(), 1, c.name(2)+": .*; 1 host behind it cannot be reached any more either")
 
-	// With its watchdog nothing is left either of what ranks have started.
-	p = b.on("1:1,2:1", "-np", "2", "sh", "-c", "setsid sleep 1000 & echo up; wait").Start(t)
+	// If the watchdog lives, it also ends the processes that the ranks have started.
+	p = c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "setsid sleep 1000 & echo up; wait").Start(t)
 	p.AwaitStdout(2, "up\n")
-	kill(t, b.only(2, agent))
+	kill(t, c.only(2, agent))
 	require.NotZero(t, p.Wait().Code)
 }
 
-// TestSSHKilled kills the ssh that leads to a host.
+// TestSSHKilled kills gorun's ssh to a host.
 func TestSSHKilled(t *testing.T) {
-	b := hosts(t)
-	p := b.waiting(t, "1:1,2:1,3:1", 3)
+	c := hosts(t)
+	p := c.waiting(t, "1:1,2:1,3:1", 3)
 	var found int
 	for _, pid := range run.Children(t, p.PID()) {
-		if args := run.Args(pid); len(args) > 0 && args[0] == "ssh" && strings.Contains(strings.Join(args, " "), " -- "+b.name(2)+" ") {
+		if args := run.Args(pid); len(args) > 0 && args[0] == "ssh" && strings.Contains(strings.Join(args, " "), " -- "+c.name(2)+" ") {
 			found = pid
 		}
 	}
 	require.NotZero(t, found)
 	kill(t, found)
 	r := p.Wait()
-	told(t, r, b.name(2)+": ssh was ended by signal 9 .*")
-	lost(t, r, b.name(2))
+	run.RequireLines(t, r, 1, c.name(2)+": ssh was ended by signal 9 .*")
+	requireLost(t, r, c.name(2))
 }
 
-// TestGorunKilled kills gorun, and before it its watchdog, which sees the processes of
-// all hosts here.
+// TestGorunKilled kills gorun. Before that it kills gorun's watchdog, which in a testbed would see
+// the processes of all hosts.
 func TestGorunKilled(t *testing.T) {
-	b := hosts(t)
-	prog := run.Copy(t, run.Rank(), b.Private()+"/staged")
+	c := hosts(t)
+	prog := run.Copy(t, run.Rank(), c.Private()+"/staged")
 	for _, radix := range []string{"64", "1"} {
-		p := b.on("1:2,2:2,3:2,4:1", "-radix", radix, "-stage", "-np", "7", prog, "wait").Start(t)
+		p := c.gorunOn("1:2,2:2,3:2,4:1", "-radix", radix, "-stage", "-np", "7", prog, "wait").Start(t)
 		p.AwaitStdout(7, "up on")
-		for _, pid := range run.Children(t, p.PID()) {
-			if args := run.Args(pid); len(args) == 1 && args[0] == "gorun-watchdog" {
-				kill(t, pid)
-			}
-		}
+		run.KillWatchdog(t, p.PID())
 		begun := time.Now()
 		kill(t, p.PID())
 		p.Wait()
-		b.gone(1, 2, 3, 4)
+		c.awaitGone(1, 2, 3, 4)
 		require.Less(t, time.Since(begun), 10*time.Second)
 	}
-	// What ignores SIGTERM and has left its group goes, too, by the agents' hands.
-	p := b.on("1:1,2:1", "-np", "2", "sh", "-c", "trap '' TERM HUP; setsid sleep 1000 & echo up; while :; do sleep 1; done").Start(t)
+	// The agents also end processes that ignore SIGTERM or have left their process group.
+	p := c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "trap '' TERM HUP; setsid sleep 1000 & echo up; while :; do sleep 1; done").Start(t)
 	p.AwaitStdout(2, "up\n")
 	kill(t, p.PID())
 	p.Wait()
-	b.gone(1, 2)
+	c.awaitGone(1, 2)
 }
 
-// gone waits until no rank and no agent is left in hosts.
-func (b *bed) gone(hosts ...int) {
-	b.t.Helper()
+// awaitGone waits until no rank, agent or watchdog runs on the hosts.
+func (c *cluster) awaitGone(hosts ...int) {
+	c.t.Helper()
 	for _, k := range hosts {
-		run.Eventually(b.t, func() error {
-			h := b.Hosts()[k-1]
+		run.Eventually(c.t, func() error {
+			h := c.Hosts()[k-1]
 			left := append(h.Processes(isRank("")), h.Processes(agent)...)
-			if left = append(left, h.Processes(watchdog)...); len(left) > 0 {
+			if left = append(left, h.Processes(run.Watchdog)...); len(left) > 0 {
 				return fmt.Errorf("%s: left: %v", h.Name(), left)
 			}
 			return nil
@@ -220,60 +200,60 @@ func (b *bed) gone(hosts ...int) {
 	}
 }
 
-// TestCut cuts hosts off in the midst of a job.
+// TestCut cuts hosts off while a job runs.
 func TestCut(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, test := range []struct {
 		name  string
 		radix string
 		cut   []int
 		says  []string
 	}{
-		{"deep", "1", []int{4}, []string{b.name(4) + ": no sign of life for 1s"}},
-		{"inner", "1", []int{2}, []string{b.name(2) + ": no sign of life for 1s; 2 hosts behind it cannot be reached any more either"}},
+		{"deep", "1", []int{4}, []string{c.name(4) + ": no sign of life for 1s"}},
+		{"inner", "1", []int{2}, []string{c.name(2) + ": no sign of life for 1s; 2 hosts behind it cannot be reached any more either"}},
 		{"two at once", "64", []int{2, 4}, []string{"w.*n[24]: no sign of life for 1s"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := b.with(t)
-			p := b.waiting(t, "1:2,2:2,3:2,4:2", 8, "-radix", test.radix, "-heartbeat", "1s")
+			c := c.sub(t)
+			p := c.waiting(t, "1:2,2:2,3:2,4:2", 8, "-radix", test.radix, "-heartbeat", "1s")
 			for _, k := range test.cut {
-				b.Hosts()[k-1].Cut()
+				c.Hosts()[k-1].Cut()
 			}
 			begun := time.Now()
 			r := p.Wait()
-			told(t, r, test.says...)
+			run.RequireLines(t, r, 1, test.says...)
 			for _, k := range test.cut {
-				require.Equal(t, "lost", r.Report.Runs[0].Host(t, b.name(k)).State)
+				require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(k)).State)
 			}
-			b.gone(test.cut...)
+			c.awaitGone(test.cut...)
 			require.Less(t, time.Since(begun), 10*time.Second)
 			for _, k := range test.cut {
-				b.Hosts()[k-1].Join()
+				c.Hosts()[k-1].Join()
 			}
-			b.gone(1, 2, 3, 4)
+			c.awaitGone(1, 2, 3, 4)
 		})
 	}
 }
 
-// TestCutEarly cuts a host off before its ranks are started.
+// TestCutEarly cuts a host off before gorun starts the ranks.
 func TestCutEarly(t *testing.T) {
-	b := hosts(t)
-	// Its agent is up when it is lost, while another host is still to answer.
+	c := hosts(t)
+	// The agent of host 2 is up, and gorun still waits for host 3.
 	flag := filepath.Join(t.TempDir(), "flag")
 	ssh := filepath.Join(t.TempDir(), "ssh")
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", b.name(3), flag, b.SSH())
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", c.name(3), flag, c.SSH())
 	require.NoError(t, os.WriteFile(ssh, []byte(script), 0o755))
-	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", b.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "2s", "-np", "3", "sleep", "1000"}}.Start(t)
+	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", c.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "2s", "-np", "3", "sleep", "1000"}}.Start(t)
 	p.AwaitStderr(2, "the agent is process")
-	b.Hosts()[1].Cut()
-	b.gone(2)
+	c.Hosts()[1].Cut()
+	c.awaitGone(2)
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	r := p.Wait()
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Regexp(t, "gorun: "+b.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // the latter, where nothing came after its greeting
-	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, b.name(2)).State)
+	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // 2s if the agent sent nothing after its greeting
+	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, c.name(2)).State)
 
-	// It does not answer at all.
-	r = b.on("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
-	told(t, r, b.name(2)+": .*")
+	// Host 2 does not answer at all.
+	r = c.gorunOn("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
+	run.RequireLines(t, r, 1, c.name(2)+": .*")
 }

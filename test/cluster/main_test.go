@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package cluster has gorun run jobs on several hosts by ssh.
+// Package cluster tests gorun on several hosts, with ssh.
 package cluster
 
 import (
@@ -17,35 +17,36 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m, "examples/allreduce") }
 
-// bed is four hosts.
-type bed struct {
+// cluster is four hosts, for a test.
+type cluster struct {
 	*testbed.Cluster
 	t testing.TB
 }
 
-// hosts has a test look at the end for what is left.
-func hosts(t *testing.T) *bed {
+// hosts returns the hosts. At the end of the test it checks that jobs have left nothing.
+func hosts(t *testing.T) *cluster {
 	t.Helper()
 	c := testbed.Up(t, 4)
 	run.NothingLeft(t, c)
-	return &bed{c, t}
+	return &cluster{c, t}
 }
 
-// with is the hosts for a subtest.
-func (b *bed) with(t *testing.T) *bed { return &bed{b.Cluster, t} }
+// sub returns the hosts for a subtest.
+func (c *cluster) sub(t *testing.T) *cluster { return &cluster{c.Cluster, t} }
 
-// on is a gorun for the hosts of a list, as "1:2,2", where numbers stand for names.
-func (b *bed) on(list string, args ...string) run.Command {
-	return run.Command{Args: append([]string{"-ssh", b.SSH(), "-host", b.list(list)}, args...)}
+// gorunOn returns a gorun with -host. list is the argument of -host with numbers in place of names,
+// for example "1:2,2".
+func (c *cluster) gorunOn(list string, args ...string) run.Command {
+	return run.Command{Args: append([]string{"-ssh", c.SSH(), "-host", c.list(list)}, args...)}
 }
 
-func (b *bed) list(list string) string {
+func (c *cluster) list(list string) string {
 	words := strings.Split(list, ",")
 	for i, w := range words {
 		n, slots, _ := strings.Cut(w, ":")
 		k, err := strconv.Atoi(n)
-		require.NoError(b.t, err)
-		words[i] = b.name(k)
+		require.NoError(c.t, err)
+		words[i] = c.name(k)
 		if slots != "" {
 			words[i] += ":" + slots
 		}
@@ -53,16 +54,14 @@ func (b *bed) list(list string) string {
 	return strings.Join(words, ",")
 }
 
-// name is that of host k, from 1 on.
-func (b *bed) name(k int) string { return b.Names()[k-1] }
+// name returns the name of host k, counted from 1.
+func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
 func isSSH(p testbed.Process) bool { return filepath.Base(p.Exe) == "ssh" }
 
-// agent has the arguments of gorun's agent; the watchdog is another process.
+// agent is a match for gorun's agents, without their watchdogs.
 func agent(p testbed.Process) bool { return len(p.Args) == 2 && p.Args[1] == "-agent" }
 
-func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }
-
-// isRank is a match for the process of a rank, or of any if it is "", and for those
-// that it has started.
+// isRank returns a match for the processes of a rank, or of any rank if rank is "", and their child
+// processes.
 func isRank(rank string) func(testbed.Process) bool { return testbed.WithEnv("PMI_RANK", rank) }

@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run/line"
 )
 
-// lines checks what 16 ranks have written by the program's act "lines": each line
-// whole, none lost, each rank's in order.
+// lines checks the output of ranks with the argument "lines": each line is whole, none is lost, and
+// the lines of each rank are in order.
 type lines struct {
 	t    *testing.T
 	next map[string]int // by stream and rank
@@ -30,7 +30,7 @@ type lines struct {
 func (l *lines) check(text string) {
 	f := strings.Split(strings.TrimSuffix(text, "\n"), " ")
 	if len(f) != 4 {
-		l.t.Fatalf("no line of a rank: %.200q", text)
+		l.t.Fatalf("not a line of a rank: %.200q", text)
 	}
 	seq, err := strconv.Atoi(f[2])
 	key := f[0] + f[1]
@@ -40,13 +40,13 @@ func (l *lines) check(text string) {
 	l.next[key]++
 }
 
-// TestOutput has 16 ranks write 10 MB on two streams.
+// TestOutput has 16 ranks write 10 MB to stdout and stderr.
 func TestOutput(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	const ranks, each = 16, 5_000
 	tag := regexp.MustCompile(`^\[(\d+)@(\S+)\](<stderr>)? `)
 	for _, tagged := range []bool{false, true} {
-		r := b.on("1:4,2:4,3:4,4:4", "-radix", "2", "-np", strconv.Itoa(ranks), fmt.Sprintf("-tag-output=%t", tagged), run.Rank(), "lines", strconv.Itoa(each)).Run(t)
+		r := c.gorunOn("1:4,2:4,3:4,4:4", "-radix", "2", "-np", strconv.Itoa(ranks), fmt.Sprintf("-tag-output=%t", tagged), run.Rank(), "lines", strconv.Itoa(each)).Run(t)
 		require.Zero(t, r.Code, "%.1000s", r.Stderr)
 		l := &lines{t, map[string]int{}}
 		for i, text := range []string{r.Stdout, r.Stderr} {
@@ -56,7 +56,7 @@ func TestOutput(t *testing.T) {
 					require.NotNil(t, m, "%.200q", line)
 					rank, err := strconv.Atoi(m[1])
 					require.NoError(t, err)
-					require.Equal(t, b.name(rank/4+1), m[2])
+					require.Equal(t, c.name(rank/4+1), m[2])
 					require.Equal(t, i == 1, m[3] != "")
 					line = line[len(m[0]):]
 					require.True(t, strings.HasPrefix(line, []string{"out ", "err "}[i]+m[1]+" "), "%.200q", line)
@@ -71,12 +71,12 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestOutputFiles has each rank's output in files, all of them here.
+// TestOutputFiles tests -output: gorun writes the output of each rank to files on this machine.
 func TestOutputFiles(t *testing.T) {
-	b := hosts(t)
-	dir := filepath.Join(b.Private(), "out", "put")
+	c := hosts(t)
+	dir := filepath.Join(c.Private(), "out", "put")
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(dir)) })
-	r := b.on("1:2,2:2,3:2", "-np", "6", "-output", dir, run.Rank(), "lines", "3000").Run(t)
+	r := c.gorunOn("1:2,2:2,3:2", "-np", "6", "-output", dir, run.Rank(), "lines", "3000").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Empty(t, r.Stdout+r.Stderr)
 	files, err := os.ReadDir(dir)
@@ -96,10 +96,11 @@ func TestOutputFiles(t *testing.T) {
 		require.Equal(t, 300, l.next["err"+strconv.Itoa(rank)])
 	}
 
-	// The failure is told all the same, with the last words; what was there is gone.
-	r = b.on("1:2,2:2", "-np", "3", "-output", dir, run.Rank(), "exit", "2", "5").Run(t)
+	// With -output gorun still reports a failure, with the rank's last lines. It overwrites old
+	// files.
+	r = c.gorunOn("1:2,2:2", "-np", "3", "-output", dir, run.Rank(), "exit", "2", "5").Run(t)
 	require.Equal(t, 5, r.Code, r.Stderr)
-	require.Regexp(t, `(?m)^gorun: rank 2 exited with code 5: `+regexp.QuoteMeta(run.Rank())+`, pid \d+ on `+b.name(2)+`;`, r.Stderr)
+	require.Regexp(t, `(?m)^gorun: rank 2 exited with code 5: `+regexp.QuoteMeta(run.Rank())+`, pid \d+ on `+c.name(2)+`;`, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun:   rank 2: last words 11\n")
 	text, err := os.ReadFile(filepath.Join(dir, "2.out"))
 	require.NoError(t, err)
@@ -111,19 +112,19 @@ func TestOutputFiles(t *testing.T) {
 
 // TestLongLines has ranks of four hosts write lines of 300 kB.
 func TestLongLines(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	const size = 300_000
 	script := fmt.Sprintf(`head -c %d /dev/zero | tr '\0' $PMI_RANK; echo; echo short $PMI_RANK; printf end$PMI_RANK`, size)
 	dir := t.TempDir()
-	r := b.on("1:1,2:1,3:1,4:1", "-np", "4", "-output", dir, "sh", "-c", script).Run(t)
+	r := c.gorunOn("1:1,2:1,3:1,4:1", "-np", "4", "-output", dir, "sh", "-c", script).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for rank := range 4 {
 		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%d.out", rank)))
 		require.NoError(t, err)
 		require.True(t, string(text) == fmt.Sprintf("%s\nshort %d\nend%d", strings.Repeat(strconv.Itoa(rank), size), rank, rank), "rank %d: %d bytes", rank, len(text))
 	}
-	// On one stream: others may come between where a line stalls, but nothing is lost.
-	r = b.on("1:1,2:1,3:1,4:1", "-np", "4", "sh", "-c", script).Run(t)
+	// On gorun's stdout other lines may interrupt a long line, but nothing is lost.
+	r = c.gorunOn("1:1,2:1,3:1,4:1", "-np", "4", "sh", "-c", script).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for rank := range 4 {
 		require.Equal(t, size+2, strings.Count(r.Stdout, strconv.Itoa(rank)))
@@ -132,14 +133,14 @@ func TestLongLines(t *testing.T) {
 	require.Equal(t, 4, strings.Count(r.Stdout, "end"))
 }
 
-// TestReaderGone has the reader of stdout leave.
+// TestReaderGone closes the reader of gorun's stdout. The rank that writes gets SIGPIPE.
 func TestReaderGone(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
-	c := b.on("1:2,2:2", "-np", "3", "sh", "-c", "[ $PMI_RANK = 2 ] && exec yes; exec sleep 1000")
-	c.Stdout = write
-	p := c.Start(t)
+	cmd := c.gorunOn("1:2,2:2", "-np", "3", "sh", "-c", "[ $PMI_RANK = 2 ] && exec yes; exec sleep 1000")
+	cmd.Stdout = write
+	p := cmd.Start(t)
 	_ = write.Close()
 	line, err := bufio.NewReader(read).ReadString('\n')
 	require.NoError(t, err)
@@ -147,35 +148,35 @@ func TestReaderGone(t *testing.T) {
 	require.NoError(t, read.Close())
 	r := p.Wait()
 	require.Equal(t, 128+13, r.Code)
-	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): yes|sh, pid \d+ on `+b.name(2), r.Stderr)
+	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): yes|sh, pid \d+ on `+c.name(2), r.Stderr)
 }
 
-// TestSlowReader bounds what gorun and its agents keep of output that is not read.
+// TestSlowReader checks that gorun and its agents use little memory if the output is read slowly.
 func TestSlowReader(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
-	c := b.on("1:2,2:2,3:2", "-radix", "1", "-np", "6", "sh", "-c", "exec yes $PMI_RANK-0123456789012345678901234567890123456789")
-	c.Stdout = write
-	p := c.Start(t)
+	cmd := c.gorunOn("1:2,2:2,3:2", "-radix", "1", "-np", "6", "sh", "-c", "exec yes $PMI_RANK-0123456789012345678901234567890123456789")
+	cmd.Stdout = write
+	p := cmd.Start(t)
 	_ = write.Close()
 	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // a pipe's 64 KiB at a time
 	require.NoError(t, err)
-	const most = 96 << 10 // KiB, of which most is the program's own
+	const most = 96 << 10 // in KiB; most of that is the program itself
 	pids := map[string]int{"gorun": p.PID()}
-	for i, h := range b.Hosts()[:3] {
+	for i, h := range c.Hosts()[:3] {
 		list := h.Processes(agent)
 		require.Len(t, list, 1)
-		pids[b.name(i+1)] = list[0].PID
+		pids[c.name(i+1)] = list[0].PID
 	}
-	for who, pid := range pids {
+	for name, pid := range pids {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		require.NoError(t, err)
 		m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
 		require.NotNil(t, m)
 		kib, err := strconv.Atoi(string(m[1]))
 		require.NoError(t, err)
-		require.Less(t, kib, most, who)
+		require.Less(t, kib, most, name)
 	}
 	require.NoError(t, read.Close())
 	require.Equal(t, 128+13, p.Wait().Code)
@@ -183,9 +184,9 @@ func TestSlowReader(t *testing.T) {
 
 type onlyReader struct{ io.Reader }
 
-// TestStdin has ranks of other hosts read gorun's input.
+// TestStdin has ranks on other hosts read gorun's input.
 func TestStdin(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000) // 1.6 MB
 	count := []string{"sh", "-c", "echo $PMI_RANK $(wc -c)"}
 	for _, test := range []struct {
@@ -196,16 +197,16 @@ func TestStdin(t *testing.T) {
 		{"1:1,2:1,3:2", "rank0", nil, [4]int{len(text)}},
 		{"1:1,2:1,3:2", "all", nil, [4]int{len(text), len(text), len(text), len(text)}},
 		{"1:1,2:1,3:2", "none", nil, [4]int{}},
-		{"1:1,2:1,3:2", "rank0", b.Hosts()[0], [4]int{len(text)}}, // rank 0 where gorun is
-		{"2:2,1:2", "rank0", b.Hosts()[0], [4]int{len(text)}},     // and others there
-		{"2:2,1:2", "all", b.Hosts()[0], [4]int{len(text), len(text), len(text), len(text)}},
+		{"1:1,2:1,3:2", "rank0", c.Hosts()[0], [4]int{len(text)}}, // rank 0 is on gorun's host
+		{"2:2,1:2", "rank0", c.Hosts()[0], [4]int{len(text)}},     // other ranks are on gorun's host
+		{"2:2,1:2", "all", c.Hosts()[0], [4]int{len(text), len(text), len(text), len(text)}},
 	} {
 		t.Run(fmt.Sprintf("%s %s %t", test.hosts, test.stdin, test.host != nil), func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
-			c := b.on(test.hosts, append([]string{"-radix", "1", "-np", "4", "-stdin", test.stdin}, count...)...)
-			c.Stdin, c.Host = strings.NewReader(text), test.host
-			r := c.Run(t)
+			c := c.sub(t)
+			cmd := c.gorunOn(test.hosts, append([]string{"-radix", "1", "-np", "4", "-stdin", test.stdin}, count...)...)
+			cmd.Stdin, cmd.Host = strings.NewReader(text), test.host
+			r := cmd.Run(t)
 			require.Zero(t, r.Code, r.Stderr)
 			for rank, n := range test.want {
 				require.Contains(t, "\n"+r.Stdout, fmt.Sprintf("\n%d %d\n", rank, n))
@@ -214,17 +215,17 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinLeft: a rank that does not read, and input that does not end, hold up
-// nobody.
+// TestStdinLeft checks that a job ends although a rank does not read its input, or the input does
+// not end.
 func TestStdinLeft(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000)
 	for _, stdin := range []string{"rank0", "all"} {
 		read, write, err := os.Pipe()
 		require.NoError(t, err)
-		c := b.on("1:1,2:1", "-np", "2", "-stdin", stdin, "sh", "-c", "head -n 1")
-		c.Stdin = read
-		p := c.Start(t)
+		cmd := c.gorunOn("1:1,2:1", "-np", "2", "-stdin", stdin, "sh", "-c", "head -n 1")
+		cmd.Stdin = read
+		p := cmd.Start(t)
 		_ = read.Close()
 		_, err = io.WriteString(write, "first\n")
 		require.NoError(t, err)
@@ -232,9 +233,9 @@ func TestStdinLeft(t *testing.T) {
 		_ = write.Close()
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, map[string]int{"rank0": 1, "all": 2}[stdin], strings.Count(r.Stdout, "first\n"))
-		c = b.on("1:1,2:1", "-np", "2", "-stdin", stdin, "true")
-		c.Stdin = strings.NewReader(text)
-		r = c.Run(t)
+		cmd = c.gorunOn("1:1,2:1", "-np", "2", "-stdin", stdin, "true")
+		cmd.Stdin = strings.NewReader(text)
+		r = cmd.Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 	}
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// whereami has a rank say which it is, and on which host it runs.
+// whereami is a command that prints the rank and the name of its host.
 var whereami = []string{"sh", "-c", "echo $PMI_RANK $(hostname)"}
 
-// where is the number of the host of each rank.
-func (b *bed) where(stdout string) string {
-	b.t.Helper()
+// where returns the number of each rank's host, from the output of whereami.
+func (c *cluster) where(stdout string) string {
+	c.t.Helper()
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	at := make([]string, len(lines))
 	for _, l := range lines {
 		var rank int
 		var host string
 		_, err := fmt.Sscan(l, &rank, &host)
-		require.NoError(b.t, err, stdout)
-		require.Less(b.t, rank, len(at), stdout)
-		require.Empty(b.t, at[rank], stdout)
-		for i, name := range b.Names() {
+		require.NoError(c.t, err, stdout)
+		require.Less(c.t, rank, len(at), stdout)
+		require.Empty(c.t, at[rank], stdout)
+		for i, name := range c.Names() {
 			if name == host {
 				at[rank] = fmt.Sprint(i + 1)
 			}
@@ -40,13 +40,13 @@ func (b *bed) where(stdout string) string {
 	return strings.Join(at, " ")
 }
 
-// TestPlacement has ranks run where the rules say.
+// TestPlacement checks on which hosts ranks run.
 func TestPlacement(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	rankfile := filepath.Join(t.TempDir(), "ranks")
-	require.NoError(t, os.WriteFile(rankfile, []byte("rank 0="+b.name(3)+" slot=0\nrank 1=+n0\nrank 2="+b.name(4)+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(rankfile, []byte("rank 0="+c.name(3)+" slot=0\nrank 1=+n0\nrank 2="+c.name(4)+"\n"), 0o600))
 	hostfile := filepath.Join(t.TempDir(), "hosts")
-	require.NoError(t, os.WriteFile(hostfile, []byte(b.name(2)+" slots=2 user=root # the first\n"+b.name(4)+":1\n"+b.name(1)+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(hostfile, []byte(c.name(2)+" slots=2 user=root # the first\n"+c.name(4)+":1\n"+c.name(1)+"\n"), 0o600))
 	for _, test := range []struct {
 		hosts string
 		args  []string
@@ -59,25 +59,25 @@ func TestPlacement(t *testing.T) {
 		{"1:3,2:2", []string{"-np", "5", "-rank-by", "node"}, "1 2 1 2 1", ""},
 		{"1,2,3,4", []string{"-np", "8", "-map-by", "ppr:2:node"}, "1 1 2 2 3 3 4 4", ""},
 		{"1,2,3,4", []string{"-rankfile", rankfile}, "3 1 4", ""},
-		{"1,2,1", []string{"-np", "3"}, "1 1 2", ""}, // named twice: two slots
+		{"1,2,1", []string{"-np", "3"}, "1 1 2", ""}, // a host that is named twice has two slots
 		{"1,2,3", []string{"-np", "3", "-ppn", "1"}, "1 2 3", ""},
 		{"1:1,2:1", []string{"-np", "3"}, "1 2 1", "warning: 3 ranks share the 2 slots of 2 hosts"},
 		{"", []string{"-np", "3", "-hostfile", hostfile}, "2 2 4", ""},
 		{"4,2:1", []string{"-np", "2", "-hostfile", hostfile, "-map-by", "node"}, "4 2", ""},
 		{"1:2,2:1", nil, "1 1 2", "note: no number of ranks is given: 3 ranks on 2 hosts; -n N sets another number\n"},
 		{"", []string{"-hostfile", hostfile, "-map-by", "ppr:1:node"}, "2 4 1", "note: no number of ranks is given: 3 ranks on 3 hosts"},
-		{"1", []string{"-np", "2"}, "1 1", ""}, // alone, but another than this
+		{"1", []string{"-np", "2"}, "1 1", ""}, // one host, but not this one
 	} {
 		t.Run(test.hosts+" "+strings.Join(test.args, " "), func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
-			args := append([]string{"-ssh", b.SSH()}, test.args...)
+			c := c.sub(t)
+			args := append([]string{"-ssh", c.SSH()}, test.args...)
 			if test.hosts != "" {
-				args = append(args, "-host", b.list(test.hosts))
+				args = append(args, "-host", c.list(test.hosts))
 			}
 			r := run.Gorun(t, append(args, whereami...)...)
 			require.Zero(t, r.Code, r.Stderr)
-			assert.Equal(t, test.where, b.where(r.Stdout))
+			assert.Equal(t, test.where, c.where(r.Stdout))
 			if test.says == "" {
 				assert.Empty(t, r.Stderr)
 			}
@@ -90,8 +90,8 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestNotBound: a rank that a rankfile binds to nothing is not bound, beside one of the
-// same host that is.
+// TestNotBound checks that a rank without a slot in a rankfile is not bound to cores, although
+// another rank of its host is.
 func TestNotBound(t *testing.T) {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)
@@ -101,10 +101,10 @@ func TestNotBound(t *testing.T) {
 			all = strings.TrimSpace(list)
 		}
 	}
-	b := hosts(t)
+	c := hosts(t)
 	rankfile := filepath.Join(t.TempDir(), "ranks")
-	require.NoError(t, os.WriteFile(rankfile, fmt.Appendf(nil, "rank 0=%s slot=0\nrank 1=%[1]s\n", b.name(1)), 0o600))
-	r := b.on("1", "-rankfile", rankfile, "sh", "-c", "echo $PMI_RANK $(grep ^Cpus_allowed_list: /proc/self/status)").Run(t)
+	require.NoError(t, os.WriteFile(rankfile, fmt.Appendf(nil, "rank 0=%s slot=0\nrank 1=%[1]s\n", c.name(1)), 0o600))
+	r := c.gorunOn("1", "-rankfile", rankfile, "sh", "-c", "echo $PMI_RANK $(grep ^Cpus_allowed_list: /proc/self/status)").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	list := make(map[string]string)
 	for line := range strings.Lines(r.Stdout) {
@@ -115,72 +115,71 @@ func TestNotBound(t *testing.T) {
 	require.Len(t, list, 2)
 	require.Equal(t, all, list["1"])
 	if list["0"] == all {
-		t.Skip("one core")
+		t.Skip("this machine has one core")
 	}
 }
 
-// TestNames takes hosts by addresses, with users, in brackets.
+// TestNames names hosts by addresses, with users, and with ranges in brackets.
 func TestNames(t *testing.T) {
-	b := hosts(t)
-	prefix := strings.TrimSuffix(b.name(1), "1")
-	one, two := b.Hosts()[0].Address(), b.Hosts()[1].Address()
+	c := hosts(t)
+	prefix := strings.TrimSuffix(c.name(1), "1")
+	one, two := c.Hosts()[0].Address(), c.Hosts()[1].Address()
 	for list, want := range map[string]string{
-		"root@" + b.name(1) + ":1,root@" + b.name(2) + ":2": "1 2 2",
+		"root@" + c.name(1) + ":1,root@" + c.name(2) + ":2": "1 2 2",
 		one + ":2," + two:               "1 1 2",
-		prefix + "[2-3]:1," + b.name(4): "2 3 4",
+		prefix + "[2-3]:1," + c.name(4): "2 3 4",
 	} {
 		t.Run(list, func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
-			r := run.Gorun(t, append([]string{"-ssh", b.SSH(), "-host", list, "-np", "3"}, whereami...)...)
+			c := c.sub(t)
+			r := run.Gorun(t, append([]string{"-ssh", c.SSH(), "-host", list, "-np", "3"}, whereami...)...)
 			require.Zero(t, r.Code, r.Stderr)
-			require.Equal(t, want, b.where(r.Stdout))
+			require.Equal(t, want, c.where(r.Stdout))
 		})
 	}
 }
 
-// TestGorunInJob has gorun run on one of the job's hosts, where ranks run too.
+// TestGorunInJob runs gorun on one of the job's hosts. Ranks run there, too.
 func TestGorunInJob(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for list, want := range map[string]string{"1:1,2:2": "1 2 2", "2:2,1:1": "2 2 1"} {
-		c := b.on(list, append([]string{"-np", "3"}, whereami...)...)
-		c.Host = b.Hosts()[0]
-		r := c.Run(t)
+		cmd := c.gorunOn(list, append([]string{"-np", "3"}, whereami...)...)
+		cmd.Host = c.Hosts()[0]
+		r := cmd.Run(t)
 		require.Zero(t, r.Code, r.Stderr)
-		require.Equal(t, want, b.where(r.Stdout))
-		c = b.on(list, "-np", "5", run.Rank(), "work")
-		c.Host = b.Hosts()[0]
-		r = c.Run(t)
+		require.Equal(t, want, c.where(r.Stdout))
+		cmd = c.gorunOn(list, "-np", "5", run.Rank(), "work")
+		cmd.Host = c.Hosts()[0]
+		r = cmd.Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 5, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 	}
-	c := b.on("1:2", append([]string{"-np", "2"}, whereami...)...)
-	c.Host = b.Hosts()[0]
-	r := c.Run(t)
+	cmd := c.gorunOn("1:2", append([]string{"-np", "2"}, whereami...)...)
+	cmd.Host = c.Hosts()[0]
+	r := cmd.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, "1 1", b.where(r.Stdout))
+	require.Equal(t, "1 1", c.where(r.Stdout))
 	require.Len(t, r.Report.Runs[0].Hosts, 1)
 }
 
-// TestDryRun prints the table of what would run where, and starts nothing.
+// TestDryRun checks that -dry-run prints the placement and starts nothing.
 func TestDryRun(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
+	c := hosts(t)
+	r := c.gorunOn("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stdout, "\nlauncher: ssh\n")
-	prefix := strings.TrimSuffix(b.name(1), "1")
+	prefix := strings.TrimSuffix(c.name(1), "1")
 	for _, line := range []string{"0-1 +%s\\[1-2\\] +2 +1 +none", "2-3 +%s\\[3-4\\] +1 +1 +none", "4 +%s1 +2 +1 +none"} {
 		require.Regexp(t, "(?m)^"+fmt.Sprintf(line, prefix)+"$", r.Stdout)
 	}
 	require.Nil(t, r.Report)
-	require.Empty(t, b.Hosts()[0].Processes(nil))
+	require.Empty(t, c.Hosts()[0].Processes(nil))
 }
 
-// TestPrograms runs several programs in one job, each with its variables and its
-// directory.
+// TestPrograms runs several programs in one job, each with its own variables and directory.
 func TestPrograms(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:2,2:2,3:2", "-tag-output",
+	c := hosts(t)
+	r := c.gorunOn("1:2,2:2,3:2", "-tag-output",
 		"-np", "2", "-x", "A=1", "sh", "-c", "echo $A $(pwd) $(hostname)", ":",
 		"-np", "3", "-x", "A=2", "-wdir", "/", "sh", "-c", "echo $A $(pwd) $(hostname)").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
@@ -194,23 +193,23 @@ func TestPrograms(t *testing.T) {
 		if i > 1 {
 			a, wdir = 2, "/"
 		}
-		want = append(want, fmt.Sprintf("[%d@%s] %d %s %s", i, b.name(h), a, wdir, b.name(h)))
+		want = append(want, fmt.Sprintf("[%d@%s] %d %s %s", i, c.name(h), a, wdir, c.name(h)))
 	}
 	require.Equal(t, want, lines)
 
-	// Of a world that two programs make up.
-	r = b.on("1:2,2:2", "-np", "2", run.Rank(), "work", ":", "-np", "2", run.Rank(), "work").Run(t)
+	// The ranks of two programs communicate.
+	r = c.gorunOn("1:2,2:2", "-np", "2", run.Rank(), "work", ":", "-np", "2", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 }
 
-// TestEnvironment looks at which variables reach the ranks.
+// TestEnvironment checks which variables the ranks get.
 func TestEnvironment(t *testing.T) {
-	b := hosts(t)
-	c := b.on("1:1,2:1", "-np", "2", "-x", "SET=by flag", "-x", "GIVEN", "env")
-	c.Env = []string{"GIVEN=from here", "PLAIN=from here too", "ODD=a\tb 'c' \"d\" $e \\ é", "HOME=/nowhere", "USER=nobody", "LOGNAME=nobody",
+	c := hosts(t)
+	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-x", "SET=by flag", "-x", "GIVEN", "env")
+	cmd.Env = []string{"GIVEN=from here", "PLAIN=from here too", "ODD=a\tb 'c' \"d\" $e \\ é", "HOME=/nowhere", "USER=nobody", "LOGNAME=nobody",
 		"SHELL=/bin/none", "TERM=none", "SSH_AUTH_SOCK=/none", "DISPLAY=:9", "XDG_RUNTIME_DIR=/none", "PMI_RANK=77", "OMPI_COMM_WORLD_RANK=9", "WEFT_JOB_ID=none"}
-	r := c.Run(t)
+	r := cmd.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	lines := strings.Split(r.Stdout, "\n")
 	count := func(kv string) (n int) {
@@ -233,8 +232,8 @@ func TestEnvironment(t *testing.T) {
 		assert.NotContains(t, r.Stdout, word)
 	}
 
-	// What the user sets counts, whatever it says of a host.
-	r = b.on("2:1", "-np", "1", "-x", "HOME=/there", "-x", "TMPDIR=/tmp/there", "env").Run(t)
+	// -x also sets variables that otherwise have the host's own value.
+	r = c.gorunOn("2:1", "-np", "1", "-x", "HOME=/there", "-x", "TMPDIR=/tmp/there", "env").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stdout, "HOME=/there\n")
 	require.Contains(t, r.Stdout, "TMPDIR=/tmp/there\n")

@@ -13,27 +13,27 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// rankOf is the process of a rank.
-func (b *bed) rankOf(rank int) int {
-	b.t.Helper()
-	for k := range b.Hosts() {
-		if list := b.Hosts()[k].Processes(isRank(fmt.Sprint(rank))); len(list) > 0 {
+// rankOf returns the process id of a rank.
+func (c *cluster) rankOf(rank int) int {
+	c.t.Helper()
+	for k := range c.Hosts() {
+		if list := c.Hosts()[k].Processes(isRank(fmt.Sprint(rank))); len(list) > 0 {
 			return list[0].PID
 		}
 	}
-	b.t.Fatalf("rank %d is on no host", rank)
+	c.t.Fatalf("rank %d is on no host", rank)
 	return 0
 }
 
-// TestNotify kills ranks of a job that goes on without them.
+// TestNotify kills ranks of a job with -on-failure notify. The others go on.
 func TestNotify(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
-		p := b.on("1:2,2:2,3:2", "-on-failure", "notify", "-radix", radix, "-np", "6", run.Rank(), "notify", "2").Start(t)
+		p := c.gorunOn("1:2,2:2,3:2", "-on-failure", "notify", "-radix", radix, "-np", "6", run.Rank(), "notify", "2").Start(t)
 		p.AwaitStdout(6, "up\n")
-		kill(t, b.rankOf(3))
-		p.AwaitStderr(1, `gorun: rank 3 was killed by signal 9 \(SIGKILL\): .* on `+b.name(2)+"; the others go on without it\n")
-		kill(t, b.rankOf(5))
+		kill(t, c.rankOf(3))
+		p.AwaitStderr(1, `gorun: rank 3 was killed by signal 9 \(SIGKILL\): .* on `+c.name(2)+"; the others go on without it\n")
+		kill(t, c.rankOf(5))
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
 		for i, rank := range []int{0, 1, 2, 4} {
@@ -48,49 +48,51 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestNotifyOfHosts loses a host of a job that goes on without it: by its cable, or
-// by its agent.
+// TestNotifyOfHosts cuts a host off, or kills its agent, in a job with -on-failure notify. The
+// other ranks go on.
 func TestNotifyOfHosts(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, how := range []string{"cut", "agent"} {
-		p := b.on("1:2,2:2,3:2", "-on-failure", "notify", "-heartbeat", "1s", "-np", "6", run.Rank(), "notify", "2").Start(t)
+		p := c.gorunOn("1:2,2:2,3:2", "-on-failure", "notify", "-heartbeat", "1s", "-np", "6", run.Rank(), "notify", "2").Start(t)
 		p.AwaitStdout(6, "up\n")
 		if how == "cut" {
-			b.Hosts()[1].Cut()
+			c.Hosts()[1].Cut()
 		} else {
-			kill(t, b.only(2, watchdog), b.only(2, agent))
+			kill(t, c.only(2, run.Watchdog), c.only(2, agent))
 		}
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
 		for i, rank := range []int{0, 1, 4, 5} {
 			require.Contains(t, r.Stdout, fmt.Sprintf("rank %d goes on as %d of 4\n", rank, i))
 		}
-		require.Regexp(t, "^gorun: "+b.name(2)+": .*; the others go on without the 2 ranks there\n$", r.Stderr)
-		require.Equal(t, "lost", r.Report.Runs[0].Host(t, b.name(2)).State)
-		b.gone(2)
+		require.Regexp(t, "^gorun: "+c.name(2)+": .*; the others go on without the 2 ranks there\n$", r.Stderr)
+		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
+		c.awaitGone(2)
 		if how == "cut" {
-			b.Hosts()[1].Join()
+			c.Hosts()[1].Join()
 		}
 	}
 }
 
-// TestNotifyCodes takes the exit code of a job that goes on from those that are left.
+// TestNotifyCodes checks the exit code of jobs with -on-failure notify: that of the surviving
+// ranks.
 func TestNotifyCodes(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	const script = `case $PMI_RANK in 0) kill -KILL $$;; 2) exit %d;; esac`
 	for code, want := range map[int]int{0: 0, 4: 4} {
-		r := b.on("1:2,2:2", "-on-failure", "notify", "-np", "4", "sh", "-c", fmt.Sprintf(script, code)).Run(t)
+		r := c.gorunOn("1:2,2:2", "-on-failure", "notify", "-np", "4", "sh", "-c", fmt.Sprintf(script, code)).Run(t)
 		require.Equal(t, want, r.Code, r.Stderr)
 	}
-	r := b.on("1:1,2:1", "-on-failure", "notify", "-np", "2", "sh", "-c", "kill -KILL $$").Run(t)
+	r := c.gorunOn("1:1,2:1", "-on-failure", "notify", "-np", "2", "sh", "-c", "kill -KILL $$").Run(t)
 	require.Equal(t, 137, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun: every rank has failed\n")
 }
 
-// TestRestart begins a job anew when a rank has failed.
+// TestRestart kills a rank of a job with -on-failure restart, and checks that gorun starts the job
+// again.
 func TestRestart(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:2,2:2", "-on-failure", "restart", "-np", "4", run.Rank(), "once", "2").Run(t)
+	c := hosts(t)
+	r := c.gorunOn("1:2,2:2", "-on-failure", "restart", "-np", "4", run.Rank(), "once", "2").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 4, strings.Count(r.Stdout, "epoch 1\n"))
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
@@ -104,7 +106,7 @@ func TestRestart(t *testing.T) {
 	}
 	assert.NotEqual(t, r.Report.Runs[0].JobID, r.Report.Runs[1].JobID)
 
-	r = b.on("1:1,2:1", "-on-failure", "restart", "-max-restarts", "2", "-np", "2", "sh", "-c", "echo epoch $WEFT_EPOCH; [ $PMI_RANK = 0 ] || exit 5; sleep 1000").Run(t)
+	r = c.gorunOn("1:1,2:1", "-on-failure", "restart", "-max-restarts", "2", "-np", "2", "sh", "-c", "echo epoch $WEFT_EPOCH; [ $PMI_RANK = 0 ] || exit 5; sleep 1000").Run(t)
 	require.Equal(t, 5, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 3)
 	for epoch := range 3 {
@@ -114,14 +116,15 @@ func TestRestart(t *testing.T) {
 	require.Equal(t, 5, r.Report.Failure.ExitCode)
 }
 
-// TestRestartElsewhere leaves hosts out that were lost.
+// TestRestartElsewhere loses hosts of a job with -on-failure restart. gorun starts the job again on
+// the other hosts.
 func TestRestartElsewhere(t *testing.T) {
-	b := hosts(t)
-	p := b.on("1:2,2:2,3:2,4:2", "-on-failure", "restart", "-heartbeat", "1s", "-np", "4", run.Rank(), "until", "2").Start(t)
+	c := hosts(t)
+	p := c.gorunOn("1:2,2:2,3:2,4:2", "-on-failure", "restart", "-heartbeat", "1s", "-np", "4", run.Rank(), "until", "2").Start(t)
 	p.AwaitStdout(4, "epoch 0\n")
-	b.Hosts()[1].Cut()
+	c.Hosts()[1].Cut()
 	p.AwaitStdout(4, "epoch 1\n")
-	kill(t, b.only(3, watchdog), b.only(3, agent))
+	kill(t, c.only(3, run.Watchdog), c.only(3, agent))
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun: starting again: restart 1 of at most 3, without 1 host\n")
@@ -129,18 +132,18 @@ func TestRestartElsewhere(t *testing.T) {
 	require.Len(t, r.Report.Runs, 3)
 	for epoch, left := range []string{"1 1 2 2", "1 1 3 3", "1 1 4 4"} {
 		for i, k := range strings.Fields(left) {
-			require.Equal(t, b.name(int(k[0]-'0')), r.Report.Runs[epoch].Ranks[i].Host)
+			require.Equal(t, c.name(int(k[0]-'0')), r.Report.Runs[epoch].Ranks[i].Host)
 		}
 	}
-	b.gone(2)
-	b.Hosts()[1].Join()
+	c.awaitGone(2)
+	c.Hosts()[1].Join()
 
-	// Too few are left.
-	p = b.on("1:1,2:1", "-on-failure", "restart", "-strict", "-np", "2", run.Rank(), "wait").Start(t)
+	// With -strict the other hosts have too few slots.
+	p = c.gorunOn("1:1,2:1", "-on-failure", "restart", "-strict", "-np", "2", run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
-	kill(t, b.only(2, watchdog), b.only(2, agent))
+	kill(t, c.only(2, run.Watchdog), c.only(2, agent))
 	r = p.Wait()
 	require.NotZero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)
-	require.Contains(t, r.Stderr, "gorun: 2 ranks do not fit into the 1 slot of "+b.name(1)+"\n")
+	require.Contains(t, r.Stderr, "gorun: 2 ranks do not fit into the 1 slot of "+c.name(1)+"\n")
 }

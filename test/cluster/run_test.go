@@ -20,25 +20,25 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestTransports joins ranks of one host by memory and others by sockets, or all by
-// sockets, at ports that follow on each other, or on an interface.
+// TestTransports checks which transports connect the ranks: shared memory within a host and sockets
+// between hosts, or sockets only, on consecutive ports or on an interface.
 func TestTransports(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, test := range []struct {
 		args []string
 		says []string
 	}{
 		{nil, []string{`joined by shm \(memory of this host\) to 1, tcp \(\S*\) to 4$`, "inserted symmetrically"}},
 		{[]string{"-transport", "tcp"}, []string{`joined by tcp \(\S*\) to 5$`, "inserted symmetrically"}},
-		{[]string{"-iface", "eth0"}, []string{`joined by shm \(memory of this host\) to 1, tcp \(` + regexp.QuoteMeta(b.Hosts()[0].Address()) + `:\d+\) to 4$`, "after an exchange"}},
-		{[]string{"-iface", b.Hosts()[0].Address() + "/24", "-transport", "tcp"}, []string{`joined by tcp \(.*\) to 5$`}},
+		{[]string{"-iface", "eth0"}, []string{`joined by shm \(memory of this host\) to 1, tcp \(` + regexp.QuoteMeta(c.Hosts()[0].Address()) + `:\d+\) to 4$`, "after an exchange"}},
+		{[]string{"-iface", c.Hosts()[0].Address() + "/24", "-transport", "tcp"}, []string{`joined by tcp \(.*\) to 5$`}},
 		{[]string{"-map-by", "node"}, []string{`joined by shm \(memory of this host\) to 1, tcp \(\S*\) to 4$`}},
 		{[]string{"-radix", "1"}, []string{"2 hosts up after|3 hosts up after"}},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
-			r := b.on("1:2,2:3,3:1", append(append([]string{"-v", "-np", "6"}, test.args...), run.Rank(), "work")...).Run(t)
+			c := c.sub(t)
+			r := c.gorunOn("1:2,2:3,3:1", append(append([]string{"-v", "-np", "6"}, test.args...), run.Rank(), "work")...).Run(t)
 			require.Zero(t, r.Code, r.Stderr)
 			assert.Equal(t, 6, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 			for _, pattern := range test.says {
@@ -46,31 +46,31 @@ func TestTransports(t *testing.T) {
 			}
 		})
 	}
-	r := b.on("1,2", "-np", "2", "-map-by", "node", "-iface", "none0", run.Rank(), "work").Run(t)
+	r := c.gorunOn("1,2", "-np", "2", "-map-by", "node", "-iface", "none0", run.Rank(), "work").Run(t)
 	require.NotZero(t, r.Code)
 	require.Contains(t, r.Stderr, "none0")
 }
 
-// TestPortsTaken has a host where the ports are taken that the ranks of others have.
+// TestPortsTaken has a host on which other processes use most of the ports of -ports.
 func TestPortsTaken(t *testing.T) {
-	b := hosts(t)
-	stop := occupy(t, b, 2)
+	c := hosts(t)
+	stop := occupy(t, c, 2)
 	defer stop()
-	r := b.on("1:2,2:2,3:2", "-v", "-ports", fmt.Sprintf("%d-%d", lowPort, highPort), "-np", "6", run.Rank(), "work").Run(t)
+	r := c.gorunOn("1:2,2:2,3:2", "-v", "-ports", fmt.Sprintf("%d-%d", lowPort, highPort), "-np", "6", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 6, strings.Count(r.Stdout, "worked\n"), r.Stdout)
-	require.Contains(t, r.Stderr, "each rank listens on a port of its own, since those in a row are taken")
+	require.Contains(t, r.Stderr, "each rank listens on a port of its own, because planned ports are taken")
 }
 
-// The ports of which no two in a row are free.
+// In this range of ports occupy leaves one of 16 free.
 const lowPort, highPort = 20000, 20999
 
-// occupy listens on most of them on a host.
-func occupy(t *testing.T, b *bed, host int) (stop func()) {
+// occupy listens on most of these ports on a host, until stop.
+func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	h := b.Hosts()[host-1]
+	h := c.Hosts()[host-1]
 	cmd := h.Command(context.Background(), self)
 	cmd.Env = append(os.Environ(), occupyEnv+"="+h.Address())
 	in, err := cmd.StdinPipe()
@@ -78,7 +78,7 @@ func occupy(t *testing.T, b *bed, host int) (stop func()) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	ready, err := io.ReadAll(out) // closed when all is taken
+	ready, err := io.ReadAll(out) // ends when the process listens on all ports
 	require.NoError(t, err)
 	require.Equal(t, "taken\n", string(ready))
 	return func() {
@@ -87,8 +87,8 @@ func occupy(t *testing.T, b *bed, host int) (stop func()) {
 	}
 }
 
-// occupyEnv makes the test binary a program that takes ports of the address it names
-// until its stdin ends.
+// occupyEnv is the environment variable that makes the test binary listen on the ports, on the
+// address that is the variable's value, until its stdin ends.
 const occupyEnv = "CLUSTER_TEST_OCCUPY"
 
 func init() {
@@ -115,80 +115,80 @@ func init() {
 	os.Exit(0)
 }
 
-// TestBuilt builds a package of this module and copies it to the hosts.
+// TestBuilt has gorun build a package of this module and copy the program to the hosts.
 func TestBuilt(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:1,2:1,3:1", "-np", "3", "../../examples/allreduce", "-n", "100").Run(t)
+	c := hosts(t)
+	r := c.gorunOn("1:1,2:1,3:1", "-np", "3", "../../examples/allreduce", "-n", "100").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Regexp(t, `^allreduce of 100 doubles over 3 ranks: correct`, r.Stdout)
 }
 
-// TestStaged copies what exists only here.
+// TestStaged copies programs and files that exist only on this machine to the hosts.
 func TestStaged(t *testing.T) {
-	b := hosts(t)
-	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "only here"))
-	data := filepath.Join(b.Private(), "data")
+	c := hosts(t)
+	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "only here"))
+	data := filepath.Join(c.Private(), "data")
 	text := strings.Repeat("0123456789abcdef\n", 100_000)
 	require.NoError(t, os.WriteFile(data, []byte(text), 0o640))
 	t.Cleanup(func() { _ = os.Remove(data) })
-	other := filepath.Join(b.Private(), "other")
+	other := filepath.Join(c.Private(), "other")
 	require.NoError(t, os.WriteFile(other, []byte("other\n"), 0o600))
 	t.Cleanup(func() { _ = os.Remove(other) })
 
 	for _, radix := range []string{"64", "1"} {
-		r := b.on("1:2,2:1,3:1", "-radix", radix, "-np", "4", "-stage", "-stage-files", data, "-stage-files", other, prog, "work").Run(t)
+		r := c.gorunOn("1:2,2:1,3:1", "-radix", radix, "-np", "4", "-stage", "-stage-files", data, "-stage-files", other, prog, "work").Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 	}
-	// They stand in one place, also on the host that they come from.
-	for _, from := range []*testbed.Host{nil, b.Hosts()[0]} {
+	// All files are in one directory, also on the host from which they are copied.
+	for _, from := range []*testbed.Host{nil, c.Hosts()[0]} {
 		list := data + "," + other
 		if from != nil {
-			list = run.Rank() // which is the same on all hosts
+			list = run.Rank() // this file is the same on all hosts
 		}
-		c := b.on("1:1,4:1", "-np", "2", "-stage-files", list, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -lL . && wc -c *`)
-		c.Host = from
-		r := c.Run(t)
+		cmd := c.gorunOn("1:1,4:1", "-np", "2", "-stage-files", list, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -lL . && wc -c *`)
+		cmd.Host = from
+		r := cmd.Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 		if from != nil {
 			require.Equal(t, 2, strings.Count(r.Stdout, " rank\n")/2, r.Stdout)
 			continue
 		}
 		require.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
-		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // and not of a minute
+		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // of wc; a time of ls does not match
 		require.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
 	}
 
-	// Here on this host, too, where nothing need be copied.
-	c := b.on("1:1,2:1", "-np", "2", "-stage", run.Rank(), "hello")
-	c.Host = b.Hosts()[0]
-	r := c.Run(t)
+	// gorun's own host needs no copy.
+	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-stage", run.Rank(), "hello")
+	cmd.Host = c.Hosts()[0]
+	r := cmd.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 
-	r = b.on("1:1,2:1", "-np", "2", "-stage-files", data+"none", "true").Run(t)
+	r = c.gorunOn("1:1,2:1", "-np", "2", "-stage-files", data+"none", "true").Run(t)
 	require.Equal(t, 2, r.Code)
 	require.Contains(t, r.Stderr, data+"none")
-	r = b.on("1:1,2:1", "-np", "2", "-stage-files", b.Private(), "true").Run(t)
+	r = c.gorunOn("1:1,2:1", "-np", "2", "-stage-files", c.Private(), "true").Run(t)
 	require.Equal(t, 2, r.Code)
-	require.Contains(t, r.Stderr, b.Private())
+	require.Contains(t, r.Stderr, c.Private())
 }
 
-// TestCopied has gorun come to the hosts, and found there: first copied, then in the
-// cache, at its path here, in PATH.
+// TestCopied checks that gorun copies itself to hosts that do not have it, and uses the copy in the
+// cache later.
 func TestCopied(t *testing.T) {
-	b := hosts(t)
-	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
+	c := hosts(t)
+	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
 	start := func(args ...string) run.Result {
 		t.Helper()
-		c := b.on("1:1,2:1", append([]string{"-v", "-np", "2"}, args...)...)
-		c.Exe = gorun
-		r := c.Run(t)
+		cmd := c.gorunOn("1:1,2:1", append([]string{"-v", "-np", "2"}, args...)...)
+		cmd.Exe = gorun
+		r := cmd.Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 		require.Len(t, strings.Split(strings.TrimSpace(r.Stdout), "\n"), 2)
 		return r
 	}
-	for host := 1; host <= 2; host++ { // what other tests have left
-		b.in(host, "find", "/root/.cache/weft", "-mindepth", "1", "-delete")
+	for host := 1; host <= 2; host++ { // remove the copies of other tests
+		c.runIn(host, "find", "/root/.cache/weft", "-mindepth", "1", "-delete")
 	}
 	r := start(whereami...)
 	require.Equal(t, 2, strings.Count(r.Stderr, ": sending gorun, "), r.Stderr)
@@ -196,43 +196,43 @@ func TestCopied(t *testing.T) {
 		r = start(whereami...)
 		require.NotContains(t, r.Stderr, "sending gorun")
 	}
-	files := strings.Fields(b.in(1, "ls", "-A", "/root/.cache/weft"))
+	files := strings.Fields(c.runIn(1, "ls", "-A", "/root/.cache/weft"))
 	require.Len(t, files, 1)
 	require.Regexp(t, "^gorun-[0-9a-f]{64}$", files[0])
 
-	// Removed on a host, and cut short on another.
-	b.in(1, "rm", "/root/.cache/weft/"+files[0])
-	b.in(2, "truncate", "-s", "100000", "/root/.cache/weft/"+files[0])
+	// The copy is missing on one host, and truncated on another.
+	c.runIn(1, "rm", "/root/.cache/weft/"+files[0])
+	c.runIn(2, "truncate", "-s", "100000", "/root/.cache/weft/"+files[0])
 	r = start(whereami...)
 	require.Equal(t, 2, strings.Count(r.Stderr, ": sending gorun, "), r.Stderr)
 	r = start(whereami...)
 	require.NotContains(t, r.Stderr, "sending gorun")
 
-	// Another program of that name at its path there is not taken for it.
+	// The host has another program at gorun's path. gorun does not use it.
 	for host := 1; host <= 2; host++ {
-		b.in(host, "sh", "-c", `printf '#!/bin/sh\necho other; cat\n' >"$0" && chmod +x "$0"`, gorun)
-		defer b.in(host, "rm", "-f", gorun)
+		c.runIn(host, "sh", "-c", `printf '#!/bin/sh\necho other; cat\n' >"$0" && chmod +x "$0"`, gorun)
+		defer c.runIn(host, "rm", "-f", gorun)
 	}
 	r = start(whereami...)
 	require.NotContains(t, r.Stderr, "sending gorun")
 }
 
-// in runs a command in host k.
-func (b *bed) in(k int, name string, args ...string) string {
-	b.t.Helper()
-	out, err := b.Hosts()[k-1].Command(context.Background(), name, args...).CombinedOutput()
-	require.NoError(b.t, err, "%s: %s", name, out)
+// runIn runs a command in host k and returns its output.
+func (c *cluster) runIn(k int, name string, args ...string) string {
+	c.t.Helper()
+	out, err := c.Hosts()[k-1].Command(context.Background(), name, args...).CombinedOutput()
+	require.NoError(c.t, err, "%s: %s", name, out)
 	return string(out)
 }
 
-// TestTree has agents connect with further hosts.
+// TestTree has agents connect to further hosts.
 func TestTree(t *testing.T) {
-	b := hosts(t)
-	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
+	c := hosts(t)
+	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
 	for _, radix := range []string{"1", "2"} {
-		c := b.on("1:2,2:2,3:2,4:2", "-radix", radix, "-np", "8", run.Rank(), "work")
-		c.Exe = gorun // each host copies it to the next
-		p := c.Start(t)
+		cmd := c.gorunOn("1:2,2:2,3:2,4:2", "-radix", radix, "-np", "8", run.Rank(), "work")
+		cmd.Exe = gorun // each host copies it to the next
+		p := cmd.Start(t)
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 8, strings.Count(r.Stdout, "worked\n"), r.Stdout)
@@ -241,11 +241,11 @@ func TestTree(t *testing.T) {
 			require.Equal(t, h.Name, h.Hostname)
 		}
 	}
-	p := b.on("1:1,2:1,3:1,4:1", "-radix", "1", "-np", "4", run.Rank(), "wait").Start(t)
+	p := c.gorunOn("1:1,2:1,3:1,4:1", "-radix", "1", "-np", "4", run.Rank(), "wait").Start(t)
 	p.AwaitStdout(4, "up on")
-	require.Len(t, b.Hosts()[0].Processes(isSSH), 1)
-	require.Len(t, b.Hosts()[2].Processes(isSSH), 1)
-	require.Empty(t, b.Hosts()[3].Processes(isSSH))
+	require.Len(t, c.Hosts()[0].Processes(isSSH), 1)
+	require.Len(t, c.Hosts()[2].Processes(isSSH), 1)
+	require.Empty(t, c.Hosts()[3].Processes(isSSH))
 	p.Signal(2)
 	require.Equal(t, 130, p.Wait().Code)
 }

@@ -1,6 +1,7 @@
 //go:build linux
 
-// Package dial has gorun run jobs on hosts whose agents somebody else starts, as pods.
+// Package dial tests gorun -listen: another program starts the agents on the hosts, as Kubernetes
+// does with pods, and they connect to gorun.
 package dial
 
 import (
@@ -13,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,26 +28,28 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m) }
 
-// bed is three hosts, a secret that they share, and where gorun is to listen.
-type bed struct {
+// cluster is three hosts, the file of the secret that gorun and the agents share, and the address
+// on which gorun listens.
+type cluster struct {
 	*testbed.Cluster
 	t      testing.TB
 	secret string
 	addr   string
 }
 
-func hosts(t *testing.T) *bed {
+func hosts(t *testing.T) *cluster {
 	t.Helper()
-	c := testbed.Up(t, 3)
-	run.NothingLeft(t, c)
-	b := &bed{Cluster: c, t: t, secret: secret(t, "a secret of twenty bytes", 0o600)}
-	l, err := net.Listen("tcp", c.Address()+":0")
+	tb := testbed.Up(t, 3)
+	run.NothingLeft(t, tb)
+	c := &cluster{Cluster: tb, t: t, secret: secret(t, "a secret of twenty bytes", 0o600)}
+	l, err := net.Listen("tcp", tb.Address()+":0")
 	require.NoError(t, err)
-	b.addr = l.Addr().String() // free, as agents may come before gorun
+	c.addr = l.Addr().String() // a free port, known before gorun listens, because agents may start earlier
 	require.NoError(t, l.Close())
-	return b
+	return c
 }
 
+// secret writes a secret to a file and returns its path.
 func secret(t *testing.T, text string, mode os.FileMode) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret")
@@ -55,15 +57,15 @@ func secret(t *testing.T, text string, mode os.FileMode) string {
 	return file
 }
 
-func (b *bed) name(k int) string { return b.Names()[k-1] }
+func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
-// gorun listens for agents.
-func (b *bed) gorun(agents int, args ...string) run.Command {
-	args = append([]string{"-listen", b.addr, "-secret-file", b.secret, "-agents", strconv.Itoa(agents)}, args...)
+// gorun returns a gorun that waits for agents.
+func (c *cluster) gorun(agents int, args ...string) run.Command {
+	args = append([]string{"-listen", c.addr, "-secret-file", c.secret, "-agents", strconv.Itoa(agents)}, args...)
 	return run.Command{Args: args}
 }
 
-// agent is a gorun that dials in.
+// agent is a process of gorun -agent -connect.
 type agent struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -72,18 +74,18 @@ type agent struct {
 	err   error
 }
 
-// agent starts one on host k, as a pod's container does.
-func (b *bed) agent(t *testing.T, k int) *agent {
+// agent starts an agent on host k, as the container of a pod does.
+func (c *cluster) agent(t *testing.T, k int) *agent {
 	t.Helper()
-	return b.agentWith(t, k, b.secret)
+	return c.agentWith(t, k, c.secret)
 }
 
-func (b *bed) agentWith(t *testing.T, k int, secret string) *agent {
+func (c *cluster) agentWith(t *testing.T, k int, secret string) *agent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	a := &agent{t: t, ended: make(chan struct{})}
-	a.cmd = b.Hosts()[k-1].Command(ctx, run.Program("gorun"), "-agent", "-connect", b.addr, "-secret-file", secret)
-	a.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WEFT_") }), "TMPDIR="+t.TempDir())
+	a.cmd = c.Hosts()[k-1].Command(ctx, run.Program("gorun"), "-agent", "-connect", c.addr, "-secret-file", secret)
+	a.cmd.Env = append(run.CleanEnv(), "TMPDIR="+t.TempDir())
 	a.cmd.Stdout, a.cmd.Stderr = &a.text, &a.text
 	a.cmd.WaitDelay = 5 * time.Second
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -100,7 +102,7 @@ func (b *bed) agentWith(t *testing.T, k int, secret string) *agent {
 	return a
 }
 
-// wait returns how the agent ended, and what it said.
+// wait waits for the agent's end. It returns the exit code and the output.
 func (a *agent) wait() (code int, text string) {
 	a.t.Helper()
 	<-a.ended
@@ -111,114 +113,102 @@ func (a *agent) wait() (code int, text string) {
 	return a.cmd.ProcessState.ExitCode(), a.text.String()
 }
 
-// well has the agent end with 0, and say nothing.
-func (a *agent) well() {
+// requireSuccess checks that the agent exits with 0 and prints nothing.
+func (a *agent) requireSuccess() {
 	a.t.Helper()
 	code, text := a.wait()
 	require.Zero(a.t, code, text)
 	require.Empty(a.t, text)
 }
 
-// badly has it end with 1, and say so in a line.
-func (a *agent) badly(pattern string) {
+// requireFailure checks that the agent exits with 1 and prints one line that matches pattern.
+func (a *agent) requireFailure(pattern string) {
 	a.t.Helper()
 	code, text := a.wait()
 	require.Equal(a.t, 1, code, text)
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
 }
 
-// told checks that gorun has said one line.
-func told(t *testing.T, r run.Result, code int, pattern string) {
-	t.Helper()
-	require.Equal(t, code, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, 1, r.Stderr)
-	require.Regexp(t, "^gorun: "+pattern+"\n$", said[0])
-}
-
-// TestOrder has agents come before gorun, and after. Hosts are ordered by their names.
+// TestOrder starts agents before gorun and after it. gorun orders the hosts by their names.
 func TestOrder(t *testing.T) {
-	b := hosts(t)
-	early := b.agent(t, 2)
-	p := b.gorun(3, "-v", "-np", "6", "-ppn", "2", run.Rank(), "work").Start(t)
+	c := hosts(t)
+	early := c.agent(t, 2)
+	p := c.gorun(3, "-v", "-np", "6", "-ppn", "2", run.Rank(), "work").Start(t)
 	p.AwaitStderr(1, "waiting for 3 agents to connect to ")
-	late := []*agent{b.agent(t, 3), b.agent(t, 1)}
+	late := []*agent{c.agent(t, 3), c.agent(t, 1)}
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, regexp.MustCompile(`(?m)^rank [0-5] worked$`).FindAllString(r.Stdout, -1), 6, r.Stdout)
 	require.Contains(t, r.Stderr, "weft: ranks: 6, hosts: 3, started by gorun")
 	for i, h := range r.Report.Runs[0].Hosts {
-		require.Equal(t, b.name(i+1), h.Name)
-		require.Equal(t, b.Hosts()[i].Address(), h.Address)
+		require.Equal(t, c.name(i+1), h.Name)
+		require.Equal(t, c.Hosts()[i].Address(), h.Address)
 		require.Equal(t, 2, h.Ranks)
 	}
 	for _, a := range append(late, early) {
-		a.well()
+		a.requireSuccess()
 	}
 }
 
-// TestNames has -host choose and order the hosts. An agent that is not wanted waits,
-// and is sent away.
+// TestNames chooses and orders the hosts by -host. The agent of another host waits until gorun has
+// ended, or gorun refuses it.
 func TestNames(t *testing.T) {
-	b := hosts(t)
-	other := b.agent(t, 1)
-	agents := []*agent{b.agent(t, 2), b.agent(t, 3)}
-	r := b.gorun(0, "-v", "-host", b.name(3)+":2,"+b.name(2), "-np", "3", run.Rank(), "hello").Run(t)
+	c := hosts(t)
+	other := c.agent(t, 1)
+	agents := []*agent{c.agent(t, 2), c.agent(t, 3)}
+	r := c.gorun(0, "-v", "-host", c.name(3)+":2,"+c.name(2), "-np", "3", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for rank, k := range []int{3, 3, 2} {
-		require.Contains(t, r.Stdout, fmt.Sprintf("rank %d of 3 on %s ", rank, b.name(k)))
+		require.Contains(t, r.Stdout, fmt.Sprintf("rank %d of 3 on %s ", rank, c.name(k)))
 	}
 	for _, a := range agents {
-		a.well()
+		a.requireSuccess()
 	}
-	// It may have come late, and finds nobody then.
+	// The agent may have connected too late, and still tries to connect.
 	_ = other.cmd.Process.Signal(syscall.SIGTERM)
 	code, _ := other.wait()
 	require.NotZero(t, code)
 
-	told(t, b.gorun(3, "-host", b.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
-	told(t, b.gorun(1, "-host", b.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+b.name(1))
+	run.RequireLines(t, c.gorun(3, "-host", c.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
+	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent connected within 300ms; missing: "+c.name(1))
 }
 
-// TestSecret refuses agents with another one, and files that others may read.
+// TestSecret checks that gorun refuses an agent with another secret, and that an agent refuses a
+// file of the secret that other users may read.
 func TestSecret(t *testing.T) {
-	b := hosts(t)
-	p := b.gorun(1, "-v", "-np", "1", "hostname").Start(t)
+	c := hosts(t)
+	p := c.gorun(1, "-v", "-np", "1", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 1 agent")
-	b.agentWith(t, 1, secret(t, "another one of twenty bytes", 0o600)).badly("gorun at " + b.addr + ": it has another secret than this agent")
+	c.agentWith(t, 1, secret(t, "another one of twenty bytes", 0o600)).requireFailure("gorun at " + c.addr + ": it has another secret than this agent")
 	p.AwaitStderr(1, `turned away \S+: it does not know the secret`)
-	b.agentWith(t, 1, secret(t, "a secret of twenty bytes", 0o644)).badly("secret: .*others may read or change it .*")
-	b.agentWith(t, 1, "/nonexistent").badly("secret: .*no such file or directory")
+	c.agentWith(t, 1, secret(t, "a secret of twenty bytes", 0o644)).requireFailure("secret: .*others may read or change it .*")
+	c.agentWith(t, 1, "/nonexistent").requireFailure("secret: .*no such file or directory")
 	require.True(t, p.Running())
 
-	// As the kubelet mounts it: by a link, and readable by the pod's group.
+	// The kubelet mounts a secret as a link to a file that the pod's group may read.
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(secret(t, "a secret of twenty bytes", 0o440), link))
-	b.agentWith(t, 2, link).well()
+	c.agentWith(t, 2, link).requireSuccess()
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, b.name(2)+"\n", r.Stdout)
+	require.Equal(t, c.name(2)+"\n", r.Stdout)
 }
 
-// TestTooFew gives up. The agents that came end, too.
+// TestTooFew starts fewer agents than gorun waits for. gorun ends after its time-out, and so do the
+// agents.
 func TestTooFew(t *testing.T) {
-	b := hosts(t)
-	agents := []*agent{b.agent(t, 1), b.agent(t, 1)} // two on one host count as one
+	c := hosts(t)
+	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two agents on one host count as one
 	begun := time.Now()
-	r := b.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
-	told(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+b.name(1))
+	r := c.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
+	run.RequireLines(t, r, 1, "1 of 2 agents connected within 1s; several agents have the name "+c.name(1))
 	require.Less(t, time.Since(begun), 10*time.Second)
 	for _, a := range agents {
-		a.badly("connection with gorun: .*")
+		a.requireFailure("connection with gorun: .*")
 	}
-	told(t, b.gorun(1, "-timeout", "300ms", "hostname").Run(t), 124, ".*300ms.*")
+	run.RequireLines(t, c.gorun(1, "-timeout", "300ms", "hostname").Run(t), 124, ".*300ms.*")
 
-	p := b.gorun(1, "-v", "hostname").Start(t)
+	p := c.gorun(1, "-v", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 1 agent")
 	p.Signal(syscall.SIGTERM)
 	r = p.Wait()
@@ -226,170 +216,170 @@ func TestTooFew(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: ended by signal 15 (SIGTERM) before the ranks were started\n")
 }
 
-// TestComesAgain has an agent die before the job begins, and one take its place.
-func TestComesAgain(t *testing.T) {
-	b := hosts(t)
-	p := b.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
+// TestAgentIsReplaced kills an agent before the job begins, and starts another one on the same
+// host.
+func TestAgentIsReplaced(t *testing.T) {
+	c := hosts(t)
+	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 2 agents")
-	first := b.agent(t, 1)
-	p.AwaitStderr(1, "agent on "+b.name(1)+" has come")
+	first := c.agent(t, 1)
+	p.AwaitStderr(1, "agent on "+c.name(1)+" has connected")
 	require.NoError(t, first.cmd.Process.Kill())
 	_, _ = first.wait()
-	second := b.agent(t, 2)
-	p.AwaitStderr(1, "agent on "+b.name(2)+" has come")
+	second := c.agent(t, 2)
+	p.AwaitStderr(1, "agent on "+c.name(2)+" has connected")
 	require.True(t, p.Running())
-	again := b.agent(t, 1)
+	again := c.agent(t, 1)
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, strings.Fields(r.Stdout), 2)
-	again.well()
-	second.well()
+	again.requireSuccess()
+	second.requireSuccess()
 }
 
-// waiting is a job that runs for ever, two ranks on each host, and its agents.
-func (b *bed) waiting(t *testing.T, args ...string) (p *run.Process, agents []*agent) {
+// waiting starts a job whose ranks sleep, two on each host. It returns gorun and the agents.
+func (c *cluster) waiting(t *testing.T, args ...string) (p *run.Process, agents []*agent) {
 	t.Helper()
-	p = b.gorun(3, append(append([]string{"-np", "6", "-ppn", "2"}, args...), run.Rank(), "wait")...).Start(t)
+	p = c.gorun(3, append(append([]string{"-np", "6", "-ppn", "2"}, args...), run.Rank(), "wait")...).Start(t)
 	for k := 1; k <= 3; k++ {
-		agents = append(agents, b.agent(t, k))
+		agents = append(agents, c.agent(t, k))
 	}
 	p.AwaitStdout(6, "up on")
 	return p, agents
 }
 
-// TestListenerCloses has a thousand connections that send nothing come before the agents,
-// which come through. When all agents are there nobody is let in any more.
+// TestListenerCloses opens a thousand connections that send nothing before the agents connect. The
+// agents still succeed. When all agents are connected, gorun closes its listener.
 func TestListenerCloses(t *testing.T) {
-	b := hosts(t)
-	p := b.gorun(2, "-v", "-np", "2", "-map-by", "node", run.Rank(), "wait").Start(t)
+	c := hosts(t)
+	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", run.Rank(), "wait").Start(t)
 	p.AwaitStderr(1, "waiting for 2 agents")
 	for range 1000 {
-		c, err := net.Dial("tcp", b.addr)
+		conn, err := net.Dial("tcp", c.addr)
 		require.NoError(t, err)
-		defer c.Close()
+		defer conn.Close()
 	}
-	agents := []*agent{b.agent(t, 1), b.agent(t, 2)}
+	agents := []*agent{c.agent(t, 1), c.agent(t, 2)}
 	p.AwaitStdout(2, "up on")
-	_, err := net.Dial("tcp", b.addr)
+	_, err := net.Dial("tcp", c.addr)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	p.Signal(syscall.SIGTERM)
 	require.NotZero(t, p.Wait().Code)
 	for _, a := range agents {
-		a.well()
+		a.requireSuccess()
 	}
 }
 
-// killWatchdogs is for what sees the processes of all hosts here.
-func (b *bed) killWatchdogs() {
-	b.t.Helper()
-	for _, h := range b.Hosts() {
-		for _, p := range h.Processes(func(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }) {
-			require.NoError(b.t, syscall.Kill(p.PID, syscall.SIGKILL))
+// killWatchdogs kills all watchdogs, which in a testbed see the processes of all hosts.
+func (c *cluster) killWatchdogs() {
+	c.t.Helper()
+	for _, h := range c.Hosts() {
+		for _, p := range h.Processes(run.Watchdog) {
+			require.NoError(c.t, syscall.Kill(p.PID, syscall.SIGKILL))
 		}
 	}
 }
 
-// noRanks waits until none is left.
-func (b *bed) noRanks(since time.Time) {
-	b.t.Helper()
-	run.Eventually(b.t, func() error {
-		for _, h := range b.Hosts() {
+// noRanks waits until no rank runs, and checks that this took less than 10 s since a time.
+func (c *cluster) noRanks(since time.Time) {
+	c.t.Helper()
+	run.Eventually(c.t, func() error {
+		for _, h := range c.Hosts() {
 			if left := h.Processes(testbed.WithEnv("PMI_RANK", "")); len(left) > 0 {
 				return fmt.Errorf("%s: left: %v", h.Name(), left)
 			}
 		}
 		return nil
 	})
-	require.Less(b.t, time.Since(since), 10*time.Second)
+	require.Less(c.t, time.Since(since), 10*time.Second)
 }
 
-// TestFailures ends jobs. An agent that did what it was told ends with 0, also where the
-// job has failed: whoever runs pods is to look at gorun's exit code.
+// TestFailures ends jobs in several ways. An agent that has done all that gorun asked for exits
+// with
+// 0, also if the job has failed: only gorun's exit code reports the job's result.
 func TestFailures(t *testing.T) {
 	t.Run("rank", func(t *testing.T) {
-		b := hosts(t)
-		agents := []*agent{b.agent(t, 1), b.agent(t, 2)}
-		r := b.gorun(2, "-np", "4", "-ppn", "2", run.Rank(), "exit", "3", "7").Run(t)
+		c := hosts(t)
+		agents := []*agent{c.agent(t, 1), c.agent(t, 2)}
+		r := c.gorun(2, "-np", "4", "-ppn", "2", run.Rank(), "exit", "3", "7").Run(t)
 		require.Equal(t, 7, r.Code)
-		require.Regexp(t, `(?m)^gorun: rank 3 exited with code 7: \S+, pid \d+ on `+b.name(2)+"; the other 3 ranks were ended$", r.Stderr)
+		require.Regexp(t, `(?m)^gorun: rank 3 exited with code 7: \S+, pid \d+ on `+c.name(2)+"; the other 3 ranks were ended$", r.Stderr)
 		for _, a := range agents {
-			a.well()
+			a.requireSuccess()
 		}
 	})
 	t.Run("agent", func(t *testing.T) {
-		b := hosts(t)
-		p, agents := b.waiting(t)
-		b.killWatchdogs()
+		c := hosts(t)
+		p, agents := c.waiting(t)
+		c.killWatchdogs()
 		since := time.Now()
 		require.NoError(t, agents[1].cmd.Process.Kill())
 		r := p.Wait()
-		told(t, r, 1, b.name(2)+": .*")
-		require.Equal(t, "lost", r.Report.Runs[0].Host(t, b.name(2)).State)
-		b.noRanks(since)
-		agents[0].well()
-		agents[2].well()
+		run.RequireLines(t, r, 1, c.name(2)+": .*")
+		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
+		c.noRanks(since)
+		agents[0].requireSuccess()
+		agents[2].requireSuccess()
 	})
-	t.Run("agent is asked to end", func(t *testing.T) { // a pod is deleted
-		b := hosts(t)
-		p, agents := b.waiting(t)
+	t.Run("agent gets SIGTERM", func(t *testing.T) { // as if its pod is deleted
+		c := hosts(t)
+		p, agents := c.waiting(t)
 		require.NoError(t, agents[1].cmd.Process.Signal(syscall.SIGTERM))
 		r := p.Wait()
 		require.NotZero(t, r.Code)
-		require.Contains(t, r.Stderr, b.name(2))
-		agents[1].badly("it was asked to end, by SIGTERM")
-		agents[0].well()
-		agents[2].well()
+		require.Contains(t, r.Stderr, c.name(2))
+		agents[1].requireFailure("it got SIGTERM")
+		agents[0].requireSuccess()
+		agents[2].requireSuccess()
 	})
 	t.Run("gorun", func(t *testing.T) {
-		b := hosts(t)
-		p, agents := b.waiting(t)
-		for _, pid := range run.Children(t, p.PID()) {
-			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL)) // its watchdog
-		}
+		c := hosts(t)
+		p, agents := c.waiting(t)
+		run.KillWatchdog(t, p.PID())
 		since := time.Now()
 		p.Signal(syscall.SIGKILL)
 		p.Wait()
 		for _, a := range agents {
-			a.badly("connection with gorun: .*")
+			a.requireFailure("connection with gorun: .*")
 		}
-		b.noRanks(since)
+		c.noRanks(since)
 	})
 	t.Run("gorun waits", func(t *testing.T) {
-		b := hosts(t)
-		p := b.gorun(2, "-v", "hostname").Start(t)
-		a := b.agent(t, 1)
-		p.AwaitStderr(1, "agent on "+b.name(1)+" has come")
+		c := hosts(t)
+		p := c.gorun(2, "-v", "hostname").Start(t)
+		a := c.agent(t, 1)
+		p.AwaitStderr(1, "agent on "+c.name(1)+" has connected")
 		p.Signal(syscall.SIGKILL)
 		p.Wait()
-		a.badly("connection with gorun: .*")
+		a.requireFailure("connection with gorun: .*")
 	})
 	t.Run("cable", func(t *testing.T) {
-		b := hosts(t)
-		p, agents := b.waiting(t, "-heartbeat", "500ms")
+		c := hosts(t)
+		p, agents := c.waiting(t, "-heartbeat", "500ms")
 		since := time.Now()
-		b.Hosts()[2].Cut()
-		told(t, p.Wait(), 1, b.name(3)+": .*")
-		b.noRanks(since)
-		agents[2].badly("connection with gorun: .*")
-		b.Hosts()[2].Join()
+		c.Hosts()[2].Cut()
+		run.RequireLines(t, p.Wait(), 1, c.name(3)+": .*")
+		c.noRanks(since)
+		agents[2].requireFailure("connection with gorun: .*")
+		c.Hosts()[2].Join()
 	})
 	t.Run("notify", func(t *testing.T) {
-		b := hosts(t)
-		p := b.gorun(3, "-np", "6", "-ppn", "2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
-		agents := []*agent{b.agent(t, 1), b.agent(t, 2), b.agent(t, 3)}
+		c := hosts(t)
+		p := c.gorun(3, "-np", "6", "-ppn", "2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
+		agents := []*agent{c.agent(t, 1), c.agent(t, 2), c.agent(t, 3)}
 		p.AwaitStdout(6, `(?m)^rank \d up$`)
-		b.killWatchdogs()
+		c.killWatchdogs()
 		require.NoError(t, agents[1].cmd.Process.Kill())
 		r := p.Wait()
-		told(t, r, 0, b.name(2)+": .*; the others go on without the 2 ranks there")
-		agents[0].well()
-		agents[2].well()
+		run.RequireLines(t, r, 0, c.name(2)+": .*; the others go on without the 2 ranks there")
+		agents[0].requireSuccess()
+		agents[2].requireSuccess()
 	})
 }
 
-// TestUsage tells what is missing, before anybody is waited for.
+// TestUsage checks the errors of wrong usage, which gorun prints before it waits for agents.
 func TestUsage(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for args, says := range map[string]string{
 		"-launcher dial hostname":                                             "-launcher.*expected -listen.*",
 		"-listen ADDR -secret-file SECRET hostname":                           "-listen: expected -agents N, or the names of hosts",
@@ -397,12 +387,12 @@ func TestUsage(t *testing.T) {
 		"-listen ADDR -agents 1 -secret-file /x true":                         "-secret-file: expected a file with a secret, found \"/x\": no such file or directory",
 		"-listen ADDR -agents 1 -secret-file SECRET -on-failure restart true": "-on-failure restart: expected hosts whose agents gorun starts, .*",
 	} {
-		r := run.Gorun(t, strings.Fields(strings.NewReplacer("ADDR", b.addr, "SECRET", b.secret).Replace(args))...)
+		r := run.Gorun(t, strings.Fields(strings.NewReplacer("ADDR", c.addr, "SECRET", c.secret).Replace(args))...)
 		require.Equal(t, 2, r.Code, r.Stderr)
 		require.Regexp(t, "^gorun: "+says+"\n", r.Stderr)
 	}
-	l, err := net.Listen("tcp", b.addr)
+	l, err := net.Listen("tcp", c.addr)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	told(t, b.gorun(1, "hostname").Run(t), 1, "wait for agents: listen tcp .*: bind: address already in use")
+	run.RequireLines(t, c.gorun(1, "hostname").Run(t), 1, "wait for agents: listen tcp .*: bind: address already in use")
 }

@@ -12,21 +12,20 @@ import (
 const hydra = "mpiexec.hydra"
 
 func TestHydra(t *testing.T) {
-	b := newBed(t)
-	ssh := b.script("ssh", `exec `+b.SSH()+` "$@"`)
+	c := newCluster(t)
+	ssh := c.script("ssh", `exec `+c.SSH()+` "$@"`)
 	for _, mode := range [][]string{{hydra}, {hydra, "-pmi-port"}} {
 		for _, n := range []int{1, 4} {
-			b.ranks(n, 1, "pmi", append(mode, "-n", strconv.Itoa(n), hello)...)
+			c.ranks(n, 1, "pmi", append(mode, "-n", strconv.Itoa(n), hello)...)
 		}
-		b.ranks(7, hosts, "pmi", append(mode, "-launcher", "ssh", "-launcher-exec", ssh, "-hosts", b.over(hosts, ""), "-n", "7", hello)...)
+		c.ranks(7, hosts, "pmi", append(mode, "-launcher", "ssh", "-launcher-exec", ssh, "-hosts", c.over(hosts, ""), "-n", "7", hello)...)
 	}
 }
 
-// TestHydraWithoutItsSocket: a program in between has closed what the launcher
-// handed down.
+// TestHydraWithoutItsSocket runs a program that closes the socket that Hydra passes to its ranks.
 func TestHydraWithoutItsSocket(t *testing.T) {
-	b := newBed(t)
-	code, out := b.launch(hydra, "-n", "2", b.script("close", `eval "exec $PMI_FD>&-"; exec `+hello))
+	c := newCluster(t)
+	code, out := c.launch(hydra, "-n", "2", c.script("close", `eval "exec $PMI_FD>&-"; exec `+hello))
 	require.NotZero(t, code)
 	require.NotEmpty(t, lines(out, "comm: Init: bootstrap: found PMI_RANK="), out)
 	require.Empty(t, lines(out, "of 1 on"), out)

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package foreign has programs of weft started by other launchers than gorun, on
-// several hosts: Hydra, Open MPI's mpirun, Slurm.
+// Package foreign tests weft programs that other launchers than gorun start on several hosts:
+// Hydra, Open MPI's mpirun and Slurm.
 package foreign
 
 import (
@@ -21,64 +21,38 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// hello is the program, by its path.
+// hello is the path of the program in the directory hello.
 var hello string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) (code int) {
-	dir, err := os.MkdirTemp("", "weft-foreign-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := errors.Join(testbed.Down(), os.RemoveAll(dir)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}()
-	hello = filepath.Join(dir, "hello")
-	if out, err := exec.Command("go", "build", "-o", hello, "./hello").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { run.Main(m, "test/foreign/hello") }
 
 const hosts = 4
 
-// bed is the hosts, and a directory that they share for the ranks to meet in.
-type bed struct {
+// cluster is the hosts, for a test.
+type cluster struct {
 	*testbed.Cluster
 	t   *testing.T
-	dir string
-	env []string // of launchers
+	dir string   // shared by all hosts; ranks find rank 0 by a file in it
+	env []string // of the launchers
 }
 
-func newBed(t *testing.T) *bed {
-	b := &bed{Cluster: testbed.Up(t, hosts), t: t, dir: t.TempDir()}
-	for _, kv := range os.Environ() {
-		ours := false
-		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "FLUX_", "HYDRA_", "GOMAXPROCS="} {
-			ours = ours || strings.HasPrefix(kv, prefix)
-		}
-		if !ours {
-			b.env = append(b.env, kv)
-		}
-	}
-	b.env = append(b.env, "WEFT_VERBOSE=1", "WEFT_BOOTSTRAP_DIR="+b.dir)
-	t.Cleanup(b.nothingIsLeft)
-	return b
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{Cluster: testbed.Up(t, hosts), t: t, dir: t.TempDir()}
+	hello = run.Program("hello")
+	c.env = append(run.CleanEnv(), "WEFT_VERBOSE=1", "WEFT_BOOTSTRAP_DIR="+c.dir)
+	t.Cleanup(c.nothingIsLeft)
+	return c
 }
 
-// nothingIsLeft of the ranks: processes here and in the hosts, files.
-func (b *bed) nothingIsLeft() {
+// nothingIsLeft checks that the ranks have left no processes and no files.
+func (c *cluster) nothingIsLeft() {
 	left := func() (all []string) {
-		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // the hosts' processes are this machine's
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // includes the processes of the hosts
 		for _, exe := range exes {
 			if to, _ := os.Readlink(exe); to == hello {
 				all = append(all, exe)
@@ -87,28 +61,29 @@ func (b *bed) nothingIsLeft() {
 		return all
 	}
 	for end := time.Now().Add(20 * time.Second); len(left()) > 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // a launcher may end before those that it has killed
+		time.Sleep(10 * time.Millisecond) // a launcher may end before the ranks that it has killed
 	}
-	require.Empty(b.t, left())
-	files, err := os.ReadDir(b.dir)
-	require.NoError(b.t, err)
-	require.Empty(b.t, files)
+	require.Empty(c.t, left())
+	files, err := os.ReadDir(c.dir)
+	require.NoError(c.t, err)
+	require.Empty(c.t, files)
 }
 
-// limit bounds what one launcher does.
+// limit bounds the time of one launcher.
 const limit = 90 * time.Second
 
-// launch runs a launcher here and returns what it and the ranks have said.
-func (b *bed) launch(args ...string) (code int, out string) {
-	b.t.Helper()
+// launch runs a launcher on this machine. It returns the exit code, and the output of the launcher
+// and the ranks.
+func (c *cluster) launch(args ...string) (code int, out string) {
+	c.t.Helper()
 	path, err := exec.LookPath(args[0])
 	if err != nil {
-		b.t.Fatalf("no %s: install it (make test-deps does)", args[0])
+		c.t.Fatalf("no %s: install it (make test-deps does)", args[0])
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), limit)
+	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args[1:]...)
-	cmd.Env = b.env
+	cmd.Env = c.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -116,65 +91,66 @@ func (b *bed) launch(args ...string) (code int, out string) {
 	cmd.Stdout, cmd.Stderr = &text, &text
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		b.t.Fatalf("%v: not at an end after %v:\n%s", args, limit, &text)
+		c.t.Fatalf("%v: still running after %v:\n%s", args, limit, &text)
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		b.t.Fatalf("%v: %v", args, err)
+		c.t.Fatalf("%v: %v", args, err)
 	}
 	return cmd.ProcessState.ExitCode(), text.String()
 }
 
-// ranks has a launcher start n ranks, and checks that all are there and on how
-// many hosts, and how they came up.
-func (b *bed) ranks(n, onHosts int, how string, args ...string) {
-	b.t.Helper()
-	code, out := b.launch(args...)
-	require.Zero(b.t, code, "%v:\n%s", args, out)
-	b.check(n, onHosts, how, out)
+// ranks runs a launcher that starts n ranks, and calls check.
+func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
+	c.t.Helper()
+	code, out := c.launch(args...)
+	require.Zero(c.t, code, "%v:\n%s", args, out)
+	c.check(n, onHosts, how, out)
 }
 
 var line = regexp.MustCompile(`(?m)^rank (\d+) of (\d+) on (\S+)\r?$`)
 
-func (b *bed) check(n, onHosts int, how, out string) {
-	b.t.Helper()
+// check checks the output of n ranks: each has printed its line, they ran on onHosts hosts, and
+// they were started by how, as WEFT_VERBOSE prints it.
+func (c *cluster) check(n, onHosts int, how, out string) {
+	c.t.Helper()
 	found := map[int]bool{}
 	places := map[string]int{}
 	first := "" // the host of rank 0
 	for _, m := range line.FindAllStringSubmatch(out, -1) {
 		rank, _ := strconv.Atoi(m[1])
-		require.False(b.t, found[rank], "rank %d twice:\n%s", rank, out)
-		require.Equal(b.t, strconv.Itoa(n), m[2], out)
+		require.False(c.t, found[rank], "rank %d twice:\n%s", rank, out)
+		require.Equal(c.t, strconv.Itoa(n), m[2], out)
 		found[rank] = true
 		places[m[3]]++
 		if rank == 0 {
 			first = m[3]
 		}
 	}
-	require.Len(b.t, found, n, out)
-	require.Len(b.t, places, onHosts, out)
+	require.Len(c.t, found, n, out)
+	require.Len(c.t, places, onHosts, out)
 	if n == 1 {
 		return
 	}
-	require.Contains(b.t, out, fmt.Sprintf("weft: ranks: %d, hosts: %d, started by %s, joined by ", n, onHosts, how))
-	require.Equal(b.t, places[first] > 1, strings.Contains(out, "joined by shm"), out) // as rank 0 has it
-	require.Equal(b.t, onHosts > 1, strings.Contains(out, "tcp ("), out)
+	require.Contains(c.t, out, fmt.Sprintf("weft: ranks: %d, hosts: %d, started by %s, joined by ", n, onHosts, how))
+	require.Equal(c.t, places[first] > 1, strings.Contains(out, "joined by shm"), out) // rank 0 prints its own transports
+	require.Equal(c.t, onHosts > 1, strings.Contains(out, "tcp ("), out)
 }
 
-// script writes a program of the shell.
-func (b *bed) script(name, text string) string {
-	b.t.Helper()
-	path := filepath.Join(b.t.TempDir(), name)
-	require.NoError(b.t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+// script writes a shell script and returns its path.
+func (c *cluster) script(name, text string) string {
+	c.t.Helper()
+	path := filepath.Join(c.t.TempDir(), name)
+	require.NoError(c.t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	return path
 }
 
-// over names the first n hosts, as sh does, each with a suffix.
-func (b *bed) over(n int, suffix string) string {
-	return strings.Join(b.Names()[:n], suffix+",") + suffix
+// over returns the names of the first n hosts, each with a suffix, separated by commas.
+func (c *cluster) over(n int, suffix string) string {
+	return strings.Join(c.Names()[:n], suffix+",") + suffix
 }
 
-// lines are the lines of an output that hold a text, sorted.
+// lines returns the lines of an output that contain a text, sorted.
 func lines(out, text string) []string {
 	var list []string
 	for l := range strings.Lines(out) {

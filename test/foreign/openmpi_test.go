@@ -9,38 +9,38 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mpirun is Open MPI's.
+// mpirun returns a command line of Open MPI's mpirun.
 func mpirun(args ...string) []string {
 	return append([]string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"}, args...)
 }
 
-// remote has mpirun use hosts, two ranks on each.
-func (b *bed) remote(n int, args ...string) []string {
-	return mpirun(append([]string{"--mca", "plm_rsh_agent", b.SSH(), "--mca", "plm", "rsh", "--host", b.over(n, ":2")}, args...)...)
+// remote returns a command line of mpirun on the first n hosts, with two slots on each.
+func (c *cluster) remote(n int, args ...string) []string {
+	return mpirun(append([]string{"--mca", "plm_rsh_agent", c.SSH(), "--mca", "plm", "rsh", "--host", c.over(n, ":2")}, args...)...)
 }
 
-// app is one of the programs of a job: each has its own -x.
+// app returns the arguments of mpirun for one program of a job. Each program needs its own -x.
 func app(n int, args ...string) []string {
 	return append([]string{"-x", "WEFT_VERBOSE", "-x", "WEFT_BOOTSTRAP_DIR", "-n", strconv.Itoa(n)}, args...)
 }
 
 func TestOpenMPI(t *testing.T) {
-	b := newBed(t)
+	c := newCluster(t)
 	for _, n := range []int{1, 2, 3, 5} {
-		b.ranks(n, 1, "openmpi", mpirun("-n", strconv.Itoa(n), hello)...)
+		c.ranks(n, 1, "openmpi", mpirun("-n", strconv.Itoa(n), hello)...)
 	}
-	b.ranks(7, hosts, "openmpi", b.remote(hosts, app(7, hello)...)...)
-	b.ranks(4, 2, "openmpi", b.remote(2, append(append(app(1, hello), ":"), app(3, hello)...)...)...)
-	// One program after another meets anew.
-	code, out := b.launch(mpirun("-n", "3", b.script("twice", hello+" && echo between && "+hello))...)
+	c.ranks(7, hosts, "openmpi", c.remote(hosts, app(7, hello)...)...)
+	c.ranks(4, 2, "openmpi", c.remote(2, append(append(app(1, hello), ":"), app(3, hello)...)...)...)
+	// The ranks of a second program find each other again.
+	code, out := c.launch(mpirun("-n", "3", c.script("twice", hello+" && echo between && "+hello))...)
 	require.Zero(t, code, out)
 	require.Len(t, lines(out, "between"), 3, out)
 	require.Len(t, line.FindAllString(out, -1), 6, out)
 }
 
 func TestOpenMPIRefused(t *testing.T) {
-	b := newBed(t)
-	code, out := b.launch(mpirun("-n", "2", "env", "-u", "OMPI_COMM_WORLD_RANK", hello)...)
+	c := newCluster(t)
+	code, out := c.launch(mpirun("-n", "2", "env", "-u", "OMPI_COMM_WORLD_RANK", hello)...)
 	require.NotZero(t, code)
 	require.NotEmpty(t, lines(out, "comm: Init: bootstrap from Open MPI: found OMPI_COMM_WORLD_SIZE=2, but no OMPI_COMM_WORLD_RANK"), out)
 	require.Empty(t, lines(out, "of 1 on"), out)

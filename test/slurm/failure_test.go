@@ -18,59 +18,59 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// cancelled is what gorun says; Slurm ends hosts one after the other, and does not
-// always come to say why.
-const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it was asked to end, by SIGTERM)`
+// cancelled matches gorun's line for a job that Slurm has cancelled. Slurm ends the hosts one after
+// another, and does not always report the reason before gorun ends.
+const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it got SIGTERM)`
 
-// TestEnds ends jobs in all of its ways. One on the last host meanwhile comes to its
-// limit of time, after which Slurm looks every half a minute.
+// TestEnds ends jobs in several ways. Meanwhile another job, on the last host, reaches its time
+// limit, which Slurm checks every half minute.
 func TestEnds(t *testing.T) {
-	b := slurm(t)
-	p := b.salloc("-n2 -w "+b.name(4), run.Rank(), "wait").Start(t)
+	c := slurm(t)
+	p := c.salloc("-n2 -w "+c.name(4), run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
-	b.tool("scontrol", "update", "JobId="+b.jobOn(4), "EndTime=now+1")
-	for name, test := range map[string]func(*testing.T, *bed){"cancelled": cancel, "grace": grace, "once": once, "killed": kill} {
-		t.Run(name, func(t *testing.T) { test(t, b.as(t)) })
+	c.tool("scontrol", "update", "JobId="+c.jobOn(4), "EndTime=now+1")
+	for name, test := range map[string]func(*testing.T, *cluster){"cancelled": testCancel, "grace": testGrace, "once": testOneSIGTERM, "killed": testKilled} {
+		t.Run(name, func(t *testing.T) { test(t, c.sub(t)) })
 	}
-	told(t, p.Wait(), 143, `ended by Slurm: (slurmstepd.* DUE TO TIME LIMIT \*\*\*|agent on .* SIGTERM)`)
+	run.RequireLines(t, p.Wait(), 143, `ended by Slurm: (slurmstepd.* DUE TO TIME LIMIT \*\*\*|agent on .* SIGTERM)`)
 }
 
-func cancel(t *testing.T, b *bed) {
+func testCancel(t *testing.T, c *cluster) {
 	for _, test := range []struct {
 		name string
 		end  func(job string)
 		says string
 	}{
-		{"job", func(job string) { b.tool("scancel", job) }, cancelled},
-		{"step", func(job string) { b.tool("scancel", job+".0") }, "(" + cancelled + "|.*Killed|.*SIGKILL.*)"},
-		{"term", func(job string) { b.tool("scancel", "--signal=TERM", job+".0") }, cancelled},
+		{"job", func(job string) { c.tool("scancel", job) }, cancelled},
+		{"step", func(job string) { c.tool("scancel", job+".0") }, "(" + cancelled + "|.*Killed|.*SIGKILL.*)"},
+		{"term", func(job string) { c.tool("scancel", "--signal=TERM", job+".0") }, cancelled},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := b.as(t)
-			p := b.waiting(3)
+			c := c.sub(t)
+			p := c.waiting(3)
 			since := time.Now()
-			test.end(b.job())
+			test.end(c.job())
 			r := p.Wait()
 			code := 143
-			if test.name == "step" && r.Code != 0 { // by SIGKILL, and gorun may be quicker than Slurm's words
+			if test.name == "step" && r.Code != 0 { // Slurm uses SIGKILL, and gorun may end before Slurm reports the reason
 				code = r.Code
 			}
-			told(t, r, code, test.says)
-			b.gone(since, 1, 2, 3)
+			run.RequireLines(t, r, code, test.says)
+			c.awaitGone(since, 1, 2, 3)
 			require.Equal(t, code, r.Report.Runs[0].Failure.ExitCode)
 		})
 	}
 	t.Run("restart", func(t *testing.T) {
-		b := b.as(t)
-		p := b.waiting(2, "-on-failure", "restart")
-		b.tool("scancel", b.job())
-		r := p.Wait() // as a rule without another try
+		c := c.sub(t)
+		p := c.waiting(2, "-on-failure", "restart")
+		c.tool("scancel", c.job())
+		r := p.Wait() // mostly without a restart
 		require.Equal(t, 143, r.Code, r.Stderr)
 		require.Regexp(t, `gorun: (`+cancelled+`|ended by Slurm: srun: error: Slurm job \d+ has expired)\n$`, r.Stderr)
 	})
 	t.Run("batch", func(t *testing.T) {
-		b := b.as(t)
-		id, file := b.submit(b.first(2)+" --ntasks-per-node=2", "exec "+run.Program("gorun")+" "+run.Rank()+" wait")
+		c := c.sub(t)
+		id, file := c.submit(c.first(2)+" --ntasks-per-node=2", "exec "+run.Program("gorun")+" "+run.Rank()+" wait")
 		text := func() string { out, _ := os.ReadFile(file); return string(out) }
 		run.Eventually(t, func() error {
 			if n := strings.Count(text(), " up on "); n < 4 {
@@ -79,51 +79,51 @@ func cancel(t *testing.T, b *bed) {
 			return nil
 		})
 		since := time.Now()
-		b.tool("scancel", id)
-		b.gone(since, 1, 2)
+		c.tool("scancel", id)
+		c.awaitGone(since, 1, 2)
 		require.Regexp(t, `(?m)^gorun: ended by .*(SIGTERM|CANCELLED AT)`, text())
 	})
 }
 
-// grace has ranks that clean up when Slurm ends them.
-func grace(t *testing.T, b *bed) {
-	p := b.salloc(b.first(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
+// testGrace cancels a job whose ranks clean up after SIGTERM.
+func testGrace(t *testing.T, c *cluster) {
+	p := c.salloc(c.first(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
 	p.AwaitStdout(2, "up\n")
-	b.tool("scancel", b.job())
+	c.tool("scancel", c.job())
 	r := p.Wait()
 	require.Equal(t, 2, strings.Count(r.Stdout, "saved\n"), "%s%s", r.Stdout, r.Stderr)
 }
 
-// once counts the SIGTERM that ranks get when Slurm ends them.
-func once(t *testing.T, b *bed) {
-	p := b.salloc(b.first(2), "-np", "4", "-grace", "3s", "-tag-output", "sh", "-c", "exec 2>/dev/null; trap 'echo term' TERM; echo up; while :; do sleep 0.02; done").Start(t)
+// testOneSIGTERM checks that each rank gets exactly one SIGTERM when Slurm cancels the job.
+func testOneSIGTERM(t *testing.T, c *cluster) {
+	p := c.salloc(c.first(2), "-np", "4", "-grace", "3s", "-tag-output", "sh", "-c", "exec 2>/dev/null; trap 'echo term' TERM; echo up; while :; do sleep 0.02; done").Start(t)
 	p.AwaitStdout(4, "up\n")
-	b.tool("scancel", b.job())
+	c.tool("scancel", c.job())
 	r := p.Wait()
 	for rank := range 4 {
 		require.Len(t, regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d@\S+\] term$`, rank)).FindAllString(r.Stdout, -1), 1, "%s%s", r.Stdout, r.Stderr)
 	}
 }
 
-// kill kills what a job is made of.
-func kill(t *testing.T, b *bed) {
+// testKilled kills the processes of a job: an agent, srun, gorun, a rank.
+func testKilled(t *testing.T, c *cluster) {
 	t.Run("agent", func(t *testing.T) {
-		b := b.as(t)
-		p := b.waiting(3)
+		c := c.sub(t)
+		p := c.waiting(3)
 		since := time.Now()
-		b.killAgent(2)
+		c.killAgent(2)
 		r := p.Wait()
-		told(t, r, 1, b.name(2)+": srun: error: "+b.name(2)+": task 1: Killed")
-		b.gone(since, 1, 2, 3)
-		require.Equal(t, "lost", r.Report.Runs[0].Host(t, b.name(2)).State)
-		require.Equal(t, "up", r.Report.Runs[0].Host(t, b.name(3)).State)
+		run.RequireLines(t, r, 1, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed")
+		c.awaitGone(since, 1, 2, 3)
+		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
+		require.Equal(t, "up", r.Report.Runs[0].Host(t, c.name(3)).State)
 	})
-	t.Run("srun", func(t *testing.T) { // the agents no longer need it
-		b := b.as(t)
+	t.Run("srun", func(t *testing.T) { // the agents do not need srun once they run
+		c := c.sub(t)
 		file := filepath.Join(t.TempDir(), "go")
-		p := b.salloc(b.first(2), "sh", "-c", "echo up; until [ -e "+file+" ]; do sleep 0.05; done; echo on").Start(t)
+		p := c.salloc(c.first(2), "sh", "-c", "echo up; until [ -e "+file+" ]; do sleep 0.05; done; echo on").Start(t)
 		p.AwaitStdout(2, "up\n")
-		gorun := b.gorunOf(p)
+		gorun := c.gorunOf(p)
 		var srun int
 		for _, pid := range run.Children(t, gorun) {
 			if args := run.Args(pid); len(args) > 0 && args[0] == "srun" {
@@ -148,87 +148,83 @@ func kill(t *testing.T, b *bed) {
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 2, strings.Count(r.Stdout, "on\n"), r.Stdout)
-		b.gone(since, 1, 2)
+		c.awaitGone(since, 1, 2)
 	})
 	t.Run("gorun", func(t *testing.T) {
-		b := b.as(t)
-		p := b.waiting(3)
-		pid := b.gorunOf(p)
-		for _, child := range run.Children(t, pid) { // which sees the processes of all hosts here
-			if args := run.Args(child); len(args) == 1 && args[0] == "gorun-watchdog" {
-				require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
-			}
-		}
+		c := c.sub(t)
+		p := c.waiting(3)
+		pid := c.gorunOf(p)
+		run.KillWatchdog(t, pid)
 		since := time.Now()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		p.Wait()
-		b.gone(since, 1, 2, 3)
+		c.awaitGone(since, 1, 2, 3)
 	})
 	t.Run("rank", func(t *testing.T) {
-		b := b.as(t)
-		r := b.salloc(b.first(2)+" --ntasks-per-node=2", run.Rank(), "kill", "3").Run(t)
+		c := c.sub(t)
+		r := c.salloc(c.first(2)+" --ntasks-per-node=2", run.Rank(), "kill", "3").Run(t)
 		require.Equal(t, 137, r.Code)
-		require.Regexp(t, `(?m)^gorun: rank 3 was killed by signal 9 \(SIGKILL\): \S+, pid \d+ on `+b.name(2)+"; the other 3 ranks were ended$", r.Stderr)
+		require.Regexp(t, `(?m)^gorun: rank 3 was killed by signal 9 \(SIGKILL\): \S+, pid \d+ on `+c.name(2)+"; the other 3 ranks were ended$", r.Stderr)
 	})
 }
 
-// gorunOf is the gorun that salloc has started.
-func (b *bed) gorunOf(p *run.Process) int {
-	b.t.Helper()
-	for _, pid := range run.Children(b.t, p.PID()) {
+// gorunOf returns the process id of the gorun that salloc has started.
+func (c *cluster) gorunOf(p *run.Process) int {
+	c.t.Helper()
+	for _, pid := range run.Children(c.t, p.PID()) {
 		if args := run.Args(pid); len(args) > 0 && args[0] == run.Program("gorun") {
 			return pid
 		}
 	}
-	b.t.Fatal("salloc has no gorun")
+	c.t.Fatal("salloc has no child process gorun")
 	return 0
 }
 
-// TestNodeFails cuts a node off.
+// TestNodeFails cuts a host off.
 func TestNodeFails(t *testing.T) {
-	b := slurm(t)
-	p := b.waiting(3, "-heartbeat", "500ms")
+	c := slurm(t)
+	p := c.waiting(3, "-heartbeat", "500ms")
 	since := time.Now()
-	b.Hosts()[2].Cut()
+	c.Hosts()[2].Cut()
 	r := p.Wait()
-	told(t, r, 1, b.name(3)+": .*")
-	b.gone(since, 1, 2, 3)
-	b.Hosts()[2].Join()
+	run.RequireLines(t, r, 1, c.name(3)+": .*")
+	c.awaitGone(since, 1, 2, 3)
+	c.Hosts()[2].Join()
 }
 
-// TestNotify goes on without ranks, and without an agent.
+// TestNotify kills an agent of a job with -on-failure notify. The ranks of the other hosts go on.
 func TestNotify(t *testing.T) {
-	b := slurm(t)
-	p := b.salloc(b.first(3)+" --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
+	c := slurm(t)
+	p := c.salloc(c.first(3)+" --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
 	p.AwaitStdout(6, `(?m)^rank \d up$`)
-	b.killAgent(2)
+	c.killAgent(2)
 	r := p.Wait()
-	told(t, r, 0, b.name(2)+": srun: error: "+b.name(2)+": task 1: Killed; the others go on without the 2 ranks there")
+	run.RequireLines(t, r, 0, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed; the others go on without the 2 ranks there")
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d goes on as \d of 4$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 }
 
-// TestRestart begins anew after a rank has failed, and without a host whose agent has
-// been killed.
+// TestRestart checks that gorun starts a job again after a rank has failed, and without the host
+// whose agent was killed.
 func TestRestart(t *testing.T) {
-	b := slurm(t)
-	r := b.salloc(b.first(2)+" --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
+	c := slurm(t)
+	r := c.salloc(c.first(2)+" --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d up on \S+ epoch 1$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 
-	p := b.salloc(b.first(3)+" --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
+	p := c.salloc(c.first(3)+" --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
 		"sh", "-c", `echo is on $(hostname) epoch $WEFT_EPOCH; [ $WEFT_EPOCH != 0 ] || exec sleep 1000`).Start(t)
 	p.AwaitStdout(4, "epoch 0")
-	b.killAgent(2)
+	c.killAgent(2)
 	r = p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)
-	require.Equal(t, "1:2,3:2", b.where(strings.Join(regexp.MustCompile(`.*epoch 1\n`).FindAllString(r.Stdout, -1), "")), r.Stdout)
+	require.Equal(t, "1:2,3:2", c.where(strings.Join(regexp.MustCompile(`.*epoch 1\n`).FindAllString(r.Stdout, -1), "")), r.Stdout)
 }
 
 // TestInterruptWhileStarting interrupts gorun before the ranks run.
 func TestInterruptWhileStarting(t *testing.T) {
-	b := slurm(t)
+	c := slurm(t)
 	dir := t.TempDir()
 	up := filepath.Join(dir, "up")
 	slow := filepath.Join(dir, "gorun")
@@ -243,34 +239,34 @@ func TestInterruptWhileStarting(t *testing.T) {
 		{syscall.SIGTERM, 143, `ended by signal 15 \(SIGTERM\)`},
 	} {
 		t.Run(test.signal.String(), func(t *testing.T) {
-			b := b.as(t)
+			c := c.sub(t)
 			require.NoError(t, os.RemoveAll(up))
-			p := b.salloc(b.first(2)+" --ntasks-per-node=1", "-agent-path", slow, run.Rank(), "wait").Start(t)
+			p := c.salloc(c.first(2)+" --ntasks-per-node=1", "-agent-path", slow, run.Rank(), "wait").Start(t)
 			run.Eventually(t, func() error { _, err := os.Stat(up); return err })
 			since := time.Now()
-			require.NoError(t, syscall.Kill(b.gorunOf(p), test.signal))
-			told(t, p.Wait(), test.code, test.says)
-			b.gone(since, 1, 2)
+			require.NoError(t, syscall.Kill(c.gorunOf(p), test.signal))
+			run.RequireLines(t, p.Wait(), test.code, test.says)
+			c.awaitGone(since, 1, 2)
 		})
 	}
 	t.Run("queue", func(t *testing.T) {
-		b := b.as(t)
-		p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2)+" --begin=now+600", run.Rank(), "wait").Start(t)
+		c := c.sub(t)
+		p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2)+" --begin=now+600", run.Rank(), "wait").Start(t)
 		run.Eventually(t, func() error {
-			if b.tool("squeue", "--noheader", "--states=PENDING") == "" {
+			if c.tool("squeue", "--noheader", "--states=PENDING") == "" {
 				return errors.New("no job is pending")
 			}
 			return nil
 		})
 		p.Signal(syscall.SIGINT)
-		told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\) before Slurm had started the job`)
+		run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\) before Slurm had started the job`)
 	})
 	t.Run("outside", func(t *testing.T) {
-		b := b.as(t)
+		c := c.sub(t)
 		for k := range 4 { // at different times of the start
-			p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2), run.Rank(), "wait").Start(t)
+			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			run.Eventually(t, func() error {
-				if b.tool("squeue", "--noheader", "--states=RUNNING") == "" {
+				if c.tool("squeue", "--noheader", "--states=RUNNING") == "" {
 					return errors.New("no job runs")
 				}
 				return nil
@@ -278,23 +274,23 @@ func TestInterruptWhileStarting(t *testing.T) {
 			time.Sleep(time.Duration(k) * 100 * time.Millisecond)
 			since := time.Now()
 			p.Signal(syscall.SIGINT)
-			told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
-			b.gone(since, 1, 2)
+			run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			c.awaitGone(since, 1, 2)
 		}
 	})
 	t.Run("exec", func(t *testing.T) {
-		b := b.as(t)
-		for range 4 { // as soon as salloc's child executes gorun, which does not catch signals yet
-			p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2), run.Rank(), "wait").Start(t)
+		c := c.sub(t)
+		for range 4 { // interrupt as soon as salloc's child executes gorun, before it catches signals
+			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			for !executesGorun(t, p.PID()) {
 				require.True(t, p.Running(), p.Stderr())
 			}
 			since := time.Now()
 			p.Signal(syscall.SIGINT)
-			told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
-			b.gone(since, 1, 2)
+			run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			c.awaitGone(since, 1, 2)
 			run.Eventually(t, func() error { // the allocation ends, also if gorun has killed salloc
-				if jobs := b.tool("squeue", "--noheader"); jobs != "" {
+				if jobs := c.tool("squeue", "--noheader"); jobs != "" {
 					return errors.New(jobs)
 				}
 				return nil

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package slurm has gorun run jobs on several hosts under Slurm.
+// Package slurm tests gorun on several hosts under Slurm.
 package slurm
 
 import (
@@ -24,28 +24,28 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m) }
 
-// bed is four hosts with Slurm.
-type bed struct {
+// cluster is four hosts with Slurm, for a test.
+type cluster struct {
 	*testbed.Cluster
 	t   testing.TB
-	env []string // of Slurm's programs
+	env []string // variables that Slurm's programs need
 }
 
-// slurm has a test look at the end for what is left.
-func slurm(t *testing.T) *bed {
+// slurm returns the hosts. At the end of the test it checks that jobs have left nothing.
+func slurm(t *testing.T) *cluster {
 	t.Helper()
-	c := testbed.Up(t, 4)
-	b := &bed{Cluster: c, t: t, env: c.Slurm(t)}
-	run.NothingLeft(t, c)
-	t.Cleanup(b.noCopies)
-	return b
+	tb := testbed.Up(t, 4)
+	c := &cluster{Cluster: tb, t: t, env: tb.Slurm(t)}
+	run.NothingLeft(t, tb)
+	t.Cleanup(c.noCopies)
+	return c
 }
 
-// noCopies looks for those that srun makes of gorun, with which agents end.
-func (b *bed) noCopies() {
+// noCopies checks that no copies of gorun are left that srun has sent to the hosts.
+func (c *cluster) noCopies() {
 	text, err := os.ReadFile(run.Program("gorun"))
-	require.NoError(b.t, err)
-	run.Eventually(b.t, func() error {
+	require.NoError(c.t, err)
+	run.Eventually(c.t, func() error {
 		if left, _ := filepath.Glob(fmt.Sprintf("/tmp/weft-gorun-%x-*", sha256.Sum256(text))); len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}
@@ -53,61 +53,62 @@ func (b *bed) noCopies() {
 	})
 }
 
-// as is the bed of a subtest.
-func (b *bed) as(t testing.TB) *bed { return &bed{b.Cluster, t, b.env} }
+// sub returns the hosts for a subtest.
+func (c *cluster) sub(t testing.TB) *cluster { return &cluster{c.Cluster, t, c.env} }
 
-// name is that of host k, from 1 on.
-func (b *bed) name(k int) string { return b.Names()[k-1] }
+// name returns the name of host k, counted from 1.
+func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
-// first asks Slurm for the first n hosts: by itself it takes others as long as a job ends
-// there.
-func (b *bed) first(n int) string { return "-w " + strings.Join(b.Names()[:n], ",") }
+// first returns arguments that ask Slurm for the first n hosts. Without them Slurm takes other
+// hosts while an earlier job ends on the first ones.
+func (c *cluster) first(n int) string { return "-w " + strings.Join(c.Names()[:n], ",") }
 
-// salloc is a gorun in an allocation. Arguments of salloc stand in one string.
-func (b *bed) salloc(args string, gorun ...string) run.Command {
+// salloc returns a gorun in an allocation. args are the arguments of salloc, in one string.
+func (c *cluster) salloc(args string, gorun ...string) run.Command {
 	line := append([]string{"--quiet"}, strings.Fields(args)...)
-	return run.Command{Exe: "salloc", Args: append(append(line, run.Program("gorun")), gorun...), Env: b.env}
+	return run.Command{Exe: "salloc", Args: append(append(line, run.Program("gorun")), gorun...), Env: c.env}
 }
 
-// gorun is one outside of any allocation.
-func (b *bed) gorun(args ...string) run.Command { return run.Command{Args: args, Env: b.env} }
+// gorun returns a gorun outside of any allocation.
+func (c *cluster) gorun(args ...string) run.Command { return run.Command{Args: args, Env: c.env} }
 
-// waiting is a job that runs for ever, two ranks on each of the first n hosts.
-func (b *bed) waiting(n int, args ...string) *run.Process {
-	b.t.Helper()
-	p := b.salloc(b.first(n)+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(b.t)
+// waiting starts a job whose ranks sleep, two on each of the first n hosts.
+func (c *cluster) waiting(n int, args ...string) *run.Process {
+	c.t.Helper()
+	p := c.salloc(c.first(n)+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(c.t)
 	p.AwaitStdout(2*n, "up on")
 	return p
 }
 
-// job is the number of the job that runs on the first host, the only one.
-func (b *bed) job() string {
-	b.t.Helper()
-	return b.jobOn(1)
+// job returns the number of the only job that runs on the first host.
+func (c *cluster) job() string {
+	c.t.Helper()
+	return c.jobOn(1)
 }
 
-func (b *bed) jobOn(k int) string {
-	b.t.Helper()
-	id := strings.TrimSpace(b.tool("squeue", "--noheader", "--states=RUNNING", "--nodelist="+b.name(k), "--format=%A"))
-	require.Regexp(b.t, `^\d+$`, id)
+// jobOn returns the number of the only job that runs on host k.
+func (c *cluster) jobOn(k int) string {
+	c.t.Helper()
+	id := strings.TrimSpace(c.tool("squeue", "--noheader", "--states=RUNNING", "--nodelist="+c.name(k), "--format=%A"))
+	require.Regexp(c.t, `^\d+$`, id)
 	return id
 }
 
-// tool runs one of Slurm's programs.
-func (b *bed) tool(name string, args ...string) string {
-	b.t.Helper()
+// tool runs one of Slurm's programs and returns its output.
+func (c *cluster) tool(name string, args ...string) string {
+	c.t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), b.env...)
+	cmd.Env = append(os.Environ(), c.env...)
 	out, err := cmd.CombinedOutput()
-	require.NoError(b.t, err, "%s: %s", name, out)
+	require.NoError(c.t, err, "%s: %s", name, out)
 	return string(out)
 }
 
-// where counts what hosts the ranks were on, of lines that end with a host's name, as
-// "1:2,3:1".
-func (b *bed) where(stdout string) string {
+// where returns the number of ranks on each host, from lines that end with the name of a host, for
+// example "1:2,3:1".
+func (c *cluster) where(stdout string) string {
 	var list []string
-	for i, name := range b.Names() {
+	for i, name := range c.Names() {
 		if n := len(regexp.MustCompile(`(?m)(^| on )`+name+`( |$)`).FindAllString(stdout, -1)); n > 0 {
 			list = append(list, fmt.Sprintf("%d:%d", i+1, n))
 		}
@@ -115,58 +116,40 @@ func (b *bed) where(stdout string) string {
 	return strings.Join(list, ",")
 }
 
-// only is the one process of host k that matches.
-func (b *bed) only(k int, match func(testbed.Process) bool) int {
-	b.t.Helper()
-	list := b.Hosts()[k-1].Processes(match)
-	require.Len(b.t, list, 1)
+// only returns the only process of host k that matches.
+func (c *cluster) only(k int, match func(testbed.Process) bool) int {
+	c.t.Helper()
+	list := c.Hosts()[k-1].Processes(match)
+	require.Len(c.t, list, 1)
 	return list[0].PID
 }
 
 func agent(p testbed.Process) bool {
-	return slices.Contains(p.Args, "-agent") && !strings.HasSuffix(p.Exe, "/srun") && p.Args[0] != "gorun-watchdog"
+	return slices.Contains(p.Args, "-agent") && !strings.HasSuffix(p.Exe, "/srun") && !run.Watchdog(p)
 }
-
-func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }
 
 func isRank(p testbed.Process) bool { return p.Getenv("PMI_RANK") != "" }
 
-// killAgent kills an agent, and before it its watchdog, which sees the processes of all
-// hosts here.
-func (b *bed) killAgent(k int) {
-	b.t.Helper()
-	for _, pid := range []int{b.only(k, watchdog), b.only(k, agent)} {
-		require.NoError(b.t, syscall.Kill(pid, syscall.SIGKILL))
+// killAgent kills the agent of host k. Before that it kills the agent's watchdog, which in a
+// testbed would see the processes of all hosts.
+func (c *cluster) killAgent(k int) {
+	c.t.Helper()
+	for _, pid := range []int{c.only(k, run.Watchdog), c.only(k, agent)} {
+		require.NoError(c.t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 }
 
-// gone waits until hosts have no ranks and agents.
-func (b *bed) gone(since time.Time, hosts ...int) {
-	b.t.Helper()
-	run.Eventually(b.t, func() error {
+// awaitGone waits until no rank, agent or watchdog runs on the hosts, and checks that this took
+// less than 10 s since a time.
+func (c *cluster) awaitGone(since time.Time, hosts ...int) {
+	c.t.Helper()
+	run.Eventually(c.t, func() error {
 		for _, k := range hosts {
-			if left := b.Hosts()[k-1].Processes(func(p testbed.Process) bool { return isRank(p) || agent(p) || watchdog(p) }); len(left) > 0 {
-				return fmt.Errorf("%s: left: %v", b.name(k), left)
+			if left := c.Hosts()[k-1].Processes(func(p testbed.Process) bool { return isRank(p) || agent(p) || run.Watchdog(p) }); len(left) > 0 {
+				return fmt.Errorf("%s: left: %v", c.name(k), left)
 			}
 		}
 		return nil
 	})
-	require.Less(b.t, time.Since(since), 10*time.Second)
-}
-
-// told checks that gorun has said one line, besides what came before a failure.
-func told(t *testing.T, r run.Result, code int, pattern string) {
-	t.Helper()
-	require.Equal(t, code, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, 1, r.Stderr)
-	require.Regexp(t, "^gorun: "+pattern+"\n$", said[0])
-	if r.Report != nil {
-		require.Equal(t, code, r.Report.ExitCode)
-	}
+	require.Less(c.t, time.Since(since), 10*time.Second)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestAllocation takes hosts and slots from the allocation.
+// TestAllocation checks that gorun takes hosts and slots from the allocation.
 func TestAllocation(t *testing.T) {
-	b := slurm(t)
+	c := slurm(t)
 	for _, test := range []struct {
 		salloc, gorun string
 		where, says   string
@@ -38,41 +38,42 @@ func TestAllocation(t *testing.T) {
 	} {
 		t.Run(test.salloc+" "+test.gorun, func(t *testing.T) {
 			names := func(s string) []string {
-				return strings.Fields(strings.NewReplacer("HOST1", b.name(1), "HOST2", b.name(2), "HOST3", b.name(3), "HOST4", b.name(4)).Replace(s))
+				return strings.Fields(strings.NewReplacer("HOST1", c.name(1), "HOST2", c.name(2), "HOST3", c.name(3), "HOST4", c.name(4)).Replace(s))
 			}
 			args := strings.Join(names(test.salloc), " ")
 			if n, rest, ok := strings.Cut(strings.TrimPrefix(args, "-N"), " "); strings.HasPrefix(args, "-N") {
 				k, err := strconv.Atoi(n)
 				require.NoError(t, err)
-				if args = b.first(k); ok {
+				if args = c.first(k); ok {
 					args += " " + rest
 				}
 			}
-			r := b.salloc(args, append(names(test.gorun), "hostname")...).Run(t)
+			r := c.salloc(args, append(names(test.gorun), "hostname")...).Run(t)
 			require.Zero(t, r.Code, r.Stderr)
-			require.Equal(t, test.where, b.where(r.Stdout), r.Stdout)
+			require.Equal(t, test.where, c.where(r.Stdout), r.Stdout)
 			require.Equal(t, test.says, r.Stderr)
 		})
 	}
 }
 
-// TestNotOfTheAllocation refuses hosts, and more ranks than slots, before anything runs.
+// TestNotOfTheAllocation checks that gorun refuses hosts that are not in the allocation, and, with
+// -strict, more ranks than slots. It refuses them before any rank runs.
 func TestNotOfTheAllocation(t *testing.T) {
-	b := slurm(t)
-	r := b.salloc(b.first(2), "-host", b.name(3), "hostname").Run(t)
-	told(t, r, 2, `expected a host of Slurm job \d+, found "`+b.name(3)+`"`)
+	c := slurm(t)
+	r := c.salloc(c.first(2), "-host", c.name(3), "hostname").Run(t)
+	run.RequireLines(t, r, 2, `expected a host of Slurm job \d+, found "`+c.name(3)+`"`)
 	require.Empty(t, r.Stdout)
-	r = b.salloc("-N2", "-np", "3", "-strict", "hostname").Run(t)
+	r = c.salloc("-N2", "-np", "3", "-strict", "hostname").Run(t)
 	require.Equal(t, 2, r.Code)
 	require.Empty(t, r.Stdout)
 }
 
-// TestBatch has gorun run on the first host of the allocation. The ranks there are
-// gorun's own.
+// TestBatch runs gorun in a batch script, on the first host of the allocation. There gorun itself
+// starts the ranks, without an agent.
 func TestBatch(t *testing.T) {
-	b := slurm(t)
+	c := slurm(t)
 	g := run.Program("gorun")
-	code, out := b.batch(b.first(3)+" --ntasks-per-node=2", g+" -v "+run.Rank()+" work", "echo code $?",
+	code, out := c.batch(c.first(3)+" --ntasks-per-node=2", g+" -v "+run.Rank()+" work", "echo code $?",
 		g+" sh -c 'readlink /proc/$PPID/exe'", g+" "+run.Rank()+" exit 1 5")
 	require.Equal(t, 5, code, out)
 	count := func(pattern string) int { return len(regexp.MustCompile("(?m)^"+pattern+"$").FindAllString(out, -1)) }
@@ -82,17 +83,17 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, 1, count("weft: ranks: 6, hosts: 3, started by gorun, .*"), out)
 	require.Equal(t, 2, count(regexp.QuoteMeta(g)), out)
 	require.Equal(t, 4, count(`\S*/weft-gorun-\S+ \(deleted\)`), out)
-	require.Equal(t, 1, count("gorun: rank 1 exited with code 5: .* on "+b.name(1)+"; the other 5 ranks were ended"), out)
+	require.Equal(t, 1, count("gorun: rank 1 exited with code 5: .* on "+c.name(1)+"; the other 5 ranks were ended"), out)
 }
 
-// batch runs a script, of which gorun writes no report, and returns its exit code and
-// output. "sbatch --wait" would look for its end every few seconds.
-func (b *bed) batch(args string, lines ...string) (code int, out string) {
-	b.t.Helper()
-	id, file := b.submit(args, lines...)
-	run.Eventually(b.t, func() error {
-		state := regexp.MustCompile(`JobState=(\w+).* ExitCode=(\d+):`).FindStringSubmatch(b.tool("scontrol", "--oneliner", "show", "job", id))
-		require.NotNil(b.t, state)
+// batch runs a batch script and returns its exit code and output. It is faster than "sbatch
+// --wait", which checks for the end only every few seconds.
+func (c *cluster) batch(args string, lines ...string) (code int, out string) {
+	c.t.Helper()
+	id, file := c.submit(args, lines...)
+	run.Eventually(c.t, func() error {
+		state := regexp.MustCompile(`JobState=(\w+).* ExitCode=(\d+):`).FindStringSubmatch(c.tool("scontrol", "--oneliner", "show", "job", id))
+		require.NotNil(c.t, state)
 		code, _ = strconv.Atoi(state[2])
 		if state[1] == "PENDING" || state[1] == "RUNNING" || state[1] == "COMPLETING" {
 			return errors.New(state[0])
@@ -100,27 +101,27 @@ func (b *bed) batch(args string, lines ...string) (code int, out string) {
 		return nil
 	})
 	text, err := os.ReadFile(file)
-	require.NoError(b.t, err)
+	require.NoError(c.t, err)
 	return code, string(text)
 }
 
-// submit submits a script and returns its number and where its output goes.
-func (b *bed) submit(args string, lines ...string) (id, out string) {
-	b.t.Helper()
-	dir := b.t.TempDir()
+// submit submits a batch script. It returns the job's number and the file of its output.
+func (c *cluster) submit(args string, lines ...string) (id, out string) {
+	c.t.Helper()
+	dir := c.t.TempDir()
 	script := filepath.Join(dir, "script")
 	out = filepath.Join(dir, "out")
 	text := "#!/bin/sh\nexport TMPDIR=" + dir + "\n" + strings.Join(lines, "\n") + "\n"
-	require.NoError(b.t, os.WriteFile(script, []byte(text), 0o755))
-	id = b.tool("sbatch", append(append([]string{"--parsable", "-o", out}, strings.Fields(args)...), script)...)
+	require.NoError(c.t, os.WriteFile(script, []byte(text), 0o755))
+	id = c.tool("sbatch", append(append([]string{"--parsable", "-o", out}, strings.Fields(args)...), script)...)
 	return strings.TrimSpace(id), out
 }
 
-// TestTwoAtOnce runs two jobs in one allocation.
+// TestTwoAtOnce runs two jobs in one allocation at the same time.
 func TestTwoAtOnce(t *testing.T) {
-	b := slurm(t)
+	c := slurm(t)
 	g := run.Program("gorun")
-	r := run.Command{Exe: "salloc", Env: b.env, Args: []string{"--quiet", "-N3", "--ntasks-per-node=2", "sh", "-c",
+	r := run.Command{Exe: "salloc", Env: c.env, Args: []string{"--quiet", "-N3", "--ntasks-per-node=2", "sh", "-c",
 		g + " " + run.Rank() + " work & A=$!; " + g + " " + run.Rank() + " work & B=$!; wait $A && wait $B"}}.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for _, rank := range []string{"0", "5"} {
@@ -128,25 +129,25 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestWithoutAllocation has salloc take the place of gorun.
+// TestWithoutAllocation runs gorun outside of an allocation. gorun gets one by salloc.
 func TestWithoutAllocation(t *testing.T) {
-	b := slurm(t)
-	r := b.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
+	c := slurm(t)
+	r := c.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 6, strings.Count(r.Stdout, " worked\n"))
 	require.NotContains(t, r.Stderr, "gorun: ")
 	require.Contains(t, r.Stderr, "salloc: Granted job allocation ")
 	require.Len(t, r.Report.Runs[0].Hosts, 3)
 
-	r = b.gorun("-launcher", "slurm", "-slurm-args", "--quiet", "-np", "1", "hostname").Run(t)
+	r = c.gorun("-launcher", "slurm", "-slurm-args", "--quiet", "-np", "1", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Empty(t, r.Stderr)
 
-	r = b.gorun("-launcher", "slurm", "-np", "5", "hostname").Run(t)
+	r = c.gorun("-launcher", "slurm", "-np", "5", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 5, strings.Count(r.Stdout, "\n"))
 
-	r = b.gorun("-launcher", "slurm", "-slurm-args", "-w "+b.name(2)+","+b.name(3), "sh", "-c", "hostname; exit 9").Run(t)
+	r = c.gorun("-launcher", "slurm", "-slurm-args", "-w "+c.name(2)+","+c.name(3), "sh", "-c", "hostname; exit 9").Run(t)
 	require.Equal(t, 9, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "exited with code 9")
 
@@ -156,41 +157,41 @@ func TestWithoutAllocation(t *testing.T) {
 		"--no-such":     "salloc: unrecognized option '--no-such'\n",
 		"-p no-such-at": "salloc: error: Job submit/allocate failed: Invalid partition name specified\n",
 	} {
-		r = b.gorun("-launcher", "slurm", "-slurm-args", args, "hostname").Run(t)
+		r = c.gorun("-launcher", "slurm", "-slurm-args", args, "hostname").Run(t)
 		require.NotZero(t, r.Code)
 		require.Empty(t, r.Stdout)
 		require.Contains(t, strings.ReplaceAll(r.Stderr, "invalid partition specified: no-such-at", ""), says)
 	}
-	// Slurm, but no salloc.
-	c := b.gorun("-launcher", "slurm", "hostname")
-	c.Env = append(c.Env, "PATH=/nonexistent")
-	told(t, c.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
+	// There is no salloc.
+	cmd := c.gorun("-launcher", "slurm", "hostname")
+	cmd.Env = append(cmd.Env, "PATH=/nonexistent")
+	run.RequireLines(t, cmd.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
 }
 
-// TestNamedHostsAreAllocated: outside of an allocation salloc gets the hosts that the user
-// names. Where the user asks salloc for others, the error does not speak of a job that
-// the user knows nothing of.
+// TestNamedHostsAreAllocated checks that gorun, outside of an allocation, asks salloc for the hosts
+// of -host. If -slurm-args asks for other hosts, the error says that gorun itself has made the
+// allocation.
 func TestNamedHostsAreAllocated(t *testing.T) {
-	b := slurm(t)
-	r := b.gorun("-launcher", "slurm", "-np", "2", "-host", b.name(3)+","+b.name(2), "-map-by", "node", "hostname").Run(t)
+	c := slurm(t)
+	r := c.gorun("-launcher", "slurm", "-np", "2", "-host", c.name(3)+","+c.name(2), "-map-by", "node", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, "2:1,3:1", b.where(r.Stdout), r.Stdout)
-	r = b.gorun("-launcher", "slurm", "-host", b.name(4)+":2", "hostname").Run(t)
+	require.Equal(t, "2:1,3:1", c.where(r.Stdout), r.Stdout)
+	r = c.gorun("-launcher", "slurm", "-host", c.name(4)+":2", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, "4:2", b.where(r.Stdout), r.Stdout)
+	require.Equal(t, "4:2", c.where(r.Stdout), r.Stdout)
 
-	r = b.gorun("-launcher", "slurm", "-host", b.name(3), "-slurm-args", "--quiet -w "+b.name(2), "hostname").Run(t)
-	told(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+b.name(3)+`"`)
+	r = c.gorun("-launcher", "slurm", "-host", c.name(3), "-slurm-args", "--quiet -w "+c.name(2), "hostname").Run(t)
+	run.RequireLines(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+c.name(3)+`"`)
 }
 
-// TestQueue: what salloc says while it waits in the queue is passed on.
+// TestQueue checks that gorun forwards what salloc prints while the job waits in the queue.
 func TestQueue(t *testing.T) {
-	b := slurm(t)
-	p := b.gorun("-launcher", "slurm", "-np", "2", "-slurm-args", "--begin=now+3600", "hostname").Start(t)
+	c := slurm(t)
+	p := c.gorun("-launcher", "slurm", "-np", "2", "-slurm-args", "--begin=now+3600", "hostname").Start(t)
 	p.AwaitStderr(1, "queued and waiting for resources")
 	require.Empty(t, p.Stdout())
-	id := strings.TrimSpace(b.tool("squeue", "--noheader", "--states=PENDING", "--format=%A"))
-	b.tool("scontrol", "update", "JobId="+id, "StartTime=now")
+	id := strings.TrimSpace(c.tool("squeue", "--noheader", "--states=PENDING", "--format=%A"))
+	c.tool("scontrol", "update", "JobId="+id, "StartTime=now")
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 2, strings.Count(r.Stdout, "\n"), r.Stdout)

@@ -14,39 +14,39 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestWork runs collectives over all hosts, and looks at the report.
+// TestWork runs collectives over all hosts, and checks the report.
 func TestWork(t *testing.T) {
-	b := slurm(t)
-	r := b.salloc("-N4 --ntasks-per-node=2", "-v", run.Rank(), "work").Run(t)
+	c := slurm(t)
+	r := c.salloc("-N4 --ntasks-per-node=2", "-v", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, regexp.MustCompile(`(?m)^rank [0-7] worked$`).FindAllString(r.Stdout, -1), 8, r.Stdout)
 	require.Contains(t, r.Stderr, "weft: ranks: 8, hosts: 4, started by gorun")
 	require.Len(t, r.Report.Runs, 1)
 	for i, h := range r.Report.Runs[0].Hosts {
-		require.Equal(t, b.name(i+1), h.Name)
-		require.Equal(t, b.name(i+1), h.Hostname)
-		require.Equal(t, b.Hosts()[i].Address(), h.Address)
+		require.Equal(t, c.name(i+1), h.Name)
+		require.Equal(t, c.name(i+1), h.Hostname)
+		require.Equal(t, c.Hosts()[i].Address(), h.Address)
 		require.Equal(t, 2, h.Slots)
 		require.Equal(t, "up", h.State)
 	}
 	for i, rank := range r.Report.Runs[0].Ranks {
-		require.Equal(t, b.name(i/2+1), rank.Host)
+		require.Equal(t, c.name(i/2+1), rank.Host)
 		require.Equal(t, "exited", rank.State)
 		require.Zero(t, *rank.ExitCode)
 	}
 }
 
-// TestInputAndOutput reads stdin, and writes many lines from 16 ranks.
+// TestInputAndOutput has a rank read stdin, and 16 ranks write many lines.
 func TestInputAndOutput(t *testing.T) {
-	b := slurm(t)
-	c := b.salloc("-N3", "sh", "-c", "echo $PMI_RANK:$(cat)")
-	c.Stdin = strings.NewReader("words")
-	r := c.Run(t)
+	c := slurm(t)
+	cmd := c.salloc("-N3", "sh", "-c", "echo $PMI_RANK:$(cat)")
+	cmd.Stdin = strings.NewReader("words")
+	r := cmd.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, regexp.MustCompile(`(?m)^(0:words|1:|2:)$`).FindAllString(r.Stdout, -1), 3, r.Stdout)
 
 	long := strings.Repeat("x", 300)
-	r = b.salloc("-N4 --ntasks-per-node=4", "sh", "-c", "for i in $(seq 200); do echo $PMI_RANK $i "+long+"; done").Run(t)
+	r = c.salloc("-N4 --ntasks-per-node=4", "sh", "-c", "for i in $(seq 200); do echo $PMI_RANK $i "+long+"; done").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	next := make(map[string]int)
 	for line := range strings.Lines(r.Stdout) {
@@ -60,14 +60,15 @@ func TestInputAndOutput(t *testing.T) {
 	}
 }
 
-// TestGorunIsCopied to nodes that do not have it, and programs with -stage.
+// TestGorunIsCopied checks that gorun is copied to hosts that do not have it, and so are programs
+// with -stage.
 func TestGorunIsCopied(t *testing.T) {
-	b := slurm(t)
-	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
-	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "prog"))
+	c := slurm(t)
+	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
+	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "prog"))
 	in := func(args ...string) run.Result {
 		t.Helper()
-		return run.Command{Exe: "salloc", Env: b.env, Args: append([]string{"--quiet", "-w", b.name(1) + "," + b.name(2), "-n3", gorun}, args...)}.Run(t)
+		return run.Command{Exe: "salloc", Env: c.env, Args: append([]string{"--quiet", "-w", c.name(1) + "," + c.name(2), "-n3", gorun}, args...)}.Run(t)
 	}
 	r := in("-stage", prog, "work")
 	require.Zero(t, r.Code, r.Stderr)
@@ -78,10 +79,10 @@ func TestGorunIsCopied(t *testing.T) {
 
 	r = in(prog, "work") // the nodes do not have it
 	require.Equal(t, 127, r.Code)
-	require.Contains(t, r.Stderr, b.name(1)+": ")
+	require.Contains(t, r.Stderr, c.name(1)+": ")
 	require.Contains(t, r.Stderr, prog)
 
-	// Where somebody has installed it.
+	// With -agent-path the hosts use a gorun that is installed there.
 	r = in("-agent-path", run.Program("gorun"), "sh", "-c", "readlink /proc/$PPID/exe")
 	require.Equal(t, strings.Repeat(run.Program("gorun")+"\n", 3), r.Stdout, r.Stderr)
 	r = in("-agent-path", "/nonexistent/gorun", "hostname")

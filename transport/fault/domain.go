@@ -7,21 +7,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is a domain of the provider below with faults.
+// domain is a domain of the wrapped provider, with faults.
 type domain struct {
 	transport.Domain
-	dice   *dice
-	asleep *dice // Wait's, which runs beside anything
-	closed atomic.Bool
+	dice     *dice
+	waitDice *dice // of Wait, which runs concurrently with other calls
+	closed   atomic.Bool
 }
 
-// sharedDomain is one with memory that ranks share.
+// sharedDomain is a domain with memory that ranks share.
 type sharedDomain struct {
 	*domain
 	transport.SharedMemoryDomain
 }
 
-// OpenCQ opens the queue.
+// OpenCQ opens the domain's completion queue.
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	cq, err := d.Domain.OpenCQ()
 	if err != nil {
@@ -30,11 +30,11 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	return &queue{CompletionQueue: cq, dom: d, heldOf: make(map[transport.Addr]int), dueOf: make(map[transport.Addr]uint64)}, nil
 }
 
-// OpenEndpoint opens the endpoint.
+// OpenEndpoint opens the domain's endpoint.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	q, ok := cq.(*queue)
 	if !ok || q.dom != d {
-		return nil, errors.New("fault: open endpoint: the completion queue is not this domain's")
+		return nil, errors.New("fault: open endpoint: the completion queue is not of this domain")
 	}
 	ep, err := d.Domain.OpenEndpoint(av, q.CompletionQueue)
 	if err != nil {
@@ -64,16 +64,16 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return e, nil
 }
 
-// Close closes the domain; from then on it has no faults.
+// Close closes the domain. After Close there are no faults: calls return the provider's errors.
 func (d *domain) Close() error {
 	d.closed.Store(true)
 	return d.Domain.Close()
 }
 
-// before does what may befall any operation before it is posted.
+// before injects the faults that any operation may have before it is posted: death and ErrAgain.
 func (d *domain) before(op *transport.Op) error {
 	if d.closed.Load() {
-		return nil // the provider says so
+		return nil // the provider returns ErrClosed
 	}
 	if d.dice.dies() {
 		if err := d.Close(); err != nil {

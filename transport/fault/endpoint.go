@@ -8,7 +8,7 @@ type endpoint struct {
 	cq  *queue
 }
 
-// Send sends, or not.
+// Send sends a message, unless a fault keeps it from doing so.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	if err := e.dom.before(op); err != nil {
 		return false, err
@@ -19,12 +19,12 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return e.Endpoint.Send(op)
 }
 
-// Connect has no faults. CapConnect says whether it may be called.
+// Connect has no faults. The caller checks CapConnect.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.Endpoint.(transport.ConnectEndpoint).Connect(peer)
 }
 
-// Disconnect has no faults. CapDisconnect says whether it may be called.
+// Disconnect has no faults. The caller checks CapDisconnect.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	err := e.Endpoint.(transport.DisconnectEndpoint).Disconnect(peer)
 	if err == nil {
@@ -33,13 +33,13 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return err
 }
 
-// EnableBatch has no faults. CapBatch says whether it may be called.
+// EnableBatch has no faults. The caller checks CapBatch.
 func (e *endpoint) EnableBatch() { e.Endpoint.(transport.BatchEndpoint).EnableBatch() }
 
-// Unsent has no faults. CapBatch says whether it may be called.
+// Unsent has no faults. The caller checks CapBatch.
 func (e *endpoint) Unsent() bool { return e.Endpoint.(transport.BatchEndpoint).Unsent() }
 
-// rmaPart is an endpoint's one-sided transfers.
+// rmaPart implements an endpoint's one-sided transfers.
 type rmaPart struct {
 	rma transport.RMAEndpoint
 	dom *domain
@@ -61,13 +61,13 @@ func (e *rmaPart) Write(op *transport.Op) error {
 	return e.rma.Write(op)
 }
 
-// atomicPart is an endpoint's atomics.
+// atomicPart implements an endpoint's atomics.
 type atomicPart struct {
 	atomic transport.AtomicEndpoint
 	dom    *domain
 }
 
-// AtomicValid asks the provider.
+// AtomicValid returns the provider's answer.
 func (e *atomicPart) AtomicValid(op *transport.Op) (int, bool) {
 	return e.atomic.AtomicValid(op)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// What is legal must pass the suite that the provider itself passes.
+// A provider with legal faults must pass the conformance suite.
 func TestLegalFaultsOverInproc(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		conform(t, fault.Legal(seed), func() (transport.Provider, func(int)) {
@@ -71,8 +71,8 @@ func open(t *testing.T, n int, plan fault.Plan) []rank {
 	return ranks
 }
 
-// transcript sends count numbered messages from every rank but 0 to rank 0 and
-// returns what happened, in words.
+// transcript sends count numbered messages from each other rank to rank 0. It returns the events
+// as text, and the messages that rank 0 received.
 func transcript(t *testing.T, count int, plan fault.Plan) (lines []string, msgs [][]byte) {
 	t.Helper()
 	ranks := open(t, 3, plan)
@@ -135,7 +135,7 @@ func TestDelayKeepsOrderPerPeer(t *testing.T) {
 		mixed = mixed || next[1] > next[2]+1 || next[2] > next[1]+1
 	}
 	require.Equal(t, [3]int{0, 500, 500}, next)
-	require.True(t, mixed, "no message was late")
+	require.True(t, mixed, "no message was delayed")
 }
 
 func TestDrop(t *testing.T) {

@@ -11,42 +11,42 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Plan says which faults happen and how often, from 0 (never) to 1 (always).
-// With the same plan, the same calls of a rank meet the same faults. Other
-// mixtures come from wrapping what is wrapped already.
+// Plan gives the probability of each fault, from 0 (never) to 1 (always). With the same plan, the
+// same calls of a rank have the same faults. To give ranks or peers different faults, wrap a
+// provider several times.
 type Plan struct {
 	Seed uint64
 
-	Ranks []int // ranks whose domains have faults; none named: all
-	Peers []int // peers whose traffic has faults; none named: all
+	Ranks []int // ranks whose domains have faults; empty: all
+	Peers []int // peers with which operations and messages have faults; empty: all
 
-	// What a provider may do: nobody above may notice.
+	// Legal faults. They must not affect the user of the engine.
 
-	Again     float64 // a Send, Read or Write answers ErrAgain
-	Delay     float64 // what a peer sent, or a completion, is held back for some Reads, in order per peer
-	DelayMax  int     // Reads at most that it is held back for; 0: 8
-	ShortRead float64 // a Read of the queue gives one entry at most
+	Again     float64 // a Send, Read, Write or Atomic returns ErrAgain
+	Delay     float64 // a completion arrives some Reads later; a peer's messages keep their order
+	DelayMax  int     // the largest delay, in Reads of the queue; 0: 8
+	ShortRead float64 // a Read of the queue returns at most one entry
 	EarlyWait float64 // a Wait returns at once
 
-	// What breaks the contract: those above must answer with an error.
+	// Faults that break the contract. The engine must return an error.
 
-	Drop      float64 // a Send is done, and nothing goes
-	Duplicate float64 // a message comes twice
-	Corrupt   float64 // one to three bits of a message come inverted
-	KillAt    int     // the domain dies, as its process would, in this Send, Read or Write, counted from 1; 0: never
+	Drop      float64 // a Send reports success, but sends nothing
+	Duplicate float64 // a message arrives twice
+	Corrupt   float64 // one to three bits of a message are inverted
+	KillAt    int     // the domain closes, as if its process died, in the KillAt-th operation; 0: never
 }
 
-// Legal returns a plan of everything that a provider may do.
+// Legal returns a plan with all legal faults.
 func Legal(seed uint64) Plan {
 	return Plan{Seed: seed, Again: 0.1, Delay: 0.05, ShortRead: 0.2, EarlyWait: 0.2}
 }
 
-// IsLegal says whether those above must not notice the plan.
+// IsLegal reports whether the plan has no faults that break the contract.
 func (p Plan) IsLegal() bool {
 	return p.Drop == 0 && p.Duplicate == 0 && p.Corrupt == 0 && p.KillAt == 0
 }
 
-// String is the plan as Go source, for a test to be run again with it.
+// String returns the plan as Go source, so that a test can be run again with it.
 func (p Plan) String() string {
 	v := reflect.ValueOf(p)
 	var fields []string
@@ -58,14 +58,14 @@ func (p Plan) String() string {
 	return "fault.Plan{" + strings.Join(fields, ", ") + "}"
 }
 
-// dice are a rank's plan and its random numbers.
+// dice decides which faults of a plan happen to a rank.
 type dice struct {
 	plan Plan
-	on   bool // the plan is about this rank
+	on   bool // the plan applies to this rank
 
 	mu  sync.Mutex
 	rng *rand.Rand
-	ops int // posted so far
+	ops int // number of operations so far
 }
 
 func newDice(plan Plan, self transport.Addr, stream uint64) *dice {
@@ -79,7 +79,7 @@ func newDice(plan Plan, self transport.Addr, stream uint64) *dice {
 	}
 }
 
-// hit says whether a fault of probability p happens.
+// hit reports whether a fault of probability p happens now.
 func (d *dice) hit(p float64) bool {
 	if p <= 0 || !d.on {
 		return false
@@ -89,7 +89,7 @@ func (d *dice) hit(p float64) bool {
 	return d.rng.Float64() < p
 }
 
-// hitPeer is hit for traffic with a peer.
+// hitPeer is hit for an operation or message with a peer.
 func (d *dice) hitPeer(p float64, peer transport.Addr) bool {
 	if len(d.plan.Peers) > 0 && !slices.Contains(d.plan.Peers, int(peer)) {
 		return false
@@ -97,14 +97,14 @@ func (d *dice) hitPeer(p float64, peer transport.Addr) bool {
 	return d.hit(p)
 }
 
-// number is from 1 to n.
+// number returns a random number from 1 to n.
 func (d *dice) number(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return 1 + d.rng.IntN(n)
 }
 
-// dies counts an operation and says whether it is the last.
+// dies counts an operation and reports whether it is the one named by KillAt.
 func (d *dice) dies() bool {
 	if d.plan.KillAt <= 0 || !d.on {
 		return false

@@ -7,28 +7,28 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// entry is a completion that is held back.
+// entry is a delayed completion.
 type entry struct {
 	transport.Completion        // Msg is a copy
-	due                  uint64 // the Read that gives it
+	due                  uint64 // number of the first Read that may return it
 }
 
-// queue is the provider's queue with faults. What is held keeps its order per
-// peer: nothing overtakes what its sender sent before.
+// queue is the provider's queue with faults. The messages of one peer stay in order: no message
+// overtakes a delayed one.
 type queue struct {
 	transport.CompletionQueue
 	dom *domain
 
-	mu     sync.Mutex // for domains that are ThreadSafe
+	mu     sync.Mutex // guards the fields below
 	reads  uint64
-	held   []entry                   // in the order in which they came; never due before an earlier one of the same peer
-	heldOf map[transport.Addr]int    // how many of held are a peer's, but for OpDone
-	dueOf  map[transport.Addr]uint64 // of the last of them
-	free   [][]byte
-	lent   [][]byte // copies that the last Read gave
+	held   []entry                   // in order of arrival; an entry is not due before earlier ones of the same peer
+	heldOf map[transport.Addr]int    // number of a peer's entries in held, without OpDone
+	dueOf  map[transport.Addr]uint64 // due of the last of them
+	free   [][]byte                  // buffers for copies of messages
+	lent   [][]byte                  // copies that the last Read returned
 }
 
-// Read gives what the provider's Read gives, with faults.
+// Read returns the completions of the provider's Read, with faults.
 func (q *queue) Read(c []transport.Completion) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,7 +40,7 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	}
 	n := q.giveDueLocked(c)
 	fresh := c[n:]
-	got, err := q.CompletionQueue.Read(fresh) // even without room, for progress and to hear of its end
+	got, err := q.CompletionQueue.Read(fresh) // even without room in fresh, for progress and for the error of a closed domain
 	if err != nil {
 		return 0, err
 	}
@@ -53,7 +53,7 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// giveDueLocked gives the held entries whose time has come.
+// giveDueLocked moves the entries that are due to c, and returns their number.
 func (q *queue) giveDueLocked(c []transport.Completion) int {
 	n, kept := 0, 0
 	for i := range q.held {
@@ -77,7 +77,8 @@ func (q *queue) giveDueLocked(c []transport.Completion) int {
 	return n
 }
 
-// passLocked does to a completion what the plan says; true: it is given now.
+// passLocked applies the plan's faults to a completion. It returns true if Read returns the
+// completion now.
 func (q *queue) passLocked(e *transport.Completion) bool {
 	dice, plan := q.dom.dice, &q.dom.dice.plan
 	late := dice.hitPeer(plan.Delay, e.Peer)
@@ -90,7 +91,7 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	case transport.PeerNotice:
 		return true
 	case transport.PeerDown, transport.PeerLeft:
-		// As messages, but for their content.
+		// Delayed like messages, so that they do not overtake any.
 	case transport.RecvDone:
 		if len(e.Msg) > 0 && dice.hitPeer(plan.Corrupt, e.Peer) {
 			e.Msg = q.copyLocked(e.Msg)
@@ -119,7 +120,7 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	return false
 }
 
-// holdLocked puts a copy of what a peer sent behind what is held of it.
+// holdLocked appends a copy of a peer's message, or of the report of its end, to held.
 func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	if q.heldOf[e.Peer] > 0 {
 		due = max(due, q.dueOf[e.Peer])
@@ -133,7 +134,7 @@ func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	q.held = append(q.held, h)
 }
 
-// forget drops the messages of a peer that are held.
+// forget drops the delayed messages of a peer.
 func (q *queue) forget(peer transport.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -159,16 +160,16 @@ func (q *queue) copyLocked(msg []byte) []byte {
 	return append(buf[:0], msg...)
 }
 
-// Arm answers false while something is held, for only Reads bring its time.
+// Arm returns false while a completion is delayed, because only further Reads return it.
 func (q *queue) Arm() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.held) == 0 && q.CompletionQueue.Arm()
 }
 
-// Wait waits, or not.
+// Wait waits, unless a fault makes it return early.
 func (q *queue) Wait(timeout time.Duration) error {
-	if q.dom.asleep.hit(q.dom.asleep.plan.EarlyWait) {
+	if q.dom.waitDice.hit(q.dom.waitDice.plan.EarlyWait) {
 		timeout = 0
 	}
 	return q.CompletionQueue.Wait(timeout)

@@ -7,10 +7,10 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// addressVector is a table of the peers' boxes.
+// addressVector is a table of the peers' mailboxes.
 type addressVector struct {
-	dom   *domain
-	boxes []*box
+	dom       *domain
+	mailboxes []*mailbox
 }
 
 // Insert adds ranks, each written as a decimal number.
@@ -18,41 +18,41 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	if v.dom.ended() {
 		return 0, transport.ErrClosed
 	}
-	first := len(v.boxes)
+	first := len(v.mailboxes)
 	for _, a := range addrs {
 		rank, err := strconv.Atoi(string(a))
-		if err != nil || rank < 0 || rank >= len(v.dom.fabric.boxes) {
-			v.boxes = v.boxes[:first]
+		if err != nil || rank < 0 || rank >= len(v.dom.fabric.mailboxes) {
+			v.mailboxes = v.mailboxes[:first]
 			return 0, fmt.Errorf("inproc: insert %q: %w", a, transport.ErrAddress)
 		}
-		v.boxes = append(v.boxes, v.dom.fabric.boxes[rank])
+		v.mailboxes = append(v.mailboxes, v.dom.fabric.mailboxes[rank])
 	}
 	return transport.Addr(first), nil
 }
 
-// InsertSym adds services ranks from the one that service names. The process is
-// the only node, whatever it is called.
+// InsertSym adds services ranks, from rank service on. nodes must be 1, because the process is
+// the only node; its name is ignored.
 func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
 	if v.dom.ended() {
 		return 0, transport.ErrClosed
 	}
 	base, err := strconv.Atoi(service)
-	size := len(v.dom.fabric.boxes)
+	size := len(v.dom.fabric.mailboxes)
 	if err != nil || nodes != 1 || base < 0 || services < 1 || services > size || base > size-services {
-		return 0, fmt.Errorf("inproc: insert %d × %d from %q, %q: %w", nodes, services, node, service, transport.ErrAddress)
+		return 0, fmt.Errorf("inproc: insert %d nodes × %d services from node %q, service %q: %w", nodes, services, node, service, transport.ErrAddress)
 	}
-	first := len(v.boxes)
-	v.boxes = append(v.boxes, v.dom.fabric.boxes[base:base+services]...)
+	first := len(v.mailboxes)
+	v.mailboxes = append(v.mailboxes, v.dom.fabric.mailboxes[base:base+services]...)
 	return transport.Addr(first), nil
 }
 
 // Lookup returns the rank at an index.
 func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
-	if a < 0 || int(a) >= len(v.boxes) {
-		return "", fmt.Errorf("inproc: lookup of index %d of %d: %w", a, len(v.boxes), transport.ErrAddress)
+	if a < 0 || int(a) >= len(v.mailboxes) {
+		return "", fmt.Errorf("inproc: lookup of index %d of %d: %w", a, len(v.mailboxes), transport.ErrAddress)
 	}
-	return addressOf(int(v.boxes[a].rank)), nil
+	return addressOf(int(v.mailboxes[a].rank)), nil
 }
 
-// Len is the number of ranks inserted.
-func (v *addressVector) Len() int { return len(v.boxes) }
+// Len returns the number of ranks inserted.
+func (v *addressVector) Len() int { return len(v.mailboxes) }

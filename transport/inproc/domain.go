@@ -8,41 +8,37 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is one rank's access to the fabric. All but the box belongs to the
-// rank's user, who serialises calls.
+// domain is one rank's access to the fabric. The caller serialises calls. Only the mailbox is
+// used by other ranks too.
 type domain struct {
-	fabric *Fabric
-	box    *box
-	keys   *rand.ChaCha8
-	cq     *queue
-	ep     *endpoint
+	fabric  *Fabric
+	mailbox *mailbox
+	keys    *rand.ChaCha8
+	cq      *queue
+	ep      *endpoint
 }
 
-func newDomain(f *Fabric, b *box) *domain {
+func newDomain(f *Fabric, b *mailbox) *domain {
 	var seed [32]byte
 	_, _ = crand.Read(seed[:]) // it never fails
-	return &domain{fabric: f, box: b, keys: rand.NewChaCha8(seed)}
+	return &domain{fabric: f, mailbox: b, keys: rand.NewChaCha8(seed)}
 }
 
-func (d *domain) ended() bool { return d.box.state.Load() == stateClosed }
+func (d *domain) ended() bool { return d.mailbox.state.Load() == stateClosed }
 
-// Attr returns what NewFabric was told.
+// Attr returns the attributes that the options of NewFabric set.
 func (d *domain) Attr() transport.Attr {
 	o := &d.fabric.opt
 	a := transport.Attr{
-		Provider:    name,
-		Name:        "process",
-		Threading:   transport.ThreadDomain,
-		Progress:    transport.ProgressAuto,
-		MRMode:      o.mrMode,
-		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
-		InjectSize:  o.injectSize,
-		MaxMsgSize:  o.maxMsgSize,
-		EagerLimit:  o.eagerLimit,
-		MaxRMASize:  o.maxRMASize,
-		MRKeySize:   8,
-		LatencyNs:   300,
-		BytesPerSec: 10e9,
+		Provider:   name,
+		Name:       "process",
+		Progress:   transport.ProgressAuto,
+		MRMode:     o.mrMode,
+		Caps:       transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
+		MaxMsgSize: o.maxMsgSize,
+		EagerLimit: o.eagerLimit,
+		MaxRMASize: o.maxRMASize,
+		LatencyNs:  300,
 	}
 	if o.rma {
 		a.Caps |= transport.CapRead | transport.CapWrite
@@ -56,7 +52,7 @@ func (d *domain) Attr() transport.Attr {
 	return a
 }
 
-// OpenCQ opens the queue; a domain has one.
+// OpenCQ opens the completion queue. A domain has one.
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
@@ -64,7 +60,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	if d.cq != nil {
 		return nil, errors.New("inproc: the domain has a completion queue already")
 	}
-	d.cq = &queue{box: d.box}
+	d.cq = &queue{mailbox: d.mailbox}
 	return d.cq, nil
 }
 
@@ -78,24 +74,24 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 
 // RegisterMemory allows peers to copy from or to buf.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, buf, access)
+	r, err := d.mailbox.register(d.keys, d.fabric.opt.mrMode, buf, access)
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// OpenEndpoint opens the endpoint; a domain has one. av and cq must be its own.
+// OpenEndpoint opens the endpoint. A domain has one. av and cq must belong to the domain.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
 	}
 	v, ok := av.(*addressVector)
 	if !ok || v.dom != d {
-		return nil, errors.New("inproc: open endpoint: the address vector is not this domain's")
+		return nil, errors.New("inproc: open endpoint: the address vector belongs to another domain")
 	}
 	if q, ok := cq.(*queue); !ok || q != d.cq {
-		return nil, errors.New("inproc: open endpoint: the completion queue is not this domain's")
+		return nil, errors.New("inproc: open endpoint: the completion queue belongs to another domain")
 	}
 	if d.ep != nil {
 		return nil, errors.New("inproc: the domain has an endpoint already")
@@ -107,11 +103,11 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return &rmaEndpoint{endpoint: d.ep, cq: d.cq}, nil
 }
 
-// Close ends the domain. Without a Shutdown before, peers are told PeerDown. It
+// Close ends the domain. Without an earlier Shutdown, peers report PeerDown. Close
 // waits for copies in flight from or to the domain's memory.
 func (d *domain) Close() error {
-	d.fabric.end(d.box, stateClosed)
-	d.box.withdrawAll()
-	d.box.closeFD()
+	d.fabric.end(d.mailbox, stateClosed)
+	d.mailbox.withdrawAll()
+	d.mailbox.closeFD()
 	return nil
 }

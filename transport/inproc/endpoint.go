@@ -6,11 +6,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// endpoint sends from one rank.
+// endpoint is the endpoint of one rank.
 type endpoint struct {
-	dom *domain
-	av  *addressVector
-	cut map[transport.Addr]bool // given up by Disconnect
+	dom          *domain
+	av           *addressVector
+	disconnected map[transport.Addr]bool // by Disconnect
 }
 
 // rmaEndpoint is an endpoint of a fabric with CapRead and CapWrite.
@@ -25,16 +25,17 @@ var (
 	_ transport.RMAEndpoint        = (*rmaEndpoint)(nil)
 )
 
-// Address is the rank's number.
-func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.box.rank)) }
+// Address returns the rank as a decimal number.
+func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.mailbox.rank)) }
 
-// Send copies the message into the receiver's queue. It is done at once up to
-// InjectSize, and by a completion above. ErrAgain says that the queue is full.
+// Send copies the message into the receiver's queue. A message up to the size that
+// WithInjectSize sets is done when Send returns; a larger one ends by a completion. If
+// the queue is full, Send returns ErrAgain.
 //
 // Hot path: no allocation, no lock held while copying, no system call unless
 // the receiver waits for its descriptor.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
-	self := e.dom.box
+	self := e.dom.mailbox
 	if self.state.Load() != stateOpen {
 		return false, transport.ErrClosed
 	}
@@ -47,7 +48,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, err
 	}
 	buf, err := to.reserve(n)
-	if err == transport.ErrAgain { //nolint:errorlint // returned bare
+	if err == transport.ErrAgain { //nolint:errorlint // reserve returns this very value
 		return false, err
 	}
 	if err != nil {
@@ -68,69 +69,69 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return false, nil
 }
 
-// peer returns the box that op goes to.
-func (e *endpoint) peer(op *transport.Op, what string) (*box, error) {
-	if op.Peer < 0 || int(op.Peer) >= len(e.av.boxes) {
+// peer returns the mailbox of op's peer. what names the operation in errors.
+func (e *endpoint) peer(op *transport.Op, what string) (*mailbox, error) {
+	if op.Peer < 0 || int(op.Peer) >= len(e.av.mailboxes) {
 		return nil, &transport.Error{Provider: name, Op: what, Peer: op.Peer, Err: transport.ErrAddress}
 	}
-	if len(e.cut) > 0 && e.cut[op.Peer] {
-		return nil, fail(what, op.Peer, errGivenUp)
+	if len(e.disconnected) > 0 && e.disconnected[op.Peer] {
+		return nil, fail(what, op.Peer, errDisconnected)
 	}
-	return e.av.boxes[op.Peer], nil
+	return e.av.mailboxes[op.Peer], nil
 }
 
-// Disconnect gives a peer up, and tells it.
+// Disconnect marks a peer as failed. The peer then reports this rank as down.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
-	self := e.dom.box
+	self := e.dom.mailbox
 	if self.state.Load() != stateOpen {
 		return transport.ErrClosed
 	}
-	if peer == self.rank || peer < 0 || int(peer) >= len(e.av.boxes) {
+	if peer == self.rank || peer < 0 || int(peer) >= len(e.av.mailboxes) {
 		return &transport.Error{Provider: name, Op: "disconnect", Peer: peer, Err: transport.ErrAddress}
 	}
-	if e.cut[peer] {
+	if e.disconnected[peer] {
 		return nil
 	}
-	if e.cut == nil {
-		e.cut = make(map[transport.Addr]bool)
+	if e.disconnected == nil {
+		e.disconnected = make(map[transport.Addr]bool)
 	}
-	e.cut[peer] = true
-	self.cutOff(peer)
-	e.av.boxes[peer].pushLast(event{kind: transport.PeerDown, peer: self.rank, err: fail("receive", self.rank, errRefused)})
+	e.disconnected[peer] = true
+	self.refuse(peer)
+	e.av.mailboxes[peer].pushEnd(event{kind: transport.PeerDown, peer: self.rank, err: fail("receive", self.rank, errRefused)})
 	return nil
 }
 
-// Shutdown tells all peers that the rank leaves. What it sent stands in their
-// queues already, so it does not block; what they sent and nobody has read is
-// dropped, and their operations with the rank fail with ErrPeerLeft from now on.
+// Shutdown tells all peers that the rank leaves. It does not block, because the rank's
+// messages are already in the peers' queues. It drops messages that the rank has not
+// read. From now on, operations of peers with the rank fail with ErrPeerLeft.
 func (e *endpoint) Shutdown(context.Context) error {
 	if e.dom.ended() {
 		return transport.ErrClosed
 	}
-	e.dom.fabric.end(e.dom.box, stateLeft)
+	e.dom.fabric.end(e.dom.mailbox, stateLeft)
 	return nil
 }
 
-// Read copies from the peer's region to op.Data; failures too come as completions.
+// Read copies from the peer's region to op.Data. A completion also reports failures.
 //
-// Hot path: no allocation, no lock held while copying but the region's, no
+// Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Read(op *transport.Op) error { return e.post(op, rmaRead) }
 
-// Write copies op.Data to the peer's region; failures too come as completions.
+// Write copies op.Data to the peer's region. A completion also reports failures.
 //
-// Hot path: no allocation, no lock held while copying but the region's, no
+// Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Write(op *transport.Op) error { return e.post(op, rmaWrite) }
 
-// What op.ID says while an operation is delayed.
+// Values of op.ID of an RMA operation.
 const (
 	rmaRead uint64 = iota
 	rmaWrite
 )
 
 func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
-	if e.dom.box.state.Load() != stateOpen {
+	if e.dom.mailbox.state.Load() != stateOpen {
 		return transport.ErrClosed
 	}
 	o := &e.dom.fabric.opt
@@ -145,28 +146,28 @@ func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
 		e.cq.delay(e, op, uint64(o.rmaDelay))
 		return nil
 	}
-	e.carryOut(op)
+	e.execute(op)
 	return nil
 }
 
-// carryOut does a Read or Write and reports its completion.
-func (e *rmaEndpoint) carryOut(op *transport.Op) {
+// execute makes the copy of a Read or Write and reports its completion.
+func (e *rmaEndpoint) execute(op *transport.Op) {
 	ev := event{kind: transport.OpDone, peer: op.Peer, op: op}
 	if err := e.copy(op); err != nil {
 		ev.err = fail(rmaName(op.ID), op.Peer, err)
 	}
-	e.dom.box.push(ev)
+	e.dom.mailbox.push(ev)
 }
 
 func (e *rmaEndpoint) copy(op *transport.Op) error {
 	if e.dom.fabric.opt.mrMode&transport.MRLocal != 0 && op.Region == nil && len(op.Data) > 0 {
 		return transport.ErrAccess
 	}
-	if e.cut[op.Peer] { // since it was posted
-		return errGivenUp
+	if e.disconnected[op.Peer] { // after op was posted
+		return errDisconnected
 	}
-	target := e.av.boxes[op.Peer]
-	r, err := target.find(e.dom.box.rank, op.RemoteKey)
+	target := e.av.mailboxes[op.Peer]
+	r, err := target.find(e.dom.mailbox.rank, op.RemoteKey)
 	if err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 		err = r.read(op.RemoteKey, op.RemoteAddr, op.Data)
 	}
 	if err != nil {
-		if gone := target.gone(); gone != nil { // its regions went with it
+		if gone := target.endError(); gone != nil { // it has ended, and its regions with it
 			return gone
 		}
 	}

@@ -10,14 +10,14 @@ import (
 const name = "inproc"
 
 var (
-	errGivenUp = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
-	errRefused = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
+	errDisconnected = fmt.Errorf("%w: it was reported as failed", transport.ErrPeerDown)
+	errRefused      = fmt.Errorf("%w: it has marked this rank as failed", transport.ErrPeerDown)
 )
 
-// fail wraps a failure of an operation with a peer.
+// fail returns err with the operation and the peer.
 func fail(op string, peer transport.Addr, err error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Address: addressOf(int(peer)), Err: err}
 }
 
-// addressOf is the address of a rank: its number.
+// addressOf returns the address of a rank: the rank as a decimal number.
 func addressOf(rank int) transport.Address { return transport.Address(strconv.Itoa(rank)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// rank is an opened domain with all that belongs to it.
+// rank is an opened domain with its queue, address vector and endpoint.
 type rank struct {
 	dom transport.Domain
 	cq  transport.CompletionQueue
@@ -206,7 +206,7 @@ func TestShutdownThenSend(t *testing.T) {
 	require.NoError(t, ranks[1].dom.Close())
 	n, err := ranks[0].cq.Read(make([]transport.Completion, 1))
 	require.NoError(t, err)
-	require.Zero(t, n, "Close after Shutdown is no news")
+	require.Zero(t, n, "Close after Shutdown reports nothing more")
 }
 
 func TestNoAllocation(t *testing.T) {

@@ -7,58 +7,60 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A key is a slot of the owner's table below a random number, so that it is
-// found without a map and a stale one is told from its successor.
+// A key consists of a random number and, in the low bits, a slot of the owner's table. The
+// slot finds the region without a map; the random number distinguishes a stale key from
+// the key of a later region in the slot.
 const (
 	slotBits = 20
 	maxSlots = 1 << slotBits
 	slotMask = maxSlots - 1
 )
 
-// copyChunk is how much is copied under one hold of a region's lock: Close
-// waits for no more than that.
+// copyChunk is the most bytes that are copied while a region's lock is held. Close of a region
+// waits for at most one such copy of each peer.
 const copyChunk = 256 << 10
 
-// region is registered memory. Regions are reused: a peer that finds one by its
+// region is registered memory. Regions are reused, so a peer that has found a region by its
 // slot compares the key under the lock.
 type region struct {
-	box  *box
-	slot int
+	mailbox *mailbox
+	slot    int
 
 	mu     sync.RWMutex // held for reading while bytes of buf are copied
 	key    uint64       // 0: closed
 	base   uint64
 	buf    []byte
 	access transport.Access
-	shared bool // by Alloc: peers may map it
+	shared bool // allocated by Alloc: peers may map it
 }
 
-// Key names the region.
+// Key returns the region's key, or 0 if it is closed.
 func (r *region) Key() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.key
 }
 
-// Base is 0, or under MRVirtAddr a number that stands for the address.
+// Base returns 0, or under MRVirtAddr a random number that stands for the address.
 func (r *region) Base() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.base
 }
 
-// Close withdraws the region. It waits for a copy in flight, up to copyChunk
-// bytes of it. The region must not be used again: the next RegisterMemory may
-// give it to somebody else.
+// Close withdraws the region. It waits for copies in flight, at most copyChunk
+// bytes of each. The caller must not use the region again, because the next RegisterMemory may
+// return it for other memory.
 func (r *region) Close() error {
 	if r.withdraw() {
-		r.box.mu.Lock()
-		r.box.freeRegions = append(r.box.freeRegions, r)
-		r.box.mu.Unlock()
+		r.mailbox.mu.Lock()
+		r.mailbox.freeRegions = append(r.mailbox.freeRegions, r)
+		r.mailbox.mu.Unlock()
 	}
 	return nil
 }
 
+// withdraw ends all access to the region. It returns false if the region is closed already.
 func (r *region) withdraw() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +107,7 @@ func (r *region) write(key, addr uint64, src []byte) error {
 	}
 }
 
-// windowLocked checks an access and returns the bytes that it is about.
+// windowLocked checks an access and returns n bytes of the region at addr.
 func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([]byte, error) {
 	if r.key != key {
 		return nil, transport.ErrKey
@@ -114,15 +116,15 @@ func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([
 		return nil, transport.ErrAccess
 	}
 	size := uint64(len(r.buf))
-	off := addr - r.base // below base it wraps round to more than size
+	off := addr - r.base // if addr is below base, it wraps to more than size
 	if off > size || uint64(n) > size-off {
 		return nil, transport.ErrBounds
 	}
 	return r.buf[off : off+uint64(n)], nil
 }
 
-// register finds or makes a region for buf.
-func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
+// register returns a region for buf: a closed one, or a new one.
+func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
 	b.mu.Lock()
 	if b.state.Load() != stateOpen {
 		b.mu.Unlock()
@@ -137,7 +139,7 @@ func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, ac
 			b.mu.Unlock()
 			return nil, transport.ErrAgain
 		}
-		r = &region{box: b, slot: len(b.regions)}
+		r = &region{mailbox: b, slot: len(b.regions)}
 		b.regions = append(b.regions, r)
 	}
 	b.mu.Unlock()
@@ -149,21 +151,22 @@ func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, ac
 	}
 	r.buf, r.access = buf, access
 	r.mu.Unlock()
-	if b.state.Load() != stateOpen { // killed in between: withdrawAll may have missed it
+	if b.state.Load() != stateOpen { // the rank ended meanwhile: withdrawAll may have missed the region
 		r.withdraw()
 		return nil, transport.ErrClosed
 	}
 	return r, nil
 }
 
-// find returns the region that a peer's key is for, and why there is none.
-func (b *box) find(from transport.Addr, key uint64) (*region, error) {
+// find returns the region in the slot of key, for the peer from. The caller compares the key
+// under the region's lock.
+func (b *mailbox) find(from transport.Addr, key uint64) (*region, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.goneLocked(); err != nil {
+	if err := b.endErrorLocked(); err != nil {
 		return nil, err
 	}
-	if b.cut[from] {
+	if b.refused[from] {
 		return nil, errRefused
 	}
 	slot := key & slotMask
@@ -174,7 +177,7 @@ func (b *box) find(from transport.Addr, key uint64) (*region, error) {
 }
 
 // withdrawAll closes all regions of a rank that has ended.
-func (b *box) withdrawAll() {
+func (b *mailbox) withdrawAll() {
 	b.mu.Lock()
 	all := b.regions
 	b.regions, b.freeRegions = nil, nil

@@ -24,8 +24,8 @@ const (
 	classes        = 40
 )
 
-// event is a completion in waiting. buf is the whole pooled buffer of which n
-// bytes are a message.
+// event is a completion in a mailbox. If it is a message, the message is the first n
+// bytes of buf, a buffer of the pool.
 type event struct {
 	kind transport.CompletionKind
 	peer transport.Addr
@@ -35,51 +35,51 @@ type event struct {
 	err  error
 }
 
-// box is what the fabric holds for a rank: the queue of what has happened to
-// it, in the order in which it happened, its buffers and its regions.
-type box struct {
+// mailbox is the fabric's state of a rank: the queue of its completions, in the order of
+// their events, its buffers and its regions.
+type mailbox struct {
 	rank  transport.Addr
-	limit int          // of queued and of pooled, each
+	limit int          // largest value of queued, and of pooled
 	state atomic.Int32 // changed under mu
 
-	wake chan struct{} // of one token: a Wait may end
+	wake chan struct{} // capacity 1; a token ends a Wait
 
-	mu     sync.Mutex // see Fabric.mu for the order
-	opened bool
-	left   bool                    // it ended by Shutdown
-	goneBy []bool                  // by rank: its end is in the queue, nothing of it may follow
-	cut    map[transport.Addr]bool // given up by Disconnect
+	mu        sync.Mutex // see Fabric.mu for the order
+	opened    bool
+	left      bool                    // it has ended by Shutdown
+	endQueued []bool                  // by rank: the rank's end is in the queue, and nothing from it may follow
+	refused   map[transport.Addr]bool // by Disconnect
 
-	ring []event // a power of two
+	ring []event // its length is a power of two
 	head uint
 	tail uint
 
-	queued int // bytes reserved or waiting to be read
+	queued int // bytes of buffers reserved or in the queue
 	pooled int // bytes in free
 	free   [classes][][]byte
-	lent   [][]byte // given to the user by the last Read
+	lent   [][]byte // buffers that the last Read returned
 
-	sleeping bool       // armed: the next event must notify
+	sleeping bool       // armed: the next event must end the Wait
 	signaled bool       // a Signal that no Wait has taken yet
-	waker    *sys.Waker // nil: nobody asked for its descriptor
-	wakerSet bool       // it is readable
+	waker    *sys.Waker // nil before FD is called
+	wakerSet bool       // the waker's descriptor is readable
 
 	regions     []*region // by slot
 	freeRegions []*region
 }
 
-func newBox(rank transport.Addr, size, limit int) *box {
-	return &box{
-		rank:   rank,
-		limit:  limit,
-		wake:   make(chan struct{}, 1),
-		goneBy: make([]bool, size),
-		ring:   make([]event, 64),
+func newMailbox(rank transport.Addr, size, limit int) *mailbox {
+	return &mailbox{
+		rank:      rank,
+		limit:     limit,
+		wake:      make(chan struct{}, 1),
+		endQueued: make([]bool, size),
+		ring:      make([]event, 64),
 	}
 }
 
-// goneLocked says why nothing can be sent to the rank any more; nil: it can.
-func (b *box) goneLocked() error {
+// endErrorLocked returns nil while the rank is open, then the reason why operations with it fail.
+func (b *mailbox) endErrorLocked() error {
 	switch {
 	case b.state.Load() == stateOpen:
 		return nil
@@ -90,10 +90,10 @@ func (b *box) goneLocked() error {
 	}
 }
 
-func (b *box) gone() error {
+func (b *mailbox) endError() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.goneLocked()
+	return b.endErrorLocked()
 }
 
 func classOf(n int) int {
@@ -103,12 +103,13 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - minBufferShift
 }
 
-// reserve gives a buffer for a message of n bytes and counts it as queued.
-func (b *box) reserve(n int) ([]byte, error) {
+// reserve returns a buffer for a message of n bytes and counts it as queued. If too much is
+// queued, it returns ErrAgain.
+func (b *mailbox) reserve(n int) ([]byte, error) {
 	class := classOf(n)
 	size := minBuffer << class
 	b.mu.Lock()
-	if err := b.goneLocked(); err != nil {
+	if err := b.endErrorLocked(); err != nil {
 		b.mu.Unlock()
 		return nil, err
 	}
@@ -128,25 +129,25 @@ func (b *box) reserve(n int) ([]byte, error) {
 	return make([]byte, size), nil
 }
 
-// releaseLocked takes a buffer back.
-func (b *box) releaseLocked(buf []byte) {
+// releaseLocked returns a buffer to the pool, or drops it if the pool is full.
+func (b *mailbox) releaseLocked(buf []byte) {
 	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
-		return // more than is needed
+		return
 	}
 	b.pooled += len(buf)
 	class := classOf(len(buf))
 	b.free[class] = append(b.free[class], buf)
 }
 
-// deliver queues a message whose buffer came from reserve.
-func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
+// deliver queues a message of n bytes in buf, a buffer from reserve.
+func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.goneLocked()
-	if err == nil && b.cut[from] {
+	err := b.endErrorLocked()
+	if err == nil && b.refused[from] {
 		err = errRefused
 	}
-	if err == nil && b.goneBy[from] {
+	if err == nil && b.endQueued[from] {
 		err = transport.ErrClosed
 	}
 	if err != nil {
@@ -158,8 +159,8 @@ func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
 	return nil
 }
 
-// push queues an event of the rank's own.
-func (b *box) push(ev event) {
+// push queues an event of the rank's own operations.
+func (b *mailbox) push(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed {
 		b.pushLocked(ev)
@@ -167,17 +168,17 @@ func (b *box) push(ev event) {
 	b.mu.Unlock()
 }
 
-// pushLast queues the end of a peer, once.
-func (b *box) pushLast(ev event) {
+// pushEnd queues the end of a peer, at most once for each peer.
+func (b *mailbox) pushEnd(ev event) {
 	b.mu.Lock()
-	if b.state.Load() != stateClosed && !b.goneBy[ev.peer] {
-		b.goneBy[ev.peer] = true
+	if b.state.Load() != stateClosed && !b.endQueued[ev.peer] {
+		b.endQueued[ev.peer] = true
 		b.pushLocked(ev)
 	}
 	b.mu.Unlock()
 }
 
-func (b *box) pushLocked(ev event) {
+func (b *mailbox) pushLocked(ev event) {
 	size := uint(len(b.ring))
 	if b.tail-b.head == size {
 		ring := make([]event, 2*size)
@@ -194,8 +195,8 @@ func (b *box) pushLocked(ev event) {
 	}
 }
 
-// notifyLocked ends the Wait that is or will be.
-func (b *box) notifyLocked() {
+// notifyLocked ends the Wait under way, or the next one.
+func (b *mailbox) notifyLocked() {
 	b.sleeping = false
 	select {
 	case b.wake <- struct{}{}:
@@ -207,8 +208,8 @@ func (b *box) notifyLocked() {
 	}
 }
 
-// quietLocked takes back what notifyLocked did.
-func (b *box) quietLocked() {
+// clearWakeLocked reverts notifyLocked.
+func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
 	default:
@@ -219,14 +220,14 @@ func (b *box) quietLocked() {
 	}
 }
 
-// cutOff refuses a peer from now on, forgets what it has sent, and reports it down.
-func (b *box) cutOff(peer transport.Addr) {
+// refuse drops all messages of a peer, now and later, and reports the peer as down.
+func (b *mailbox) refuse(peer transport.Addr) {
 	b.mu.Lock()
-	if b.cut == nil {
-		b.cut = make(map[transport.Addr]bool)
+	if b.refused == nil {
+		b.refused = make(map[transport.Addr]bool)
 	}
-	b.cut[peer] = true
-	b.keepLocked(func(ev *event) bool {
+	b.refused[peer] = true
+	b.filterLocked(func(ev *event) bool {
 		if ev.kind != transport.RecvDone || ev.peer != peer {
 			return true
 		}
@@ -235,11 +236,11 @@ func (b *box) cutOff(peer transport.Addr) {
 		return false
 	})
 	b.mu.Unlock()
-	b.pushLast(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errGivenUp)})
+	b.pushEnd(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errDisconnected)})
 }
 
-// keepLocked forgets all events but those that which picks.
-func (b *box) keepLocked(which func(ev *event) bool) {
+// filterLocked drops all events except those for which which returns true.
+func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
 	for i := b.head; i != b.tail; i++ {
@@ -253,10 +254,11 @@ func (b *box) keepLocked(which func(ev *event) bool) {
 	b.tail = keep
 }
 
-// dropLocked forgets messages that nobody will read; a closed rank forgets all.
-func (b *box) dropLocked() {
+// dropLocked drops the messages in the queue after the rank has ended. If the rank is closed, it
+// drops all events.
+func (b *mailbox) dropLocked() {
 	closed := b.state.Load() == stateClosed
-	b.keepLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
+	b.filterLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
 	b.queued, b.pooled = 0, 0
 	b.free = [classes][][]byte{}
 	if closed {
@@ -264,7 +266,7 @@ func (b *box) dropLocked() {
 	}
 }
 
-func (b *box) closeFD() {
+func (b *mailbox) closeFD() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waker != nil {
@@ -273,20 +275,20 @@ func (b *box) closeFD() {
 	}
 }
 
-// queue is the user's side of a box.
+// queue is the completion queue of a rank.
 type queue struct {
-	box *box
+	mailbox *mailbox
 
-	// Delayed operations in the order posted, linked by Op.Next; Op.Scratch is
-	// the number of the Read that carries one out.
+	// Delayed operations in the order posted, linked by Op.Next. Op.Scratch is
+	// the number of the Read that executes the operation.
 	first, last *transport.Op
 	reads       uint64
 	ep          *rmaEndpoint
 
-	timer *time.Timer // Wait's
+	timer *time.Timer // reused by Wait
 }
 
-// delay puts an operation off until the n-th Read from now.
+// delay queues an operation that the n-th Read from now executes.
 func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
 	q.ep = ep
 	op.Next, op.Scratch = nil, q.reads+n
@@ -298,7 +300,7 @@ func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
 	q.last = op
 }
 
-func (q *queue) carryOutDelayed() {
+func (q *queue) executeDelayed() {
 	q.reads++
 	for q.first != nil && q.first.Scratch <= q.reads {
 		op := q.first
@@ -306,17 +308,17 @@ func (q *queue) carryOutDelayed() {
 			q.last = nil
 		}
 		op.Next = nil
-		q.ep.carryOut(op)
+		q.ep.execute(op)
 	}
 }
 
-// Read gives what has happened, oldest first.
+// Read returns events, oldest first.
 //
 // Hot path: no allocation, no lock held while copying, no system call.
 func (q *queue) Read(c []transport.Completion) (int, error) {
-	b := q.box
+	b := q.mailbox
 	if q.first != nil && b.state.Load() == stateOpen {
-		q.carryOutDelayed()
+		q.executeDelayed()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,25 +346,24 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// Arm says whether there is nothing to Read, and if so has the next event end
-// the Wait.
+// Arm returns false if there is something to Read. Otherwise the next event ends the Wait.
 func (q *queue) Arm() bool {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.head != b.tail || q.first != nil || b.state.Load() == stateClosed {
 		return false
 	}
 	if !b.signaled {
-		b.quietLocked()
+		b.clearWakeLocked()
 	}
 	b.sleeping = true
 	return true
 }
 
-// Wait parks the goroutine.
+// Wait blocks the calling goroutine.
 func (q *queue) Wait(timeout time.Duration) error {
-	b := q.box
+	b := q.mailbox
 	switch {
 	case timeout < 0:
 		<-b.wake
@@ -388,34 +389,34 @@ func (q *queue) Wait(timeout time.Duration) error {
 	b.mu.Lock()
 	b.signaled = false
 	if b.head != b.tail || b.state.Load() == stateClosed {
-		b.notifyLocked() // for whoever armed in the meantime
+		b.notifyLocked() // the rank may have armed again meanwhile
 	} else {
-		b.quietLocked()
+		b.clearWakeLocked()
 	}
 	b.mu.Unlock()
 	return q.ended()
 }
 
 func (q *queue) ended() error {
-	if q.box.state.Load() == stateClosed {
+	if q.mailbox.state.Load() == stateClosed {
 		return transport.ErrClosed
 	}
 	return nil
 }
 
-// Signal ends the Wait that is or, if there is none, the next.
+// Signal ends the Wait under way or, if there is none, the next Wait.
 func (q *queue) Signal() {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	b.signaled = true
 	b.notifyLocked()
 	b.mu.Unlock()
 }
 
-// FD makes a descriptor at its first call. ok is false if the system has no descriptor
+// FD makes the descriptor at its first call. ok is false if the system has no descriptor
 // left.
 func (q *queue) FD() (int, bool) {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waker == nil {

@@ -1,14 +1,13 @@
-// Package inproc is the fabric whose ranks are goroutines of one process. A
-// message is copied once into a buffer of its receiver's queue, a Read or Write
-// is one copy between the two users' buffers, done by the goroutine that posts
-// it. The same calls in the same order give the same deliveries in the same
-// order, so what goes wrong here goes wrong again.
+// Package inproc is a fabric whose ranks are goroutines of one process. Send copies a message
+// into a buffer of the receiver's queue. Read and Write make one copy between the two
+// ranks' buffers, in the goroutine that posts them. The same calls in the same order give the
+// same deliveries in the same order, so failures can be reproduced.
 //
-//	rank 0: Send ── reserve ─ copy ─ deliver ──► box of rank 1 ── Read ──► rank 1
-//	rank 0: Read ── copy under the region's read lock ── event ──► box of rank 0
+//	rank 0: Send ── reserve ─ copy ─ deliver ──► mailbox of rank 1 ── Read ──► rank 1
+//	rank 0: Read ── copy under the region's read lock ── event ──► mailbox of rank 0
 //
-// The options of NewFabric make it look like other fabrics, for tests of what
-// stands above.
+// The options of NewFabric make the fabric behave like other fabrics, for tests of the layers
+// above.
 package inproc
 
 import (
@@ -25,20 +24,20 @@ import (
 type Fabric struct {
 	opt options
 
-	// Lock order: Fabric.mu, then box.mu; never two boxes at once, and
+	// Lock order: Fabric.mu, then mailbox.mu; never two mailboxes at once, and
 	// region.mu with neither.
-	mu     sync.Mutex
-	size   int // 0 until the first Open
-	jobID  string
-	secret [32]byte
-	boxes  []*box // by rank; made by the first Open, so that a message may come before its receiver
+	mu        sync.Mutex
+	size      int // 0 until the first Open
+	jobID     string
+	secret    [32]byte
+	mailboxes []*mailbox // by rank; made by the first Open, so that a message may come before its receiver
 }
 
 var _ transport.Provider = (*Fabric)(nil)
 
 type options struct {
 	eagerLimit int
-	injectSize int // -1: all that may be sent
+	injectSize int // -1: maxMsgSize
 	maxMsgSize int
 	maxRMASize int
 	backlog    int
@@ -48,15 +47,15 @@ type options struct {
 	mrMode     transport.MRMode
 }
 
-// Option changes what a Fabric looks like to the ranks.
+// Option changes the behaviour of a Fabric.
 type Option func(*options)
 
 // WithEagerLimit sets Attr.EagerLimit in bytes of data (default 8 KiB).
-// MaxMsgSize grows where it must to carry such data and a header.
+// If such data and a header exceed MaxMsgSize, MaxMsgSize grows.
 func WithEagerLimit(n int) Option { return func(o *options) { o.eagerLimit = n } }
 
 // WithMaxMsgSize sets Attr.MaxMsgSize in bytes of header and data (default
-// 64 KiB). It is at least a header; EagerLimit shrinks where it must.
+// 64 KiB), at least a header. If EagerLimit and a header exceed it, EagerLimit shrinks.
 func WithMaxMsgSize(n int) Option {
 	return func(o *options) {
 		o.maxMsgSize = max(n, transport.HeaderSize)
@@ -64,34 +63,30 @@ func WithMaxMsgSize(n int) Option {
 	}
 }
 
-// WithInjectSize sets Attr.InjectSize in bytes of header and data (default
-// MaxMsgSize): the Send of a larger message answers that it is not done, and
-// a completion follows.
+// WithInjectSize sets the largest message, in bytes of header and data, whose Send is
+// done when it returns (default MaxMsgSize). A larger message ends by a completion.
 func WithInjectSize(n int) Option { return func(o *options) { o.injectSize = n } }
 
 // WithMaxRMASize sets Attr.MaxRMASize in bytes (default 1 << 40).
 func WithMaxRMASize(n int) Option { return func(o *options) { o.maxRMASize = n } }
 
 // WithBacklog sets how many bytes of messages may wait in one rank's queue
-// (default 8 MiB) before Send answers ErrAgain. An empty queue takes any message.
+// (default 8 MiB) before Send returns ErrAgain. An empty queue takes any message.
 func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
 
-// WithoutRMA makes a fabric of messages alone: no CapRead, no CapWrite.
+// WithoutRMA makes a fabric without CapRead and CapWrite.
 func WithoutRMA() Option { return func(o *options) { o.rma = false } }
 
-// WithoutSharedMemory makes a fabric of which no memory is mapped by several
-// ranks: no CapSharedMemory. Nor is it by those that options make unlike a
-// process in their RMA.
+// WithoutSharedMemory makes a fabric without CapSharedMemory. WithoutRMA, WithRMADelay
+// and WithMRMode do so too.
 func WithoutSharedMemory() Option { return func(o *options) { o.shared = false } }
 
-// WithRMADelay carries a Read or Write out in the n-th Read of the initiator's
-// completion queue after it was posted, not at once, as a fabric does that
-// leaves progress to its user (ProgressManual).
+// WithRMADelay delays each Read or Write until the n-th Read of the initiator's
+// completion queue after it was posted, like a fabric with ProgressManual.
 func WithRMADelay(n int) Option { return func(o *options) { o.rmaDelay = n } }
 
-// WithMRMode asks for registered memory as other fabrics do: under MRVirtAddr
-// a region's Base is not 0; under MRLocal a Read or Write without Op.Region
-// fails with ErrAccess.
+// WithMRMode sets Attr.MRMode. Under MRVirtAddr a region's Base is not 0; under MRLocal a Read
+// or Write without Op.Region fails with ErrAccess.
 func WithMRMode(m transport.MRMode) Option { return func(o *options) { o.mrMode = m } }
 
 // NewFabric returns a fabric that no rank has opened yet.
@@ -118,9 +113,9 @@ func NewFabric(opts ...Option) *Fabric {
 // Name returns "inproc".
 func (f *Fabric) Name() string { return name }
 
-// Open opens the domain of rank cfg.Self. Every rank of the job opens once, all
-// with the same Size, JobID and Secret. A rank that was killed before it opened
-// gets ErrClosed. It does not block.
+// Open opens the domain of rank cfg.Self. Every rank of the job calls Open once, with
+// the same Size, JobID and Secret. If Kill has ended the rank before, Open returns ErrClosed.
+// It does not block.
 func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("inproc: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -129,15 +124,15 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	defer f.mu.Unlock()
 	if f.size == 0 {
 		f.size, f.jobID, f.secret = cfg.Size, cfg.JobID, cfg.Secret
-		f.boxes = make([]*box, cfg.Size)
-		for i := range f.boxes {
-			f.boxes[i] = newBox(transport.Addr(i), cfg.Size, f.opt.backlog)
+		f.mailboxes = make([]*mailbox, cfg.Size)
+		for i := range f.mailboxes {
+			f.mailboxes[i] = newMailbox(transport.Addr(i), cfg.Size, f.opt.backlog)
 		}
 	}
 	if f.size != cfg.Size || f.jobID != cfg.JobID || f.secret != cfg.Secret {
 		return nil, errors.New("inproc: open: size, job id or secret differ from those of the other ranks")
 	}
-	b := f.boxes[cfg.Self]
+	b := f.mailboxes[cfg.Self]
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state.Load() != stateOpen {
@@ -150,28 +145,27 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	return newDomain(f, b), nil
 }
 
-// Kill ends the rank's domain as the death of a process would: its own calls
-// answer ErrClosed from now on, a Wait of it ends, what it has not read is
-// lost, its peers are told PeerDown once, and their operations with it fail
-// with ErrPeerDown. When Kill returns no peer touches its memory any more. It
-// may be called at any time; it does nothing before the first Open and for a
-// rank that has closed.
+// Kill ends the rank's domain as the death of a process would. From now on, calls of the
+// rank return ErrClosed, its Wait ends, and completions that it has not read are
+// lost. Its peers report PeerDown once, and their operations with it fail
+// with ErrPeerDown. When Kill returns, no peer touches the rank's memory any more. Any
+// goroutine may call Kill at any time. Before the first Open, or for a rank that is closed,
+// it does nothing.
 func (f *Fabric) Kill(rank int) {
 	f.mu.Lock()
-	if rank < 0 || rank >= len(f.boxes) {
+	if rank < 0 || rank >= len(f.mailboxes) {
 		f.mu.Unlock()
 		return
 	}
-	b := f.boxes[rank]
+	b := f.mailboxes[rank]
 	f.mu.Unlock()
 	f.end(b, stateClosed)
 	b.withdrawAll()
 }
 
-// end moves a rank on to a later state and tells its peers if it was open until
-// now. What the rank sent before stands in their queues before the news, and
-// nothing of it comes after.
-func (f *Fabric) end(b *box, to int32) {
+// end sets a rank's state to a later state, to. If the rank was open, end queues its end at
+// all peers, after all messages that the rank has sent to them.
+func (f *Fabric) end(b *mailbox, to int32) {
 	b.mu.Lock()
 	was := b.state.Load()
 	if was >= to {
@@ -190,9 +184,9 @@ func (f *Fabric) end(b *box, to int32) {
 	if to == stateLeft {
 		ev = event{kind: transport.PeerLeft, peer: b.rank}
 	}
-	for _, p := range f.boxes {
+	for _, p := range f.mailboxes {
 		if p != b {
-			p.pushLast(ev)
+			p.pushEnd(ev)
 		}
 	}
 }

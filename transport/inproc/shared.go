@@ -6,17 +6,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// pageSize is what Alloc aligns to.
+// pageSize is the alignment of memory from Alloc.
 const pageSize = 4096
 
-// Alloc makes memory that the other ranks, being in the same process, have
-// access to as it is.
+// Alloc allocates memory and registers it. The other ranks are in the same process, so they
+// can use it directly.
 func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	if n <= 0 {
 		return nil, nil, fmt.Errorf("inproc: allocate %d bytes: %w", n, transport.ErrBounds)
 	}
 	mem := alignedBytes(n)
-	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, mem, transport.RemoteRead|transport.RemoteWrite)
+	r, err := d.mailbox.register(d.keys, d.fabric.opt.mrMode, mem, transport.RemoteRead|transport.RemoteWrite)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -26,12 +26,12 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, r, nil
 }
 
-// Map returns what a peer's Alloc made.
+// Map returns memory that a peer's Alloc has returned.
 func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
-	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return nil, transport.ErrAddress
 	}
-	r, err := d.fabric.boxes[peer].find(d.box.rank, key)
+	r, err := d.fabric.mailboxes[peer].find(d.mailbox.rank, key)
 	if err != nil {
 		return nil, err
 	}
@@ -43,18 +43,18 @@ func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return r.buf, nil
 }
 
-// Unmap has nothing to do.
+// Unmap does nothing.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// Asleep does not know better.
+// Asleep always returns true: the fabric does not count ranks that sleep.
 func (d *domain) Asleep() bool { return true }
 
-// Notify ends a peer's Wait.
+// Notify ends a peer's Wait if the peer is in one or has Armed.
 func (d *domain) Notify(peer transport.Addr) {
-	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return
 	}
-	b := d.fabric.boxes[peer]
+	b := d.fabric.mailboxes[peer]
 	b.mu.Lock()
 	if b.sleeping {
 		b.signaled = true

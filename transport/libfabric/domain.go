@@ -41,6 +41,7 @@ type domain struct {
 	packed       bool // a multi-receive buffer holds messages without gaps
 	alternateRMA bool // a peer never has reads and writes in flight at the same time
 	inject       int  // largest message with its frame that fi_inject takes
+	keySize      int  // bytes of a memory key
 	tries        int  // how often one poll reads the queue while it is empty
 	emptyPolls   int  // consecutive polls without a completion
 	writeFlags   fi.Flags
@@ -91,6 +92,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
 		multiRecv:  info.Caps&fi.CapMultiRecv != 0,
 		inject:     min(info.Tx.InjectSize, stageSize),
+		keySize:    min(max(info.Domain.MRKeySize, 1), 8),
 		tries:      4,
 		writeFlags: fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:      make([]peer, cfg.Size),
@@ -101,7 +103,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	default:
 	}
 	frame := eagerLimit + transport.HeaderSize + frameSize
-	latency, rate := 10_000, 2_000_000_000
+	latency := 10_000
 	switch info.EP.Protocol {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
@@ -116,7 +118,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// shm copies a larger message in parts, and later messages overtake it.
 		frame = max(info.Tx.InjectSize, 1024)
-		latency, rate = 1_000, 8_000_000_000
+		latency = 1_000
 		d.tries = 16
 		if kernelCopies() {
 			d.writeFlags = fi.FlagCompletion // the kernel has written the data when the call returns
@@ -134,7 +136,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		mr transport.MRMode
 	}{
 		{fi.MRLocal, transport.MRLocal}, {fi.MRVirtAddr, transport.MRVirtAddr},
-		{fi.MRAllocated, transport.MRAllocated}, {fi.MREndpoint, transport.MREndpoint},
+		{fi.MRAllocated, transport.MRAllocated},
 	} {
 		if d.mrMode&m.fi != 0 {
 			mr |= m.mr
@@ -145,20 +147,15 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		progress = transport.ProgressAuto
 	}
 	d.attr = transport.Attr{
-		Provider:    name + " " + info.Fabric.ProvName,
-		Name:        info.Domain.Name,
-		Threading:   transport.ThreadDomain,
-		Progress:    progress,
-		MRMode:      mr,
-		Caps:        caps,
-		InjectSize:  min(max(copyLimit, d.inject-frameSize), frame-frameSize),
-		MaxMsgSize:  frame - frameSize,
-		EagerLimit:  frame - frameSize - transport.HeaderSize,
-		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
-		MRKeySize:   min(max(info.Domain.MRKeySize, 1), 8),
-		MaxGroupID:  int(info.Domain.MaxGroupID),
-		LatencyNs:   latency,
-		BytesPerSec: rate,
+		Provider:   name + " " + info.Fabric.ProvName,
+		Name:       info.Domain.Name,
+		Progress:   progress,
+		MRMode:     mr,
+		Caps:       caps,
+		MaxMsgSize: frame - frameSize,
+		EagerLimit: frame - frameSize - transport.HeaderSize,
+		MaxRMASize: min(info.EP.MaxMsgSize, 1<<40),
+		LatencyNs:  latency,
 	}
 	return d
 }
@@ -252,7 +249,7 @@ func (d *domain) enable(v *addressVector) error {
 		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
 	}
 	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		key, err := d.mrs.newKey(d.keySize)
 		if err != nil {
 			return err
 		}

@@ -99,7 +99,7 @@ func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 	s.pin.Pin(&op.Data[0])
 	at := fi.AddressOf(op.Data)
 	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		key, err := d.mrs.newKey(d.keySize)
 		if err != nil {
 			return fi.ErrNoMemory
 		}

@@ -86,7 +86,7 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 func (r *region) register(buf []byte, access transport.Access) error {
 	d := r.d
 	for try := 0; ; try++ {
-		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		key, err := d.mrs.newKey(d.keySize)
 		if err != nil {
 			return err
 		}

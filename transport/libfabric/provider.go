@@ -138,7 +138,7 @@ func (d *domain) openCQ() error {
 			}
 		}
 	}
-	d.attr.Naps = true
+	d.attr.NoWaitObject = true
 	attr.Wait = fi.WaitNone
 	q, err := d.fid.OpenCQ(attr)
 	if err == nil {

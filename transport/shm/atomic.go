@@ -11,25 +11,24 @@ import (
 
 // Atomics
 //
-//	                       what the key names
+//	                       the key is that of
 //	   ┌───────────────────────┬──────────────────────────┐
-//	 of the shared heap      of this rank itself        private memory of a peer
+//	 shared heap         this rank's memory     a peer's private memory
 //	   └──────────┬────────────┘                          │
-//	 the processor's, at once               kindAtomic ──►│ the processor's, in the
-//	 by who asks                 kindAtomicDone ◄─────────┘ owner's progress (serve.go)
+//	 instructions of the                    kindAtomic ──►│ instructions in the
+//	 calling rank                kindAtomicDone ◄─────────┘ owner's progress (serve.go)
 //
-// All of them are the same instructions on the same memory, so those by
-// different ways, and a program's own by sync/atomic, are one step to each other.
+// All of them use the same atomic instructions on the same memory. So they are atomic with
+// each other, and with the program's own use of sync/atomic.
 
-// atomicMax is how many bytes of elements one atomic may be about. A request
+// atomicMax is the largest size in bytes of the elements of one atomic. A request
 // with two operands of that size fits into every ring.
 const atomicMax = 1 << 10
 
 var errUnaligned = fmt.Errorf("%w: the elements are not aligned to their size", transport.ErrBounds)
 
-// AtomicValid says what can be done in one step: all operations on integers,
-// all but bits on floats, sum, product, reads, writes and swaps of complex64;
-// nothing on complex128.
+// AtomicValid allows all operations on integers; all except the bitwise ones on floats; sum,
+// product, read, write and compare-and-swap on complex64; and none on complex128.
 func (e *endpoint) AtomicValid(op *transport.Op) (count int, ok bool) {
 	if op.Datatype >= transport.Datatypes || op.Datatype == transport.Complex128 || op.Atomic >= transport.AtomicOps {
 		return 0, false
@@ -51,11 +50,11 @@ func (e *endpoint) AtomicValid(op *transport.Op) (count int, ok bool) {
 	return atomicMax / op.Datatype.Size(), true
 }
 
-// Atomic changes elements of the shared heap and of this rank itself at once;
-// for private memory of a peer it asks the peer, of whom up to maxCalls
-// atomics of this rank wait at a time: else ErrAgain.
+// Atomic changes elements of the shared heap, and of this rank's own memory, before it
+// returns. For private memory of a peer it sends the peer a request. If maxCalls requests to
+// the peer are unanswered, it returns ErrAgain.
 //
-// Hot path: no allocation, no lock, no system call unless a peer that is asked
+// Hot path: no allocation, no lock, no system call unless it sends a request to a peer that
 // sleeps.
 func (e *endpoint) Atomic(op *transport.Op) error {
 	d := e.d
@@ -74,7 +73,7 @@ func (e *endpoint) Atomic(op *transport.Op) error {
 	return nil
 }
 
-// extentOf checks an atomic and says how many bytes it is about.
+// extentOf checks an atomic's operands and returns the size of its elements in bytes.
 func (e *endpoint) extentOf(op *transport.Op) (int, error) {
 	count, ok := e.AtomicValid(op)
 	if !ok {
@@ -96,8 +95,8 @@ func (e *endpoint) extentOf(op *transport.Op) (int, error) {
 // changeHere applies an atomic to memory that this process maps.
 func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
 	if p.local != d.self {
-		// The key lies on the desk meanwhile: invariant 2 of mr.go.
-		at := &d.seg.claims(d.self).desk.key
+		// Meanwhile, the key is in this rank's hazard line: invariant 2 of mr.go.
+		at := &d.seg.claims(d.self).hazards.key
 		at.Swap(op.RemoteKey)
 		defer at.Store(0)
 	}
@@ -113,11 +112,11 @@ func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
 	return nil
 }
 
-// elements finds what an atomic is about, in the heap of p or in a private
-// region of this rank itself.
+// elements returns the memory of an atomic's elements, in the heap of p or in a private
+// region of this rank.
 func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err error) {
 	if op.RemoteKey&heapKey == heapKey {
-		mem, err = d.inShared(p, op.RemoteKey, op.RemoteAddr, n)
+		mem, err = d.mapRange(p, op.RemoteKey, op.RemoteAddr, n)
 	} else {
 		mem, err = d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), rightsOf(op.Atomic, op.Fetch != nil))
 	}
@@ -127,7 +126,7 @@ func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err err
 	return mem, err
 }
 
-// rightsOf is what an atomic must be permitted to do.
+// rightsOf returns the access that an atomic needs.
 func rightsOf(op transport.AtomicOp, fetch bool) (a transport.Access) {
 	if op != transport.AtomicRead {
 		a = transport.RemoteWrite

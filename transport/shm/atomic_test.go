@@ -13,12 +13,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// begin posts an atomic.
+// begin posts the atomic o.
 func (o *outcome) begin(s *side) error {
-	o.over, o.err, o.User = false, nil, o
+	o.done, o.err, o.User = false, nil, o
 	return s.e.Atomic(&o.Op)
 }
 
+// sumOf returns an atomic that adds n and fetches the former value.
 func sumOf(peer transport.Addr, key, addr, n uint64) *outcome {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], n)
@@ -27,7 +28,7 @@ func sumOf(peer transport.Addr, key, addr, n uint64) *outcome {
 	}}
 }
 
-// TestAtomicValid: which operations there are on which types.
+// TestAtomicValid checks which operations are possible on which types.
 func TestAtomicValid(t *testing.T) {
 	e := &endpoint{}
 	eight := make([]byte, 8)
@@ -69,8 +70,8 @@ func TestAtomicValid(t *testing.T) {
 	}
 }
 
-// TestAtomicRefusals: of memory that is a peer's own, of the rank itself, and of
-// the heap, and that elements which are refused stay as they are.
+// TestAtomicRefusals checks which atomics are refused: on a peer's private memory, on the rank's
+// own memory, and on the shared heap. A refused atomic must not change the elements.
 func TestAtomicRefusals(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 64)
@@ -111,7 +112,7 @@ func TestAtomicRefusals(t *testing.T) {
 			clear(mem)
 			o := sumOf(owner, c.key, c.addr, 5)
 			require.NoError(t, o.begin(all[0]))
-			turns(t, o, all...)
+			pollUntilDone(t, o, all...)
 			if c.err == nil {
 				require.NoError(t, o.err)
 				continue
@@ -122,16 +123,16 @@ func TestAtomicRefusals(t *testing.T) {
 			require.Equal(t, "atomic", whole.Op)
 			require.Equal(t, make([]byte, 64), mem)
 		}
-		o := sumOf(owner, writes.Key(), 8, 5) // without a fetch it may
+		o := sumOf(owner, writes.Key(), 8, 5) // permitted without a fetch
 		o.Fetch = nil
 		require.NoError(t, o.begin(all[0]))
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 		require.EqualValues(t, 5, binary.NativeEndian.Uint64(mem[8:]))
 	}
 }
 
-// TestAtomicCalls: what is wrong in the call itself begins nothing.
+// TestAtomicCalls: if Atomic returns an error, no completion follows.
 func TestAtomicCalls(t *testing.T) {
 	all := sides(t, 2, "auto")
 	key := keyValid | uint64(1)
@@ -152,7 +153,8 @@ func TestAtomicCalls(t *testing.T) {
 	require.ErrorIs(t, sumOf(1, key, 0, 1).begin(all[0]), transport.ErrClosed)
 }
 
-// TestAtomicsWithoutAnswer: so many and no more, and they end with the peer.
+// TestAtomicsWithoutAnswer: a rank can begin maxCalls atomics with a peer that does not answer, and
+// no more. They end if the peer ends.
 func TestAtomicsWithoutAnswer(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 8)
@@ -167,25 +169,25 @@ func TestAtomicsWithoutAnswer(t *testing.T) {
 	require.ErrorIs(t, one.begin(all[0]), transport.ErrAgain)
 	require.NoError(t, all[0].poll())
 	for _, o := range sums {
-		require.False(t, o.over)
+		require.False(t, o.done)
 	}
 	for _, o := range sums {
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 	}
 	require.EqualValues(t, maxCalls, binary.NativeEndian.Uint64(mem))
 	require.NoError(t, one.begin(all[0]))
-	require.NoError(t, all[1].Close()) // it took no notice
-	for end := time.Now().Add(patience); !one.over && time.Now().Before(end); {
+	require.NoError(t, all[1].Close()) // without an answer
+	for end := time.Now().Add(deadline); !one.done && time.Now().Before(end); {
 		require.NoError(t, all[0].poll())
 	}
-	require.True(t, one.over)
+	require.True(t, one.done)
 	require.ErrorIs(t, one.err, transport.ErrPeerDown)
 	require.ErrorIs(t, sumOf(1, mr.Key(), 0, 1).begin(all[0]), transport.ErrPeerDown)
 }
 
-// TestAnswersThatFindNoRoom: the asker's ring is full of messages that it does
-// not read; the answers come after them.
+// TestAnswersThatFindNoRoom: the ring to the rank that waits for answers is full of messages. The
+// answers must arrive after the messages.
 func TestAnswersThatFindNoRoom(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 8)
@@ -206,40 +208,40 @@ func TestAnswersThatFindNoRoom(t *testing.T) {
 		require.True(t, all[1].progress(), "answers wait")
 	}
 	require.EqualValues(t, maxCalls, binary.NativeEndian.Uint64(mem))
-	require.False(t, sums[0].over)
+	require.False(t, sums[0].done)
 	seen := map[uint64]bool{}
 	for _, o := range sums {
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 		seen[binary.NativeEndian.Uint64(o.Fetch)] = true
 	}
 	require.Len(t, seen, maxCalls)
-	require.Len(t, all[0].news, sent-1)
+	require.Len(t, all[0].received, sent-1)
 	require.False(t, all[1].progress())
 }
 
-// TestMixedAtomics: by the owner's processor and by a peer's, through the
-// owner's progress, on the same words.
+// TestMixedAtomics: both ranks change the same word, by instructions and by requests that the
+// owner's progress serves. No change may be lost.
 func TestMixedAtomics(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem, heap, err := all[1].Alloc(4096)
 	require.NoError(t, err)
-	private, err := all[1].RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite) // a second name for it
+	private, err := all[1].RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite) // a second region of the same memory
 	require.NoError(t, err)
 	const rounds = 500
 	done := make(chan error, 1)
-	go func() { // ends after its rounds; awaited below
+	go func() { // ends after its rounds; received below
 		s := all[1]
 		var err error
 		for i := 0; i < rounds && err == nil; i++ {
 			o := sumOf(1, []uint64{heap.Key(), private.Key()}[i%2], 0, 1)
 			if err = o.begin(s); err == nil {
-				for !o.over && err == nil {
+				for !o.done && err == nil {
 					err = s.poll()
 				}
 			}
 		}
-		for end := time.Now().Add(patience); err == nil && binary.NativeEndian.Uint64(mem[8:]) == 0 && time.Now().Before(end); {
+		for end := time.Now().Add(deadline); err == nil && binary.NativeEndian.Uint64(mem[8:]) == 0 && time.Now().Before(end); {
 			err = s.poll()
 			word := sumOf(1, heap.Key(), 8, 0)
 			_ = word.begin(s)
@@ -249,7 +251,7 @@ func TestMixedAtomics(t *testing.T) {
 	for i := range rounds {
 		o := sumOf(1, []uint64{heap.Key(), private.Key()}[i%2], 0, 1)
 		require.NoError(t, o.begin(all[0]))
-		turns(t, o, all[0])
+		pollUntilDone(t, o, all[0])
 		require.NoError(t, o.err)
 	}
 	require.NoError(t, sumOf(1, heap.Key(), 8, 1).begin(all[0]))
@@ -270,7 +272,7 @@ func TestAtomicsAllocateNothing(t *testing.T) {
 			if err := o.begin(all[0]); err != nil {
 				panic(err)
 			}
-			for !o.over {
+			for !o.done {
 				_ = all[1].poll()
 				_ = all[0].poll()
 			}
@@ -280,7 +282,8 @@ func TestAtomicsAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzControlAtomic: no bytes of a peer can do more than end it.
+// FuzzControlAtomic handles arbitrary control messages of atomics. They may only cause a protocol
+// error, or change the elements of a region.
 func FuzzControlAtomic(f *testing.F) {
 	request := make([]byte, atomicHeader+16)
 	binary.LittleEndian.PutUint32(request[24:], 8)
@@ -297,7 +300,7 @@ func FuzzControlAtomic(f *testing.F) {
 		mr, err := all[1].RegisterMemory(guard[8:16], transport.RemoteRead|transport.RemoteWrite)
 		require.NoError(t, err)
 		if len(b) >= 16 && len(b)%2 == 0 {
-			binary.LittleEndian.PutUint64(b[8:], mr.Key()) // or it would never be found
+			binary.LittleEndian.PutUint64(b[8:], mr.Key()) // a random key would never match
 		}
 		waiting := sumOf(0, keyValid, 0, 1)
 		require.NoError(t, waiting.begin(all[1]))

@@ -17,17 +17,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// address is what a rank can be found by that came to its host without a
-// launcher that knows weft:
+// address is the address of a rank. If the launcher does not know weft, the address tells
+// other ranks of the host how to open the rank's memory file:
 //
 //	shm:3/5d1f…/4711/5/90ab…
-//	    │  │     │   │  └ what its memory file goes by
-//	    │  │     │   └ descriptor of the file
-//	    │  │     └ process
-//	    │  └ where that process number means something: processes with the same label may open the file
+//	    │  │     │   │  └ nonce that identifies the memory file
+//	    │  │     │   └ descriptor of the file in that process
+//	    │  │     └ process id
+//	    │  └ label of host, process namespace and user: a process with the same label can open the file
 //	    └ rank
 //
-// Where the launcher has given all ranks the file, an address is "shm:3".
+// If all ranks inherited the file from the launcher, the address is plain: "shm:3".
 type address struct {
 	rank    int
 	host    uint64
@@ -37,13 +37,13 @@ type address struct {
 
 const addressPrefix = name + ":"
 
-// newNonce is 32 random bytes.
+// newNonce returns 32 random bytes.
 func newNonce() (n [32]byte) {
 	random(n[:])
 	return n
 }
 
-// random fills b, which has at most 256 bytes, by getrandom(2). A rank needs random
+// random fills b, at most 256 bytes, by getrandom(2). A rank needs random
 // bytes only at its start, and crypto/rand takes longer to set up its generator.
 func random(b []byte) {
 	if n, err := unix.Getrandom(b, 0); err != nil || n < len(b) {
@@ -51,7 +51,7 @@ func random(b []byte) {
 	}
 }
 
-// newAddress is this process's address with the file.
+// newAddress returns this process's address, which leads to file.
 func newAddress(j *wire.ShmJob, rank int, file *os.File) (address, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *address) text() transport.Address {
 	return transport.Address(fmt.Sprintf("%s%d/%016x/%d/%d/%016x", addressPrefix, a.rank, a.host, a.pid, a.fd, a.nonce))
 }
 
-// parseAddress reads either form; a plain one gives a rank alone.
+// parseAddress parses either form of an address. From a plain one it sets only the rank.
 func parseAddress(text transport.Address) (a address, ok bool) {
 	s, ok := strings.CutPrefix(string(text), addressPrefix)
 	f := strings.Split(s, "/")
@@ -109,17 +109,17 @@ func parseAddress(text transport.Address) (a address, ok bool) {
 	return a, true
 }
 
-// addressVector is a table of addresses. Where the launcher gave the file, those
-// of all ranks are there from the beginning.
+// addressVector is a table of addresses. If the ranks inherited the memory file, it holds the
+// addresses of all ranks from the start.
 type addressVector struct {
 	d     *domain
-	ruled int // so many plain addresses come first
+	plain int // number of plain addresses, of ranks 0 to plain-1, before those of table
 	table []transport.Address
 }
 
 var _ transport.Reacher = (*addressVector)(nil)
 
-// Insert adds addresses. When the endpoint's vector has those of all ranks the
+// Insert adds addresses. When the endpoint's vector has the addresses of all ranks, the
 // domain joins the ranks of its host.
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	first := v.Len()
@@ -137,7 +137,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	return transport.Addr(first), nil
 }
 
-// InsertSym does not work: ranks of a host are not found by counting.
+// InsertSym returns ErrNotSupported: addresses of ranks do not follow a pattern.
 func (v *addressVector) InsertSym(string, int, string, int) (transport.Addr, error) {
 	return 0, fmt.Errorf("shm: symmetric insert: %w", transport.ErrNotSupported)
 }
@@ -146,24 +146,25 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	switch {
 	case a < 0 || int(a) >= v.Len():
 		return "", fmt.Errorf("shm: lookup of index %d of %d: %w", a, v.Len(), transport.ErrAddress)
-	case int(a) < v.ruled:
+	case int(a) < v.plain:
 		return plainAddress(int(a)), nil
 	}
-	return v.table[int(a)-v.ruled], nil
+	return v.table[int(a)-v.plain], nil
 }
 
-func (v *addressVector) Len() int { return v.ruled + len(v.table) }
+func (v *addressVector) Len() int { return v.plain + len(v.table) }
 
-// Reaches says whether a rank is one of this host and has joined the others.
+// Reaches reports whether a rank is on this host and shares the memory file.
 func (v *addressVector) Reaches(a transport.Addr) bool {
 	d := v.d
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
 		return false
 	}
-	return a == d.rank || d.localOf(a) >= 0 && (d.given || d.meet(d.peer(a)) == nil)
+	return a == d.rank || d.localOf(a) >= 0 && (d.inherited || d.authenticate(d.peer(a)) == nil)
 }
 
-// complete joins the ranks of this host once the vector has all addresses.
+// complete joins the ranks of this host if the vector has all addresses and the domain has
+// not yet joined them.
 func (v *addressVector) complete() error {
 	d := v.d
 	if d.seg != nil || d.closed || v.Len() < d.size {
@@ -177,7 +178,7 @@ func (v *addressVector) complete() error {
 		}
 		a, _ := parseAddress(v.table[i])
 		if a.rank != i {
-			return fmt.Errorf("join: the address at index %d is of rank %d: %w", i, a.rank, transport.ErrAddress)
+			return fmt.Errorf("join: the address at index %d is that of rank %d: %w", i, a.rank, transport.ErrAddress)
 		}
 		if a.host == d.address.host && a.pid > 0 {
 			if len(locals) == 0 {
@@ -190,11 +191,11 @@ func (v *addressVector) complete() error {
 		return fmt.Errorf("join: the address at index %d is not this rank's: %w", d.rank, transport.ErrAddress)
 	}
 	file, err := d.find(first)
-	if err != nil { // containers may forbid it: alone, then, and others know as they do not see us there
+	if err != nil { // a container may forbid it: join no other rank; the others find that this one has not joined
 		locals, first, file = []transport.Addr{d.rank}, d.address, d.file
 	}
 	if file != d.file {
-		_ = d.file.Close() // nobody needs it
+		_ = d.file.Close() // no rank uses it
 		d.file = file
 	}
 	nonce := binary.LittleEndian.AppendUint64(nil, first.nonce)
@@ -204,7 +205,7 @@ func (v *addressVector) complete() error {
 	return nil
 }
 
-// find opens the memory file of the rank at an address.
+// find returns the memory file of the rank at an address.
 func (d *domain) find(a address) (*os.File, error) {
 	if a == d.address {
 		return d.file, nil

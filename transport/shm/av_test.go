@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// found opens n ranks without a file and gives them each other's addresses,
-// which change may alter for the rank that gets them.
+// found opens n ranks without a memory file and inserts their addresses at each rank. host returns
+// a number to add to a rank's host label. change may alter the addresses that a rank inserts.
 func found(t *testing.T, n int, host func(rank int) uint64, change func(rank int, addrs []transport.Address)) []*node {
 	t.Helper()
 	all := make([]*node, n)
@@ -37,7 +37,8 @@ func found(t *testing.T, n int, host func(rank int) uint64, change func(rank int
 	return all
 }
 
-// reached is who of all a rank reaches, and can send to.
+// reached returns the ranks that a rank reaches. It checks that the rank can send to them, and
+// only to them.
 func (n *node) reached(t *testing.T) (l []int) {
 	t.Helper()
 	for i := range n.size {
@@ -52,8 +53,8 @@ func (n *node) reached(t *testing.T) (l []int) {
 	return l
 }
 
-// TestHosts has ranks of two hosts, whose numbers of processes and descriptors
-// mean something else at each.
+// TestHosts: ranks of two hosts exchange addresses. A process id and a descriptor of one host mean
+// nothing at the other.
 func TestHosts(t *testing.T) {
 	all := found(t, 5, func(rank int) uint64 { return uint64(rank % 2) }, func(int, []transport.Address) {})
 	want := [][]int{{0, 2, 4}, {1, 3}}
@@ -75,8 +76,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHiddenProcess has a rank that may not look into the process of another:
-// here it looks for a descriptor that there is not.
+// TestHiddenProcess: a rank that cannot open another rank's memory file joins no other rank. Here
+// the descriptor in the address does not exist.
 func TestHiddenProcess(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
 		if rank == 1 {
@@ -90,7 +91,7 @@ func TestHiddenProcess(t *testing.T) {
 	require.Equal(t, []int{0, 2}, all[2].reached(t))
 }
 
-// TestInsertRefuses has addresses of other ranks in the wrong places.
+// TestInsertRefuses inserts invalid addresses, and addresses at the indexes of other ranks.
 func TestInsertRefuses(t *testing.T) {
 	open := func() *node {
 		n, err := newNode(New(), config(1, 3))
@@ -115,11 +116,11 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// TestRankWithoutMemory: a rank that could not open the transport has an empty address,
-// and the others reach each other.
+// TestRankWithoutMemory: a rank that could not open the transport has an empty address. The
+// other ranks reach each other.
 func TestRankWithoutMemory(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
-		if rank == 1 { // alone in this test; it would use another transport
+		if rank == 1 { // in a real job, this rank would use another transport
 			addrs[0], addrs[2] = "", ""
 		} else {
 			addrs[1] = ""

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// pin binds the calling goroutine, for good, to one of the process's processors.
+// pin binds the calling goroutine and its thread to the i-th processor of the process, for good.
 func pin(i int) {
 	runtime.LockOSThread()
 	var have, want unix.CPUSet
@@ -31,10 +31,10 @@ func pin(i int) {
 			i--
 		}
 	}
-	_ = unix.SchedSetaffinity(0, &want) // measuring is all it is for
+	_ = unix.SchedSetaffinity(0, &want) // without it, results only vary more
 }
 
-// spinEcho is echo that never sleeps.
+// spinEcho is an echo that never sleeps.
 func (n *node) spinEcho() error {
 	pin(1)
 	op := &transport.Op{}
@@ -56,7 +56,7 @@ func (n *node) spinEcho() error {
 	}
 }
 
-// sink takes messages, and answers the empty ones.
+// sink receives messages, and answers the empty ones.
 func (n *node) sink() error {
 	pin(1)
 	op := &transport.Op{}
@@ -79,6 +79,7 @@ func (n *node) sink() error {
 	}
 }
 
+// benchmarkWith runs f with rank 0 of a job whose other rank, in another process, does what.
 func benchmarkWith(b *testing.B, what string, f func(n *node)) {
 	b.Helper()
 	n, _ := job(b, what, 2, true)
@@ -101,8 +102,8 @@ func benchmarkWith(b *testing.B, what string, f func(n *node)) {
 	}
 }
 
-// BenchmarkPingPong is the latency of the contract between two processes that
-// spin, one way: what bench/c/cacheline.c measures for a bare line.
+// BenchmarkPingPong measures the one-way latency of a message between two processes that
+// poll without a pause. bench/c/cacheline.c measures the same for one cache line without weft.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range []int{8, 40, 56, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -146,8 +147,8 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkStream has one process send windows of messages that the other
-// answers by one.
+// BenchmarkStream measures the throughput of messages. One process sends 64 messages at a
+// time, and the other answers them with one message.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{8, 40, 256, 1 << 10, 8 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

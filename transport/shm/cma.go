@@ -17,24 +17,25 @@ import (
 
 // Single copies
 //
-// The kernel copies between two processes where the one may trace the other
-// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): the same user, nobody hidden by
-// PR_SET_DUMPABLE, both in sight of each other's process ids. Whether it does
-// is tried, not worked out: each rank shows on its badge where in its memory a
-// nonce lies, and a peer, at its first transfer, fetches the nonce and compares. So a
-// number that is another process's in this rank's namespace is no danger
-// either. Where it fails, all goes by messages (stream.go).
+// The kernel copies between two processes if one of them may trace the other
+// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): they run as the same user, neither has set
+// PR_SET_DUMPABLE to 0, and each sees the other's process id. A rank does not check these
+// conditions but tries a copy. Each rank publishes a nonce and the nonce's address in its
+// probe line. At its first transfer with that rank, a peer copies the nonce by the kernel and
+// compares the two. This also detects a process id that names another process in the peer's
+// namespace. If the probe fails, all transfers use messages (stream.go).
 
-// badge is a rank's line that says what lies where in its memory.
-type badge struct {
-	addr  atomic.Uint64 // 0: it does not want to be copied from
+// probeLine is the line in which a rank publishes a nonce, and the nonce's address in the
+// rank's memory.
+type probeLine struct {
+	addr  atomic.Uint64 // 0: peers must not copy from this rank
 	nonce [2]atomic.Uint64
 	_     [lineSize - 24]byte
 }
 
 const nonceSize = 16
 
-// reach says whether this rank may copy from and to a peer's memory.
+// reach records whether this rank can copy from and to a peer's memory.
 type reach uint8
 
 const (
@@ -43,31 +44,31 @@ const (
 	reachRefused
 )
 
-// singleCopy reports whether the user lets the kernel copy.
+// singleCopy reports whether the user allows copies by the kernel.
 func (d *domain) singleCopy() bool {
 	return d.cfg.Params.Get("transport.shm.single_copy").Text != "off"
 }
 
-// wearBadge lets peers find out whether they may copy from this rank. The Yama
-// security module, where it is in force, lets only ancestors trace a process, and one
-// process that it names, with the descendants of that. One launcher has started all
-// ranks of the host, so wearBadge names the launcher.
-func (d *domain) wearBadge() {
+// publishProbe allows peers to copy from this rank and publishes its probe line. If the Yama
+// security module is active, only ancestors of a process may trace it, and one process that
+// it names with PR_SET_PTRACER, and that process's descendants. One launcher has started all
+// ranks of the host, so publishProbe names the launcher.
+func (d *domain) publishProbe() {
 	t := &d.transfers
 	t.nonce = make([]byte, nonceSize)
 	random(t.nonce)
-	t.nonce[0] |= 1 // fresh memory is no proof
+	t.nonce[0] |= 1 // a nonce of zeros would equal fresh memory
 	if launcher := os.Getppid(); launcher > 1 {
-		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: there is no Yama
+		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: Yama is not active
 	}
-	b := &d.seg.claims(d.self).badge
+	b := &d.seg.claims(d.self).probe
 	b.nonce[0].Store(binary.NativeEndian.Uint64(t.nonce))
 	b.nonce[1].Store(binary.NativeEndian.Uint64(t.nonce[8:]))
 	b.addr.Store(addressOf(t.nonce))
 }
 
-// direct reports whether this rank may copy from and to a peer's memory. The first
-// call for a peer tries it.
+// direct reports whether this rank can copy from and to a peer's memory. The first
+// call for a peer probes it.
 func (d *domain) direct(p *peer) bool {
 	if p.reach == reachUnknown {
 		p.reach = reachRefused
@@ -79,7 +80,7 @@ func (d *domain) direct(p *peer) bool {
 }
 
 func (d *domain) probe(p *peer) bool {
-	b := &d.seg.claims(p.local).badge
+	b := &d.seg.claims(p.local).probe
 	var want, got [nonceSize]byte
 	addr := b.addr.Load()
 	binary.NativeEndian.PutUint64(want[:], b.nonce[0].Load())
@@ -91,7 +92,7 @@ func (d *domain) probe(p *peer) bool {
 	return e == 0 && n == nonceSize && bytes.Equal(got[:], want[:])
 }
 
-// pull fills dst from addr of a peer's memory.
+// pull fills dst from address addr of a peer's process.
 func (p *peer) pull(dst []byte, addr uint64) error {
 	for len(dst) > 0 {
 		n, e := fetch(p.pid, dst, addr)
@@ -103,7 +104,7 @@ func (p *peer) pull(dst []byte, addr uint64) error {
 	return nil
 }
 
-// push copies src to addr of a peer's memory.
+// push copies src to address addr of a peer's process.
 func (p *peer) push(src []byte, addr uint64) error {
 	for len(src) > 0 {
 		n, e := store(p.pid, src, addr)
@@ -115,20 +116,19 @@ func (p *peer) push(src []byte, addr uint64) error {
 	return nil
 }
 
-// settleTime is how long a process whose end has been noticed may take to end
-// with all its threads, before its number is taken for another process's; and how
-// long one that was given up may take to end a copy.
-const settleTime = 2 * time.Second
+// exitGrace is how long a process may take to end with all its threads, after this rank has
+// noticed its end: later, its process id may be that of another process. It is also how
+// long a peer may take to end a copy after Disconnect.
+const exitGrace = 2 * time.Second
 
-// settle waits until quiet answers true, or the peer's process has ended: then
-// nothing of it touches our memory any more. What it waits for is the copy of
-// a piece, so it spins first.
-func (d *domain) settle(p *peer, quiet func() bool) {
-	if _ = d.meet(p); p.pid == 0 {
-		return // it has not proved to be a rank
+// awaitIdle waits until idle returns true, or until the peer's process has ended and cannot
+// touch this rank's memory any more. It waits for the copy of one piece, so it spins first.
+func (d *domain) awaitIdle(p *peer, idle func() bool) {
+	if _ = d.authenticate(p); p.pid == 0 {
+		return // it is not authenticated, so it has never copied
 	}
 	var dead time.Time
-	for i := 0; !quiet(); i++ {
+	for i := 0; !idle(); i++ {
 		if i < 100 {
 			runtime.Gosched()
 			continue
@@ -137,21 +137,21 @@ func (d *domain) settle(p *peer, quiet func() bool) {
 			return
 		}
 		switch {
-		case !p.ended() && !p.cut:
+		case !p.ended() && !p.disconnected:
 		case dead.IsZero():
 			dead = time.Now()
-		case time.Since(dead) > settleTime:
+		case time.Since(dead) > exitGrace:
 			return
 		}
 		time.Sleep(50 * time.Microsecond)
 	}
 }
 
-// vanished reports whether no thread of the peer's process is left. The kernel may mark
+// vanished reports whether all threads of the peer's process have ended. The kernel may mark
 // the end in the peer's state (liveness.go) before that: the threads end one by one,
 // and one of them may be in a copy.
 func (p *peer) vanished() bool {
-	if p.pid == os.Getpid() { // a rank of this process, which goes on
+	if p.pid == os.Getpid() { // a rank of this process, which runs
 		return false
 	}
 	fd, err := unix.PidfdOpen(p.pid, 0)

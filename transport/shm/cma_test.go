@@ -21,11 +21,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// The tests here have rank 1 in another process: the same test of the same
-// binary, which finds by this variable that it is the child, and how.
+// sideVariable is set in a child process: it runs rank 1 of the same test in the same binary. Its
+// value is the value of transport.shm.single_copy, and may continue with a comma and a word.
 const sideVariable = "WEFT_SHM_TEST_SIDE"
 
-// asChild runs f as rank 1 where this process is the child of the test.
+// asChild runs f as rank 1 and returns true, if this process is the child of the test.
 func asChild(t *testing.T, f func(s *side, how string) error) bool {
 	t.Helper()
 	how, ok := os.LookupEnv(sideVariable)
@@ -40,8 +40,8 @@ func asChild(t *testing.T, f func(s *side, how string) error) bool {
 	return true
 }
 
-// withChild opens rank 0 and starts the child. Its end is awaited by the test's
-// end, if not before.
+// withChild opens rank 0 and starts the child. The test's cleanup waits for the child, unless the
+// test does.
 func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
 	t.Helper()
 	memory, err := newMemory()
@@ -53,7 +53,7 @@ func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
 	cmd.ExtraFiles = []*os.File{memory}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Wait() }) // again, mostly
+	t.Cleanup(func() { _ = cmd.Wait() }) // an error if the test has waited already
 	single, _, _ := strings.Cut(how, ",")
 	s, err := openSide(0, 2, memory, single)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func (s *side) tell(words ...uint64) error {
 	for _, w := range words {
 		op.Data = binary.NativeEndian.AppendUint64(op.Data, w)
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
 		done, err := s.e.Send(op)
 		if done || err != nil && !errors.Is(err, transport.ErrAgain) {
 			return err
@@ -76,30 +76,30 @@ func (s *side) tell(words ...uint64) error {
 			return err
 		}
 	}
-	return errors.New("nobody takes a message")
+	return errors.New("the other rank does not receive")
 }
 
 // hear waits for a word from the other rank.
 func (s *side) hear() (uint64, error) {
-	for end := time.Now().Add(patience); len(s.news) == 0; {
+	for end := time.Now().Add(deadline); len(s.received) == 0; {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.news) == 0 && len(s.ends) > 0 { // its last word may come with its end
+		if len(s.received) == 0 && len(s.ends) > 0 { // its last words and its end may come with one Read
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
-			return 0, errors.New("nobody says anything")
+			return 0, errors.New("the other rank does not send")
 		}
 	}
-	w := s.news[0]
-	s.news = s.news[1:]
+	w := s.received[0]
+	s.received = s.received[1:]
 	return w, nil
 }
 
-// finish polls until an operation is over.
+// finish polls until an operation has ended.
 func (s *side) finish(o *outcome) error {
-	for end := time.Now().Add(patience); !o.over; {
+	for end := time.Now().Add(deadline); !o.done; {
 		if err := s.poll(); err != nil {
 			return err
 		}
@@ -110,11 +110,13 @@ func (s *side) finish(o *outcome) error {
 	return o.err
 }
 
+// half is half of the size of a rank's memory in random.
 const half = 2 << 20
 
-// random does random transfers, several at a time: reads of the first half of
-// the other's memory, which stays as it is, and writes to the second, which
-// nobody else writes, and which is read back. middle is called half-way.
+// random makes random transfers, several at a time: reads of the first half of
+// the other rank's memory, which does not change, and writes to the second half, which
+// no other transfer writes. It reads the written data back. It calls middle after half of
+// the rounds.
 func (s *side) random(rounds int, middle func()) error {
 	mine := append(noise(uint64(s.rank), half), make([]byte, half)...)
 	mr, err := s.RegisterMemory(mine, transport.RemoteRead|transport.RemoteWrite)
@@ -144,7 +146,7 @@ func (s *side) random(rounds int, middle func()) error {
 			o := &ops[k]
 			var n int
 			at := 0
-			if k%2 == 0 { // of the second half, each has a third for itself
+			if k%2 == 0 { // each write uses its own third of the second half
 				at, n = span(half+k/2*half/3, half+(k/2+1)*half/3)
 			} else {
 				at, n = span(0, half)
@@ -203,8 +205,8 @@ func TestRandomTransfers(t *testing.T) {
 	}
 }
 
-// refuse makes this process one that does not get at the other's memory, or,
-// without the privileges for that, one whose own memory nobody gets at.
+// refuse makes the kernel refuse copies to and from this process: it changes the user of the
+// process, or, without the privilege for that, forbids to trace the process.
 func refuse() error {
 	if os.Geteuid() == 0 {
 		return syscall.Setuid(65534)
@@ -212,7 +214,7 @@ func refuse() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
-// TestRealRefusal has the kernel refuse copies, from the beginning or half-way.
+// TestRealRefusal: the kernel refuses copies, from the beginning or after half of the transfers.
 func TestRealRefusal(t *testing.T) {
 	if asChild(t, func(s *side, how string) error {
 		middle := func() {}
@@ -229,7 +231,7 @@ func TestRealRefusal(t *testing.T) {
 			return err
 		}
 		if os.Getuid() == 65534 && s.direct(s.local(0)) {
-			return errors.New("another user's memory is open to all")
+			return errors.New("the kernel permits copies from another user's process")
 		}
 		return nil
 	}) {
@@ -240,13 +242,13 @@ func TestRealRefusal(t *testing.T) {
 			s, cmd := withChild(t, how)
 			require.NoError(t, s.random(40, func() {}))
 			require.NoError(t, cmd.Wait())
-			require.Equal(t, os.Geteuid() == 0, s.direct(s.local(1)), "only the child is refused, but if it has no privileges to give away")
+			require.Equal(t, os.Geteuid() == 0, s.direct(s.local(1)), "rank 0 can copy if and only if it runs as root: then only the child is refused")
 		})
 	}
 }
 
-// TestKilledInTransfer has both sides read and write at once, and kills the
-// child in the middle. What was under way ends, and nothing is touched later.
+// TestKilledInTransfer kills the child while both ranks read and write. All operations must end,
+// and afterwards no memory may change.
 func TestKilledInTransfer(t *testing.T) {
 	const n = 8 << 20
 	begin := func(s *side, ops []outcome) error {
@@ -276,7 +278,7 @@ func TestKilledInTransfer(t *testing.T) {
 				return err
 			}
 			for i := range ops {
-				if ops[i].over {
+				if ops[i].done {
 					if err := s.post(&ops[i], i%2 == 1); err != nil {
 						return err
 					}
@@ -304,7 +306,7 @@ func TestKilledInTransfer(t *testing.T) {
 					ops[k].Data[j] = 0xEE
 				}
 			}
-			for end := time.Now().Add(patience); len(s.ends) == 0 && time.Now().Before(end); {
+			for end := time.Now().Add(deadline); len(s.ends) == 0 && time.Now().Before(end); {
 				require.NoError(t, s.poll())
 			}
 			require.Len(t, s.ends, 1)
@@ -319,27 +321,27 @@ func TestKilledInTransfer(t *testing.T) {
 			}
 			require.True(t, bytes.Equal(was, mem))
 			for k := range ops {
-				require.Equal(t, n, bytes.Count(ops[k].Data, []byte{0xEE}), "touched after its end")
+				require.Equal(t, n, bytes.Count(ops[k].Data, []byte{0xEE}), "touched after the operation has ended")
 			}
 		})
 	}
 }
 
-// TestCloseUnderProcess closes regions that the child is writing to and reading
-// from. No byte of them changes after Close.
+// TestCloseUnderProcess closes regions that the child reads and writes. No byte of them may
+// change after Close.
 func TestCloseUnderProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
 		src, dst := bytes.Repeat([]byte{0xAA}, n), make([]byte, n)
 		for key := uint64(0); ; {
-			if len(s.news) > 0 {
-				if key = s.news[len(s.news)-1]; key == 1 {
+			if len(s.received) > 0 {
+				if key = s.received[len(s.received)-1]; key == 1 {
 					return nil
 				}
-				s.news = nil
+				s.received = nil
 			}
-			// Many that are one piece, of which one is in the middle of it most of
-			// the time, and two large ones.
+			// Many transfers of one piece, so that most of the time one is in the middle of
+			// its piece, and two large transfers.
 			for i := range 40 {
 				part := splitMin - 1
 				if i >= 38 {
@@ -357,7 +359,7 @@ func TestCloseUnderProcess(t *testing.T) {
 						return err
 					}
 				}
-				// What was read is of the time before Close, whole.
+				// A Read that succeeds must have read everything before Close.
 				if i := bytes.IndexByte(dst[:part], 0xEE); r.err == nil && i >= 0 {
 					return fmt.Errorf("byte %d was read after Close", i)
 				}
@@ -377,7 +379,7 @@ func TestCloseUnderProcess(t *testing.T) {
 				mr, err := s.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
 				require.NoError(t, err)
 				require.NoError(t, s.tell(mr.Key()))
-				for end := time.Now().Add(patience); mem[0] == 0 && time.Now().Before(end); {
+				for end := time.Now().Add(deadline); mem[0] == 0 && time.Now().Before(end); {
 					require.NoError(t, s.poll())
 				}
 				for range i * 7 % 400 {
@@ -387,7 +389,7 @@ func TestCloseUnderProcess(t *testing.T) {
 					used++
 				}
 				require.NoError(t, mr.Close())
-				for to := splitMin; to > 0; to -= pageSize { // against the direction of copies
+				for to := splitMin; to > 0; to -= pageSize { // in the opposite direction of the copies
 					copy(mem[to-pageSize:to], canary)
 				}
 				copy(mem[splitMin:], canary)
@@ -406,12 +408,12 @@ func TestCloseUnderProcess(t *testing.T) {
 	}
 }
 
-// TestProbe has badges that say what is not so.
+// TestProbe writes wrong addresses and nonces to a probe line.
 func TestProbe(t *testing.T) {
 	all := sides(t, 2, "auto")
 	d, p := all[0], all[0].local(1)
-	require.NoError(t, d.meet(p))
-	b := &d.seg.claims(1).badge
+	require.NoError(t, d.authenticate(p))
+	b := &d.seg.claims(1).probe
 	require.True(t, d.probe(p))
 	addr, nonce := b.addr.Load(), b.nonce[1].Load()
 	for _, bad := range []uint64{0, 4096, 1<<64 - 8, addr + 4} {
@@ -424,12 +426,12 @@ func TestProbe(t *testing.T) {
 	b.nonce[1].Store(nonce)
 	require.True(t, d.probe(p))
 	pid := p.pid
-	p.pid = os.Getppid() // another process, where something else lies there if anything
+	p.pid = os.Getppid() // another process, which has other data at that address, or none
 	require.False(t, d.probe(p))
 	p.pid = pid
 	zero := make([]byte, nonceSize)
 	b.addr.Store(addressOf(zero))
 	b.nonce[0].Store(0)
 	b.nonce[1].Store(0)
-	require.False(t, d.probe(p), "fresh memory is no proof")
+	require.False(t, d.probe(p), "a nonce of zeros must not be accepted")
 }

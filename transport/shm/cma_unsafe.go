@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copies up to quietMax do not tell the Go scheduler that they are under way: to
-// tell it costs as much as a copy of a few KiB.
-const quietMax = pieceMax
+// rawMax is the largest copy by a raw system call, which does not inform the Go scheduler:
+// to inform it costs as much as a copy of a few KiB.
+const rawMax = pieceMax
 
 // fetch copies into dst, which is not empty, from an address of a process
-// (process_vm_readv(2)); it may copy less.
+// (process_vm_readv(2)). It may copy fewer bytes; it returns their number.
 func fetch(pid int, dst []byte, addr uint64) (int, syscall.Errno) {
 	return cross(unix.SYS_PROCESS_VM_READV, pid, dst, addr)
 }
 
 // store copies src, which is not empty, to an address of a process
-// (process_vm_writev(2)); it may copy less.
+// (process_vm_writev(2)). It may copy fewer bytes; it returns their number.
 func store(pid int, src []byte, addr uint64) (int, syscall.Errno) {
 	return cross(unix.SYS_PROCESS_VM_WRITEV, pid, src, addr)
 }
@@ -31,13 +31,13 @@ func cross(call uintptr, pid int, local []byte, addr uint64) (int, syscall.Errno
 	there := unix.RemoteIovec{Base: uintptr(addr), Len: len(local)}
 	var n uintptr
 	var e syscall.Errno
-	if len(local) <= quietMax {
+	if len(local) <= rawMax {
 		n, _, e = syscall.RawSyscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
 	} else {
 		n, _, e = syscall.Syscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
 	}
 	if e == 0 && n == 0 {
-		e = syscall.EFAULT // a kernel that copies nothing says why
+		e = syscall.EFAULT // a correct kernel does not copy 0 bytes without an error
 	}
 	if e != 0 {
 		return 0, e
@@ -45,7 +45,7 @@ func cross(call uintptr, pid int, local []byte, addr uint64) (int, syscall.Errno
 	return int(n), 0
 }
 
-// addressOf is where b lies in this process, for peers that copy from it or to
-// it. It holds for as long as b is kept: Go moves nothing but stacks, and what
-// an operation or a region refers to is not on one.
+// addressOf returns the address of b in this process, for peers that copy from or to b. The
+// address is valid as long as b is referenced: Go moves only stacks, and memory that an
+// operation or a region refers to is not on a stack.
 func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// given opens jobs whose ranks have a memory file of the launcher's.
-func given(p transport.Provider) transporttest.Opener {
+// inherited opens jobs whose ranks have a memory file of the launcher.
+func inherited(p transport.Provider) transporttest.Opener {
 	jobs := 0
 	return func(t testing.TB, n int) *transporttest.Job {
 		t.Helper()
@@ -25,7 +25,7 @@ func given(p transport.Provider) transporttest.Opener {
 		job := &transporttest.Job{}
 		for i := range n {
 			cfg := config(i, n)
-			cfg.JobID = fmt.Sprintf("given-%d-%d", os.Getpid(), jobs)
+			cfg.JobID = fmt.Sprintf("inherited-%d-%d", os.Getpid(), jobs)
 			cfg.Memory, cfg.Locals = memory, ranks(n)
 			d, err := p.Open(cfg)
 			require.NoError(t, err)
@@ -35,17 +35,16 @@ func given(p transport.Provider) transporttest.Opener {
 	}
 }
 
-// TestConformance has ranks with a memory file of the launcher's.
-func TestConformance(t *testing.T) { transporttest.Run(t, given(New())) }
+// TestConformance runs the conformance tests on ranks with a memory file of the launcher.
+func TestConformance(t *testing.T) { transporttest.Run(t, inherited(New())) }
 
-// TestConformanceFound has ranks that find each other by their addresses.
+// TestConformanceFound runs the conformance tests on ranks that find each other by their addresses.
 func TestConformanceFound(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }),
 		transporttest.WithRanks(1, 2, 5))
 }
 
-// TestConformanceWrap has rings whose positions soon pass what the word's
-// sequence number can count.
+// TestConformanceWrap runs the conformance tests on rings whose sequence numbers soon wrap to 0.
 func TestConformanceWrap(t *testing.T) {
-	transporttest.Run(t, given(provider{start: 1<<32 - 100}), transporttest.WithRanks(2, 3))
+	transporttest.Run(t, inherited(provider{start: 1<<32 - 100}), transporttest.WithRanks(2, 3))
 }

@@ -3,13 +3,13 @@
 //
 //	rank 0: Send ── copy into the ring 0→1, publish ──┐   ring 0→1 lies in the inbox of 1
 //	                                                  ▼
-//	rank 1: Read ── finds the word of the next line ── message: a view of the ring
+//	rank 1: Read ── finds the next line's word set ── message: a view of the ring
 //
-// All ranks of a host map one memory file (memfd_create(2)). It has no name, so
-// nothing of it is left when they have ended, however they end. It is sealed
-// against changes of its size, so no rank can remove memory that another uses.
-// A rank reads each word of another rank once, and checks the word before it
-// uses it: a wrong word ends the connection, not this process.
+// All ranks of a host map one memory file (memfd_create(2)). The file has no name, so
+// the kernel removes it when the last rank has ended, even if the rank was killed. It is
+// sealed against changes of its size, so no rank can remove memory that another uses.
+// A rank reads each word that another rank writes once, and checks the word before it
+// uses it. A wrong word ends the connection with that rank, not this process.
 //
 // The package needs Linux. On other systems its provider's Open returns
 // ErrUnavailable.

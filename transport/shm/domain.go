@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -13,77 +14,74 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// domain is one rank's access to the memory of its host. What does not say
-// otherwise belongs to the rank's user, who serialises calls.
+// domain is one rank's access to the memory of its host. The caller serialises calls, so
+// only the fields under "Sleeping" are used by several goroutines at a time.
 type domain struct {
-	// What a poll looks at first.
-	done     local.Completions
-	active   []*peer        // those whose rings are polled
-	bit      uint64         // of this rank in its word of a card's bitmap
-	looks    uint           // rings looked at since retire was called; not counted while there is one
-	peers    []*peer        // by world rank, itself too; nil: not of this host, or not yet used, see local
-	news     *atomic.Uint32 // of the own card; nil until there is one
-	newsSeen uint32
-	turn     uint // counts Reads
-	closed   bool
-	left     bool // Shutdown or Close has begun: nothing is sent, messages are not delivered any more
-	loop     local.SelfQueue
+	// The fields that every poll reads.
+	done       local.Completions
+	active     []*peer        // peers whose rings are polled
+	bit        uint64         // this rank's bit in its word of a card's bitmap
+	ringPolls  uint           // polls of rings since the last call of retire; not counted while active has one ring
+	peers      []*peer        // by world rank, itself too; nil: on another host, or not yet used, see local
+	events     *atomic.Uint32 // of this rank's card; nil before join
+	eventsSeen uint32
+	reads      uint // counts Reads
+	closed     bool
+	left       bool // Shutdown or Close has begun: the domain sends and delivers no more messages
+	loop       local.SelfQueue
 
 	transfers transfers
 	heap      heap
 
-	cfg     transport.Config
-	job     wire.ShmJob
-	start   uint64 // the position that rings begin with
-	spare   int    // see outRing
-	rank    transport.Addr
-	size    int
-	given   bool // the launcher gave the file
-	address address
-	file    *os.File
-	maxMsg  int
-	eager   int  // the eager limit, see eager.go
-	deaths  bool // the kernel reports the death of processes
-	life    life
+	cfg       transport.Config
+	job       wire.ShmJob
+	start     uint64 // the first position of every ring
+	wholeLeft int    // see outRing
+	rank      transport.Addr
+	size      int
+	inherited bool // the launcher made the memory file
+	address   address
+	file      *os.File
+	maxMsg    int
+	eager     int  // the eager limit, see eager.go
+	deaths    bool // the kernel marks the death of a process in its rankState
+	liveness  liveness
 
-	seg      *segment         // nil until the ranks of the host are known
-	self     int              // among them
-	ranks    []transport.Addr // the world ranks of the host's ranks, in order
-	locals   []*peer          // by local rank; nil: not yet used
-	listed   [bitWords]uint64 // a bit for each local rank in active
-	lookNext int
+	seg       *segment         // nil before join
+	self      int              // this rank's local rank
+	ranks     []transport.Addr // the world ranks of the host's ranks, in order
+	locals    []*peer          // by local rank; nil: not yet used
+	listed    [bitWords]uint64 // a bit for each local rank whose ring is in active
+	nextCheck int
 
 	cq *completionQueue
 	av *addressVector
 	ep *endpoint
 
-	// Sleeping; see wait.go. Any goroutine may use these.
+	// Sleeping; see wait.go. Any goroutine may use these fields.
 	attached atomic.Pointer[segment] // seg, until Close
-	early    atomic.Uint32           // what is slept on before that
+	early    atomic.Uint32           // the word that Wait sleeps on before join
 	signaled atomic.Bool
 	down     atomic.Bool
-	noticed  [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
-	surveyed atomic.Int64            // when all peers were last looked at, in ns since epoch
-	watch    watch
+	endKnown [bitWords]atomic.Uint64 // a bit for each peer whose ending or err is set: Wait does not check it
+	lastScan atomic.Int64            // when Wait last checked all peers, in ns since epoch
+	fdWaiter fdWaiter
+	waitMu   sync.Mutex // held during a Wait
 }
 
-// endpoint sends.
+// endpoint is the domain's endpoint.
 type endpoint struct{ d *domain }
 
 func (d *domain) Attr() transport.Attr {
 	a := transport.Attr{
-		Provider:    name,
-		Name:        "memory of this host",
-		Threading:   transport.ThreadDomain,
-		Progress:    transport.ProgressManual,
-		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
-		InjectSize:  d.maxMsg,
-		MaxMsgSize:  d.maxMsg,
-		EagerLimit:  min(d.eager, d.maxMsg-transport.HeaderSize),
-		MaxRMASize:  maxRMASize,
-		MRKeySize:   8,
-		LatencyNs:   150,
-		BytesPerSec: 15e9,
+		Provider:   name,
+		Name:       "memory of this host",
+		Progress:   transport.ProgressManual,
+		Caps:       rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
+		MaxMsgSize: d.maxMsg,
+		EagerLimit: min(d.eager, d.maxMsg-transport.HeaderSize),
+		MaxRMASize: maxRMASize,
+		LatencyNs:  150,
 	}
 	if d.deaths {
 		a.Caps |= transport.CapPeerDown
@@ -96,7 +94,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 		return nil, fmt.Errorf("shm: open completion queue: %w", transport.ErrClosed)
 	}
 	if d.cq != nil {
-		return nil, errors.New("shm: a domain has one completion queue")
+		return nil, errors.New("shm: the domain has a completion queue already")
 	}
 	d.cq = &completionQueue{d}
 	return d.cq, nil
@@ -107,8 +105,8 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 		return nil, fmt.Errorf("shm: open address vector: %w", transport.ErrClosed)
 	}
 	v := &addressVector{d: d}
-	if d.given {
-		v.ruled = d.size
+	if d.inherited {
+		v.plain = d.size
 	}
 	return v, nil
 }
@@ -120,10 +118,10 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	v, okAV := av.(*addressVector)
 	q, okCQ := cq.(*completionQueue)
 	if !okAV || !okCQ || q.d != d || v.d != d {
-		return nil, errors.New("shm: open endpoint: address vector and completion queue are not of this domain")
+		return nil, errors.New("shm: open endpoint: the address vector or the completion queue belongs to another domain")
 	}
 	if d.ep != nil {
-		return nil, errors.New("shm: a domain has one endpoint")
+		return nil, errors.New("shm: the domain has an endpoint already")
 	}
 	d.av = v
 	if err := v.complete(); err != nil {
@@ -133,8 +131,7 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close leaves the memory. Peers that were not told by Shutdown take this
-// process for dead.
+// Close unmaps the memory. Without an earlier Shutdown, peers report this rank as down.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
@@ -144,14 +141,14 @@ func (d *domain) Close() error {
 		d.closeTransfers()
 		d.closeHeap()
 	}
-	d.life.end()
+	d.liveness.end()
 	if d.attached.Load() != nil {
-		d.tellAll()
+		d.signalPeers()
 	}
 	d.endSleep()
 	for _, p := range d.locals {
 		if p != nil && p.out.mem != nil {
-			_ = unmapFile(p.out.mem) // it was mapped
+			_ = unmapFile(p.out.mem) // it cannot fail for a mapping
 			p.out = outRing{}
 		}
 	}
@@ -160,28 +157,28 @@ func (d *domain) Close() error {
 		d.seg.close()
 	}
 	if d.file != nil {
-		_ = d.file.Close() // it holds no data of its own
+		_ = d.file.Close() // a failed close loses no data
 	}
 	return nil
 }
 
-// tellAll makes all peers with a ring to or from this rank look at its state.
-func (d *domain) tellAll() {
+// signalPeers makes all peers with a ring to or from this rank check its state.
+func (d *domain) signalPeers() {
 	for _, p := range d.locals {
 		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {
-			d.tell(p, newsState)
+			d.signalPeer(p, eventState)
 		}
 	}
 }
 
-// emit reports c in this Read or, without room, in a later one.
+// emit reports c in this Read, or in a later one if this Read has no room.
 func (d *domain) emit(c transport.Completion) {
 	if !d.done.Emit(c) {
-		d.stir()
+		d.wakeWaiter()
 	}
 }
 
-// completed queues the end of an operation for the completion queue.
+// completed reports the end of an operation.
 func (d *domain) completed(op *transport.Op, err error) {
 	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
 }

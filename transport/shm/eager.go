@@ -11,8 +11,8 @@ import (
 
 // The eager limit
 //
-// Data up to the eager limit goes through the ring and is copied twice. Larger data
-// waits until both sides have met, and is copied once, by the kernel.
+// Data up to the eager limit goes through the ring and is copied twice. For larger data
+// the engine uses a rendezvous, and the kernel copies it once.
 //
 // The time of a copy by the kernel depends on the processor, the hypervisor and the
 // mitigations in force. On one virtual machine 16 KiB take 2.2 us, and two copies
@@ -21,8 +21,8 @@ import (
 // host may have different limits.
 
 const (
-	leastEager = 12 << 10 // bounds of the limit
-	mostEager  = 64 << 10
+	leastEager = 12 << 10 // the smallest limit
+	mostEager  = 64 << 10 // the largest limit
 	trialSize  = 16 << 10 // bytes of a copy that is measured
 	trials     = 4
 	// eagerPerMicrosecond times the microseconds of a trial, rounded down to a power

@@ -15,16 +15,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Address is what the others of the host find the rank's memory by.
+// Address returns the address by which other ranks of the host find this rank's memory.
 func (e *endpoint) Address() transport.Address {
-	if e.d.given {
+	if e.d.inherited {
 		return plainAddress(int(e.d.rank))
 	}
 	return e.d.address.text()
 }
 
-// Send copies the message into the ring to the peer. It is always done, or
-// there is no room: ErrAgain.
+// Send copies the message into the ring to the peer, and is always done when it returns. If
+// the ring has no room, it returns ErrAgain.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
@@ -45,7 +45,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, d.noRoom(p, err)
 	}
 	b := r.bytes[i*lineSize+wordSize:]
-	if k > 1 && k <= aheadLines {
+	if k > 1 && k <= prefetchLines {
 		own(b[:n])
 	}
 	putHeader(b, op, hl)
@@ -57,8 +57,9 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-// putHeader copies a header. The common one goes by words, as it was made: wider
-// loads would have to wait until its words have left the core's store buffer.
+// putHeader copies a header. It copies a header of the common length by words, because the
+// engine has just written them as words: wider loads would have to wait until the words
+// have left the core's store buffer.
 func putHeader(b []byte, op *transport.Op, n int) {
 	if n != wire.MessageShort {
 		copy(b, op.Header[:n])
@@ -71,7 +72,7 @@ func putHeader(b []byte, op *transport.Op, n int) {
 	binary.NativeEndian.PutUint64(b[24:], binary.NativeEndian.Uint64(op.Header[24:]))
 }
 
-// refuse says why an operation cannot be.
+// refuse returns the reason why op cannot be sent.
 func (e *endpoint) refuse(op *transport.Op) (bool, error) {
 	switch d := e.d; {
 	case d.closed || d.left:
@@ -82,7 +83,7 @@ func (e *endpoint) refuse(op *transport.Op) (bool, error) {
 	return false, transport.ErrTooLarge
 }
 
-// sendFirst is Send where there is no ring yet, or not any more.
+// sendFirst is Send to a peer without a mapped ring, to a failed peer, and to this rank itself.
 func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 	d := e.d
 	if d.closed || d.left {
@@ -101,25 +102,26 @@ func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 	return e.Send(op)
 }
 
-// noRoom looks whether there will ever be room for a peer.
+// noRoom handles an error of reserve. If the peer has ended, it returns the reason instead of
+// ErrAgain, because there will never be room.
 func (d *domain) noRoom(p *peer, err error) error {
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
-		if d.lookAt(p); p.err != nil {
+		if d.checkPeer(p); p.err != nil {
 			return p.err
 		}
 		return err
 	}
-	return d.endOn(p, "send", err)
+	return d.closeOnError(p, "send", err)
 }
 
-// post writes a control message of a kind from firstControl on to a peer, which
-// gets it in order with everything else from here; false: there is no room, try
+// post writes a control message to a peer, in order with all other messages from this rank.
+// kind is at least firstControl. It returns false if there is no room: the caller tries
 // again at the next advance.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (d *domain) post(p *peer, kind uint8, b []byte) bool { return d.postParts(p, kind, b, nil) }
 
-// postParts is post for a message that lies in two parts.
+// postParts posts a message that consists of head and data.
 func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	if p.err != nil || p.out.lines == nil && d.connect(p) != nil {
 		return false
@@ -129,7 +131,7 @@ func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	k := linesOf(n)
 	i, err := r.reserve(k)
 	if err != nil {
-		_ = d.noRoom(p, err) // it reports what there is to report
+		_ = d.noRoom(p, err) // it reports the peer's end itself
 		return false
 	}
 	b := r.bytes[i*lineSize+wordSize:]
@@ -142,10 +144,10 @@ func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	return true
 }
 
-// Shutdown waits for transfers to end that still need this rank, and then marks in
+// Shutdown waits for the end of transfers that still need this rank, and then marks in
 // the rank's state that it has left. What the rank has sent lies in its peers' memory,
-// where they find it whether or not this process is still there. So Shutdown does not
-// wait for them to read it.
+// where they find it even after this process has ended. So Shutdown does not
+// wait until they have read it.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -160,10 +162,10 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("shm: shutdown: %w", err)
 		}
 		runtime.Gosched()
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the peer that has to do its part may need this core
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the peer may need this core to do its part
 	}
 	if d.seg.state(d.self).state.CompareAndSwap(cardPresent, cardLeft) {
-		d.tellAll()
+		d.signalPeers()
 	}
 	return nil
 }

@@ -10,27 +10,27 @@ import (
 )
 
 var (
-	errDied    = fmt.Errorf("%w: its process ended before it called Finalize", transport.ErrPeerDown)
-	errGivenUp = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
-	errCut     = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
+	errDied         = fmt.Errorf("%w: its process ended before it called Finalize", transport.ErrPeerDown)
+	errRefused      = fmt.Errorf("%w: it has marked this rank as failed", transport.ErrPeerDown)
+	errDisconnected = fmt.Errorf("%w: it was reported as failed", transport.ErrPeerDown)
 )
 
-// The ways in which a peer can break the protocol.
+// The causes of protocol errors.
 var (
-	errCard     = errors.New("its card does not prove that it is of this job")
-	errState    = errors.New("its card is in no state that there is")
-	errWord     = errors.New("a message out of sequence, or of no kind")
-	errLength   = errors.New("a message longer than the ring has room for")
-	errProgress = errors.New("it has freed what it was not sent")
+	errCard     = errors.New("it does not prove that it belongs to this job")
+	errState    = errors.New("its state is invalid")
+	errWord     = errors.New("a message is out of sequence or of unknown kind")
+	errLength   = errors.New("a message is longer than the ring")
+	errProgress = errors.New("it has freed more than this rank has sent")
 )
 
-// peerError says what failed with whom. It is made when a peer ends, not per
-// operation.
+// peerError returns an error that names the operation and the peer. It allocates: the domain
+// makes one when a peer or an operation fails, not for each message.
 func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Err: cause}
 }
 
-// breach is the reason to give up a peer that did what no correct peer does.
-func breach(how error) error {
+// protocolError returns the reason why a peer that broke the protocol is closed.
+func protocolError(how error) error {
 	return fmt.Errorf("%w: %w: %w", transport.ErrPeerDown, transport.ErrProtocol, how)
 }

@@ -7,25 +7,26 @@ import (
 	"slices"
 )
 
-// windowSize is what peers map of a heap at a time: few mappings for much
-// memory, and no page table before a page is touched.
+// windowSize is the size of the parts in which peers map a heap. Large parts need few
+// mappings, and the kernel makes page tables only for pages that are touched.
 const windowSize = 1 << 30
 
-// extents are the free parts of a heap, in ascending order, of which no two
-// touch. They are in private memory: no peer can spoil them.
+// extents are the free parts of a heap, in ascending order; no two of them are adjacent.
+// They are in private memory, where no peer can change them.
 //
 //	offset 0 ┌──────┬─free──┬──────┬─free─────────────────┐ size
 //	         │ used │ 0: at │ used │ 1: at, n             │
 //	         └──────┴───────┴──────┴──────────────────────┘
 type extents []extent
 
-// extent is n bytes from an offset on.
+// extent is a range of n bytes from offset at.
 type extent struct{ at, n int64 }
 
 func (x extent) end() int64 { return x.at + x.n }
 
-// take cuts n bytes out of the first free extent that has them: from a multiple
-// of align on, and so that they lie in one window, or begin with one.
+// take removes n bytes from the first free extent with room for them and returns their
+// offset, a multiple of align. The bytes lie within one window; if they are more than
+// a window, they begin at the start of a window.
 func (f *extents) take(n, align int64) (at int64, ok bool) {
 	if n > windowSize {
 		align = max(align, windowSize)
@@ -55,7 +56,7 @@ func (f *extents) take(n, align int64) (at int64, ok bool) {
 	return 0, false
 }
 
-// give puts back what take cut out.
+// give returns x, which take removed, to the free extents.
 func (f *extents) give(x extent) {
 	i, _ := slices.BinarySearchFunc(*f, x.at, func(y extent, at int64) int { return cmp.Compare(y.at, at) })
 	if i > 0 && (*f)[i-1].end() == x.at {
@@ -70,5 +71,5 @@ func (f *extents) give(x extent) {
 	*f = slices.Insert(*f, i, x)
 }
 
-// roundUp is the first multiple of a power of two that is not below n.
+// roundUp rounds n up to a multiple of to, a power of two.
 func roundUp(n, to int64) int64 { return (n + to - 1) &^ (to - 1) }

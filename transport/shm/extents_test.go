@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExtents compares the free list with a map of units: what is taken is free,
-// aligned, in one window or at the start of one, and the first that will do.
+// TestExtents compares the free list with a map of units. An extent that is taken must have been
+// free, must be aligned, must lie in one window or begin at a window's start, and must be the
+// first such extent.
 func TestExtents(t *testing.T) {
 	const unit = windowSize / 4
 	const units = 64
@@ -32,7 +33,7 @@ func TestExtents(t *testing.T) {
 		mark := func(x extent, to bool) {
 			for i := x.at / unit; i < x.end()/unit; i++ {
 				if used[i] == to {
-					t.Fatalf("seed %d: unit %d twice", seed, i)
+					t.Fatalf("seed %d: unit %d is taken or freed twice", seed, i)
 				}
 				used[i] = to
 			}
@@ -63,7 +64,7 @@ func TestExtents(t *testing.T) {
 					taken = append(taken, x)
 				}
 			}
-			// The list is in order, nothing in it touches, and it is what is not used.
+			// The list must be in order, without adjacent extents, and equal the unused units.
 			var want extents
 			for u := range int64(units) {
 				switch n := len(want); {
@@ -91,7 +92,7 @@ func TestExtentsOfPages(t *testing.T) {
 	at, ok = free.take(heapAlign, heapAlign)
 	require.True(t, ok)
 	require.EqualValues(t, heapAlign, at)
-	at, ok = free.take(8192, 4096) // between the two
+	at, ok = free.take(8192, 4096) // between the first two
 	require.True(t, ok)
 	require.EqualValues(t, 4096, at)
 	_, ok = free.take(windowSize+4096, 4096)

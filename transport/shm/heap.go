@@ -16,8 +16,8 @@ import (
 
 // The shared heap
 //
-// Each rank has a part of the memory file from which its Alloc cuts extents, and
-// a directory in its table that tells peers where they are:
+// Each rank has a part of the memory file, its heap, from which its Alloc takes extents. A
+// directory in the rank's table tells peers where the extents are:
 //
 //	heap of a rank  ┌────────┬──────┬─────────────┬───────────────────────┐
 //	                │ extent │ free │ extent      │ free                  │ 1 TiB, sparse
@@ -30,23 +30,23 @@ import (
 //	       │1│ 1│ random       │ slot   │
 //	       └─┴──┴──────────────┴────────┘
 //
-// Only the owner writes entries. The key is stored last and removed first, and
-// no two extents ever have the same, so it is the entry's sequence word: a reader
-// that finds it before and after has seen the words of one extent. A writer
-// announces writes and atomics on its desk, as mr.go says, so that none is under
-// way when Close of the region returns. Close does not wait for what peers do to
-// memory that Map gave them.
+// Only the owner writes entries. It stores the key last and removes it first, and
+// no two extents ever have the same key. So the key is the entry's sequence word: a reader
+// that finds the same key before and after has read the words of one extent. Before a
+// peer writes by Write or Atomic, it publishes the key in its hazard line, as described in
+// mr.go. So no such write is under way when Close of the region returns. Close does not wait
+// for accesses by peers to memory that Map returned.
 //
-// The owner maps an extent as it is, and memory that it has freed is memory that
-// it cannot touch. Peers map the heap in windows of 1 GiB, which stay until the
-// domain is closed. Regardless of an entry's words and of the extent's fate, what
-// they touch is within the file, which no process can truncate. After a free they
-// may find zeros there, or a later extent, and never a fault.
+// The owner maps each extent by itself, and unmaps it when it is freed. Peers map the heap
+// in windows of 1 GiB, which stay mapped until the domain is closed. So all memory that a
+// peer touches lies in the file, regardless of an entry's words, and no process can
+// truncate the file. After a free, a peer may find zeros there, or a later extent, but its
+// access never faults.
 //
-// An extent has its pages from the start, so that memory that is not there is an
-// error of Alloc, and gives them back when it is freed.
+// Alloc gives an extent all its pages, so a lack of memory is an error of Alloc. Close of the
+// region frees the pages.
 
-// heapCaps is what the shared heap and atomics add to the domain's attributes.
+// heapCaps are the capabilities that the shared heap and atomics add.
 const heapCaps = transport.CapSharedMemory | transport.CapAtomic
 
 const (
@@ -54,11 +54,11 @@ const (
 	dirEntries = 1 << dirBits
 	heapKey    = uint64(keyValid | keyShared)
 
-	fillMost  = 64 << 20 // bytes that the kernel is asked for at a time
-	fillLeast = 1 << 20
+	fillMost  = 64 << 20 // largest number of bytes of one fallocate(2)
+	fillLeast = 1 << 20  // smallest, after interrupted calls
 )
 
-// dirEntry is what a peer needs to know of an extent.
+// dirEntry describes an extent to peers.
 type dirEntry struct {
 	key  atomic.Uint64 // 0: none
 	at   atomic.Uint64 // from the heap's beginning, a multiple of a page
@@ -66,56 +66,55 @@ type dirEntry struct {
 	_    uint64
 }
 
-// heap is what the domain holds for its part of the shared heap and for what it
-// maps of others'.
+// heap is the domain's state of the shared heap: its own part, and what it has mapped of
+// other ranks' parts.
 type heap struct {
-	free  extents
-	high  int64     // what lies above has never been used
-	slots []*shared // dirEntries of them; nil: there was never an extent
-	next  int       // where to look for a free slot
-	keys  *rand.ChaCha8
-	views []heapView // by local rank; nil: nothing was ever mapped
+	free      extents
+	highWater int64         // offset from which on the heap has never been used
+	slots     []*heapRegion // dirEntries of them; nil before the first Alloc
+	next      int           // where to look for a free slot
+	keys      *rand.ChaCha8
+	views     []heapView // by local rank; nil before the first Map
 
-	unanswered int // answers in peer.calls that have found no room
+	unanswered int // number of answers in peer.calls that wait for room in a ring
 	request    [atomicHeader + 2*atomicMax]byte
 	answer     [atomicDoneLen + atomicMax]byte
 	served     transport.Op
 }
 
-// shared is an extent of this rank, or one that was.
-type shared struct {
+// heapRegion is the memory region of an extent of this rank.
+type heapRegion struct {
 	d    *domain
 	slot int
 	key  uint64
 	extent
-	mem     []byte // as this rank maps it; nil: closed
-	lasting bool   // past the domain
+	mem     []byte // the mapping; nil after Close
+	lasting bool   // the memory stays valid after the domain's Close
 }
 
-// heapView is what is mapped of one rank's heap.
+// heapView holds the windows that are mapped of one rank's heap.
 type heapView struct {
-	windows [][]byte // by number; one may go on over those behind it
-	old     [][]byte // those that others have taken the place of
+	windows [][]byte // by offset / windowSize; a window may extend over later ones
+	old     [][]byte // shorter windows that have been replaced
 	known   []known  // by slot
 }
 
-// known is an extent that was looked at before.
+// known is an extent that has been mapped before.
 type known struct {
 	key uint64
 	mem []byte
 }
 
-// initHeap is called when the segment is mapped and this rank's card has not
-// yet been shown to the others.
-func (d *domain) initHeap() error {
+// initHeap prepares the heap. join calls it after it has mapped the segment and before it
+// announces this rank.
+func (d *domain) initHeap() {
 	d.heap.free = extents{{0, heapSize}}
 	d.heap.keys = newKeys()
-	return nil
 }
 
-// closeHeap is called by Close before anything is unmapped. It leaves the
-// memory that lasts. What is in the others stays too, for as long as a rank has the
-// file: where one has died this rank does not wait for those that still read it.
+// closeHeap unmaps this rank's extents, except lasting ones, and the windows of other heaps.
+// Close calls it. closeHeap does not free the pages in the file, because peers that have not
+// yet noticed the end of this rank may still read them.
 func (d *domain) closeHeap() {
 	if d.seg == nil {
 		return
@@ -124,7 +123,7 @@ func (d *domain) closeHeap() {
 		if s == nil {
 			continue
 		}
-		d.conceal(s)
+		d.unpublish(s)
 		s.d = nil
 		if !s.lasting {
 			s.release()
@@ -135,7 +134,7 @@ func (d *domain) closeHeap() {
 		v := &d.heap.views[i]
 		for _, mem := range append(v.windows, v.old...) {
 			if mem != nil {
-				_ = unmapFile(mem) // it was mapped
+				_ = unmapFile(mem) // it cannot fail for a mapping
 			}
 		}
 	}
@@ -151,21 +150,23 @@ func (d *domain) entry(local, slot int) *dirEntry {
 	return &view[dirEntry](d.seg.directory(local))[slot]
 }
 
-// Alloc cuts an extent out of this rank's heap.
-func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, false) }
+// Alloc allocates an extent of this rank's heap.
+func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) { return d.allocate(n, false) }
 
-// AllocLasting is Alloc of memory that this rank may use until it closes the
-// region, be it after the domain.
-func (d *domain) AllocLasting(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, true) }
+// AllocLasting allocates an extent that stays valid until the region is closed, even after
+// the domain's Close.
+func (d *domain) AllocLasting(n int) ([]byte, transport.MemoryRegion, error) {
+	return d.allocate(n, true)
+}
 
-func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, error) {
+func (d *domain) allocate(n int, lasting bool) ([]byte, transport.MemoryRegion, error) {
 	switch {
 	case d.closed:
 		return nil, nil, fmt.Errorf("shm: allocate %d bytes: %w", n, transport.ErrClosed)
 	case n <= 0:
 		return nil, nil, fmt.Errorf("shm: allocate %d bytes: %w", n, transport.ErrBounds)
 	case d.seg == nil:
-		return nil, nil, fmt.Errorf("shm: allocate %d bytes before there are addresses: %w", n, transport.ErrNotSupported)
+		return nil, nil, fmt.Errorf("shm: allocate %d bytes before all addresses are inserted: %w", n, transport.ErrNotSupported)
 	}
 	s, err := d.alloc(int64(n))
 	if err != nil {
@@ -175,14 +176,14 @@ func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, err
 	return s.mem[:n:n], s, nil
 }
 
-func (d *domain) alloc(n int64) (*shared, error) {
+func (d *domain) alloc(n int64) (*heapRegion, error) {
 	h := &d.heap
 	if h.slots == nil {
-		h.slots = make([]*shared, dirEntries)
+		h.slots = make([]*heapRegion, dirEntries)
 	}
 	slot, ok := h.slot()
 	if !ok {
-		return nil, fmt.Errorf("%w: %d regions of shared memory are the most that a rank can have", transport.ErrAgain, dirEntries)
+		return nil, fmt.Errorf("%w: a rank can have at most %d regions of shared memory", transport.ErrAgain, dirEntries)
 	}
 	page := max(pageSize, int64(os.Getpagesize()))
 	align := page
@@ -201,7 +202,7 @@ func (d *domain) alloc(n int64) (*shared, error) {
 		h.free.give(x)
 		return nil, err
 	}
-	s := &shared{d: d, slot: slot, extent: x, mem: mem}
+	s := &heapRegion{d: d, slot: slot, extent: x, mem: mem}
 	s.key = heapKey | h.keys.Uint64()>>(64-62+dirBits)<<dirBits | uint64(slot)
 	h.slots[slot] = s
 	e := d.entry(d.self, slot)
@@ -211,7 +212,7 @@ func (d *domain) alloc(n int64) (*shared, error) {
 	return s, nil
 }
 
-// slot finds one that is free.
+// slot returns a free slot.
 func (h *heap) slot() (int, bool) {
 	for range dirEntries {
 		slot := h.next
@@ -223,13 +224,13 @@ func (h *heap) slot() (int, bool) {
 	return 0, false
 }
 
-// populate maps an extent and gives it its pages, all zero.
+// populate maps an extent and allocates its pages, all zero.
 func (d *domain) populate(x extent) (mem []byte, err error) {
 	h := &d.heap
-	if x.at < h.high {
-		d.punch(x) // a peer may have written where it should not any more
+	if x.at < h.highWater {
+		d.punch(x) // a peer may have written to it after it was freed
 	}
-	h.high = max(h.high, x.end())
+	h.highWater = max(h.highWater, x.end())
 	at := d.seg.heap(d.self) + x.at
 	if err = d.fill(at, x.n); err == nil {
 		mem, err = d.seg.mapFile(at, int(x.n))
@@ -239,23 +240,24 @@ func (d *domain) populate(x extent) (mem []byte, err error) {
 		return nil, err
 	}
 	if x.n >= heapAlign {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // a wish: it may be switched off
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice only: the system may not have huge pages
 	}
 	return mem, nil
 }
 
-// fill gives a part of the file its pages, as far as there is room for them.
+// fill allocates the pages of n bytes of the file from offset at. If the host lacks memory, it
+// returns ENOMEM.
 func (d *domain) fill(at, n int64) error {
 	step := int64(fillMost)
 	for n > 0 {
-		if n >= heapAlign && roomLeft("/") < n {
+		if n >= heapAlign && memoryLeft("/") < n {
 			return unix.ENOMEM
 		}
 		now := min(step, n)
 		switch err := unix.Fallocate(int(d.seg.file.Fd()), 0, at, now); {
 		case err == nil:
 			at, n = at+now, n-now
-		case errors.Is(err, unix.EINTR): // and undone; it has to get through between two signals
+		case errors.Is(err, unix.EINTR): // the kernel has undone the call: a smaller step may succeed between two signals
 			step = max(step/2, fillLeast)
 		default:
 			return err
@@ -264,35 +266,35 @@ func (d *domain) fill(at, n int64) error {
 	return nil
 }
 
-// punch gives the pages of an extent back; what is read there is zero.
+// punch frees the pages of an extent. Reads of them return zeros.
 func (d *domain) punch(x extent) {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	for errors.Is(unix.Fallocate(int(d.seg.file.Fd()), mode, d.seg.heap(d.self)+x.at, x.n), unix.EINTR) {
 	}
 }
 
-// Key names the extent.
-func (s *shared) Key() uint64 { return s.key }
+// Key returns the extent's key.
+func (s *heapRegion) Key() uint64 { return s.key }
 
-// Base is 0.
-func (s *shared) Base() uint64 { return 0 }
+// Base returns 0.
+func (s *heapRegion) Base() uint64 { return 0 }
 
-// Close frees the extent. It waits for what peers are writing there by Write or
-// Atomic, a few microseconds where they run.
-func (s *shared) Close() error {
+// Close frees the extent. It waits for peers that are writing to it by Write or
+// Atomic: a few microseconds if they run.
+func (s *heapRegion) Close() error {
 	if s.mem == nil {
 		return nil
 	}
 	d := s.d
 	if d != nil {
-		d.conceal(s)
+		d.unpublish(s)
 	}
 	s.release()
-	if d == nil { // closed before
+	if d == nil { // the domain is closed
 		return nil
 	}
 	d.heap.slots[s.slot], s.d = nil, nil
-	if d.haunted() {
+	if d.disconnectedPeerRuns() {
 		return nil
 	}
 	d.punch(s.extent)
@@ -300,31 +302,31 @@ func (s *shared) Close() error {
 	return nil
 }
 
-// haunted says whether a peer that was given up runs on, perhaps in the midst of
-// a store to memory that it has mapped: of that nothing is used again.
-func (d *domain) haunted() bool {
+// disconnectedPeerRuns reports whether a peer may still run after Disconnect. Such a peer may
+// store to memory that it has mapped, so freed extents are then not used again.
+func (d *domain) disconnectedPeerRuns() bool {
 	for _, p := range d.locals {
-		if p != nil && p.cut && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
+		if p != nil && p.disconnected && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
 			return true
 		}
 	}
 	return false
 }
 
-// conceal takes an extent out of the directory. No transfer of a peer touches
-// it when it returns.
-func (d *domain) conceal(s *shared) {
+// unpublish removes an extent from the directory. When it returns, no transfer of a peer
+// writes to the extent any more.
+func (d *domain) unpublish(s *heapRegion) {
 	d.entry(d.self, s.slot).key.Swap(0)
 	d.awaitWriters(s.key)
 }
 
 // release unmaps the memory.
-func (s *shared) release() {
-	_ = unmapFile(s.mem) // it was mapped
+func (s *heapRegion) release() {
+	_ = unmapFile(s.mem) // it cannot fail for a mapping
 	s.mem = nil
 }
 
-// Map gives a window on an extent of a peer.
+// Map returns the memory of a peer's extent.
 func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 	if d.closed {
 		return nil, transport.ErrClosed
@@ -336,23 +338,23 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 	if p == nil || d.seg == nil {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: transport.ErrPeerDown}
 	}
-	mem, err := d.sharedRegion(p, key)
+	mem, err := d.mapRegion(p, key)
 	if err != nil {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: err}
 	}
 	return mem, nil
 }
 
-// Unmap has nothing to do: the window stays, for it may serve other extents.
+// Unmap does nothing: the window stays mapped, because it may hold other extents.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// inShared gives n bytes at addr of a peer's shared-heap region, mapped here
-// until the domain is closed; or ErrKey, where the key is of no such region,
-// ErrBounds, where they are not all in it, or why it cannot be mapped.
+// mapRange returns n bytes at addr of a peer's region of the shared heap, mapped until the
+// domain is closed. If key is not that of such a region, it returns ErrKey; if the bytes
+// are not all in the region, ErrBounds.
 //
-// Hot path: no allocation and no system call, unless the region is new.
-func (d *domain) inShared(p *peer, key, addr uint64, n int) ([]byte, error) {
-	mem, err := d.sharedRegion(p, key)
+// Hot path: no allocation and no system call, except at the first use of a region.
+func (d *domain) mapRange(p *peer, key, addr uint64, n int) ([]byte, error) {
+	mem, err := d.mapRegion(p, key)
 	switch {
 	case err != nil:
 		return nil, err
@@ -362,8 +364,8 @@ func (d *domain) inShared(p *peer, key, addr uint64, n int) ([]byte, error) {
 	return mem[addr : addr+uint64(n) : addr+uint64(n)], nil
 }
 
-// sharedRegion gives all of an extent that its owner has not freed.
-func (d *domain) sharedRegion(p *peer, key uint64) ([]byte, error) {
+// mapRegion returns the memory of an extent that its owner has not freed.
+func (d *domain) mapRegion(p *peer, key uint64) ([]byte, error) {
 	if key&heapKey != heapKey {
 		return nil, transport.ErrKey
 	}
@@ -384,7 +386,7 @@ func (d *domain) sharedRegion(p *peer, key uint64) ([]byte, error) {
 		return nil, transport.ErrKey
 	}
 	if at%pageSize != 0 || at >= heapSize || size == 0 || size > heapSize-at {
-		return nil, fmt.Errorf("region of %d bytes at %d of the heap: %w", size, at, transport.ErrProtocol)
+		return nil, fmt.Errorf("a region of %d bytes at offset %d of its heap: %w", size, at, transport.ErrProtocol)
 	}
 	mem, err := d.window(p.local, int64(at), int64(size))
 	if err != nil {
@@ -397,7 +399,7 @@ func (d *domain) sharedRegion(p *peer, key uint64) ([]byte, error) {
 	return mem, nil
 }
 
-// window gives bytes of a rank's heap by a window that is mapped on first use.
+// window returns n bytes at offset at of a rank's heap. It maps their window at its first use.
 func (d *domain) window(local int, at, n int64) ([]byte, error) {
 	v := &d.heap.views[local]
 	number := int(at / windowSize)
@@ -410,7 +412,7 @@ func (d *domain) window(local int, at, n int64) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // or a core would be as large as the windows
+		_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // else a core dump would be as large as the windows
 		if w != nil {
 			v.old = append(v.old, w)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// heapsOf makes what the shared heap needs of n domains of one segment, each
-// with mappings of its own, and nothing else of them.
+// heapsOf makes n domains of one segment, each with its own mappings. Of each domain it sets
+// only the fields that the shared heap needs.
 func heapsOf(t testing.TB, n int) []*domain {
 	t.Helper()
 	l := newLayout(n)
@@ -37,6 +37,7 @@ func heapsOf(t testing.TB, n int) []*domain {
 	return ds
 }
 
+// heapOf makes one domain as heapsOf does.
 func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 	t.Helper()
 	front, err := unix.Mmap(int(f.Fd()), 0, int(l.inboxes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -47,7 +48,7 @@ func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 		d.locals[i] = &peer{rank: transport.Addr(i), local: i}
 	}
 	d.peers, d.size, d.ranks = d.locals, l.n, ranks(l.n)
-	require.NoError(t, d.initHeap())
+	d.initHeap()
 	t.Cleanup(func() {
 		d.closeHeap()
 		require.NoError(t, unix.Munmap(front))
@@ -55,7 +56,7 @@ func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 	return d
 }
 
-// resident is the bytes of the memory file that there are pages for.
+// resident returns the size of the memory file's pages in bytes.
 func resident(t testing.TB, d *domain) int64 {
 	t.Helper()
 	st, err := d.seg.file.Stat()
@@ -63,8 +64,8 @@ func resident(t testing.TB, d *domain) int64 {
 	return st.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// TestHeap allocates and frees at random on three ranks, which look at each
-// other's memory all the time.
+// TestHeap allocates and frees at random on three ranks, and maps each rank's memory at the
+// others all the time.
 func TestHeap(t *testing.T) {
 	ds := heapsOf(t, 3)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -75,7 +76,7 @@ func TestHeap(t *testing.T) {
 		fill  byte
 	}
 	var live []block
-	gone := map[uint64]int{} // keys of closed regions, and whose they were
+	gone := map[uint64]int{} // keys of closed regions, and their owners
 	for step := range 3000 {
 		if len(live) > 40 || len(live) > 0 && r.IntN(2) == 0 {
 			i := r.IntN(len(live))
@@ -100,7 +101,7 @@ func TestHeap(t *testing.T) {
 		require.True(t, bytes.Equal(make([]byte, n), b.mem), "zeroed")
 		b.mem[0], b.mem[n-1] = b.fill, b.fill
 		live = append(live, b)
-		for d := range ds { // and so a mapping that is kept is right too
+		for d := range ds { // maps random regions, some for the second time
 			c := live[r.IntN(len(live))]
 			mem, err := ds[d].Map(transport.Addr(c.owner), c.mr.Key())
 			require.NoError(t, err)
@@ -123,7 +124,7 @@ func TestHeap(t *testing.T) {
 	for _, d := range ds {
 		require.Equal(t, extents{{0, heapSize}}, d.heap.free)
 	}
-	require.Less(t, resident(t, ds[0]), int64(1<<20), "freed memory is given back")
+	require.Less(t, resident(t, ds[0]), int64(1<<20), "the pages of freed memory are freed")
 }
 
 func TestHeapBounds(t *testing.T) {
@@ -132,7 +133,7 @@ func TestHeapBounds(t *testing.T) {
 	require.NoError(t, err)
 	copy(mem[4990:], "0123456789")
 	p := ds[0].local(1)
-	got, err := ds[0].inShared(p, mr.Key(), 4995, 5)
+	got, err := ds[0].mapRange(p, mr.Key(), 4995, 5)
 	require.NoError(t, err)
 	require.Equal(t, "56789", string(got))
 	require.Equal(t, 5, cap(got))
@@ -150,21 +151,21 @@ func TestHeapBounds(t *testing.T) {
 		{mr.Key() ^ 1, 0, 1, transport.ErrKey},
 		{0, 0, 1, transport.ErrKey},
 	} {
-		_, err := ds[0].inShared(p, c.key, c.addr, c.n)
+		_, err := ds[0].mapRange(p, c.key, c.addr, c.n)
 		require.ErrorIs(t, err, c.err, "%+v", c)
 	}
 	for _, to := range []transport.Addr{-1, 2, 1 << 40} {
 		_, err := ds[0].Map(to, mr.Key())
 		require.ErrorIs(t, err, transport.ErrAddress)
 	}
-	ds[0].ranks = ds[0].ranks[:1] // the other is of another host
+	ds[0].ranks = ds[0].ranks[:1] // rank 1 is on another host
 	_, err = ds[0].Map(1, mr.Key())
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// TestSpoiledDirectory: whatever the owner writes there, nothing outside of its
-// heap is mapped and nothing faults.
-func TestSpoiledDirectory(t *testing.T) {
+// TestCorruptDirectory writes invalid entries to a directory. Map must not map memory outside of the
+// owner's heap, and no access may fault.
+func TestCorruptDirectory(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
 	require.NoError(t, err)
@@ -196,7 +197,7 @@ func TestHeapErrors(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrBounds)
 	}
 	before := resident(t, d)
-	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} { // no host of these tests has it
+	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} { // more than any test host has
 		_, _, err := d.Alloc(n)
 		require.ErrorIs(t, err, unix.ENOMEM)
 	}
@@ -239,8 +240,8 @@ func TestHeapErrors(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-// TestFreedWhileMapped: who still looks at what was freed finds zeros, and what
-// it writes there is not found by who gets the memory next.
+// TestFreedWhileMapped: a peer that still reads freed memory finds zeros. If it writes to it, the
+// next owner of the memory does not find what it wrote.
 func TestFreedWhileMapped(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].Alloc(3 * pageSize)
@@ -256,15 +257,15 @@ func TestFreedWhileMapped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, make([]byte, 3*pageSize), mem)
 	stale[0] = 9
-	require.EqualValues(t, 9, mem[0], "it is the same memory")
+	require.EqualValues(t, 9, mem[0], "the allocation must reuse the memory")
 	ds[1].closeHeap()
 	_, err = ds[0].Map(1, mr.Key())
 	require.ErrorIs(t, err, transport.ErrKey)
-	require.EqualValues(t, 9, stale[0], "who has not heard of the domain's end may still have to read it")
-	require.NoError(t, mr.Close(), "after its domain")
+	require.EqualValues(t, 9, stale[0], "a peer that has not noticed the domain's end may still read it")
+	require.NoError(t, mr.Close(), "Close after the domain's Close")
 }
 
-// TestAllocLasting: memory outlives its domain where that was asked for.
+// TestAllocLasting checks that memory of AllocLasting outlives its domain.
 func TestAllocLasting(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].AllocLasting(100)
@@ -275,11 +276,11 @@ func TestAllocLasting(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 	require.EqualValues(t, 1, mem[99])
 	require.NoError(t, mr.Close())
-	require.Nil(t, mr.(*shared).mem)
+	require.Nil(t, mr.(*heapRegion).mem)
 }
 
-// TestWindows: extents beyond the first window, longer than one, and of several
-// lengths from one place.
+// TestWindows maps extents beyond the first window, extents longer than a window, and extents of
+// several lengths at one offset.
 func TestWindows(t *testing.T) {
 	ds := heapsOf(t, 2)
 	e := ds[1].entry(1, 0)
@@ -303,11 +304,11 @@ func TestWindows(t *testing.T) {
 	look(3*windowSize, 2*windowSize, 4)
 	look(5*windowSize+8192, 10, 5)
 	look(heapSize-windowSize, windowSize, 6)
-	require.EqualValues(t, 1, first[4095], "what Map gave stays")
+	require.EqualValues(t, 1, first[4095], "a slice that Map has returned stays valid")
 }
 
-// TestHeapOfAnotherProcess: a rank is a process, and what it allocated can be
-// used by others after its end.
+// TestHeapOfAnotherProcess: a rank in another process allocates memory. Other ranks can use that
+// memory after the process has ended.
 func TestHeapOfAnotherProcess(t *testing.T) {
 	const env = "WEFT_SHM_HEAP_KEY"
 	if text := os.Getenv(env); text != "" {
@@ -349,14 +350,14 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 	require.EqualValues(t, 77, theirs[heapAlign-1])
 }
 
-// TestInSharedAllocatesNothing: RMA asks for every transfer.
-func TestInSharedAllocatesNothing(t *testing.T) {
+// TestMapRangeAllocatesNothing: RMA calls mapRange for every transfer.
+func TestMapRangeAllocatesNothing(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
 	require.NoError(t, err)
 	p, key, sum := ds[0].local(1), mr.Key(), 0
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		b, err := ds[0].inShared(p, key, 8, 8)
+		b, err := ds[0].mapRange(p, key, 8, 8)
 		if err == nil {
 			sum += len(b)
 		}

@@ -9,38 +9,38 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// What lies where in the memory file that the ranks of a host have in common.
-// All follows from their number n, which every rank knows:
+// The layout of the memory file that the ranks of a host share. It follows from their
+// number n, which every rank knows:
 //
 //	┌────────┬───────┬────────┬───────┬────────┬────────┬────────────┬────────────┬───┬────────┬────────┬───┐
 //	│ header │ ended │ states │ cards │ claims │ tables │ inbox of 0 │ inbox of 1 │ … │ heap 0 │ heap 1 │ … │
 //	└────────┴───────┴────────┴───────┴────────┴────────┴────────────┴────────────┴───┴────────┴────────┴───┘
 //	 a page   4 pages  n × 8 B n pages n pages  n × 1 MiB  n rings: from 0, from 1, …     1 TiB each
 //
-// The file is sparse: what no rank has touched takes no memory. Everything up to
-// the inboxes is mapped at once, and a rank's own inbox; rings to others and
-// heaps are when they are needed.
+// The file is sparse: a page that no rank has touched takes no memory. A rank maps
+// everything before the inboxes, and its own inbox, when it joins. It maps rings to other
+// ranks and heaps at their first use.
 const (
-	lineSize   = 64   // what moves between the cores
-	pageSize   = 4096 // what the layout counts in; a system's pages may be larger
+	lineSize   = 64   // a cache line
+	pageSize   = 4096 // the unit of the layout; a system's pages may be larger
 	claimCount = pageSize / lineSize
-	dirSize    = 64 << 10      // of a table: the directory of the rank's heap
-	tableSize  = 1 << 20       // the rest of it: the rank's private memory regions
-	heapSize   = 1 << 40       // of one rank
+	tableSize  = 1 << 20       // a rank's table: its directory, then its private memory regions
+	dirSize    = 64 << 10      // the directory of the rank's heap
+	heapSize   = 1 << 40       // the heap of one rank
 	heapAlign  = 2 << 20       // a huge page
-	maxLocals  = bitWords * 64 // ranks of one host
-	stateSize  = 8             // of a rankState
+	maxLocals  = bitWords * 64 // largest number of ranks of one host
+	stateSize  = 8             // a rankState
 
-	bitWords = 64 // of a bitmap with a bit for each rank of the host
+	bitWords = 64 // words of a bitmap with a bit for each rank of the host
 
 	wordSize       = 8
 	largestMessage = 64<<10 + transport.HeaderSize
 )
 
-// layout is the places of all parts, in bytes from the file's beginning.
+// layout holds the offsets of all parts, in bytes from the file's beginning.
 type layout struct {
 	n         int // ranks of the host
-	ringLines int // of a ring, a power of two; without its own line
+	ringLines int // lines of a ring for messages, a power of two
 	states    int64
 	cards     int64
 	claims    int64
@@ -50,7 +50,7 @@ type layout struct {
 	size      int64
 }
 
-// newLayout gives the layout for n ranks.
+// newLayout returns the layout for n ranks.
 func newLayout(n int) layout {
 	l := layout{n: n, ringLines: ringLines(n), states: wire.ShmEndedAt + 4*wire.ShmEndedMax}
 	l.cards = l.states + (int64(n)*stateSize+pageSize-1)&^(pageSize-1)
@@ -63,10 +63,10 @@ func newLayout(n int) layout {
 	return l
 }
 
-// ringLines is the length of a ring in lines. Few ranks have rings of the size
-// that streams best; with many it is the memory that counts, as every rank may
-// talk to every other: n rings each. A ring takes the memory of the pages that
-// its writer uses; see outRing.
+// ringLines returns the length of a ring in lines on a host with n ranks. If n is small,
+// rings have the size that streams fastest. If n is large, rings are shorter to save
+// memory, because each rank has n of them. A ring takes only the memory of the pages that
+// its writer has used; see outRing.
 func ringLines(n int) int {
 	switch {
 	case n <= 2:
@@ -84,108 +84,109 @@ func ringLines(n int) int {
 
 // The used part of a ring; see outRing.
 const (
-	usedOfPage = 2                              // lines of the used pages that messages do not take: one of progress, one for a skip
-	firstLines = pageSize/lineSize - usedOfPage // lines that messages take of the first page
-	busyLaps   = 16                             // a ring whose writer has come to end so often is busy
-	busyRings  = 16                             // a rank uses at most so many busy rings as a whole
+	usedOfPage = 2                              // lines of the used pages that hold no messages: the progress line, and one for a skip
+	firstLines = pageSize/lineSize - usedOfPage // lines of the first page that hold messages
+	busyLaps   = 16                             // a ring is busy once its writer has reached end this many times
+	busyRings  = 16                             // a rank uses at most this many busy rings in full
 )
 
-// maxMessage is the longest message of a ring of so many lines: half of it, so
-// that there is room for one wherever in the ring the writer stands.
+// maxMessage returns the length of the longest message in a ring of ringLines lines. It
+// takes at most half of the lines, so an empty ring has room for it at any position of
+// the writer.
 func maxMessage(ringLines int) int {
 	return min(largestMessage, ringLines/2*lineSize-wordSize)
 }
 
-// ringSize is the bytes of a ring with the line of its reader's progress, in whole
-// pages.
+// ringSize returns the size of a ring in bytes, in whole pages, including the line of
+// its reader's progress.
 func (l *layout) ringSize() int64 { return pageSize + int64(l.ringLines)*lineSize }
 
 func (l *layout) inboxSize() int64 { return int64(l.n) * l.ringSize() }
 
-// ring is where the ring from one rank to another lies.
+// ring returns the offset of the ring from one rank to another.
 func (l *layout) ring(from, to int) int64 {
 	return l.inboxes + int64(to)*l.inboxSize() + int64(from)*l.ringSize()
 }
 
-// heap is where a rank's part of the shared heap lies.
+// heap returns the offset of a rank's part of the shared heap.
 func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
 
-// fileHeader is the file's first page.
+// fileHeader lies at the start of the file's first page.
 type fileHeader struct {
-	label atomic.Uint64 // what the ranks agree on, see wire.ShmJob
+	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob
 	_     [lineSize - 8]byte
 
-	sleepers atomic.Int32 // ranks in Wait or about to be; never too small
+	sleepers atomic.Int32 // at least the number of ranks in Wait or about to enter it
 	_        [lineSize - 4]byte
 }
 
-// rankState says whether a rank has joined, has left or has died. Its words change once
-// or twice in a job, and every rank looks at those of all others now and then. So the
-// states of all ranks lie side by side: a look at a thousand ranks needs two pages.
+// rankState holds whether a rank has joined, has left or has died. Its words change once
+// or twice in a job, and every rank reads those of all others from time to time. So the
+// states of all ranks lie side by side: to read those of a thousand ranks touches two pages.
 type rankState struct {
-	state atomic.Uint32 // cardAbsent and so on
-	alive atomic.Uint32 // the thread that lives as long as the process, or ownerDied; see liveness.go
+	state atomic.Uint32 // cardAbsent, cardTaken, cardPresent or cardLeft
+	alive atomic.Uint32 // id of a thread that lives as long as the process, or ownerDied; see liveness.go
 }
 
-// card is what a rank publishes about itself, on a page of the file. Each word that is
-// written while others look at it has a line to itself.
+// card is the page on which a rank publishes its identity and receives signals from
+// other ranks. Each word that changes while other ranks read it has its own cache line.
 type card struct {
 	identity [2 * lineSize]byte // a wire.ShmCard; valid from cardPresent on
 
-	// sleep is asleep while the rank is in Wait or about to be. Whoever has
-	// something for it sets it to awake, and wakes it.
+	// sleep is asleep while the rank is in Wait or about to enter it. A rank that has
+	// something for this rank sets sleep to awake and wakes this rank.
 	sleep atomic.Uint32
 	_     [lineSize - 4]byte
 
-	// news counts what the rank should look at beside the rings that it polls: by
-	// newsRing rings to poll, in polled, or that one has come that it waits for; by
-	// newsState ranks that have changed their state or given this one up, in told.
-	news atomic.Uint32
-	_    [lineSize - 4]byte
+	// events counts events that this rank should look for beside the rings that it polls.
+	// A sender adds eventRing after it has set its bit in polled, or when it has joined and
+	// this rank waits for that. A rank adds eventState after it has set its bit in changed.
+	events atomic.Uint32
+	_      [lineSize - 4]byte
 
 	// polled has a bit for each rank whose ring this rank polls. The sender sets its
-	// bit, this rank clears it when it takes the ring off its list:
+	// bit; this rank clears the bit when it takes the ring off its list:
 	//
 	//	sender                               this rank
 	//	publishes a message                  clears the bit
-	//	loads the bit                        looks at the ring once more
-	//	if it is clear: sets it, then        if a message is there: sets the bit,
-	//	counts news up and wakes this rank   the ring stays on the list
+	//	loads the bit                        looks at the ring again
+	//	if the bit is clear: sets it, adds   if a message is there: sets the bit,
+	//	to events and wakes this rank        the ring stays on the list
 	//
 	// Invariant: if a ring that is not on the list holds a message of a Send that
-	// has returned, its bit is set, and news has been counted up since. Each side
+	// has returned, its bit is set, and events has increased since. Each side
 	// stores before it loads, and both are full barriers, so at least one of them
-	// sees what the other has stored. A sender that ends before it has set its bit
-	// leaves its message to lookAt.
+	// sees what the other has stored. If a sender ends before it has set its bit,
+	// checkPeer finds its message.
 	polled  [bitWords]atomic.Uint64
-	refused [bitWords]atomic.Uint64 // a bit for each rank that has given this one up
-	awaited [bitWords]atomic.Uint64 // a bit for each rank to notify when this one has come
-	told    [bitWords]atomic.Uint64 // a bit for each rank to look at: its state has changed, or it has given this one up
+	refused [bitWords]atomic.Uint64 // a bit for each rank that refuses this one, after Disconnect or a protocol error
+	waiters [bitWords]atomic.Uint64 // a bit for each rank to signal when this one has joined
+	changed [bitWords]atomic.Uint64 // a bit for each rank to check: its state has changed, or it refuses this one
 }
 
 var (
-	_ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it
-	_ [wire.ShmEndedAt - pageSize]byte    // the notes are behind the header
-	_ [wire.ShmEndedMax - maxLocals]byte  // and there is one for each rank
+	_ [2*lineSize - wire.ShmCardSize]byte // identity has room for a wire.ShmCard
+	_ [wire.ShmEndedAt - pageSize]byte    // the launcher's notes of ended processes lie behind the header
+	_ [wire.ShmEndedMax - maxLocals]byte  // there is a note for each rank
 )
 
-// What news counts by. Should the lower half run over, more is looked at than need be.
+// Increments of card.events. If the lower half overflows, the rank checks more than necessary.
 const (
-	newsRing  = 1
-	newsState = 1 << 16
+	eventRing  = 1
+	eventState = 1 << 16
 )
 
 // The states of a rank; they only grow.
 const (
 	cardAbsent  = iota
-	cardTaken   // its rank is writing it
+	cardTaken   // the rank is writing its card
 	cardPresent // identity is valid
-	cardLeft    // the rank has shut down: it sends nothing any more
+	cardLeft    // the rank has called Shutdown: it sends nothing any more
 )
 
-// line is what a ring consists of. A message begins at a line, and fills the
-// next ones where it does not fit.
+// line is the unit of a ring. A message begins at the start of a line and takes as many
+// lines as it needs.
 type line struct {
-	word atomic.Uint64 // a wire.ShmWord, of the line that a message begins at
+	word atomic.Uint64 // a wire.ShmWord in the first line of a message; data in the others
 	data [lineSize - wordSize]byte
 }

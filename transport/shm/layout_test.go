@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestLayout checks that parts do not overlap and states the memory that a rank
-// takes when all talk to all.
+// TestLayout checks that parts do not overlap, and logs the memory that a rank takes if each
+// rank sends to all others.
 func TestLayout(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 64, 128, 1000, 1024, maxLocals} {
 		l := newLayout(n)
@@ -48,16 +48,16 @@ func TestLayout(t *testing.T) {
 	require.Equal(t, 64<<10+transport.HeaderSize, maxMessage(ringLines(2)))
 }
 
-// TestSizes pins what ranks of different builds must agree on.
+// TestSizes pins sizes and offsets on which ranks of different builds must agree.
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
-		"line": 64, "line.data": 8, "card": 256 + 4*64*8, "card.sleep": 128, "card.news": 192,
-		"card.polled": 256, "card.refused": 256 + 64*8, "card.told": 256 + 3*64*8, "state": stateSize, "state.alive": 4, "header.sleepers": 64, "header": 128, "claims": 4096,
+		"line": 64, "line.data": 8, "card": 256 + 4*64*8, "card.sleep": 128, "card.events": 192,
+		"card.polled": 256, "card.refused": 256 + 64*8, "card.changed": 256 + 3*64*8, "state": stateSize, "state.alive": 4, "header.sleepers": 64, "header": 128, "claims": 4096,
 	}, sizes)
 }
 
-// TestFileCannotShrink has a rank that would pull the memory from under others.
+// TestFileCannotShrink checks that no rank can truncate the memory that other ranks use.
 func TestFileCannotShrink(t *testing.T) {
 	all := nodes(t, 2, New())
 	fd := int(all[0].file.Fd())
@@ -67,7 +67,7 @@ func TestFileCannotShrink(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 }
 
-// TestOpenRefuses has files and ranks that are not what they should be.
+// TestOpenRefuses opens domains with invalid ranks, and with files of other jobs.
 func TestOpenRefuses(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -108,7 +108,8 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, open(3, nil))
 }
 
-// TestStranger has a rank whose card is not proven.
+// TestStranger corrupts a rank's card or state. Another rank must close it with a protocol
+// error.
 func TestStranger(t *testing.T) {
 	for _, how := range []string{"mac", "rank", "state"} {
 		all := nodes(t, 2, New())
@@ -126,20 +127,19 @@ func TestStranger(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrPeerDown)
 		d := all[0].await(t, transport.PeerDown)
 		require.Equal(t, err, d.Err)
-		require.ErrorIs(t, all[1].await(t, transport.PeerDown).Err, transport.ErrPeerDown, "the other is told")
+		require.ErrorIs(t, all[1].await(t, transport.PeerDown).Err, transport.ErrPeerDown, "rank 1 must learn that rank 0 has closed it")
 		_, err = all[1].ep.Send(&transport.Op{Peer: 0})
 		require.ErrorIs(t, err, transport.ErrPeerDown)
 	}
 }
 
-// TestEndedBeforeItCame has a process end before anything of it is to be seen, and
-// while it is about to come. The launcher has noted it, also where that was before
-// the file had its size.
-func TestEndedBeforeItCame(t *testing.T) {
+// TestEndedBeforeJoin: processes end before they have written anything to the memory file, and
+// while they join. The launcher notes their ends in the file, some before the file has its size.
+func TestEndedBeforeJoin(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
 	defer memory.Close()
-	for _, early := range []int{0, 4, maxLocals, -1} { // of which three are none of ours
+	for _, early := range []int{0, 4, maxLocals, -1} { // only 0 is a rank of the job
 		require.NoError(t, wire.PutShmEnded(memory, early))
 	}
 	cfg := config(2, 4)
@@ -158,10 +158,10 @@ func TestEndedBeforeItCame(t *testing.T) {
 		op := &transport.Op{Peer: transport.Addr(peer)}
 		_, err = n.ep.Send(op)
 		require.ErrorIs(t, err, transport.ErrAgain)
-		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 		slept := make(chan error, 1)
-		go func() { slept <- n.cq.Wait(patience) }() // ends with the note
-		time.Sleep(10 * time.Millisecond)            // most often it sleeps then, and nothing wakes it
+		go func() { slept <- n.cq.Wait(deadline) }() // ends after PutShmEnded, when Wait checks all ranks
+		time.Sleep(10 * time.Millisecond)            // usually Wait then sleeps, and no rank wakes it
 		require.NoError(t, wire.PutShmEnded(memory, peer))
 		require.NoError(t, <-slept)
 		down = n.await(t, transport.PeerDown)
@@ -172,7 +172,8 @@ func TestEndedBeforeItCame(t *testing.T) {
 	}
 }
 
-// TestAbsent has a rank that comes late, which who wants to send to it is woken for.
+// TestAbsent sends to a rank that has not joined yet. The sender waits, and is woken when the rank
+// joins.
 func TestAbsent(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -190,7 +191,7 @@ func TestAbsent(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrAbsent)
 	require.ErrorIs(t, err, transport.ErrAgain)
 	require.True(t, a.av.(transport.Reacher).Reaches(1))
-	require.False(t, a.av.(transport.Reacher).Reaches(2), "of another host")
+	require.False(t, a.av.(transport.Reacher).Reaches(2), "on another host")
 	_, err = a.ep.Send(&transport.Op{Peer: 2})
 	require.ErrorIs(t, err, transport.ErrAddress)
 	woken := asleepRank(t, a)
@@ -199,7 +200,7 @@ func TestAbsent(t *testing.T) {
 	a.send(t, 1, []byte("hello"))
 	require.Equal(t, "hello", string(b.await(t, transport.RecvDone).Msg))
 	require.NoError(t, a.Close())
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(deadline); ; {
 		b.read(t)
 		_, err := b.ep.Send(&transport.Op{Peer: 0, Data: make([]byte, 1000)})
 		if err != nil && err != transport.ErrAgain { //nolint:errorlint // the very value
@@ -210,9 +211,9 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestCostOfPeers checks what the number of ranks of a host costs a rank that talks to
-// few of them. It makes a peer for none of the others, and touches no page of theirs to
-// see whether they have ended.
+// TestCostOfPeers checks what the other ranks of a host cost a rank that communicates with few of
+// them. The rank must not make peers for the others, and must not touch their cards to check
+// whether they have ended.
 func TestCostOfPeers(t *testing.T) {
 	const n = 1024
 	memory, err := newMemory()
@@ -238,17 +239,17 @@ func TestCostOfPeers(t *testing.T) {
 	a.send(t, 1, []byte("hello"))
 	b.await(t, transport.RecvDone)
 	before := resident(t, b.domain)
-	a.seg.state(700).state.Store(cardLeft) // no rank sets a bit in told for it
+	a.seg.state(700).state.Store(cardLeft) // without a bit in any rank's changed
 	for gone := false; !gone; {
 		for _, c := range b.read(t) {
 			gone = gone || c.Kind == transport.PeerLeft && c.Peer == 700
 		}
 		if b.cq.Arm() {
 			b.Signal()
-			require.NoError(t, b.cq.Wait(patience))
+			require.NoError(t, b.cq.Wait(deadline))
 		}
 	}
-	require.LessOrEqual(t, resident(t, b.domain)-before, int64(2*pageSize), "the states of all, and no cards")
+	require.LessOrEqual(t, resident(t, b.domain)-before, int64(2*pageSize), "the states of all ranks, and no cards")
 	require.Equal(t, 2, made(a.domain), "itself and 1")
 	require.Equal(t, 3, made(b.domain), "itself, 0, and 700")
 	require.Equal(t, 1, made(all[2].domain), "itself")

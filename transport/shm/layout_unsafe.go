@@ -8,37 +8,37 @@ import (
 	"unsafe"
 )
 
-// at gives the T that lies at an offset of mapped memory, which is aligned for
-// it and goes on for as long as it is.
+// at returns the T at an offset of mapped memory. off must be aligned for T; at panics if
+// T does not fit into mem there.
 func at[T any](mem []byte, off int64) *T {
 	var t T
 	_ = mem[off : off+int64(unsafe.Sizeof(t))]
 	return (*T)(unsafe.Pointer(&mem[off]))
 }
 
-// view gives mapped memory as as many T as it has room for.
+// view returns mapped memory as a slice of T, as many as it has room for.
 func view[T any](mem []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(t)))
 }
 
-// storePlain stores without a barrier of its own. It is seen before whatever
-// the caller stores atomically afterwards.
+// storePlain stores v without a barrier. Other cores see the store before any atomic store
+// that the caller makes afterwards.
 func storePlain(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
 
-// fromPage gives a mapping back whose beginning mapFile has cut off.
+// fromPage returns the whole mapping of which mapFile returned mem: from the page's start.
 func fromPage(mem []byte) []byte {
 	p := unsafe.SliceData(mem)
 	skip := int(uintptr(unsafe.Pointer(p)) & uintptr(os.Getpagesize()-1))
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), -skip)), len(mem)+skip)
 }
 
-// own prepares to write b, which another core has read or written last.
+// own prefetches b for writing, after another core has read or written it.
 //
 // Hot path: no allocation.
 func own(b []byte) { prefetchWrite(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }
 
-// fetchLines prepares to read b, which another core has written.
+// fetchLines prefetches b for reading, after another core has written it.
 //
 // Hot path: no allocation.
 func fetchLines(b []byte) { prefetchRead(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }

@@ -4,13 +4,13 @@ package shm
 
 import "unsafe"
 
-// pinned are sizes of, and places in, what ranks share.
+// pinned returns sizes and offsets of the types that lie in shared memory.
 func pinned() map[string]uintptr {
 	return map[string]uintptr{
 		"line": unsafe.Sizeof(line{}), "line.data": unsafe.Offsetof(line{}.data),
 		"card": unsafe.Sizeof(card{}), "state": unsafe.Sizeof(rankState{}), "state.alive": unsafe.Offsetof(rankState{}.alive),
-		"card.sleep": unsafe.Offsetof(card{}.sleep), "card.news": unsafe.Offsetof(card{}.news), "card.polled": unsafe.Offsetof(card{}.polled),
-		"card.refused": unsafe.Offsetof(card{}.refused), "card.told": unsafe.Offsetof(card{}.told),
+		"card.sleep": unsafe.Offsetof(card{}.sleep), "card.events": unsafe.Offsetof(card{}.events), "card.polled": unsafe.Offsetof(card{}.polled),
+		"card.refused": unsafe.Offsetof(card{}.refused), "card.changed": unsafe.Offsetof(card{}.changed),
 		"header": unsafe.Sizeof(fileHeader{}), "header.sleepers": unsafe.Offsetof(fileHeader{}.sleepers),
 		"claims": unsafe.Sizeof(claims{}),
 	}

@@ -10,38 +10,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How a rank shows that it lives
+// Detection of a rank's death
 //
 // A thread of each rank holds the word alive of its rankState as a robust futex
-// (set_robust_list(2)): the word has the thread's number, and the thread's list
-// of such words names it. When the thread ends without having taken the word off
-// its list, and so when its process is killed in whatever way, the kernel sets
-// ownerDied in it. Peers see it by a load.
+// (set_robust_list(2)): the word contains the thread's id, and the thread's list
+// of robust futexes contains the word. If the thread ends while the word is on its
+// list, for example because its process is killed, the kernel sets
+// ownerDied in the word. Peers detect this by a load.
 //
-//	0 ── begin ──► thread ── the kernel, or end ──► ownerDied
+//	0 ── begin ──► thread id ── the kernel, or end ──► ownerDied
 //
-// A process that ends while the word is 0, before it has come to the memory or on
-// its way, leaves nothing there. The launcher that has given the memory notes the
-// end of every process in it (wire.PutShmEnded), so no rank waits for that one; where
-// ranks find each other by addresses, they meet at the launcher once all have come.
+// If a process ends before it has set the word, the word stays 0. If the launcher made the
+// memory file, it notes the end of every process there (wire.PutShmEnded), so no rank waits
+// for such a process. If ranks find each other by addresses, they exchange the addresses
+// through the launcher, after all of them have opened the transport.
 const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
-// life is the thread that holds the word.
-type life struct {
+// liveness controls the thread that holds the word.
+type liveness struct {
 	word *atomic.Uint32
 	stop chan struct{}
 	done chan struct{}
 }
 
-// robustFutexes says whether the kernel has them.
+// robustFutexes reports whether the kernel supports robust futexes.
 func robustFutexes() bool {
 	_, err := getRobustList()
 	return err == nil
 }
 
-// begin has a thread hold the word; without robust futexes nobody does, and only
-// end changes it.
-func (l *life) begin(word *atomic.Uint32, robust bool) error {
+// begin starts the thread that holds the word. If robust is false, begin starts no thread,
+// and only end marks the end of the rank.
+func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	l.word = word
 	if !robust {
 		word.Store(1)
@@ -53,11 +53,11 @@ func (l *life) begin(word *atomic.Uint32, robust bool) error {
 	return <-began
 }
 
-func (l *life) hold(began chan<- error) {
+func (l *liveness) hold(began chan<- error) {
 	defer close(l.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, err := getRobustList() // the C library's, where there is one
+	before, err := getRobustList() // the list of the C library, if the program uses it
 	if err != nil {
 		began <- err
 		return
@@ -67,20 +67,20 @@ func (l *life) hold(began chan<- error) {
 		began <- err
 		return
 	}
-	l.word.Store(uint32(unix.Gettid())) // now that the kernel knows of it: or it would stay like this for ever
+	l.word.Store(uint32(unix.Gettid())) // after setRobustList: otherwise, a kill in between would leave the word unmarked
 	began <- nil
 	<-l.stop
-	l.word.Store(ownerDied) // first, so that there is no moment in which a kill would go unseen
+	l.word.Store(ownerDied) // before the list is removed, so that a kill at any moment is seen
 	if setRobustList(before) != nil {
-		panic(errRobust) // the thread would go on with a list that is memory of others by then
+		panic(errRobust) // the thread would keep a list in memory that may be freed
 	}
 	runtime.KeepAlive(list)
 }
 
-var errRobust = errors.New("shm: set_robust_list does not take back what get_robust_list gave")
+var errRobust = errors.New("shm: set_robust_list refuses the list that get_robust_list returned")
 
-// end shows that the rank has ended.
-func (l *life) end() {
+// end marks that the rank has ended, and ends the thread.
+func (l *liveness) end() {
 	if l.word == nil {
 		return
 	}

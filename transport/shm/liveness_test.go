@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHeldUntilThreadEnds has the kernel mark the word of a thread that ends.
+// TestHeldUntilThreadEnds checks that the kernel marks the word of a thread that ends.
 func TestHeldUntilThreadEnds(t *testing.T) {
 	if !robustFutexes() {
 		t.Skip("the kernel has no robust futexes")
@@ -22,9 +22,9 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	list := newRobustList(&word)
 	ready, end := make(chan error), make(chan struct{})
 	var hold func()
-	hold = func() { // the thread ends with it, as it is not unlocked
+	hold = func() { // its thread ends with it, because it does not unlock the thread
 		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() { // but for the first one
+		if unix.Gettid() == os.Getpid() { // the main thread does not end: use another one
 			defer runtime.UnlockOSThread()
 			go hold()
 			<-end
@@ -38,14 +38,14 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	require.NoError(t, <-ready)
 	require.Zero(t, word.Load()&ownerDied)
 	close(end)
-	require.Eventually(t, func() bool { return word.Load()&ownerDied != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return word.Load()&ownerDied != 0 }, deadline, time.Millisecond)
 	runtime.KeepAlive(list)
 }
 
-// TestLife shows its end by itself, with and without the kernel's help.
-func TestLife(t *testing.T) {
+// TestLiveness checks that begin and end set the word, with and without robust futexes.
+func TestLiveness(t *testing.T) {
 	for _, robust := range []bool{false, robustFutexes()} {
-		var l life
+		var l liveness
 		var word atomic.Uint32
 		l.end() // before it began
 		require.NoError(t, l.begin(&word, robust))

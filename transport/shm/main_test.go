@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestMain runs the tests, or, started by one of them, another process of its job.
+// TestMain runs the tests. In a process that a test has started, it runs a rank of the test's job
+// instead.
 func TestMain(m *testing.M) {
 	if what := os.Getenv(childVariable); what != "" {
 		if err := child(what); err != nil {
@@ -25,13 +26,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 20 * time.Second
+// deadline is how long a test waits for anything.
+const deadline = 20 * time.Second
 
 func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}, OneHost: true}
 }
 
-// ranks are 0 to n-1.
+// ranks returns the ranks 0 to n-1.
 func ranks(n int) []transport.Addr {
 	l := make([]transport.Addr, n)
 	for i := range l {
@@ -40,7 +42,7 @@ func ranks(n int) []transport.Addr {
 	return l
 }
 
-// node is a rank in the test's hands.
+// node is a rank that a test drives.
 type node struct {
 	*domain
 	cq   transport.CompletionQueue
@@ -69,7 +71,7 @@ func newNode(p transport.Provider, cfg transport.Config) (*node, error) {
 	return n, nil
 }
 
-// nodes opens n ranks of a job that share a file.
+// nodes opens n ranks of a job that share a memory file.
 func nodes(t testing.TB, n int, p transport.Provider, change ...func(*transport.Config)) []*node {
 	t.Helper()
 	memory, err := newMemory()
@@ -97,18 +99,18 @@ func (n *node) read(t testing.TB) []transport.Completion {
 	return n.comp[:k]
 }
 
-// await reads n's queue until it gives something of a kind; that is returned,
-// others are skipped.
+// await reads n's queue until it returns a completion of a kind, and returns that completion. It
+// drops completions of other kinds.
 func (n *node) await(t testing.TB, kind transport.CompletionKind) transport.Completion {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
 		for _, c := range n.read(t) {
 			if c.Kind == kind {
 				return c
 			}
 		}
 	}
-	require.FailNow(t, "nothing of the kind", "kind %d", kind)
+	require.FailNow(t, "no completion of the kind came", "kind %d", kind)
 	return transport.Completion{}
 }
 

@@ -12,8 +12,8 @@ import (
 
 // Memory regions
 //
-// A private region is an entry of its owner's table in the segment, so a peer
-// that may copy from and to the owner's memory needs no message to do it. Only
+// A region of private memory has an entry in its owner's table in the segment. So a peer
+// that can copy from and to the owner's memory needs no message for that. Only
 // the owner writes entries.
 //
 //	entry  ┌─────────┬─────────┬──────┬────────┐
@@ -24,29 +24,29 @@ import (
 //	       │1│ 0│ random     │generation│ slot   │   bit 62: of the shared heap
 //	       └─┴──┴────────────┴──────────┴────────┘
 //
-// The key is stored last when a region is registered and removed first when it
-// is closed, and no registration has the key of another of the last thousand in
-// its slot. So the key is the entry's sequence word too: a reader that finds the
-// same key before and after has seen the words of one registration. Slots beyond the
+// The owner stores the key last when it registers a region and removes it first when it
+// closes the region. The last thousand registrations of a slot have different keys. So the
+// key is also the entry's sequence word: a reader that finds the
+// same key before and after has read the words of one registration. Slots beyond the
 // table have no entry; peers reach their regions by messages (stream.go).
 //
-// Close says that no byte is touched after it, while peers may be in the middle
-// of a copy by the kernel. This holds because of:
+// Close promises that no peer writes to the region after it has returned, although peers may
+// be in the middle of a copy by the kernel when Close begins. This holds because:
 //
-//  1. Close does not wait for a peer's reads. They harm no rank except the reader,
-//     which looks for the key again after its last byte, and returns ErrKey if the
-//     key is gone.
-//  2. Before it writes, for each piece, a peer puts the key on its desk, a line
-//     of its own in the segment, and only then looks for the key in the entry;
-//     it clears the desk after the piece. Close removes the key and only then
-//     looks at the desks. Both are full barriers, so either the writer finds
-//     the key gone, or Close finds the desk and waits for the piece to end.
-//  3. A desk holds one key, for a domain does one copy at a time. It needs no
-//     repair when its rank dies: once the process has ended, nothing of it
-//     writes, and Close stops waiting (settle in cma.go).
-//  4. The owner itself touches the region (helping with a copy, serving a
-//     stream) only in calls of its own domain, which its user serialises with
-//     Close, and looks it up again by its key for every piece.
+//  1. Close does not wait for a peer's reads. A late read affects only the reader. The
+//     reader looks for the key again after its last byte, and returns ErrKey if the
+//     key is not there any more.
+//  2. Before a peer writes a piece, it publishes the key in its hazard line, as with hazard
+//     pointers, and then checks that the entry still has the key. After the piece it
+//     clears the hazard line. Close removes the key and then reads the hazard lines. Both
+//     stores are full barriers. So either the writer finds that the key has been
+//     removed, or Close finds the key in the hazard line and waits for the end of the piece.
+//  3. A hazard line holds one key, because a domain makes one copy at a time. It needs no
+//     repair if its rank dies: after the process has ended, none of its threads
+//     writes, and Close stops waiting (awaitIdle in cma.go).
+//  4. The owner itself touches the region, to help with a copy or to serve messages, only
+//     in calls of its own domain, which the caller serialises with
+//     Close. For every piece it finds the region again by its key.
 
 const (
 	slotBits       = 20
@@ -58,7 +58,7 @@ const (
 	keyShared = 1 << 62 // a region of the shared heap
 )
 
-// entry is what a peer needs to know of a region.
+// entry describes a region to peers.
 type entry struct {
 	key    atomic.Uint64 // 0: none
 	addr   atomic.Uint64
@@ -66,11 +66,12 @@ type entry struct {
 	access atomic.Uint64
 }
 
-// desk is a rank's line that says what it is at.
-type desk struct {
-	key     atomic.Uint64 // of the region it is writing into; 0: none
-	helping atomic.Uint64 // helpName of the claim line it is helping with; 0: none
-	closed  atomic.Uint64 // not 0: its domain is, which is why regions are gone
+// hazards is a rank's hazard line: it announces the memory of other ranks that the rank is
+// about to write to.
+type hazards struct {
+	key     atomic.Uint64 // of the region that the rank writes to; 0: none
+	helping atomic.Uint64 // helpName of the claim line that the rank helps with; 0: none
+	closed  atomic.Uint64 // not 0: the rank has closed its domain, and with it all regions
 	_       [lineSize - 24]byte
 }
 
@@ -86,13 +87,13 @@ type region struct {
 	next   *region
 }
 
-// regions is the owner's own table.
+// regions are the regions of this rank.
 type regions struct {
-	slots   []*region
-	free    *region // the last closed first: few pages of the table are in use
-	keys    *rand.ChaCha8
-	entries []entry // in the segment; nil while there is none
-	lent    int     // regions open that peers may read and not write: messages that they are to fetch
+	slots    []*region
+	free     *region // the last closed first, so that few pages of the table are in use
+	keys     *rand.ChaCha8
+	entries  []entry // in the segment; nil before join
+	readOnly int     // open regions that peers may only read: most are messages that peers will fetch
 }
 
 func (t *regions) init(entries []entry) {
@@ -104,17 +105,16 @@ func (t *regions) init(entries []entry) {
 	}
 }
 
-// newKeys gives what makes keys hard to guess.
+// newKeys returns a random source for keys that are hard to guess.
 func newKeys() *rand.ChaCha8 {
 	var seed [32]byte
 	random(seed[:])
 	return rand.NewChaCha8(seed)
 }
 
-// RegisterMemory is a table entry; pages need no preparation.
+// RegisterMemory adds an entry to this rank's table. Pages need no preparation.
 //
-// Hot path: no allocation, no system call, once there have been as many
-// regions at a time.
+// Hot path: no allocation, no system call, unless more regions are open than ever before.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
@@ -137,13 +137,13 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	r.key = keyValid | t.keys.Uint64()>>(64-randomBits)<<(slotBits+generationBits) | r.gen<<slotBits | r.slot
 	r.buf, r.access, r.open = buf, access, true
 	if r.access == transport.RemoteRead {
-		t.lent++
+		t.readOnly++
 	}
 	t.publish(r)
 	return r, nil
 }
 
-// publish lets peers see a region.
+// publish writes a region's entry.
 func (t *regions) publish(r *region) {
 	if r.slot >= uint64(len(t.entries)) {
 		return
@@ -158,9 +158,9 @@ func (t *regions) publish(r *region) {
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return 0 }
 
-// Close withdraws the region. It waits for the pieces that peers are writing
-// into it, up to some tens of microseconds where they run. The region must not be used, nor
-// closed again, after it: it may be somebody else's.
+// Close withdraws the region. It waits until peers have ended the pieces that they are
+// writing to it: up to some tens of microseconds if they run. The caller must not use or
+// close the region again, because the domain reuses it.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -177,7 +177,7 @@ func (d *domain) withdraw(r *region) {
 	r.open = false
 	t := &d.transfers.regions
 	if r.access == transport.RemoteRead {
-		t.lent--
+		t.readOnly--
 	}
 	if r.slot >= uint64(len(t.entries)) {
 		return
@@ -188,8 +188,8 @@ func (d *domain) withdraw(r *region) {
 	}
 }
 
-// withdrawAll is withdraw for every region, at the domain's end; what is closed
-// later finds nothing to do.
+// withdrawAll withdraws every region, when the domain is closed. A later Close of a region
+// does nothing.
 func (d *domain) withdrawAll() {
 	t := &d.transfers.regions
 	for _, r := range t.slots {
@@ -200,22 +200,22 @@ func (d *domain) withdrawAll() {
 	t.entries = nil
 }
 
-// awaitWriters returns when no peer is writing under a key that new writers no
-// longer find.
+// awaitWriters waits until no peer writes under a key. The caller has removed the key, so
+// no peer begins a new write.
 func (d *domain) awaitWriters(key uint64) {
 	for i := range d.locals {
 		if i == d.self {
 			continue
 		}
-		at := &d.seg.claims(i).desk.key
+		at := &d.seg.claims(i).hazards.key
 		if at.Load() == key {
-			d.settle(d.local(i), func() bool { return at.Load() != key })
+			d.awaitIdle(d.local(i), func() bool { return at.Load() != key })
 		}
 	}
 }
 
-// find returns n bytes at addr of this rank's own region named by key, if peers
-// may do so with them.
+// find returns n bytes at addr of this rank's region with a key, if the region permits
+// access want.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
 	slot := key % maxRegions
 	if slot >= uint64(len(t.slots)) {
@@ -242,9 +242,9 @@ func permits(have transport.Access, size, addr, n uint64, want transport.Access)
 	return nil
 }
 
-// lookup finds a peer's region that is in its table: its entry, and where the
-// byte at addr lies in the peer's memory. An entry of nil without an error: the
-// slot is beyond the table, and only the peer can tell.
+// lookup finds a peer's region in the peer's table. It returns the region's entry and the
+// address of the byte at addr in the peer's process. If the slot is beyond the table, the
+// entry and the error are nil, and only the peer can find the region.
 func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*entry, uint64, error) {
 	if key&keyValid == 0 {
 		return nil, 0, transport.ErrKey
@@ -265,16 +265,16 @@ func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*e
 	return e, base + addr, permits(access, size, addr, n, want)
 }
 
-// withdrawn is the reason why a key is not there any more.
+// withdrawn returns the reason why a key is not in a peer's table any more.
 func (d *domain) withdrawn(p *peer) error {
-	if d.seg.claims(p.local).desk.closed.Load() != 0 {
-		return p.farewell()
+	if d.seg.claims(p.local).hazards.closed.Load() != 0 {
+		return p.endReason()
 	}
 	return transport.ErrKey
 }
 
-// farewell is the reason why a peer that has ended did.
-func (p *peer) farewell() error {
+// endReason returns the reason why a peer has ended.
+func (p *peer) endReason() error {
 	if p.state.state.Load() == cardLeft {
 		return transport.ErrPeerLeft
 	}

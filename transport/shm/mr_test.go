@@ -13,6 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
+// TestKeysAreNotUsedAgain checks that registrations of one slot have different keys.
 func TestKeysAreNotUsedAgain(t *testing.T) {
 	d := sides(t, 1, "auto")[0]
 	seen := map[uint64]bool{}
@@ -27,8 +28,8 @@ func TestKeysAreNotUsedAgain(t *testing.T) {
 	require.Len(t, d.transfers.regions.slots, 1)
 }
 
-// TestRegionsBeyondTheTable has more regions than the segment has entries for;
-// the rest is reached by messages.
+// TestRegionsBeyondTheTable opens more regions than the segment has entries for. Peers reach the
+// others by messages.
 func TestRegionsBeyondTheTable(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -45,7 +46,7 @@ func TestRegionsBeyondTheTable(t *testing.T) {
 	read := func(key uint64) error {
 		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: 3, Data: make([]byte, 4)}}
 		require.NoError(t, a.post(o, false))
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		if o.err == nil {
 			require.Equal(t, "3456", string(o.Data))
 		}
@@ -60,8 +61,7 @@ func TestRegionsBeyondTheTable(t *testing.T) {
 	require.ErrorIs(t, read(gone), transport.ErrKey)
 }
 
-// TestRegistrationBeforeThePeers registers memory before the domain knows who
-// is on its host.
+// TestRegistrationBeforeThePeers registers memory before the domain knows the ranks of its host.
 func TestRegistrationBeforeThePeers(t *testing.T) {
 	cfg := transport.Config{Size: 1, JobID: "alone"}
 	d, err := New().Open(cfg)
@@ -86,43 +86,41 @@ func TestRegistrationBeforeThePeers(t *testing.T) {
 	require.Equal(t, mr.Key(), e.key.Load())
 }
 
-// TestCloseAwaitsWriters has a peer in the middle of a piece while its region
-// is closed.
+// TestCloseAwaitsWriters closes a region while a peer is in the middle of a piece.
 func TestCloseAwaitsWriters(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
 	mr, err := b.RegisterMemory(make([]byte, 8), transport.RemoteWrite)
 	require.NoError(t, err)
-	desk := &a.seg.claims(0).desk.key
-	desk.Store(mr.Key())
+	hazard := &a.seg.claims(0).hazards.key
+	hazard.Store(mr.Key())
 	closed := make(chan error)
 	key := mr.Key()
-	go func() { closed <- mr.Close() }() // received from below
+	go func() { closed <- mr.Close() }() // ends when the hazard line is cleared; received below
 	entry := &b.transfers.regions.entries[key%maxRegions]
-	for entry.key.Load() == key { // withdrawn first
+	for entry.key.Load() == key { // until Close has removed the key
 	}
 	select {
 	case err := <-closed:
 		require.Fail(t, "closed while a peer writes", "%v", err)
 	default:
 	}
-	desk.Store(0)
+	hazard.Store(0)
 	require.NoError(t, <-closed)
 }
 
-// TestCloseUnderUnhelpedProcess closes regions that the child, which nobody helps,
-// is writing to in pieces of 1 MiB. Close awaits the piece, and no byte changes
-// after it.
+// TestCloseUnderUnhelpedProcess closes regions to which the child writes without a helper,
+// in pieces of up to 512 KiB. Close must wait for the piece, and no byte may change after it.
 func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
-		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil { // closed with the domain
+		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil { // an open region that peers may only read: the child then requests no help; closed with the domain
 			return err
 		}
 		w := &outcome{Op: transport.Op{Data: bytes.Repeat([]byte{0xAA}, n)}}
 		for {
-			if len(s.news) > 0 {
-				w.RemoteKey, s.news = s.news[len(s.news)-1], nil
+			if len(s.received) > 0 {
+				w.RemoteKey, s.received = s.received[len(s.received)-1], nil
 			}
 			if w.RemoteKey == 1 {
 				return nil
@@ -131,7 +129,7 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 				return err
 			}
 			if s.transfers.lines.n != claimLines {
-				return errors.New("it asks for help")
+				return errors.New("the child has requested help")
 			}
 			if err := s.finish(w); err != nil && !errors.Is(err, transport.ErrKey) {
 				return err
@@ -151,9 +149,9 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		mr, err := s.RegisterMemory(mem, transport.RemoteWrite)
 		require.NoError(t, err)
 		require.NoError(t, s.tell(mr.Key()))
-		for end := time.Now().Add(patience); mem[0] == 0; {
+		for end := time.Now().Add(deadline); mem[0] == 0; {
 			require.NoError(t, s.poll())
-			require.True(t, time.Now().Before(end), "nobody writes")
+			require.True(t, time.Now().Before(end), "the child does not write")
 		}
 		for range i % 50 {
 			require.NoError(t, s.poll())
@@ -162,14 +160,14 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 			amid++
 		}
 		closed := make(chan error, 1)
-		go func() { closed <- mr.Close() }() // received from below, or the test has failed
+		go func() { closed <- mr.Close() }() // received below, or the test fails
 		select {
 		case err := <-closed:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(deadline):
 			require.FailNow(t, "Close does not return")
 		}
-		for to := n; to > 0; to -= pageSize { // against the direction of copies
+		for to := n; to > 0; to -= pageSize { // in the opposite direction of the copies
 			copy(mem[to-pageSize:to], canary)
 		}
 		for range 50 {
@@ -177,16 +175,16 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		}
 		require.True(t, bytes.Equal(canary, mem), "touched after Close")
 	}
-	t.Logf("%d of 100 in the middle of the first piece", amid)
+	t.Logf("%d of 100 Closes were in the middle of the first piece", amid)
 	require.NoError(t, s.tell(1))
-	for end := time.Now().Add(patience); len(s.ends) == 0; {
+	for end := time.Now().Add(deadline); len(s.ends) == 0; {
 		require.NoError(t, s.poll())
 		require.True(t, time.Now().Before(end), "the child does not leave")
 	}
 	require.NoError(t, cmd.Wait())
 }
 
-// TestEntriesOfABadPeer has a table say what is not so.
+// TestEntriesOfABadPeer writes wrong addresses and sizes to a table.
 func TestEntriesOfABadPeer(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -201,11 +199,11 @@ func TestEntriesOfABadPeer(t *testing.T) {
 			dst, intact := fenced(100)
 			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
 			require.NoError(t, a.post(o, write))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.Error(t, o.err)
 			require.True(t, intact())
 		}
 	}
 	require.Empty(t, a.ends)
-	require.EqualValues(t, 0, a.seg.claims(0).desk.key.Load())
+	require.EqualValues(t, 0, a.seg.claims(0).hazards.key.Load())
 }

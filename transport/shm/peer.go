@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"fmt"
 	"iter"
 	"math/bits"
 	"slices"
@@ -13,48 +12,48 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer is what a rank knows of one of its host, of itself too.
+// peer is what this rank knows of a rank of its host, or of itself.
 //
-//	            card proves itself          it has left or died       its ring is empty
-//	unknown ─────────────────────► met ───────────────────────► ending ──────────────► err set
+//	            card is authentic           it has left or died       its ring is empty
+//	unknown ─────────────────► authenticated ─────────────────► ending ──────────────► err set
 //	   │                            └──────────── it broke the protocol ────────────►
 //	   └────────────────────────────────────────────────────────────────────────────►
 type peer struct {
-	sleep  *atomic.Uint32 // its card's
-	polled *atomic.Uint64 // the word of its card's polled with this rank's bit
+	sleep  *atomic.Uint32 // the word of its card
+	polled *atomic.Uint64 // the word with this rank's bit in its card's polled
 	out    outRing        // not mapped before the first message to it
-	err    error          // why nothing can be done with it any more; reported
+	err    error          // why no operation with it is possible any more; PeerDown or PeerLeft has been reported
 
-	rank    transport.Addr // in the world
-	local   int            // among the ranks of the host
-	page    *card
-	reach   reach
-	stream  *stream // transfers by messages; nil: none yet
-	calls   *calls  // atomics by messages; nil: none yet
-	state   *rankState
-	gone    *atomic.Uint32 // not 0: the launcher has seen its process end
-	card    *card          // page, once it is found authentic
-	pid     int            // its process, from then on
-	in      inRing         // not mapped before the first message from it
-	awaited bool           // it will notify this rank when it has come
-	ending  error          // it has ended for this reason; what it sent is still being read
-	cut     bool           // given up by Disconnect: it may run; waits for it are as short as for one that is ending
+	rank         transport.Addr // its rank in the world
+	local        int            // its local rank
+	page         *card          // its card, which may be anything until it is authenticated
+	reach        reach
+	stream       *stream // transfers by messages; nil: none yet
+	calls        *calls  // atomics by messages; nil: none yet
+	state        *rankState
+	exited       *atomic.Uint32 // not 0: the launcher has noted the end of its process
+	card         *card          // page, once authenticated
+	pid          int            // its process id, once authenticated
+	in           inRing         // not mapped before the first message from it
+	isWaiter     bool           // this rank has set its bit in the peer's waiters
+	ending       error          // why it has ended; this rank still reads what it sent
+	disconnected bool           // by Disconnect; its process may still run, but waits for it are as short as for a peer that has ended
 }
 
-// local returns the peer with a local rank. Most ranks of a host never talk to each
-// other, so local makes a peer at its first use.
+// local returns the peer with a local rank. It makes the peer at its first use, because most
+// ranks of a host never communicate with each other.
 func (d *domain) local(i int) *peer {
 	p := d.locals[i]
 	if p == nil {
 		c := d.seg.card(i)
-		p = &peer{rank: d.ranks[i], local: i, page: c, state: d.seg.state(i), gone: d.seg.ended(i), sleep: &c.sleep, polled: &c.polled[d.self/64]}
+		p = &peer{rank: d.ranks[i], local: i, page: c, state: d.seg.state(i), exited: d.seg.ended(i), sleep: &c.sleep, polled: &c.polled[d.self/64]}
 		d.locals[i], d.peers[p.rank] = p, p
 	}
 	return p
 }
 
-// localOf returns the local rank of a world rank; -1: it is not on this host, or the
-// ranks of the host are not known yet.
+// localOf returns the local rank of a world rank, or -1 if that rank is not on this host or
+// the ranks of the host are not known yet.
 func (d *domain) localOf(a transport.Addr) int {
 	if a < 0 || int(a) >= d.size {
 		return -1
@@ -69,7 +68,7 @@ func (d *domain) localOf(a transport.Addr) int {
 	return i
 }
 
-// peer returns the peer with a world rank; nil: localOf knows none.
+// peer returns the peer with a world rank, or nil if localOf knows none.
 func (d *domain) peer(a transport.Addr) *peer {
 	if i := d.localOf(a); i >= 0 {
 		return d.local(i)
@@ -79,9 +78,10 @@ func (d *domain) peer(a transport.Addr) *peer {
 
 // ended reports whether the peer's process has ended, perhaps before it joined, or has
 // closed its domain.
-func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
+func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.exited.Load() != 0 }
 
-// target gives the peer that an operation is for, if it is there; else ErrAbsent.
+// target returns the peer with world rank a, for an operation with it. If the peer has not
+// joined yet, target returns ErrAbsent, and the peer will wake this rank when it joins.
 func (d *domain) target(a transport.Addr) (*peer, error) {
 	if d.closed || d.left {
 		return nil, transport.ErrClosed
@@ -93,24 +93,24 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	if p.card != nil && p.err == nil {
 		return p, nil
 	}
-	err := d.meet(p)
-	if err == transport.ErrAgain && !p.awaited { //nolint:errorlint // the very value
-		p.awaited = true
-		p.page.awaited[d.self/64].Or(1 << (d.self % 64)) // and if it has come meanwhile, before it looked there:
-		err = d.meet(p)
+	err := d.authenticate(p)
+	if err == transport.ErrAgain && !p.isWaiter { //nolint:errorlint // the very value
+		p.isWaiter = true
+		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // the peer may have joined before it could see the bit:
+		err = d.authenticate(p)
 	}
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
 		return nil, transport.ErrAbsent
 	}
-	return p, d.endOn(p, "connect", err)
+	return p, d.closeOnError(p, "connect", err)
 }
 
-// come shows that this rank has joined, and notifies the ranks that wait for it.
-func (d *domain) come() {
+// announce marks that this rank has joined, and signals the ranks that wait for it.
+func (d *domain) announce() {
 	own := d.seg.card(d.self)
-	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier with -race too; see target for the other side
-	for i := range d.each(&own.awaited, false) {
-		d.tell(d.local(i), newsRing)
+	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race; target is the other side
+	for i := range d.each(&own.waiters, false) {
+		d.signalPeer(d.local(i), eventRing)
 	}
 }
 
@@ -132,9 +132,10 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 	}
 }
 
-// meet finds out whether a peer is there and proves itself. ErrAgain: it has
-// not come yet. Any other error is a reason to give it up.
-func (d *domain) meet(p *peer) error {
+// authenticate checks that a peer has joined and that its card is authentic. If the peer has
+// not joined yet, authenticate returns ErrAgain. After any other error, the caller must
+// close the peer.
+func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err
 	}
@@ -146,73 +147,75 @@ func (d *domain) meet(p *peer) error {
 		return transport.ErrAgain
 	case cardPresent, cardLeft:
 	default:
-		return breach(errState)
+		return protocolError(errState)
 	}
 	var c wire.ShmCard
-	b := p.page.identity // its owner writes it no more
+	b := p.page.identity // its owner does not change it any more
 	if !c.Parse(b[:wire.ShmCardSize], &d.job) || c.Rank != uint32(p.rank) || c.Size != uint32(d.size) || c.PID == 0 || c.PID > 1<<31-1 {
-		return breach(errCard)
+		return protocolError(errCard)
 	}
 	p.pid, p.card = int(c.PID), p.page
 	return nil
 }
 
-// connect makes sure that messages can be written for a peer.
+// connect maps the ring to a peer, unless it is mapped.
 func (d *domain) connect(p *peer) error {
 	if p.out.lines != nil {
 		return p.err
 	}
-	if err := d.meet(p); err != nil {
-		return d.endOn(p, "connect", err)
+	if err := d.authenticate(p); err != nil {
+		return d.closeOnError(p, "connect", err)
 	}
-	if d.lookAt(p); p.err != nil {
+	if d.checkPeer(p); p.err != nil {
 		return p.err
 	}
 	mem, err := d.seg.mapFile(d.seg.ring(d.self, p.local), int(d.seg.ringSize()))
 	if err != nil {
 		return d.peerError("connect", p.rank, err)
 	}
-	p.out.init(mem, d.start, &d.spare)
+	p.out.init(mem, d.start, &d.wholeLeft)
 	return nil
 }
 
-// alert makes sure that a peer finds a message that has just been published, if the
-// peer may not poll the ring or may sleep.
+// alert makes a peer poll the ring from this rank, and wakes it. The caller has
+// published a message, and the peer may not poll the ring or may sleep.
 func (d *domain) alert(p *peer) {
 	if p.polled.Load()&d.bit == 0 {
 		p.polled.Or(d.bit)
-		p.page.news.Add(newsRing)
+		p.page.events.Add(eventRing)
 	}
 	if p.sleep.Load() == asleep {
-		d.wake(p)
+		d.wakePeer(p)
 	}
 }
 
-// tell counts up a peer's news and wakes the peer if it sleeps. For newsState it first
-// sets this rank's bit in the peer's told.
-func (d *domain) tell(p *peer, what uint32) {
-	if what == newsState {
-		p.page.told[d.self/64].Or(d.bit)
+// signalPeer adds what to a peer's events and wakes the peer if it sleeps. For eventState it
+// first sets this rank's bit in the peer's changed.
+func (d *domain) signalPeer(p *peer, what uint32) {
+	if what == eventState {
+		p.page.changed[d.self/64].Or(d.bit)
 	}
-	p.page.news.Add(what)
+	p.page.events.Add(what)
 	if p.sleep.Load() == asleep {
-		d.wake(p)
+		d.wakePeer(p)
 	}
 }
 
-// endOn ends a peer for any error but ErrAgain, and gives the error to answer.
-func (d *domain) endOn(p *peer, op string, err error) error {
+// closeOnError closes a peer for any error except ErrAgain, and returns the error that the
+// operation returns.
+func (d *domain) closeOnError(p *peer, op string, err error) error {
 	if err == nil || err == transport.ErrAgain || p.err != nil { //nolint:errorlint // the very values
 		return err
 	}
-	d.over(p, d.peerError(op, p.rank, err))
+	d.closePeer(p, d.peerError(op, p.rank, err))
 	return p.err
 }
 
-// takeNews looks at the rings and the ranks that news may stand for.
-func (d *domain) takeNews(news uint32) {
-	states := news/newsState != d.newsSeen/newsState
-	d.newsSeen = news
+// takeEvents handles new events: it polls rings with a set bit from now on, and checks peers
+// whose state has changed.
+func (d *domain) takeEvents(events uint32) {
+	states := events/eventState != d.eventsSeen/eventState
+	d.eventsSeen = events
 	own := d.seg.card(d.self)
 	for w := range (len(d.locals) + 63) / 64 {
 		for set := own.polled[w].Load() &^ d.listed[w]; set != 0; set &= set - 1 {
@@ -224,24 +227,24 @@ func (d *domain) takeNews(news uint32) {
 	if !states {
 		return
 	}
-	for i := range d.each(&own.told, true) {
-		d.lookAt(d.local(i))
+	for i := range d.each(&own.changed, true) {
+		d.checkPeer(d.local(i))
 	}
 }
 
-// lists reports whether the ring from a peer is polled.
-func (d *domain) lists(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
+// isListed reports whether the ring from a peer is polled.
+func (d *domain) isListed(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
 
-// admit puts the ring from a peer that has sent on the list of rings to poll.
+// admit adds the ring from a peer that has sent to the list of rings to poll.
 func (d *domain) admit(p *peer) {
-	if d.lists(p) || p.err != nil || p.local == d.self {
+	if d.isListed(p) || p.err != nil || p.local == d.self {
 		return
 	}
-	if err := d.meet(p); err != nil {
+	if err := d.authenticate(p); err != nil {
 		if err == transport.ErrAgain { //nolint:errorlint // the very value
-			err = breach(errState) // it sends before it is there
+			err = protocolError(errState) // it has sent before it joined
 		}
-		d.over(p, d.peerError("receive", p.rank, err))
+		d.closePeer(p, d.peerError("receive", p.rank, err))
 		return
 	}
 	if p.in.lines == nil {
@@ -251,20 +254,21 @@ func (d *domain) admit(p *peer) {
 	d.active = append(d.active, p)
 }
 
-// unlist ends the polling of the ring from a peer; the caller takes it out of active.
+// unlist clears the mark that the ring from a peer is polled. The caller removes the peer
+// from active.
 func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) }
 
-// retire takes the rings off the list that have been silent since it was called
-// before. One ring always stays, so a rank that talks to one other rank at a time
-// never waits for a ring to come back.
+// retire stops the polling of rings that have been silent since its previous call. One
+// ring always stays polled, so a rank that communicates with one peer at a time never has to
+// list its ring again.
 func (d *domain) retire() {
-	d.looks = 0
+	d.ringPolls = 0
 	kept := d.active[:0]
 	for i, p := range d.active {
 		r := &p.in
 		silent := r.pos == r.mark && p.ending == nil
 		r.mark = r.pos
-		if only := len(kept) == 0 && i == len(d.active)-1; silent && !only && d.leave(p) {
+		if only := len(kept) == 0 && i == len(d.active)-1; silent && !only && d.tryUnlist(p) {
 			continue
 		}
 		kept = append(kept, p)
@@ -273,13 +277,14 @@ func (d *domain) retire() {
 	d.active = kept
 }
 
-// leave ends the polling of a silent ring unless a message comes just now: false.
-// The sender learns first what room it has, since it may be short of it; card
-// states the order of the rest.
-func (d *domain) leave(p *peer) bool {
+// tryUnlist stops the polling of a silent ring and returns true. If a message comes
+// meanwhile, it returns false and the ring stays listed. First it tells the sender which
+// lines are free, because the sender may wait for room. card states the order of the other
+// steps.
+func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
-	if r.free = r.pos; r.free != r.shown {
-		r.show()
+	if r.free = r.pos; r.free != r.published {
+		r.publishFree()
 	}
 	word, bit := &d.seg.card(d.self).polled[p.local/64], uint64(1)<<(p.local%64)
 	word.And(^bit)
@@ -291,96 +296,97 @@ func (d *domain) leave(p *peer) bool {
 	return true
 }
 
-// lookAt notes whether a peer has left, has died or has given this rank up.
-func (d *domain) lookAt(p *peer) {
+// checkPeer handles the end of a peer: it has left, has died, or refuses this rank.
+func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
 	}
-	// In this order: it leaves before it ends.
+	// In this order, because a rank that leaves does so before its process ends.
 	ended := p.ended()
 	state := p.state.state.Load()
 	switch {
 	case state == cardLeft:
 		p.ending = transport.ErrPeerLeft
 	case state > cardLeft:
-		d.over(p, d.peerError("receive", p.rank, breach(errState)))
+		d.closePeer(p, d.peerError("receive", p.rank, protocolError(errState)))
 		return
 	case ended:
 		p.ending = errDied
 	case d.refusedBy(p.local):
-		d.over(p, d.peerError("receive", p.rank, errGivenUp))
+		d.closePeer(p, d.peerError("receive", p.rank, errRefused))
 		return
 	default:
 		return
 	}
-	d.notice(p)
-	// Its last message may lie in a ring that is not polled, as it may have ended
-	// before it set its bit. A ring of which nothing was ever read is the exception:
-	// without the bit no Send into it has returned.
+	d.markEnd(p)
+	// The peer's last message may lie in a ring that is not polled, because the peer may have
+	// ended before it set its bit. If this rank has never read from the ring and the bit is
+	// clear, no Send into the ring has returned, so it need not be read.
 	if p.in.lines != nil || d.seg.card(d.self).polled[p.local/64].Load()&(1<<(p.local%64)) != 0 {
 		d.admit(p)
 	}
-	if !d.lists(p) && p.err == nil {
-		d.over(p, d.peerError("receive", p.rank, p.ending))
+	if !d.isListed(p) && p.err == nil {
+		d.closePeer(p, d.peerError("receive", p.rank, p.ending))
 	}
 }
 
-// refusedBy reports whether a rank of the host has given this one up.
+// refusedBy reports whether a rank of the host refuses this one.
 func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// notice is called when a peer's end has been noted. Later Waits do not look for that
-// end, and a Wait under way must end so that a Read reports it.
-func (d *domain) notice(p *peer) {
-	d.noticed[p.local/64].Or(1 << (p.local % 64))
-	d.stir()
+// markEnd records that this rank knows of a peer's end. Later Waits do not check that peer. A
+// Wait under way ends, so that a Read reports the peer's end.
+func (d *domain) markEnd(p *peer) {
+	d.endKnown[p.local/64].Or(1 << (p.local % 64))
+	d.wakeWaiter()
 }
 
-// hasNoticed reports whether the end of a rank has been noted. Any goroutine may call it.
-func (d *domain) hasNoticed(local int) bool {
-	return d.noticed[local/64].Load()&(1<<(local%64)) != 0
+// knowsEnd reports whether markEnd has been called for a local rank. Any goroutine may call it.
+func (d *domain) knowsEnd(local int) bool {
+	return d.endKnown[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// lookAtSome looks whether peers have ended, at some of them each time.
-func (d *domain) lookAtSome() {
+// checkSomePeers checks whether peers have ended: up to 64 peers in each call, in turn.
+func (d *domain) checkSomePeers() {
 	for range min(len(d.locals), 64) {
-		if d.lookNext++; d.lookNext >= len(d.locals) {
-			d.lookNext = 0
+		if d.nextCheck++; d.nextCheck >= len(d.locals) {
+			d.nextCheck = 0
 		}
-		i := d.lookNext
-		if !d.hasNoticed(i) && (d.seg.endedOrLeft(i) || d.refusedBy(i)) {
-			d.lookAt(d.local(i))
+		i := d.nextCheck
+		if !d.knowsEnd(i) && (d.seg.endedOrLeft(i) || d.refusedBy(i)) {
+			d.checkPeer(d.local(i))
 		}
 	}
 }
 
-// over ends a peer for good and reports the end. It drops what the peer has sent and
-// this rank has not read.
-func (d *domain) over(p *peer, err error) {
+// closePeer ends all communication with a peer, for the reason err, and reports it. It drops
+// the messages of the peer that this rank has not read.
+func (d *domain) closePeer(p *peer, err error) {
 	if p.err != nil {
 		return
 	}
 	p.err = err
-	d.notice(p)
+	d.markEnd(p)
 	kind := transport.PeerDown
-	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // we set it
+	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // checkPeer sets this very value
 		kind = transport.PeerLeft
 	}
-	if d.lists(p) {
+	if d.isListed(p) {
 		d.unlist(p)
 		i := slices.Index(d.active, p)
 		d.active = slices.Delete(d.active, i, i+1)
 	}
-	if p.ending == nil { // it may live
+	if p.ending == nil { // the peer's process may run
 		p.page.refused[d.self/64].Or(d.bit)
-		d.tell(p, newsState)
+		d.signalPeer(p, eventState)
 	}
 	d.dropTransfers(p, err)
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
 }
 
-// Disconnect gives a peer up. If the peer's process runs, it finds that on its card.
+// Disconnect marks a peer as failed. If the peer's process still runs, it finds this rank's
+// bit in its card's refused.
 func (e *endpoint) Disconnect(a transport.Addr) error {
 	d := e.d
 	if d.closed || d.left {
@@ -390,13 +396,7 @@ func (e *endpoint) Disconnect(a transport.Addr) error {
 	if p == nil || a == d.rank {
 		return &transport.Error{Provider: name, Op: "disconnect", Peer: a, Err: transport.ErrAddress}
 	}
-	p.cut = true
-	d.over(p, d.peerError("disconnect", a, errCut))
+	p.disconnected = true
+	d.closePeer(p, d.peerError("disconnect", a, errDisconnected))
 	return nil
-}
-
-// breached gives up a peer that has done what no correct peer does; how wraps
-// ErrProtocol.
-func (d *domain) breached(p *peer, how error) {
-	d.over(p, d.peerError("receive", p.rank, fmt.Errorf("%w: %w", transport.ErrPeerDown, how)))
 }

@@ -4,14 +4,14 @@ package shm
 
 import "unsafe"
 
-// prefetchWrite asks for the cache lines of n bytes from p on, at least one, to
-// be made this core's own. A line that another core has read last takes as long
-// to get as one to read; asked for all at once, they come at once.
+// prefetchWrite prefetches the cache lines of n bytes from p, at least one line, for writing:
+// it makes this core their owner. To get ownership of a line that another core has read
+// takes as long as to read a line from another core. Prefetched lines arrive in parallel.
 //
 //go:noescape
 func prefetchWrite(p unsafe.Pointer, n uintptr)
 
-// prefetchRead asks for the lines to be there to be read.
+// prefetchRead prefetches the cache lines of n bytes from p, at least one line, for reading.
 //
 //go:noescape
 func prefetchRead(p unsafe.Pointer, n uintptr)

@@ -25,14 +25,15 @@ import (
 
 const childVariable = "WEFT_SHM_TEST_CHILD"
 
-// process is another rank, in a process of its own.
+// process is a rank in another process.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// start starts a rank that does what its name says, with the file if there is one.
+// start starts a process that runs rank as child does for what. It inherits memory, unless memory
+// is nil.
 func start(t testing.TB, what string, rank, size int, memory *os.File) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
@@ -57,12 +58,12 @@ func start(t testing.TB, what string, rank, size int, memory *os.File) *process 
 	return p
 }
 
-// job starts size-1 processes and is rank 0 itself. Given: with a file from the
-// start; else they find each other.
-func job(t testing.TB, what string, size int, isGiven bool) (*node, []*process) {
+// job starts size-1 processes and opens rank 0 in this one. If inherit is set, all inherit a
+// memory file; otherwise they find each other by addresses.
+func job(t testing.TB, what string, size int, inherit bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
-	if isGiven {
+	if inherit {
 		memory, err := newMemory()
 		require.NoError(t, err)
 		defer memory.Close()
@@ -76,7 +77,7 @@ func job(t testing.TB, what string, size int, isGiven bool) (*node, []*process) 
 	for i := 1; i < size; i++ {
 		procs[i] = start(t, what, i, size, cfg.Memory)
 	}
-	if isGiven {
+	if inherit {
 		return n, procs
 	}
 	for _, p := range procs[1:] {
@@ -101,23 +102,23 @@ func insert(n *node, addrs []string) error {
 	return err
 }
 
-// child is the other process.
+// child runs a rank in a process that start has started.
 func child(spec string) error {
 	var what string
 	var rank, size int
-	var isGiven bool
-	if _, err := fmt.Sscan(spec, &what, &rank, &size, &isGiven); err != nil {
+	var inherit bool
+	if _, err := fmt.Sscan(spec, &what, &rank, &size, &inherit); err != nil {
 		return err
 	}
 	cfg := config(rank, size)
-	if isGiven {
+	if inherit {
 		cfg.Memory, cfg.Locals = os.NewFile(3, "memory"), ranks(size)
 	}
 	n, err := newNode(New(), cfg)
 	if err != nil {
 		return err
 	}
-	if !isGiven {
+	if !inherit {
 		fmt.Println(n.ep.Address())
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if err != nil {
@@ -137,12 +138,12 @@ func child(spec string) error {
 	case "chatter":
 		err = newChatter(n).run(func(c *chatter) bool { return c.down > 0 || c.left > 0 })
 	default:
-		err = errors.New("told to " + what)
+		err = errors.New("unknown behaviour " + what)
 	}
 	if err != nil {
 		return fmt.Errorf("rank %d: %w", rank, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	return errors.Join(n.ep.Shutdown(ctx), n.Close())
 }
@@ -159,7 +160,7 @@ func (n *node) echo() error {
 			case c.Kind == transport.RecvDone:
 				op := &transport.Op{Peer: c.Peer, Data: c.Msg}
 				for {
-					done, err := n.ep.Send(op) // a view of one ring may go into another
+					done, err := n.ep.Send(op) // c.Msg is a view of one ring, copied to another
 					if done {
 						break
 					}
@@ -180,11 +181,11 @@ func (n *node) echo() error {
 	}
 }
 
-// TestProcesses has processes exchange messages of all sizes.
+// TestProcesses exchanges messages of all sizes between processes.
 func TestProcesses(t *testing.T) {
-	for _, isGiven := range []bool{true, false} {
-		t.Run(fmt.Sprintf("given=%t", isGiven), func(t *testing.T) {
-			n, procs := job(t, "echo", 3, isGiven)
+	for _, inherit := range []bool{true, false} {
+		t.Run(fmt.Sprintf("inherited=%t", inherit), func(t *testing.T) {
+			n, procs := job(t, "echo", 3, inherit)
 			rng := rand.New(rand.NewPCG(1, 2))
 			var waiting [3][][]byte
 			const each = 3000
@@ -214,7 +215,7 @@ func TestProcesses(t *testing.T) {
 			for a := range 3 {
 				require.True(t, n.av.(transport.Reacher).Reaches(transport.Addr(a)))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
 			require.NoError(t, n.ep.Shutdown(ctx))
 			for _, p := range procs[1:] {
@@ -224,26 +225,27 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// chatter sends to all others without end, and checks what comes.
+// chatter sends messages to all other ranks without end, and checks the messages from them.
 type chatter struct {
 	*node
 	next       []uint64 // to send, by rank
 	got        []uint64
-	over       []bool
+	ended      []bool
 	op         transport.Op
 	buf        []byte
 	down, left int
 }
 
 func newChatter(n *node) *chatter {
-	c := &chatter{node: n, next: make([]uint64, n.size), got: make([]uint64, n.size), over: make([]bool, n.size), buf: make([]byte, 1<<16)}
-	c.over[n.rank] = true
+	c := &chatter{node: n, next: make([]uint64, n.size), got: make([]uint64, n.size), ended: make([]bool, n.size), buf: make([]byte, 1<<16)}
+	c.ended[n.rank] = true
 	return c
 }
 
-// length is the size of a message.
+// length returns the size of message seq.
 func length(seq uint64) int { return 8 + int(seq*2654435761%(1<<(seq%15))) }
 
+// run exchanges messages until end returns true.
 func (c *chatter) run(end func(*chatter) bool) error {
 	for !end(c) {
 		k, err := c.cq.Read(c.comp)
@@ -255,7 +257,7 @@ func (c *chatter) run(end func(*chatter) bool) error {
 			case transport.RecvDone:
 				seq := c.got[e.Peer]
 				c.got[e.Peer]++
-				if c.over[e.Peer] || len(e.Msg) != length(seq) || binary.LittleEndian.Uint64(e.Msg) != seq {
+				if c.ended[e.Peer] || len(e.Msg) != length(seq) || binary.LittleEndian.Uint64(e.Msg) != seq {
 					return fmt.Errorf("message %d of rank %d has %d bytes", seq, e.Peer, len(e.Msg))
 				}
 				for i, b := range e.Msg[8:] {
@@ -265,10 +267,10 @@ func (c *chatter) run(end func(*chatter) bool) error {
 				}
 			case transport.PeerDown:
 				c.down++
-				c.over[e.Peer] = true
+				c.ended[e.Peer] = true
 			case transport.PeerLeft:
 				c.left++
-				c.over[e.Peer] = true
+				c.ended[e.Peer] = true
 			case transport.OpDone, transport.PeerNotice:
 				return fmt.Errorf("completion of kind %d", e.Kind)
 			}
@@ -280,9 +282,10 @@ func (c *chatter) run(end func(*chatter) bool) error {
 	return nil
 }
 
+// speak sends the next message to each rank that has not ended.
 func (c *chatter) speak() error {
-	for to := range c.over {
-		if c.over[to] {
+	for to := range c.ended {
+		if c.ended[to] {
 			continue
 		}
 		seq := c.next[to]
@@ -304,8 +307,8 @@ func (c *chatter) speak() error {
 	return nil
 }
 
-// TestKilled kills one of three processes at any moment. The others hear of it,
-// and what came before is whole.
+// TestKilled kills one of three processes at a random moment. The other two must report it, and
+// all messages before must be correct.
 func TestKilled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	before := names(t, "/dev/shm")
@@ -324,12 +327,12 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, c.run(func(*chatter) bool { return time.Now().After(at) }))
 		require.NoError(t, procs[1].cmd.Process.Kill())
 		killed := time.Now()
-		require.NoError(t, c.run(func(c *chatter) bool { return c.down > 0 || time.Since(killed) > patience }))
+		require.NoError(t, c.run(func(c *chatter) bool { return c.down > 0 || time.Since(killed) > deadline }))
 		require.Less(t, time.Since(killed), 2*time.Second)
 		require.Equal(t, 1, c.down)
-		require.True(t, c.over[1])
+		require.True(t, c.ended[1])
 		require.Error(t, procs[1].cmd.Wait())
-		require.NoError(t, procs[2].cmd.Wait()) // it heard of it too, and left
+		require.NoError(t, procs[2].cmd.Wait()) // rank 2 has reported it too, and has called Shutdown
 		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
 		require.NoError(t, n.Close())
 	}
@@ -337,22 +340,22 @@ func TestKilled(t *testing.T) {
 	require.Empty(t, names(t, os.TempDir()))
 }
 
-// TestKilledWhileAsleep has nobody poll when a process is killed.
+// TestKilledWhileAsleep kills a process while the other rank sleeps.
 func TestKilledWhileAsleep(t *testing.T) {
 	n, procs := job(t, "echo", 2, true)
 	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
 	n.await(t, transport.RecvDone)
-	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 	require.NoError(t, procs[1].cmd.Process.Kill())
 	killed := time.Now()
-	require.NoError(t, n.cq.Wait(patience))
+	require.NoError(t, n.cq.Wait(deadline))
 	require.Less(t, time.Since(killed), 2*time.Second)
 	c := n.await(t, transport.PeerDown)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 	require.Less(t, time.Since(killed), 2*time.Second)
 }
 
-// retry sends as soon as there is room.
+// retry sends op as soon as there is room.
 func (n *node) retry(t *testing.T, op *transport.Op) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -361,10 +364,10 @@ func (n *node) retry(t *testing.T, op *transport.Op) {
 			require.ErrorIs(t, err, transport.ErrAgain)
 		}
 		return done
-	}, patience, 100*time.Microsecond)
+	}, deadline, 100*time.Microsecond)
 }
 
-// names lists what may be ours in a directory.
+// names lists the files of a directory; of /dev/shm, those with weft in their names.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	l, err := os.ReadDir(dir)

@@ -4,25 +4,23 @@ package shm
 
 import "github.com/weft-hpc/weft/transport"
 
-// completionQueue is the user's view of the domain's progress.
+// completionQueue is the domain's completion queue.
 type completionQueue struct{ d *domain }
 
-// What a Read takes from one ring at most, and after how many Reads some peers
-// are looked at whether they have ended.
 const (
-	ringTurn = 64
-	lookTurn = 1024
+	ringBatch  = 64   // most messages that a Read takes from one ring
+	checkEvery = 1024 // Reads between two calls of checkSomePeers
 )
 
-// After so many looks at rings, those that were silent all the while leave the
-// list: about 50 us of polling, however many there are. To come back costs a ring
-// less than 1 us, once.
-const retireLooks = 4096
+// retirePolls is the number of polls of rings after which the rings that were silent all
+// the time are not polled any more: about 50 us of polling, however many rings there
+// are. To list a ring again costs less than 1 us.
+const retirePolls = 4096
 
-// Read gives messages as views of the rings that they came through. Their lines
-// are given back when the next Read comes to the ring.
+// Read returns messages as views of the rings that they came through. The next Read of
+// the ring frees their lines.
 //
-// Hot path: no allocation, no lock, no system call but those of transfers.
+// Hot path: no allocation, no lock, no system call except for transfers.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -33,51 +31,51 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	return d.done.End(), nil
 }
 
-// progress moves everything on; busy says that transfers are under way that
-// need further calls.
+// progress delivers messages and events and advances transfers. busy reports that transfers
+// under way need further calls.
 func (d *domain) progress() (busy bool) {
-	if d.turn++; d.turn%lookTurn == 0 {
-		d.lookAtSome()
+	if d.reads++; d.reads%checkEvery == 0 {
+		d.checkSomePeers()
 	}
 	if d.loop.Waiting() {
 		d.loop.Deliver(&d.done, d.rank, d.left)
 	}
-	if d.news == nil { // alone as yet
+	if d.events == nil { // before join
 		return false
 	}
-	if news := d.news.Load(); news != d.newsSeen {
-		d.takeNews(news)
+	if events := d.events.Load(); events != d.eventsSeen {
+		d.takeEvents(events)
 	}
 	switch n := uint(len(d.active)); n {
 	case 0:
 	case 1:
 		d.poll(d.active[0])
 	default:
-		if d.looks += n; d.looks >= retireLooks {
+		if d.ringPolls += n; d.ringPolls >= retirePolls {
 			d.retire()
 			n = uint(len(d.active))
 		}
-		// The ring that is looked at first changes. A peer that ends leaves the list.
+		// Each Read begins at another ring. A poll may remove a peer that has ended from active.
 		for i := range n {
 			if uint(len(d.active)) != n {
 				break
 			}
-			d.poll(d.active[(d.turn+i)%n])
+			d.poll(d.active[(d.reads+i)%n])
 		}
 	}
 	return d.advance()
 }
 
-// poll takes what has come from a peer.
+// poll takes up to ringBatch messages from a peer's ring.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) poll(p *peer) {
 	r := &p.in
 	r.free = r.pos
-	if r.free-r.shown > r.part {
-		r.show()
+	if r.free-r.published > r.batch {
+		r.publishFree()
 	}
-	for range ringTurn {
+	for range ringBatch {
 		if d.done.Full() && !d.left {
 			return
 		}
@@ -89,19 +87,21 @@ func (d *domain) poll(p *peer) {
 			}
 			continue
 		case err != nil:
-			err = breach(err)
+			err = protocolError(err)
 		case kind == 0:
 			d.silent(p)
 			return
 		case kind >= firstControl:
 			err = d.control(p, kind, b)
 		case kind == kindSkip:
-			err = r.skip(b)
+			if err = r.skip(b); err != nil {
+				err = protocolError(err)
+			}
 		default:
-			err = breach(errWord)
+			err = protocolError(errWord)
 		}
 		if err != nil {
-			d.breached(p, err)
+			d.closePeer(p, d.peerError("receive", p.rank, err))
 			return
 		}
 		if p.err != nil {
@@ -110,15 +110,15 @@ func (d *domain) poll(p *peer) {
 	}
 }
 
-// silent is called when nothing more is there from a peer.
+// silent is called when a peer's ring is empty.
 func (d *domain) silent(p *peer) {
 	r := &p.in
-	if r.free != r.shown {
-		if r.idle++; r.idle >= showIdle {
-			r.show()
+	if r.free != r.published {
+		if r.idle++; r.idle >= publishIdle {
+			r.publishFree()
 		}
 	}
 	if p.ending != nil {
-		d.over(p, d.peerError("receive", p.rank, p.ending))
+		d.closePeer(p, d.peerError("receive", p.rank, p.ending))
 	}
 }

@@ -19,7 +19,7 @@ import (
 const memoryName = "weft-shm"
 
 type provider struct {
-	start uint64 // the ring position that a job begins with; the same in all its ranks
+	start uint64 // the first position of every ring; the same in all ranks of a job
 }
 
 // New returns the provider "shm".
@@ -27,48 +27,48 @@ func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }
 
-// Open opens the domain. With cfg.Memory it has joined the other ranks of the
-// host when it returns, and its address vectors are full from the beginning;
-// without, it joins them when the vector of its endpoint has all addresses.
+// Open opens the domain. If cfg.Memory is set, the domain has joined the other ranks of
+// the host when Open returns, and its address vectors hold all addresses from the start.
+// Otherwise it joins them when the vector of its endpoint holds all addresses.
 func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("shm: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
 	d := &domain{
-		cfg:   cfg,
-		rank:  cfg.Self,
-		size:  cfg.Size,
-		job:   wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
-		start: p.start,
-		spare: busyRings,
-		peers: make([]*peer, cfg.Size),
-		given: cfg.Memory != nil,
+		cfg:       cfg,
+		rank:      cfg.Self,
+		size:      cfg.Size,
+		job:       wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
+		start:     p.start,
+		wholeLeft: busyRings,
+		peers:     make([]*peer, cfg.Size),
+		inherited: cfg.Memory != nil,
 	}
-	d.watch.fd = -1
+	d.fdWaiter.fd = -1
 	var err error
 	if cfg.NoMemory != "" {
 		return nil, fmt.Errorf("shm: open: %w: %s", transport.ErrUnavailable, cfg.NoMemory)
 	}
-	if d.given {
-		err = d.openGiven(cfg.Memory, cfg.Locals)
+	if d.inherited {
+		err = d.openInherited(cfg.Memory, cfg.Locals)
 	} else {
 		err = d.openOwn()
 	}
 	if err != nil {
-		_ = d.Close() // the error that brought us here says more
+		_ = d.Close() // the first error says more
 		return nil, fmt.Errorf("shm: open: %w", err)
 	}
 	return d, nil
 }
 
-// openGiven joins the ranks that the launcher gave the file to.
-func (d *domain) openGiven(memory *os.File, locals []transport.Addr) error {
+// openInherited joins the ranks that inherited the memory file from the launcher.
+func (d *domain) openInherited(memory *os.File, locals []transport.Addr) error {
 	ascend := true
 	for i := range locals[min(1, len(locals)):] {
 		ascend = ascend && locals[i] < locals[i+1]
 	}
 	if !ascend || !slices.Contains(locals, d.rank) || locals[0] < 0 || int(locals[len(locals)-1]) >= d.size {
-		return fmt.Errorf("rank %d of %d among %v: %w", d.rank, d.size, locals, transport.ErrAddress)
+		return fmt.Errorf("rank %d of %d: invalid ranks of this host %v: %w", d.rank, d.size, locals, transport.ErrAddress)
 	}
 	file, err := duplicate(memory)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *domain) openGiven(memory *os.File, locals []transport.Addr) error {
 	return d.join(file, locals, nil)
 }
 
-// openOwn makes a file that others may find by this rank's address.
+// openOwn makes a memory file. Other ranks can find it by this rank's address.
 func (d *domain) openOwn() error {
 	file, err := newMemory()
 	if err != nil {
@@ -91,11 +91,11 @@ func (d *domain) openOwn() error {
 	return err
 }
 
-// setLimits fixes what the domain's attributes promise, for as many ranks as
-// there may be on the host.
+// setLimits sets the limits that the domain's attributes report. locals is the number of
+// ranks on the host, or the most that there can be.
 func (d *domain) setLimits(locals int) {
 	d.maxMsg = maxMessage(ringLines(locals))
-	trial := time.Second // without single copies the kernel copies nothing
+	trial := time.Second // without single copies, as if a copy by the kernel took very long
 	if d.singleCopy() {
 		trial = kernelCopyTime()
 	}
@@ -103,7 +103,7 @@ func (d *domain) setLimits(locals int) {
 	d.deaths = robustFutexes()
 }
 
-// newMemory makes an empty memory file.
+// newMemory makes an empty memory file. The caller closes it.
 func newMemory() (*os.File, error) {
 	f, err := sys.MemoryFile(memoryName)
 	if errors.Is(err, sys.ErrNoMemoryFiles) {
@@ -112,7 +112,7 @@ func newMemory() (*os.File, error) {
 	return f, err
 }
 
-// duplicate gives a descriptor of the domain's own.
+// duplicate returns a new descriptor of the memory file f.
 func duplicate(f *os.File) (*os.File, error) {
 	c, err := f.SyscallConn()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A ring carries messages from one rank to one other, of which only the first
-// writes its lines, and only the second its progress:
+// A ring carries messages from one rank, the writer, to another, the reader. Only the
+// writer writes lines, and only the reader writes its progress:
 //
 //	line       lines
 //	┌──────────┬────┬────────┬────┬────────┬────┬────────┬────┬─ … ─┬────┬────────┐
@@ -18,86 +18,87 @@ import (
 //	└──────────┴────┴────────┴────┴────────┴────┴────────┴────┴─ … ─┴────┴────────┘
 //	 lines freed one line     as many lines as it takes   next
 //
-// Positions count lines from the beginning of the job. A message lies in one
-// piece, so that its reader can look at it where it is. Its word is stored last
-// and holds its position as sequence number; the reader waits for the word of
-// its own position and finds in that line, until then, one of these:
+// A position counts lines from the start of the job. A message is contiguous, so the
+// reader can use it in place. The writer stores the message's word last. The word holds
+// the position as a sequence number. The reader waits for the word with the position that
+// it reads next. Before that word is stored, the reader finds there:
 //
-//   - 0: memory that nobody has written, or that the writer has cleared,
-//   - the word that opened a message there one round before.
+//   - 0: no rank has written the memory, or the writer has cleared it, or
+//   - the word of a message that began there one round before.
 //
-// It never finds the middle of a longer message, which might look like a word:
-// the writer knows which lines it has filled so or passed over (stale), and clears
-// the word of such a line before it publishes the message in front of it. Short
-// messages among themselves never need this: each moves one line. Where the ring is
-// full the next line opens the oldest message that the reader has, and is not stale.
+// The reader never finds the middle of a longer message there, which could look like a
+// word: stale marks the lines that the writer has filled with such data or passed over. The
+// writer clears the word of a stale line before it publishes the message in front of
+// that line. If all messages take one line, no line is stale. If the ring is full, the next
+// line begins the oldest message that the reader still uses, and is not stale.
 //
-// A page of the ring takes memory once a rank has touched it. So the writer goes back to
-// the ring's beginning before the ring's end: if the message would go past end, and half of
-// the lines before end are free again. The writer announces this by the same skip.
+// A page of the ring takes memory once a rank has touched it. So the writer returns to
+// the ring's beginning before the ring's end: if the message would pass end, and half of
+// the lines before end are free again. The writer announces this by a skip, as at the
+// ring's end.
 //
 //	beginning                end                                      ring's end
 //	┌──────────┬─────────────┬─────────────────────────────────────────────────┐
 //	│ progress │ used        │ never touched                                   │
 //	└──────────┴─────────────┴─────────────────────────────────────────────────┘
-//	                       ▲ a skip at the latest: the first page ends behind it
+//	                       ▲ the last line of the page holds at most a skip
 //
-// If less than half of these lines is free, the writer goes on, and end moves to twice as
-// many pages, up to the whole ring. So a ring takes as many pages as its writer was once
-// ahead of its reader. The reader takes a skip wherever it finds one, and does not
-// know end. A skip passes over the rest of the positions of its round, so what
-// is said above of one round before holds for every line, and the count of free lines
-// covers the lines that a next round writes.
+// If less than half of these lines is free, the writer continues past end, and end moves to
+// twice as many pages, up to the whole ring. So a ring takes about as many pages as its
+// writer has ever been ahead of its reader. The reader does not know end: it follows
+// a skip wherever it finds one. A skip passes over the rest of the positions of its round.
+// So every line belongs to one position of each round. The statements about the round
+// before, and the count of free lines, rely on that.
 
-// kinds of what goes through a ring.
+// Kinds of messages in a ring.
 const (
 	kindMessage  = 1 + iota // a user's header and data
-	kindSkip                // the ring goes on at its beginning; of no length
-	firstControl = 16       // from here on: transfers
+	kindSkip                // the next message is at the ring's beginning; length 0
+	firstControl = 16       // kinds from here on are control messages of transfers
 )
 
-// aheadLines are the lines of the longest message that is worth asking for as a
-// whole before it is copied; longer copies are found out by the core itself.
-const aheadLines = 32
+// prefetchLines is the length in lines of the longest message that is prefetched as a
+// whole before it is copied. The core itself prefetches longer copies.
+const prefetchLines = 32
 
-// linesOf is how many lines n bytes take behind their word.
+// linesOf returns the number of lines that a word and n bytes take.
 func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 
-// outRing is the writer's side. Its own fields, not the shared ones, say where
-// it stands.
+// outRing is the writer's side of a ring. Its position is in private memory, where the
+// reader cannot change it.
 type outRing struct {
-	lines []line // nil: not mapped
-	bytes []byte // the same
-	freed *atomic.Uint64
-	stale []uint64 // bits: the line's first bytes are no word of the round before
-	mask  uint64
-	pos   uint64 // the next line to write; never stale
-	limit uint64 // up to here lines are free, as far as we know
-	end   uint64 // messages lie before this line of the ring; it only grows
-	start uint64
-	short bool   // there was no room since end has grown
-	laps  int    // how often the writer has come to end
-	spare *int   // how many of this rank's rings may yet be used as a whole because they are busy
-	mem   []byte // the mapping
+	lines     []line // nil: not mapped
+	bytes     []byte // the same memory as lines
+	freed     *atomic.Uint64
+	stale     []uint64 // a bit for each line: its first bytes are not the word of the round before
+	mask      uint64
+	pos       uint64 // the next line to write; never stale
+	limit     uint64 // the reader has freed at least the lines before this position
+	end       uint64 // messages lie before this index of lines; it only grows
+	start     uint64
+	wasFull   bool   // reserve found no room since end last grew
+	laps      int    // how often the writer has reached end
+	wholeLeft *int   // how many more rings of this rank may be used in full because they are busy
+	mem       []byte // the mapping
 }
 
-// init makes mem, a ring's mapping, an empty ring.
-func (r *outRing) init(mem []byte, start uint64, spare *int) {
+// init initializes r as an empty ring in mem, a mapping of ringSize bytes.
+func (r *outRing) init(mem []byte, start uint64, wholeLeft *int) {
 	b := ringBytes(mem)
 	lines := view[line](b)
 	*r = outRing{
 		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
 		stale: make([]uint64, (len(lines)+63)/64),
 		mask:  uint64(len(lines) - 1), start: start, pos: start, limit: start + uint64(len(lines)),
-		end: uint64(min(firstLines, len(lines))), spare: spare, mem: mem,
+		end: uint64(min(firstLines, len(lines))), wholeLeft: wholeLeft, mem: mem,
 	}
 }
 
-// ringBytes is the lines of a ring's mapping.
+// ringBytes returns the lines of a ring's mapping.
 func ringBytes(mem []byte) []byte { return mem[lineSize : len(mem)-pageSize+lineSize] }
 
-// reserve gives the place for k lines: ErrAgain without room, or what the
-// reader's progress is wrong in.
+// reserve returns the index of k free lines. If there is no room, it returns ErrAgain; if
+// the reader's progress is invalid, a protocol error.
 //
 // Hot path: no allocation, no system call.
 func (r *outRing) reserve(k uint64) (i uint64, err error) {
@@ -108,14 +109,14 @@ func (r *outRing) reserve(k uint64) (i uint64, err error) {
 	return r.reserveSlow(k)
 }
 
-// reserveSlow looks for room here, at the ring's beginning and behind end.
+// reserveSlow looks for room at the writer's position, at the ring's beginning, and past end.
 func (r *outRing) reserveSlow(k uint64) (uint64, error) {
-	if err := r.look(); err != nil {
+	if err := r.readFreed(); err != nil {
 		return 0, err
 	}
 	i, size := r.pos&r.mask, r.mask+1
 	if r.pos+k > r.limit {
-		r.short = r.end < size
+		r.wasFull = r.end < size
 		return 0, transport.ErrAgain
 	}
 	if i+k > r.end && r.end < size {
@@ -124,7 +125,7 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	for i+k > r.end {
 		skip := size - i
 		switch {
-		case !r.short && r.pos+skip+max(k, r.least()) <= r.limit:
+		case !r.wasFull && r.pos+skip+max(k, r.minFree()) <= r.limit:
 			r.publish(i, skip, 0, kindSkip)
 			return 0, nil
 		case r.end == size:
@@ -135,45 +136,48 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	return i, nil
 }
 
-// least is how many lines must be free at the beginning of a ring that is not used as a
-// whole: with fewer the writer would soon have to wait, though most of the ring is free.
-func (r *outRing) least() uint64 {
+// minFree returns how many lines must be free at the ring's beginning before the writer
+// returns there, if the ring is not used in full. With fewer, the writer would soon have to
+// wait although most of the ring is free.
+func (r *outRing) minFree() uint64 {
 	if r.end > r.mask {
 		return 0
 	}
 	return r.end / 2
 }
 
-// lap counts that the writer has come to end. A busy ring is used as a whole from then
-// on: short laps cost a pair that sends without a pause some nanoseconds each.
+// lap counts that the writer has reached end. A ring that becomes busy is used in full from
+// then on: each short lap costs some nanoseconds, which a pair that sends without a pause
+// would notice.
 func (r *outRing) lap() {
-	if r.laps++; r.laps == busyLaps && *r.spare > 0 {
-		*r.spare--
-		r.end, r.short = r.mask+1, false
+	if r.laps++; r.laps == busyLaps && *r.wholeLeft > 0 {
+		*r.wholeLeft--
+		r.end, r.wasFull = r.mask+1, false
 	}
 }
 
-// grow moves end to twice as many pages. The last line before a page's end stays for
+// grow moves end to twice as many pages. The last line of the last page stays free for
 // a skip.
 func (r *outRing) grow() {
-	r.short = false
+	r.wasFull = false
 	if r.end = 2*r.end + usedOfPage; r.end+usedOfPage >= r.mask+1 {
 		r.end = r.mask + 1
 	}
 }
 
-// look finds out how far the reader is.
-func (r *outRing) look() error {
+// readFreed updates limit from the reader's progress. It returns a protocol error if the
+// progress is invalid.
+func (r *outRing) readFreed() error {
 	freed := r.freed.Load()
 	limit := r.start + freed + r.mask + 1
 	if freed > r.pos-r.start || limit < r.limit {
-		return breach(errProgress)
+		return protocolError(errProgress)
 	}
 	r.limit = limit
 	return nil
 }
 
-// publish shows the reader n bytes that have been written to k lines.
+// publish makes a message of n bytes in k lines from index i visible to the reader.
 //
 // Hot path: no allocation, no system call.
 func (r *outRing) publish(i, k uint64, n int, kind uint8) {
@@ -184,15 +188,15 @@ func (r *outRing) publish(i, k uint64, n int, kind uint8) {
 	r.pos += k
 	if next := r.pos & r.mask; r.stale[next>>6]&(1<<(next&63)) != 0 {
 		r.stale[next>>6] &^= 1 << (next & 63)
-		storePlain(&r.lines[next].word, 0) // seen before what follows is
+		storePlain(&r.lines[next].word, 0) // the reader sees it before the Swap below
 	}
-	// The writer looks next whether the reader polls the ring, and whether it
-	// sleeps. A Store would be the barrier that this takes, except in a program
-	// built with -race, where it is no more than a release. On amd64 both are XCHG.
+	// Next, the writer loads whether the reader polls the ring and whether it sleeps. This
+	// needs a full barrier before those loads. In a program built with -race, Store is
+	// only a release, so this is a Swap. On amd64 both are XCHG.
 	r.lines[i].word.Swap(uint64(word))
 }
 
-// setStale sets the bits from i to before j.
+// setStale sets the bits from i up to, but not including, j.
 func (r *outRing) setStale(i, j uint64) {
 	for ; i < j && i&63 != 0; i++ {
 		r.stale[i>>6] |= 1 << (i & 63)
@@ -205,20 +209,20 @@ func (r *outRing) setStale(i, j uint64) {
 	}
 }
 
-// inRing is the reader's side.
+// inRing is the reader's side of a ring.
 type inRing struct {
 	lines []line
 	bytes []byte
 	freed *atomic.Uint64
 	mask  uint64
 	start uint64
-	// shown ≤ free ≤ pos.
-	pos   uint64 // the next line to read
-	free  uint64 // nobody looks at what is before
-	shown uint64 // the writer has been told that what is before is free
-	part  uint64 // lines that are shown together; see show
-	idle  int    // polls that found nothing since
-	mark  uint64 // pos when retire was called last
+	// published ≤ free ≤ pos.
+	pos       uint64 // the next line to read
+	free      uint64 // the messages before it are not used any more
+	published uint64 // the writer knows that the lines before it are free
+	batch     uint64 // number of freed lines after which they are published; see publishFree
+	idle      int    // polls that found nothing since then
+	mark      uint64 // pos at the last call of retire
 }
 
 func (r *inRing) init(mem []byte, start uint64) {
@@ -226,14 +230,14 @@ func (r *inRing) init(mem []byte, start uint64) {
 	lines := view[line](b)
 	*r = inRing{
 		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
-		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, shown: start,
-		part: uint64(min(firstLines/showFirst, len(lines)/showPart)),
+		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, published: start,
+		batch: uint64(min(firstLines/firstBatchPart, len(lines)/batchPart)),
 	}
 }
 
-// next takes the next message: kind 0 where there is none. What is not as a
-// correct writer leaves it is an error. The bytes stay until their lines are
-// shown to be free.
+// next returns the next message, or kind 0 if there is none. It returns an error for
+// anything that a correct writer does not write. The bytes stay valid until publishFree
+// has published their lines as free.
 //
 // Hot path: no allocation, no system call.
 func (r *inRing) next() (b []byte, kind uint8, err error) {
@@ -255,13 +259,13 @@ func (r *inRing) next() (b []byte, kind uint8, err error) {
 	}
 	r.pos += k
 	i *= lineSize
-	if k > 2 && k <= aheadLines { // the core's own guesses see to the second line
+	if k > 2 && k <= prefetchLines { // the core itself prefetches the second line
 		fetchLines(r.bytes[i+lineSize : i+k*lineSize])
 	}
 	return r.bytes[i+wordSize : i+wordSize+uint64(n) : i+wordSize+uint64(n)], w.Kind(), nil
 }
 
-// skip goes on at the ring's beginning, from the position behind a kindSkip.
+// skip moves the position to the ring's beginning, after next has returned a kindSkip with b.
 func (r *inRing) skip(b []byte) error {
 	i := (r.pos - 1) & r.mask
 	if i == 0 || len(b) != 0 {
@@ -271,24 +275,24 @@ func (r *inRing) skip(b []byte) error {
 	return nil
 }
 
-// waiting says whether there may be something to read.
+// waiting reports whether there may be something to read.
 func (r *inRing) waiting() bool {
 	w := wire.ShmWord(r.lines[r.pos&r.mask].word.Load())
 	return w != 0 && w.Seq() != uint32(r.pos-r.mask)
 }
 
-// A reader publishes the lines that it has freed if they are a part of the lines that the
-// writer has used (see showPart), or after showIdle polls that found nothing. So a writer
-// that has no room does not wait for a batch that never comes.
+// A reader publishes the lines that it has freed when they are more than 1/batchPart of
+// the lines that the writer has used, or after publishIdle polls that found nothing. So a
+// writer that has no room does not wait for a batch that never fills.
 const (
-	showPart  = 8
-	showFirst = 4 // of the first page
-	showIdle  = 64
+	batchPart      = 8
+	firstBatchPart = 4 // for the first page
+	publishIdle    = 64
 )
 
-// show tells the writer what is free.
-func (r *inRing) show() {
-	r.shown, r.idle = r.free, 0
-	r.part = max(r.part, r.free&r.mask/showPart)
+// publishFree tells the writer which lines are free.
+func (r *inRing) publishFree() {
+	r.published, r.idle = r.free, 0
+	r.batch = max(r.batch, r.free&r.mask/batchPart)
 	r.freed.Store(r.free - r.start)
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// newRing gives both sides of a ring of 16 lines that is used as a whole.
+// newRing returns both sides of a ring of 16 lines that is used in full.
 func newRing(start uint64) (*outRing, *inRing) {
 	return newRingOf(16, 16, 0, start)
 }
 
-// newRingOf gives both sides of a ring of which first lines are used at first.
-func newRingOf(lines, first, spare int, start uint64) (*outRing, *inRing) {
+// newRingOf returns both sides of a ring whose end is first.
+func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	mem := make([]byte, pageSize+lines*lineSize)
 	o, i := &outRing{}, &inRing{}
-	o.init(mem, start, &spare)
+	o.init(mem, start, &wholeLeft)
 	o.end = uint64(first)
 	i.init(mem, start)
 	return o, i
 }
 
-// put writes a message; false: no room.
+// put writes a message. It returns false if there is no room.
 func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	t.Helper()
 	k := linesOf(len(b))
@@ -45,8 +45,8 @@ func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	return true
 }
 
-// TestRing compares a ring with a queue, with messages whose contents are the
-// words that would be right at their place one round later.
+// TestRing compares a ring with a queue. The messages contain words that would be valid at their
+// place one round later.
 func TestRing(t *testing.T) {
 	for seed := range uint64(9) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -82,12 +82,12 @@ func TestRing(t *testing.T) {
 					put++
 				} else {
 					full++
-					require.True(t, len(queue) > 0 || r.shown < r.pos, "no room in an empty ring")
+					require.True(t, len(queue) > 0 || r.published < r.pos, "no room in an empty ring")
 				}
 				continue
 			}
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 			for range 1 + rng.IntN(4) {
 				waiting := r.waiting()
 				b, kind, err := r.next()
@@ -112,12 +112,12 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestRingRefuses has a reader and a writer that do what no correct one does.
+// TestRingRefuses writes words and progress that no correct writer and reader write.
 func TestRingRefuses(t *testing.T) {
 	for _, w := range []wire.ShmWord{
 		wire.NewShmWord(2, 0, kindMessage), // early
 		wire.NewShmWord(0, 0, kindMessage), // late
-		wire.NewShmWord(1, 0, 0),           // of no kind
+		wire.NewShmWord(1, 0, 0),           // of unknown kind
 		wire.NewShmWord(1, 16*lineSize, kindMessage),
 		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
 		1, 1 << 63,
@@ -128,7 +128,7 @@ func TestRingRefuses(t *testing.T) {
 		require.Error(t, err, "%x", w)
 	}
 	_, r := newRing(0)
-	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // all of the ring
+	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // a skip at the ring's beginning
 	b, kind, err := r.next()
 	require.NoError(t, err)
 	require.EqualValues(t, kindSkip, kind)
@@ -140,20 +140,34 @@ func TestRingRefuses(t *testing.T) {
 			require.True(t, o.put(t, nil, kindMessage))
 		}
 		o.freed.Store(freed)
-		require.ErrorIs(t, o.look(), transport.ErrProtocol, "%d", freed)
+		require.ErrorIs(t, o.readFreed(), transport.ErrProtocol, "%d", freed)
 	}
 	o, _ := newRing(0)
 	for range 5 {
 		require.True(t, o.put(t, nil, kindMessage))
 	}
 	o.freed.Store(4)
-	require.NoError(t, o.look())
+	require.NoError(t, o.readFreed())
 	o.freed.Store(3)
-	require.ErrorIs(t, o.look(), transport.ErrProtocol)
+	require.ErrorIs(t, o.readFreed(), transport.ErrProtocol)
 }
 
-// FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message lies
-// within the ring, and the reader does not go on after an error.
+// TestBadSkip: a peer sends a skip with data. The rank must report a protocol error.
+func TestBadSkip(t *testing.T) {
+	all := nodes(t, 2, New())
+	all[0].send(t, 1, nil)
+	all[1].await(t, transport.RecvDone)
+	out := &all[0].local(1).out
+	i, err := out.reserve(1)
+	require.NoError(t, err)
+	out.publish(i, 1, 8, kindSkip)
+	down := all[1].await(t, transport.PeerDown)
+	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
+	require.ErrorIs(t, down.Err, transport.ErrProtocol)
+}
+
+// FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message must lie
+// within the ring, and the reader must not move after an error.
 func FuzzRing(f *testing.F) {
 	const lines = 16
 	word := func(w wire.ShmWord) []byte { return binary.NativeEndian.AppendUint64(nil, uint64(w)) }
@@ -179,12 +193,12 @@ func FuzzRing(f *testing.F) {
 				break
 			}
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 		}
-		o.freed.Store(0) // the reader has freed what the bytes made it read, and o has not written
+		o.freed.Store(0) // the reader has freed lines because of the bytes, and o has not written any
 		require.True(t, o.put(t, make([]byte, 100), kindMessage))
 		o.freed.Store(freed)
-		if err := o.look(); err != nil {
+		if err := o.readFreed(); err != nil {
 			require.ErrorIs(t, err, transport.ErrProtocol)
 		} else {
 			require.LessOrEqual(t, freed, o.pos-start)
@@ -192,16 +206,16 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// TestRoomIsShown has a writer that is short of room by what the reader has not
-// yet told it of: the reader does so by polling on, or by going to sleep.
+// TestRoomIsShown: a writer lacks room because the reader has not yet published its freed lines. The
+// reader must publish them after some more polls, or when it goes to sleep.
 func TestRoomIsShown(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
-		all := nodes(t, 17, New()) // their rings have 1024 lines, of which a message takes up to 512
+		all := nodes(t, 17, New()) // their rings have 1024 lines; a message takes up to 512
 		w, r := all[0], all[1]
 		w.send(t, 1, nil)
 		r.await(t, transport.RecvDone)
 		out, in := &w.local(1).out, &r.local(0).in
-		out.end, in.part = out.mask+1, in.mask/showPart // as those of a busy ring are
+		out.end, in.batch = out.mask+1, in.mask/batchPart // as in a busy ring
 		for range 19 {
 			for range 30 {
 				w.send(t, 1, nil)
@@ -217,7 +231,7 @@ func TestRoomIsShown(t *testing.T) {
 			require.Empty(t, r.read(t))
 			require.True(t, r.cq.Arm())
 		} else {
-			for range showIdle {
+			for range publishIdle {
 				require.Empty(t, r.read(t))
 			}
 		}
@@ -226,8 +240,8 @@ func TestRoomIsShown(t *testing.T) {
 	}
 }
 
-// TestScribble writes nonsense over what the ranks of a running job share.
-// Whatever it is, all that happens is errors, and all that waits comes to an end.
+// TestScribble writes random words to the shared memory of a running job. Ranks may
+// get errors, but must not crash, and every Wait must end.
 func TestScribble(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -241,7 +255,7 @@ func TestScribble(t *testing.T) {
 	}
 }
 
-// scribbler drives three ranks of a job that something spoils.
+// scribbler drives three ranks of a job and corrupts their shared memory.
 type scribbler struct {
 	rng *rand.Rand
 	all []*node
@@ -289,7 +303,7 @@ func (s *scribbler) run(t *testing.T) {
 	}
 }
 
-// waits has a rank sleep while something happens to what it sleeps on.
+// waits lets a rank Wait after one of the words of its sleep was corrupted or set. Wait must end.
 func (s *scribbler) waits() {
 	n := s.all[s.rng.IntN(3)]
 	for range 200 {
@@ -308,7 +322,7 @@ func (s *scribbler) waits() {
 	case 1:
 		n.seg.header().sleepers.Store(-s.rng.Int32())
 	case 2:
-		if n.hasNoticed(next.local) {
+		if n.knowsEnd(next.local) {
 			n.Signal()
 		}
 		next.state.alive.Store(ownerDied)
@@ -316,11 +330,11 @@ func (s *scribbler) waits() {
 		n.Signal()
 	}
 	before := time.Now()
-	require.NoError(s.t, n.cq.Wait(patience))
-	require.Less(s.t, time.Since(before), patience/2)
+	require.NoError(s.t, n.cq.Wait(deadline))
+	require.Less(s.t, time.Since(before), deadline/2)
 }
 
-// scribble spoils a word.
+// scribble corrupts a word of the shared memory.
 func (s *scribbler) scribble() {
 	n := s.all[s.rng.IntN(3)]
 	mem, off := n.seg.front, 0
@@ -335,7 +349,7 @@ func (s *scribbler) scribble() {
 		mem = n.seg.ringFrom(s.rng.IntN(3))
 		p := n.local(s.rng.IntN(3))
 		off = []int{0, lineSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
-		if n.lists(p) && s.rng.IntN(2) == 0 {
+		if n.isListed(p) && s.rng.IntN(2) == 0 {
 			mem = n.seg.ringFrom(p.local)
 			off = lineSize + int(p.in.pos&p.in.mask)*lineSize // the word that is read next
 		}
@@ -357,6 +371,6 @@ func (s *scribbler) scribble() {
 	}
 }
 
-// noSingleCopy keeps the kernel's copies away: they go where scribbled tables
-// say, which in a process of several ranks may be anywhere.
+// noSingleCopy switches off copies by the kernel. They would write to addresses in the corrupted
+// tables, which in this process, with several ranks, can be any memory.
 func noSingleCopy(c *transport.Config) { c.Params = copying("off") }

@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// taken is the memory of the ranks' file, in bytes.
+// taken returns the memory that the ranks' file takes, in bytes.
 func (n *node) taken(t testing.TB) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -24,7 +24,7 @@ func (n *node) taken(t testing.TB) int64 {
 	return st.Blocks * 512
 }
 
-// allToAll has every node send a message to every other, and reads them all.
+// allToAll sends a message from every node to every other node, and reads them all.
 func allToAll(t testing.TB, all []*node, data []byte) {
 	t.Helper()
 	for i, n := range all {
@@ -36,7 +36,7 @@ func allToAll(t testing.TB, all []*node, data []byte) {
 	}
 	for _, n := range all {
 		got := 0
-		for end := time.Now().Add(patience); got < len(all)-1 && time.Now().Before(end); {
+		for end := time.Now().Add(deadline); got < len(all)-1 && time.Now().Before(end); {
 			k, err := n.cq.Read(n.comp)
 			require.NoError(t, err)
 			for _, c := range n.comp[:k] {
@@ -50,9 +50,9 @@ func allToAll(t testing.TB, all []*node, data []byte) {
 	}
 }
 
-// TestRingsTakeWhatIsUsed measures the memory of the rings after all-to-alls of small
-// messages among many ranks: a page for each pair, and a few rings per rank that are
-// used as a whole because they are busy.
+// TestRingsTakeWhatIsUsed checks the memory of the rings after all-to-alls of small
+// messages among many ranks: one page for each pair, and at most busyRings rings per rank that
+// are used in full because they are busy.
 func TestRingsTakeWhatIsUsed(t *testing.T) {
 	page := int64(max(pageSize, os.Getpagesize()))
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 			if c.busy {
 				most += int64(n*busyRings) * all[0].seg.ringSize()
 			}
-			require.LessOrEqual(t, took, most+most/8) // an eighth for the ranks' cards
+			require.LessOrEqual(t, took, most+most/8) // one eighth more for the ranks' cards
 			for _, a := range all {
 				whole := 0
 				for _, p := range a.locals {
@@ -96,9 +96,9 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 	}
 }
 
-// TestRingGrows: the reader reads some messages, and then the writer writes as long as it
-// finds room. It can fill the whole ring: at once if it has not just gone back to the
-// beginning, otherwise after some rounds.
+// TestRingGrows: the reader reads some messages, and then the writer writes while there is
+// room. It must be able to fill the whole ring: at once, unless it has just returned to
+// the beginning; then after some rounds.
 func TestRingGrows(t *testing.T) {
 	const whole = 512
 	for _, before := range []int{0, 1, 30, 40, firstLines, 100} {
@@ -127,7 +127,7 @@ func TestRingGrows(t *testing.T) {
 			}
 			require.Equal(t, sent, got)
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 		}
 		for range before {
 			require.True(t, send())
@@ -154,21 +154,21 @@ func TestRingGrows(t *testing.T) {
 	}
 }
 
-// TestRingInOrder has two ranks send to each other at the same time, with pauses, so
-// that the rings' ends move while both sides use them.
+// TestRingInOrder: two ranks send to each other at the same time, with pauses, so
+// that the rings' ends move while both sides use the rings.
 func TestRingInOrder(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for round := range uint64(6) {
 		all := nodes(t, []int{2, 17, 130}[round%3], provider{start: round / 3 * (1<<32 - 500)})
 		for _, n := range all[:2] {
-			n.spare = int(round % 2)
+			n.wholeLeft = int(round % 2)
 		}
 		const each = 8000
 		done := make(chan error, 2)
 		for i := range 2 {
 			n, rng := all[i], rand.New(rand.NewPCG(seed, round*2+uint64(i)))
-			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }() // until it has all, or an error; received below
+			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }() // ends when it has all messages, or with an error; received below
 		}
 		for range 2 {
 			require.NoError(t, <-done)
@@ -176,12 +176,12 @@ func TestRingInOrder(t *testing.T) {
 	}
 }
 
-// converse sends messages of random lengths to a peer and checks those that come.
+// converse sends messages of random lengths to a peer and checks the messages from the peer.
 func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	buf := make([]byte, n.maxMsg)
 	size := func(seq uint64) int { return 8 + int(seq*0x9e3779b97f4a7c15>>40)%(1<<(seq/500%14)) }
 	sent, got := uint64(0), uint64(0)
-	for end := time.Now().Add(3 * patience); sent < each || got < each; {
+	for end := time.Now().Add(3 * deadline); sent < each || got < each; {
 		if time.Now().After(end) {
 			return os.ErrDeadlineExceeded
 		}
@@ -218,9 +218,8 @@ func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	return nil
 }
 
-// TestWriterEndsAtSkip has a writer end between a skip and the message that it was to
-// make room for. The reader gets the messages before the skip, and then learns that
-// the writer has ended.
+// TestWriterEndsAtSkip: a writer ends between a skip and the message after it. The reader
+// must get the messages before the skip, and then report that the writer has ended.
 func TestWriterEndsAtSkip(t *testing.T) {
 	all := nodes(t, 17, New())
 	w, r := all[1], all[0]
@@ -228,7 +227,7 @@ func TestWriterEndsAtSkip(t *testing.T) {
 		w.send(t, 0, []byte{i})
 		require.Equal(t, []byte{i}, r.await(t, transport.RecvDone).Msg)
 	}
-	for range showIdle + 1 {
+	for range publishIdle + 1 {
 		require.Empty(t, r.read(t))
 	}
 	i, err := w.local(0).out.reserve(1)
@@ -240,8 +239,8 @@ func TestWriterEndsAtSkip(t *testing.T) {
 	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
 }
 
-// FuzzRingQueue has a writer and a reader do what the bytes say, and compares the ring with
-// a queue. Lines behind end stay as they were.
+// FuzzRingQueue makes a writer and a reader do the steps of the input, and compares the ring with
+// a queue. Lines behind end must stay unchanged.
 func FuzzRingQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 200, 201, 3, 4, 255, 7, 7, 7, 7, 7, 7, 7, 128}, uint8(0))
 	f.Add(bytes.Repeat([]byte{100, 130}, 300), uint8(9))
@@ -253,12 +252,12 @@ func FuzzRingQueue(f *testing.F) {
 		limit := maxMessage(lines)
 		var queue [][]byte
 		for at, s := range steps {
-			if s < 128 { // a message, of up to the longest
+			if s < 128 { // a message, at most the longest one
 				b := bytes.Repeat([]byte{s | 1}, min(int(s)*int(s)/2, limit))
 				if o.put(t, b, kindMessage) {
 					queue = append(queue, b)
 				} else {
-					require.True(t, len(queue) > 0 || r.shown < r.pos, "no room in an empty ring")
+					require.True(t, len(queue) > 0 || r.published < r.pos, "no room in an empty ring")
 				}
 				continue
 			}
@@ -277,7 +276,7 @@ func FuzzRingQueue(f *testing.F) {
 				queue = queue[1:]
 			}
 			if r.free = r.pos; s&64 != 0 {
-				r.show()
+				r.publishFree()
 			}
 		}
 		if end := int(o.end) + 1; start == 0 && end < lines {

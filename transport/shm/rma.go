@@ -13,25 +13,25 @@ import (
 
 // One-sided transfers
 //
-//	                 what the key names
+//	                 the region
 //	   ┌────────────────┬───────────────┬─────────────────────────────┐
-//	 of the shared    of this         a peer's, in its table         a peer's,
-//	 heap             rank itself       │ it lets us copy            beyond it
+//	 shared           this rank's     a peer's, in its table         a peer's,
+//	 heap             private memory    │ the kernel copies?         not in its table
 //	   │                │             yes            no                │
 //	 viaHeap          viaSelf         viaKernel      └── viaMessages ──┘
 //	 loads, stores    a copy          cma.go, split.go  stream.go
 //
-// A transfer but viaMessages goes like this, some pieces in a call:
+// A transfer on any route except viaMessages has these states. Each call copies some pieces:
 //
-//	copying ── no piece left to claim ──► settling ── helper done ──► completed
+//	copying ── no piece left to claim ──► draining ── helper done ──► completed
 //	   │                                     ▲  │
 //	   └────────── refused, failed ──────────┘  └── the helper failed ──► copying the rest
 //
-// The first pieces are copied in the call of Read or Write itself. A transfer
-// that is refused by the kernel in the middle (the peer has become another
-// user, for example) starts again by messages.
+// Read and Write copy the first pieces themselves. If the kernel refuses a copy in the
+// middle of a transfer, for example because the peer has changed its user, the transfer
+// starts again by messages.
 
-// What one-sided transfers add to the domain's attributes.
+// Attributes of the domain for one-sided transfers.
 const (
 	rmaCaps    = transport.CapRead | transport.CapWrite
 	maxRMASize = 1 << 30
@@ -40,33 +40,33 @@ const (
 // The kinds of control messages.
 const (
 	kindHelp = firstControl + iota // split.go
-	kindRead                       // stream.go, also the others
+	kindRead                       // stream.go, as the following ones
 	kindData
 	kindWrite
 	kindAck
 )
 
-var errKind = errors.New("a control message of no kind")
+var errKind = errors.New("a control message of unknown kind")
 
 // copyBudget is the number of bytes after which a call returns. The call first finishes
 // the piece that it has claimed.
 const copyBudget = 64 << 10
 
-// aloneMax is the largest piece of a transfer that the peer does not help with. A call
-// copies a piece under its user's lock, and other goroutines of the rank wait
+// aloneMax is the largest piece of a transfer that the peer does not help with. The caller
+// holds its lock while a call copies a piece, and other goroutines of the rank wait
 // meanwhile: 45 us at the 12 GB/s of one core.
 const aloneMax = 512 << 10
 
-// streamMax is the largest transfer that is done without help where it is not
-// the first since the last Read: in a stream of them the other side is busy with
-// more of its own, and comes late.
+// streamMax is the largest transfer for which no help is requested if another transfer
+// has begun since the last Read: in a stream of transfers the peer is busy with its own
+// ones, and its help comes late.
 const streamMax = 64 << 10
 
-// way is how a transfer's bytes go.
-type way uint8
+// route is the way by which a transfer's bytes are copied.
+type route uint8
 
 const (
-	viaHeap way = iota
+	viaHeap route = iota
 	viaSelf
 	viaKernel
 	viaMessages
@@ -77,36 +77,36 @@ type transfer struct {
 	op       *transport.Op
 	p        *peer
 	write    bool
-	way      way
-	settling bool
+	route    route
+	draining bool
 	entry    *entry // viaKernel
-	addr     uint64 // viaKernel: where the block is in the peer's memory
-	piece    int    // bytes
-	pieces   int
-	front    int // pieces claimed here
+	addr     uint64 // viaKernel: the address of the block in the peer's process
+	piece    int    // size of a piece in bytes
+	pieces   int    // number of pieces
+	front    int    // number of pieces that this rank has claimed, from the front
 	split    split
-	err      error // what it ends with once it has settled
+	err      error // the result, once the transfer has drained
 	next     *transfer
 }
 
-// transfers is what the domain holds for one-sided operations.
+// transfers is the domain's state of one-sided operations.
 type transfers struct {
 	regions    regions
 	singleCopy bool
-	nonce      []byte // what the badge points to
+	nonce      []byte // the memory that the probe line points to
 	lines      lines
 	helps      helps
 	first      *transfer // under way, in the order of posting
 	last       **transfer
 	free       *transfer
 	streams    streams
-	begun      uint // the domain's turn when the last began
+	lastBegun  uint // the domain's reads when the last viaKernel transfer began
 	small      [helpSize]byte
 }
 
-// initTransfers is called when the segment is mapped and this rank's card has
-// not yet been shown to the others.
-func (d *domain) initTransfers() error {
+// initTransfers prepares one-sided operations. join calls it after it has mapped the segment
+// and before it announces this rank.
+func (d *domain) initTransfers() {
 	t := &d.transfers
 	t.last = &t.first
 	t.lines.init()
@@ -114,35 +114,34 @@ func (d *domain) initTransfers() error {
 	t.regions.init(view[entry](d.seg.regions(d.self)))
 	t.singleCopy = d.singleCopy()
 	if t.singleCopy {
-		d.wearBadge()
+		d.publishProbe()
 	}
-	return nil
 }
 
-// closeTransfers is called by Close before anything is unmapped. When it
-// returns no peer touches this rank's memory any more.
+// closeTransfers ends all transfers. Close calls it before it unmaps memory. When
+// closeTransfers returns, no peer writes to this rank's memory any more.
 func (d *domain) closeTransfers() {
 	t := &d.transfers
-	d.seg.claims(d.self).desk.closed.Store(1)
+	d.seg.claims(d.self).hazards.closed.Store(1)
 	d.withdrawAll()
 	for x := t.first; x != nil; x = x.next {
 		s := &x.split
 		if s.line == nil {
 			continue
 		}
-		if !x.settling {
-			_ = d.endClaims(x) // the end it is, in any case
+		if !x.draining {
+			_ = d.endClaims(x) // the transfer ends, whether or not the line was valid
 		}
-		at, helping := &d.seg.claims(x.p.local).desk.helping, helpName(d.self, s.slot, s.gen)
-		d.settle(x.p, func() bool { return at.Load() != helping })
+		at, helping := &d.seg.claims(x.p.local).hazards.helping, helpName(d.self, s.slot, s.gen)
+		d.awaitIdle(x.p, func() bool { return at.Load() != helping })
 	}
 	t.first, t.last = nil, &t.first
 	t.helps = helps{}
 	t.streams = streams{}
 }
 
-// Read copies from a peer's region: loads from the shared heap, a copy by the
-// kernel from private memory, which the peer may join in, or messages that the
+// Read copies from a peer's region: by loads from the shared heap; from private memory by
+// copies of the kernel, of which the peer may make a part, or by messages that the
 // peer's progress answers.
 //
 // Hot path: no allocation; a system call per piece of private memory.
@@ -167,16 +166,16 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 		d.end(x, err)
 		return nil
 	}
-	if x.way == viaMessages {
+	if x.route == viaMessages {
 		d.byMessages(x)
 		return nil
 	}
-	x.cut(aloneMax)
-	if x.way == viaKernel {
-		d.askHelp(x)
-		d.transfers.begun = d.turn
+	x.setPieces(aloneMax)
+	if x.route == viaKernel {
+		d.requestHelp(x)
+		d.transfers.lastBegun = d.reads
 	}
-	if _, over := d.move(x, copyBudget); !over {
+	if _, ended := d.copyPieces(x, copyBudget); !ended {
 		t := &d.transfers
 		*t.last, t.last = x, &x.next
 	}
@@ -198,49 +197,49 @@ func (t *transfers) put(x *transfer) {
 	t.free = x
 }
 
-// cut sets the size of the pieces.
-func (x *transfer) cut(piece int) {
+// setPieces sets the size and the number of the pieces.
+func (x *transfer) setPieces(piece int) {
 	x.piece, x.pieces = piece, pieceCount(len(x.op.Data), piece)
 }
 
-// want is the right that a transfer needs.
-func want(write bool) transport.Access {
+// accessFor returns the right that a transfer needs.
+func accessFor(write bool) transport.Access {
 	if write {
 		return transport.RemoteWrite
 	}
 	return transport.RemoteRead
 }
 
-// plan finds how a transfer goes, and whether it may.
+// plan sets a transfer's route, and checks that the region permits the transfer.
 func (d *domain) plan(x *transfer) error {
 	op := x.op
 	n := len(op.Data)
 	switch {
 	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
-		x.way = viaHeap
-		_, err := d.inShared(x.p, op.RemoteKey, op.RemoteAddr, n)
+		x.route = viaHeap
+		_, err := d.mapRange(x.p, op.RemoteKey, op.RemoteAddr, n)
 		return err
 	case x.p.local == d.self:
-		x.way = viaSelf
-		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+		x.route = viaSelf
+		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), accessFor(x.write))
 		return err
 	}
 	var err error
-	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), accessFor(x.write))
 	if err != nil {
 		return err
 	}
-	x.way = viaMessages
+	x.route = viaMessages
 	if x.entry != nil && d.direct(x.p) {
-		x.way = viaKernel
+		x.route = viaKernel
 	}
 	return nil
 }
 
-// move copies pieces of a transfer, of about budget bytes, and ends it if that
-// is possible. It answers how much it copied, and whether the transfer is over.
-func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
-	for !x.settling {
+// copyPieces copies pieces of a transfer, about budget bytes, and ends the transfer if
+// possible. It returns how many bytes it has copied, and whether the transfer has ended.
+func (d *domain) copyPieces(x *transfer, budget int) (copied int, ended bool) {
+	for !x.draining {
 		if copied >= budget && x.front < x.pieces {
 			return copied, false
 		}
@@ -253,43 +252,45 @@ func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
 			err = d.copyPiece(x, off, n)
 		}
 		if err != nil || claimed == 0 {
-			d.toSettle(x, err)
+			d.drain(x, err)
 		}
 	}
-	return copied, d.settled(x)
+	return copied, d.finish(x)
 }
 
-// toSettle is called when no more pieces are copied here.
-func (d *domain) toSettle(x *transfer, err error) {
-	x.settling, x.err = true, err
+// drain stops the copying by this rank: all pieces are claimed, or err has ended it. The
+// helper may still copy.
+func (d *domain) drain(x *transfer, err error) {
+	x.draining, x.err = true, err
 	if x.split.line == nil {
 		return
 	}
 	if err := d.endClaims(x); err != nil {
 		x.err = err
-		_ = d.endOn(x.p, "copy with", err)
+		_ = d.closeOnError(x.p, "copy with", err)
 	}
 }
 
-// settled ends a transfer unless its helper is still at work.
-func (d *domain) settled(x *transfer) bool {
+// finish ends a drained transfer, unless its helper still copies. It reports whether the
+// transfer has ended.
+func (d *domain) finish(x *transfer) bool {
 	if s := &x.split; s.line != nil {
-		done, ok := s.helped()
+		done, ok := s.helperDone()
 		switch {
 		case done:
 			d.freeLine(s)
 			if x.err == nil && !ok {
-				x.settling = false // the pieces from front on, without help
+				x.draining = false // this rank copies the pieces from front on alone
 				return false
 			}
-		case d.awaited(x):
+		case d.helperActive(x):
 			return false
 		default:
-			return d.unhelped(x)
+			return d.endWithoutHelper(x)
 		}
 	}
 	if x.err == nil && !x.write {
-		x.err = d.stillThere(x)
+		x.err = d.validate(x)
 	}
 	if errors.Is(x.err, syscall.EPERM) && x.p.err == nil {
 		x.p.reach = reachRefused
@@ -300,34 +301,33 @@ func (d *domain) settled(x *transfer) bool {
 	return true
 }
 
-// unhelped ends a transfer whose helper has stopped before it did all pieces that count
-// as its own: it died, or raised the count without a claim.
-func (d *domain) unhelped(x *transfer) bool {
-	if done, _ := x.split.helped(); done {
-		return false // it was just about to
+// endWithoutHelper ends a transfer whose helper has stopped before it copied all pieces that
+// are claimed for it: the helper died, or it raised the count without copying.
+func (d *domain) endWithoutHelper(x *transfer) bool {
+	if done, _ := x.split.helperDone(); done {
+		return false // it has finished just now
 	}
-	x.split.line = nil // never again
+	x.split.line = nil // the line is not used again
 	if x.err == nil {
-		x.err = breach(errClaims)
+		x.err = protocolError(errClaims)
 		if x.p.ended() {
-			x.err = x.p.farewell()
+			x.err = x.p.endReason()
 		} else {
-			_ = d.endOn(x.p, "copy with", x.err)
+			_ = d.closeOnError(x.p, "copy with", x.err)
 		}
 	}
 	d.end(x, x.err)
 	return true
 }
 
-// stillThere looks at the end of a read whether what was copied was the region
-// all the time.
-func (d *domain) stillThere(x *transfer) error {
-	switch x.way {
+// validate checks, at the end of a Read, that the region was not closed while it was copied.
+func (d *domain) validate(x *transfer) error {
+	switch x.route {
 	case viaHeap:
-		_, err := d.inShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
+		_, err := d.mapRange(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
 		return err
 	case viaKernel:
-		return d.present(x)
+		return d.checkRegion(x)
 	case viaSelf, viaMessages:
 	}
 	return nil
@@ -340,8 +340,8 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 	local := x.op.Data[off : off+n]
 	key, addr := x.op.RemoteKey, x.op.RemoteAddr+uint64(off)
 	switch {
-	case x.way == viaSelf:
-		mem, err := d.transfers.regions.find(key, addr, uint64(n), want(x.write))
+	case x.route == viaSelf:
+		mem, err := d.transfers.regions.find(key, addr, uint64(n), accessFor(x.write))
 		if err != nil {
 			return err
 		}
@@ -351,42 +351,42 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 			bytecopy.Keep(local, mem)
 		}
 		return nil
-	case !x.write && x.way == viaHeap:
-		mem, err := d.inShared(x.p, key, addr, n)
+	case !x.write && x.route == viaHeap:
+		mem, err := d.mapRange(x.p, key, addr, n)
 		if err != nil {
 			return err
 		}
 		bytecopy.Keep(local, mem)
 		return nil
 	case !x.write:
-		if err := d.present(x); err != nil {
+		if err := d.checkRegion(x); err != nil {
 			return err
 		}
-		return d.failed(x, x.p.pull(local, x.addr+uint64(off)))
+		return d.copyError(x, x.p.pull(local, x.addr+uint64(off)))
 	}
-	// The key lies on the desk while we write: invariant 2 of mr.go.
-	at := &d.seg.claims(d.self).desk.key
+	// During the write, the key is in this rank's hazard line: invariant 2 of mr.go.
+	at := &d.seg.claims(d.self).hazards.key
 	at.Swap(key)
 	defer at.Store(0)
-	if x.way == viaHeap {
-		mem, err := d.inShared(x.p, key, addr, n)
+	if x.route == viaHeap {
+		mem, err := d.mapRange(x.p, key, addr, n)
 		if err != nil {
 			return err
 		}
 		bytecopy.Share(mem, local)
 		return nil
 	}
-	if err := d.present(x); err != nil {
+	if err := d.checkRegion(x); err != nil {
 		return err
 	}
-	return d.failed(x, x.p.push(local, x.addr+uint64(off)))
+	return d.copyError(x, x.p.push(local, x.addr+uint64(off)))
 }
 
-// present says whether a transfer's region is still in the peer's table, and
-// the peer still there: else its number may be another process's by now.
-func (d *domain) present(x *transfer) error {
+// checkRegion returns an error if a transfer's region is not in the peer's table any more, or
+// the peer has ended: then its process id may be that of another process.
+func (d *domain) checkRegion(x *transfer) error {
 	if x.p.ended() {
-		return x.p.farewell()
+		return x.p.endReason()
 	}
 	if x.entry.key.Load() != x.op.RemoteKey {
 		return d.withdrawn(x.p)
@@ -394,13 +394,13 @@ func (d *domain) present(x *transfer) error {
 	return nil
 }
 
-// failed says what a copy by the kernel failed for. The memory of a region that
-// has been closed may be no memory any more.
-func (d *domain) failed(x *transfer, err error) error {
+// copyError returns the reason for err, the error of a copy by the kernel: the region may have
+// been closed, and its memory unmapped, or the peer may have ended.
+func (d *domain) copyError(x *transfer, err error) error {
 	if err == nil {
 		return nil
 	}
-	if why := d.present(x); why != nil {
+	if why := d.checkRegion(x); why != nil {
 		return why
 	}
 	if errors.Is(err, syscall.ESRCH) {
@@ -415,7 +415,7 @@ func (d *domain) end(x *transfer, err error) {
 	d.transfers.put(x)
 }
 
-// transferError is the error that an operation completes with.
+// transferError returns the error of a completion, which names the operation and the peer.
 func (d *domain) transferError(p *peer, write bool, err error) error {
 	if err == nil {
 		return nil
@@ -429,10 +429,10 @@ func (d *domain) transferError(p *peer, write bool, err error) error {
 	return d.peerError("read", p.rank, err)
 }
 
-// advance moves transfers on, by a claim or some 64 KiB of copying; busy says that
-// some are under way that need further calls.
+// advance continues transfers, by one claim or by about copyBudget bytes. busy reports that
+// transfers under way need further calls.
 //
-// Hot path: no allocation; two loads where there is nothing to do.
+// Hot path: no allocation; two loads if there is nothing to do.
 func (d *domain) advance() (busy bool) {
 	t := &d.transfers
 	busy = d.advanceAtomics()
@@ -443,9 +443,9 @@ func (d *domain) advance() (busy bool) {
 	for at := &t.first; *at != nil && budget > 0; {
 		x := *at
 		next := x.next
-		n, over := d.move(x, budget)
+		n, ended := d.copyPieces(x, budget)
 		budget -= n
-		if !over {
+		if !ended {
 			at = &x.next
 			continue
 		}
@@ -461,8 +461,8 @@ func (d *domain) advance() (busy bool) {
 	return busy || t.first != nil || t.helps.n > 0 || !t.streams.idle()
 }
 
-// control acts on a control message from a peer; an error is a breach of the
-// protocol for which the peer is given up. b is valid during the call.
+// control handles a control message from a peer. After an error, a protocol error, the caller
+// must close the peer. b is valid during the call.
 func (d *domain) control(p *peer, kind uint8, b []byte) error {
 	switch kind {
 	case kindHelp:
@@ -478,16 +478,16 @@ func (d *domain) control(p *peer, kind uint8, b []byte) error {
 	case kindAtomic, kindAtomicDone:
 		return d.controlAtomic(p, kind, b)
 	}
-	return breach(errKind)
+	return protocolError(errKind)
 }
 
-// dropTransfers ends all transfers with a peer that is down. A transfer that the peer
-// may be copying for ends when the peer has stopped, by p.err, which the caller has set.
+// dropTransfers ends all transfers with a peer that is closed, with err. A transfer that the
+// peer may be helping with ends when the peer has stopped. The caller has set p.err.
 func (d *domain) dropTransfers(p *peer, err error) {
 	t := &d.transfers
 	for x := t.first; x != nil; x = x.next {
-		if x.p == p && !x.settling {
-			d.toSettle(x, err)
+		if x.p == p && !x.draining {
+			d.drain(x, err)
 		}
 	}
 	for i := range t.helps.list {

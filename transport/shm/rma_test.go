@@ -18,17 +18,17 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// side is a rank in the hands of a test of transfers.
+// side is a rank that a test of transfers drives.
 type side struct {
 	*domain
-	q    transport.CompletionQueue
-	e    *endpoint
-	comp []transport.Completion
-	ends []transport.Completion // PeerDown, PeerLeft
-	news []uint64               // told and not yet heard
+	q        transport.CompletionQueue
+	e        *endpoint
+	comp     []transport.Completion
+	ends     []transport.Completion // PeerDown, PeerLeft
+	received []uint64               // words of messages that hear has not returned
 }
 
-// copying gives the parameters with single copies or without.
+// copying returns parameters with transport.shm.single_copy set to how.
 func copying(how string) *params.Set {
 	set := &params.Set{}
 	if err := set.Set("transport.shm.single_copy", how, params.FromFlag); err != nil {
@@ -37,7 +37,7 @@ func copying(how string) *params.Set {
 	return set
 }
 
-// openSide opens one of n ranks that were given the memory file.
+// openSide opens one of n ranks that share a memory file.
 func openSide(self, n int, memory *os.File, how string) (*side, error) {
 	cfg := transport.Config{
 		Self: transport.Addr(self), Size: n, JobID: "transfers", Secret: [32]byte{7}, OneHost: true,
@@ -84,7 +84,7 @@ func sides(t testing.TB, n int, how string) []*side {
 // outcome is how an operation ended.
 type outcome struct {
 	transport.Op
-	over bool
+	done bool
 	err  error
 }
 
@@ -98,12 +98,12 @@ func (s *side) poll() error {
 		switch c := &s.comp[i]; c.Kind {
 		case transport.OpDone:
 			o := c.Op.User.(*outcome)
-			o.over, o.err = true, c.Err
+			o.done, o.err = true, c.Err
 		case transport.PeerDown, transport.PeerLeft:
 			s.ends = append(s.ends, *c)
 		case transport.RecvDone:
 			for m := c.Msg; len(m) >= 8; m = m[8:] {
-				s.news = append(s.news, binary.NativeEndian.Uint64(m))
+				s.received = append(s.received, binary.NativeEndian.Uint64(m))
 			}
 		case transport.PeerNotice:
 		}
@@ -111,9 +111,9 @@ func (s *side) poll() error {
 	return nil
 }
 
-// post begins a Read, or a Write, of o; User, Data and where it goes are set.
+// post begins a Read or a Write of o. The caller has set the peer, the key, the address and Data.
 func (s *side) post(o *outcome, write bool) error {
-	o.over, o.err, o.User = false, nil, o
+	o.done, o.err, o.User = false, nil, o
 	for {
 		var err error
 		if write {
@@ -130,10 +130,10 @@ func (s *side) post(o *outcome, write bool) error {
 	}
 }
 
-// turns polls the sides in turn until o is over.
-func turns(t testing.TB, o *outcome, all ...*side) {
+// pollUntilDone polls the sides in turn until o has ended.
+func pollUntilDone(t testing.TB, o *outcome, all ...*side) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !o.over; {
+	for end := time.Now().Add(20 * time.Second); !o.done; {
 		for _, s := range all {
 			if err := s.poll(); err != nil {
 				require.NoError(t, err)
@@ -145,6 +145,7 @@ func turns(t testing.TB, o *outcome, all ...*side) {
 	}
 }
 
+// noise returns n random bytes.
 func noise(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	var key [32]byte
@@ -153,8 +154,8 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-// fenced gives n bytes with others around them, and what tells whether those
-// are as they were.
+// fenced returns n bytes, and a function that reports whether the bytes around them are
+// unchanged.
 func fenced(n int) (b []byte, intact func() bool) {
 	const fence = 4096
 	all := bytes.Repeat([]byte{0xC5}, n+2*fence)
@@ -164,7 +165,7 @@ func fenced(n int) (b []byte, intact func() bool) {
 	}
 }
 
-// tuned is the provider with parameters.
+// tuned is a provider that opens domains with parameters.
 type tuned struct {
 	transport.Provider
 	params *params.Set
@@ -175,16 +176,17 @@ func (p tuned) Open(cfg transport.Config) (transport.Domain, error) {
 	return p.Provider.Open(cfg)
 }
 
-// TestConformanceByMessages has nobody copy from anybody's memory.
+// TestConformanceByMessages runs the conformance tests without copies by the kernel.
 func TestConformanceByMessages(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) {
 		return tuned{New(), copying("off")}, nil
 	}))
 }
 
+// bothWays are the values of transport.shm.single_copy.
 var bothWays = []string{"auto", "off"}
 
-// TestTransferSizes goes over the sizes at which something changes.
+// TestTransferSizes transfers blocks of the sizes at which the method changes.
 func TestTransferSizes(t *testing.T) {
 	for _, how := range bothWays {
 		all := sides(t, 2, how)
@@ -198,14 +200,14 @@ func TestTransferSizes(t *testing.T) {
 			dst, dstIntact := fenced(n)
 			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
 			require.NoError(t, a.post(o, false))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.NoError(t, o.err)
 			require.True(t, bytes.Equal(mem, dst) && dstIntact(), "read of %d bytes, %s", n, how)
 
 			src := noise(uint64(i)+100, n)
 			o.Data = src
 			require.NoError(t, a.post(o, true))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.NoError(t, o.err)
 			require.True(t, bytes.Equal(mem, src) && intact(), "write of %d bytes, %s", n, how)
 			require.NoError(t, mr.Close())
@@ -213,8 +215,8 @@ func TestTransferSizes(t *testing.T) {
 	}
 }
 
-// TestRefusalIsNoEnd has a peer stop permitting copies while it is read from
-// and written to; what is under way goes on by messages.
+// TestRefusalIsNoEnd: the kernel refuses copies in the middle of a transfer. The transfer must
+// continue by messages.
 func TestRefusalIsNoEnd(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		all := sides(t, 2, "auto")
@@ -229,18 +231,18 @@ func TestRefusalIsNoEnd(t *testing.T) {
 		require.NoError(t, err)
 		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: mine}}
 		require.NoError(t, a.post(o, write))
-		require.NoError(t, b.poll()) // helps
+		require.NoError(t, b.poll()) // b helps
 		require.NotNil(t, a.transfers.first)
-		a.toSettle(a.transfers.first, syscall.EPERM) // as copyPiece has it
-		turns(t, o, a, b)
+		a.drain(a.transfers.first, syscall.EPERM) // as if copyPiece had returned it
+		pollUntilDone(t, o, a, b)
 		require.NoError(t, o.err)
 		require.True(t, bytes.Equal(want, mem) && bytes.Equal(want, mine))
-		require.False(t, a.direct(a.local(1)), "it is not tried again")
+		require.False(t, a.direct(a.local(1)), "copies by the kernel must not be tried again")
 		require.NotNil(t, a.local(1).stream)
 	}
 }
 
-// TestTransferAllocations holds the hot paths to it.
+// TestTransferAllocations checks that transfers do not allocate.
 func TestTransferAllocations(t *testing.T) {
 	for _, how := range bothWays {
 		all := sides(t, 2, how)
@@ -258,7 +260,7 @@ func TestTransferAllocations(t *testing.T) {
 					if err := a.post(o, write); err != nil {
 						require.NoError(t, err)
 					}
-					turns(t, o, b, a)
+					pollUntilDone(t, o, b, a)
 					if o.err != nil {
 						require.NoError(t, o.err)
 					}
@@ -275,12 +277,12 @@ func TestTransferAllocations(t *testing.T) {
 	}
 }
 
-// TestCloseWithTransfers closes either side in the middle. The other gets an
-// error and both leave the memory alone.
+// TestCloseWithTransfers closes one of two ranks in the middle of a transfer. The other rank gets
+// an error, and no rank may touch the closed rank's memory.
 func TestCloseWithTransfers(t *testing.T) {
 	for _, how := range bothWays {
 		for _, write := range []bool{false, true} {
-			for _, who := range []int{0, 1} {
+			for _, closed := range []int{0, 1} {
 				all := sides(t, 2, how)
 				a, b := all[0], all[1]
 				mem, mine := make([]byte, 4<<20), make([]byte, 4<<20)
@@ -292,17 +294,17 @@ func TestCloseWithTransfers(t *testing.T) {
 					require.NoError(t, b.poll())
 					require.NoError(t, a.poll())
 				}
-				require.False(t, o.over)
-				require.NoError(t, all[who].Close())
+				require.False(t, o.done)
+				require.NoError(t, all[closed].Close())
 				left := mine
-				if who == 1 {
+				if closed == 1 {
 					left = mem
 				}
 				for i := range left {
 					left[i] = 0xEE
 				}
-				if who == 1 {
-					turns(t, o, a)
+				if closed == 1 {
+					pollUntilDone(t, o, a)
 					require.ErrorIs(t, o.err, transport.ErrPeerDown)
 				} else {
 					for range 1000 {

@@ -16,22 +16,22 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// segment is the memory file of the host's ranks, as this process maps it. Its
-// ranks are local ones: 0 to layout.n-1 in the order of world ranks.
+// segment is the memory file of the host's ranks, as this process maps it. Its methods
+// take local ranks: 0 to layout.n-1 in the order of world ranks.
 //
-// The front is unmapped when the garbage collector finds that nobody has the
-// segment any more, because Asleep, Notify and Signal may come at any time and
-// take no lock. Code that uses a word of it keeps the segment alive meanwhile.
+// Asleep, Notify and Signal may be called at any time and take no lock. So the garbage
+// collector unmaps front, when no goroutine refers to the segment any more. Code that uses a
+// word of front must keep the segment alive until then (runtime.KeepAlive).
 type segment struct {
 	layout
 	self  int
 	file  *os.File
-	front []byte // header, notes of ended ranks, states, cards, claims, tables
-	inbox []byte // this rank's rings
+	front []byte // header, notes of ended processes, states, cards, claims, tables
+	inbox []byte // the rings to this rank
 }
 
-// openSegment maps the file for one of n ranks, which have label in common. The
-// first of them to come sizes it and seals it against changes of that.
+// openSegment maps the file for rank self of n. The first rank sets the file's size, seals
+// the size and writes label; openSegment fails for a rank with another n or label.
 func openSegment(file *os.File, n, self int, label uint64) (*segment, error) {
 	s := &segment{layout: newLayout(n), self: self, file: file}
 	if err := s.fix(); err != nil {
@@ -44,7 +44,7 @@ func openSegment(file *os.File, n, self int, label uint64) (*segment, error) {
 	s.front = front
 	runtime.AddCleanup(s, func(mem []byte) { _ = unix.Munmap(mem) }, front)
 	if l := &s.header().label; !l.CompareAndSwap(0, label) && l.Load() != label {
-		return nil, errors.New("the memory file is another job's, or the ranks do not agree on who is on this host")
+		return nil, errors.New("the memory file belongs to another job, or the ranks do not agree on which of them are on this host")
 	}
 	if s.inbox, err = s.mapFile(s.ring(0, self), int(s.inboxSize())); err != nil {
 		return nil, err
@@ -54,8 +54,8 @@ func openSegment(file *os.File, n, self int, label uint64) (*segment, error) {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// fix gives the file its size and seals it, which does nothing where another
-// rank has. If that rank has sealed the file at another size, fix returns an error.
+// fix sets the file's size and seals it, unless another rank has done so. If that rank has
+// sealed the file at another size, fix returns an error.
 func (s *segment) fix() error {
 	fd := int(s.file.Fd())
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -84,7 +84,7 @@ func (s *segment) fix() error {
 }
 
 // mapFile maps n bytes of the file from an offset that is a multiple of
-// pageSize. The caller unmaps them by unmapFile.
+// pageSize. The caller must unmap them with unmapFile.
 func (s *segment) mapFile(off int64, n int) ([]byte, error) {
 	skip := int(off & int64(os.Getpagesize()-1))
 	mem, err := unix.Mmap(int(s.file.Fd()), off-int64(skip), n+skip, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
@@ -94,7 +94,7 @@ func (s *segment) mapFile(off int64, n int) ([]byte, error) {
 	return mem[skip:], nil
 }
 
-// unmapFile takes a mapping back that mapFile made.
+// unmapFile unmaps what mapFile returned.
 func unmapFile(mem []byte) error {
 	if err := unix.Munmap(fromPage(mem)); err != nil {
 		return fmt.Errorf("unmap the memory file: %w", err)
@@ -102,24 +102,24 @@ func unmapFile(mem []byte) error {
 	return nil
 }
 
-// close unmaps what no other goroutine uses.
+// close unmaps the inbox. The garbage collector unmaps front.
 func (s *segment) close() {
 	if s.inbox != nil {
-		_ = unmapFile(s.inbox) // it was mapped
+		_ = unmapFile(s.inbox) // it cannot fail for a mapping
 		s.inbox = nil
 	}
 }
 
 func (s *segment) header() *fileHeader { return at[fileHeader](s.front, 0) }
 
-// state returns a rank's state.
+// state returns a rank's rankState.
 func (s *segment) state(rank int) *rankState {
 	return at[rankState](s.front, s.states+int64(rank)*stateSize)
 }
 
 func (s *segment) card(rank int) *card { return at[card](s.front, s.cards+int64(rank)*pageSize) }
 
-// ended is where the launcher notes that a rank's process has ended.
+// ended returns the word in which the launcher notes that a rank's process has ended.
 func (s *segment) ended(rank int) *atomic.Uint32 {
 	return at[atomic.Uint32](s.front, wire.ShmEndedAt+4*int64(rank))
 }
@@ -131,34 +131,34 @@ func (s *segment) endedOrLeft(rank int) bool {
 	return st.alive.Load()&ownerDied != 0 || s.ended(rank).Load() != 0 || st.state.Load() >= cardLeft
 }
 
-// claims are a rank's lines for copies.
+// claims returns a rank's page of lines for copies by two ranks.
 func (s *segment) claims(rank int) *claims {
 	return at[claims](s.front, s.layout.claims+int64(rank)*pageSize)
 }
 
-// directory is where a rank describes its part of the shared heap.
+// directory returns the memory in which a rank describes its part of the shared heap.
 func (s *segment) directory(rank int) []byte {
 	off := s.tables + int64(rank)*tableSize
 	return s.front[off : off+dirSize : off+dirSize]
 }
 
-// regions is where a rank describes its private memory regions.
+// regions returns the memory in which a rank describes its private memory regions.
 func (s *segment) regions(rank int) []byte {
 	off := s.tables + int64(rank)*tableSize
 	return s.front[off+dirSize : off+tableSize : off+tableSize]
 }
 
-// ringFrom is the ring from a rank to this one.
+// ringFrom returns the ring from a rank to this one.
 func (s *segment) ringFrom(rank int) []byte {
 	off := int64(rank) * s.ringSize()
 	return s.inbox[off : off+s.ringSize()]
 }
 
-// join makes this rank one of the host's ranks: those of locals, which map the
-// file. nonce is what the file goes by where the ranks found it by an address.
+// join maps the file and adds this rank to the ranks of the host. locals are the world
+// ranks that share the file. If the ranks found the file by an address, nonce identifies it.
 func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) error {
 	if len(locals) > maxLocals {
-		return fmt.Errorf("%d ranks on one host are more than %d", len(locals), maxLocals)
+		return fmt.Errorf("%d ranks on one host: at most %d are possible", len(locals), maxLocals)
 	}
 	self := 0
 	b := make([]byte, 0, 16+4*len(locals))
@@ -179,28 +179,24 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 		s.close()
 		return fmt.Errorf("rank %d has been opened before", d.rank)
 	}
-	d.seg, d.self, d.news, d.bit = s, self, &own.news, 1<<(self%64)
+	d.seg, d.self, d.events, d.bit = s, self, &own.events, 1<<(self%64)
 	d.ranks, d.locals = locals, d.peers
 	if len(locals) < d.size {
 		d.locals = make([]*peer, len(locals))
 	}
 	c := wire.ShmCard{Rank: uint32(d.rank), Size: uint32(d.size), PID: uint32(os.Getpid()), Nonce: newNonce()}
 	c.Put(own.identity[:wire.ShmCardSize], &d.job)
-	if err := d.life.begin(&state.alive, d.deaths); err != nil {
+	if err := d.liveness.begin(&state.alive, d.deaths); err != nil {
 		return err
 	}
-	if err := d.initTransfers(); err != nil {
-		return err
-	}
-	if err := d.initHeap(); err != nil {
-		return err
-	}
-	d.come()
-	if err := d.meet(d.local(self)); err != nil {
+	d.initTransfers()
+	d.initHeap()
+	d.announce()
+	if err := d.authenticate(d.local(self)); err != nil {
 		return err
 	}
 	d.attached.Store(s)
-	if d.early.Swap(awake) == asleep { // whoever waits should do so for the others now
+	if d.early.Swap(awake) == asleep { // a goroutine that waits must use the card's word from now on
 		futexWake(&d.early)
 	}
 	return nil

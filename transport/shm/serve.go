@@ -5,7 +5,6 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -18,14 +17,14 @@ import (
 //	                 └───────┴──────┴───────┴────────┴────┴──────┴───────┴───────┴──────┴─────────┘
 //	kindAtomicDone   0       8        16
 //	                 ┌───────┬────────┬───────┐   id      generation × maxCalls + slot
-//	                 │ id    │ status │ fetch │   status  0, or why it was refused
-//	                 └───────┴────────┴───────┘   fetch   what the elements were, where asked for
+//	                 │ id    │ status │ fetch │   status  0, or an index of refusals
+//	                 └───────┴────────┴───────┘   fetch   the former elements, if requested
 //
-// data is missing in a read, compare unless the operation compares. A rank has
-// at most maxCalls of them under way with a peer, so the peer, where its ring to
-// the rank is full, remembers at most as many answers.
+// A read has no data. Only an operation that compares has compare. A rank has
+// at most maxCalls requests under way with a peer. So if the ring to the rank is full, the
+// peer queues at most maxCalls answers.
 
-// The kinds of control messages of atomics; the heap has 48 to 63.
+// The kinds of control messages of atomics.
 const (
 	kindAtomic = 48 + iota
 	kindAtomicDone
@@ -42,28 +41,26 @@ const (
 	flagsAll    = 7
 )
 
-// Why atomics are refused, by status; one that is another too comes before it.
+// The reasons why atomics are refused, by status. An error that wraps another one of them comes
+// before it.
 var refusals = [...]error{nil, transport.ErrKey, errUnaligned, transport.ErrBounds, transport.ErrAccess}
 
 var (
-	errAtomic     = errors.New("an atomic that there is not, or of another length than it says")
-	errAtomicDone = errors.New("an answer to no atomic, or one that does not fit it")
-	errCalls      = errors.New("more atomics at once than there may be")
+	errAtomic     = errors.New("a request for an atomic is invalid")
+	errAtomicDone = errors.New("an answer matches no atomic")
+	errCalls      = errors.New("too many atomics at once")
 )
 
-// errAnswered wraps what is no correct peer's doing.
-func errAnswered(how error) error { return fmt.Errorf("%w: %w", transport.ErrProtocol, how) }
-
 // calls are this rank's atomics under way with one peer, and its answers to
-// that peer which have found no room.
+// that peer that wait for room in the ring.
 type calls struct {
 	ops     [maxCalls]*transport.Op // nil: free
 	gens    [maxCalls]uint64
-	n       int // of ops
+	n       int // number of ops that are not nil
 	answers [][]byte
 }
 
-// callsWith returns the calls with a peer, and makes them at the first use.
+// callsWith returns the calls with a peer. It makes them at their first use.
 func (d *domain) callsWith(p *peer) *calls {
 	if p.calls == nil {
 		p.calls = &calls{}
@@ -71,7 +68,7 @@ func (d *domain) callsWith(p *peer) *calls {
 	return p.calls
 }
 
-// ask sends an atomic to the owner of the memory.
+// ask sends an atomic on n bytes to the owner of the memory.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (d *domain) ask(p *peer, op *transport.Op, n int) error {
@@ -111,8 +108,8 @@ func (d *domain) ask(p *peer, op *transport.Op, n int) error {
 	return nil
 }
 
-// controlAtomic acts on a control message of the kinds of atomics; an error is
-// a breach of the protocol. b is valid during the call.
+// controlAtomic handles a control message of the kinds of atomics. Its error is a protocol
+// error. b is valid during the call.
 func (d *domain) controlAtomic(p *peer, kind uint8, b []byte) error {
 	switch kind {
 	case kindAtomic:
@@ -120,17 +117,17 @@ func (d *domain) controlAtomic(p *peer, kind uint8, b []byte) error {
 	case kindAtomicDone:
 		return d.onAtomicDone(p, b)
 	}
-	return errAnswered(errKind)
+	return protocolError(errKind)
 }
 
-// onAtomic applies a peer's atomic to this rank's memory and answers.
+// onAtomic applies a peer's atomic to this rank's memory and answers the peer.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (d *domain) onAtomic(p *peer, b []byte) error {
 	if len(b) < atomicHeader {
-		return errAnswered(errAtomic)
+		return protocolError(errAtomic)
 	}
-	x := &d.heap.served // of which nothing stays
+	x := &d.heap.served // cleared below
 	flags, n := b[30], int(binary.LittleEndian.Uint32(b[24:]))
 	*x = transport.Op{
 		RemoteKey: binary.LittleEndian.Uint64(b[8:]), RemoteAddr: binary.LittleEndian.Uint64(b[16:]),
@@ -140,7 +137,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 	copy(answer, b[:8])
 	b = b[atomicHeader:]
 	if n > atomicMax || flags > flagsAll {
-		return errAnswered(errAtomic)
+		return protocolError(errAtomic)
 	}
 	for _, o := range [...]struct {
 		flag byte
@@ -150,7 +147,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 			continue
 		}
 		if len(b) < n {
-			return errAnswered(errAtomic)
+			return protocolError(errAtomic)
 		}
 		*o.to, b = b[:n:n], b[n:]
 	}
@@ -159,7 +156,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 		x.Fetch = answer[atomicDoneLen:]
 	}
 	if _, err := d.ep.extentOf(x); err != nil || len(b) > 0 || x.RemoteKey&heapKey == heapKey {
-		return errAnswered(errAtomic) // it asks nobody for what it cannot do, or can do itself
+		return protocolError(errAtomic) // a correct rank does not request an invalid atomic, nor one on the shared heap
 	}
 	clear(answer[8:])
 	err := d.changeHere(d.local(d.self), x, n)
@@ -180,23 +177,23 @@ func refusal(err error) byte {
 	return 1
 }
 
-// reply answers a peer, later where there is no room now.
+// reply sends an answer to a peer. If the ring has no room, it queues the answer.
 func (d *domain) reply(p *peer, answer []byte) error {
 	c := d.callsWith(p)
 	if len(c.answers) == 0 && d.post(p, kindAtomicDone, answer) || p.err != nil {
 		return nil
 	}
 	if len(c.answers) == maxCalls {
-		return errAnswered(errCalls)
+		return protocolError(errCalls)
 	}
 	c.answers = append(c.answers, append([]byte(nil), answer...))
 	d.heap.unanswered++
 	return nil
 }
 
-// advanceAtomics sends answers that found no room. busy says that some are left.
+// advanceAtomics sends queued answers. busy reports that some are left.
 //
-// Hot path: no allocation; a load where there is nothing to do.
+// Hot path: no allocation; a load if there is nothing to do.
 func (d *domain) advanceAtomics() (busy bool) {
 	if d.heap.unanswered == 0 {
 		return false
@@ -213,13 +210,13 @@ func (d *domain) advanceAtomics() (busy bool) {
 	return d.heap.unanswered > 0
 }
 
-// onAtomicDone ends an atomic of ours.
+// onAtomicDone completes an atomic of this rank with a peer's answer.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) onAtomicDone(p *peer, b []byte) error {
 	c := d.callsWith(p)
 	if len(b) < atomicDoneLen {
-		return errAnswered(errAtomicDone)
+		return protocolError(errAtomicDone)
 	}
 	id, status, fetched := binary.LittleEndian.Uint64(b), b[8], b[atomicDoneLen:]
 	slot := id % maxCalls
@@ -227,7 +224,7 @@ func (d *domain) onAtomicDone(p *peer, b []byte) error {
 	switch {
 	case op == nil, c.gens[slot] != id/maxCalls, int(status) >= len(refusals),
 		status == 0 && len(fetched) != len(op.Fetch), status != 0 && len(fetched) != 0:
-		return errAnswered(errAtomicDone)
+		return protocolError(errAtomicDone)
 	}
 	copy(op.Fetch, fetched)
 	c.ops[slot] = nil
@@ -237,7 +234,7 @@ func (d *domain) onAtomicDone(p *peer, b []byte) error {
 	return nil
 }
 
-// dropAtomics ends what is under way with a peer that is down.
+// dropAtomics ends the atomics under way with a peer that is closed.
 func (d *domain) dropAtomics(p *peer, err error) {
 	if p.calls == nil {
 		return

@@ -17,15 +17,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// quiet reads until rings that are silent have left n's list.
-func (n *node) quiet(t testing.TB) {
+// retireSilent reads until n does not poll silent rings any more.
+func (n *node) retireSilent(t testing.TB) {
 	t.Helper()
-	for range 2*retireLooks + 2 {
+	for range 2*retirePolls + 2 {
 		require.Empty(t, n.read(t))
 	}
 }
 
-// silentJob has every rank of n send a message to rank 0, and then be silent.
+// silentJob opens n ranks. Each one has sent a message to rank 0, and then nothing, until rank 0
+// does not poll their rings any more.
 func silentJob(t testing.TB, n int) []*node {
 	t.Helper()
 	all := nodes(t, n, New())
@@ -33,17 +34,16 @@ func silentJob(t testing.TB, n int) []*node {
 		all[i].send(t, 0, nil)
 		all[0].await(t, transport.RecvDone)
 	}
-	all[0].quiet(t)
+	all[0].retireSilent(t)
 	return all
 }
 
-// TestSilentRingsLeave counts the rings that a poll looks at after messages from
-// many peers, and has each of the peers send again: to a rank that polls, and to
-// one that sleeps.
+// TestSilentRingsLeave counts the rings that are polled after messages from
+// many peers. Then each of the peers sends again, to rank 0 that polls or sleeps.
 func TestSilentRingsLeave(t *testing.T) {
-	const n = 70 // bits in two words
+	const n = 70 // more ranks than a word has bits
 	all := silentJob(t, n)
-	require.Equal(t, 1, len(all[0].active), "rings that a poll looks at")
+	require.Equal(t, 1, len(all[0].active), "rings that a Read polls")
 	for i := 1; i < n; i++ {
 		sleeps := i%2 == 0
 		var woken <-chan error
@@ -63,14 +63,14 @@ func TestSilentRingsLeave(t *testing.T) {
 			require.Equal(t, []byte{byte(k)}, c.Msg)
 		}
 	}
-	all[0].quiet(t)
+	all[0].retireSilent(t)
 	require.Len(t, all[0].active, 1)
 }
 
-// TestSilentRingShowsRoom has a ring leave the list with lines that the writer
-// does not know to be free, and the writer be short of them.
+// TestSilentRingShowsRoom: a writer needs lines that the reader has freed but not published. The
+// reader must publish them when it stops polling the ring.
 func TestSilentRingShowsRoom(t *testing.T) {
-	all := nodes(t, 17, New()) // their rings have 1024 lines, of which a message takes up to 512
+	all := nodes(t, 17, New()) // their rings have 1024 lines; a message takes up to 512
 	w, r := all[1], all[0]
 	for i := range 600 {
 		w.send(t, 0, nil)
@@ -82,7 +82,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	for len(r.read(t)) > 0 {
 	}
 	in := &r.peers[1].in
-	in.shown, in.idle = in.start, -10*retireLooks // as if it had shown nothing
+	in.published, in.idle = in.start, -10*retirePolls // as if it had published nothing
 	in.freed.Store(0)
 	w.peers[0].out.limit = w.start + 1024
 	big := &transport.Op{Peer: 0, Data: make([]byte, w.maxMsg)}
@@ -90,8 +90,8 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrAgain)
 	all[2].send(t, 0, nil)
 	r.await(t, transport.RecvDone)
-	for r.lists(r.peers[1]) {
-		all[2].send(t, 0, nil) // so that the other ring is the one that leaves
+	for r.isListed(r.peers[1]) {
+		all[2].send(t, 0, nil) // so that the reader keeps this ring and unlists the other
 		r.await(t, transport.RecvDone)
 	}
 	_, err = w.ep.Send(big)
@@ -99,15 +99,15 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.Len(t, r.await(t, transport.RecvDone).Msg, w.maxMsg)
 }
 
-// TestSilentPeerEnds has peers end whose rings are off the list: by Shutdown, by
-// death, and by death between a message and the bit that it would have set.
+// TestSilentPeerEnds: peers end whose rings are not polled: by Shutdown, by death, by death
+// between a message and the bit for it, and by Disconnect.
 func TestSilentPeerEnds(t *testing.T) {
 	all := silentJob(t, 6)
 	n := all[0]
-	n.quiet(t)
+	n.retireSilent(t)
 	var off []*node
 	for _, p := range all[1:] {
-		if !n.lists(n.peers[p.rank]) {
+		if !n.isListed(n.peers[p.rank]) {
 			off = append(off, p)
 		}
 	}
@@ -117,7 +117,7 @@ func TestSilentPeerEnds(t *testing.T) {
 	require.Equal(t, off[0].rank, n.await(t, transport.PeerLeft).Peer)
 
 	woken := asleepRank(t, n)
-	off[1].life.end()
+	off[1].liveness.end()
 	wakes(t, woken)
 	require.Equal(t, off[1].rank, n.await(t, transport.PeerDown).Peer)
 
@@ -125,7 +125,7 @@ func TestSilentPeerEnds(t *testing.T) {
 	i, err := r.reserve(1)
 	require.NoError(t, err)
 	r.publish(i, 1, 0, kindMessage)
-	off[2].life.end()
+	off[2].liveness.end()
 	var kinds []transport.CompletionKind
 	require.Eventually(t, func() bool {
 		for _, c := range n.read(t) {
@@ -133,20 +133,20 @@ func TestSilentPeerEnds(t *testing.T) {
 			kinds = append(kinds, c.Kind)
 		}
 		return len(kinds) == 2
-	}, patience, time.Microsecond)
+	}, deadline, time.Microsecond)
 	require.Equal(t, []transport.CompletionKind{transport.RecvDone, transport.PeerDown}, kinds)
 
 	require.NoError(t, n.ep.Disconnect(off[3].rank))
 	require.Equal(t, off[3].rank, n.await(t, transport.PeerDown).Peer)
-	off[3].send(t, 0, nil) // it has not looked at its card yet
-	n.quiet(t)
+	off[3].send(t, 0, nil) // it has not read its card yet
+	n.retireSilent(t)
 	require.Equal(t, transport.Addr(0), off[3].await(t, transport.PeerDown).Peer)
 	require.Len(t, n.active, 1)
 }
 
-// TestSilentRingsRace has rings leave the list all the time while their senders
-// send. Each sender waits for an answer to its message, so a message that rank 0
-// does not see ends the test.
+// TestSilentRingsRace removes rings from the list all the time while their senders
+// send. Each sender waits for an answer to its message, so the test fails if rank 0
+// misses a message.
 func TestSilentRingsRace(t *testing.T) {
 	const senders = 3
 	length := time.Second
@@ -156,14 +156,14 @@ func TestSilentRingsRace(t *testing.T) {
 	all := nodes(t, senders+1, New())
 	errs := make(chan error, senders)
 	for i := 1; i <= senders; i++ {
-		go func() { errs <- all[i].askFor(length) }() // ends after that time, or when an answer is late
+		go func() { errs <- all[i].pingRoot(length) }() // ends after length, or when an answer is late
 	}
 	n, rng := all[0], rand.New(rand.NewPCG(1, 2))
 	op := &transport.Op{Data: make([]byte, 8)}
 	retired := 0
 	for left := senders; left > 0; {
 		before := len(n.active)
-		if n.active = slices.DeleteFunc(n.active, n.leave); len(n.active) < before {
+		if n.active = slices.DeleteFunc(n.active, n.tryUnlist); len(n.active) < before {
 			retired++
 		}
 		got := n.read(t)
@@ -184,15 +184,15 @@ func TestSilentRingsRace(t *testing.T) {
 		case rng.IntN(8) > 0:
 			runtime.Gosched()
 		case n.cq.Arm():
-			require.NoError(t, n.cq.Wait(time.Second)) // longer than a slice, so that the lack of a wake shows
+			require.NoError(t, n.cq.Wait(time.Second)) // longer than a scan interval, so that a missing wake is noticed
 		}
 	}
 	t.Logf("rings left the list before %d polls", retired)
 	require.NotZero(t, retired)
 }
 
-// askFor sends numbers to rank 0 for a time and waits for each to come back.
-func (n *node) askFor(length time.Duration) error {
+// pingRoot sends numbers to rank 0 for a time and waits until each comes back.
+func (n *node) pingRoot(length time.Duration) error {
 	op, rng := &transport.Op{Peer: 0, Data: make([]byte, 8)}, rand.New(rand.NewPCG(uint64(n.rank), 3))
 	for end, k := time.Now().Add(length), uint64(0); time.Now().Before(end); k++ {
 		binary.NativeEndian.PutUint64(op.Data, k)
@@ -206,11 +206,11 @@ func (n *node) askFor(length time.Duration) error {
 				return err
 			case m > 0:
 				if back = binary.NativeEndian.Uint64(n.comp[0].Msg) == k; !back {
-					return errors.New("another number")
+					return errors.New("rank 0 returned another number")
 				}
 			case rng.IntN(2) > 0:
 				runtime.Gosched()
-			case time.Since(sent) > patience/4:
+			case time.Since(sent) > deadline/4:
 				return fmt.Errorf("no answer to message %d", k)
 			}
 		}
@@ -218,8 +218,8 @@ func (n *node) askFor(length time.Duration) error {
 	return nil
 }
 
-// BenchmarkPollSilent is a Read of a rank that polls one peer, with so many others
-// that have sent a message before.
+// BenchmarkPollSilent measures a Read of a rank that polls one peer, after a number of other
+// peers have sent a message and then nothing.
 func BenchmarkPollSilent(b *testing.B) {
 	for _, silent := range []int{0, 255, 1023} {
 		b.Run(fmt.Sprint(silent), func(b *testing.B) {

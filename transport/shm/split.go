@@ -11,90 +11,90 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Copies that both sides make
+// Copies by both sides
 //
-// Two processors copy one block faster than one, and the owner of memory that a
-// peer reads often has nothing to do but wait until it has been read. So who
-// begins a larger Read or Write asks the other side to help: it copies the
-// same block towards the first, from the back.
+// Two processors copy one block faster than one. The owner of memory that a
+// peer reads often has nothing to do but wait for the end of the read. So the rank that
+// begins a larger Read or Write, the initiator, asks the other rank, the helper, to copy a
+// part of the same block, from the back towards the front.
 //
-//	           front, by who began          back, by who helps
+//	           front, by the initiator       back, by the helper
 //	          ──────────────────►          ◄──────────────────
 //	block     ┌────┬────┬────┬────┬────┬────┬────┬────┬────┬──┐
 //	pieces    │  0 │  1 │  2 │  3 │    │    │    │ 2  │ 1  │0 │
 //	          └────┴────┴────┴────┴────┴────┴────┴────┴────┴──┘
-//	           claimed: front = 4   nobody's   claimed: back = 3
+//	           claimed: front = 4   unclaimed   claimed: back = 3
 //
-//	          who began        claim line           who helps
-//	Read      pull(source) ──►  turn, done  ◄── push(destination)
-//	Write     push(target) ──►              ◄── pull(source)
+//	          initiator         claim line          helper
+//	Read      pull(source) ──► claimed, done ◄── push(destination)
+//	Write     push(target) ──►               ◄── pull(source)
 //
-// The claim line is one of who began, and what they share:
+// Both ranks use one of the initiator's claim lines:
 //
-//	turn  63        32 31     16 15      0     done  63        32 31     16 15      0
-//	      ┌───────────┬─────────┬─────────┐          ┌───────────┬─────────┬─────────┐
-//	      │ generation│ front   │ back    │          │ generation│ failed  │ back    │
-//	      └───────────┴─────────┴─────────┘          └───────────┴─────────┴─────────┘
+//	claimed  63        32 31     16 15      0     done  63        32 31     16 15      0
+//	         ┌───────────┬─────────┬─────────┐          ┌───────────┬─────────┬─────────┐
+//	         │ generation│ front   │ back    │          │ generation│ failed  │ back    │
+//	         └───────────┴─────────┴─────────┘          └───────────┴─────────┴─────────┘
 //
-// Pieces are claimed by a compare-and-swap that raises front or back, at first by
-// several, to be copied at once, and towards the end by one, so that both sides
-// end together (share). Nobody does so once front + back is the number of pieces.
-// Hence:
+// A rank claims pieces by a compare-and-swap that increases front or back. It claims
+// several pieces at first and one piece towards the end, so that both ranks
+// end at about the same time (claimSize). No rank claims more when front + back is the number
+// of pieces. It follows that:
 //
-//   - the first front pieces and the last back ones have no piece in common,
-//     and which they are follows from turn alone, so a request for help that
-//     comes twice claims other pieces the second time;
-//   - a generation is used for one transfer. It is odd while pieces may be
-//     claimed; when who began has no more pieces to claim, or gives up, it
-//     raises it, and a helper that comes late finds another generation and
-//     lets it be.
+//   - The first front pieces and the last back pieces are disjoint, and claimed alone
+//     says which they are. So if a request for help comes twice, the helper claims other
+//     pieces for the second one.
+//   - A generation belongs to one transfer. It is odd while pieces may be
+//     claimed. When the initiator has no more pieces to claim, or ends the transfer early, it
+//     increases the generation. A late helper finds another generation and does not help.
 //
-// The helper raises done when pieces of its own are copied, or have failed,
-// after which it claims no more; who began then copies all pieces of the back
-// itself. It must not complete the operation before done has reached back: until
-// then the helper may be touching its buffer. All that time, from before it
-// claims until after it has raised done, the helper has the line's name on its
-// desk (mr.go); so who began sees if done will never come: the name is gone, by
-// a breach, or the helper's process is.
+// The helper increases done's back when it has copied the pieces that it claimed. If a copy
+// fails, it sets failed and claims no more; the initiator then copies all pieces of the back
+// itself. The initiator must not complete the operation before done's back has reached
+// claimed's back: until then the helper may be accessing the initiator's buffer. From before
+// it claims until after it has increased done, the helper has the name of the claim line in
+// its hazard line (mr.go). So the initiator detects a helper that will never increase done: the
+// name is not in the hazard line, because the helper broke the protocol, or the helper's
+// process has ended.
 //
-// Nothing that is read from the line says where memory is: both sides compute
-// that from numbers of their own, and a word that does not fit them is a breach.
+// No word of the claim line is an address: both ranks compute addresses from numbers of
+// their own. A word that does not match those numbers is a protocol error.
 
 // claim is the line of one transfer.
 type claim struct {
-	turn atomic.Uint64
-	done atomic.Uint64
-	_    [lineSize - 16]byte
+	claimed atomic.Uint64
+	done    atomic.Uint64
+	_       [lineSize - 16]byte
 }
 
-// claims is a rank's page of lines for copies.
+// claims is a rank's page of lines for copies by the kernel.
 type claims struct {
-	desk  desk
-	badge badge
-	lines [claimLines]claim
+	hazards hazards
+	probe   probeLine
+	lines   [claimLines]claim
 }
 
 const (
 	claimLines = claimCount - 2
 
-	splitMin  = 48 << 10 // a smaller one is over before help comes
+	splitMin  = 48 << 10 // a smaller transfer ends before help comes
 	pieceMin  = 32 << 10
-	pieceMax  = 64 << 10 // so that both sides end together
-	splitInto = 16       // pieces, where their size permits
-	shareOf   = 3        // a claim takes one of so many parts of what is left,
-	shareMost = 8        // but no more pieces than this
+	pieceMax  = 64 << 10 // small, so that both ranks end at about the same time
+	splitInto = 16       // number of pieces, if pieceMin and pieceMax permit
+	claimPart = 3        // a claim takes 1/claimPart of the pieces that are left,
+	claimMost = 8        // but at most claimMost pieces
 
-	// A block up to halfMax is cut in two, of which the one that the helper takes
-	// is shorter by about what it copies in the time that asking it takes.
+	// A block up to halfMax is cut in two pieces. The helper's piece is shorter by about
+	// the bytes that the initiator copies before the helper gets the request.
 	halfMax   = 96 << 10
 	headStart = 4 << 10
 
 	maxPieces = 1<<16 - 1
-	failedBit = 1 << 16 // of done
-	unknown   = -1
+	failedBit = 1 << 16 // in done
+	unknown   = -1      // a value of split.back
 )
 
-// pieceSize is what a block of n bytes is cut into.
+// pieceSize returns the size of the pieces of a block of n bytes.
 func pieceSize(n int) int {
 	if n <= halfMax {
 		return (n/2 + headStart + pageSize - 1) &^ (pageSize - 1)
@@ -104,31 +104,31 @@ func pieceSize(n int) int {
 
 func pieceCount(n, piece int) int { return (n + piece - 1) / piece }
 
-var errClaims = errors.New("a line of claims that does not fit its transfer")
+var errClaims = errors.New("a claim line does not match its transfer")
 
-// turnWord and turnParts make and take apart a claim line's turn.
-func turnWord(gen uint32, front, back int) uint64 {
+// claimWord makes, and claimParts decodes, the word claimed of a claim line.
+func claimWord(gen uint32, front, back int) uint64 {
 	return uint64(gen)<<32 | uint64(front)<<16 | uint64(back)
 }
 
-func turnParts(w uint64) (gen uint32, front, back int) {
+func claimParts(w uint64) (gen uint32, front, back int) {
 	return uint32(w >> 32), int(w >> 16 & maxPieces), int(w & maxPieces)
 }
 
-// split is a transfer's part in a claim line of this rank.
+// split is the initiator's state of a transfer with a claim line.
 type split struct {
-	line *claim // nil: nobody helps
+	line *claim // nil: the transfer has no helper
 	slot uint8
 	gen  uint32
-	back int // pieces that the helper had claimed when no more could be, or unknown
+	back int // number of pieces that the helper had claimed at endClaims, or unknown
 
-	looks uint      // polls that found the helper at work since
-	dead  time.Time // when its end, or that it was given up, was noticed; zero: neither
+	polls     uint      // polls since endClaims that found the helper not done
+	goneSince time.Time // when this rank noticed that the helper had ended or was disconnected; zero: neither
 }
 
 // lines are this rank's claim lines.
 type lines struct {
-	gens [claimLines]uint32 // the last used; even: free
+	gens [claimLines]uint32 // the last generation; even: the line is free
 	free [claimLines]uint8
 	n    int
 }
@@ -140,16 +140,16 @@ func (l *lines) init() {
 	}
 }
 
-// help is a request that a peer has made.
+// help is a peer's request for help with a transfer.
 type help struct {
 	p      *peer
 	slot   uint8
-	write  bool // the peer writes: we pull, else we push
+	write  bool // the peer writes: this rank pulls; else it pushes
 	gen    uint32
 	n      int
-	key    uint64 // of our region
-	addr   uint64 // in it
-	buffer uint64 // where the other end is, in the peer's memory
+	key    uint64 // of this rank's region
+	addr   uint64 // in the region
+	buffer uint64 // address of the peer's buffer in the peer's process
 }
 
 const helpSize = 40
@@ -169,7 +169,7 @@ func (h *help) put(b *[helpSize]byte) {
 
 func (h *help) parse(b []byte) error {
 	if len(b) != helpSize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	h.slot, h.write = b[0], b[1] == 1
 	h.gen = binary.LittleEndian.Uint32(b[4:])
@@ -178,27 +178,27 @@ func (h *help) parse(b []byte) error {
 	h.addr = binary.LittleEndian.Uint64(b[24:])
 	h.buffer = binary.LittleEndian.Uint64(b[32:])
 	if int(h.slot) >= claimLines || b[1] > 1 || b[2]|b[3] != 0 || h.gen%2 == 0 || n < splitMin || n > maxRMASize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	h.n = int(n)
 	return nil
 }
 
-// engaged says whether the other side of a transfer is likely to have no time for
-// it: it sleeps, and to wake it takes longer than it would be of use; or this is
-// a stream; or an exchange, in which all have messages to fetch. For one is taken
-// that this rank has any for others, whoever they are.
-func (d *domain) engaged(t *transfer) bool {
-	streams := d.transfers.begun == d.turn && len(t.op.Data) <= streamMax
-	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
+// peerBusy reports whether the other rank of a transfer is likely to help too late. This is so
+// if it sleeps, because to wake it takes longer than its help saves; if the transfer is one of
+// a stream; or in an exchange, in which each rank fetches messages of others. This rank assumes
+// an exchange if it has messages itself that any other rank will fetch.
+func (d *domain) peerBusy(t *transfer) bool {
+	streams := d.transfers.lastBegun == d.reads && len(t.op.Data) <= streamMax
+	return streams || d.transfers.regions.readOnly > 0 || t.p.sleep.Load() == asleep
 }
 
-// askHelp opens a claim line for a transfer and tells the other side. Where it
-// cannot, or that side is busy, nobody helps.
-func (d *domain) askHelp(t *transfer) {
+// requestHelp opens a claim line for a transfer and sends the peer a request for help. If no
+// line is free, the peer is busy or its ring is full, the transfer has no helper.
+func (d *domain) requestHelp(t *transfer) {
 	l := &d.transfers.lines
 	n := len(t.op.Data)
-	if d.engaged(t) || n < splitMin || l.n == 0 {
+	if d.peerBusy(t) || n < splitMin || l.n == 0 {
 		return
 	}
 	slot := l.free[l.n-1]
@@ -208,20 +208,20 @@ func (d *domain) askHelp(t *transfer) {
 	}
 	line := &d.seg.claims(d.self).lines[slot]
 	line.done.Store(uint64(h.gen) << 32)
-	line.turn.Store(turnWord(h.gen, 0, 0))
+	line.claimed.Store(claimWord(h.gen, 0, 0))
 	l.gens[slot] = h.gen
 	l.n--
 	t.split = split{line: line, slot: slot, gen: h.gen}
 	h.put(&d.transfers.small)
 	if d.post(t.p, kindHelp, d.transfers.small[:]) {
-		t.cut(pieceSize(n))
+		t.setPieces(pieceSize(n))
 	} else if d.endClaims(t) == nil {
 		d.freeLine(&t.split)
 	}
 }
 
-// freeLine gives a line back for which endClaims has been called and which the
-// helper no longer uses.
+// freeLine makes a transfer's claim line free. endClaims has been called for the line, and the
+// helper does not use it any more.
 func (d *domain) freeLine(s *split) {
 	l := &d.transfers.lines
 	l.free[l.n] = s.slot
@@ -229,81 +229,81 @@ func (d *domain) freeLine(s *split) {
 	s.line = nil
 }
 
-// share is how many pieces to claim of those that are left.
-func share(left int) int { return min((left+shareOf-1)/shareOf, shareMost) }
+// claimSize returns how many of the pieces that are left to claim at once.
+func claimSize(left int) int { return min((left+claimPart-1)/claimPart, claimMost) }
 
-// claimFront claims the transfer's next pieces and says how many; none: the helper
-// has the rest.
+// claimFront claims the transfer's next pieces and returns their number; 0 if all pieces are
+// claimed.
 func (t *transfer) claimFront() (n int, err error) {
 	s := &t.split
 	if s.line == nil {
 		return min(1, t.pieces-t.front), nil
 	}
 	for last := 0; ; {
-		w := s.line.turn.Load()
-		gen, front, back := turnParts(w)
+		w := s.line.claimed.Load()
+		gen, front, back := claimParts(w)
 		if gen != s.gen || front != t.front || back < last || front+back > t.pieces {
-			return 0, breach(errClaims)
+			return 0, protocolError(errClaims)
 		}
-		n = share(t.pieces - front - back)
-		if n == 0 || s.line.turn.CompareAndSwap(w, turnWord(gen, front+n, back)) {
+		n = claimSize(t.pieces - front - back)
+		if n == 0 || s.line.claimed.CompareAndSwap(w, claimWord(gen, front+n, back)) {
 			return n, nil
 		}
-		last = back + 1 // it changed, so it has grown
+		last = back + 1 // the swap failed, so the helper has increased back
 	}
 }
 
-// endClaims ends the claiming on a transfer's line, for good, and notes how
-// much of it is the helper's. An error is a breach by the helper; the line is
-// not used again then.
+// endClaims ends all claiming on a transfer's line, and records how many pieces the helper has
+// claimed. An error is a protocol error of the helper; then the line must not be used again.
 func (d *domain) endClaims(t *transfer) error {
 	s := &t.split
 	rest := s.gen + 1
 	d.transfers.lines.gens[s.slot] = rest
-	gen, front, back := turnParts(s.line.turn.Swap(turnWord(rest, 0, 0)))
+	gen, front, back := claimParts(s.line.claimed.Swap(claimWord(rest, 0, 0)))
 	if gen != s.gen || front != t.front || front+back > t.pieces {
 		s.back = unknown
-		return breach(errClaims)
+		return protocolError(errClaims)
 	}
 	s.back = back
 	return nil
 }
 
-// helpName names a claim line in a generation of it.
+// helpName returns a number that identifies a claim line and its generation.
 func helpName(rank int, slot uint8, gen uint32) uint64 {
 	return uint64(gen)<<32 | uint64(rank)<<8 | uint64(slot)
 }
 
-// helped says whether the helper has done with all that it claimed, and
-// whether it could copy it.
-func (s *split) helped() (done, ok bool) {
+// helperDone reports whether the helper has ended all pieces that it claimed, and
+// whether it has copied them.
+func (s *split) helperDone() (done, ok bool) {
 	w := s.line.done.Load()
 	return uint32(w>>32) == s.gen && int(w&maxPieces) == s.back, w&failedBit == 0
 }
 
-// awaited says whether the helper of a transfer may still be at it. It is not
-// asked at each poll, so as not to take the helper's line away from it.
-func (d *domain) awaited(x *transfer) bool {
+// helperActive reports whether the helper of a transfer may still be copying. It reads the
+// helper's hazard line only at every 256th poll, because each read takes the cache line
+// away from the helper.
+func (d *domain) helperActive(x *transfer) bool {
 	s := &x.split
-	if s.looks++; s.looks%256 != 0 {
+	if s.polls++; s.polls%256 != 0 {
 		return true
 	}
-	if d.seg.claims(x.p.local).desk.helping.Load() != helpName(d.self, s.slot, s.gen) {
+	if d.seg.claims(x.p.local).hazards.helping.Load() != helpName(d.self, s.slot, s.gen) {
 		return false
 	}
 	switch {
-	case !x.p.ended() && !x.p.cut:
+	case !x.p.ended() && !x.p.disconnected:
 		return true
 	case x.p.vanished():
 		return false
-	case s.dead.IsZero():
-		s.dead = time.Now()
+	case s.goneSince.IsZero():
+		s.goneSince = time.Now()
 	}
-	return time.Since(s.dead) < settleTime
+	return time.Since(s.goneSince) < exitGrace
 }
 
-// onHelp takes a peer's request. Help is a favour: where too many ask, some get
-// none.
+// onHelp queues a peer's request for help. Help is optional: if the queue is full, onHelp drops
+// the request.
 func (d *domain) onHelp(p *peer, b []byte) error {
 	h := help{p: p}
 	if err := h.parse(b); err != nil {
@@ -316,7 +316,7 @@ func (d *domain) onHelp(p *peer, b []byte) error {
 	return nil
 }
 
-// helps are the requests that have come, first come first.
+// helps is the queue of requests for help.
 type helps struct {
 	list  [64]help
 	first int
@@ -329,12 +329,13 @@ func (q *helps) drop() {
 	q.n--
 }
 
-// helpOn copies some pieces for a peer, and answers how many bytes that were.
+// helpOn copies some pieces for the first request that has unclaimed pieces, and returns how
+// many bytes it has copied.
 func (d *domain) helpOn() int {
 	q := &d.transfers.helps
 	for q.n > 0 {
 		h := &q.list[q.first]
-		if h.p == nil { // down
+		if h.p == nil { // the peer is closed
 			q.drop()
 			continue
 		}
@@ -349,27 +350,28 @@ func (d *domain) helpOn() int {
 	return 0
 }
 
-// helpWith claims and copies pieces; more: there may be others.
+// helpWith claims and copies pieces. It returns the bytes that it has copied, and more if
+// there may be unclaimed pieces.
 func (d *domain) helpWith(h *help) (n int, more bool) {
 	line := &d.seg.claims(h.p.local).lines[h.slot]
 	piece := pieceSize(h.n)
 	pieces := pieceCount(h.n, piece)
-	at := &d.seg.claims(d.self).desk.helping
+	at := &d.seg.claims(d.self).hazards.helping
 	at.Swap(helpName(h.p.local, h.slot, h.gen)) // a full barrier
 	defer at.Store(0)
-	w := line.turn.Load()
-	gen, front, back := turnParts(w)
+	w := line.claimed.Load()
+	gen, front, back := claimParts(w)
 	if gen != h.gen || front+back >= pieces {
 		return 0, false
 	}
-	k := share(pieces - front - back)
-	if !line.turn.CompareAndSwap(w, turnWord(gen, front, back+k)) {
+	k := claimSize(pieces - front - back)
+	if !line.claimed.CompareAndSwap(w, claimWord(gen, front, back+k)) {
 		return 0, true
 	}
 	off := (pieces - back - k) * piece
 	n = min(k*piece, h.n-off)
 	err := d.helpCopy(h, off, n)
-	// Only we change done in this generation.
+	// Only this rank changes done in this generation.
 	if w := line.done.Load(); uint32(w>>32) == h.gen && int(w&maxPieces) == back {
 		w += uint64(k)
 		if err != nil {
@@ -391,8 +393,8 @@ func (d *domain) helpCopy(h *help, off, n int) error {
 	switch {
 	case err != nil:
 		return err
-	case h.p.ended(): // its number may be another process's by now
-		return h.p.farewell()
+	case h.p.ended(): // its process id may be that of another process
+		return h.p.endReason()
 	case h.write:
 		return h.p.pull(mem, h.buffer+uint64(off))
 	default:

@@ -11,28 +11,28 @@ import (
 
 // Transfers by messages
 //
-// Where the kernel does not let a rank copy from and to a peer, or the peer's
-// table has no entry for a region, the peer does it in its own progress. The
-// bytes go through the ring of the pair, in chunks, among the messages:
+// If the kernel does not let a rank copy from and to a peer, or the peer's
+// table has no entry for a region, the peer copies in its own progress. The
+// bytes go through the rings of the pair, in chunks, between the messages:
 //
-//	      who began                                        whose region it is
-//	Read   ── kindRead  id, size, key, addr ──────────────►  queued
-//	       ◄─ kindData  id, status, bytes … ───────────────  a chunk per advance
-//	Write  ── kindWrite id, size, offset, key, addr, bytes … ►  copied at once
-//	       ◄─ kindAck   id, status ────────────────────────  after the last chunk
+//	      initiator                                        owner of the region
+//	Read   ── kindRead  id, size, key, addr ──────────────►  queues it
+//	       ◄─ kindData  id, status, bytes … ───────────────  sends a chunk per advance
+//	Write  ── kindWrite id, size, offset, key, addr, bytes … ►  copies at once
+//	       ◄─ kindAck   id, status ────────────────────────  answers the last chunk
 //
-//	id     31          8 7    0        status  OK, or why it was refused; what
-//	       ┌────────────┬──────┐               has a status says no more after it
+//	id     31          8 7    0        status  OK, or the reason of a refusal,
+//	       ┌────────────┬──────┐               which ends the transfer
 //	       │ generation │ slot │
 //	       └────────────┴──────┘
 //
-// A rank has at most window transfers under way with a peer, so the peer
-// remembers at most as many. Each chunk is checked by itself against the
-// region, so one that is closed in the middle is touched no more; it refuses
-// the last chunk too, as it does not come back.
+// A rank has at most streamWindow transfers under way with a peer, so the peer
+// queues at most streamWindow transfers. The owner checks the region for each chunk. So if
+// it closes the region during a transfer, it does not touch the memory any more, and refuses
+// the transfer: a Write at its last chunk, because a closed key never becomes valid again.
 
 const (
-	window = 32
+	streamWindow = 32
 
 	dataHeader  = 8
 	readSize    = 24
@@ -40,10 +40,10 @@ const (
 	ackSize     = 8
 
 	chunkMax   = 32 << 10
-	chunkShare = 8 // chunks that a ring has room for
+	chunkShare = 8 // a ring has room for at least this many chunks
 )
 
-// status is how the owner of a region answers.
+// status is the owner's result of a transfer.
 type status uint8
 
 const (
@@ -66,21 +66,21 @@ func statusOf(err error) status {
 }
 
 var (
-	errRequest = errors.New("a request for a transfer that makes no sense")
-	errTooMany = errors.New("more transfers at once than there may be")
-	errAnswer  = errors.New("an answer to no transfer, or one that does not fit it")
+	errRequest = errors.New("a request for a transfer is invalid")
+	errTooMany = errors.New("too many transfers at once")
+	errAnswer  = errors.New("an answer matches no transfer")
 )
 
-// call is a transfer of ours under way.
+// call is a transfer that this rank has begun.
 type call struct {
 	op    *transport.Op // nil: free
 	gen   uint32
 	write bool
-	sent  bool // all of it: an answer may come
-	done  int  // bytes sent, or received
+	sent  bool // the whole request has been sent: an answer may come
+	done  int  // bytes sent or received
 }
 
-// serve is a peer's Read being answered.
+// serve is a peer's Read that this rank answers.
 type serve struct {
 	id   uint32
 	size int
@@ -89,36 +89,37 @@ type serve struct {
 	addr uint64
 }
 
+// ack is an answer to a peer's Write.
 type ack struct {
 	id     uint32
 	status status
 }
 
-// stream is what there is between this rank and one peer.
+// stream holds the transfers by messages between this rank and one peer.
 type stream struct {
 	p       *peer
-	calls   [window]call
-	free    [window]uint8
+	calls   [streamWindow]call
+	free    [streamWindow]uint8
 	nfree   int
-	waiting opQueue     // for a free slot
-	asking  fifo[uint8] // slots of calls with something to send
-	serving fifo[serve] // of the peer
-	acks    fifo[ack]   // to the peer
-	listed  bool        // among streams.active
+	waiting opQueue     // operations that wait for a free slot
+	asking  fifo[uint8] // slots of calls that have something to send
+	serving fifo[serve] // Reads of the peer
+	acks    fifo[ack]   // answers to the peer's Writes
+	listed  bool        // in streams.active
 }
 
-// fifo is a queue of at most window.
+// fifo is a queue of at most streamWindow items.
 type fifo[T any] struct {
-	items [window]T
+	items [streamWindow]T
 	first int
 	n     int
 }
 
 func (q *fifo[T]) push(x T) bool {
-	if q.n == window {
+	if q.n == streamWindow {
 		return false
 	}
-	q.items[(q.first+q.n)%window] = x
+	q.items[(q.first+q.n)%streamWindow] = x
 	q.n++
 	return true
 }
@@ -126,11 +127,11 @@ func (q *fifo[T]) push(x T) bool {
 func (q *fifo[T]) head() *T { return &q.items[q.first] }
 
 func (q *fifo[T]) drop() {
-	q.first = (q.first + 1) % window
+	q.first = (q.first + 1) % streamWindow
 	q.n--
 }
 
-// opQueue links operations that wait.
+// opQueue is a linked queue of operations.
 type opQueue struct{ head, tail *transport.Op }
 
 func (q *opQueue) push(op *transport.Op) {
@@ -149,10 +150,10 @@ func (q *opQueue) pop() *transport.Op {
 	return op
 }
 
-// streams is what the domain holds for transfers by messages.
+// streams is the domain's state of transfers by messages.
 type streams struct {
-	active []*stream // with something to send
-	chunk  int       // bytes
+	active []*stream // streams that have something to send
+	chunk  int       // size of a chunk in bytes
 	head   [writeHeader]byte
 }
 
@@ -163,7 +164,7 @@ func (t *streams) init(ring int) {
 func (t *streams) of(p *peer) *stream {
 	s := p.stream
 	if s == nil {
-		s = &stream{p: p, nfree: window}
+		s = &stream{p: p, nfree: streamWindow}
 		for i := range s.free {
 			s.free[i] = uint8(i)
 		}
@@ -174,7 +175,7 @@ func (t *streams) of(p *peer) *stream {
 
 func (t *streams) idle() bool { return len(t.active) == 0 }
 
-// list has a stream looked after by advance.
+// list adds a stream to those that advance continues.
 func (t *streams) list(s *stream) {
 	if !s.listed {
 		s.listed = true
@@ -182,7 +183,7 @@ func (t *streams) list(s *stream) {
 	}
 }
 
-// byMessages has a transfer go by messages.
+// byMessages starts a transfer by messages, from its beginning.
 func (d *domain) byMessages(x *transfer) {
 	op, s := x.op, d.transfers.streams.of(x.p)
 	op.Scratch = 0
@@ -196,7 +197,7 @@ func (d *domain) byMessages(x *transfer) {
 	}
 }
 
-// stream moves all streams on by a chunk each way.
+// stream continues each active stream by one chunk in each direction.
 func (d *domain) stream() {
 	t := &d.transfers.streams
 	kept := 0
@@ -213,8 +214,8 @@ func (d *domain) stream() {
 	t.active = t.active[:kept]
 }
 
-// send sends what a stream has, at most a chunk of ours and one of the peer's;
-// more: there is more to be sent.
+// send sends all answers of a stream to Writes, at most one chunk of the peer's Reads and at
+// most one request or chunk of this rank. more reports that the stream has more to send.
 func (d *domain) send(s *stream) (more bool) {
 	for s.acks.n > 0 {
 		if !d.sendAck(s, s.acks.head()) {
@@ -242,7 +243,7 @@ func (d *domain) send(s *stream) (more bool) {
 	return s.serving.n > 0 || s.asking.n > 0
 }
 
-// admit gives slots to transfers that wait for one.
+// admit gives free slots to the transfers that wait for one.
 func (s *stream) admit() {
 	for s.waiting.head != nil && s.nfree > 0 {
 		op := s.waiting.pop()
@@ -256,7 +257,8 @@ func (s *stream) admit() {
 
 func (c *call) id(slot uint8) uint32 { return c.gen<<8 | uint32(slot) }
 
-// sendCall sends the request of a Read, or the next chunk of a Write.
+// sendCall sends the request of a Read, or the next chunk of a Write. sent is false if the ring
+// has no room; last reports that the call has nothing more to send.
 func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
 	c := &s.calls[slot]
 	op, t := c.op, &d.transfers.streams
@@ -283,7 +285,8 @@ func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
 	return true, c.done == len(op.Data)
 }
 
-// sendData sends the next chunk of what a peer reads, or why not.
+// sendData sends the next chunk of a peer's Read, or its refusal. sent is false if the ring has
+// no room; last reports that the Read is answered.
 func (d *domain) sendData(s *stream, v *serve) (sent, last bool) {
 	t := &d.transfers
 	mem, err := t.regions.find(v.key, v.addr, uint64(v.size), transport.RemoteRead)
@@ -305,31 +308,31 @@ func (d *domain) sendAck(s *stream, a *ack) bool {
 	return d.post(s.p, kindAck, b)
 }
 
-// putAnswer writes the header of kindData, all of kindAck.
+// putAnswer writes the header of a kindData message, or a whole kindAck message.
 func putAnswer(b []byte, id uint32, s status) {
 	binary.LittleEndian.PutUint32(b, id)
 	binary.LittleEndian.PutUint32(b[4:], uint32(s))
 }
 
-// answered finds the call that an answer belongs to.
+// answered returns the slot of the call to which the answer b belongs, and its status.
 func (d *domain) answered(p *peer, b []byte, write bool) (*stream, uint8, status, error) {
 	s := p.stream
 	if s == nil || len(b) < dataHeader {
-		return nil, 0, 0, breach(errAnswer)
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	id, st := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 	slot := uint8(id)
-	if slot >= window || st >= uint32(statuses) {
-		return nil, 0, 0, breach(errAnswer)
+	if slot >= streamWindow || st >= uint32(statuses) {
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	c := &s.calls[slot]
 	if c.op == nil || !c.sent || c.id(slot) != id || c.write != write {
-		return nil, 0, 0, breach(errAnswer)
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	return s, slot, status(st), nil
 }
 
-// onData takes a chunk of what we read.
+// onData handles a chunk of a Read of this rank.
 func (d *domain) onData(p *peer, b []byte) error {
 	s, slot, st, err := d.answered(p, b, false)
 	if err != nil {
@@ -339,7 +342,7 @@ func (d *domain) onData(p *peer, b []byte) error {
 	c := &s.calls[slot]
 	left := len(c.op.Data) - c.done
 	if len(b) > left || st == statusOK && len(b) == 0 && left > 0 || st != statusOK && len(b) > 0 {
-		return breach(errAnswer)
+		return protocolError(errAnswer)
 	}
 	c.done += copy(c.op.Data[c.done:], b)
 	if st != statusOK || c.done == len(c.op.Data) {
@@ -348,20 +351,20 @@ func (d *domain) onData(p *peer, b []byte) error {
 	return nil
 }
 
-// onAck takes the answer to a Write of ours.
+// onAck handles the answer to a Write of this rank.
 func (d *domain) onAck(p *peer, b []byte) error {
 	s, slot, st, err := d.answered(p, b, true)
 	if err != nil {
 		return err
 	}
 	if len(b) != ackSize {
-		return breach(errAnswer)
+		return protocolError(errAnswer)
 	}
 	d.endCall(s, slot, st)
 	return nil
 }
 
-// endCall completes a call that has been sent.
+// endCall completes a call and frees its slot.
 func (d *domain) endCall(s *stream, slot uint8, st status) {
 	c := &s.calls[slot]
 	op := c.op
@@ -374,37 +377,37 @@ func (d *domain) endCall(s *stream, slot uint8, st status) {
 	}
 }
 
-// onRead takes a peer's request.
+// onRead queues a peer's Read.
 func (d *domain) onRead(p *peer, b []byte) error {
 	if len(b) != readSize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	v := serve{
 		id: binary.LittleEndian.Uint32(b), size: int(binary.LittleEndian.Uint32(b[4:])),
 		key: binary.LittleEndian.Uint64(b[8:]), addr: binary.LittleEndian.Uint64(b[16:]),
 	}
 	if v.size > maxRMASize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	s := d.transfers.streams.of(p)
 	if !s.serving.push(v) {
-		return breach(errTooMany)
+		return protocolError(errTooMany)
 	}
 	d.transfers.streams.list(s)
 	return nil
 }
 
-// onWrite takes a chunk of what a peer writes.
+// onWrite handles a chunk of a peer's Write.
 func (d *domain) onWrite(p *peer, b []byte) error {
 	if len(b) < writeHeader {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	id := binary.LittleEndian.Uint32(b)
 	size, off := int(binary.LittleEndian.Uint32(b[4:])), int(binary.LittleEndian.Uint32(b[8:]))
 	key, addr := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
 	b = b[writeHeader:]
 	if size > maxRMASize || off > size || len(b) > size-off || len(b) == 0 && size > 0 {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	mem, err := d.transfers.regions.find(key, addr, uint64(size), transport.RemoteWrite)
 	if err == nil {
@@ -415,13 +418,13 @@ func (d *domain) onWrite(p *peer, b []byte) error {
 	}
 	s := d.transfers.streams.of(p)
 	if !s.acks.push(ack{id, statusOf(err)}) {
-		return breach(errTooMany)
+		return protocolError(errTooMany)
 	}
 	d.transfers.streams.list(s)
 	return nil
 }
 
-// dropStream ends all transfers by messages with a peer that is down.
+// dropStream ends all transfers by messages with a peer that is closed.
 func (d *domain) dropStream(p *peer, err error) {
 	s := p.stream
 	if s == nil {
@@ -439,5 +442,5 @@ func (d *domain) dropStream(p *peer, err error) {
 		d.completed(op, d.transferError(p, op.Scratch == 1, err))
 	}
 	s.asking, s.serving, s.acks = fifo[uint8]{}, fifo[serve]{}, fifo[ack]{}
-	p.stream = nil // stream() takes it off the list
+	p.stream = nil // the next call of stream removes it from active
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestFullRings has so many transfers by messages that neither ring has room,
-// in both directions at once, while nobody reads; then all goes on.
+// TestFullRings begins so many transfers by messages, in both directions at once, that both rings
+// are full while no rank reads. Then both ranks read, and all transfers must end.
 func TestFullRings(t *testing.T) {
 	all := sides(t, 2, "off")
-	const each, n = 2 * window, 70_000
+	const each, n = 2 * streamWindow, 70_000
 	var ops [2][2 * each]outcome
 	var mem [2][]byte
 	var keys [2]uint64
@@ -44,7 +44,7 @@ func TestFullRings(t *testing.T) {
 	for i := range all {
 		for k := range ops[i] {
 			o := &ops[i][k]
-			turns(t, o, all...)
+			pollUntilDone(t, o, all...)
 			require.NoError(t, o.err)
 			want := mem[1-i][:n]
 			if k%2 == 0 {
@@ -59,8 +59,8 @@ func TestFullRings(t *testing.T) {
 	}
 }
 
-// TestMessagesAmongChunks has a message behind a large transfer in the queue of
-// the sender arrive long before that has ended.
+// TestMessagesAmongChunks sends a message after the begin of a large transfer by messages. The
+// message must arrive before the transfer has ended.
 func TestMessagesAmongChunks(t *testing.T) {
 	all := sides(t, 2, "off")
 	a, b := all[0], all[1]
@@ -82,14 +82,14 @@ func TestMessagesAmongChunks(t *testing.T) {
 		require.NoError(t, b.poll())
 	}
 	for came := false; !came; {
-		require.False(t, o.over)
+		require.False(t, o.done)
 		k, err := b.q.Read(b.comp)
 		require.NoError(t, err)
 		for _, c := range b.comp[:k] {
 			came = came || c.Kind == transport.RecvDone
 		}
 	}
-	turns(t, o, a, b)
+	pollUntilDone(t, o, a, b)
 	require.NoError(t, o.err)
 }
 
@@ -110,17 +110,17 @@ func TestCloseUnderStreams(t *testing.T) {
 		require.NoError(t, mr.Close())
 		was := noise(2, len(mem))
 		copy(mem, was)
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		require.ErrorIs(t, o.err, transport.ErrKey)
 		require.True(t, bytes.Equal(was, mem), "touched after Close")
 	}
 }
 
-// TestBadRequests sends what no correct peer sends.
+// TestBadRequests handles control messages that no correct peer sends.
 func TestBadRequests(t *testing.T) {
 	mem := make([]byte, 64)
 	for name, bad := range map[string]func(d *domain, p *peer, key uint64) error{
-		"no kind":       func(d *domain, p *peer, _ uint64) error { return d.control(p, 40, nil) },
+		"unknown kind":  func(d *domain, p *peer, _ uint64) error { return d.control(p, 40, nil) },
 		"short read":    func(d *domain, p *peer, _ uint64) error { return d.control(p, kindRead, make([]byte, readSize-1)) },
 		"short write":   func(d *domain, p *peer, _ uint64) error { return d.control(p, kindWrite, make([]byte, writeHeader-1)) },
 		"short data":    func(d *domain, p *peer, _ uint64) error { return d.control(p, kindData, make([]byte, 3)) },
@@ -133,7 +133,7 @@ func TestBadRequests(t *testing.T) {
 			b := make([]byte, readSize)
 			binary.LittleEndian.PutUint32(b[4:], 8)
 			binary.LittleEndian.PutUint64(b[8:], key)
-			for range window {
+			for range streamWindow {
 				require.NoError(t, d.control(p, kindRead, b))
 			}
 			return d.control(p, kindRead, b)
@@ -142,7 +142,7 @@ func TestBadRequests(t *testing.T) {
 			b := make([]byte, writeHeader+8)
 			binary.LittleEndian.PutUint32(b[4:], 8)
 			binary.LittleEndian.PutUint64(b[16:], key)
-			for range window {
+			for range streamWindow {
 				require.NoError(t, d.control(p, kindWrite, b))
 			}
 			return d.control(p, kindWrite, b)
@@ -167,14 +167,14 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestBadAnswers answers a read that is under way as no correct peer does.
+// TestBadAnswers handles answers to a Read that no correct peer sends. The Read must continue.
 func TestBadAnswers(t *testing.T) {
 	answer := func(id uint32, st status, n int) []byte {
 		b := make([]byte, dataHeader+n)
 		putAnswer(b, id, st)
 		return b
 	}
-	const id = 1<<8 | window - 1 // the first
+	const id = 1<<8 | streamWindow - 1 // of the first call
 	for name, b := range map[string][]byte{
 		"another slot":       answer(id-1, statusOK, 4),
 		"no slot":            answer(1<<8|200, statusOK, 4),
@@ -196,17 +196,17 @@ func TestBadAnswers(t *testing.T) {
 		require.NoError(t, a.control(a.local(1), kindData, answer(id, statusOK, 60)), name)
 		require.NoError(t, a.control(a.local(1), kindData, answer(id, statusOK, 40)), name)
 		require.NoError(t, a.poll())
-		require.True(t, o.over && o.err == nil)
+		require.True(t, o.done && o.err == nil)
 	}
 }
 
-// FuzzControl has a peer send control messages to a rank that has transfers under way
-// with it. Nothing outside of the regions changes, and all transfers end. The input is a
-// sequence of
+// FuzzControl sends control messages to a rank that has transfers under way with the
+// sender. Memory outside of the regions must not change, and all transfers must end. The
+// input is a sequence of
 //
-//	│ kind │ how │ length │ bytes … │    how: bit 0: the bytes hold the key of a region
-//	                                          bit 1: they begin with the id of a call that waits for an answer
-//	                                          bit 2: the peer reads what has come, the rank polls
+//	│ kind │ how │ length │ bytes … │    how: bit 0: put the key of a region into the bytes
+//	                                          bit 1: put the id of a call that waits for an answer at their start
+//	                                          bit 2: poll both ranks afterwards
 func FuzzControl(f *testing.F) {
 	message := func(kind, how byte, b []byte) []byte { return append([]byte{kind, how, byte(len(b))}, b...) }
 	write := make([]byte, writeHeader+8)
@@ -224,9 +224,9 @@ func FuzzControl(f *testing.F) {
 	}
 	f.Add(bytes.Join(all, nil))
 	f.Add(bytes.Join([][]byte{all[0], all[0], all[1], message(kindRead, 5, read), all[2], all[2]}, nil))
-	f.Add(bytes.Repeat(all[1], window+1))
+	f.Add(bytes.Repeat(all[1], streamWindow+1))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		both := sides(t, 2, "off") // the kernel would copy to wherever the peer says, also in this process
+		both := sides(t, 2, "off") // the kernel would copy to any address in a message, and this process has both ranks
 		a, c := both[0], both[1]
 		mem, intact := fenced(1000)
 		mr, err := a.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
@@ -255,7 +255,7 @@ func FuzzControl(f *testing.F) {
 				binary.LittleEndian.PutUint64(b[at:], mr.Key())
 			}
 			if how&2 != 0 && len(b) >= 4 {
-				slot := uint32(window - 1)
+				slot := uint32(streamWindow - 1)
 				if kind == kindAck {
 					slot--
 				}
@@ -272,7 +272,7 @@ func FuzzControl(f *testing.F) {
 		}
 		require.NoError(t, a.e.Disconnect(1))
 		for i := range ops {
-			turns(t, &ops[i], a)
+			pollUntilDone(t, &ops[i], a)
 		}
 		require.True(t, intact() && around[0]() && around[1]())
 	})

@@ -12,40 +12,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The operations of futex(2). The words lie in memory that other processes map,
-// so none of them is private.
+// The operations of futex(2), without FUTEX_PRIVATE_FLAG: the words lie in memory that other
+// processes map.
 const (
 	futexOpWait = 0
 	futexOpWake = 1
 )
 
-// futexWait sleeps while the word is val, for at most t: false if that is over.
-// It may return early.
+// futexWait sleeps while the word is val, for at most t. It returns false if t is over. It
+// may return early.
 func futexWait(word *atomic.Uint32, val uint32, t time.Duration) bool {
 	ts := unix.NsecToTimespec(int64(t))
 	_, _, e := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWait, uintptr(val), uintptr(unsafe.Pointer(&ts)), 0, 0)
 	return e != syscall.ETIMEDOUT
 }
 
-// futexWake wakes all who sleep on the word. It does not block.
+// futexWake wakes all threads that sleep on the word. It does not block.
 func futexWake(word *atomic.Uint32) {
 	_, _, _ = syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWake, 1<<30, 0, 0, 0)
 }
 
-// robustList is a thread's list of one robust futex, as the kernel wants it:
-// struct robust_list_head of linux/futex.h with the list's element. The kernel
-// reads it when the thread ends.
+// robustList is a thread's list of one robust futex in the kernel's layout:
+// struct robust_list_head of linux/futex.h, followed by the list's only element. The kernel
+// reads the list when the thread ends.
 type robustList struct {
-	first   uintptr // the element, or the head itself where the list is empty
+	first   uintptr // address of the element; of the head itself if the list is empty
 	offset  int     // from an element to its futex
 	pending uintptr
-	next    uintptr // the element: back to the head
+	next    uintptr // the element: address of the head
 }
 
 const robustHeadSize = 3 * unsafe.Sizeof(uintptr(0))
 
-// newRobustList makes the list. It lies where nothing moves it, and is to be
-// kept alive while a thread has it.
+// newRobustList makes a list of one futex, word. The caller must keep the list alive while a
+// thread has it. Go does not move it, as it is on the heap.
 func newRobustList(word *atomic.Uint32) *robustList {
 	l := new(robustList)
 	l.first = uintptr(unsafe.Pointer(&l.next))
@@ -54,10 +54,10 @@ func newRobustList(word *atomic.Uint32) *robustList {
 	return l
 }
 
-// head is the address that the kernel knows the list by.
+// head returns the address of the list that the kernel takes.
 func (l *robustList) head() uintptr { return uintptr(unsafe.Pointer(l)) }
 
-// getRobustList is get_robust_list(2) of the calling thread.
+// getRobustList calls get_robust_list(2) for the calling thread.
 func getRobustList() (head uintptr, err error) {
 	var size uintptr
 	_, _, e := syscall.RawSyscall(unix.SYS_GET_ROBUST_LIST, 0, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&size)))
@@ -67,7 +67,7 @@ func getRobustList() (head uintptr, err error) {
 	return head, nil
 }
 
-// setRobustList is set_robust_list(2).
+// setRobustList calls set_robust_list(2) for the calling thread.
 func setRobustList(head uintptr) error {
 	_, _, e := syscall.RawSyscall(unix.SYS_SET_ROBUST_LIST, head, robustHeadSize, 0)
 	if e != 0 {

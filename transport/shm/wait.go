@@ -16,75 +16,76 @@ import (
 // Sleeping
 //
 //	rank that sleeps                          rank that has something for it
-//	sleep ◄ asleep                            stores its word (a full barrier)
-//	looks at everything once more             looks at sleep
+//	sleep ◄ asleep                            stores a message or an event (a full barrier)
+//	looks for events and messages again       looks at sleep
 //	futex_wait while sleep is asleep          if it is asleep: ◄ awake, futex_wake
 //
-// Each stores before it looks, so at least one sees the other. Whoever changes
-// sleep from asleep to awake counts the rank out of fileHeader.sleepers.
+// Each side stores before it loads, so at least one sees the other's store. The rank that
+// changes sleep from asleep to awake subtracts 1 from fileHeader.sleepers.
 //
-// A rank sleeps for at most a slice at a time, since a peer's death wakes no rank, and
-// then looks at all peers. What that costs grows with the square of their number, so
-// that slices are longer where there are many.
+// A peer's death wakes no rank. So a rank sleeps for at most a scan interval at a time, and
+// then checks all peers. The cost of this on a host grows with the square of the number
+// of ranks, so the interval is longer if there are many.
 const (
 	awake  = 0
 	asleep = 1
 
-	shortestSlice = 250 * time.Millisecond
-	slicePeers    = 64 // that it is for
+	minScanInterval = 250 * time.Millisecond
+	scanPeers       = 64 // number of ranks for which the interval grows by minScanInterval
 )
 
-// epoch is what times of the monotonic clock count from.
+// epoch is the zero of monotonic times.
 var epoch = time.Now()
 
-// slice is that of the ranks that this one has met; it may be alone as yet.
-func (d *domain) slice() time.Duration {
+// scanInterval returns the longest time that this rank sleeps before it checks all peers.
+func (d *domain) scanInterval() time.Duration {
 	if s := d.attached.Load(); s != nil {
-		return shortestSlice * time.Duration(1+s.n/slicePeers)
+		return minScanInterval * time.Duration(1+s.n/scanPeers)
 	}
-	return shortestSlice
+	return minScanInterval
 }
 
-// wake ends a peer's sleep.
-func (d *domain) wake(p *peer) { rouse(d.seg, p.sleep) }
+// wakePeer wakes a peer if it sleeps.
+func (d *domain) wakePeer(p *peer) { wakeRank(d.seg, p.sleep) }
 
-// rouse ends the sleep of the rank whose word it is.
-func rouse(s *segment, word *atomic.Uint32) {
+// wakeRank wakes the rank that sleeps on word, its card's sleep, if it sleeps.
+func wakeRank(s *segment, word *atomic.Uint32) {
 	if word.CompareAndSwap(asleep, awake) {
 		s.header().sleepers.Add(-1)
 		futexWake(word)
 	}
 }
 
-// bed is the word that this rank sleeps on. While it is used the segment must be
-// kept alive.
-func (d *domain) bed() (*segment, *atomic.Uint32) {
+// sleepWord returns the word that this rank sleeps on, and its segment, nil before join. The
+// caller must keep the segment alive while it uses the word.
+func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	if s := d.attached.Load(); s != nil {
 		return s, &s.card(s.self).sleep
 	}
 	return nil, &d.early
 }
 
-// getUp is for the rank itself what rouse is for others.
-func (d *domain) getUp() {
-	s, word := d.bed()
+// wakeSelf ends the sleep of this rank.
+func (d *domain) wakeSelf() {
+	s, word := d.sleepWord()
 	if s != nil {
-		rouse(s, word)
+		wakeRank(s, word)
 	} else if word.CompareAndSwap(asleep, awake) {
 		futexWake(word)
 	}
 	runtime.KeepAlive(s)
 }
 
-// stir ends a Wait of this rank, since another of its goroutines has found what
-// no peer will wake it for. While it is awake that is a load.
-func (d *domain) stir() {
-	if _, word := d.bed(); word.Load() == asleep {
-		d.getUp()
+// wakeWaiter ends a Wait of this rank. The calling goroutine has found something that a Read
+// must report and for which no peer will wake this rank. If no goroutine waits, it costs
+// one load.
+func (d *domain) wakeWaiter() {
+	if _, word := d.sleepWord(); word.Load() == asleep {
+		d.wakeSelf()
 	}
 }
 
-// Arm answers false where a Read has something to do.
+// Arm returns false if a Read has something to do.
 func (q *completionQueue) Arm() bool {
 	d := q.d
 	if d.closed || d.busy() {
@@ -93,34 +94,34 @@ func (q *completionQueue) Arm() bool {
 	if s := d.seg; s != nil {
 		s.header().sleepers.Add(1)
 		if s.card(d.self).sleep.Swap(asleep) == asleep {
-			s.header().sleepers.Add(-1) // it was counted
+			s.header().sleepers.Add(-1) // this rank was already counted
 		}
 	} else {
 		d.early.Store(asleep)
 	}
-	d.lookAtSome()
+	d.checkSomePeers()
 	switch {
 	case d.signaled.Load():
-		d.getUp()
-		d.watch.ring()
+		d.wakeSelf()
+		d.fdWaiter.setReadable()
 	case d.arrived() || d.busy():
-		d.getUp()
+		d.wakeSelf()
 		return false
 	default:
-		d.watch.arm()
+		d.fdWaiter.arm()
 	}
 	return true
 }
 
-// busy says whether there is something to do that no peer will wake us for.
+// busy reports whether a Read has something to do for which no peer will wake this rank.
 func (d *domain) busy() bool {
 	return d.done.Pending() || d.loop.Waiting() || d.seg != nil && d.advance() || d.done.Pending()
 }
 
-// arrived looks at all that peers write, and makes sure that they know what room
-// they have.
+// arrived reports whether peers have written something that a Read must handle. It also
+// publishes all freed lines, because a peer may wait for them while this rank sleeps.
 func (d *domain) arrived() bool {
-	if d.news != nil && d.news.Load() != d.newsSeen {
+	if d.events != nil && d.events.Load() != d.eventsSeen {
 		return true
 	}
 	for _, p := range d.active {
@@ -128,34 +129,34 @@ func (d *domain) arrived() bool {
 		if r.waiting() || p.ending != nil || r.free != r.pos {
 			return true
 		}
-		if r.free != r.shown {
-			r.show()
+		if r.free != r.published {
+			r.publishFree()
 		}
 	}
 	return false
 }
 
-// Wait sleeps in futex(2).
+// Wait sleeps in futex(2), for at most timeout.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
-	d.watch.sleeping.Lock()
-	defer d.watch.sleeping.Unlock()
+	d.waitMu.Lock()
+	defer d.waitMu.Unlock()
 	var end time.Time
 	if timeout > 0 {
 		end = time.Now().Add(timeout)
 	}
 	for !d.down.Load() && !d.signaled.Load() && timeout != 0 {
-		nap := d.slice()
+		limit := d.scanInterval()
 		if timeout > 0 {
-			nap = min(nap, time.Until(end))
+			limit = min(limit, time.Until(end))
 		}
-		if nap <= 0 || !d.nap(nap) {
+		if limit <= 0 || !d.sleepOnce(limit) {
 			break
 		}
 	}
-	d.getUp()
-	d.watch.quiet()
+	d.wakeSelf()
+	d.fdWaiter.clearReadable()
 	d.signaled.Store(false)
 	if d.down.Load() {
 		return transport.ErrClosed
@@ -163,9 +164,10 @@ func (d *domain) wait(timeout time.Duration) error {
 	return nil
 }
 
-// nap sleeps for a while, or until there may be something to read: false.
-func (d *domain) nap(t time.Duration) bool {
-	s, word := d.bed()
+// sleepOnce sleeps for at most t. It returns false if there may be something to read, and
+// true if the caller may sleep again.
+func (d *domain) sleepOnce(t time.Duration) bool {
+	s, word := d.sleepWord()
 	defer runtime.KeepAlive(s)
 	if word.Load() != asleep {
 		return false
@@ -173,40 +175,40 @@ func (d *domain) nap(t time.Duration) bool {
 	if futexWait(word, asleep, t) || s == nil {
 		return word.Load() == asleep
 	}
-	// The time is over. What has no effect on sleep is looked at, and whether
-	// the words that others wake us by are still as we left them.
+	// The time is over. Check the words by which peers wake this rank, which a faulty peer may
+	// have changed, and then what wakes no rank: the ends of peers.
 	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
 		return false
 	}
 	now := time.Since(epoch)
-	if now-time.Duration(d.surveyed.Load()) < d.slice() {
-		return true // it was a short one
+	if now-time.Duration(d.lastScan.Load()) < d.scanInterval() {
+		return true // the last check of all peers was not long ago
 	}
-	d.surveyed.Store(int64(now))
+	d.lastScan.Store(int64(now))
 	own, found := s.card(s.self), false
 	for i := range s.n {
-		if i != s.self && !d.hasNoticed(i) && s.endedOrLeft(i) {
-			own.told[i/64].Or(1 << (i % 64))
+		if i != s.self && !d.knowsEnd(i) && s.endedOrLeft(i) {
+			own.changed[i/64].Or(1 << (i % 64))
 			found = true
 		}
 	}
 	if found {
-		own.news.Add(newsState) // so that the next Read looks at them
+		own.events.Add(eventState) // the next Read checks the peers in changed
 	}
 	return !found
 }
 
-// Signal ends the Wait that is or, if there is none, the next.
+// Signal ends the Wait under way or, if there is none, the next Wait.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
-// Signal is CompletionQueue's.
+// Signal implements CompletionQueue.Signal.
 func (d *domain) Signal() {
 	d.signaled.Store(true)
-	d.getUp()
-	d.watch.ring()
+	d.wakeSelf()
+	d.fdWaiter.setReadable()
 }
 
-// Asleep says whether any rank of the host may be in Wait.
+// Asleep reports whether any rank of the host may be in Wait.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) Asleep() bool {
@@ -219,7 +221,7 @@ func (d *domain) Asleep() bool {
 	return n != 0
 }
 
-// Notify ends a peer's Wait.
+// Notify ends a peer's Wait if the peer is in one or has Armed.
 func (d *domain) Notify(a transport.Addr) {
 	s := d.attached.Load()
 	if s == nil {
@@ -227,46 +229,44 @@ func (d *domain) Notify(a transport.Addr) {
 	}
 	if i := d.localOf(a); i >= 0 {
 		if word := &s.card(i).sleep; word.Load() == asleep {
-			rouse(s, word)
+			wakeRank(s, word)
 		}
 	}
 	runtime.KeepAlive(s)
 }
 
-// endSleep ends all that sleeps, at the domain's end.
+// endSleep ends a Wait under way and the descriptor's goroutine, when the domain is closed.
 func (d *domain) endSleep() {
 	d.down.Store(true)
-	d.getUp()
+	d.wakeSelf()
 	d.attached.Store(nil)
-	d.watch.close()
-	d.watch.sleeping.Lock()   // the Wait that was
-	d.watch.sleeping.Unlock() //nolint:staticcheck // there is nothing to do but to have waited
+	d.fdWaiter.close()
+	d.waitMu.Lock()   // until the Wait under way has returned
+	d.waitMu.Unlock() //nolint:staticcheck // the critical section is empty on purpose
 }
 
-// FD is an eventfd that a goroutine makes readable when it is woken, as nothing
-// but a thread can sleep on a futex. It is for ranks with several transports.
+// FD returns an eventfd, for ranks that wait on several transports. Only a thread can sleep
+// on a futex, so a goroutine does, and makes the eventfd readable when it wakes.
 func (q *completionQueue) FD() (int, bool) {
 	d := q.d
-	return d.watch.open(d)
+	return d.fdWaiter.open(d)
 }
 
-// watch is the descriptor and its goroutine.
-type watch struct {
-	sleeping sync.Mutex // held during a Wait
-
-	mu   sync.Mutex
-	fd   int // -1: nobody has asked for it
-	set  bool
-	over bool
-	kick chan struct{} // of one: look at the bed again
-	done chan struct{}
+// fdWaiter holds the descriptor that FD returns, and its goroutine.
+type fdWaiter struct {
+	mu     sync.Mutex
+	fd     int  // -1: FD has not been called, or the domain is closed
+	set    bool // the descriptor is readable
+	closed bool
+	kick   chan struct{} // capacity 1; a value makes the goroutine sleep on the sleep word
+	done   chan struct{}
 }
 
-func (w *watch) open(d *domain) (int, bool) {
+func (w *fdWaiter) open(d *domain) (int, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.fd >= 0 || w.over {
-		return w.fd, !w.over
+	if w.fd >= 0 || w.closed {
+		return w.fd, !w.closed
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -274,7 +274,7 @@ func (w *watch) open(d *domain) (int, bool) {
 	}
 	w.fd = fd
 	if d.signaled.Load() {
-		w.ringLocked()
+		w.setReadableLocked()
 	}
 	w.kick, w.done = make(chan struct{}, 1), make(chan struct{})
 	go w.run(d, w.kick) // until close, which waits for it
@@ -282,36 +282,36 @@ func (w *watch) open(d *domain) (int, bool) {
 	return fd, true
 }
 
-func (w *watch) run(d *domain, kick <-chan struct{}) {
+func (w *fdWaiter) run(d *domain, kick <-chan struct{}) {
 	defer close(w.done)
 	for range kick {
-		for !d.down.Load() && d.nap(d.slice()) {
+		for !d.down.Load() && d.sleepOnce(d.scanInterval()) {
 		}
-		w.ring()
+		w.setReadable()
 	}
 }
 
-// arm takes the descriptor's readiness away and has the goroutine look.
-func (w *watch) arm() {
+// arm makes the descriptor unreadable and starts the goroutine's sleep.
+func (w *fdWaiter) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fd < 0 {
 		return
 	}
-	w.quietLocked()
+	w.clearReadableLocked()
 	select {
 	case w.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (w *watch) ring() {
+func (w *fdWaiter) setReadable() {
 	w.mu.Lock()
-	w.ringLocked()
+	w.setReadableLocked()
 	w.mu.Unlock()
 }
 
-func (w *watch) ringLocked() {
+func (w *fdWaiter) setReadableLocked() {
 	if w.fd >= 0 && !w.set {
 		one := [8]byte{1}
 		_, err := unix.Write(w.fd, one[:])
@@ -319,23 +319,23 @@ func (w *watch) ringLocked() {
 	}
 }
 
-func (w *watch) quiet() {
+func (w *fdWaiter) clearReadable() {
 	w.mu.Lock()
-	w.quietLocked()
+	w.clearReadableLocked()
 	w.mu.Unlock()
 }
 
-func (w *watch) quietLocked() {
+func (w *fdWaiter) clearReadableLocked() {
 	if w.set {
 		var count [8]byte
-		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only we read it
+		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only this process reads it
 		w.set = false
 	}
 }
 
-func (w *watch) close() {
+func (w *fdWaiter) close() {
 	w.mu.Lock()
-	w.over = true
+	w.closed = true
 	kick := w.kick
 	w.kick = nil
 	w.mu.Unlock()
@@ -345,7 +345,7 @@ func (w *watch) close() {
 	}
 	w.mu.Lock()
 	if w.fd >= 0 {
-		_ = unix.Close(w.fd) // nothing is lost by an eventfd
+		_ = unix.Close(w.fd) // a failed close of an eventfd loses nothing
 		w.fd, w.set = -1, false
 	}
 	w.mu.Unlock()

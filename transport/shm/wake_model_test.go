@@ -8,27 +8,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleepModel is two ranks that want to sleep until a word is set, and one that sets it, in
-// the steps of wait.go. Each step is one access to shared memory.
+// sleepModel models the steps of wait.go: two ranks that sleep until a word is set, and a third
+// that sets it, the waker. Each step is one access to shared memory.
 type sleepModel struct {
 	word  bool
 	count int // fileHeader.sleepers
 	flags [2]uint32
-	at    [3]int // the next step of each rank; the last one is the waker
-	wakes int    // the sleeper that the waker looks at
+	at    [3]int // the next step of each rank; the waker is the last one
+	wakes int    // the rank that the waker wakes next
 }
 
-// The steps of a rank that sleeps, in the order of program.
+// The steps of a rank that sleeps. program gives their order.
 const (
-	announceCount = iota // sleepers counts it
-	announceFlag         // its flag says so
-	lookAgain            // it looks at the word
-	waits                // futex_wait while the flag says so
-	undo                 // the word was there: what rouse does for itself
+	announceCount = iota // add 1 to sleepers
+	announceFlag         // set the flag to asleep
+	lookAgain            // load the word
+	waits                // futex_wait while the flag is asleep
+	undo                 // if the word was set: wakeRank for itself
 	slept
 )
 
-// step makes the next step of a rank, and reports whether there is one.
+// step makes the next step of a rank. It returns false if the rank sleeps or has no step left.
 func (m *sleepModel) step(rank int, program []int) bool {
 	if rank == len(m.flags) {
 		return m.stepWaker()
@@ -52,7 +52,7 @@ func (m *sleepModel) step(rank int, program []int) bool {
 			return false
 		}
 	case undo:
-		m.rouse(rank)
+		m.wakeRank(rank)
 	default:
 		return false
 	}
@@ -73,7 +73,7 @@ func (m *sleepModel) stepWaker() bool {
 			return true
 		}
 	case at == 2 && m.wakes < len(m.flags):
-		m.rouse(m.wakes)
+		m.wakeRank(m.wakes)
 		if m.wakes++; m.wakes < len(m.flags) {
 			return true
 		}
@@ -84,15 +84,15 @@ func (m *sleepModel) stepWaker() bool {
 	return true
 }
 
-func (m *sleepModel) rouse(rank int) {
+func (m *sleepModel) wakeRank(rank int) {
 	if m.flags[rank] == asleep {
 		m.flags[rank] = awake
 		m.count--
 	}
 }
 
-// lost returns the number of ways to interleave the steps that leave a rank asleep though
-// the word is set, or leave the count wrong.
+// lost returns the number of interleavings of the steps after which a rank still sleeps although
+// the word is set, or the count is wrong.
 func (m sleepModel) lost(program []int) (n int) {
 	moved := false
 	for rank := range m.at {
@@ -108,9 +108,9 @@ func (m sleepModel) lost(program []int) (n int) {
 	return n
 }
 
-// TestNoSleepIsMissed tries all orders of the steps by which ranks go to sleep and are woken.
+// TestNoSleepIsMissed tries all interleavings of the steps by which ranks go to sleep and are woken.
 func TestNoSleepIsMissed(t *testing.T) {
 	require.Zero(t, sleepModel{}.lost([]int{announceCount, announceFlag, lookAgain, waits}))
-	require.Positive(t, sleepModel{}.lost([]int{lookAgain, announceCount, announceFlag, waits}), "the look comes before the announcement")
-	require.Positive(t, sleepModel{}.lost([]int{announceFlag, lookAgain, announceCount, waits}), "the count comes after the look")
+	require.Positive(t, sleepModel{}.lost([]int{lookAgain, announceCount, announceFlag, waits}), "a rank that looks before it announces its sleep misses a wake")
+	require.Positive(t, sleepModel{}.lost([]int{announceFlag, lookAgain, announceCount, waits}), "a rank that is counted only after its look misses a wake")
 }

@@ -15,29 +15,29 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// asleepRank has n wait in a goroutine; what is returned gives Wait's error.
+// asleepRank lets n Wait in a goroutine. The channel that it returns receives Wait's error.
 func asleepRank(t *testing.T, n *node) <-chan error {
 	t.Helper()
-	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 	woken := make(chan error, 1)
-	go func() { woken <- n.cq.Wait(patience) }() // it ends by then
+	go func() { woken <- n.cq.Wait(deadline) }() // ends at the deadline
 	return woken
 }
 
-// wakes requires that a rank which sleeps be woken, well before Wait's own limit.
+// wakes checks that a rank from asleepRank is woken well before Wait's timeout.
 func wakes(t *testing.T, woken <-chan error) {
 	t.Helper()
 	select {
 	case err := <-woken:
 		require.NoError(t, err)
-	case <-time.After(patience / 2):
-		require.Fail(t, "it sleeps on")
+	case <-time.After(deadline / 2):
+		require.Fail(t, "the rank still sleeps")
 	}
 }
 
-// TestEndFoundWhileAsleep has one goroutine of a rank find by a Send that a peer
-// has ended, while another sleeps and is the one that would hear of it: be it a
-// peer that has never been heard of, or one of whom there may be messages.
+// TestEndFoundWhileAsleep: one goroutine of a rank waits. Another detects in Send that a peer has
+// ended, which must wake the first one so that it reports the end. The peer has sent messages
+// before (known), or nothing.
 func TestEndFoundWhileAsleep(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		for _, leaves := range []bool{false, true} {
@@ -49,9 +49,9 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 			}
 			woken := asleepRank(t, n)
 			if leaves {
-				p.seg.state(1).state.Store(cardLeft) // it has not yet come to telling us
+				p.seg.state(1).state.Store(cardLeft) // it has not yet signalled its peers
 			} else {
-				p.life.end()
+				p.liveness.end()
 			}
 			_, err := n.ep.Send(&transport.Op{Peer: 1})
 			require.Equal(t, known, err == nil, "%v", err)
@@ -65,13 +65,13 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 	}
 }
 
-// TestEndWhileAsleepAmongMany has a rank of many that has nothing to do with
-// others find at once which of them it was woken for.
+// TestEndWhileAsleepAmongMany: a rank sleeps that has not communicated with any of many others. When
+// one of them ends, the next Read must report that end.
 func TestEndWhileAsleepAmongMany(t *testing.T) {
 	all := nodes(t, 200, New())
 	for _, victim := range []int{199, 70} {
 		woken := asleepRank(t, all[0])
-		all[victim].life.end()
+		all[victim].liveness.end()
 		wakes(t, woken)
 		c := all[0].read(t)
 		require.Len(t, c, 1)
@@ -80,19 +80,19 @@ func TestEndWhileAsleepAmongMany(t *testing.T) {
 	}
 }
 
-// TestSignalsBesideClose has other goroutines signal and notify ranks that are
-// closed meanwhile, one of which sleeps.
+// TestSignalsBesideClose closes ranks, one of which sleeps, while other goroutines call their
+// Signal and Notify.
 func TestSignalsBesideClose(t *testing.T) {
 	for range 10 {
 		all := nodes(t, 3, New())
 		all[0].send(t, 1, nil) // so that 0 has a ring mapped
 		all[1].await(t, transport.RecvDone)
 		woken := asleepRank(t, all[1])
-		var over atomic.Bool
+		var stop atomic.Bool
 		var others sync.WaitGroup
 		for i, n := range all {
-			others.Go(func() { // until over
-				for k := i; !over.Load(); k++ {
+			others.Go(func() { // ends when stop is set; others.Wait waits for it
+				for k := i; !stop.Load(); k++ {
 					runtime.Gosched()
 					n.Asleep()
 					n.Notify(transport.Addr(k % 4))
@@ -105,12 +105,12 @@ func TestSignalsBesideClose(t *testing.T) {
 		for _, n := range all {
 			require.NoError(t, n.Close())
 		}
-		runtime.GC() // whatever nobody refers to goes
+		runtime.GC() // unmaps the fronts of segments that are not referenced any more
 		runtime.GC()
 		require.False(t, all[2].Asleep())
-		over.Store(true)
+		stop.Store(true)
 		others.Wait()
 		require.True(t, func() bool { err := <-woken; return err == nil || errors.Is(err, transport.ErrClosed) }())
-		require.ErrorIs(t, all[1].cq.Wait(patience), transport.ErrClosed)
+		require.ErrorIs(t, all[1].cq.Wait(deadline), transport.ErrClosed)
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// addressVector is a table of "host:port". What InsertSym adds is kept as the
-// rule it was given by, so a job of any size takes no memory per rank.
+// addressVector is a table of addresses "host:port". It stores a call of InsertSym as the
+// arguments of the call and computes the addresses on Lookup, so it needs no memory per rank.
 type addressVector struct {
 	parts []avPart
 	n     int
 }
 
-// avPart is what one call inserted.
+// avPart is the addresses that one call of Insert or InsertSym added.
 type avPart struct {
 	first, n int
-	addrs    []transport.Address // of Insert; nil: by rule
+	addrs    []transport.Address // Insert; nil: InsertSym, with the fields below
 	node     netip.Addr
 	port     int
 	services int
@@ -101,7 +101,7 @@ func parsePort(s string) (int, error) {
 	return int(p), nil
 }
 
-// addrAdd is the address n after ip; false beyond the last one.
+// addrAdd returns ip + n, and false if there is no such address.
 func addrAdd(ip netip.Addr, n uint64) (netip.Addr, bool) {
 	if ip.Is4() {
 		b := ip.As4()

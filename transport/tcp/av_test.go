@@ -79,12 +79,13 @@ func withInterface(t *testing.T, which string) func(*transport.Config) {
 	return func(c *transport.Config) { c.Params, c.OneHost = p, false }
 }
 
-// TestSendBuffer: the kernel doubles what it is asked for.
+// TestSendBuffer checks the size of the send buffer. The kernel doubles the size that a process
+// sets.
 func TestSendBuffer(t *testing.T) {
 	for text, want := range map[string]int{"0": 2 * loopbackSendBuf, "64k": 128 << 10} {
 		p := &params.Set{}
 		require.NoError(t, p.Set("transport.tcp.send_buffer", text, params.FromFlag))
-		all := nodes(t, 2, func(c *transport.Config) { c.Params = p })
+		all := openRanks(t, 2, func(c *transport.Config) { c.Params = p })
 		connected(t, all, 0, 1)
 		got, err := unix.GetsockoptInt(all[0].dom.peer(1).fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
 		require.NoError(t, err)
@@ -96,7 +97,7 @@ func TestInterface(t *testing.T) {
 	for which, want := range map[string]string{
 		"lo": "127.0.0.1", "127.0.0.0/8": "127.0.0.1", "127.0.0.5": "127.0.0.5", "::1": "::1", "::1/128": "::1",
 	} {
-		all := nodes(t, 2, withInterface(t, which))
+		all := openRanks(t, 2, withInterface(t, which))
 		host, _, err := net.SplitHostPort(string(all[0].ep.Address()))
 		require.NoError(t, err)
 		require.Equal(t, want, host)
@@ -109,7 +110,7 @@ func TestInterface(t *testing.T) {
 		require.Error(t, err)
 	}
 	cfg := config(0, 2)
-	cfg.OneHost = false // whatever this host has
+	cfg.OneHost = false // any interface of this host
 	d, err := New().Open(cfg)
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
@@ -124,5 +125,5 @@ func TestInheritedListener(t *testing.T) {
 	require.Equal(t, addr, d.Attr().Name)
 	require.NoError(t, d.Close())
 	_, err = net.Dial("tcp", addr)
-	require.Error(t, err, "nobody listens after Close, though the file is open")
+	require.Error(t, err, "no socket listens after Close, although the file is open")
 }

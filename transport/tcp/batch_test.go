@@ -15,21 +15,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// numbered is a message of at least four bytes that begins with a number.
+// numbered returns a message to rank 1 of size bytes, at least four. It begins with number i.
 func numbered(i, size int) *transport.Op {
 	op := &transport.Op{Peer: 1, HeaderLen: 4, Data: bytes.Repeat([]byte{byte(i)}, size-4)}
 	binary.LittleEndian.PutUint32(op.Header[:], uint32(i))
 	return op
 }
 
-// writes returns what each system call has written since the last call. The test
-// holds fd, the end of a SOCK_SEQPACKET connection.
+// writes returns the bytes that each system call of the rank has written since the last call of
+// writes. fd is the test's end of a SOCK_SEQPACKET connection.
 func writes(t testing.TB, fd int) (all [][]byte) {
 	t.Helper()
 	for {
 		b := make([]byte, 1<<20)
 		n, err := recv(fd, b)
-		if err == errAgain { //nolint:errorlint // the very value
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return all
 		}
 		require.NoError(t, err)
@@ -37,8 +37,8 @@ func writes(t testing.TB, fd int) (all [][]byte) {
 	}
 }
 
-// requireNumbered parses frames as the numbered messages from first on, and
-// returns the number of the one that would follow.
+// requireNumbered checks that b is the frames of the numbered messages from first on, and
+// returns the number of the message that would follow.
 func requireNumbered(t testing.TB, b []byte, first int) int {
 	t.Helper()
 	for len(b) > 0 {
@@ -52,9 +52,10 @@ func requireNumbered(t testing.TB, b []byte, first int) int {
 	return first
 }
 
-// burst Reads, sends messages until the endpoint keeps one, and returns how many it
-// sent. Whether it keeps the third depends on the time between two of them.
-func burst(t testing.TB, n *node) int {
+// burst reads the queue, sends messages until the endpoint puts one in a batch, and returns the
+// number of messages. Whether the endpoint batches the third one depends on the time since the
+// second.
+func burst(t testing.TB, n *testRank) int {
 	t.Helper()
 	n.read(t)
 	for i := range 1000 {
@@ -65,16 +66,16 @@ func burst(t testing.TB, n *node) int {
 			return i + 1
 		}
 	}
-	t.Fatal("no message of 1000 in a row was kept")
+	t.Fatal("none of 1000 messages in a row was batched")
 	return 0
 }
 
-// Messages that are sent without a Read in between leave in few writes, in order.
+// If a rank sends messages without a Read in between, few writes send them, in order.
 func TestBurstLeavesTogether(t *testing.T) {
-	n, fd := wiredBy(t, unix.SOCK_SEQPACKET)
+	n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 	n.ep.EnableBatch()
 	sent := burst(t, n)
-	require.GreaterOrEqual(t, sent, 3, "two messages are no burst")
+	require.GreaterOrEqual(t, sent, 3, "two messages are not a burst")
 	for ; sent < 2000; sent++ {
 		done, err := n.ep.Send(numbered(sent, 12))
 		require.NoError(t, err)
@@ -86,16 +87,16 @@ func TestBurstLeavesTogether(t *testing.T) {
 	require.False(t, n.ep.Unsent())
 	require.True(t, n.cq.Arm())
 	w := writes(t, fd)
-	require.Less(t, len(w), 200) // a machine under load may break bursts up
+	require.Less(t, len(w), 200) // more than one, because a machine under load may interrupt a burst
 	require.Equal(t, 2000, requireNumbered(t, bytes.Join(w, nil), 0))
 }
 
-// A message that closely follows no other leaves at once, and so does each one
-// without EnableBatch or between Arm and the next Read.
+// Send writes a message at once in three cases: EnableBatch was not called, the message does not
+// closely follow others, or Send is called between Arm and the next Read.
 func TestLoneMessageLeavesAtOnce(t *testing.T) {
-	n, fd := wiredBy(t, unix.SOCK_SEQPACKET)
+	n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 	sent := 0
-	leaves := func(why string) {
+	requireWritten := func(why string) {
 		t.Helper()
 		done, err := n.ep.Send(numbered(sent, 12))
 		require.NoError(t, err)
@@ -106,37 +107,37 @@ func TestLoneMessageLeavesAtOnce(t *testing.T) {
 		sent = requireNumbered(t, w[0], sent)
 	}
 	for range 10 {
-		leaves("no EnableBatch")
+		requireWritten("no EnableBatch")
 	}
 	n.ep.EnableBatch()
 	n.read(t)
 	for range 5 {
-		leaves("first since the last Read")
-		leaves("second since the last Read")
+		requireWritten("first since the last Read")
+		requireWritten("second since the last Read")
 		n.read(t)
 	}
 	for range 5 {
-		leaves("long after the last")
+		requireWritten("long after the last")
 		time.Sleep(2 * burstGap)
 	}
 	require.True(t, n.cq.Arm())
 	for range 10 {
-		leaves("after Arm")
+		requireWritten("after Arm")
 	}
 }
 
-// An operation that cannot be kept sends what was kept before it.
+// An operation that does not fit a batch first sends the batch.
 func TestLargerOperationSendsBatch(t *testing.T) {
-	for name, post := range map[string]func(n *node, i int) error{
-		"message": func(n *node, i int) error {
+	for name, post := range map[string]func(n *testRank, i int) error{
+		"message": func(n *testRank, i int) error {
 			_, err := n.ep.Send(numbered(i, 50_000))
 			return err
 		},
-		"read":  func(n *node, _ int) error { return n.ep.Read(&transport.Op{Peer: 1, Data: make([]byte, 8)}) },
-		"write": func(n *node, _ int) error { return n.ep.Write(&transport.Op{Peer: 1, Data: make([]byte, 8)}) },
+		"read":  func(n *testRank, _ int) error { return n.ep.Read(&transport.Op{Peer: 1, Data: make([]byte, 8)}) },
+		"write": func(n *testRank, _ int) error { return n.ep.Write(&transport.Op{Peer: 1, Data: make([]byte, 8)}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, fd := wiredBy(t, unix.SOCK_SEQPACKET)
+			n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 			n.ep.EnableBatch()
 			sent := burst(t, n)
 			require.NoError(t, post(n, sent))
@@ -156,10 +157,10 @@ func TestLargerOperationSendsBatch(t *testing.T) {
 	}
 }
 
-// A peer that does not read makes the endpoint keep no more than batchSize. What
-// follows queues, and all arrives in order.
+// If the peer does not read, the endpoint batches no more than batchSize bytes and queues the
+// messages behind. All messages arrive in order.
 func TestBatchIsBounded(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	n.ep.EnableBatch()
 	sent, queued := 0, 0
 	for ; queued < 100; sent++ {
@@ -170,19 +171,19 @@ func TestBatchIsBounded(t *testing.T) {
 			queued++
 		}
 		require.True(t, done || queued > 0)
-		require.Equal(t, queued > 0, !done, "one that could be kept would overtake those that queue")
+		require.Equal(t, queued > 0, !done, "a message that is batched now would overtake the queued ones")
 	}
 	c := n.dom.peer(1)
-	require.Greater(t, len(c.frames), batchSize-1000, "a batch was kept while the socket was busy")
+	require.Greater(t, len(c.frames), batchSize-1000, "the endpoint batches while the socket is full")
 	require.LessOrEqual(t, len(c.frames), batchSize)
 	require.LessOrEqual(t, cap(c.frames), 4*batchSize)
 	require.Equal(t, sent, requireNumbered(t, readSome(t, n, fd, sent*(wire.TCPPrefixSize+500)), 0))
 }
 
-// Messages of all sizes keep their order, whatever is kept, written or queued.
+// Messages of all sizes keep their order, whether they are batched, written or queued.
 func TestOrderAcrossSizes(t *testing.T) {
 	const count = 1000
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	n := all[0]
 	n.ep.EnableBatch()
@@ -215,21 +216,21 @@ func TestOrderAcrossSizes(t *testing.T) {
 			receive()
 		}
 	}
-	for end := time.Now().Add(patience); got < count; receive() {
-		require.True(t, time.Now().Before(end), "%d of %d messages came", got, count)
+	for end := time.Now().Add(testTimeout); got < count; receive() {
+		require.True(t, time.Now().Before(end), "%d of %d messages arrived", got, count)
 		pending -= len(n.read(t))
 	}
 	require.Zero(t, pending)
 	require.False(t, n.ep.Unsent())
 }
 
-// A peer that dies while messages are kept for it is reported, and nothing is left.
+// If a peer dies while a batch for it is pending, the rank reports the peer and drops the batch.
 func TestPeerDiesWithBatch(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	n.ep.EnableBatch()
 	burst(t, n)
 	require.NoError(t, unix.Close(fd))
-	c := await(t, []*node{n}, n, kind(transport.PeerDown))
+	c := await(t, []*testRank{n}, n, kind(transport.PeerDown))
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 	n.read(t)
 	require.False(t, n.ep.Unsent())
@@ -238,13 +239,13 @@ func TestPeerDiesWithBatch(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// Shutdown delivers what was kept.
+// Shutdown sends pending batches.
 func TestShutdownSendsBatch(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	all[0].ep.EnableBatch()
 	sent := burst(t, all[0])
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- all[0].ep.Shutdown(ctx) }()
@@ -260,11 +261,11 @@ func TestShutdownSendsBatch(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A receiver takes a batch out of its buffer by several Reads, without moving what
-// is left each time.
+// If a receiver needs several Reads for a batch, the rest of the batch stays at its place in the
+// buffer.
 func TestBatchIsReadFromItsPlace(t *testing.T) {
 	const count = 100
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	var b []byte
 	for i := range count {
 		op := numbered(i, 12)

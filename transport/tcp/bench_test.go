@@ -14,19 +14,19 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// BenchmarkRMA reads from, or writes to, the memory of another process.
+// BenchmarkRMA measures reads from and writes to the memory of another process.
 func BenchmarkRMA(b *testing.B) {
-	for _, what := range []string{"read", "write"} {
+	for _, operation := range []string{"read", "write"} {
 		for _, size := range []int{8, 64 << 10, 1 << 20, 4 << 20} {
-			b.Run(fmt.Sprint(what, "/", size), func(b *testing.B) {
+			b.Run(fmt.Sprint(operation, "/", size), func(b *testing.B) {
 				n, _ := twoProcesses(b, "serve")
-				runtime.LockOSThread() // and never unlocked: the thread ends with the benchmark
+				runtime.LockOSThread() // without an unlock, so the pinned thread ends with the benchmark
 				pin(0)
-				m := await(b, []*node{n}, n, kind(transport.RecvDone))
+				m := await(b, []*testRank{n}, n, kind(transport.RecvDone))
 				op := &transport.Op{Peer: 1, RemoteKey: binary.LittleEndian.Uint64(m.Msg), Data: make([]byte, size)}
 				b.SetBytes(int64(size))
 				post := n.ep.Read
-				if what == "write" {
+				if operation == "write" {
 					post = n.ep.Write
 				}
 				b.ResetTimer()
@@ -42,7 +42,7 @@ func BenchmarkRMA(b *testing.B) {
 					}
 				}
 				b.StopTimer()
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 				defer cancel()
 				require.NoError(b, n.ep.Shutdown(ctx))
 			})
@@ -50,14 +50,14 @@ func BenchmarkRMA(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong is the contract's latency between two processes, both
-// spinning: what bench/c/tcp_pingpong.c measures for a bare socket. It reports
-// the median of batches, one way.
+// BenchmarkPingPong measures the latency between the endpoints of two processes that both poll,
+// as bench/c/tcp_pingpong.c does for a bare socket. It reports half a round trip: the median and
+// the minimum of batches.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 8 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			n, _ := twoProcesses(b, "echo")
-			runtime.LockOSThread() // and never unlocked: the thread ends with the benchmark
+			runtime.LockOSThread() // without an unlock, so the pinned thread ends with the benchmark
 			pin(0)
 			op := &transport.Op{Peer: 1, HeaderLen: 8, Data: make([]byte, size-8)}
 			round := func() {
@@ -95,7 +95,7 @@ func BenchmarkPingPong(b *testing.B) {
 				b.ReportMetric(us[0], "min-µs")
 			}
 			b.StopTimer()
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 			defer cancel()
 			require.NoError(b, n.ep.Shutdown(ctx))
 		})

@@ -9,11 +9,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestIdleConnections has messages of all sizes pass many connections of a rank: when they
-// are idle they hold no buffer.
+// TestIdleConnections sends messages of all sizes over many connections of a rank, and checks
+// that idle connections hold no buffer.
 func TestIdleConnections(t *testing.T) {
 	const n = 40
-	all := nodes(t, n)
+	all := openRanks(t, n)
 	for size := range 3 {
 		for i, x := range all[1:] {
 			op := &transport.Op{HeaderLen: 2, Data: make([]byte, []int{0, 1000, 100_000}[size])}
@@ -29,7 +29,7 @@ func TestIdleConnections(t *testing.T) {
 			return got == n-1
 		})
 	}
-	for end := time.Now().Add(patience); len(all[0].dom.drained) > 0; {
+	for end := time.Now().Add(testTimeout); len(all[0].dom.drained) > 0; {
 		require.True(t, time.Now().Before(end))
 		all[0].read(t)
 	}

@@ -13,49 +13,48 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// connState is how far the connection with a peer is.
+// connState is the state of the connection with a peer.
 //
-//	     first use            handshake done          bye            end of stream
+//	     first use            handshake done        bye received       end of stream
 //	new ──────────► waiting ────────────────► up ────────────► left ─────────────► gone
 //	                   └──────── failed ──────┴──► gone ◄─ failed ─┘
 //
-// In left and gone, c.err is what operations with the peer are answered.
+// In left and gone, operations with the peer return c.err.
 type connState uint8
 
 const (
 	connNew     connState = iota
-	connWaiting           // operations queue up until the handshake's outcome
+	connWaiting           // operations are queued until the handshake ends
 	connUp
-	connLeft // the peer has said goodbye; its stream is read to the end
+	connLeft // the peer has sent its bye; poll reads its stream to the end
 	connGone
 )
 
 // Sizes of a connection's input.
 const (
-	bufSize  = 2 * wire.TCPMaxMsg // room for a message behind others that were just delivered
-	readSize = 64 << 10           // asked for at once
-	bulkRead = 4 << 10            // asked for beside bytes that have a better place to go
+	bufSize  = 2 * wire.TCPMaxMsg // room for a message behind others that the user still uses
+	readSize = 64 << 10           // bytes that one recv asks for
+	bulkRead = 4 << 10            // the same while replies to reads are expected, whose bytes should not go through the buffer
 )
 
-// loopbackSendBuf is the send buffer of a connection within the host, in bytes.
-// The kernel's own choice lets several megabytes be under way, which then are
-// written to and read from memory instead of the second-level cache: a stream
-// of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses,
-// because it knows the delay. transport.tcp.send_buffer overrides both.
+// loopbackSendBuf is the send buffer of a connection within the host, in bytes. With the
+// kernel's default, several megabytes are in transit, more than the second-level cache holds: a
+// stream of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses the size,
+// because it measures the delay. transport.tcp.send_buffer overrides both.
 const loopbackSendBuf = 150_000
 
-// landing is where the bytes go that belong to the frame under way.
-type landing uint8
+// recvState says what the next received bytes are.
+type recvState uint8
 
 const (
-	landNone  landing = iota // between frames
-	landData                 // bytes of a reply to a read: into op.Data
-	landEnd                  // the end after these bytes
-	landWrite                // bytes of a peer's write: into a region
-	landSkip                 // bytes that are dropped
+	recvFrame recvState = iota // a frame
+	recvReply                  // bytes of a reply to a read, for op.Data
+	recvEnd                    // the end frame after these bytes
+	recvWrite                  // bytes of a peer's write, for a region
+	recvDrop                   // bytes to drop
 )
 
-// conn is all that a domain knows of one peer.
+// conn is the state of the connection with one peer, and of the operations with that peer.
 type conn struct {
 	d     *domain
 	rank  transport.Addr
@@ -63,50 +62,50 @@ type conn struct {
 	fd    int // -1 unless connected
 	live  int // index in d.live, -1 if not there
 	err   error
-	wrErr error // writing has failed; what the peer sent before is still read
+	wrErr error // writing has failed; poll still reads what the peer has sent
 
 	// Security, see record.go.
 	sign, check *wire.TCPCheck  // of frames written and read
 	seal, open  *wire.TCPSealer // of records written and read; nil: no records
-	out         *record         // being written
-	partial     *record         // read, with less than a record
+	out         *record         // the record that is partly written
+	partial     *record         // the bytes of a record that is partly read
 
 	// Input. Bytes buf[rpos:wpos] have been read and not parsed. Until the next Read, the
 	// bytes before rpos may be messages that the user still uses.
-	buf        []byte // borrowed from the domain while needed
+	buf        []byte // from the domain's freeBufs, while needed
 	rpos, wpos int
-	polled     uint // the last round of progress that polled it
-	need       int  // bytes missing of the frame at rpos, as far as is known
+	polled     uint // the last round of progress that polled this connection
+	need       int  // an estimate of the bytes that the frame at rpos still lacks
 	more       bool // buf may hold a whole frame
 	in         struct {
-		kind   landing
-		dst    []byte // what is still to be filled
-		skip   int
-		slot   uint32 // landData
-		region *region
-		id     uint64 // to acknowledge: landWrite, landSkip if ack
+		kind   recvState
+		dst    []byte  // recvReply, recvWrite: the memory still to be filled
+		skip   int     // recvDrop: bytes still to be dropped
+		slot   uint32  // recvReply: of the read
+		region *region // recvWrite: that the bytes are for
+		id     uint64  // recvWrite, and recvDrop if ack: of the write to acknowledge
 		ack    bool
-		status wire.TCPStatus
+		status wire.TCPStatus // status of that acknowledgement
 	}
 
 	// Output, see output.go.
-	msgs      opQueue
-	frames    []byte // whole frames: control and copies of small messages; frames[:framesOff] is written
-	framesOff int
-	batched   bool          // frames has messages that no write has been tried with
-	sentIn    uint          // the round of progress in which inBurst was last asked
-	sentAt    time.Duration // when that was; 0: that was the first time in the round
-	replies   streamQueue
-	writes    streamQueue
-	cur       *stream // the stream whose chunk is next or under way
-	turn      bool    // whose turn it is: true for writes
-	mid       source  // which source has a frame partly written
-	inOut     bool    // is in d.outq
-	asksOut   bool
-	bye       bool // goodbye is in frames or written
-	shut      bool // SHUT_WR done
+	msgs          opQueue
+	frames        []byte // whole frames: control and copies of small messages; frames[:framesOff] is written
+	framesOff     int
+	batched       bool          // frames has messages that no write has included yet
+	sentIn        uint          // the round of progress of the last call of inBurst
+	sentAt        time.Duration // the time of that call; 0: it was the first in its round
+	replies       streamQueue   // answers to the peer's reads
+	writes        streamQueue   // this rank's writes
+	cur           *stream       // the stream of the next chunk, or of the chunk that is partly written
+	writesFirst   bool          // pickStream tried writes first the last time
+	partlyWritten source        // the source whose next frame is partly written
+	inOut         bool          // this connection is in d.outq
+	outEvents     bool          // the poller reports when the socket has room for output
+	byeSent       bool          // the bye is in frames or written
+	shut          bool          // SHUT_WR done
 
-	rmaWait opQueue // operations that have found no room in rma
+	rmaWait opQueue // operations that wait for a free slot in rma
 	rma     *rma
 }
 
@@ -133,7 +132,7 @@ func (q *opQueue) pop() *transport.Op {
 	return op
 }
 
-// peer returns the connection with a rank, made where it is not there yet.
+// peer returns the conn of a rank. It makes one if there is none yet.
 func (d *domain) peer(a transport.Addr) *conn {
 	c := d.conns[a]
 	if c == nil {
@@ -143,9 +142,9 @@ func (d *domain) peer(a transport.Addr) *conn {
 	return c
 }
 
-// use starts the connection if nobody has, for an operation that will queue or
-// to hear of the peer's end.
-func (c *conn) use() error {
+// startConnect starts to connect if no earlier call has. If the peer has left or failed,
+// startConnect returns c.err.
+func (c *conn) startConnect() error {
 	switch c.state {
 	case connNew:
 		addr, err := c.d.av.Lookup(c.rank)
@@ -161,7 +160,7 @@ func (c *conn) use() error {
 	return nil
 }
 
-// adopt takes an authenticated socket.
+// adopt makes fd, an authenticated socket, the connection's own.
 func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	if c.state > connWaiting {
 		_ = unix.Close(fd)
@@ -187,8 +186,8 @@ func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	}
 }
 
-// tune sets the options of a connection's socket. sendBuf is the size of the send
-// buffer that the user has set, in bytes; 0: none.
+// tune sets the options of a connection's socket. sendBuf is the size of the send buffer in
+// bytes; 0: the default.
 func tune(fd, sendBuf int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("set non-blocking: %w", err)
@@ -201,11 +200,11 @@ func tune(fd, sendBuf int) error {
 			sendBuf = loopbackSendBuf
 		}
 	} else if err == nil {
-		// A host that was cut off must be noticed while nothing is under way;
-		// where something is, the kernel gives up after its retransmissions.
-		// TCP_USER_TIMEOUT would be quicker, but takes a rank that computes and
-		// lets its window fill for a dead one. A kernel that cannot do this
-		// notices later.
+		// Keepalive probes detect a host that was cut off while no bytes are in transit. If
+		// bytes are in transit, the kernel ends the connection after its retransmissions.
+		// TCP_USER_TIMEOUT would be quicker, but would also end the connection with a rank
+		// that computes and does not read for a while. If the kernel refuses an option, this
+		// rank detects the failure later.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, sys.KeepIdle, 5)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 2)
@@ -230,7 +229,7 @@ func loopback(sa unix.Sockaddr) bool {
 	return false
 }
 
-// unpoll takes the socket out of polling; it stays open.
+// unpoll removes the socket from the poller and from d.live. The socket stays open.
 func (c *conn) unpoll() {
 	if c.live < 0 {
 		return
@@ -242,11 +241,11 @@ func (c *conn) unpoll() {
 	c.d.live[last] = nil
 	c.d.live = c.d.live[:last]
 	c.live = -1
-	c.asksOut = false
+	c.outEvents = false
 	c.more = false
 }
 
-// closeFD ends the socket; idempotent.
+// closeFD closes the socket. It is idempotent.
 func (c *conn) closeFD() {
 	if c.fd >= 0 {
 		c.unpoll()
@@ -258,15 +257,15 @@ func (c *conn) closeFD() {
 	}
 }
 
-// fail ends the connection because of cause and reports the peer down, once.
-// Views of its buffer that were given out stay as they are.
+// fail ends the connection because of cause, and reports the peer down once. Messages that Read
+// has returned stay valid.
 func (c *conn) fail(op string, cause error) {
 	if c.state == connGone {
 		return
 	}
 	had := c.state
 	if had == connUp && !c.shut && errors.Is(cause, transport.ErrProtocol) {
-		c.control(wire.TCPFrame{Type: wire.TCPGiveUp}) // lost if the socket does not take it now
+		c.control(wire.TCPFrame{Type: wire.TCPGiveUp}) // lost if the socket has no room for it now
 		c.push()
 	}
 	if had != connLeft { // set after push, because a push that fails sets c.err too
@@ -277,12 +276,12 @@ func (c *conn) fail(op string, cause error) {
 	c.endOps()
 	if had != connLeft {
 		c.d.done.Emit(transport.Completion{Kind: transport.PeerDown, Peer: c.rank, Err: c.err})
-		c.d.links.gone(c.rank)
+		c.d.links.refuse(c.rank)
 	}
 }
 
-// leave notes the peer's goodbye: nothing follows, nobody takes what we send.
-// The end of our stream tells it that all of its own has been taken.
+// leave handles the peer's bye: the peer sends no more frames and drops what it receives. leave
+// ends this rank's stream, so the peer learns that this rank has received all frames.
 func (c *conn) leave() {
 	if c.state >= connLeft {
 		return
@@ -298,23 +297,22 @@ func (c *conn) leave() {
 	c.d.done.Emit(transport.Completion{Kind: transport.PeerLeft, Peer: c.rank})
 }
 
-// endOutput tells the peer that it has read all that we had for it.
+// endOutput ends this rank's stream: when the peer has read all of it, it reads the end.
 func (c *conn) endOutput() {
 	if !c.shut {
 		c.shut = true
-		// It fails where the peer has reset the connection; reading tells.
+		// This fails if the peer has reset the connection. Then recv reports the reset.
 		_ = unix.Shutdown(c.fd, unix.SHUT_WR)
 	}
 }
 
-// endOps completes every operation with the peer with c.err and forgets what
-// it asked of us.
+// endOps completes every operation with the peer with c.err, and drops the peer's requests.
 func (c *conn) endOps() {
-	c.settle()
+	c.endFrame()
 	for c.msgs.head != nil {
 		c.d.opDone(c.msgs.pop(), c.err)
 	}
-	c.frames, c.framesOff, c.batched, c.mid = c.frames[:0], 0, false, fromNone
+	c.frames, c.framesOff, c.batched, c.partlyWritten = c.frames[:0], 0, false, fromNone
 	if c.cur != nil {
 		c.d.freeStream(c.cur)
 		c.cur = nil
@@ -339,10 +337,10 @@ func (c *conn) endOps() {
 	}
 }
 
-// settle forgets the frame whose bytes are under way.
-func (c *conn) settle() {
+// endFrame returns to the state between frames. It drops the frame whose bytes are being received.
+func (c *conn) endFrame() {
 	if c.in.region != nil {
 		c.in.region.uses--
 	}
-	c.in.kind, c.in.dst, c.in.region = landNone, nil, nil
+	c.in.kind, c.in.dst, c.in.region = recvFrame, nil, nil
 }

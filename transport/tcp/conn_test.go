@@ -17,17 +17,18 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// wired is rank 0 of 2 with a connection whose other end the test holds.
-func wired(t testing.TB) (*node, int) {
+// socketRank returns rank 0 of 2, with a connection to rank 1, and the descriptor of the other
+// end, where the test acts as rank 1.
+func socketRank(t testing.TB) (*testRank, int) {
 	t.Helper()
-	return wiredBy(t, unix.SOCK_STREAM)
+	return socketRankOf(t, unix.SOCK_STREAM)
 }
 
-// wiredBy is wired with a type of socket: by SOCK_SEQPACKET each recv of the test
-// returns what one system call wrote.
-func wiredBy(t testing.TB, socketType int) (*node, int) {
+// socketRankOf is socketRank with a type of socket. With SOCK_SEQPACKET each recv of the test
+// returns the bytes that one system call wrote.
+func socketRankOf(t testing.TB, socketType int) (*testRank, int) {
 	t.Helper()
-	n, err := newNode(config(0, 2))
+	n, err := openRank(config(0, 2))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
 	_, err = n.dom.av.Insert([]transport.Address{"127.0.0.1:1", "127.0.0.1:2"})
@@ -41,14 +42,14 @@ func wiredBy(t testing.TB, socketType int) (*node, int) {
 	c := n.dom.peer(1)
 	c.state, c.fd, c.live = connUp, fds[0], 0
 	c.buf = make([]byte, bufSize)
-	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // without keys all checks are zero
+	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // no keys: all checks are zero
 	n.dom.live = append(n.dom.live, c)
 	require.NoError(t, n.dom.poller.Add(fds[0], 1, sys.In))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	return n, fds[1]
 }
 
-// frame is a whole frame with its bytes.
+// frame returns a whole frame with its payload.
 func frame(f wire.TCPFrame, payload ...byte) []byte {
 	f.Length = uint32(len(payload))
 	b := make([]byte, wire.TCPMaxHeader)
@@ -59,7 +60,8 @@ func frame(f wire.TCPFrame, payload ...byte) []byte {
 	return append(b[:f.Put(b)], payload...)
 }
 
-// TestViolations has a peer send what no correct peer sends.
+// TestViolations sends frames that no correct peer sends, and checks that the rank reports a
+// protocol error.
 func TestViolations(t *testing.T) {
 	huge := frame(wire.TCPFrame{Type: wire.TCPMsg})
 	huge[4], huge[5], huge[6], huge[7] = 0xff, 0xff, 0xff, 0xff
@@ -73,10 +75,10 @@ func TestViolations(t *testing.T) {
 		"ack far beyond": frame(wire.TCPFrame{Type: wire.TCPAck, ID: 1<<64 - 1}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, fd := wired(t)
+			n, fd := socketRank(t)
 			_, err := send(fd, b)
 			require.NoError(t, err)
-			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			c := await(t, []*testRank{n}, n, kind(transport.PeerDown))
 			require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 			require.ErrorIs(t, c.Err, transport.ErrProtocol)
 			_, err = n.ep.Send(&transport.Op{Peer: 1})
@@ -85,23 +87,23 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestReasonSurvivesGiveUp has a peer break the protocol while it takes nothing, or after this
-// rank has sent its last byte. The error says what the peer did, not that the notice of it
-// could not be written.
+// TestReasonSurvivesGiveUp has a peer break the protocol while it does not read, or after the
+// rank has sent its last byte. So the rank cannot send a giveup. The error says what the peer
+// did wrong, not that the write failed.
 func TestReasonSurvivesGiveUp(t *testing.T) {
-	for name, end := range map[string]func(n *node, fd int) error{
-		"peer takes nothing": func(_ *node, fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) },
-		"end of output": func(n *node, _ int) error {
+	for name, end := range map[string]func(n *testRank, fd int) error{
+		"peer takes nothing": func(_ *testRank, fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) },
+		"end of output": func(n *testRank, _ int) error {
 			n.dom.peer(1).endOutput()
 			return nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, fd := wired(t)
+			n, fd := socketRank(t)
 			require.NoError(t, end(n, fd))
 			_, err := send(fd, bytes.Repeat([]byte{0xff}, wire.TCPPrefixSize))
 			require.NoError(t, err)
-			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			c := await(t, []*testRank{n}, n, kind(transport.PeerDown))
 			require.ErrorIs(t, c.Err, transport.ErrProtocol)
 			_, err = n.ep.Send(&transport.Op{Peer: 1})
 			require.ErrorIs(t, err, transport.ErrProtocol)
@@ -109,10 +111,11 @@ func TestReasonSurvivesGiveUp(t *testing.T) {
 	}
 }
 
-// TestGatherTakesAllSources has one write take as much as it can from each source: a frame,
-// messages with data, and a chunk of zeros whose header is cut, so that it comes first.
+// TestGatherTakesAllSources makes gather take as much as it can from each source: frames,
+// messages with data, and a chunk of zeros. The chunk comes first, because its header is partly
+// written.
 func TestGatherTakesAllSources(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	c, g := n.dom.peer(1), &n.dom.gather
 	mr, err := n.dom.RegisterMemory(make([]byte, chunkSize), transport.RemoteRead)
 	require.NoError(t, err)
@@ -146,9 +149,9 @@ func TestGatherTakesAllSources(t *testing.T) {
 	require.Equal(t, gatherMsgs, requireNumbered(t, b[size+wire.TCPAckSize:], 0))
 }
 
-// TestHugeRead has a peer ask for 2^63 bytes and more.
+// TestHugeRead has a peer read up to 2^64-1 bytes of a small region.
 func TestHugeRead(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead)
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -177,15 +180,15 @@ func TestHugeRead(t *testing.T) {
 	}
 }
 
-// readSome reads count bytes from fd, with n moving.
-func readSome(t testing.TB, n *node, fd, count int) []byte {
+// readSome reads count bytes from fd while rank n makes progress.
+func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 	t.Helper()
 	b := make([]byte, count)
-	for at, end := 0, time.Now().Add(patience); at < count; {
-		require.True(t, time.Now().Before(end), "%d of %d bytes came", at, count)
+	for at, end := 0, time.Now().Add(testTimeout); at < count; {
+		require.True(t, time.Now().Before(end), "%d of %d bytes arrived", at, count)
 		n.read(t)
 		k, err := recv(fd, b[at:])
-		if err != errAgain { //nolint:errorlint // the very value
+		if err != errAgain { //nolint:errorlint // never wrapped
 			require.NoError(t, err)
 			require.NotZero(t, k)
 		}
@@ -194,9 +197,10 @@ func readSome(t testing.TB, n *node, fd, count int) []byte {
 	return b
 }
 
-// TestRegionClosedMidRead withdraws memory while it streams out.
+// TestRegionClosedMidRead closes a region while the rank sends its bytes to a peer that reads
+// them.
 func TestRegionClosedMidRead(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	mem := bytes.Repeat([]byte{7}, 8<<20)
 	mr, err := n.dom.RegisterMemory(mem, transport.RemoteRead)
 	require.NoError(t, err)
@@ -204,7 +208,7 @@ func TestRegionClosedMidRead(t *testing.T) {
 		_, err = send(fd, frame(wire.TCPFrame{Type: wire.TCPRead, ID: id, Key: mr.Key(), Total: uint64(len(mem))}))
 		require.NoError(t, err)
 	}
-	first := readSome(t, n, fd, 100) // the first chunk is under way
+	first := readSome(t, n, fd, 100) // the first chunk is partly written
 	require.NoError(t, mr.Close())
 	for i := range mem {
 		mem[i] = 0xEE
@@ -222,7 +226,7 @@ func TestRegionClosedMidRead(t *testing.T) {
 		if miss := k + int(f.Length) - len(b); miss > 0 {
 			b = append(b, readSome(t, n, fd, miss)...)
 		}
-		if f.Length > 0 { // its end comes behind it
+		if f.Length > 0 { // an end frame follows the bytes
 			at := k + int(f.Length)
 			for len(b) < at+wire.TCPPrefixSize {
 				b = append(b, readSome(t, n, fd, 1)...)
@@ -239,9 +243,9 @@ func TestRegionClosedMidRead(t *testing.T) {
 			failed[f.ID] = true
 		}
 		if f.Length == 0 {
-			// refused before it began
+			// a refusal
 		} else if i := bytes.LastIndexByte(b[k:k+int(f.Length)], 7); i >= 0 {
-			// What the kernel had taken before; nothing but zeros after.
+			// The kernel took bytes of the region before Close. Zeros follow them.
 			require.NotContains(t, b[k:k+i], byte(0xEE))
 			require.Equal(t, make([]byte, int(f.Length)-i-1), b[k+i+1:k+int(f.Length)])
 		}
@@ -251,9 +255,9 @@ func TestRegionClosedMidRead(t *testing.T) {
 	require.Zero(t, n.dom.peer(1).rma.serving)
 }
 
-// TestRegionClosedMidWrite withdraws memory while a peer fills it.
+// TestRegionClosedMidWrite closes a region while a peer writes to it.
 func TestRegionClosedMidWrite(t *testing.T) {
-	n, fd := wired(t)
+	n, fd := socketRank(t)
 	mem := make([]byte, 1000)
 	mr, err := n.dom.RegisterMemory(mem, transport.RemoteWrite)
 	require.NoError(t, err)
@@ -267,7 +271,7 @@ func TestRegionClosedMidWrite(t *testing.T) {
 	clear(mem)
 	_, err = send(fd, append(b[500:], frame(wire.TCPFrame{Type: wire.TCPMsg}, 1, 2)...))
 	require.NoError(t, err)
-	c := await(t, []*node{n}, n, kind(transport.RecvDone))
+	c := await(t, []*testRank{n}, n, kind(transport.RecvDone))
 	require.Equal(t, []byte{1, 2}, c.Msg)
 	var f wire.TCPFrame
 	_, err = f.Parse(readSome(t, n, fd, wire.TCPAckSize))
@@ -276,8 +280,8 @@ func TestRegionClosedMidWrite(t *testing.T) {
 	require.Equal(t, make([]byte, 1000), mem)
 }
 
-// TestSmallBuffers forces partial writes everywhere: messages, reads and writes
-// both ways through sockets that take a few kilobytes.
+// TestSmallBuffers sends messages, reads and writes both ways through sockets with buffers of a
+// few kilobytes, so most system calls write only a part.
 func TestSmallBuffers(t *testing.T) {
 	for _, security := range securities {
 		t.Run(security, func(t *testing.T) { smallBuffers(t, security) })
@@ -285,7 +289,7 @@ func TestSmallBuffers(t *testing.T) {
 }
 
 func smallBuffers(t *testing.T, security string) {
-	all := nodes(t, 2, withSecurity(security))
+	all := openRanks(t, 2, withSecurity(security))
 	connected(t, all, 0, 1)
 	type side struct {
 		mem, in []byte
@@ -336,7 +340,7 @@ func smallBuffers(t *testing.T, security string) {
 			}
 		}
 	}
-	for end := time.Now().Add(patience); s[0].done < 0 || s[1].done < 0 || s[0].got < 60 || s[1].got < 60; {
+	for end := time.Now().Add(testTimeout); s[0].done < 0 || s[1].done < 0 || s[0].got < 60 || s[1].got < 60; {
 		require.True(t, time.Now().Before(end))
 		for i, n := range all {
 			for _, c := range n.read(t) {
@@ -359,42 +363,41 @@ func smallBuffers(t *testing.T, security string) {
 	}
 }
 
-// TestManyReads posts more reads and writes than the window takes.
+// TestManyReads posts more reads and writes than fit the window.
 func TestManyReads(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	mem := make([]byte, 4*window)
 	mr, err := all[1].dom.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
 	require.NoError(t, err)
 	for i := range 4 * window {
 		op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(i), Data: []byte{byte(i)}}
-		require.NoError(t, all[0].ep.Write(op)) // the first before there is a connection
+		require.NoError(t, all[0].ep.Write(op)) // also the first, which comes before the connection
 	}
 	count := 0
-	all4 := func(c *transport.Completion) bool {
+	allDone := func(c *transport.Completion) bool {
 		require.Equal(t, transport.OpDone, c.Kind)
 		require.NoError(t, c.Err)
 		count++
 		return count == 4*window
 	}
-	await(t, all, all[0], all4)
+	await(t, all, all[0], allDone)
 	got := make([]byte, 4*window)
 	count = 0
 	for i := range got {
 		require.NoError(t, all[0].ep.Read(&transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(i), Data: got[i : i+1]}))
 	}
-	await(t, all, all[0], all4)
+	await(t, all, all[0], allDone)
 	require.Equal(t, mem, got)
 	require.Equal(t, byte(5), got[5])
 }
 
-// TestHugeTransfer reads and writes more than 2 GiB; the memory behind it is
-// one page after the other of zeros, but for marks.
+// TestHugeTransfer reads more than 2 GiB. The memory is zero except for four marks.
 func TestHugeTransfer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves 2 GiB twice")
 	}
 	const size = 1<<31 + 12345
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	src, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Munmap(src)) }()
@@ -411,17 +414,17 @@ func TestHugeTransfer(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4}, []byte{dst[0], dst[1<<31-1], dst[1<<31], dst[size-1]})
 }
 
-// TestKilled kills the process of a peer that is being read from.
+// TestKilled kills the process of a peer while the rank reads from it.
 func TestKilled(t *testing.T) {
 	n, cmd := twoProcesses(t, "hang")
-	all := []*node{n}
+	all := []*testRank{n}
 	m := await(t, all, n, kind(transport.RecvDone))
 	var key uint64
 	for i := range 8 {
 		key |= uint64(m.Msg[i]) << (8 * i)
 	}
 	op := &transport.Op{Peer: 1, RemoteKey: key, Data: make([]byte, 1<<20)}
-	require.NoError(t, n.ep.Read(op)) // the peer no longer moves
+	require.NoError(t, n.ep.Read(op)) // it cannot end, because the peer makes no progress
 	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
 	start := time.Now()
 	c := await(t, all, n, kind(transport.OpDone))
@@ -432,9 +435,9 @@ func TestKilled(t *testing.T) {
 	require.ErrorIs(t, n.ep.Read(op), transport.ErrPeerDown)
 }
 
-// TestIdle has a process sleep with a connection open.
+// TestIdle checks that a rank that waits uses no CPU time, although a connection is open.
 func TestIdle(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	for !all[0].cq.Arm() {
 		all[0].read(t)
@@ -444,7 +447,7 @@ func TestIdle(t *testing.T) {
 		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	debug.FreeOSMemory() // the collector has no work left from earlier tests
+	debug.FreeOSMemory() // so that the garbage collector has no work left
 	before := cpu()
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
 		require.NoError(t, all[0].cq.Wait(time.Until(end)))
@@ -452,9 +455,9 @@ func TestIdle(t *testing.T) {
 	require.Less(t, cpu()-before, 20*time.Millisecond)
 }
 
-// TestShutdownLimit has a peer that never reads.
+// TestShutdownLimit shuts down a rank whose peer never reads: Shutdown ends with its context.
 func TestShutdownLimit(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -464,7 +467,7 @@ func TestShutdownLimit(t *testing.T) {
 	await(t, all[1:], all[1], kind(transport.PeerLeft))
 }
 
-// TestAllocations counts those of a round of everything.
+// TestAllocations checks that messages, reads, writes and registrations do not allocate.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -475,7 +478,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func allocations(t *testing.T, security string) {
-	all := nodes(t, 2, withSecurity(security))
+	all := openRanks(t, 2, withSecurity(security))
 	connected(t, all, 0, 1)
 	mem := make([]byte, 1<<20)
 	ops := [...]*transport.Op{
@@ -524,7 +527,7 @@ func allocations(t *testing.T, security string) {
 	require.Zero(t, testing.AllocsPerRun(200, round))
 }
 
-// FuzzConnection feeds a connection with frames and noise, cut anywhere.
+// FuzzConnection sends frames and random bytes to a rank, in pieces of any size.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), uint8(3))
 	var all []byte
@@ -539,8 +542,8 @@ func FuzzConnection(f *testing.F) {
 	f.Add(all, uint8(1))
 	f.Add(all, uint8(200))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
-		n, fd := wired(t)
-		under(t, n, fd, func(take func()) {
+		n, fd := socketRank(t)
+		withTransfers(t, n, fd, func(take func()) {
 			for len(b) > 0 {
 				k := min(len(b), int(cut)+1)
 				if _, err := send(fd, b[:k]); err != nil {
@@ -553,9 +556,10 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// under has the test talk to a rank that has transfers under way, and then end the
-// connection. All transfers end. take has the rank read.
-func under(t *testing.T, n *node, fd int, talk func(take func())) {
+// withTransfers starts transfers on rank n and calls talk, which sends bytes to the rank through
+// fd. Then it ends the connection and checks that all transfers have ended. talk calls take to
+// make the rank read.
+func withTransfers(t *testing.T, n *testRank, fd int, talk func(take func())) {
 	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead|transport.RemoteWrite)
 	require.NoError(t, err)
 	ops := 0
@@ -582,12 +586,12 @@ func under(t *testing.T, n *node, fd int, talk func(take func())) {
 	for range 100 {
 		take()
 	}
-	require.Zero(t, ops, "operations without an end")
+	require.Zero(t, ops, "operations that did not end")
 	require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
 }
 
-// FuzzRecords seals frames and noise into records, as a peer does that knows the secret.
-// flip changes a byte of the first record; 0: none.
+// FuzzRecords seals frames and random bytes into records, as a peer that knows the secret does.
+// If flip is not 0, it changes a byte of the first record.
 func FuzzRecords(f *testing.F) {
 	var all []byte
 	for _, fr := range []wire.TCPFrame{
@@ -606,14 +610,14 @@ func FuzzRecords(f *testing.F) {
 		if encrypt {
 			security = wire.TCPEncrypt
 		}
-		n, fd := wired(t)
+		n, fd := socketRank(t)
 		session := wire.TCPSession{JobID: "fuzz", Size: 2, From: 1}
 		own, err := session.Protection(security, false)
 		require.NoError(t, err)
 		theirs, err := session.Protection(security, true)
 		require.NoError(t, err)
 		n.dom.peer(1).protect(own)
-		under(t, n, fd, func(take func()) {
+		withTransfers(t, n, fd, func(take func()) {
 			for {
 				k := min(len(b), int(cut)+1)
 				rec := make([]byte, wire.TCPRecordHead+k+wire.TCPRecordTag)
@@ -631,7 +635,7 @@ func FuzzRecords(f *testing.F) {
 					take()
 				}
 				if changed && n.dom.peer(1).rpos != n.dom.peer(1).wpos {
-					t.Error("bytes of a changed record were taken")
+					t.Error("the rank used bytes of a changed record")
 				}
 				if b = b[k:]; len(b) == 0 {
 					return
@@ -641,9 +645,9 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// TestShutdownAlone has one of two leave: it hears nothing bad of the other.
+// TestShutdownAlone shuts down one of two ranks. That rank gets no error about the other one.
 func TestShutdownAlone(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	left := make(chan error)
 	go func() { left <- all[0].ep.Shutdown(context.Background()) }() // ends with the peer's answer; received from below
@@ -655,7 +659,7 @@ func TestShutdownAlone(t *testing.T) {
 	_, err := all[1].ep.Send(&transport.Op{Peer: 0})
 	require.ErrorIs(t, err, transport.ErrPeerLeft)
 
-	late := nodes(t, 2) // the first contact comes when the peer is leaving already
+	late := openRanks(t, 2) // rank 1 connects when rank 0 is leaving already
 	late[0].dom.links.leaving.Store(true)
 	op := &transport.Op{Peer: 0}
 	_, err = late[1].ep.Send(op)

@@ -12,13 +12,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// relayed is the two ends of a connection with checks. What one writes the test reads from its
-// descriptor, and writes to the other's.
-func relayed(t *testing.T) (n [2]*node, fds [2]int) {
+// relayed returns the two ranks of a connection with checks. The test reads what a rank writes
+// from the rank's descriptor in fds, and writes it to the other one.
+func relayed(t *testing.T) (n [2]*testRank, fds [2]int) {
 	t.Helper()
 	s := wire.TCPSession{JobID: "job", Size: 2, To: 1}
 	for i := range n {
-		n[i], fds[i] = wired(t)
+		n[i], fds[i] = socketRank(t)
 		p, err := s.Protection(wire.TCPPlain, i == 0)
 		require.NoError(t, err)
 		n[i].dom.peer(1).protect(p)
@@ -26,7 +26,7 @@ func relayed(t *testing.T) (n [2]*node, fds [2]int) {
 	return n, fds
 }
 
-// frames cuts a stream into whole frames.
+// frames splits a stream into whole frames.
 func frames(t *testing.T, b []byte) (all [][]byte) {
 	t.Helper()
 	for len(b) > 0 {
@@ -45,26 +45,26 @@ func frames(t *testing.T, b []byte) (all [][]byte) {
 	return all
 }
 
-// Frames that are left out at the end of their class, or moved behind the goodbye, are missed.
+// If the last frames of a class are left out, or moved behind the bye, the receiver detects it.
 func TestFramesLeftOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func([][]byte) [][]byte
 		want error
 	}{
 		"nothing":  {func(f [][]byte) [][]byte { return f }, nil},
-		"last":     {func(f [][]byte) [][]byte { return slices.Delete(f, 2, 3) }, errCut},
-		"messages": {func(f [][]byte) [][]byte { return f[3:] }, errCut},
+		"last":     {func(f [][]byte) [][]byte { return slices.Delete(f, 2, 3) }, errFramesMissing},
+		"messages": {func(f [][]byte) [][]byte { return f[3:] }, errFramesMissing},
 		"controls": {func(f [][]byte) [][]byte {
 			return slices.DeleteFunc(f, func(b []byte) bool { return b[0] == byte(wire.TCPRefuse) })
-		}, errChanged}, // the goodbye is of the same class
+		}, errHeaderCheck}, // the bye is of the same class, so its number is wrong
 		"behind": {func(f [][]byte) [][]byte {
 			last := f[2]
 			return append(slices.Delete(f, 2, 3), last)
-		}, errCut},
+		}, errFramesMissing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, fds := relayed(t)
-			request := &transport.Op{Peer: 1, Data: make([]byte, 1)} // of memory that is not there
+			request := &transport.Op{Peer: 1, Data: make([]byte, 1)} // of no region, so the answer is a refusal
 			require.NoError(t, n[1].ep.Read(request))
 			for i := range 3 {
 				done, err := n[0].ep.Send(numbered(i, 12))
@@ -97,7 +97,7 @@ func TestFramesLeftOut(t *testing.T) {
 	}
 }
 
-// A changed header is reported as such, also where its numbers make no sense any more.
+// The error for a changed header says so, also if the change makes the header invalid.
 func TestChangedBeforeMalformed(t *testing.T) {
 	n, fds := relayed(t)
 	require.NoError(t, n[0].ep.Write(&transport.Op{Peer: 1, Data: make([]byte, 8)}))
@@ -105,5 +105,5 @@ func TestChangedBeforeMalformed(t *testing.T) {
 	b[wire.TCPWriteSize-1]++ // of the offset
 	_, err := send(fds[1], b)
 	require.NoError(t, err)
-	require.ErrorIs(t, await(t, n[1:], n[1], kind(transport.PeerDown)).Err, errChanged)
+	require.ErrorIs(t, await(t, n[1:], n[1], kind(transport.PeerDown)).Err, errHeaderCheck)
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// eagerLimit is the largest message worth copying twice to save a round trip.
+// eagerLimit is the largest message, in bytes, for which two copies cost less than the round
+// trip that they save.
 const eagerLimit = 64 << 10
 
-// domain is the whole of the transport: what the user serialises. Only links
-// and the sleeping part are shared with other goroutines.
+// domain is the state of one rank. Its user serialises all calls, so the fields need no lock,
+// except links and the fields under "Sleeping", which other goroutines use too.
 type domain struct {
 	self    transport.Addr
 	address transport.Address
@@ -29,36 +30,36 @@ type domain struct {
 	closed  bool
 	broken  error // the error that keeps this process from making a connection that it needs
 	left    bool  // Shutdown has begun
-	drop    bool  // incoming messages are dropped
+	drop    bool  // received messages are dropped
 	sendBuf int   // transport.tcp.send_buffer in bytes; 0: not set
 	waitFD  bool  // FD returns a descriptor
 
 	conns []*conn // by rank; nil until first use
-	live  []*conn // polled
-	outq  []*conn // with output, or lately so
+	live  []*conn // with an open socket; progress polls them
+	outq  []*conn // with output; progress removes those that have none left
 	loop  local.SelfQueue
 	done  local.Completions
 
 	round   uint // counts calls of progress
-	anyMore bool // a connection may have more set
+	anyMore bool // false: no connection has more set
 	events  [64]sys.Event
 
-	born     time.Time // what conn.sentAt counts from
-	batching bool      // Send may keep messages
-	batched  bool      // a connection may have batched set
-	armed    bool      // the user may be in Wait: nothing is kept until the next round
+	created  time.Time // the zero of conn.sentAt
+	batching bool      // EnableBatch was called
+	batched  bool      // false: no connection has batched set
+	armed    bool      // the user may be in Wait, so Send batches nothing until the next round
 
-	streams  *stream    // free ones
-	freeBufs [][]byte   // free input buffers for connections
-	drained  []*conn    // may have a buffer that they no longer need
-	sealed   recordPool // being written
-	received recordPool
+	streams  *stream    // unused ones
+	freeBufs [][]byte   // unused input buffers for connections
+	drained  []*conn    // connections whose input buffer may be no longer needed
+	sealed   recordPool // of records that are written
+	received recordPool // of records that are read
 	gather   gather
-	frame    wire.TCPFrame // being parsed
+	frame    wire.TCPFrame // the frame that parse reads; here to save an allocation
 	scratch  [wire.TCPPrefixSize + transport.HeaderSize + copyLimit]byte
 
-	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
-	// takes each before it closes the descriptors.
+	// Sleeping. Wait holds sleepMu and Signal holds sigMu. Close locks both before it closes
+	// the descriptors.
 	poller   *sys.Poller // nil after Close
 	waker    *sys.Waker
 	signaled atomic.Bool
@@ -69,21 +70,19 @@ type domain struct {
 
 func (d *domain) Attr() transport.Attr {
 	return transport.Attr{
-		Provider:    name,
-		Name:        string(d.address),
-		Threading:   transport.ThreadDomain,
-		Progress:    transport.ProgressManual,
-		Caps:        d.caps(),
-		MaxMsgSize:  wire.TCPMaxMsg,
-		EagerLimit:  eagerLimit,
-		MaxRMASize:  1<<63 - 1,
-		MRKeySize:   8,
-		LatencyNs:   5000,
-		BytesPerSec: 4e9,
+		Provider:   name,
+		Name:       string(d.address),
+		Progress:   transport.ProgressManual,
+		Caps:       d.caps(),
+		MaxMsgSize: wire.TCPMaxMsg,
+		EagerLimit: eagerLimit,
+		MaxRMASize: 1<<63 - 1,
+		LatencyNs:  5000,
 	}
 }
 
-// caps are the capabilities. Where a poller has no descriptor the queue has none.
+// caps returns the capabilities. The completion queue has a descriptor (CapWaitFD) only if the
+// system's poller has one.
 func (d *domain) caps() transport.Caps {
 	c := transport.CapRead | transport.CapWrite | transport.CapPeerDown | transport.CapSymmetric | transport.CapConnect |
 		transport.CapDisconnect | transport.CapBatch
@@ -128,8 +127,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close drops every connection: peers that were not told by Shutdown take this
-// process for dead.
+// Close closes every connection. If Shutdown has not run before, the peers report this rank as
+// failed.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil

@@ -7,15 +7,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// copyLimit is up to how much data a copy behind the headers is cheaper than
-// gathering.
+// copyLimit is the largest data, in bytes, that is cheaper to copy behind the headers than to
+// write by a second iovec.
 const copyLimit = 1024
 
 type endpoint struct{ d *domain }
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
 
-// check answers what is wrong with an operation before it begins.
+// check returns an error if the arguments of an operation are wrong or the domain is closed.
 func (d *domain) check(op *transport.Op) error {
 	switch {
 	case d.closed, d.left:
@@ -28,10 +28,10 @@ func (d *domain) check(op *transport.Op) error {
 	return nil
 }
 
-// Send writes the message if the socket takes it at once, else keeps or queues
-// it.
+// Send writes the message if the socket takes all of it at once. Otherwise it adds the message
+// to a batch (see output.go) or queues it.
 //
-// Hot path: no allocation, at most one system call where none is kept.
+// Hot path: no allocation; at most one system call, except with batches.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -47,15 +47,15 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	c := d.peer(op.Peer)
 	op.Scratch = 0
 	if d.batching && c.state == connUp && c.wrErr == nil {
-		if c.keep(op, size) {
+		if c.addToBatch(op, size) {
 			return true, nil
 		}
-		if c.batched { // it was sent before
+		if c.batched { // the batch was sent before this message
 			c.push()
 		}
 	}
 	if c.state != connUp || c.hasOutput() {
-		if err := c.use(); err != nil {
+		if err := c.startConnect(); err != nil {
 			return false, err
 		}
 		c.msgs.push(op)
@@ -69,7 +69,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	}
 	n, err := c.write(op, size)
 	switch {
-	case err == errAgain: //nolint:errorlint // the very value, on the hot path
+	case err == errAgain: //nolint:errorlint // never wrapped
 	case err != nil:
 		c.writeFailed(err)
 		return false, c.err
@@ -77,14 +77,14 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		c.sign.Skip(wire.TCPMessages)
 		return true, nil
 	case n > 0:
-		op.Scratch, c.mid = uint64(n), fromMsgs
+		op.Scratch, c.partlyWritten = uint64(n), fromMsgs
 	}
 	c.msgs.push(op)
 	c.wantOutput()
 	return false, nil
 }
 
-// write writes what the socket takes of a message.
+// write writes as much of a message as the socket takes, and returns the number of bytes.
 func (c *conn) write(op *transport.Op, size int) (int, error) {
 	d := c.d
 	h := putMsg(d.scratch[:], op, size)
@@ -103,24 +103,24 @@ func (c *conn) write(op *transport.Op, size int) (int, error) {
 	return n, err
 }
 
-// EnableBatch makes Send keep small messages of bursts; see output.go.
+// EnableBatch lets Send collect small messages of a burst in a batch; see output.go.
 func (e *endpoint) EnableBatch() { e.d.batching = true }
 
 // Unsent reports whether a connection has output.
 func (e *endpoint) Unsent() bool { return len(e.d.outq) > 0 }
 
-// Connect makes the connection with a peer before there is a message for it.
+// Connect starts to connect with a peer, before there is a message for the peer.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	if err := e.d.check(&op); err != nil || peer == e.d.self {
 		return err
 	}
-	return e.d.peer(peer).use()
+	return e.d.peer(peer).startConnect()
 }
 
-// Disconnect drops the connection with a peer, or the attempt to make one. What
-// the kernel has not sent yet it forgets, and does not repeat for a quarter of an
-// hour to a host that is cut off.
+// Disconnect closes the connection with a peer, or ends the attempt to make one. The kernel
+// drops the bytes that it has not sent. Otherwise, if the peer's host is cut off, the kernel
+// would retransmit them for a quarter of an hour.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	switch err := e.d.check(&op); {
@@ -131,17 +131,17 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	}
 	c := e.d.peer(peer)
 	if c.fd >= 0 {
-		// If it fails the kernel keeps what it has for longer, no worse.
+		// If this fails, the kernel only keeps the bytes for longer.
 		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
-	c.fail("disconnect", errGivenUp)
+	c.fail("disconnect", errDisconnected)
 	return nil
 }
 
-// Read asks the peer for the bytes; they go from its memory to op.Data.
+// Read requests the bytes from the peer, which sends them from its memory to op.Data.
 func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
 
-// Write sends the bytes, from op.Data to the peer's memory.
+// Write sends the bytes of op.Data to the peer, which stores them in its memory.
 func (e *endpoint) Write(op *transport.Op) error { return e.rma(op, false) }
 
 func (e *endpoint) rma(op *transport.Op, read bool) error {

@@ -10,14 +10,14 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// errSilent reports that the other side closed the connection without a verdict. Port
+// errHandshakeEnded reports that the other side closed the connection without a verdict. Port
 // scanners, health checks, dying peers and peers without descriptors do that.
-var errSilent = errors.New("the other side closed the connection during the handshake")
+var errHandshakeEnded = errors.New("the other side closed the connection during the handshake")
 
 // errNoAnswer is for an attempt that the peer's kernel has not answered in time.
 var errNoAnswer = errors.New("no answer to a connection attempt")
 
-// identity is what a process knows of itself and its job.
+// identity holds this rank, its job and the job's secret.
 type identity struct {
 	rank, size uint32
 	jobID      string
@@ -29,19 +29,20 @@ func (id *identity) session(from, to uint32) wire.TCPSession {
 	return wire.TCPSession{Secret: id.secret, JobID: id.jobID, Size: id.size, From: from, To: to}
 }
 
-// receive reads from c until b is full. If the connection ends first, it returns errSilent.
+// receive reads from c until b is full. If the connection ends first, it returns errHandshakeEnded.
 func receive(c net.Conn, b []byte) error {
 	if _, err := io.ReadFull(c, b); err != nil && !errors.Is(err, errTimeout) {
-		return fmt.Errorf("%w: %w", errSilent, err)
+		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
 	} else if err != nil {
 		return fmt.Errorf("wait for the peer's part of the handshake: %w", err)
 	}
 	return nil
 }
 
+// transmit writes b to c. If the connection ends first, it returns errHandshakeEnded.
 func transmit(c net.Conn, b []byte) error {
 	if _, err := c.Write(b); err != nil && !errors.Is(err, errTimeout) {
-		return fmt.Errorf("%w: %w", errSilent, err)
+		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
 	} else if err != nil {
 		return err
 	}
@@ -49,12 +50,12 @@ func transmit(c net.Conn, b []byte) error {
 }
 
 // initiate proves this process to the responder at the other end of c, and checks the
-// responder's proof. If the connection ends before the verdict, initiate returns errSilent:
+// responder's proof. If the connection ends before the verdict, initiate returns errHandshakeEnded:
 // another attempt may succeed.
 func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPProtection, error) {
 	s := id.session(id.rank, to)
 	s.Security = id.security
-	_, _ = rand.Read(s.Initiator[:]) // never fails
+	_, _ = rand.Read(s.Initiator[:]) // Read never fails
 	h := s.Hello()
 	var b [wire.TCPHelloSize]byte
 	h.Put(b[:])
@@ -66,7 +67,7 @@ func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPP
 		return 0, nil, err
 	}
 	if !wire.ParseTCPChallenge(ch[:], &s.Responder) {
-		return 0, nil, violated("not a challenge")
+		return 0, nil, protocolError("not a challenge")
 	}
 	p, err := s.Protection(id.security, true)
 	if err != nil {
@@ -82,7 +83,7 @@ func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPP
 	}
 	v, ok := wire.ParseTCPVerdict(vb[:], &m)
 	if !ok {
-		return 0, nil, violated("not a verdict")
+		return 0, nil, protocolError("not a verdict")
 	}
 	if want := s.Answer(v); !m.Equal(&want) {
 		return 0, nil, errNotProven
@@ -90,32 +91,32 @@ func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPP
 	return v, p, nil
 }
 
-// meet reads the hello of the initiator at the other end of c. If meet succeeds, the
-// initiator knows the secret or repeats the hello of a process that does. A repeated hello
-// has a nonce that the caller has seen before.
-func (id *identity) meet(c net.Conn) (wire.TCPSession, error) {
+// receiveHello reads the hello of the initiator at the other end of c. If receiveHello succeeds,
+// the initiator knows the secret or repeats the hello of a process that does. A repeated hello has
+// a nonce that the caller has seen before.
+func (id *identity) receiveHello(c net.Conn) (wire.TCPSession, error) {
 	var b [wire.TCPHelloSize]byte
 	var h wire.TCPHello
 	if err := receive(c, b[:]); err != nil {
 		return wire.TCPSession{}, err
 	}
 	if !h.Parse(b[:]) {
-		return wire.TCPSession{}, fmt.Errorf("%w: bytes are not weft's", errStranger)
+		return wire.TCPSession{}, fmt.Errorf("%w: its bytes are not a weft hello", errNotMember)
 	}
 	if h.To != id.rank || h.From >= id.size || h.From == id.rank {
-		return wire.TCPSession{}, fmt.Errorf("%w: from rank %d to rank %d", errStranger, h.From, h.To)
+		return wire.TCPSession{}, fmt.Errorf("%w: its hello is from rank %d to rank %d", errNotMember, h.From, h.To)
 	}
 	s := id.session(h.From, h.To)
-	if !s.Meet(&h) {
-		return wire.TCPSession{}, fmt.Errorf("%w: wrong proof for rank %d", errStranger, h.From)
+	if !s.AcceptHello(&h) {
+		return wire.TCPSession{}, fmt.Errorf("%w: wrong proof for rank %d", errNotMember, h.From)
 	}
 	return s, nil
 }
 
-// challenge sends the challenge to the initiator whose hello meet has read, and checks the
+// challenge sends the challenge to the initiator whose hello receiveHello has read, and checks the
 // initiator's proof.
 func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
-	_, _ = rand.Read(s.Responder[:]) // never fails
+	_, _ = rand.Read(s.Responder[:]) // Read never fails
 	var ch [wire.TCPChallengeSize]byte
 	wire.PutTCPChallenge(ch[:], &s.Responder)
 	if err := transmit(c, ch[:]); err != nil {
@@ -126,12 +127,12 @@ func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
 		return err
 	}
 	if want := s.Proof(); !m.Equal(&want) {
-		return fmt.Errorf("%w: wrong proof for rank %d", errStranger, s.From)
+		return fmt.Errorf("%w: wrong proof for rank %d", errNotMember, s.From)
 	}
 	return nil
 }
 
-// answer tells the initiator the verdict.
+// answer sends the verdict to the initiator.
 func answer(c net.Conn, s *wire.TCPSession, v wire.TCPVerdict) error {
 	m := s.Answer(v)
 	var b [wire.TCPVerdictSize]byte

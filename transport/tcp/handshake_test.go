@@ -21,7 +21,7 @@ func ident(rank uint32) *identity {
 }
 
 // shake runs both sides of a handshake over a pipe.
-func shake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uint32, error) {
+func runHandshake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uint32, error) {
 	t.Helper()
 	ca, cb := net.Pipe()
 	type result struct {
@@ -30,7 +30,7 @@ func shake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uin
 	}
 	done := make(chan result)
 	go func() { // ends with the handshake; received from below
-		s, err := b.meet(cb)
+		s, err := b.receiveHello(cb)
 		if err == nil {
 			err = b.challenge(cb, &s)
 		}
@@ -47,7 +47,7 @@ func shake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uin
 }
 
 func TestHandshake(t *testing.T) {
-	v, err, from, rerr := shake(t, ident(1), ident(2), 2)
+	v, err, from, rerr := runHandshake(t, ident(1), ident(2), 2)
 	require.NoError(t, err)
 	require.NoError(t, rerr)
 	require.Equal(t, wire.TCPWelcome, v)
@@ -65,18 +65,18 @@ func TestHandshakeRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := ident(1)
 			change(i)
-			_, err, _, rerr := shake(t, i, ident(2), 2)
+			_, err, _, rerr := runHandshake(t, i, ident(2), 2)
 			require.Error(t, err)
-			require.ErrorIs(t, rerr, errStranger)
+			require.ErrorIs(t, rerr, errNotMember)
 		})
 	}
-	_, err, _, rerr := shake(t, ident(1), ident(2), 3) // to somebody else
+	_, err, _, rerr := runHandshake(t, ident(1), ident(2), 3) // the responder is not the rank that the hello names
 	require.Error(t, err)
-	require.ErrorIs(t, rerr, errStranger)
+	require.ErrorIs(t, rerr, errNotMember)
 }
 
-// TestHandshakeReflected has a process without the secret answer an initiator
-// with the initiator's own messages.
+// TestHandshakeReflected has a process that does not know the secret send the initiator's own
+// messages back to it.
 func TestHandshakeReflected(t *testing.T) {
 	ca, cb := net.Pipe()
 	done := make(chan error)
@@ -102,7 +102,7 @@ func TestHandshakeReflected(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// recorder keeps what is written through it.
+// recorder stores the bytes that are written through it.
 type recorder struct {
 	net.Conn
 	sent bytes.Buffer
@@ -110,42 +110,38 @@ type recorder struct {
 
 func (r *recorder) Write(b []byte) (int, error) { r.sent.Write(b); return r.Conn.Write(b) }
 
-// TestHandshakeReplayed plays an initiator's part of an earlier handshake.
+// dialRank connects with a rank's listener, without a handshake.
+func dialRank(t *testing.T, n *testRank) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", string(n.ep.Address()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	return c
+}
+
+// TestHandshakeReplayed repeats the initiator's messages of an earlier handshake.
 func TestHandshakeReplayed(t *testing.T) {
-	all := nodes(t, 2)
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", string(all[0].ep.Address()))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-		return c
-	}
-	r := &recorder{Conn: dial()}
+	all := openRanks(t, 2)
+	r := &recorder{Conn: dialRank(t, all[0])}
 	v, _, err := all[1].dom.links.id.initiate(r, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPWelcome, v)
 
-	c := dial()
+	c := dialRank(t, all[0])
 	_, err = c.Write(r.sent.Bytes())
 	require.NoError(t, err)
-	got, _ := io.ReadAll(c) // its error may be a reset
+	got, _ := io.ReadAll(c) // the error may be a reset
 	require.LessOrEqual(t, len(got), wire.TCPChallengeSize)
 	n := await(t, all[:1], all[0], kind(transport.PeerNotice))
-	require.ErrorIs(t, n.Err, errStranger)
+	require.ErrorIs(t, n.Err, errNotMember)
 }
 
-// TestHelloRepeated has a stranger repeat the hello of a peer that is in the handshake: the
-// peer's connection goes on, and the stranger gets nothing.
+// TestHelloRepeated has a process outside the job repeat the hello of a peer that is in the
+// handshake. The peer's handshake continues, and the other process gets no answer.
 func TestHelloRepeated(t *testing.T) {
-	all := nodes(t, 2)
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", string(all[0].ep.Address()))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-		return c
-	}
-	peer := dial()
+	all := openRanks(t, 2)
+	peer := dialRank(t, all[0])
 	s := all[1].dom.links.id.session(1, 0)
 	_, _ = rand.Read(s.Initiator[:])
 	h := s.Hello()
@@ -158,11 +154,11 @@ func TestHelloRepeated(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, wire.ParseTCPChallenge(ch[:], &s.Responder))
 
-	stranger := dial()
-	_, err = stranger.Write(hello[:])
+	other := dialRank(t, all[0])
+	_, err = other.Write(hello[:])
 	require.NoError(t, err)
 	got := make([]byte, 1)
-	n, err := stranger.Read(got) // its error may be a reset
+	n, err := other.Read(got) // the error may be a reset
 	require.Zero(t, n)
 	require.NotErrorIs(t, err, errTimeout)
 
@@ -179,42 +175,42 @@ func TestHelloRepeated(t *testing.T) {
 	require.ErrorContains(t, notice.Err, "it repeats what rank 1 sent")
 }
 
-// TestNoncesAreBounded: a rank keeps the nonces of a peer that tries to connect, up to a
-// number, and none of a peer that it has a connection with.
+// TestNoncesAreBounded checks that a rank keeps at most maxNonces nonces of a peer that tries to
+// connect, and none of a peer that it is connected with.
 func TestNoncesAreBounded(t *testing.T) {
-	all := nodes(t, 3)
+	all := openRanks(t, 3)
 	k := all[0].dom.links
-	meet := func(rank transport.Addr, i int) bool {
+	record := func(rank transport.Addr, i int) bool {
 		var nonce wire.TCPNonce
 		binary.LittleEndian.PutUint64(nonce[:], uint64(i))
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		return k.meetLocked(rank, nonce)
+		return k.recordNonceLocked(rank, nonce)
 	}
 	kept := func(rank transport.Addr) int {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		return len(k.met[rank])
+		return len(k.nonces[rank])
 	}
-	for i := range 3 * maxMet {
-		require.True(t, meet(1, i))
-		require.False(t, meet(1, i))
-		require.False(t, meet(1, max(0, i-maxMet+1)))
+	for i := range 3 * maxNonces {
+		require.True(t, record(1, i))
+		require.False(t, record(1, i))
+		require.False(t, record(1, max(0, i-maxNonces+1)))
 	}
-	require.Equal(t, maxMet, kept(1))
-	require.True(t, meet(2, 0))
+	require.Equal(t, maxNonces, kept(1))
+	require.True(t, record(2, 0))
 	connected(t, all, 1, 0)
 	require.Zero(t, kept(1))
-	require.True(t, meet(1, 0))
+	require.True(t, record(1, 0))
 	require.Zero(t, kept(1))
-	require.False(t, meet(2, 0))
-	k.gone(2)
+	require.False(t, record(2, 0))
+	k.refuse(2)
 	require.Zero(t, kept(2))
 }
 
-// TestDuplicate has an authenticated peer connect a second time.
+// TestDuplicate has a connected peer connect a second time.
 func TestDuplicate(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	connected(t, all, 1, 0)
 	c, err := net.Dial("tcp", string(all[0].ep.Address()))
 	require.NoError(t, err)
@@ -222,12 +218,13 @@ func TestDuplicate(t *testing.T) {
 	v, _, err := all[1].dom.links.id.initiate(c, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPBusy, v)
-	connected(t, all, 1, 0) // the first is in order
+	connected(t, all, 1, 0) // the first connection still works
 }
 
-// TestStrangers throws bytes at the listener of a job at work.
-func TestStrangers(t *testing.T) {
-	all := nodes(t, 2)
+// TestInvalidHandshakes sends random bytes, some of them behind a valid hello, to the listener of
+// a running job.
+func TestInvalidHandshakes(t *testing.T) {
+	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	var magic [wire.TCPHelloSize]byte
 	s := all[1].dom.links.id.session(1, 0)
@@ -236,13 +233,13 @@ func TestStrangers(t *testing.T) {
 	for i := range 60 {
 		c, err := net.Dial("tcp", string(all[0].ep.Address()))
 		require.NoError(t, err)
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		b := make([]byte, 1+i*7)
 		_, _ = rand.Read(b)
 		if i%3 == 0 {
 			b = append(magic[:len(magic):len(magic)], b...)
 		}
-		_, _ = c.Write(b) // it may be closed already
+		_, _ = c.Write(b) // the rank may have closed the connection
 		_ = c.(*net.TCPConn).CloseWrite()
 		got, _ := io.ReadAll(c)
 		require.LessOrEqual(t, len(got), wire.TCPChallengeSize)
@@ -257,9 +254,10 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestWrongSecret has a rank connect to one that closes the connection without a word.
+// TestWrongSecret has a rank connect to a rank with another secret, which closes the connection
+// without an answer.
 func TestWrongSecret(t *testing.T) {
-	all := nodes(t, 2, connectTimeout(t, "200ms"), func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
+	all := openRanks(t, 2, connectTimeout(t, "200ms"), func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
 	op := &transport.Op{Peer: 1}
 	done, err := all[0].ep.Send(op)
 	require.NoError(t, err)
@@ -276,8 +274,8 @@ func TestWrongSecret(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// TestSimultaneous has two ranks connect to each other at once, again and
-// again, each with messages waiting.
+// TestSimultaneous has two ranks connect to each other at the same time, both with queued
+// messages, many times.
 func TestSimultaneous(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
@@ -285,9 +283,9 @@ func TestSimultaneous(t *testing.T) {
 	}
 	const count = 5
 	for range rounds {
-		all := make([]*node, 2)
+		all := make([]*testRank, 2)
 		for i := range all {
-			n, err := newNode(config(i, 2))
+			n, err := openRank(config(i, 2))
 			require.NoError(t, err)
 			all[i] = n
 		}
@@ -304,7 +302,7 @@ func TestSimultaneous(t *testing.T) {
 			}
 		}
 		var got, done [2]int
-		for end := time.Now().Add(patience); got[0] < count || got[1] < count; {
+		for end := time.Now().Add(testTimeout); got[0] < count || got[1] < count; {
 			require.True(t, time.Now().Before(end), "got %v, done %v", got, done)
 			for i, n := range all {
 				for _, c := range n.read(t) {
@@ -328,8 +326,8 @@ func TestSimultaneous(t *testing.T) {
 	}
 }
 
-// FuzzHandshake has a stranger say anything as the initiator and as the responder of a
-// handshake. Neither side believes it.
+// FuzzHandshake sends any bytes to a responder and to an initiator of a handshake. Neither
+// accepts them.
 func FuzzHandshake(f *testing.F) {
 	id := identity{rank: 1, size: 2, jobID: "j", secret: [32]byte{1}, security: wire.TCPEncrypt}
 	s := wire.TCPSession{Secret: [32]byte{2}, JobID: "j", Size: 2, To: 1, Security: wire.TCPEncrypt}
@@ -344,7 +342,7 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(answer)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		said := func(side func(c net.Conn) error) error {
+		handshake := func(side func(c net.Conn) error) error {
 			a, c := net.Pipe()
 			done := make(chan struct{}, 2)
 			go func() { // ends with the pipe
@@ -352,7 +350,7 @@ func FuzzHandshake(f *testing.F) {
 				_ = c.Close()
 				done <- struct{}{}
 			}()
-			go func() { // the same
+			go func() { // ends with the pipe
 				_, _ = io.Copy(io.Discard, c)
 				done <- struct{}{}
 			}()
@@ -362,14 +360,14 @@ func FuzzHandshake(f *testing.F) {
 			<-done
 			return err
 		}
-		require.Error(t, said(func(c net.Conn) error {
-			s, err := id.meet(c)
+		require.Error(t, handshake(func(c net.Conn) error {
+			s, err := id.receiveHello(c)
 			if err == nil {
 				err = id.challenge(c, &s)
 			}
 			return err
 		}))
-		require.Error(t, said(func(c net.Conn) error {
+		require.Error(t, handshake(func(c net.Conn) error {
 			_, _, err := id.initiate(c, 0)
 			return err
 		}))

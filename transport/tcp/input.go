@@ -6,21 +6,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// What comes from a peer lies in the connection's buffer, and messages are
-// given to the user there. Bytes of reads and writes go where they belong by
-// the kernel's hand, but for those that came along with their frame's header:
+// Received frames are in the connection's buffer, and Read returns messages as views of it. The
+// kernel copies the bytes of reads and writes straight to their destination, except the bytes
+// that arrive together with their frame's header:
 //
-//	while a reply or write is under way:  readv( rest of its place, buffer )
-//	while a reply is awaited:             recv( buffer, a little )
-//	else:                                 recv( buffer )
+//	while a reply or write is being received:  readv( rest of its destination, buffer )
+//	while a reply is expected:                 recv( buffer, bulkRead )
+//	else:                                      recv( buffer, readSize )
 
 // If a domain has many connections, a connection without unread bytes has no buffer:
 //
-//	poll: borrow ──► read, parse ──► nothing left ──► the next Read of the queue: give back
+//	poll: borrow ──► read, parse ──► all bytes parsed ──► the next Read of the queue: collect
 //
 // The connection keeps the buffer until that Read, because the user may use messages in it.
 
-// maxFreeBufs bounds the buffers that a domain keeps for later.
+// maxFreeBufs bounds the unused buffers that a domain keeps.
 const maxFreeBufs = 32
 
 // borrow returns a buffer for a connection.
@@ -71,8 +71,8 @@ func (c *conn) poll() {
 // or when the user's completions are full.
 func (c *conn) receive() {
 	d := c.d
-	// Small messages that wait for room in the user's completions stay where they
-	// are: they would be moved once for every few that the user takes.
+	// If whole messages wait for room in the user's completions, their bytes stay where they
+	// are. Otherwise a Read that takes few messages would move all the others.
 	if c.rpos > 0 && (!c.more || len(c.buf)-c.wpos < bufSize/2) {
 		c.wpos = copy(c.buf, c.buf[c.rpos:c.wpos])
 		c.rpos = 0
@@ -86,7 +86,7 @@ func (c *conn) receive() {
 		switch {
 		case c.open != nil:
 			if !c.roomForRecord() {
-				c.more, d.anyMore = true, true // the next Read brings room
+				c.more, d.anyMore = true, true // the next Read makes room
 				return
 			}
 			n, asked, err = c.recvRecords()
@@ -97,7 +97,7 @@ func (c *conn) receive() {
 			n, asked, err = c.recvInto(budget)
 		default:
 			if c.wpos == len(c.buf) {
-				c.more, d.anyMore = true, true // the next Read brings room
+				c.more, d.anyMore = true, true // the next Read makes room
 				return
 			}
 			limit := readSize
@@ -111,7 +111,7 @@ func (c *conn) receive() {
 			}
 		}
 		switch {
-		case err == errAgain: //nolint:errorlint // the very value, on the hot path
+		case err == errAgain: //nolint:errorlint // never wrapped
 			if c.wrErr != nil {
 				c.fail("send", c.wrErr)
 			}
@@ -133,8 +133,8 @@ func (c *conn) receive() {
 	}
 }
 
-// recvInto reads into the place of the bytes under way and, behind them, the
-// buffer, which is empty at that time.
+// recvInto reads the bytes of a read or write to their destination, and the bytes behind them
+// to the buffer, which is empty at that time.
 func (c *conn) recvInto(budget int) (n, asked int, err error) {
 	d := c.d
 	dst := c.in.dst[:min(len(c.in.dst), max(budget, longCopy))]
@@ -156,16 +156,17 @@ func (c *conn) recvInto(budget int) (n, asked int, err error) {
 	c.in.dst = c.in.dst[k:]
 	c.wpos += n - k
 	if len(c.in.dst) == 0 {
-		c.landed()
+		c.frameReceived()
 	}
 	return n, asked, nil
 }
 
-// ended notes the end of the stream; cause is nil for one in good order.
+// ended handles the end of the peer's stream. cause is nil if recv reported the end, and else
+// its error.
 func (c *conn) ended(cause error) {
 	switch {
-	case c.state == connLeft, c.bye && cause == nil:
-		// One side has said goodbye and the other has taken all of it.
+	case c.state == connLeft, c.byeSent && cause == nil:
+		// One side has sent its bye, and the other has received it.
 		c.closeFD()
 		c.state = connGone
 		if c.err == nil {
@@ -177,12 +178,12 @@ func (c *conn) ended(cause error) {
 	case cause != nil:
 		c.fail("receive", cause)
 	default:
-		c.fail("receive", errLost)
+		c.fail("receive", errNoBye)
 	}
 }
 
-// parse takes the frames that are in the buffer. It answers false where no
-// more may be read in this round.
+// parse handles the frames in the buffer. It returns false if receive must not read more in this
+// round: the connection has failed, or the user's completions are full.
 func (c *conn) parse() bool {
 	d := c.d
 	c.more, c.need = false, 0
@@ -193,23 +194,23 @@ func (c *conn) parse() bool {
 		}
 		b := c.buf[c.rpos:c.wpos]
 		switch c.in.kind {
-		case landData, landWrite:
+		case recvReply, recvWrite:
 			k := copy(c.in.dst, b)
 			c.rpos += k
 			if c.in.dst = c.in.dst[k:]; len(c.in.dst) > 0 {
 				return true
 			}
-			c.landed()
+			c.frameReceived()
 			continue
-		case landSkip:
+		case recvDrop:
 			k := min(c.in.skip, len(b))
 			c.rpos += k
 			if c.in.skip -= k; c.in.skip > 0 {
 				return true
 			}
-			c.landed()
+			c.frameReceived()
 			continue
-		case landNone, landEnd:
+		case recvFrame, recvEnd:
 		}
 		if len(b) < wire.TCPPrefixSize {
 			c.need = wire.TCPPrefixSize - len(b)
@@ -217,10 +218,10 @@ func (c *conn) parse() bool {
 		}
 		class := wire.TCPType(b[0]).Class()
 		if !c.check.WordHolds(b, class) {
-			c.fail("receive", errChanged)
+			c.fail("receive", errHeaderCheck)
 			return false
 		}
-		if head, n, ok := wire.TCPMsgLen(b); ok && c.in.kind == landNone {
+		if head, n, ok := wire.TCPMsgLen(b); ok && c.in.kind == recvFrame {
 			end := wire.TCPPrefixSize + n
 			if len(b) < end {
 				c.need = end - len(b)
@@ -231,7 +232,7 @@ func (c *conn) parse() bool {
 				return false
 			}
 			if !c.check.HeaderHolds(b[:wire.TCPPrefixSize+head], class) {
-				c.fail("receive", errChanged)
+				c.fail("receive", errHeaderCheck)
 				return false
 			}
 			if d.drop {
@@ -251,9 +252,9 @@ func (c *conn) parse() bool {
 		}
 		switch {
 		case n > 0 && !c.check.HeaderHolds(b[:n], class):
-			err = errChanged
+			err = errHeaderCheck
 		case err != nil:
-			err = violated("%w", err)
+			err = protocolError("%w", err)
 		default:
 			c.rpos += n
 			err = c.take(f)
@@ -265,13 +266,13 @@ func (c *conn) parse() bool {
 	}
 }
 
-// take handles a frame other than a message; its bytes are still to come.
+// take handles the header of a frame other than a message. The frame's bytes follow.
 func (c *conn) take(f *wire.TCPFrame) error {
-	if (c.in.kind == landEnd) != (f.Type == wire.TCPEnd) {
-		return violated("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
+	if (c.in.kind == recvEnd) != (f.Type == wire.TCPEnd) {
+		return protocolError("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
 	}
-	if c.bye && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // nobody hears our answer
-		c.in.kind, c.in.skip, c.in.ack = landSkip, int(f.Length), false
+	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // nothing follows our bye, so there is no answer
+		c.in.kind, c.in.skip, c.in.ack = recvDrop, int(f.Length), false
 		return nil
 	}
 	switch f.Type {
@@ -289,29 +290,29 @@ func (c *conn) take(f *wire.TCPFrame) error {
 		return c.onAck(f)
 	case wire.TCPBye:
 		if f.Counts != c.check.Counts() {
-			return errCut
+			return errFramesMissing
 		}
 		c.leave()
 		return nil
 	case wire.TCPGiveUp:
-		return errPeerGaveUp
-	case wire.TCPMsg: // parse has taken all that are valid
+		return errPeerEnded
+	case wire.TCPMsg: // parse handles messages that are valid
 	}
-	return violated("frame of type %d", f.Type)
+	return protocolError("frame of type %d", f.Type)
 }
 
-// setOut has Wait end when there is room to write too, or no longer.
-func (c *conn) setOut(on bool) {
-	if c.asksOut == on || c.live < 0 {
+// setOutEvents sets whether Wait also returns when the socket has room for output.
+func (c *conn) setOutEvents(on bool) {
+	if c.outEvents == on || c.live < 0 {
 		return
 	}
 	want := sys.In
 	if on {
 		want |= sys.Out
 	}
-	// It cannot fail for a descriptor that is there; if it did, the next Arm
-	// would try again.
+	// Modify does not fail for a descriptor that the poller has. If it does, the next Arm
+	// tries again.
 	if c.d.poller.Modify(c.fd, int(c.rank), want) == nil {
-		c.asksOut = on
+		c.outEvents = on
 	}
 }

@@ -20,27 +20,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Connections are made and accepted by goroutines on Go's netpoller, so that a
-// rank that computes can be connected to. What they have made goes to the
-// domain's user through handed.
+// Goroutines on Go's netpoller make and accept connections, so peers can connect to a rank that
+// computes. The field results passes their results to the domain's user.
 //
-// Two ranks may connect to each other at once. Then the connection that the
-// lower rank initiated stands: the lower one answers busy while its own is
-// under way, the higher one gives its own up when the other's arrives. Nothing
-// is sent before the verdict, so nothing can be lost or overtaken.
+// Two ranks may connect to each other at the same time. Then both keep the connection that the
+// lower rank initiated: the lower rank answers the other one with the verdict busy, and the
+// higher rank ends its own attempt when the lower rank's connection arrives. No rank sends a
+// message before the verdict, so none is lost or reordered.
 
 var errTimeout = os.ErrDeadlineExceeded
 
-// maxStrangers bounds the connections whose initiators have not shown that they know the
-// job's secret. Of the initiators that have, at most one per rank is in the handshake.
-const maxStrangers = 256
+// maxUnproved bounds the connections whose initiators have not proved that they know the
+// job's secret. Of those that have proved it, at most one per rank is in the handshake.
+const maxUnproved = 256
 
-// maxDialing bounds the attempts to connect that run at the same time. If every rank of a
-// large job connects to all others, the handshakes take turns and each one is short. An
-// attempt stops counting after silentTime if the peer's kernel has not answered, and
-// otherwise after answerTime. So n peers whose hosts do not answer delay an attempt
-// with another peer by at most n/maxDialing times silentTime. The wait before the first attempt with a
-// peer does not count against transport.tcp.connect_timeout.
+// maxDialing bounds the attempts to connect that run at the same time. If every rank of a large
+// job connects to all others, the bound keeps each handshake short. If the peer's kernel has not
+// answered an attempt within silentTime, the attempt no longer counts; otherwise it counts for
+// answerTime at most. So n peers whose hosts do not answer delay an attempt with another peer by
+// at most n/maxDialing times silentTime. transport.tcp.connect_timeout does not include the wait
+// before the first attempt with a peer.
 const maxDialing = 32
 
 // answerTime is how long an attempt waits for the peer's kernel, which does not answer if
@@ -48,13 +47,13 @@ const maxDialing = 32
 // seconds, which is too late if the peer dies meanwhile.
 const answerTime = time.Second
 
-// silentTime is much longer than the kernel of a peer whose host is up takes to answer.
+// silentTime is much longer than the kernel of a host that is up takes to answer.
 const silentTime = answerTime / 10
 
-// lackGap separates failures of this host: a failure more than lackGap after the last one
-// starts a new series. A peer that finds no descriptor here tries again after a tenth of
-// lackGap.
-const lackGap = time.Second
+// failureGap separates series of failures of this host: a failure more than failureGap after the
+// last one starts a new series. If a connection fails because this process has no descriptor
+// left, the peer tries again after a tenth of failureGap.
+const failureGap = time.Second
 
 type linkState uint8
 
@@ -64,103 +63,105 @@ const (
 	linkGone
 )
 
-// link is the connection with a peer as the goroutines see it.
+// link is the state of the connection with a peer, as the goroutines that connect and accept
+// know it.
 type link struct {
 	state  linkState
-	addr   transport.Address  // of the peer, if this process wants the connection
-	cancel context.CancelFunc // ends the attempt
+	addr   transport.Address  // of the peer, if this process needs the connection
+	cancel context.CancelFunc // ends this process's attempt
 	other  chan struct{}      // closed when a connection that the peer made has replaced the attempt
 }
 
-// handoff reports to the domain's user what happened to a connection with rank: made,
-// failed, or left. Rank -1 is a stranger.
-type handoff struct {
-	rank transport.Addr
-	fd   int
-	left bool
-	here bool // err is a failure of this host, and says nothing about the peer
-	err  error
+// linkResult reports the outcome of a connection with rank to the domain's user: made, failed, or
+// refused because the peer has left. Rank -1 is a process that is not a member of the job.
+type linkResult struct {
+	rank     transport.Addr
+	fd       int  // -1: no connection
+	left     bool // the peer has left the job
+	thisHost bool // err is a failure of this host and says nothing about the peer
+	err      error
 
 	protection *wire.TCPProtection // of fd
 }
 
 type links struct {
-	id       identity
-	timeout  time.Duration
-	listener *net.TCPListener
-	gate     *admission.Gate
-	signal   func()
-	dialing  *semaphore.Weighted // bounds the attempts that count
-	ctx      context.Context
-	stop     context.CancelFunc
-	wg       sync.WaitGroup
-	leaving  atomic.Bool
-	waiting  atomic.Bool // handed is not empty
+	id         identity
+	timeout    time.Duration
+	listener   *net.TCPListener
+	gate       *admission.Gate
+	signal     func()
+	dialing    *semaphore.Weighted // bounds attempts; see maxDialing
+	ctx        context.Context
+	stop       context.CancelFunc
+	wg         sync.WaitGroup
+	leaving    atomic.Bool
+	hasResults atomic.Bool // results is not empty
 
-	mu       sync.Mutex // guards what follows
-	peers    map[transport.Addr]*link
-	greeting map[transport.Addr]net.Conn        // connections of initiators whose hello was right, until the verdict
-	met      map[transport.Addr][]wire.TCPNonce // see meetLocked
-	lacking  time.Time                          // since when this process has had no descriptor for peers that connect; zero: it has
-	lacked   time.Time                          // when a descriptor was last missing
-	handed   []handoff
-	admitted int // welcomed and not handed over yet
-	noticed  bool
-	closed   bool
+	mu           sync.Mutex // guards the fields below
+	peers        map[transport.Addr]*link
+	inHandshake  map[transport.Addr]net.Conn        // connections of initiators whose hello was right, until the verdict
+	nonces       map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see recordNonceLocked
+	failingSince time.Time                          // start of the current series of failures of this host; zero: none
+	lastFailure  time.Time                          // the last failure of the series
+	results      []linkResult                       // for the domain's user
+	admitted     int                                // connections that got a positive verdict and are not in results yet
+	noticed      bool                               // notice has reported an error
+	closed       bool
 }
 
 func newLinks(id identity, l *net.TCPListener, timeout time.Duration, signal func()) *links {
 	k := &links{
 		id: id, timeout: timeout, listener: l, signal: signal, dialing: semaphore.NewWeighted(maxDialing),
-		peers: make(map[transport.Addr]*link), greeting: make(map[transport.Addr]net.Conn), met: make(map[transport.Addr][]wire.TCPNonce),
+		peers: make(map[transport.Addr]*link), inHandshake: make(map[transport.Addr]net.Conn), nonces: make(map[transport.Addr][]wire.TCPNonce),
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
-	k.gate = admission.Serve(l, maxStrangers, k.respond, nil)
+	k.gate = admission.Serve(l, maxUnproved, k.respond, nil)
 	return k
 }
 
-// close ends all goroutines and everything that has not been taken.
+// close ends all goroutines, and closes the connections that takeResults has not returned.
 func (k *links) close() {
 	k.mu.Lock()
 	k.closed = true
-	for _, c := range k.greeting {
+	for _, c := range k.inHandshake {
 		_ = c.Close()
 	}
 	k.mu.Unlock()
 	k.stop()
-	// Another process may have inherited the socket and keep it open. No peer may wait for
-	// this rank in the backlog.
+	// Another process may have inherited the socket and keep it open. Without the shutdown,
+	// peers would connect to the backlog of that socket and wait for this rank.
 	if raw, err := k.listener.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
 	}
 	k.gate.Close()
 	k.gate.Wait()
 	k.wg.Wait()
-	for _, h := range k.take() {
+	for _, h := range k.takeResults() {
 		if h.fd >= 0 {
 			_ = unix.Close(h.fd)
 		}
 	}
 }
 
-// take returns what has been handed over since the last time.
-func (k *links) take() []handoff {
+// takeResults returns the entries of results and empties it.
+func (k *links) takeResults() []linkResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h := k.handed
-	k.handed = nil
-	k.waiting.Store(false)
+	h := k.results
+	k.results = nil
+	k.hasResults.Store(false)
 	return h
 }
 
-func (k *links) handLocked(h handoff) {
-	delete(k.met, h.rank)
-	k.handed = append(k.handed, h)
-	k.waiting.Store(true)
+// addResultLocked appends h to results and wakes the domain's user.
+func (k *links) addResultLocked(h linkResult) {
+	delete(k.nonces, h.rank)
+	k.results = append(k.results, h)
+	k.hasResults.Store(true)
 	k.signal()
 }
 
-// idle says whether no connection is being made or waits to be taken.
+// idle reports whether no connection is being made and none awaits takeResults.
 func (k *links) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,14 +170,14 @@ func (k *links) idle() bool {
 			return false
 		}
 	}
-	return len(k.handed) == 0 && k.admitted == 0
+	return len(k.results) == 0 && k.admitted == 0
 }
 
-// gone refuses the peer from now on, and ends the attempt to connect with it.
-func (k *links) gone(rank transport.Addr) {
+// refuse ends the attempt to connect with a peer, and refuses its connections from now on.
+func (k *links) refuse(rank transport.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.met, rank)
+	delete(k.nonces, rank)
 	if l := k.peers[rank]; l != nil {
 		if l.state == linkConnecting {
 			l.cancel()
@@ -189,23 +190,23 @@ func (k *links) gone(rank transport.Addr) {
 
 // respond conducts the handshake of an accepted connection.
 //
-//	gate ── hello ──► greeting ── proof ──► descriptor ──► admit ── verdict ──► handed
+//	gate ── hello ──► inHandshake ── proof ──► descriptor ──► admit ── verdict ──► results
 //
-// respond gets the descriptor before it sends the verdict: a failure after the verdict
-// would be unknown to the initiator.
+// respond duplicates the descriptor before it sends the verdict, because the initiator would
+// not learn of a failure after the verdict.
 func (k *links) respond(c *admission.Conn) {
 	defer func() { _ = c.Close() }()
-	s, err := k.greet(c)
+	s, err := k.authenticate(c)
 	if err != nil {
-		if errors.Is(err, errStranger) {
+		if errors.Is(err, errNotMember) {
 			k.notice(fmt.Errorf("%s: %w", c.RemoteAddr(), err))
 		}
 		return
 	}
 	rank := transport.Addr(s.From)
 	if s.Security != k.id.security {
-		_ = answer(c, &s, wire.TCPUnlikeVerdict(k.id.security)) // if the answer is lost, the peer tries again
-		k.unlike(rank, s.Security)
+		_ = answer(c, &s, wire.TCPSecurityVerdict(k.id.security)) // if the answer is lost, the peer tries again
+		k.securityDiffers(rank, s.Security)
 		return
 	}
 	protection, err := s.Protection(k.id.security, false)
@@ -214,11 +215,11 @@ func (k *links) respond(c *admission.Conn) {
 		return
 	}
 	fd, err := detach(c.TCPConn)
-	if k.lacks(rank, err) {
+	if k.hostFailed(rank, err) {
 		return // the peer tries again
 	}
 	verdict := k.admit(rank)
-	_ = c.SetDeadline(time.Time{}) // a decided verdict must not miss the deadline
+	_ = c.SetDeadline(time.Time{}) // admit has changed the state, so the verdict must not fail for the deadline
 	err = answer(c, &s, verdict)
 	if verdict != wire.TCPWelcome || err != nil {
 		_ = unix.Close(fd)
@@ -230,7 +231,7 @@ func (k *links) respond(c *admission.Conn) {
 	defer k.mu.Unlock()
 	k.admitted--
 	if err == nil {
-		k.handLocked(handoff{rank: rank, fd: fd, protection: protection})
+		k.addResultLocked(linkResult{rank: rank, fd: fd, protection: protection})
 		return
 	}
 	// The initiator has closed the connection. If the initiator lives, it tries again.
@@ -244,16 +245,16 @@ func (k *links) respond(c *admission.Conn) {
 	}
 }
 
-// greet reads the hello of the initiator at the other end of c and checks its proof.
-func (k *links) greet(c *admission.Conn) (wire.TCPSession, error) {
+// authenticate reads the hello of the initiator at the other end of c and checks its proof.
+func (k *links) authenticate(c *admission.Conn) (wire.TCPSession, error) {
 	err := c.Await() // if a peer is late, it tries again
 	if err == nil {
 		err = c.SetDeadline(time.Now().Add(k.timeout))
 	}
 	if err != nil {
-		return wire.TCPSession{}, fmt.Errorf("%w: %w", errSilent, err)
+		return wire.TCPSession{}, fmt.Errorf("%w: %w", errHandshakeEnded, err)
 	}
-	s, err := k.id.meet(c)
+	s, err := k.id.receiveHello(c)
 	if err != nil {
 		return s, err
 	}
@@ -261,87 +262,89 @@ func (k *links) greet(c *admission.Conn) (wire.TCPSession, error) {
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
-		return s, errSilent
+		return s, errHandshakeEnded
 	}
-	if !k.meetLocked(rank, s.Initiator) {
+	if !k.recordNonceLocked(rank, s.Initiator) {
 		k.mu.Unlock()
-		return s, fmt.Errorf("%w: it repeats what rank %d sent", errStranger, rank)
+		return s, fmt.Errorf("%w: it repeats what rank %d sent", errNotMember, rank)
 	}
 	c.Proved()
-	if earlier := k.greeting[rank]; earlier != nil { // the initiator makes one attempt at a time, so it has given up the earlier one
+	if earlier := k.inHandshake[rank]; earlier != nil { // the initiator makes one attempt at a time, so it has given up the earlier one
 		_ = earlier.Close()
 	}
-	k.greeting[rank] = c
+	k.inHandshake[rank] = c
 	k.mu.Unlock()
 	defer func() {
 		k.mu.Lock()
-		if k.greeting[rank] == c {
-			delete(k.greeting, rank)
+		if k.inHandshake[rank] == c {
+			delete(k.inHandshake, rank)
 		}
 		k.mu.Unlock()
 	}()
 	return s, k.id.challenge(c, &s)
 }
 
-// maxMet bounds the nonces that are kept of one peer. A peer that tries for longer than
-// transport.tcp.connect_timeout gives up, and makes at most ten attempts in a second. So with
-// the default of 30 s the bound keeps all of them.
-const maxMet = 512
+// maxNonces bounds the nonces that links keeps of one peer. A peer makes at most ten attempts per
+// second, and none after transport.tcp.connect_timeout. So with the default of 30 s links keeps
+// the nonces of all attempts.
+const maxNonces = 512
 
-// meetLocked records the nonce of a valid hello from rank, and reports whether it is new: each
-// attempt of a peer has a new one. Once the connection with the peer is made or has failed,
-// the peer makes no attempt whose place a repeated hello could take. Then handLocked and gone
-// drop the peer's nonces, and meetLocked keeps none.
-func (k *links) meetLocked(rank transport.Addr, nonce wire.TCPNonce) bool {
-	if l := k.peers[rank]; l != nil && l.state != linkConnecting && k.met[rank] == nil {
+// recordNonceLocked records the nonce of a valid hello from rank, and reports whether the nonce is
+// new. Each attempt of a peer has a new nonce, so a known one comes from a process that repeats the
+// peer's hello. Once the connection with the peer is made or has failed, the peer makes no attempt
+// that a repeated hello could disturb. Then addResultLocked and refuse drop the peer's nonces, and
+// recordNonceLocked records none.
+func (k *links) recordNonceLocked(rank transport.Addr, nonce wire.TCPNonce) bool {
+	if l := k.peers[rank]; l != nil && l.state != linkConnecting && k.nonces[rank] == nil {
 		return true
 	}
-	met := k.met[rank]
-	if slices.Contains(met, nonce) {
+	nonces := k.nonces[rank]
+	if slices.Contains(nonces, nonce) {
 		return false
 	}
-	if len(met) == maxMet {
-		met = slices.Delete(met, 0, 1)
+	if len(nonces) == maxNonces {
+		nonces = slices.Delete(nonces, 0, 1)
 	}
-	k.met[rank] = append(met, nonce)
+	k.nonces[rank] = append(nonces, nonce)
 	return true
 }
 
-// lacks reports whether err keeps this process from accepting the connection of a peer. If
-// failures of this host last for half of the timeout, the domain fails, before the peers
-// take this process for dead.
-func (k *links) lacks(rank transport.Addr, err error) bool {
+// hostFailed reports whether err is not nil: this process cannot accept the connection of a peer.
+// If failures of this host last for half of the timeout, the domain fails, before the peers report
+// this rank as failed.
+func (k *links) hostFailed(rank transport.Addr, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	switch {
 	case err == nil:
-		k.lacking = time.Time{}
-	case !ofThisHost(err): // the peer's connection has ended
-	case k.lacking.IsZero() || now.Sub(k.lacked) > lackGap:
-		k.lacking, k.lacked = now, now
-	case now.Sub(k.lacking) > k.timeout/2:
-		k.handLocked(handoff{rank: rank, fd: -1, here: true, err: err})
+		k.failingSince = time.Time{}
+	case !isHostFailure(err): // the peer's connection has ended
+	case k.failingSince.IsZero() || now.Sub(k.lastFailure) > failureGap:
+		k.failingSince, k.lastFailure = now, now
+	case now.Sub(k.failingSince) > k.timeout/2:
+		k.addResultLocked(linkResult{rank: rank, fd: -1, thisHost: true, err: err})
 	default:
-		k.lacked = now
+		k.lastFailure = now
 	}
 	return err != nil
 }
 
-// unlike marks a peer as failed because its transport.tcp.security differs. If this process
-// is connecting to the peer, that attempt reports the difference instead.
-func (k *links) unlike(rank transport.Addr, peers wire.TCPSecurity) {
+// securityDiffers marks a peer as failed because its transport.tcp.security differs. If this
+// process is connecting to the peer, that attempt reports the difference instead.
+func (k *links) securityDiffers(rank transport.Addr, theirs wire.TCPSecurity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.peers[rank] == nil && !k.closed {
 		k.peers[rank] = &link{state: linkGone}
-		k.handLocked(handoff{rank: rank, fd: -1, err: errUnlike(k.id.security, rank, peers)})
+		k.addResultLocked(linkResult{rank: rank, fd: -1, err: errSecurityDiffers(k.id.security, rank, theirs)})
 	}
 }
 
-// admit decides on a connection of an authenticated peer. Who leaves has nothing
-// for a peer that it has no connection with; what it has for others is yet to
-// go, perhaps by the one that the peer has begun.
+// admit returns the verdict on a connection of an authenticated peer. If this rank is leaving
+// the job (Shutdown), it refuses a peer with which it neither has nor makes a connection,
+// because it has no output for that peer. It admits a peer that it is connecting with: it may
+// have output for that peer, and the peer's connection may be the one that stays.
 func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -365,17 +368,18 @@ func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	return wire.TCPBusy
 }
 
-// notice reports a stranger, the first only.
+// notice reports the error of a connection from a process that is not a member of the job. It
+// reports only the first such error.
 func (k *links) notice(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.noticed && !k.closed {
 		k.noticed = true
-		k.handLocked(handoff{rank: -1, fd: -1, err: err})
+		k.addResultLocked(linkResult{rank: -1, fd: -1, err: err})
 	}
 }
 
-// connect makes the connection with rank, unless it is there or under way.
+// connect starts to connect with rank, unless the connection is made or being made.
 func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -400,7 +404,7 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 		h := k.dial(ctx, l, rank, string(addr))
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if l.state != linkConnecting { // the peer's own has come
+		if l.state != linkConnecting { // the peer's connection has replaced this one
 			if h.fd >= 0 {
 				_ = unix.Close(h.fd)
 			}
@@ -410,51 +414,51 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 		if h.fd < 0 {
 			l.state = linkGone
 		}
-		k.handLocked(h)
+		k.addResultLocked(h)
 	}()
 }
 
-// dial tries to connect until it gets a verdict, nothing listens at the address, or the
-// time is over. No process knows a peer's address before the peer listens, so a refused
-// connection means that the peer has ended, never that it starts late. Other failures say
-// nothing about the peer, and dial tries again.
-func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) handoff {
-	failed := func(err error) handoff { return handoff{rank: rank, fd: -1, err: err} }
+// dial tries to connect until it gets a verdict, the kernel at the address refuses the
+// connection, or the time-out is over. A peer listens before any process knows its address, so a
+// refused connection means that the peer has ended, and not that it starts late. After other
+// failures, which say nothing about the peer, dial tries again.
+func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) linkResult {
+	failed := func(err error) linkResult { return linkResult{rank: rank, fd: -1, err: err} }
 	if err := k.dialing.Acquire(ctx, 1); err != nil {
 		return failed(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	var lacking time.Time // since when attempts fail because of this host; zero: they do not
+	var failingSince time.Time // when attempts began to fail because of this host; zero: they do not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
-		unlike, differs := verdict.Unlike()
+		theirs, differs := verdict.OtherSecurity()
 		wait, other := pause, (chan struct{})(nil)
 		switch {
 		case err == nil && verdict == wire.TCPWelcome:
-			return handoff{rank: rank, fd: fd, protection: protection}
+			return linkResult{rank: rank, fd: fd, protection: protection}
 		case err == nil && verdict == wire.TCPLeft:
-			return handoff{rank: rank, fd: -1, left: true}
+			return linkResult{rank: rank, fd: -1, left: true}
 		case err == nil && verdict == wire.TCPDead:
-			return failed(errRefused)
+			return failed(errPeerDisconnected)
 		case err == nil && differs:
-			return failed(errUnlike(k.id.security, rank, unlike))
+			return failed(errSecurityDiffers(k.id.security, rank, theirs))
 		case err == nil: // busy: the peer's connection should be on its way; if not, the next verdict says so
-			wait, other, err = 500*time.Millisecond, l.other, errNoOther
-		case !again(err):
+			wait, other, err = 500*time.Millisecond, l.other, errNotConnected
+		case !canRetry(err):
 			return failed(err)
 		}
-		here := ofThisHost(err)
+		local := isHostFailure(err)
 		switch {
-		case !here:
-			lacking = time.Time{}
-		case lacking.IsZero():
-			lacking = time.Now()
-		case time.Since(lacking) > k.timeout/2: // before peers take this process for dead
+		case !local:
+			failingSince = time.Time{}
+		case failingSince.IsZero():
+			failingSince = time.Now()
+		case time.Since(failingSince) > k.timeout/2: // before peers report this rank as failed
 			cancel()
 		}
-		if here {
-			k.gate.Evict() // a stranger may hold the missing descriptor
+		if local {
+			k.gate.Evict() // a process outside the job may hold the missing descriptor
 		}
 		select {
 		case <-other:
@@ -464,23 +468,23 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 		}
 		if k.dialing.Acquire(ctx, 1) != nil {
 			h := failed(fmt.Errorf("no connection within %v (transport.tcp.connect_timeout): %w", k.timeout, err))
-			if here {
-				h.here, h.err = true, err
+			if local {
+				h.thisHost, h.err = true, err
 			}
 			return h
 		}
 	}
 }
 
-// again reports whether another attempt may succeed after one that ended with err.
-func again(err error) bool {
+// canRetry reports whether another attempt to connect may succeed after err.
+func canRetry(err error) bool {
 	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, transport.ErrProtocol) && !errors.Is(err, errNotProven)
 }
 
-// attempt connects once. The caller has acquired k.dialing, which attempt releases. The
-// caller owns the descriptor that attempt returns.
+// attempt makes one attempt to connect. The caller has acquired k.dialing, and attempt releases
+// it. The caller closes the descriptor that attempt returns.
 func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (int, wire.TCPVerdict, *wire.TCPProtection, error) {
-	answered, done := k.count()
+	answered, done := k.releaseTimer()
 	defer done()
 	dialer := net.Dialer{Timeout: answerTime, KeepAlive: -1}
 	nc, err := dialer.DialContext(ctx, "tcp", addr)
@@ -495,7 +499,7 @@ func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	fd, err := detach(c) // nothing may fail here after the verdict
+	fd, err := detach(c) // before initiate, because nothing may fail here after the verdict
 	if err != nil {
 		return -1, 0, nil, err
 	}
@@ -507,9 +511,10 @@ func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (
 	return fd, v, protection, nil
 }
 
-// count ends the count of an attempt that has acquired k.dialing: when done is called, after
-// silentTime, or, if answered is called before, answerTime after that.
-func (k *links) count() (answered, done func()) {
+// releaseTimer releases k.dialing, which an attempt has acquired, silentTime from now. If the
+// attempt calls answered before that, releaseTimer releases it answerTime after that call. If the
+// attempt calls done, releaseTimer releases it at once.
+func (k *links) releaseTimer() (answered, done func()) {
 	release := sync.OnceFunc(func() { k.dialing.Release(1) })
 	timer := time.AfterFunc(silentTime, release)
 	answered = func() { timer.Reset(answerTime) }
@@ -520,7 +525,7 @@ func (k *links) count() (answered, done func()) {
 	return answered, done
 }
 
-// detach returns a descriptor of c's socket that Go's poller knows nothing of.
+// detach returns a duplicate of c's descriptor that Go's netpoller does not poll.
 func detach(c *net.TCPConn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// deathKnown is within which time the others know that a process has ended.
-const deathKnown = 2 * time.Second
+// detectTime is the time within which ranks must detect that a peer has ended.
+const detectTime = 2 * time.Second
 
-// TestManyConnections polls more connections than are asked one by one, with
-// messages, full completion queues and a peer that ends among them.
+// TestManyConnections polls more connections than directConns, with messages, full completion
+// queues and a peer that ends.
 func TestManyConnections(t *testing.T) {
 	const n, count = 7, 50
-	all := nodes(t, n)
-	all[0].comp = all[0].comp[:1] // leaves frames in buffers
+	all := openRanks(t, n)
+	all[0].comp = all[0].comp[:1] // so that frames stay in buffers
 	for _, x := range all[1:] {
 		for i := range count {
 			op := &transport.Op{HeaderLen: 1, Data: make([]byte, i*100)}
@@ -48,94 +48,94 @@ func TestManyConnections(t *testing.T) {
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 }
 
-// A router on the way to a peer may answer that its network is unreachable. That is no failure
-// of this host, which would end this rank.
-func TestFailuresOfThisHost(t *testing.T) {
-	for err, here := range map[error]bool{
+// Errors that say nothing about this host are not failures of this host, which would end the
+// rank. ENETUNREACH is one of them, because it may come from a router on the way to the peer.
+func TestIsHostFailure(t *testing.T) {
+	for err, want := range map[error]bool{
 		unix.EMFILE: true, unix.EADDRNOTAVAIL: true, unix.ENETDOWN: true,
 		unix.ENETUNREACH: false, unix.EHOSTUNREACH: false, unix.ECONNREFUSED: false, net.ErrClosed: false,
 	} {
-		require.Equal(t, here, ofThisHost(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}), err)
+		require.Equal(t, want, isHostFailure(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}), err)
 	}
 }
 
-// Only failures of this host that follow each other for half of the time for a connection make
-// the domain fail.
-func TestLacks(t *testing.T) {
+// The domain fails only if failures of this host follow each other for half of
+// transport.tcp.connect_timeout.
+func TestHostFailureSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &links{timeout: 10 * time.Second, signal: func() {}}
-		for range 3 { // each for itself
-			require.True(t, k.lacks(1, unix.EMFILE))
+		for range 3 { // single failures, far apart
+			require.True(t, k.hostFailed(1, unix.EMFILE))
 			time.Sleep(k.timeout)
 		}
-		for range 100 { // of connections that have ended
-			require.True(t, k.lacks(1, net.ErrClosed))
+		for range 100 { // not of this host
+			require.True(t, k.hostFailed(1, net.ErrClosed))
 			time.Sleep(100 * time.Millisecond)
 		}
-		require.Empty(t, k.handed)
-		for start := time.Now(); len(k.handed) == 0; time.Sleep(100 * time.Millisecond) {
-			require.True(t, k.lacks(1, unix.EMFILE))
+		require.Empty(t, k.results)
+		for start := time.Now(); len(k.results) == 0; time.Sleep(100 * time.Millisecond) {
+			require.True(t, k.hostFailed(1, unix.EMFILE))
 			require.Less(t, time.Since(start), k.timeout)
 		}
-		require.ErrorIs(t, k.handed[0].err, unix.EMFILE)
-		require.False(t, k.lacks(1, nil))
+		require.ErrorIs(t, k.results[0].err, unix.EMFILE)
+		require.False(t, k.hostFailed(1, nil))
 	})
 }
 
-// inherited opens n ranks with sockets that a launcher has bound.
-func inherited(t *testing.T, n int) []*node {
+// inherited opens n ranks with bound sockets, as ranks inherit them from a launcher.
+func inherited(t *testing.T, n int) []*testRank {
 	t.Helper()
-	return nodes(t, n, func(c *transport.Config) { c.Listener, _ = boundSocket(t) })
+	return openRanks(t, n, func(c *transport.Config) { c.Listener, _ = boundSocket(t) })
 }
 
-// finds sends from one node to another that nobody is left of.
-func finds(t *testing.T, n *node, gone int) {
+// requirePeerDown sends from n to rank gone, which has ended, and checks that n reports it.
+func requirePeerDown(t *testing.T, n *testRank, gone int) {
 	t.Helper()
 	_, err := n.ep.Send(&transport.Op{Peer: transport.Addr(gone)})
 	require.NoError(t, err)
 	failed := false
-	c := await(t, []*node{n}, n, func(c *transport.Completion) bool {
+	c := await(t, []*testRank{n}, n, func(c *transport.Completion) bool {
 		failed = failed || c.Kind == transport.OpDone && c.Err != nil
 		return c.Kind == transport.PeerDown
 	})
-	require.True(t, failed, "the message")
+	require.True(t, failed, "the message must fail, too")
 	require.Equal(t, transport.Addr(gone), c.Peer)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 }
 
-// TestDeadBeforeContact has a rank end that nobody has a connection with. Each
-// of the others finds the one before it dead, and ends in turn.
+// TestDeadBeforeContact ends rank 0, with which no rank has a connection. Rank 1 detects that
+// when it sends to rank 0, and ends; then rank 2 sends to rank 1, and so on.
 func TestDeadBeforeContact(t *testing.T) {
 	const n = 6
-	for name, open := range map[string]func(*testing.T) []*node{
-		"inherited": func(t *testing.T) []*node { return inherited(t, n) },
-		"own":       func(t *testing.T) []*node { return nodes(t, n) },
+	for name, open := range map[string]func(*testing.T) []*testRank{
+		"inherited": func(t *testing.T) []*testRank { return inherited(t, n) },
+		"own":       func(t *testing.T) []*testRank { return openRanks(t, n) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := open(t)
 			start := time.Now()
 			for i := range n - 1 {
 				require.NoError(t, all[i].dom.Close())
-				finds(t, all[i+1], i)
+				requirePeerDown(t, all[i+1], i)
 			}
-			require.Less(t, time.Since(start), deathKnown)
+			require.Less(t, time.Since(start), detectTime)
 		})
 	}
 }
 
-// TestLeftBeforeContact has a rank leave in good order that nobody has a
-// connection with: who comes then finds nobody.
+// TestLeftBeforeContact shuts down and closes a rank with which no rank has a connection. A rank
+// that sends to it then reports it as down.
 func TestLeftBeforeContact(t *testing.T) {
 	all := inherited(t, 2)
 	require.NoError(t, all[0].ep.Shutdown(t.Context()))
 	require.NoError(t, all[0].dom.Close())
 	start := time.Now()
-	finds(t, all[1], 0)
-	require.Less(t, time.Since(start), deathKnown)
+	requirePeerDown(t, all[1], 0)
+	require.Less(t, time.Since(start), detectTime)
 }
 
-// full makes a socket that listens and has no room for another connection.
-func full(t *testing.T) (f *os.File, addr string) {
+// fullBacklog returns a listening socket whose backlog has no room for another connection.
+func fullBacklog(t *testing.T) (f *os.File, addr string) {
 	t.Helper()
 	fd, err := sys.Socket(unix.AF_INET, unix.SOCK_STREAM)
 	require.NoError(t, err)
@@ -153,20 +153,20 @@ func full(t *testing.T) (f *os.File, addr string) {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
-	t.Fatal("the backlog has no end")
+	t.Fatal("the backlog does not fill up")
 	return nil, ""
 }
 
-// TestBacklog has a rank connect to one that has not started, and whose backlog
-// may be full: it is dead only when its socket is closed.
+// TestBacklog has a rank connect to a rank that has not started and whose backlog may be full.
+// The first rank reports the other as down only when the other's socket is closed.
 func TestBacklog(t *testing.T) {
 	for name, bind := range map[string]func(*testing.T) (*os.File, string){
-		"full": full,
+		"full": fullBacklog,
 		"room": func(t *testing.T) (*os.File, string) { return boundSocket(t) },
 	} {
-		waits := func(t *testing.T) (*node, *os.File, []transport.Address) {
+		waits := func(t *testing.T) (*testRank, *os.File, []transport.Address) {
 			f, addr := bind(t)
-			n, err := newNode(config(0, 2))
+			n, err := openRank(config(0, 2))
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
 			addrs := []transport.Address{n.ep.Address(), transport.Address(addr)}
@@ -184,28 +184,29 @@ func TestBacklog(t *testing.T) {
 			n, f, _ := waits(t)
 			require.NoError(t, f.Close())
 			start := time.Now()
-			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			c := await(t, []*testRank{n}, n, kind(transport.PeerDown))
 			require.Equal(t, transport.Addr(1), c.Peer)
-			require.Less(t, time.Since(start), deathKnown)
+			require.Less(t, time.Since(start), detectTime)
 		})
 		t.Run(name+" starts", func(t *testing.T) {
 			n, f, addrs := waits(t)
 			cfg := config(1, 2)
 			cfg.Listener = f
-			late, err := newNode(cfg)
+			late, err := openRank(cfg)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, late.dom.Close()) })
 			_, err = late.dom.av.Insert(addrs)
 			require.NoError(t, err)
-			c := await(t, []*node{n, late}, late, kind(transport.RecvDone))
+			c := await(t, []*testRank{n, late}, late, kind(transport.RecvDone))
 			require.Len(t, c.Msg, 7)
 		})
 	}
 }
 
-// TestSilentPeersHoldNoPlaces: an attempt with a peer that does not answer soon stops
-// counting, and one with a peer that answers counts until it ends or answerTime is over.
-func TestSilentPeersHoldNoPlaces(t *testing.T) {
+// TestReleaseTimer checks how long an attempt to connect counts against maxDialing: for
+// silentTime if the peer does not answer, otherwise until it ends, but at most answerTime after
+// the answer.
+func TestReleaseTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &links{dialing: semaphore.NewWeighted(1)}
 		free := func() bool {
@@ -218,7 +219,7 @@ func TestSilentPeersHoldNoPlaces(t *testing.T) {
 		}
 		attempt := func() (answered, done func()) {
 			require.NoError(t, k.dialing.Acquire(t.Context(), 1))
-			return k.count()
+			return k.releaseTimer()
 		}
 		_, done := attempt()
 		time.Sleep(silentTime - time.Nanosecond)
@@ -239,17 +240,16 @@ func TestSilentPeersHoldNoPlaces(t *testing.T) {
 		answered()
 		time.Sleep(answerTime)
 		require.True(t, free())
-		answered() // too late to count again
+		answered() // after the release it has no effect
 		time.Sleep(2 * answerTime)
 		done()
 		require.True(t, free())
 	})
 }
 
-// TestConnect has ranks connect that have nothing to say: they hear of each
-// other's end.
+// TestConnect has ranks connect that send no messages. They detect each other's end.
 func TestConnect(t *testing.T) {
-	all := nodes(t, 4)
+	all := openRanks(t, 4)
 	n := all[0]
 	require.NoError(t, n.ep.Connect(0), "with itself")
 	require.ErrorIs(t, n.ep.Connect(4), transport.ErrAddress)
@@ -262,7 +262,7 @@ func TestConnect(t *testing.T) {
 
 	require.NoError(t, n.ep.Connect(2))
 	require.NoError(t, n.ep.Connect(2))
-	for end := time.Now().Add(patience); n.dom.peer(2).state != connUp && time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); n.dom.peer(2).state != connUp && time.Now().Before(end); {
 		require.Empty(t, n.read(t))
 		all[2].read(t)
 	}
@@ -271,31 +271,31 @@ func TestConnect(t *testing.T) {
 	c = await(t, all[:1], n, kind(transport.PeerDown))
 	require.Equal(t, transport.Addr(2), c.Peer)
 
-	leaves(t, all[3])
+	shutdown(t, all[3])
 	require.NoError(t, n.ep.Connect(3))
 	c = await(t, all[:1], n, kind(transport.PeerLeft))
 	require.Equal(t, transport.Addr(3), c.Peer)
 }
 
-// leaves has a rank shut down that has exchanged nothing; its domain stays.
-func leaves(t *testing.T, n *node) {
+// shutdown shuts down the endpoint of a rank that has no connections. The domain stays open.
+func shutdown(t *testing.T, n *testRank) {
 	t.Helper()
 	require.NoError(t, n.ep.Shutdown(t.Context()))
 }
 
-// TestConnectToOneThatLeaves has a rank send its only message and leave, while the
-// receiver connects with it: the message arrives, whoever comes first.
-func TestConnectToOneThatLeaves(t *testing.T) {
+// TestConnectDuringShutdown has a rank send one message and shut down while the receiver
+// connects with it. The message arrives, whichever connection is made first.
+func TestConnectDuringShutdown(t *testing.T) {
 	for _, from := range []int{0, 1} {
 		for range 50 {
-			all := nodes(t, 2)
+			all := openRanks(t, 2)
 			to := 1 - from
 			op := &transport.Op{Peer: transport.Addr(to), HeaderLen: 4}
 			require.NoError(t, all[to].ep.Connect(transport.Addr(from)))
 			_, err := all[from].ep.Send(op)
 			require.NoError(t, err)
 			gone := make(chan error, 1)
-			go func() { // ends by the receiver's reading; waited for below
+			go func() { // ends when the receiver has read everything; awaited below
 				gone <- all[from].ep.Shutdown(t.Context())
 			}()
 			var came []transport.CompletionKind

@@ -14,12 +14,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// backlog is how many connections may wait to be accepted; the kernel has its
-// own limit.
+// backlog is the number of connections that may wait to be accepted. The kernel's own limit may
+// be lower.
 const backlog = 4096
 
-// inherit makes a listener of a socket that is bound and may already listen.
-// The file stays its owner's.
+// inherit returns a listener for a duplicate of f, a socket that is bound and may already
+// listen. The caller keeps f.
 func inherit(f *os.File) (*net.TCPListener, error) {
 	var err error
 	raw, rerr := f.SyscallConn()
@@ -44,9 +44,9 @@ func inherit(f *os.File) (*net.TCPListener, error) {
 	return t, nil
 }
 
-// listen binds a socket of our own.
-func listen(which string, oneHost bool) (*net.TCPListener, error) {
-	ips, err := localAddrs(which, oneHost)
+// listen returns a listener on a port that the kernel chooses.
+func listen(iface string, oneHost bool) (*net.TCPListener, error) {
+	ips, err := localAddrs(iface, oneHost)
 	if err != nil {
 		return nil, err
 	}
@@ -61,22 +61,22 @@ func listen(which string, oneHost bool) (*net.TCPListener, error) {
 }
 
 // localAddrs returns the addresses to listen on, best first.
-func localAddrs(which string, oneHost bool) ([]netip.Addr, error) {
-	ips, err := netif.Addrs(which, oneHost)
+func localAddrs(iface string, oneHost bool) ([]netip.Addr, error) {
+	ips, err := netif.Addrs(iface, oneHost)
 	if err != nil {
 		return nil, fmt.Errorf("transport.tcp.interface: %w: %w", err, transport.ErrAddress)
 	}
 	return ips, err
 }
 
-// reachable is what peers call the listener. One that listens everywhere is
-// called by an address chosen as for a listener of our own.
-func reachable(l *net.TCPListener, which string, oneHost bool) (transport.Address, error) {
+// reachable returns the address at which peers reach the listener. If the listener is bound to
+// all addresses, reachable returns the one that listen would choose.
+func reachable(l *net.TCPListener, iface string, oneHost bool) (transport.Address, error) {
 	a := l.Addr().(*net.TCPAddr)
 	ip, _ := netip.AddrFromSlice(a.IP)
 	ip = ip.Unmap()
 	if a.IP == nil || ip.IsUnspecified() {
-		ips, err := localAddrs(which, oneHost)
+		ips, err := localAddrs(iface, oneHost)
 		if err != nil {
 			return "", err
 		}

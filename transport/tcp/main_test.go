@@ -17,10 +17,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestMain runs the tests, or, started by one of them, its other process.
+// TestMain runs the tests. If a test has started this process as its child, TestMain runs the
+// child instead.
 func TestMain(m *testing.M) {
-	if what := os.Getenv("WEFT_TCP_TEST_CHILD"); what != "" {
-		if err := child(what); err != nil {
+	if task := os.Getenv("WEFT_TCP_TEST_CHILD"); task != "" {
+		if err := child(task); err != nil {
 			fmt.Fprintln(os.Stderr, "child:", err)
 			os.Exit(1)
 		}
@@ -29,20 +30,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// node is a rank in the test's hands.
-type node struct {
+// testRank is a rank whose endpoint and queue the test calls directly.
+type testRank struct {
 	dom  *domain
 	cq   transport.CompletionQueue
 	ep   *endpoint
 	comp []transport.Completion
 }
 
-func newNode(cfg transport.Config) (*node, error) {
+func openRank(cfg transport.Config) (*testRank, error) {
 	dom, err := New().Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	n := &node{dom: dom.(*domain), comp: make([]transport.Completion, 16)}
+	n := &testRank{dom: dom.(*domain), comp: make([]transport.Completion, 16)}
 	if n.cq, err = dom.OpenCQ(); err != nil {
 		return nil, err
 	}
@@ -62,10 +63,10 @@ func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}, OneHost: true}
 }
 
-// nodes opens n ranks of a job that know each other.
-func nodes(t testing.TB, n int, change ...func(*transport.Config)) []*node {
+// openRanks opens the n ranks of a job and inserts their addresses.
+func openRanks(t testing.TB, n int, change ...func(*transport.Config)) []*testRank {
 	t.Helper()
-	all := make([]*node, n)
+	all := make([]*testRank, n)
 	addrs := make([]transport.Address, n)
 	for i := range all {
 		cfg := config(i, n)
@@ -73,7 +74,7 @@ func nodes(t testing.TB, n int, change ...func(*transport.Config)) []*node {
 			f(&cfg)
 		}
 		var err error
-		all[i], err = newNode(cfg)
+		all[i], err = openRank(cfg)
 		require.NoError(t, err)
 		addrs[i] = all[i].ep.Address()
 		t.Cleanup(func() { require.NoError(t, all[i].dom.Close()) })
@@ -86,20 +87,20 @@ func nodes(t testing.TB, n int, change ...func(*transport.Config)) []*node {
 }
 
 // read reads the queue once.
-func (n *node) read(t testing.TB) []transport.Completion {
+func (n *testRank) read(t testing.TB) []transport.Completion {
 	t.Helper()
 	k, err := n.cq.Read(n.comp)
 	require.NoError(t, err)
 	return n.comp[:k]
 }
 
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
-// await reads the queues of all nodes until one of n's completions is what f
-// wants; those are returned. Others of n are skipped.
-func await(t testing.TB, all []*node, n *node, f func(*transport.Completion) bool) transport.Completion {
+// await reads the queues of all ranks until f accepts a completion of n, and returns that
+// completion. It drops the completions before.
+func await(t testing.TB, all []*testRank, n *testRank, f func(*transport.Completion) bool) transport.Completion {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
 		for _, x := range all {
 			for i, c := range x.read(t) {
 				if x == n && f(&x.comp[i]) {
@@ -108,7 +109,7 @@ func await(t testing.TB, all []*node, n *node, f func(*transport.Completion) boo
 			}
 		}
 	}
-	t.Fatalf("nothing of the kind within %v", patience)
+	t.Fatalf("no such completion within %v", testTimeout)
 	return transport.Completion{}
 }
 
@@ -116,8 +117,8 @@ func kind(k transport.CompletionKind) func(*transport.Completion) bool {
 	return func(c *transport.Completion) bool { return c.Kind == k }
 }
 
-// connected makes the connection between two nodes.
-func connected(t testing.TB, all []*node, a, b int) {
+// connected makes the connection between ranks a and b.
+func connected(t testing.TB, all []*testRank, a, b int) {
 	t.Helper()
 	op := &transport.Op{Peer: transport.Addr(b), HeaderLen: 4}
 	_, err := all[a].ep.Send(op)
@@ -128,6 +129,7 @@ func connected(t testing.TB, all []*node, a, b int) {
 	}
 }
 
+// boundSocket returns a socket that is bound to a free port but does not listen.
 func boundSocket(t testing.TB) (*os.File, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -140,20 +142,21 @@ func boundSocket(t testing.TB) (*os.File, string) {
 	return f, addr
 }
 
-// twoProcesses opens rank 0 here and starts rank 1 of two as a child.
-func twoProcesses(t testing.TB, what string) (*node, *exec.Cmd) {
+// twoProcesses opens rank 0 of 2 in this process, and starts rank 1 as a child process with a
+// task.
+func twoProcesses(t testing.TB, task string) (*testRank, *exec.Cmd) {
 	t.Helper()
 	f0, a0 := boundSocket(t)
 	f1, a1 := boundSocket(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), "WEFT_TCP_TEST_CHILD="+what, "WEFT_TCP_TEST_ADDRS="+a0+" "+a1)
+	cmd.Env = append(os.Environ(), "WEFT_TCP_TEST_CHILD="+task, "WEFT_TCP_TEST_ADDRS="+a0+" "+a1)
 	cmd.ExtraFiles = []*os.File{f1}
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 	cfg := config(0, 2)
 	cfg.Listener = f0
-	n, err := newNode(cfg)
+	n, err := openRank(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
 	_, err = n.dom.av.Insert([]transport.Address{transport.Address(a0), transport.Address(a1)})
@@ -161,16 +164,17 @@ func twoProcesses(t testing.TB, what string) (*node, *exec.Cmd) {
 	return n, cmd
 }
 
-func child(what string) error {
+// child runs rank 1 of 2 with a task.
+func child(task string) error {
 	cfg := config(1, 2)
 	cfg.Listener = os.NewFile(3, "listener")
-	if strings.HasPrefix(what, "starved") {
+	if strings.HasPrefix(task, "starved") {
 		var err error
 		if cfg.Params, err = params.FromEnviron([]string{"WEFT_TRANSPORT_TCP_CONNECT_TIMEOUT=200ms"}); err != nil {
 			return err
 		}
 	}
-	n, err := newNode(cfg)
+	n, err := openRank(cfg)
 	if err != nil {
 		return err
 	}
@@ -181,15 +185,15 @@ func child(what string) error {
 	if _, err := n.dom.av.Insert(addrs); err != nil {
 		return err
 	}
-	switch what {
+	switch task {
 	case "echo":
 		pin(1)
 		return n.echo()
 	case "starved connects":
-		return n.starved(1) // for the socket, and not for its duplicate
+		return n.failWithoutDescriptors(1) // enough for the socket, but not for its duplicate
 	case "starved accepts":
-		return n.starved(0)
-	case "hang", "serve": // says hello with the key of a region; "hang" is never heard of again
+		return n.failWithoutDescriptors(0)
+	case "hang", "serve": // sends the key of a region; "hang" then makes no progress
 		mr, err := n.dom.RegisterMemory(make([]byte, 4<<20), transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
 			return err
@@ -206,17 +210,17 @@ func child(what string) error {
 				return err
 			}
 		}
-		if what == "serve" {
+		if task == "serve" {
 			pin(1)
 			return n.echo()
 		}
-		select {} // until it is killed
+		select {} // until the test kills the process
 	}
-	return fmt.Errorf("what is %q", what)
+	return fmt.Errorf("unknown task %q", task)
 }
 
 // echo sends back all messages until the peer leaves.
-func (n *node) echo() error {
+func (n *testRank) echo() error {
 	op := &transport.Op{}
 	buf := make([]byte, n.dom.Attr().MaxMsgSize)
 	for {
@@ -242,7 +246,7 @@ func (n *node) echo() error {
 					done = m > 0 && n.comp[0].Kind == transport.OpDone
 				}
 			case transport.PeerLeft:
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 				defer cancel()
 				if err := n.ep.Shutdown(ctx); err != nil {
 					return err
@@ -256,9 +260,10 @@ func (n *node) echo() error {
 	}
 }
 
-// pin binds the calling thread, for ever, to one of two processors.
+// pin binds the calling thread for good to the first (0) or second (1) processor that it may
+// use. Benchmarks need it, for stable figures.
 func pin(i int) {
-	if have := sys.Allowed(0); len(have) >= 2 {
-		_ = sys.Bind(have[i : i+1]) // measuring is all it is for
+	if allowed := sys.Allowed(0); len(allowed) >= 2 {
+		_ = sys.Bind(allowed[i : i+1]) // if this fails, the figures are only less stable
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A key names a slot and the registration that is in it:
+// A key names a slot of the region table and the registration that uses the slot:
 //
 //	63            32 31      20 19        0
 //	┌───────────────┬──────────┬───────────┐
@@ -21,7 +21,7 @@ const (
 	maxRegions     = 1 << slotBits
 )
 
-// region is registered memory. Regions are reused after their Close.
+// region is registered memory. A later registration reuses a closed region.
 type region struct {
 	d      *domain
 	slot   uint32
@@ -30,11 +30,11 @@ type region struct {
 	buf    []byte
 	access transport.Access
 	open   bool
-	uses   int // streams and landings that refer to buf
+	uses   int // number of streams, and of writes being received, that refer to buf
 	next   *region
 }
 
-// regions is the table that keys lead to.
+// regions is the table of regions, indexed by the slot of a key.
 type regions struct {
 	slots []*region
 	free  *region
@@ -44,7 +44,7 @@ type regions struct {
 
 func (t *regions) random() uint32 {
 	if t.left < 4 {
-		_, _ = rand.Read(t.rnd[:]) // never fails
+		_, _ = rand.Read(t.rnd[:]) // Read never fails
 		t.left = len(t.rnd)
 	}
 	b := t.rnd[len(t.rnd)-t.left:][:4]
@@ -54,7 +54,7 @@ func (t *regions) random() uint32 {
 	return v
 }
 
-// RegisterMemory is a table entry; pages need no preparation.
+// RegisterMemory enters buf in the table of regions. It does not touch the pages.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
@@ -79,9 +79,10 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return 0 }
 
-// Close withdraws the region. A reply that is under way is filled up with
-// zeros and then declared failed, so that the connection survives. The region
-// must not be used, nor closed again, after it: it may be somebody else's.
+// Close withdraws the region. If a reply to a peer's read is partly written, zeros take the
+// place of the remaining bytes, and the status that follows them is an error; so the connection
+// stays in order. The caller must not use the region or close it again: a later registration
+// may have reused it.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -96,8 +97,8 @@ func (r *region) Close() error {
 	return nil
 }
 
-// find returns the n bytes at addr of the region named by key, if peers may
-// do so with them.
+// find returns the n bytes at addr of the region with the key, if the region permits the
+// access that want names. Otherwise the status says why not.
 func (t *regions) find(key, addr, n uint64, want transport.Access) (*region, []byte, wire.TCPStatus) {
 	slot := key & (maxRegions - 1)
 	if slot >= uint64(len(t.slots)) {

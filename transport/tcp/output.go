@@ -10,15 +10,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// What waits to be written comes from three sources:
+// Output comes from three sources:
 //
 //	frames                   copies: small messages, reads, acks, refusals, bye
-//	msgs                     messages in the user's memory, behind those in frames
-//	replies, writes ► cur    bulk data, a chunk of one stream at a time, in turns
+//	msgs                     messages in the user's memory, later than those in frames
+//	replies, writes ► cur    bulk data: one chunk of one stream at a time, in turns
 //
-// One sendmsg takes from all of them. The socket may take any part of it, so
-// each source remembers how far it is, and what is asked for next begins with
-// the frame that was cut, which mid names.
+// One sendmsg gathers from all of them. The socket may take any part of it. So each source
+// stores how much of it is written, and the next sendmsg begins with the frame that is partly
+// written. partlyWritten names the source of that frame.
 
 type source uint8
 
@@ -30,30 +30,31 @@ const (
 )
 
 const (
-	chunkSize   = 512 << 10                                      // bytes of a stream that are written at a time, between other frames
+	chunkSize   = 512 << 10                                      // bytes of a stream that are written between other frames
 	gatherMsgs  = 14                                             // messages in one sendmsg
 	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // copied frames; messages; header, zeros and end of a chunk
-	workPerRead = 1 << 20                                        // bytes written, and bytes read, per connection in one Read
+	workPerRead = 1 << 20                                        // bytes written, and bytes read, per connection in one Read of the queue
 )
 
-// Batches. A write takes some microseconds, and the copy of a small message a
-// few nanoseconds. So small messages that are sent in a burst, or while the socket
-// takes nothing, are copied to frames and leave in one write: at the next Read,
-// before a larger message or RMA, or when batchSize is reached.
+// Batches. A write takes some microseconds, and the copy of a small message a few nanoseconds.
+// So Send copies small messages to frames if they come in a burst or the socket is full. One
+// write sends all of them: at the next Read, before a larger message or RMA, or when frames
+// reaches batchSize.
 //
 //	        Read   msg   msg    msg    msg    msg    Read
 //	write            ▲     ▲      └──────┴──────┴───────▲
 //
-// A message that is sent alone is never kept, because its sender may compute next.
-// One message since the last Read is alone, and so are two: keeping the second
-// would save no write. From then on the clock decides.
+// Send writes the first two messages after a Read at once: its caller may compute next, and a
+// batch that begins with the second message saves no write. A later message goes to a batch if
+// less than burstGap has passed since the one before.
 const (
-	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data that are copied
-	batchSize = 64 << 10                      // bytes in frames beyond which no message is copied
+	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data that Send copies
+	batchSize = 64 << 10                      // largest size of frames to which Send copies a message
 	burstGap  = 20 * time.Microsecond         // between messages of a burst
 )
 
-// gather is the room in which a sendmsg is put together; a domain has one.
+// gather holds the arguments of a sendmsg, and which sources its bytes are from. A domain has
+// one.
 type gather struct {
 	iov   [gatherIovs]unix.Iovec
 	niov  int
@@ -81,30 +82,31 @@ func (g *gather) planned(from source, n int) {
 	g.nplan++
 }
 
-// stream is bulk data on its way out.
+// stream is the output of one RMA operation: the bytes of a write, or the reply to a peer's
+// read.
 type stream struct {
 	next   *stream
 	id     uint64
 	write  bool
-	src    []byte // not yet put in chunks
-	region *region
-	slot   uint32
+	src    []byte  // the bytes that are not in a chunk yet
+	region *region // of a reply
+	slot   uint32  // of a write, as the fields below
 	key    uint64
 	addr   uint64
 	total  int
 	off    int
-	// The chunk under way.
+	// The current chunk.
 	hdr    [wire.TCPMaxHeader]byte
-	hlen   int // of hdr
-	hoff   int // written of hdr
+	hlen   int // size of hdr
+	hoff   int // bytes of hdr that are written
 	chunk  []byte
-	zeros  int                      // zeros to write instead of a chunk whose region was closed
-	failed wire.TCPStatus           // status of the reply in that case
+	zeros  int                      // zeros to write instead of chunk, whose region was closed
+	failed wire.TCPStatus           // status of the end frame in that case
 	tail   [wire.TCPPrefixSize]byte // the end frame after a reply's chunk
 	tlen   int                      // bytes of tail still to be written
-	endN   uint64                   // number of the end frame
-	refuse bool                     // the rest of the reply is to be refused
-	ready  bool                     // the chunk is prepared
+	endN   uint64                   // number of the end frame; see wire.TCPCheck
+	refuse bool                     // a refuse follows instead of the rest of the reply
+	ready  bool                     // prepare has cut the chunk
 }
 
 type streamQueue struct{ head, tail *stream }
@@ -147,16 +149,16 @@ func (d *domain) freeStream(s *stream) {
 	d.streams = s
 }
 
-// zeroPage stands in for memory that must not be touched any more.
+// zeroPage is written instead of the bytes of a region that was closed.
 var zeroPage [64 << 10]byte
 
-// hasOutput says whether a write could get anywhere.
+// hasOutput reports whether there is something to write, and writing has not failed.
 func (c *conn) hasOutput() bool {
 	return c.wrErr == nil && (c.out != nil || c.msgs.head != nil || len(c.frames) > c.framesOff || c.cur != nil || c.replies.head != nil ||
 		c.writes.head != nil && c.rma.tokens > 0)
 }
 
-// wantOutput puts the connection among those that every Read pushes.
+// wantOutput adds the connection to d.outq, whose connections each Read pushes.
 func (c *conn) wantOutput() {
 	if !c.inOut {
 		c.inOut = true
@@ -164,12 +166,12 @@ func (c *conn) wantOutput() {
 	}
 }
 
-// keep copies a small message to frames if it is part of a burst or the socket
-// is busy. It returns false if the message must be written or queued. The
-// connection is up and can write.
+// addToBatch copies a small message to frames if the message is part of a burst or the connection
+// has output. If addToBatch returns false, the caller writes or queues the message. The caller has
+// checked that the connection is up and writing has not failed.
 //
 // Hot path: no allocation once frames has grown; a system call if frames is full.
-func (c *conn) keep(op *transport.Op, size int) bool {
+func (c *conn) addToBatch(op *transport.Op, size int) bool {
 	d := c.d
 	if size > batchMsg || d.armed || c.msgs.head != nil || !c.hasOutput() && !c.inBurst() {
 		return false
@@ -185,7 +187,7 @@ func (c *conn) keep(op *transport.Op, size int) bool {
 	return true
 }
 
-// copyMsg appends a message to frames.
+// copyMsg appends a copy of a message to frames.
 func (c *conn) copyMsg(op *transport.Op, size int) {
 	b := c.extend(wire.TCPPrefixSize + size)
 	h := putMsg(b, op, size)
@@ -200,20 +202,20 @@ func putMsg(b []byte, op *transport.Op, size int) int {
 	return wire.TCPPrefixSize + copy(b[wire.TCPPrefixSize:], op.Header[:op.HeaderLen])
 }
 
-// inBurst reports whether a message sent now follows two or more others since
-// the last Read, the last of them by less than burstGap. The first message since a
-// Read does not pay for the clock.
+// inBurst reports whether a message that is sent now is part of a burst: at least two messages
+// have been sent since the last Read, the last of them less than burstGap ago. For the first
+// message since a Read, inBurst does not read the clock.
 func (c *conn) inBurst() bool {
 	if c.sentIn != c.d.round {
 		c.sentIn, c.sentAt = c.d.round, 0
 		return false
 	}
-	now, last := time.Since(c.d.born), c.sentAt
+	now, last := time.Since(c.d.created), c.sentAt
 	c.sentAt = now
 	return last > 0 && now-last < burstGap
 }
 
-// push writes what the socket takes, up to workPerRead.
+// push writes output until the socket is full or workPerRead bytes are written.
 func (c *conn) push() {
 	c.batched = false
 	if c.seal != nil {
@@ -226,7 +228,7 @@ func (c *conn) push() {
 			return
 		}
 		n, err := sendv(c.fd, &g.msg, g.iov[:g.niov], g.total)
-		if err == errAgain { //nolint:errorlint // the very value, on the hot path
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return
 		}
 		if err != nil {
@@ -244,7 +246,7 @@ func (c *conn) push() {
 // gather collects the frames and data to be written next.
 func (c *conn) gather(g *gather) {
 	g.niov, g.total, g.nplan = 0, 0, 0
-	switch c.mid {
+	switch c.partlyWritten {
 	case fromMsgs:
 		c.gatherMsgs(g)
 		c.gatherFrames(g)
@@ -260,12 +262,12 @@ func (c *conn) gather(g *gather) {
 	}
 }
 
-// writeFailed stops writing. The peer is declared down when what it had sent
-// has been read.
+// writeFailed ends the output. receive reports the peer down after it has read all that the peer
+// had sent.
 func (c *conn) writeFailed(err error) {
 	c.wrErr = err
 	if errors.Is(err, unix.EPIPE) {
-		c.wrErr = errLost
+		c.wrErr = errNoBye
 	}
 	c.err = c.d.peerError("send", c.rank, down(c.wrErr))
 }
@@ -322,12 +324,12 @@ func (c *conn) gatherStream(g *gather) {
 	g.planned(fromStream, g.total-before)
 }
 
-// pickStream chooses the stream of the next chunk: replies and writes in
-// turns, each kind in a round.
+// pickStream sets cur to the stream of the next chunk. It alternates between replies and writes,
+// and takes the streams of each in turns. It returns false if no stream can go on.
 func (c *conn) pickStream() bool {
 	for range 2 {
-		c.turn = !c.turn
-		if c.turn {
+		c.writesFirst = !c.writesFirst
+		if c.writesFirst {
 			if c.writes.head != nil && c.rma.tokens > 0 {
 				c.cur = c.writes.pop()
 				return true
@@ -340,7 +342,7 @@ func (c *conn) pickStream() bool {
 	return false
 }
 
-// prepare cuts the next chunk.
+// prepare cuts the next chunk of a stream and writes its header.
 func (c *conn) prepare(s *stream) {
 	n := min(len(s.src), chunkSize)
 	s.chunk, s.src = s.src[:n], s.src[n:]
@@ -361,9 +363,10 @@ func (c *conn) prepare(s *stream) {
 	}
 }
 
-// written accounts for n bytes of what was gathered.
+// written removes the first n gathered bytes from their sources, and completes the messages that
+// are now wholly written.
 func (c *conn) written(g *gather, n int) {
-	c.mid = fromNone
+	c.partlyWritten = fromNone
 	for i := 0; i < g.nplan && n > 0; i++ {
 		k := min(n, g.plan[i].left)
 		n -= k
@@ -371,7 +374,7 @@ func (c *conn) written(g *gather, n int) {
 		switch g.plan[i].from {
 		case fromFrames:
 			c.framesOff += k
-			if c.framesOff == len(c.frames) { // more may have come behind what was gathered
+			if c.framesOff == len(c.frames) { // frames may have grown since gather
 				c.frames, c.framesOff = c.frames[:0], 0
 			}
 		case fromMsgs:
@@ -386,13 +389,13 @@ func (c *conn) written(g *gather, n int) {
 		case fromNone:
 		}
 		if !whole {
-			c.mid = g.plan[i].from
+			c.partlyWritten = g.plan[i].from
 		}
 	}
 }
 
-// streamed accounts for k bytes of the current stream; true if its chunk is
-// complete.
+// streamed removes k written bytes from the current chunk, and reports whether the chunk is now
+// wholly written.
 func (c *conn) streamed(k int) bool {
 	s := c.cur
 	h := min(k, s.hlen-s.hoff)
@@ -419,7 +422,7 @@ func (c *conn) streamed(k int) bool {
 		} else {
 			c.writes.push(s)
 		}
-	case len(s.src) == 0: // also where the rest was given up
+	case len(s.src) == 0: // also if dropRegion has dropped the rest
 		if s.refuse {
 			c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: s.id, Status: wire.TCPKey})
 		}
@@ -430,12 +433,13 @@ func (c *conn) streamed(k int) bool {
 	return true
 }
 
+// endReply ends the answer to a peer's read.
 func (c *conn) endReply(s *stream) {
 	c.rma.serving--
 	c.d.freeStream(s)
 }
 
-// control queues a frame without bytes.
+// control queues a frame other than a message, without bytes behind its header.
 func (c *conn) control(f wire.TCPFrame) {
 	if c.state != connUp {
 		return

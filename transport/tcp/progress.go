@@ -11,17 +11,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// directConns is up to how many connections each is asked by recv, instead of
-// asking the poller which have something.
+// directConns is the largest number of connections that progress polls by a recv of each. With
+// more, it first asks the poller which ones have input.
 const directConns = 2
 
-// completionQueue is the user's view of the domain's progress.
 type completionQueue struct{ d *domain }
 
-// Read writes what was kept, polls connections, delivers what came, answers
-// peers, and writes what had to wait.
+// Read writes batches, reads from the connections, returns completions, answers the peers' reads
+// and writes, and writes pending output.
 //
-// Hot path: no allocation, one system call per connection where nothing waits.
+// Hot path: no allocation; one system call per connection if there is no input and no output.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -33,8 +32,8 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 }
 
 func (d *domain) progress() {
-	if d.links.waiting.Load() {
-		d.takeHanded()
+	if d.links.hasResults.Load() {
+		d.applyResults()
 	}
 	if d.loop.Waiting() {
 		d.loop.Deliver(&d.done, d.self, d.drop)
@@ -52,7 +51,8 @@ func (d *domain) progress() {
 	} else if n := len(d.live); n == 1 {
 		d.live[0].poll()
 	} else if n > 0 {
-		// Who is asked first alternates. A connection that ends leaves the list.
+		// The two alternate in being first. Keep both here: a poll may remove its connection
+		// from the list.
 		first, second := d.live[d.round%2], d.live[(d.round+1)%2]
 		first.poll()
 		second.poll()
@@ -62,15 +62,15 @@ func (d *domain) progress() {
 	}
 }
 
-// pollReady polls the connections with frames left in their buffers, and those
-// that the poller says have something.
+// pollReady polls the connections that may have whole frames in their buffers, and those with
+// input in their sockets.
 func (d *domain) pollReady() {
 	if d.anyMore {
 		d.pollMore()
 	}
 	n, err := d.poller.Now(d.events[:])
 	if err != nil {
-		return // Wait reports a descriptor that is broken
+		return // Wait reports the error
 	}
 	for i := range n {
 		if r := d.events[i].ID(); r >= 0 {
@@ -81,8 +81,8 @@ func (d *domain) pollReady() {
 	}
 }
 
-// pollMore polls connections with frames left in their buffers, beginning with
-// another one each time.
+// pollMore polls the connections that may have whole frames in their buffers. Each round begins
+// with another connection.
 func (d *domain) pollMore() {
 	for i := range d.live {
 		if len(d.live) == 0 {
@@ -98,15 +98,16 @@ func (d *domain) pollMore() {
 	}
 }
 
-func (d *domain) takeHanded() {
-	for _, h := range d.links.take() {
+// applyResults adopts the connections that links has made, and handles the failures.
+func (d *domain) applyResults() {
+	for _, h := range d.links.takeResults() {
 		if h.rank < 0 {
 			d.done.Emit(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: h.err})
 			continue
 		}
 		c := d.peer(h.rank)
 		switch {
-		case h.here:
+		case h.thisHost:
 			d.fail(d.hostError(h.rank, h.err))
 		case h.left:
 			c.leave()
@@ -125,8 +126,8 @@ func (d *domain) fail(err error) {
 	}
 }
 
-// pushBatches writes the messages that Send kept. It comes before the polls: what
-// the user waits for may be the answer to them.
+// pushBatches writes the batches. progress calls it before it polls, because the user may wait
+// for the answers to these messages.
 func (d *domain) pushBatches() {
 	d.batched = false
 	for _, c := range d.outq {
@@ -136,7 +137,7 @@ func (d *domain) pushBatches() {
 	}
 }
 
-// pushAll writes for every connection that has something to write.
+// pushAll writes the output of the connections in d.outq, and removes those without output.
 func (d *domain) pushAll() {
 	kept := d.outq[:0]
 	for _, c := range d.outq {
@@ -148,20 +149,21 @@ func (d *domain) pushAll() {
 			continue
 		}
 		c.inOut = false
-		c.setOut(false)
+		c.setOutEvents(false)
 	}
 	clear(d.outq[len(kept):])
 	d.outq = kept
 }
 
-// Arm answers false where a Read has something to do without the kernel.
+// Arm returns false if a Read has something to do that does not end Wait: completions or whole
+// frames in memory, batches, messages of this rank to itself, and results of links.
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
 
-// arm is Arm but for completions that are already there.
+// arm is Arm without regard to pending completions.
 func (d *domain) arm() bool {
-	if d.closed || d.batched || d.links.waiting.Load() || d.loop.Waiting() {
+	if d.closed || d.batched || d.links.hasResults.Load() || d.loop.Waiting() {
 		return false
 	}
 	for _, c := range d.live {
@@ -170,14 +172,14 @@ func (d *domain) arm() bool {
 		}
 	}
 	for _, c := range d.outq {
-		c.setOut(c.state == connUp && c.hasOutput())
+		c.setOutEvents(c.state == connUp && c.hasOutput())
 	}
 	d.armed = true
 	return true
 }
 
-// Wait sleeps in the poller, which is level-triggered: whatever has come since
-// the last Read ends it.
+// Wait sleeps in the poller. The poller is level-triggered, so input that has arrived since the
+// last Read ends Wait.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
@@ -205,8 +207,10 @@ func (d *domain) wait(timeout time.Duration) error {
 		}
 		for i := range n {
 			if ev[i].ID() < 0 {
-				// In this order: a Signal in between ends this Wait. In the other,
-				// its write would be read away and every later Signal with it.
+				// Clear comes first. A Signal between the two calls writes nothing, and
+				// this Wait, which returns, serves it. In the reverse order, Clear would
+				// take the write of a Signal between the two calls, and signaled would
+				// suppress all later ones.
 				d.waker.Clear()
 				d.signaled.Swap(false)
 			}
@@ -215,10 +219,10 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 }
 
-// Signal ends a Wait. What it writes is taken by the Wait that it ends.
+// Signal ends a Wait. That Wait clears the waker.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
-// Signal is CompletionQueue's.
+// Signal implements CompletionQueue.Signal. links and Shutdown call it too.
 func (d *domain) Signal() {
 	if !d.signaled.Swap(true) {
 		d.wake()
@@ -233,8 +237,8 @@ func (d *domain) wake() {
 	}
 }
 
-// FD is the poller's descriptor. A goroutine that waits on it by other means calls
-// Wait(0) when it is readable, which takes a Signal.
+// FD returns the poller's descriptor. A goroutine that waits on it by other means calls Wait(0)
+// when it is readable, because only Wait clears a Signal.
 func (q *completionQueue) FD() (int, bool) {
 	if q.d.closed {
 		return -1, false

@@ -1,5 +1,5 @@
-// Package tcp carries messages and one-sided transfers over TCP connections,
-// one per pair of ranks, made on first use.
+// Package tcp carries messages and one-sided transfers over TCP. A pair of ranks uses one
+// connection, which the first operation between them makes.
 //
 // The goroutine that reads the completion queue polls the sockets, outside Go's netpoller.
 // A message costs one system call on each side, or less if small messages follow each other
@@ -30,14 +30,14 @@ func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }
 
-// Open makes the process reachable: from now on peers may connect. The
-// listener of cfg is duplicated and stays its owner's, who may close it; the
-// socket is of no further use after the domain's Close.
+// Open opens the domain. From then on peers may connect. Open duplicates cfg.Listener, so the
+// caller may close its own descriptor. The domain's Close shuts the socket down, for all
+// duplicates of it.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("tcp: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
-	which := cfg.Params.String("transport.tcp.interface")
+	iface := cfg.Params.String("transport.tcp.interface")
 	security, err := wire.ParseTCPSecurity(cfg.Params.String("transport.tcp.security"))
 	if err != nil {
 		return nil, fmt.Errorf("tcp: open: transport.tcp.security: %w", err)
@@ -46,17 +46,17 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Listener != nil {
 		l, err = inherit(cfg.Listener)
 	} else {
-		l, err = listen(which, cfg.OneHost)
+		l, err = listen(iface, cfg.OneHost)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tcp: open: %w", err)
 	}
-	addr, err := reachable(l, which, cfg.OneHost)
+	addr, err := reachable(l, iface, cfg.OneHost)
 	if err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("tcp: open: %w", err)
 	}
-	d := &domain{self: cfg.Self, address: addr, conns: make([]*conn, cfg.Size), born: time.Now(),
+	d := &domain{self: cfg.Self, address: addr, conns: make([]*conn, cfg.Size), created: time.Now(),
 		sealed: recordPool{size: recordRoom}, received: recordPool{size: 2 * recordRoom}}
 	if err := d.openPoll(); err != nil {
 		d.closePoll()
@@ -69,7 +69,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	return d, nil
 }
 
-// openPoll makes the descriptors that Wait sleeps on.
+// openPoll opens the descriptors on which Wait sleeps.
 func (d *domain) openPoll() error {
 	var err error
 	if d.poller, err = sys.NewPoller(); err != nil {

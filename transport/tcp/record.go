@@ -9,7 +9,7 @@ import (
 // a layer below the frames seals gathered bytes into records (wire.TCPSealer), and opens
 // received records into frames:
 //
-//	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or where the bytes belong
+//	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or the bytes' destination
 //
 // Sealed bytes are copies, so an operation is complete when its last byte is in a record.
 // If the socket takes only a part of a record, the rest is written before anything else.
@@ -17,7 +17,7 @@ import (
 // record is a buffer for one record that is written, or for two records that are read.
 type record struct {
 	b       []byte
-	off, at int // b[off:at] is to be written, or has been read and not opened
+	off, at int // b[off:at] is still to be written, or has been read and not opened
 	next    *record
 }
 
@@ -29,7 +29,7 @@ const keptRecords = 4
 
 // recordPool holds unused records of one size.
 type recordPool struct {
-	size int // of each in bytes
+	size int // of each record, in bytes
 	free *record
 	n    int
 }
@@ -44,7 +44,7 @@ func (p *recordPool) get() *record {
 	return r
 }
 
-// put takes back *r, which may be nil, and sets it to nil.
+// put returns *r, which may be nil, to the pool, and sets *r to nil.
 func (p *recordPool) put(r **record) {
 	if *r != nil && p.n < keptRecords {
 		(*r).off, (*r).at, (*r).next = 0, 0, p.free
@@ -54,7 +54,7 @@ func (p *recordPool) put(r **record) {
 	*r = nil
 }
 
-// protect gives a new connection its keys.
+// protect sets the keys of a new connection.
 func (c *conn) protect(p *wire.TCPProtection) {
 	c.sign, c.check, c.seal, c.open = p.SignFrames, p.CheckFrames, p.Seal, p.Open
 }
@@ -90,7 +90,7 @@ func (c *conn) pushRecords() {
 		}
 		r := c.out
 		n, err := send(c.fd, r.b[r.off:r.at])
-		if err == errAgain { //nolint:errorlint // the very value, on the hot path
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return
 		}
 		if err != nil {
@@ -105,7 +105,7 @@ func (c *conn) pushRecords() {
 	}
 }
 
-// sealGathered seals gathered bytes into one record, as many as the record takes.
+// sealGathered seals as many gathered bytes into a record as it holds.
 func (c *conn) sealGathered(g *gather) error {
 	r := c.d.sealed.get()
 	src := bytesOf(&g.iov[0])
@@ -152,7 +152,7 @@ func (c *conn) recvRecords() (n, asked int, err error) {
 	for blocked := false; ; {
 		size, err := c.open.Size(r.b[r.off:r.at])
 		if err != nil {
-			c.fail("receive", violated("%w", err))
+			c.fail("receive", protocolError("%w", err))
 			return n, asked, nil
 		}
 		if size == 0 || size > r.at-r.off {
@@ -161,7 +161,7 @@ func (c *conn) recvRecords() (n, asked int, err error) {
 		rec := r.b[r.off : r.off+size]
 		r.off += size
 		if err := c.openRecord(rec); err != nil {
-			c.fail("receive", violated("%w", err))
+			c.fail("receive", protocolError("%w", err))
 			return n, asked, nil
 		}
 		blocked = blocked || !c.parse()
@@ -184,7 +184,7 @@ func (c *conn) openRecord(rec []byte) error {
 			return err
 		}
 		if c.in.dst = c.in.dst[n:]; n > 0 && len(c.in.dst) == 0 {
-			c.landed()
+			c.frameReceived()
 		}
 		return nil
 	}

@@ -5,37 +5,39 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// window is how many reads, and chunks of writes, may await their answer per
-// connection. It bounds what a target remembers, so a target never has to stop
-// reading requests, which could end in two peers waiting for each other.
+// window is the largest number of reads and chunks of writes per connection that await their
+// answer. It bounds the state of a target. So a target never has to stop reading requests, and
+// two peers cannot wait for each other.
 const window = 256
 
-// maxFrames is how much a correct peer can make us have waiting in frames, beside
-// our messages.
+// maxFrames is the largest size of frames that a correct peer can cause: one batch, and the
+// requests and answers that window allows.
 const maxFrames = batchSize + window*(wire.TCPReadSize+wire.TCPRefuseSize+wire.TCPAckSize+wire.TCPMaxHeader)
 
-// slot is an operation of ours under way. Its name on the wire is the slot's
-// index and generation.
+// slot is a read or write by this rank that has not ended. Its id on the wire is made of the
+// slot's index and generation.
 type slot struct {
-	op      *transport.Op
+	op      *transport.Op // nil: the slot is free
 	gen     uint64
 	read    bool
-	done    int // bytes of a read that have come
-	unacked int // chunks of a write
-	sent    bool
+	done    int  // received bytes of a read
+	unacked int  // chunks of a write that the peer has not acknowledged
+	sent    bool // all chunks of the write are written
 	status  wire.TCPStatus
 }
 
-// rma is the state of reads and writes of one connection, made for the first.
+// rma is the state of the reads and writes of one connection, in both directions. The first
+// operation makes it.
 type rma struct {
 	slots   [window]slot
-	free    [window]uint8
+	free    [window]uint8 // free[:nfree] are the free slots
 	nfree   int
-	tokens  int // requests that may still be sent
-	reads   int // reads under way: bulk data is coming
-	serving int // reads of the peer being answered
+	tokens  int // requests that may be sent before another answer
+	reads   int // reads by this rank that have not ended
+	serving int // reads by the peer that have not ended
 }
 
+// needRMA returns the connection's rma, and makes it if there is none.
 func (c *conn) needRMA() *rma {
 	if c.rma == nil {
 		c.rma = &rma{nfree: window, tokens: window}
@@ -46,9 +48,9 @@ func (c *conn) needRMA() *rma {
 	return c.rma
 }
 
-// post takes a read or write; op.Scratch is 1 for a read.
+// post starts a read or write, or queues it if the window is full.
 func (c *conn) post(op *transport.Op, read bool) error {
-	if err := c.use(); err != nil {
+	if err := c.startConnect(); err != nil {
 		return err
 	}
 	op.Scratch = 0
@@ -66,7 +68,7 @@ func (c *conn) post(op *transport.Op, read bool) error {
 	return nil
 }
 
-// startRMA starts what waits, as far as the window goes.
+// startRMA starts queued operations until the window is full. op.Scratch is 1 for a read.
 func (c *conn) startRMA() {
 	for c.rmaWait.head != nil {
 		r := c.needRMA()
@@ -94,8 +96,8 @@ func (c *conn) startRMA() {
 	}
 }
 
-// ours finds the operation that an answer is for.
-func (c *conn) ours(id uint64, read bool) (uint32, *slot) {
+// pendingSlot returns the slot of the operation to which an answer belongs; nil if there is none.
+func (c *conn) pendingSlot(id uint64, read bool) (uint32, *slot) {
 	if c.rma == nil {
 		return 0, nil
 	}
@@ -107,7 +109,7 @@ func (c *conn) ours(id uint64, read bool) (uint32, *slot) {
 	return i, s
 }
 
-// endSlot completes the operation of a slot and starts another.
+// endSlot completes the operation of a slot, and starts queued operations.
 func (c *conn) endSlot(i uint32, s *slot) {
 	op := s.op
 	s.op = nil
@@ -133,42 +135,43 @@ func (c *conn) endSlot(i uint32, s *slot) {
 	}
 }
 
-// onData takes the header of a reply's frame.
+// onData handles the header of a data frame: bytes of the reply to a read by this rank follow.
 func (c *conn) onData(f *wire.TCPFrame) error {
-	i, s := c.ours(f.ID, true)
+	i, s := c.pendingSlot(f.ID, true)
 	if s == nil {
-		return violated("reply to no read")
+		return protocolError("a reply belongs to no read")
 	}
 	left := len(s.op.Data) - s.done
 	if int(f.Length) > left || f.Length == 0 && left > 0 {
-		return violated("reply of %d bytes where %d are missing", f.Length, left)
+		return protocolError("a reply has %d bytes, but %d are missing", f.Length, left)
 	}
 	if f.Length == 0 {
 		c.endSlot(i, s)
 		return nil
 	}
-	c.in.kind, c.in.slot = landData, i
+	c.in.kind, c.in.slot = recvReply, i
 	c.in.dst = s.op.Data[s.done : s.done+int(f.Length)]
 	s.done += int(f.Length)
 	return nil
 }
 
-// onRefuse handles a refuse: the peer does not send the bytes of a read, or not all of them.
+// onRefuse handles a refuse: the peer does not send the bytes of a read by this rank, or not all
+// of them.
 func (c *conn) onRefuse(f *wire.TCPFrame) error {
-	i, s := c.ours(f.ID, true)
+	i, s := c.pendingSlot(f.ID, true)
 	if s == nil {
-		return violated("refusal of no read")
+		return protocolError("a refusal belongs to no read")
 	}
 	s.status = f.Status
 	c.endSlot(i, s)
 	return nil
 }
 
-// onRead takes a peer's request.
+// onRead handles the peer's request to read from a region.
 func (c *conn) onRead(f *wire.TCPFrame) error {
 	r := c.needRMA()
 	if r.serving >= window || len(c.frames)-c.framesOff > maxFrames {
-		return violated("more than %d reads at once", window)
+		return protocolError("more than %d reads at the same time", window)
 	}
 	reg, src, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteRead)
 	if status != wire.TCPOK {
@@ -184,28 +187,28 @@ func (c *conn) onRead(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onWrite takes the header of a frame of a peer's write.
+// onWrite handles the header of a write frame: bytes for a region of this rank follow.
 func (c *conn) onWrite(f *wire.TCPFrame) error {
 	if len(c.frames)-c.framesOff > maxFrames {
-		return violated("more than %d writes at once", window)
+		return protocolError("more than %d writes at the same time", window)
 	}
 	reg, dst, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteWrite)
 	c.in.id, c.in.ack, c.in.status = f.ID, true, status
 	if status != wire.TCPOK {
-		c.in.kind, c.in.skip = landSkip, int(f.Length)
+		c.in.kind, c.in.skip = recvDrop, int(f.Length)
 		return nil
 	}
 	reg.uses++
-	c.in.kind, c.in.region = landWrite, reg
+	c.in.kind, c.in.region = recvWrite, reg
 	c.in.dst = dst[f.Offset : f.Offset+uint64(f.Length)]
 	return nil
 }
 
-// onAck takes the answer to a frame of a write.
+// onAck handles the answer to one frame of a write by this rank.
 func (c *conn) onAck(f *wire.TCPFrame) error {
-	i, s := c.ours(f.ID, false)
+	i, s := c.pendingSlot(f.ID, false)
 	if s == nil || s.unacked == 0 {
-		return violated("ack of no write")
+		return protocolError("an ack belongs to no write")
 	}
 	s.unacked--
 	c.rma.tokens++
@@ -220,24 +223,24 @@ func (c *conn) onAck(f *wire.TCPFrame) error {
 	return nil
 }
 
-// landed ends the frame whose bytes have all come.
-func (c *conn) landed() {
+// frameReceived ends the frame whose bytes have all arrived.
+func (c *conn) frameReceived() {
 	kind := c.in.kind
-	c.settle()
+	c.endFrame()
 	switch kind {
-	case landData:
-		c.in.kind = landEnd
-	case landWrite, landSkip:
+	case recvReply:
+		c.in.kind = recvEnd
+	case recvWrite, recvDrop:
 		if c.in.ack {
 			c.control(wire.TCPFrame{Type: wire.TCPAck, ID: c.in.id, Status: c.in.status})
 		}
-	case landNone, landEnd:
+	case recvFrame, recvEnd:
 	}
 }
 
 // onEnd handles the status that follows the bytes of a reply.
 func (c *conn) onEnd(status wire.TCPStatus) error {
-	c.in.kind = landNone
+	c.in.kind = recvFrame
 	s := &c.rma.slots[c.in.slot]
 	s.status = status
 	if status != wire.TCPOK || s.done == len(s.op.Data) {
@@ -246,12 +249,13 @@ func (c *conn) onEnd(status wire.TCPStatus) error {
 	return nil
 }
 
-// dropRegion makes sure that nothing of the connection refers to r.
+// dropRegion removes all references of the connection to r: it ends the peer's reads of r, and
+// drops the remaining bytes of the peer's write to it.
 func (c *conn) dropRegion(r *region) {
 	if c.in.region == r {
 		n := len(c.in.dst)
-		c.settle()
-		c.in.kind, c.in.skip, c.in.status = landSkip, n, wire.TCPKey
+		c.endFrame()
+		c.in.kind, c.in.skip, c.in.status = recvDrop, n, wire.TCPKey
 	}
 	refuse := func(s *stream) {
 		c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: s.id, Status: wire.TCPKey})
@@ -259,7 +263,7 @@ func (c *conn) dropRegion(r *region) {
 	}
 	if s := c.cur; s != nil && s.region == r {
 		if s.ready {
-			if s.tlen < len(s.tail) { // a part of the end has been written, and says that the chunk is good
+			if s.tlen < len(s.tail) { // the chunk and a part of the end frame, whose status is OK, are written
 				s.refuse = len(s.src) > 0
 			}
 			s.zeros, s.failed = len(s.chunk), wire.TCPKey

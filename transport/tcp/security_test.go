@@ -19,12 +19,12 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// withSecurity sets transport.tcp.security; of each rank if there are several.
+// withSecurity sets transport.tcp.security: one value for all ranks, or one per rank.
 func withSecurity(security ...string) func(*transport.Config) {
 	return func(c *transport.Config) {
 		c.Params = &params.Set{}
 		if err := c.Params.Set("transport.tcp.security", security[min(int(c.Self), len(security)-1)], params.FromFlag); err != nil {
-			panic(err) // of the test itself
+			panic(err) // the test is wrong
 		}
 	}
 }
@@ -32,7 +32,7 @@ func withSecurity(security ...string) func(*transport.Config) {
 // securities are the values of transport.tcp.security.
 var securities = []string{"none", "integrity", "encrypt"}
 
-// secured opens domains with a value of transport.tcp.security.
+// secured is a provider that opens its domains with a value of transport.tcp.security.
 type secured struct {
 	transport.Provider
 	security string
@@ -44,7 +44,7 @@ func (s secured) Open(cfg transport.Config) (transport.Domain, error) {
 }
 
 func TestConformanceSecurity(t *testing.T) {
-	for _, security := range securities[1:] { // the first is that of TestConformance
+	for _, security := range securities[1:] { // TestConformance tests the first
 		t.Run(security, func(t *testing.T) {
 			transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) {
 				return secured{New(), security}, nil
@@ -53,16 +53,15 @@ func TestConformanceSecurity(t *testing.T) {
 	}
 }
 
-// Ranks whose transport.tcp.security differs get an error that names both values, the one
-// that connects and the one that is connected to.
+// If transport.tcp.security of two ranks differs, both ranks get an error that names both values.
 func TestSecurityDiffers(t *testing.T) {
 	for _, values := range [][2]string{{"none", "encrypt"}, {"encrypt", "none"}, {"integrity", "encrypt"}} {
 		for from := range 2 {
-			all := nodes(t, 2, withSecurity(values[:]...))
+			all := openRanks(t, 2, withSecurity(values[:]...))
 			_, err := all[from].ep.Send(&transport.Op{Peer: transport.Addr(1 - from)})
 			require.NoError(t, err)
 			var down [2]error
-			for end := time.Now().Add(patience); down[0] == nil || down[1] == nil; {
+			for end := time.Now().Add(testTimeout); down[0] == nil || down[1] == nil; {
 				require.True(t, time.Now().Before(end), "%q, rank %d connects: %v", values, from, down)
 				for i, n := range all {
 					for _, c := range n.read(t) {
@@ -80,7 +79,7 @@ func TestSecurityDiffers(t *testing.T) {
 	}
 }
 
-// Only "encrypt" hides what a message says.
+// Only "encrypt" hides the bytes of a message.
 func TestPayloadIsSeen(t *testing.T) {
 	text := bytes.Repeat([]byte("a secret of the user. "), 100)
 	for _, security := range securities {
@@ -97,7 +96,7 @@ func TestPayloadIsSeen(t *testing.T) {
 // The rank whose bytes did not arrive as it sent them learns why its peer ends the connection.
 func TestPeerLearnsOfChange(t *testing.T) {
 	for _, security := range securities {
-		all := nodes(t, 2, withSecurity(security))
+		all := openRanks(t, 2, withSecurity(security))
 		connected(t, all, 0, 1)
 		c := all[1].dom.peer(0)
 		c.check.Skip(wire.TCPMessages) // as if the next message had been another
@@ -109,13 +108,13 @@ func TestPeerLearnsOfChange(t *testing.T) {
 		down := await(t, all[1:], all[1], kind(transport.PeerDown))
 		require.ErrorIs(t, down.Err, transport.ErrProtocol)
 		down = await(t, all[:1], all[0], kind(transport.PeerDown))
-		require.ErrorIs(t, down.Err, errPeerGaveUp, security)
+		require.ErrorIs(t, down.Err, errPeerEnded, security)
 	}
 }
 
-// A connection whose peer takes nothing holds one record that is to be written.
+// If the peer does not read, a connection holds only one record that is to be written.
 func TestOneRecordIsWritten(t *testing.T) {
-	all := nodes(t, 2, withSecurity("encrypt"))
+	all := openRanks(t, 2, withSecurity("encrypt"))
 	connected(t, all, 0, 1)
 	c := all[0].dom.peer(1)
 	for done := true; done; {
@@ -127,14 +126,14 @@ func TestOneRecordIsWritten(t *testing.T) {
 	require.Equal(t, recordRoom, len(c.out.b))
 }
 
-// flip is one bit of one direction of a connection.
+// flip names one bit of one direction of a connection.
 type flip struct {
 	direction int // 0: from rank 0
-	at        int // byte; less than 0: none
+	at        int // index of the byte; -1: no bit
 	bit       int
 }
 
-// proxy passes bytes on between the ranks of a connection, with one bit flipped.
+// proxy relays the bytes between two ranks, and flips one bit.
 type proxy struct {
 	listener net.Listener
 	to       string
@@ -147,7 +146,7 @@ type proxy struct {
 	wg     sync.WaitGroup
 }
 
-// passed is what was sent on a connection, by direction.
+// passed stores the bytes that were sent on a connection, by direction.
 type passed struct {
 	bytes   [2][]byte
 	flipped bool
@@ -160,7 +159,7 @@ func newProxy(t testing.TB, f flip) *proxy {
 	return &proxy{listener: l, flip: f}
 }
 
-// serve passes on connections to an address.
+// serve relays connections to an address.
 func (p *proxy) serve(to string) {
 	p.to = to
 	p.wg.Add(1)
@@ -223,7 +222,8 @@ func (p *proxy) pass(from, to net.Conn, s *passed, direction int) {
 	}
 }
 
-// seen returns what was sent on the connection that had its bit flipped, else on the last.
+// seen returns the bytes that were sent on the connection with the flipped bit. If no bit was
+// flipped, it returns those of the last connection.
 func (p *proxy) seen(direction int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,19 +234,19 @@ func (p *proxy) seen(direction int) []byte {
 	return bytes.Clone(p.passed[i].bytes[direction])
 }
 
-// exchange is everything that two ranks can do, rank 0 by a proxy: messages of several sizes both
-// ways, a read and a write by rank 0.
+// exchange is two ranks and what they do: messages of several sizes both ways, a read and a write
+// by rank 0. Rank 0 connects through a proxy.
 type exchange struct {
-	all      []*node
+	all      []*testRank
 	bulk     int // bytes read, and bytes written
 	proxy    *proxy
-	messages [2][][]byte // that each rank is to receive
+	messages [2][][]byte // that each rank must receive
 	got      [2]int
-	wrong    bool // something came that had not been sent
+	wrong    bool // a rank has received a message that was not sent
 	region   []byte
 	read     []byte
 	wrote    []byte
-	ops      int // of rank 0 that are not done
+	ops      int // operations of rank 0 that are not done
 	down     [2]error
 }
 
@@ -258,7 +258,7 @@ func newExchange(t testing.TB, security string, bulk int, f flip) *exchange {
 	for i := range addrs {
 		cfg := config(i, 2)
 		withSecurity(security)(&cfg)
-		n, err := newNode(cfg)
+		n, err := openRank(cfg)
 		require.NoError(t, err)
 		x.all = append(x.all, n)
 		addrs[i] = n.ep.Address()
@@ -279,7 +279,7 @@ func (x *exchange) close() {
 	x.proxy.close()
 }
 
-// start posts all that rank 0 does first.
+// start posts the first operations of rank 0.
 func (x *exchange) start(t testing.TB) {
 	t.Helper()
 	x.region = bytes.Repeat([]byte("region"), x.bulk/2)
@@ -315,15 +315,15 @@ func (x *exchange) send(t testing.TB, rank, number, size int) {
 	}
 }
 
-// complete says whether all has been done.
+// complete reports whether all messages and operations are done.
 func (x *exchange) complete() bool {
 	return x.got[1] == 5 && x.got[0] == 5 && x.ops == 0
 }
 
-// run moves both ranks until stop.
+// run makes both ranks progress until stop returns true.
 func (x *exchange) run(t testing.TB, stop func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !stop(); {
+	for end := time.Now().Add(testTimeout); !stop(); {
 		require.True(t, time.Now().Before(end), "hangs: %+v, received %v, %d operations left, errors %v", x.proxy.flip, x.got, x.ops, x.down)
 		for i, n := range x.all {
 			for _, c := range n.read(t) {
@@ -332,7 +332,7 @@ func (x *exchange) run(t testing.TB, stop func() bool) {
 					k := x.got[i]
 					x.wrong = x.wrong || k >= len(x.messages[i]) || !bytes.Equal(x.messages[i][k], c.Msg)
 					x.got[i]++
-					if i == 1 && x.down[1] == nil && k < 5 { // one back for each
+					if i == 1 && x.down[1] == nil && k < 5 { // rank 1 answers each message
 						x.send(t, 1, 100+k, []int{300, 0, 8, 20, 2}[k])
 					}
 				case transport.OpDone:
@@ -349,13 +349,13 @@ func (x *exchange) run(t testing.TB, stop func() bool) {
 	}
 }
 
-// right reports whether all that was moved is what was sent.
+// right reports whether all received bytes are the ones that were sent.
 func (x *exchange) right() bool {
 	want := bytes.Repeat([]byte("region"), x.bulk/2)
 	return !x.wrong && bytes.Equal(x.region[x.bulk:2*x.bulk], x.wrote) && bytes.Equal(x.read, want[:x.bulk])
 }
 
-// inHeader reports whether byte at of frames is of a header.
+// inHeader reports whether the byte at index at of frames is part of a header.
 func inHeader(t testing.TB, frames []byte, at int) bool {
 	t.Helper()
 	for pos := 0; ; {
@@ -378,9 +378,9 @@ func inHeader(t testing.TB, frames []byte, at int) bool {
 	}
 }
 
-// Bits are flipped between two ranks, one per connection, anywhere. None is silent, except that
-// of a payload with security "none", none makes a rank wait for ever, and each is an error on
-// both sides.
+// TestBitFlips flips one bit per connection between two ranks, at a random place. Each flip is
+// an error on both sides, and none makes a rank wait for ever. The exception is a bit of a
+// payload with security "none", which no rank detects.
 func TestBitFlips(t *testing.T) {
 	part := 1
 	if testing.Short() || raceEnabled {
@@ -419,14 +419,15 @@ func TestBitFlips(t *testing.T) {
 					return x.complete() || x.down[0] != nil && x.down[1] != nil
 				})
 				if x.proxy.done.Load() && x.down == [2]error{} {
-					// Perhaps nobody has read the flipped bit yet. A message behind it is read later.
+					// Perhaps no rank has read the flipped bit yet. It has when it reads a
+					// later message.
 					x.send(t, f.direction, 200, 8)
 					x.run(t, func() bool {
 						return x.got[1-f.direction] == 6 || x.down[0] != nil && x.down[1] != nil
 					})
 				}
 				switch {
-				case !x.proxy.done.Load(): // the bytes were fewer this time
+				case !x.proxy.done.Load(): // the ranks sent fewer bytes this time
 					require.True(t, x.right())
 					missed++
 				case x.down[0] != nil && x.down[1] != nil:

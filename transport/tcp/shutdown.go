@@ -13,12 +13,12 @@ import (
 //	here:      flush what is queued ► bye ► SHUT_WR ► read to the end ► close
 //	the peer:  read up to bye ► SHUT_WR ► read to the end ► close
 //
-// so that the peer's Read has processed everything when Shutdown returns, and no reset can
-// destroy bytes on their way. Shutdown drops messages that arrive meanwhile; completions
-// stay for the next Read. The end of the peer's stream counts as its answer to the bye, and
-// is not authenticated: a process on the way can forge it (ADR 19). Until the domain's
-// Close, a peer that connects for the first time gets the verdict that this process is
-// leaving. After Close the connection is refused, as after the process's death.
+// So when Shutdown returns, the peer's Read has processed all bytes, and no reset can destroy
+// bytes in transit. Shutdown drops messages that arrive meanwhile; completions stay for the next
+// Read. The end of the peer's stream counts as the answer to the bye. It is not authenticated: a
+// process on the network path can forge it (ADR 19). Until the domain's Close, a peer that
+// connects for the first time gets the verdict that this rank has left. After Close the kernel
+// refuses the connection, as after the death of the process.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -53,7 +53,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
-// busy says whether operations with the peer are under way.
+// busy reports whether operations with the peer, in either direction, have not ended.
 func (c *conn) busy() bool {
 	if c.hasOutput() || c.rmaWait.head != nil || c.writes.head != nil {
 		return true
@@ -61,14 +61,14 @@ func (c *conn) busy() bool {
 	return c.rma != nil && (c.rma.nfree < window || c.rma.serving > 0)
 }
 
-// finish takes the connection's end a step on; true when it is over.
+// finish does the next step of the connection's shutdown, and returns true after the last one.
 func (c *conn) finish() bool {
 	if c.state == connUp && c.wrErr == nil {
-		if !c.bye {
+		if !c.byeSent {
 			if c.busy() {
 				return false
 			}
-			c.bye = true
+			c.byeSent = true
 			f := wire.TCPFrame{Type: wire.TCPBye, Counts: c.sign.Counts()}
 			f.Counts[wire.TCPControls]++ // the bye itself
 			c.control(f)

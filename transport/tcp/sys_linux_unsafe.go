@@ -9,12 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls of the latency path do not tell the Go scheduler that they are
-// under way: they never block, and telling costs more than an idle recv. Those
-// that may copy for long do tell.
+// The system calls of the latency path are raw: they bypass the Go scheduler. They never block,
+// and the scheduler's bookkeeping costs more than a recv without input. recvv and sendv go
+// through the scheduler if they may copy more than longCopy bytes.
 
-// longCopy is what a call may copy without telling the scheduler.
+// longCopy is the largest number of bytes that a raw call may copy.
 const longCopy = 64 << 10
+
+// result converts the results of a system call. errAgain stands for EAGAIN.
 
 func result(n uintptr, e syscall.Errno) (int, error) {
 	switch e {
@@ -29,7 +31,7 @@ func result(n uintptr, e syscall.Errno) (int, error) {
 // errAgain is EAGAIN as an error value made once.
 var errAgain error = syscall.EAGAIN
 
-// recv reads what is there into b, which is not empty.
+// recv reads available bytes into b, which is not empty. It does not block.
 func recv(fd int, b []byte) (int, error) {
 	for {
 		n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
@@ -43,7 +45,7 @@ func recv(fd int, b []byte) (int, error) {
 // bytesOf returns the bytes that v refers to.
 func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
-// recvv reads what is there into the parts of iov, of n bytes altogether.
+// recvv reads available bytes into the parts of iov, which have n bytes in all.
 func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
 	call := syscall.RawSyscall
 	if n > longCopy {
@@ -57,7 +59,7 @@ func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
 	}
 }
 
-// send writes what fits of b, which is not empty.
+// send writes as much of b as the socket takes. b is not empty.
 func send(fd int, b []byte) (int, error) {
 	for {
 		n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
@@ -68,8 +70,8 @@ func send(fd int, b []byte) (int, error) {
 	}
 }
 
-// sendv writes what fits of the parts of iov, of n bytes altogether. hdr is
-// room for the call's arguments.
+// sendv writes as much of the parts of iov, which have n bytes in all, as the socket takes. It
+// puts the call's arguments in hdr.
 func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, n int) (int, error) {
 	hdr.Iov = &iov[0]
 	hdr.SetIovlen(len(iov))

@@ -10,13 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls of the latency path, in forms that every Unix has. The sockets do not block.
+// The system calls of the latency path, in forms that every Unix has. The sockets are
+// non-blocking.
 
-// longCopy is how much is asked for at once where there is more.
+// longCopy is the least number of bytes of a transfer that one read asks for, if so many are
+// missing.
 const longCopy = 64 << 10
 
 func result(n int, err error) (int, error) {
-	if err == syscall.EAGAIN { //nolint:errorlint // the very value
+	if err == syscall.EAGAIN { //nolint:errorlint // never wrapped
 		return 0, errAgain
 	}
 	return max(n, 0), err
@@ -25,17 +27,17 @@ func result(n int, err error) (int, error) {
 // errAgain is EAGAIN as an error value made once.
 var errAgain error = syscall.EAGAIN
 
-// recv reads what is there into b, which is not empty.
+// recv reads available bytes into b, which is not empty.
 func recv(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, b)
-		if err != syscall.EINTR { //nolint:errorlint // the very value
+		if err != syscall.EINTR { //nolint:errorlint // never wrapped
 			return result(n, err)
 		}
 	}
 }
 
-// recvv reads what is there into the parts of iov, of n bytes altogether.
+// recvv reads available bytes into the parts of iov.
 func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 	done := 0
 	for i := range iov {
@@ -52,17 +54,18 @@ func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 	return done, nil
 }
 
-// send writes what fits of b, which is not empty.
+// send writes as much of b as the socket takes. b is not empty.
 func send(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Write(fd, b)
-		if err != syscall.EINTR { //nolint:errorlint // the very value
+		if err != syscall.EINTR { //nolint:errorlint // never wrapped
 			return result(n, err)
 		}
 	}
 }
 
-// sendv writes what fits of the parts of iov. hdr is room for the call's arguments.
+// sendv writes as much of the parts of iov as the socket takes. It puts the call's arguments in
+// hdr.
 func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, _ int) (int, error) {
 	hdr.Iov = &iov[0]
 	hdr.SetIovlen(len(iov))

@@ -10,15 +10,14 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// One goroutine drives both ranks in these cases, so that it is the only one
-// that may allocate.
+// In these cases one goroutine runs both ranks, so no other goroutine can allocate meanwhile.
 var allocationCases = []testCase{
 	{name: "no allocation per message", maxRanks: 2, run: testMessageAllocations},
 	{name: "no allocation per read", needs: transport.CapRead, maxRanks: 2, run: testReadAllocations},
 }
 
-// allocations is how many a call of f makes once things have settled.
-func (w *world) allocations(f func()) {
+// requireNoAllocations checks that f does not allocate after some calls.
+func (w *world) requireNoAllocations(f func()) {
 	w.t.Helper()
 	for range 200 {
 		f()
@@ -26,9 +25,9 @@ func (w *world) allocations(f func()) {
 	require.Zero(w.t, testing.AllocsPerRun(500, f))
 }
 
-// turn polls all ranks until cond holds.
-func (w *world) turn(cond func() bool) {
-	end := time.Now().Add(w.timeout)
+// pollUntil polls all ranks until cond holds.
+func (w *world) pollUntil(cond func() bool) {
+	end := time.Now().Add(timeout)
 	for !cond() {
 		for _, r := range w.ranks {
 			if _, err := r.poll(); err != nil {
@@ -37,19 +36,19 @@ func (w *world) turn(cond func() bool) {
 		}
 		runtime.Gosched()
 		if time.Now().After(end) {
-			require.Fail(w.t, "nothing happens")
+			require.Failf(w.t, "the ranks make no progress", "for %v", timeout)
 		}
 	}
 }
 
-// acquaint has every pair of ranks connect, for which both may have to move.
-func (w *world) acquaint() {
+// connectAll connects every pair of ranks by a message. All ranks make progress meanwhile.
+func (w *world) connectAll() {
 	w.t.Helper()
 	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})
 }
 
 func testMessageAllocations(w *world) {
-	w.acquaint()
+	w.connectAll()
 	for _, size := range []int{0, 8, 256, min(w.attr.EagerLimit, 4096)} {
 		from, to := w.ranks[0], w.ranks[len(w.ranks)-1]
 		got := 0
@@ -58,20 +57,20 @@ func testMessageAllocations(w *world) {
 		data := make([]byte, min(size, w.attr.MaxMsgSize-16))
 		sent := 0
 		arrived := func() bool { return got == sent && !q.busy }
-		w.allocations(func() {
+		w.requireNoAllocations(func() {
 			q.op = transport.Op{Peer: to.id, HeaderLen: 16, Data: data}
 			if err := from.send(q); err != nil {
 				require.NoError(w.t, err)
 			}
 			sent++
-			w.turn(arrived)
+			w.pollUntil(arrived)
 		})
 		to.onMsg = nil
 	}
 }
 
 func testReadAllocations(w *world) {
-	w.acquaint()
+	w.connectAll()
 	from, to := w.ranks[0], w.ranks[len(w.ranks)-1]
 	src, dst := make([]byte, 4096), make([]byte, 4096)
 	q := &request{}
@@ -82,7 +81,7 @@ func testReadAllocations(w *world) {
 		local, err = from.dom.RegisterMemory(dst, transport.Local)
 		require.NoError(w.t, err)
 	}
-	w.allocations(func() {
+	w.requireNoAllocations(func() {
 		mr, err := to.dom.RegisterMemory(src, transport.RemoteRead)
 		if err != nil {
 			require.NoError(w.t, err)
@@ -91,7 +90,7 @@ func testReadAllocations(w *world) {
 		if err := from.read(q); err != nil {
 			require.NoError(w.t, err)
 		}
-		w.turn(arrived)
+		w.pollUntil(arrived)
 		if q.err != nil {
 			require.NoError(w.t, q.err)
 		}

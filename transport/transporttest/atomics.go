@@ -18,7 +18,7 @@ var atomicCases = []testCase{
 	{name: "atomics at once in shared memory", needs: transport.CapAtomic | transport.CapSharedMemory, run: func(w *world) { testAtomicsAtOnce(w, true) }},
 }
 
-// expose shares n bytes, allocated for that or not.
+// expose shares n bytes with all ranks. The bytes are allocated by Alloc, or ordinary memory.
 func (r *rank) expose(all []shared, n int, allocated bool) error {
 	if allocated {
 		return r.allocate(all, n)
@@ -31,8 +31,8 @@ func (r *rank) atomic(q *request) error {
 	return r.finish(q, func(q *request) error { return r.post(q, r.ep.(transport.AtomicEndpoint).Atomic) })
 }
 
-// testAtomics does every operation that is valid on elements of every type, of
-// the rank itself and of the next, and compares with what it should give.
+// testAtomics does every valid operation on elements of every type, in the memory of the rank
+// itself and of the next rank, and compares with the expected result.
 func testAtomics(w *world, allocated bool) {
 	const room = 16 * 16
 	all := make([]shared, len(w.ranks))
@@ -57,17 +57,17 @@ func testAtomics(w *world, allocated bool) {
 			}
 		}
 		if tried == 0 {
-			return errors.New("CapAtomic, and nothing is valid")
+			return errors.New("the domain declares CapAtomic, but no operation is valid")
 		}
 		return r.unshare(all)
 	})
 }
 
-// tryAtomic tries an operation, if it is valid, on some elements, and answers
-// how often.
+// tryAtomic does an operation on 1, 3 and 16 elements, as far as it is valid, and returns how
+// often it did so.
 func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.AtomicOp, fetch bool) (tried int, err error) {
 	if !fetch && (op == transport.AtomicRead || op == transport.AtomicCswap) {
-		return 0, nil // they are for what they fetch
+		return 0, nil // without Fetch they make no sense
 	}
 	size := where.Datatype.Size()
 	for _, elems := range []int{1, 3, 16} {
@@ -79,7 +79,7 @@ func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.Atomic
 			}
 		}
 		for i := 0; i < n; i += 2 * size {
-			copy(compare[i:i+size], former[i:]) // every other is as compared with
+			copy(compare[i:i+size], former[i:]) // every other element equals the former one
 		}
 		set, look, q := &request{op: where}, &request{op: where}, &request{op: where}
 		set.op.Atomic, set.op.Data = transport.AtomicWrite, former
@@ -107,18 +107,18 @@ func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.Atomic
 			combineElement(op, where.Datatype, want[i:i+size], data[i:], compare[i:])
 		}
 		if fetch && !bytes.Equal(got, former) {
-			return tried, fmt.Errorf("%x is fetched, and it was %x", got, former)
+			return tried, fmt.Errorf("fetched %x, want %x", got, former)
 		}
 		if !bytes.Equal(look.op.Fetch, want) {
-			return tried, fmt.Errorf("%x and %x give %x, and should %x", former, data, look.op.Fetch, want)
+			return tried, fmt.Errorf("%x and %x give %x, want %x", former, data, look.op.Fetch, want)
 		}
 		tried++
 	}
 	return tried, nil
 }
 
-// randomElement makes one: any integer, or a number so small that what floats
-// make of it is exact.
+// randomElement writes a random element to b: any integer, or a floating-point number so small
+// that results are exact.
 func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 	small := func() float64 { return float64(rng.IntN(41) - 20) }
 	switch t {
@@ -136,13 +136,13 @@ func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 		for i := range t.Size() {
 			b[i] = byte(rng.IntN(256))
 		}
-		if rng.IntN(4) == 0 { // or it is never false
+		if rng.IntN(4) == 0 { // otherwise large integers would hardly ever be false
 			clear(b[:t.Size()])
 		}
 	}
 }
 
-// combineElement is the plain meaning of an operation.
+// combineElement does an operation in the plainest way, as the oracle: elem becomes the result.
 func combineElement(op transport.AtomicOp, t transport.Datatype, elem, data, compare []byte) {
 	size := t.Size()
 	switch {
@@ -192,7 +192,7 @@ func combineReal(op transport.AtomicOp, x, y float64) float64 {
 	case transport.AtomicLxor:
 		return truth((x != 0) != (y != 0))
 	default:
-		return math.NaN() // bits of floats are not valid
+		return math.NaN() // bitwise operations on floats are not valid
 	}
 }
 
@@ -236,7 +236,7 @@ func combineInteger(op transport.AtomicOp, x, y int64, signed bool) int64 {
 		yes = x != 0 && y != 0
 	case transport.AtomicLxor:
 		yes = (x != 0) != (y != 0)
-	default: // the others have no operands to combine
+	default: // combineElement handles the others
 	}
 	if yes {
 		return 1
@@ -244,7 +244,7 @@ func combineInteger(op transport.AtomicOp, x, y int64, signed bool) int64 {
 	return 0
 }
 
-// integerOf reads an integer of as many bytes as b has.
+// integerOf returns the integer of len(b) bytes in b.
 func integerOf(b []byte, signed bool) int64 {
 	var x uint64
 	switch len(b) {
@@ -293,9 +293,9 @@ func putComplex(b []byte, x complex128) {
 	binary.NativeEndian.PutUint64(b[8:], math.Float64bits(imag(x)))
 }
 
-// testAtomicsAtOnce has all ranks change the same elements of all: of a word
-// some count up by one each, so that each fetches another value; small elements
-// lie side by side in it; and an element is counted up by swaps.
+// testAtomicsAtOnce has all ranks change the same elements of every rank at the same time. They
+// increment one word, and each increment must fetch another value. They increment small elements
+// that are side by side in one word. And they increment an element by compare-and-swap.
 func testAtomicsAtOnce(w *world, allocated bool) {
 	const (
 		rounds = 60
@@ -306,7 +306,7 @@ func testAtomicsAtOnce(w *world, allocated bool) {
 		length = 24
 	)
 	all := make([]shared, len(w.ranks))
-	seen := make([][]bool, len(w.ranks)) // by target: what was fetched
+	seen := make([][]bool, len(w.ranks)) // by target and value: the value was fetched
 	marks := make(chan [2]int, rounds*len(w.ranks)*len(w.ranks))
 	for i := range seen {
 		seen[i] = make([]bool, rounds*len(w.ranks))
@@ -377,7 +377,7 @@ func testAtomicsAtOnce(w *world, allocated bool) {
 		}
 		total := int64(rounds * r.n)
 		got := make([]byte, length)
-		for off := 0; off < length; off += 8 { // by atomics too: who else has a right to look?
+		for off := 0; off < length; off += 8 { // read by atomics, because only they may access these elements now
 			q := at(r.id, off, transport.AtomicRead, transport.Uint64)
 			if q.op.Data = nil; !valid(q) {
 				continue
@@ -393,7 +393,7 @@ func testAtomicsAtOnce(w *world, allocated bool) {
 		}
 		check := func(what string, q *request, have, want int64) error {
 			if valid(q) && have != want {
-				return fmt.Errorf("%s: %d, not %d", what, have, want)
+				return fmt.Errorf("%s: got %d, want %d", what, have, want)
 			}
 			return nil
 		}
@@ -410,7 +410,7 @@ func testAtomicsAtOnce(w *world, allocated bool) {
 	close(marks)
 	for m := range marks {
 		if m[1] < 0 || m[1] >= len(seen[m[0]]) || seen[m[0]][m[1]] {
-			w.t.Fatalf("%d was fetched twice from rank %d, or it should never be there", m[1], m[0])
+			w.t.Fatalf("the value %d was fetched twice from rank %d, or is out of range", m[1], m[0])
 		}
 		seen[m[0]][m[1]] = true
 	}

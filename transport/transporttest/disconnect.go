@@ -14,9 +14,10 @@ var disconnectCases = []testCase{
 	{name: "disconnect before contact", needs: transport.CapDisconnect, minRanks: 2, run: func(w *world) { testDisconnect(w, false) }},
 }
 
-// testDisconnect gives the last rank up, which does not move meanwhile, as one
-// whose host is cut off: with operations under way that need it, or before
-// anything was exchanged with it. Then it goes on, and nobody hears of it.
+// testDisconnect has all ranks disconnect from the last one. That rank makes no progress
+// meanwhile, as if its host were cut off. If busy is set, the others have unfinished operations
+// with it; else they have never exchanged anything with it. Then the last rank goes on, and no
+// rank receives anything from it.
 func testDisconnect(w *world, busy bool) {
 	n := len(w.ranks)
 	victim := transport.Addr(n - 1)
@@ -29,16 +30,16 @@ func testDisconnect(w *world, busy bool) {
 			return r.share(all, slices.Clone(pattern(r.id, 4, min(1<<20, w.attr.MaxRMASize))), transport.RemoteRead)
 		})
 	}
-	var still, over sync.WaitGroup // the victim keeps still until this is done
-	still.Add(n - 1)
-	over.Add(1)
+	var disconnected, sent sync.WaitGroup // by all other ranks; by the victim
+	disconnected.Add(n - 1)
+	sent.Add(1)
 	w.each(func(r *rank) error {
 		if r.id == victim {
-			defer over.Done()
+			defer sent.Done()
 			if busy {
-				spoilPeers(r) // what it has sent before may come, or not
+				sendToAll(r) // these messages may arrive or not
 			}
-			still.Wait()
+			disconnected.Wait()
 			return nil
 		}
 		var reqs []request
@@ -60,16 +61,16 @@ func testDisconnect(w *world, busy bool) {
 		}
 		cut := r.ep.(transport.DisconnectEndpoint).Disconnect
 		err := errors.Join(cut(victim), cut(victim))
-		still.Done()
+		disconnected.Done()
 		if err != nil {
 			return fmt.Errorf("disconnect: %w", err)
 		}
 		r.onMsg = nil
-		if err := r.until("hear that the peer is down", func() bool { return r.isDown[victim] > 0 }); err != nil {
+		if err := r.until("wait for PeerDown", func() bool { return r.isDown[victim] > 0 }); err != nil {
 			return err
 		}
 		if !errors.Is(r.downErr, transport.ErrPeerDown) {
-			return fmt.Errorf("PeerDown comes with %w", orNone(r.downErr))
+			return fmt.Errorf("PeerDown has error %w, want %w", orNone(r.downErr), transport.ErrPeerDown)
 		}
 		for i := range reqs[:posted] {
 			if err := r.wait(&reqs[i]); err != nil && !errors.Is(err, transport.ErrPeerDown) {
@@ -81,37 +82,37 @@ func testDisconnect(w *world, busy bool) {
 			return err
 		})
 		if !errors.Is(err, transport.ErrPeerDown) {
-			return fmt.Errorf("a send after it: got %w, want %w", orNone(err), transport.ErrPeerDown)
+			return fmt.Errorf("send after disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
 		}
 		if r.attr.Caps.Has(transport.CapConnect) {
 			if err := r.ep.(transport.ConnectEndpoint).Connect(victim); !errors.Is(err, transport.ErrPeerDown) {
-				return fmt.Errorf("connect after it: got %w, want %w", orNone(err), transport.ErrPeerDown)
+				return fmt.Errorf("connect after disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
 			}
 		}
 		if cut(r.id) == nil || cut(-1) == nil || cut(transport.Addr(r.n)) == nil {
-			return errors.New("disconnect from a peer that there is not")
+			return errors.New("disconnect from a peer that does not exist: no error")
 		}
-		over.Wait()
+		sent.Wait()
 		return nil
 	})
-	w.each(func(r *rank) error { // the victim talks again, and nobody listens
+	w.each(func(r *rank) error { // the victim sends again, and no rank receives it
 		if r.id != victim {
 			return nil
 		}
-		spoilPeers(r)
+		sendToAll(r)
 		return nil
 	})
-	w.rest(func(r *rank) bool { return r.id == victim }, func(r *rank) error {
+	w.survivors(func(r *rank) bool { return r.id == victim }, func(r *rank) error {
 		if r.isDown[victim] != 1 || r.hasLeft[victim] != 0 {
-			return fmt.Errorf("the end of rank %d was reported %d times as down and %d as left", victim, r.isDown[victim], r.hasLeft[victim])
+			return fmt.Errorf("got %d PeerDown and %d PeerLeft for rank %d, want 1 and 0", r.isDown[victim], r.hasLeft[victim], victim)
 		}
 		return nil
 	})
 	w.ranks[victim].onMsg = func(transport.Addr, []byte) error { return nil }
 }
 
-// begin posts a message or a Read with a peer that does not move; false: there is
-// no room for more.
+// begin posts a message or a Read with a peer that makes no progress. It returns false if the
+// endpoint takes no more.
 func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) bool {
 	q.op = transport.Op{Peer: peer, HeaderLen: 16, Data: make([]byte, r.attr.EagerLimit)}
 	q.op.User, q.busy = q, true
@@ -134,9 +135,9 @@ func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) b
 	return err == nil
 }
 
-// spoilPeers sends to all others what they may never get.
-func spoilPeers(r *rank) {
+// sendToAll sends a message to every rank except the last, which may have disconnected from r.
+func sendToAll(r *rank) {
 	for p := range r.n - 1 {
-		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8}) // whatever it answers
+		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8}) // it may fail
 	}
 }

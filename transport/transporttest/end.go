@@ -24,7 +24,7 @@ var endCases = []testCase{
 }
 
 func (r *rank) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), r.w.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	r.left = true
 	if err := r.ep.Shutdown(ctx); err != nil {
@@ -33,7 +33,7 @@ func (r *rank) shutdown() error {
 	return nil
 }
 
-// testShutdownDelivers has rank 0 send and leave at once.
+// testShutdownDelivers has rank 0 send messages and shut down at once. All messages must arrive.
 func testShutdownDelivers(w *world) {
 	const count = 500
 	size := min(3000, w.attr.EagerLimit)
@@ -65,27 +65,27 @@ func testShutdownDelivers(w *world) {
 			}
 			return r.shutdown()
 		}
-		if err := r.until("hear that rank 0 has left", func() bool { return r.hasLeft[0] > 0 }); err != nil {
+		if err := r.until("wait for PeerLeft of rank 0", func() bool { return r.hasLeft[0] > 0 }); err != nil {
 			return fmt.Errorf("%w; received %d of %d", err, got, count)
 		}
 		if got != count {
-			return fmt.Errorf("%d of %d messages came before the peer left", got, count)
+			return fmt.Errorf("%d of %d messages arrived before PeerLeft", got, count)
 		}
 		err := r.failing(0, transport.ErrPeerLeft)
 		r.onMsg = nil
 		return err
 	})
-	w.rest(func(r *rank) bool { return r.id == 0 }, func(r *rank) error {
+	w.survivors(func(r *rank) bool { return r.id == 0 }, func(r *rank) error {
 		if r.hasLeft[0] != 1 || r.isDown[0] != 0 {
-			return fmt.Errorf("end of rank 0 reported %d times as left and %d as down", r.hasLeft[0], r.isDown[0])
+			return fmt.Errorf("got %d PeerLeft and %d PeerDown for rank 0, want 1 and 0", r.hasLeft[0], r.isDown[0])
 		}
 		return nil
 	})
 }
 
-// failing sends to a peer that has ended until it is refused for that reason.
+// failing sends to a peer that has ended until the send fails with the error want.
 func (r *rank) failing(p transport.Addr, want error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for {
 		q := &request{}
 		q.op = transport.Op{Peer: p, HeaderLen: 8}
@@ -102,9 +102,9 @@ func (r *rank) failing(p transport.Addr, want error) error {
 	}
 }
 
-// rest has the ranks that are left talk to each other around those that are not,
-// by a ring of messages, then runs check on them.
-func (w *world) rest(gone func(*rank) bool, check func(*rank) error) {
+// survivors checks that the ranks for which gone is false can still exchange messages, around a
+// ring, and runs check on each of them.
+func (w *world) survivors(gone func(*rank) bool, check func(*rank) error) {
 	w.t.Helper()
 	alive := slices.DeleteFunc(slices.Clone(w.ranks), gone)
 	all := w.ranks
@@ -124,13 +124,13 @@ func (w *world) rest(gone func(*rank) bool, check func(*rank) error) {
 			q := &request{}
 			q.op = transport.Op{Peer: next, HeaderLen: 8}
 			if err := r.finish(q, r.send); err != nil {
-				return fmt.Errorf("go on without the others: %w", err)
+				return fmt.Errorf("send among the survivors: %w", err)
 			}
-			if err := r.until("go on without the others", func() bool { return got > n }); err != nil {
+			if err := r.until("receive among the survivors", func() bool { return got > n }); err != nil {
 				return err
 			}
 		}
-		if err := r.flush(); err != nil { // the next rank may still wait
+		if err := r.flush(); err != nil { // the next rank may still wait for the last message
 			return err
 		}
 		return check(r)
@@ -141,8 +141,8 @@ func (w *world) rest(gone func(*rank) bool, check func(*rank) error) {
 func testShutdownTogether(w *world) {
 	w.traffic(traffic{count: 10, sizes: []int{100}, headers: []int{16}, window: 4})
 	w.each((*rank).shutdown)
-	w.each(func(r *rank) error { // twice does no harm
-		ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+	w.each(func(r *rank) error { // a second Shutdown does no harm
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := r.ep.Shutdown(ctx); err != nil && !errors.Is(err, transport.ErrClosed) {
 			return fmt.Errorf("second shutdown: %w", err)
@@ -151,7 +151,7 @@ func testShutdownTogether(w *world) {
 	})
 }
 
-// kill ends the last rank, whose goroutine has returned.
+// kill kills the last rank. The rank's own goroutine has returned.
 func (w *world) kill() {
 	victim := w.ranks[len(w.ranks)-1]
 	victim.closed = true
@@ -168,7 +168,8 @@ func testPeerDown(w *world) {
 	w.peerDown(func(*rank) error { return nil }, func(*rank) error { return nil })
 }
 
-// peerDown kills the last rank between before and after.
+// peerDown kills the last rank after all ranks have run before, and checks that the others report
+// it. Then they run after.
 func (w *world) peerDown(before, after func(*rank) error) {
 	w.t.Helper()
 	victim := transport.Addr(len(w.ranks) - 1)
@@ -184,27 +185,27 @@ func (w *world) peerDown(before, after func(*rank) error) {
 			ready.Wait()
 			w.kill()
 		}
-		err = r.until(fmt.Sprintf("hear that rank %d is down", victim), func() bool { return r.isDown[victim] > 0 })
+		err = r.until(fmt.Sprintf("wait for PeerDown of rank %d", victim), func() bool { return r.isDown[victim] > 0 })
 		if err != nil {
 			return err
 		}
 		if !errors.Is(r.downErr, transport.ErrPeerDown) {
-			return fmt.Errorf("PeerDown comes with %w", orNone(r.downErr))
+			return fmt.Errorf("PeerDown has error %w, want %w", orNone(r.downErr), transport.ErrPeerDown)
 		}
 		if err := r.failing(victim, transport.ErrPeerDown); err != nil {
 			return err
 		}
 		return after(r)
 	})
-	w.rest(func(r *rank) bool { return r.id == victim }, func(r *rank) error {
+	w.survivors(func(r *rank) bool { return r.id == victim }, func(r *rank) error {
 		if r.isDown[victim] != 1 || r.hasLeft[victim] != 0 {
-			return fmt.Errorf("death reported %d times as down and %d as left", r.isDown[victim], r.hasLeft[victim])
+			return fmt.Errorf("got %d PeerDown and %d PeerLeft for rank %d, want 1 and 0", r.isDown[victim], r.hasLeft[victim], victim)
 		}
 		return nil
 	})
 }
 
-// testPeerDownReads kills a rank that others read from.
+// testPeerDownReads kills a rank while the others read its memory.
 func testPeerDownReads(w *world) {
 	w.traffic(traffic{count: 3, sizes: []int{100}, headers: []int{16}, window: 4})
 	n := len(w.ranks)
@@ -239,18 +240,18 @@ func testPeerDownReads(w *world) {
 					return err
 				}
 			case !errors.Is(err, transport.ErrPeerDown):
-				return fmt.Errorf("read from a dead peer: %w", err)
+				return fmt.Errorf("read from a peer that died: %w", err)
 			}
 		}
 		err := r.access(r.read, transport.Addr(n-1), all[n-1].key, all[n-1].at, make([]byte, 8))
 		if !errors.Is(err, transport.ErrPeerDown) {
-			return fmt.Errorf("new read from a dead peer: got %w, want %w", orNone(err), transport.ErrPeerDown)
+			return fmt.Errorf("new read from a peer that died: got %w, want %w", orNone(err), transport.ErrPeerDown)
 		}
 		return nil
 	})
 }
 
-// testCloseInFlight closes all ranks in the middle of everything.
+// testCloseInFlight closes all ranks while messages and reads are in flight.
 func testCloseInFlight(w *world) {
 	w.traffic(traffic{count: 2, sizes: []int{100}, headers: []int{16}, window: 4})
 	n := len(w.ranks)
@@ -268,7 +269,7 @@ func testCloseInFlight(w *world) {
 			q.op.User = q
 			q.busy = true
 			if i%2 == 0 || r.rma == nil || !r.attr.Caps.Has(transport.CapRead) {
-				_, _ = r.ep.Send(&q.op) // whatever it answers
+				_, _ = r.ep.Send(&q.op) // it may fail
 				continue
 			}
 			q.op.RemoteKey, q.op.RemoteAddr = all[q.op.Peer].key, all[q.op.Peer].at
@@ -281,10 +282,10 @@ func testCloseInFlight(w *world) {
 		if err := r.dom.Close(); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
-		for i := range reqs { // nothing touches them any more
-			spoil(&reqs[i])
+		for i := range reqs { // -race detects a use after Close
+			overwrite(&reqs[i])
 		}
-		copy(all[r.id].buf, spoilt)
+		copy(all[r.id].buf, garbage)
 		return nil
 	})
 }
@@ -311,11 +312,11 @@ func testCloseEndsWait(w *world) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, transport.ErrClosed) {
-				return fmt.Errorf("a Wait ended by Close: %w", err)
+				return fmt.Errorf("wait, ended by Close: got %w, want %w", err, transport.ErrClosed)
 			}
 			return nil
-		case <-time.After(r.w.timeout):
-			return errors.New("a Wait is not ended by Close")
+		case <-time.After(timeout):
+			return errors.New("wait did not end after Close")
 		}
 	})
 }
@@ -344,7 +345,7 @@ func testAfterClose(w *world) {
 				_, err := r.cq.Read(r.entries)
 				return err
 			},
-			"Wait": func() error { return r.cq.Wait(r.w.timeout) },
+			"Wait": func() error { return r.cq.Wait(timeout) },
 		}
 		if r.attr.Caps.Has(transport.CapRead) {
 			calls["Read"] = func() error { return r.rma.Read(&transport.Op{Peer: next, Data: make([]byte, 1)}) }
@@ -357,20 +358,20 @@ func testAfterClose(w *world) {
 				return fmt.Errorf("%s after Close: got %w, want %w", name, orNone(err), transport.ErrClosed)
 			}
 		}
-		// These must merely do no harm.
+		// These calls must do no harm.
 		r.cq.Signal()
 		r.cq.Arm()
 		r.cq.FD()
 		r.dom.Attr()
 		r.av.Len()
 		r.ep.Address()
-		ctx, cancel := context.WithTimeout(context.Background(), r.w.timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := r.ep.Shutdown(ctx); err != nil && !errors.Is(err, transport.ErrClosed) {
 			return fmt.Errorf("shutdown after Close: %w", err)
 		}
 		if err := mr.Close(); err != nil && !errors.Is(err, transport.ErrClosed) {
-			return fmt.Errorf("close of a region after Close: %w", err)
+			return fmt.Errorf("close a region after Close of its domain: %w", err)
 		}
 		return nil
 	})

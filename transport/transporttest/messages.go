@@ -24,29 +24,27 @@ var messageCases = []testCase{
 	{name: "validity of messages", run: testValidity},
 }
 
-// noise is what messages and regions are filled with, from an offset that
-// belongs to the message.
+// noise is random bytes, from which pattern takes the content of messages and regions.
 var noise = func() []byte {
 	b := make([]byte, 5<<20)
-	_, _ = rand.NewChaCha8([32]byte{'w', 'e', 'f', 't'}).Read(b) // it never fails
+	_, _ = rand.NewChaCha8([32]byte{'w', 'e', 'f', 't'}).Read(b) // Read never fails
 	return b
 }()
 
 const noiseOffsets = 1 << 20
 
-// What memory is overwritten with that must not be looked at, or touched, any more.
 var (
-	spoilt = bytes.Repeat([]byte{0xEE}, 5<<20)
-	zeros  = make([]byte, 5<<20)
+	garbage = bytes.Repeat([]byte{0xEE}, 5<<20) // overwrites memory that the endpoint must no longer use
+	zeros   = make([]byte, 5<<20)
 )
 
-// pattern is the content of n bytes (4 MiB at most) that go by a number.
+// pattern returns n bytes, at most 4 MiB, that belong to a rank and a number.
 func pattern(from transport.Addr, seq uint64, n int) []byte {
 	off := (uint64(from)*7919 + seq*31) % noiseOffsets
 	return noise[off : off+uint64(n)]
 }
 
-// sameAs says where a differs from what it should be.
+// sameAs returns an error that names the first difference; nil if got equals want.
 func sameAs(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil
@@ -62,15 +60,15 @@ func sameAs(got, want []byte) error {
 	return nil
 }
 
-// traffic is messages from every rank to every rank. The k-th message to a peer
-// has the k-th size, round and round.
+// traffic describes messages from every rank to every rank. The k-th message to a peer has the
+// k-th size and header length; both lists repeat.
 type traffic struct {
-	count   int // per pair
+	count   int // messages per pair of ranks
 	sizes   []int
-	headers []int // header lengths, round and round; at least 8 where the size says nothing
+	headers []int // header lengths; at least 8 if sizes do not tell messages apart
 	window  int   // operations in flight per rank
-	burst   bool  // no Read of the queue before ErrAgain
-	hold    bool  // check messages only when the whole batch of a Read has been seen
+	burst   bool  // a rank reads its queue only after ErrAgain, or if its window is full
+	hold    bool  // check messages only after handling all completions of a Read
 }
 
 func (tr *traffic) run(r *rank) error {
@@ -110,7 +108,7 @@ func (tr *traffic) run(r *rank) error {
 	}
 	r.onBatch = func() error {
 		for range 3 * len(batch) {
-			runtime.Gosched() // let senders do their worst
+			runtime.Gosched() // senders run, and must not change these messages
 		}
 		for _, h := range batch {
 			if err := check(h.from, h.seq, h.msg); err != nil {
@@ -121,7 +119,7 @@ func (tr *traffic) run(r *rank) error {
 		return nil
 	}
 	defer func() { r.onMsg, r.onBatch = nil, nil }()
-	if err := r.sync(); err != nil { // every handler stands
+	if err := r.sync(); err != nil { // all ranks have set onMsg
 		return err
 	}
 
@@ -147,7 +145,7 @@ func (tr *traffic) run(r *rank) error {
 				return fmt.Errorf("send message %d to rank %d: %w", seq, p, err)
 			}
 			if !q.busy {
-				spoil(q)
+				overwrite(q)
 			}
 			if tr.burst {
 				return nil
@@ -163,7 +161,7 @@ func (tr *traffic) run(r *rank) error {
 		if err := r.wait(q); err != nil {
 			return fmt.Errorf("send: %w", err)
 		}
-		spoil(q)
+		overwrite(q)
 	}
 	if err := r.until("receive the rest", func() bool { return total == tr.count*r.n }); err != nil {
 		return fmt.Errorf("%w; received %v of %d", err, got, tr.count)
@@ -171,7 +169,7 @@ func (tr *traffic) run(r *rank) error {
 	return r.sync()
 }
 
-// header gives a message's 64 header bytes.
+// header returns the 64 header bytes of a message.
 func header(from transport.Addr, seq uint64) []byte {
 	h := make([]byte, transport.HeaderSize)
 	copy(h, pattern(from, seq+77, len(h)))
@@ -179,14 +177,15 @@ func header(from transport.Addr, seq uint64) []byte {
 	return h
 }
 
-// spoil overwrites a request that has ended with all it points to: it is ours again.
-func spoil(q *request) {
-	copy(q.op.Data, spoilt)
-	copy(q.op.Header[:], spoilt)
+// overwrite overwrites a complete request and its data, to detect an endpoint that still uses
+// them.
+func overwrite(q *request) {
+	copy(q.op.Data, garbage)
+	copy(q.op.Header[:], garbage)
 	q.op.Peer, q.op.HeaderLen, q.op.Data, q.op.User = -1, -1, nil, nil
 }
 
-// traffic runs tr on all ranks, its sizes cut down to what a message can carry.
+// traffic runs tr on all ranks. It limits the sizes to the largest message.
 func (w *world) traffic(tr traffic) {
 	w.t.Helper()
 	tr.fit(w.attr)
@@ -205,14 +204,15 @@ func testOneMessage(w *world) {
 	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})
 }
 
-// messageSizes are the sizes of data beside a header of hl bytes that are worth
-// a try and fit.
+// messageSizes returns data sizes to test with a header of hl bytes: around powers of two and
+// around the domain's limits.
 func messageSizes(a transport.Attr, hl, ranks int) []int {
 	limit := min(a.MaxMsgSize-hl, (4<<20)/ranks)
 	var l []int
 	for _, n := range []int{
 		0, 1, 2, 3, 7, 8, 40, 63, 64, 65, 255, 256, 257, 1000, 4095, 4096, 4097,
-		a.InjectSize - hl, a.InjectSize - hl + 1, a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
+		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1, // some providers copy messages up to this size
+		a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
 		65536, 100_001, limit - 1, limit,
 	} {
 		if n >= 0 && n <= limit {
@@ -235,7 +235,7 @@ func testSizes(w *world) {
 func testTooLarge(w *world) {
 	limit := w.attr.MaxMsgSize
 	if limit > 256<<20 {
-		w.t.Logf("MaxMsgSize is %d: not tried", limit)
+		w.t.Logf("skipped: MaxMsgSize is %d", limit)
 		return
 	}
 	w.each(func(r *rank) error {
@@ -243,7 +243,7 @@ func testTooLarge(w *world) {
 			q := &request{}
 			q.op = transport.Op{Peer: transport.Addr((int(r.id) + 1) % r.n), HeaderLen: hl, Data: make([]byte, limit+1-hl)}
 			if err := r.send(q); !errors.Is(err, transport.ErrTooLarge) {
-				return fmt.Errorf("send of MaxMsgSize+1 with a header of %d: %w", hl, err)
+				return fmt.Errorf("send of MaxMsgSize+1 bytes, %d of them header: got %w, want %w", hl, orNone(err), transport.ErrTooLarge)
 			}
 		}
 		return r.sync()

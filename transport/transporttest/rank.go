@@ -14,20 +14,19 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// world is a job whose ranks are ready to talk. Each rank is driven by one
-// goroutine; they meet in sync, and share what they publish before it.
+// world is a job whose ranks have endpoints and know all addresses. One goroutine runs each rank.
+// What a rank writes to shared variables before sync, the others may read after it.
 type world struct {
-	t       testing.TB
-	job     *Job
-	ranks   []*rank
-	attr    transport.Attr
-	timeout time.Duration
+	t     testing.TB
+	job   *Job
+	ranks []*rank
+	attr  transport.Attr
 
-	arrived atomic.Int64 // at all syncs so far
-	failed  atomic.Bool
+	arrived atomic.Int64 // number of calls of sync so far, by all ranks
+	failed  atomic.Bool  // a rank has returned an error
 }
 
-// rank is one rank and what its goroutine knows.
+// rank is one rank of a world. Its own goroutine uses it.
 type rank struct {
 	w    *world
 	id   transport.Addr
@@ -44,29 +43,29 @@ type rank struct {
 	syncs   int64
 	entries []transport.Completion
 	onMsg   func(from transport.Addr, msg []byte) error
-	onBatch func() error // after every Read that found something, while messages are valid
-	isDown  []int        // by peer: PeerDown completions
-	hasLeft []int        // by peer: PeerLeft completions
+	onBatch func() error // called after every Read that returned completions, while messages are valid
+	isDown  []int        // by peer: number of PeerDown completions
+	hasLeft []int        // by peer: number of PeerLeft completions
 	downErr error
 
 	closed bool // the case closed the domain
 	left   bool // the case shut the endpoint down
 }
 
-// request is an operation and how it ended.
+// request is an operation and its result.
 type request struct {
 	op   transport.Op
-	busy bool
+	busy bool // the endpoint owns op
 	err  error
 }
 
 var errElsewhere = errors.New("another rank has failed")
 
-// connect sets the ranks of a job up.
-func connect(t testing.TB, job *Job, timeout time.Duration) *world {
+// connect opens the queues and endpoints of a job, and inserts all addresses.
+func connect(t testing.TB, job *Job) *world {
 	t.Helper()
 	n := len(job.Domains)
-	w := &world{t: t, job: job, timeout: timeout, attr: job.Domains[0].Attr()}
+	w := &world{t: t, job: job, attr: job.Domains[0].Attr()}
 	addrs := make([]transport.Address, n)
 	for i, d := range job.Domains {
 		r := &rank{
@@ -111,7 +110,8 @@ func (w *world) symmetric() bool {
 	return w.attr.Caps.Has(transport.CapSymmetric) && w.job.Service != ""
 }
 
-// each runs f for every rank in a goroutine of its own and reports the errors.
+// each runs f for every rank, in a goroutine of its own, and reports the errors. If a rank
+// returns an error, the others return errElsewhere from their waits.
 func (w *world) each(f func(r *rank) error) {
 	w.t.Helper()
 	var wg sync.WaitGroup
@@ -141,8 +141,8 @@ func (w *world) signalAll() {
 	}
 }
 
-// peers calls f for every rank, starting behind this one so that not all begin
-// with the same; itself comes last.
+// peers calls f for every rank. It starts with the next rank, so that not all ranks start with
+// the same one, and ends with r itself.
 func (r *rank) peers(f func(p transport.Addr) error) error {
 	for i := range r.n {
 		if err := f(transport.Addr((int(r.id) + 1 + i) % r.n)); err != nil {
@@ -152,7 +152,7 @@ func (r *rank) peers(f func(p transport.Addr) error) error {
 	return nil
 }
 
-// poll reads the queue once and handles what it finds.
+// poll reads the queue once, handles the completions, and returns their number.
 func (r *rank) poll() (int, error) {
 	n, err := r.cq.Read(r.entries)
 	if err != nil {
@@ -201,14 +201,14 @@ func (r *rank) handle(c *transport.Completion) error {
 	return nil
 }
 
-// until reads the queue, asleep when there is nothing, until cond holds.
+// until reads the queue until cond holds. It sleeps in Wait if there are no completions.
 func (r *rank) until(what string, cond func() bool) error {
-	return r.untilBy(what, cond, func(limit time.Duration) error { return r.cq.Wait(limit) })
+	return r.untilBy(what, cond, r.cq.Wait)
 }
 
-// untilBy is until with another way of sleeping.
+// untilBy is until with sleep in place of Wait.
 func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Duration) error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for !cond() {
 		if r.w.failed.Load() {
 			return errElsewhere
@@ -218,18 +218,18 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		if n > 0 {
-			end = time.Now().Add(r.w.timeout)
+			end = time.Now().Add(timeout)
 			continue
 		}
 		left := time.Until(end)
 		if left < 0 {
-			return fmt.Errorf("%s: nothing happened for %v", what, r.w.timeout)
+			return fmt.Errorf("%s: no completion for %v", what, timeout)
 		}
 		if !r.cq.Arm() {
-			runtime.Gosched() // it may be a peer that must move
+			runtime.Gosched() // a peer may have to make progress
 			continue
 		}
-		if cond() { // a Signal may have said so before Arm
+		if cond() { // a Signal before Arm may have announced it
 			return nil
 		}
 		if err := sleep(left); err != nil {
@@ -239,8 +239,8 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 	return nil
 }
 
-// flush reads the queue until nothing that was sent waits for a Read. A rank that
-// waits for something else next need not call it.
+// flush reads the queue until no batch is pending. A rank that reads the queue next for another
+// reason need not call it.
 func (r *rank) flush() error {
 	if r.unsent == nil {
 		return nil
@@ -248,18 +248,18 @@ func (r *rank) flush() error {
 	return r.until("flush", func() bool { return !r.unsent() })
 }
 
-// sync is a barrier in which every rank keeps the fabric moving.
+// sync is a barrier. The ranks that wait in it make progress.
 func (r *rank) sync() error {
 	r.syncs++
 	r.w.arrived.Add(1)
 	r.w.signalAll()
 	want := r.syncs * int64(r.n)
-	return r.until("meet the other ranks", func() bool { return r.w.arrived.Load() >= want })
+	return r.until("wait for the other ranks", func() bool { return r.w.arrived.Load() >= want })
 }
 
-// again calls post until it answers something else than ErrAgain.
+// again calls post until it returns something else than ErrAgain.
 func (r *rank) again(post func() error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for {
 		err := post()
 		if !errors.Is(err, transport.ErrAgain) {
@@ -270,20 +270,20 @@ func (r *rank) again(post func() error) error {
 			return err
 		}
 		if n > 0 {
-			end = time.Now().Add(r.w.timeout)
+			end = time.Now().Add(timeout)
 			continue
 		}
 		if r.w.failed.Load() {
 			return errElsewhere
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("ErrAgain for %v", r.w.timeout)
+			return fmt.Errorf("ErrAgain for %v", timeout)
 		}
 		runtime.Gosched()
 	}
 }
 
-// send posts a message; the request is busy until it has ended.
+// send posts a message. q is busy until the message is complete.
 func (r *rank) send(q *request) error {
 	q.op.User, q.busy, q.err = q, true, nil
 	err := r.again(func() error {
@@ -299,11 +299,11 @@ func (r *rank) send(q *request) error {
 	return err
 }
 
-// read and write post RMA.
 func (r *rank) read(q *request) error { return r.post(q, r.rma.Read) }
 
 func (r *rank) write(q *request) error { return r.post(q, r.rma.Write) }
 
+// post posts an operation by f. q is busy until the operation is complete.
 func (r *rank) post(q *request, f func(*transport.Op) error) error {
 	q.op.User, q.busy, q.err = q, true, nil
 	err := r.again(func() error { return f(&q.op) })
@@ -313,7 +313,7 @@ func (r *rank) post(q *request, f func(*transport.Op) error) error {
 	return err
 }
 
-// wait waits for a request and returns how it ended.
+// wait waits until a request is complete, and returns its error.
 func (r *rank) wait(q *request) error {
 	if err := r.until("complete an operation", func() bool { return !q.busy }); err != nil {
 		return err
@@ -321,7 +321,7 @@ func (r *rank) wait(q *request) error {
 	return q.err
 }
 
-// finish posts an operation and returns how it ended, at once or later.
+// finish posts an operation, waits until it is complete, and returns the error of either.
 func (r *rank) finish(q *request, post func(*request) error) error {
 	if err := post(q); err != nil {
 		return err

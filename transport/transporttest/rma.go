@@ -22,7 +22,7 @@ var rmaCases = []testCase{
 	{name: "region closed under writes", needs: transport.CapWrite, run: testCloseUnderWrites},
 }
 
-// shared is a rank's buffer with its region, published to the other ranks.
+// shared is a rank's buffer and its region. All ranks may read it after share.
 type shared struct {
 	buf []byte
 	mr  transport.MemoryRegion
@@ -30,8 +30,8 @@ type shared struct {
 	at  uint64
 }
 
-// share registers a buffer of every rank; all of them know all after it. The
-// caller closes the regions by unshare.
+// share registers a buffer of each rank and stores it in all. All ranks call share; when it
+// returns, all is complete. The caller closes the regions by unshare.
 func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	mr, err := r.dom.RegisterMemory(buf, access)
 	if err != nil {
@@ -41,6 +41,7 @@ func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	return r.sync()
 }
 
+// unshare closes the region of r. All ranks call it.
 func (r *rank) unshare(all []shared) error {
 	if err := r.sync(); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (r *rank) unshare(all []shared) error {
 	return r.sync()
 }
 
-// local registers the buffer of an operation where the domain asks for it.
+// local registers the buffer of an operation if the domain requires it (MRLocal).
 func (r *rank) local(q *request) (release func(), err error) {
 	if r.attr.MRMode&transport.MRLocal == 0 || len(q.op.Data) == 0 {
 		return func() {}, nil
@@ -76,7 +77,7 @@ func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uin
 	return r.finish(q, post)
 }
 
-// rmaSizes are the sizes worth a try; the largest only in jobs of few ranks.
+// rmaSizes returns the sizes to test; the largest ones only in jobs of few ranks.
 func rmaSizes(a transport.Attr, ranks int) []int {
 	limit := a.MaxRMASize
 	if ranks > 4 {
@@ -126,7 +127,7 @@ func testWrite(w *world) {
 	}
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
-		// Every rank has a room of its own in every other's buffer.
+		// Each rank writes to its own part of every rank's buffer.
 		if err := r.share(all, make([]byte, room*r.n), transport.RemoteWrite); err != nil {
 			return err
 		}
@@ -135,7 +136,7 @@ func testWrite(w *world) {
 			err := r.peers(func(p transport.Addr) error {
 				src := slices.Clone(pattern(r.id, uint64(i), n))
 				err := r.access(r.write, p, all[p].key, all[p].at+uint64(room*int(r.id)+off), src)
-				copy(src, spoilt) // ours again
+				copy(src, garbage) // to detect a late use of src
 				if err != nil {
 					return fmt.Errorf("write of %d bytes to rank %d: %w", n, p, err)
 				}
@@ -150,11 +151,11 @@ func testWrite(w *world) {
 			for p := range r.n {
 				part := all[r.id].buf[p*room : (p+1)*room]
 				if err := sameAs(part[off:off+n], pattern(transport.Addr(p), uint64(i), n)); err != nil {
-					return fmt.Errorf("written by rank %d: %w", p, err)
+					return fmt.Errorf("bytes that rank %d wrote: %w", p, err)
 				}
 				clear(part[off : off+n])
 				if err := sameAs(part, zeros[:room]); err != nil {
-					return fmt.Errorf("beside what rank %d wrote: %w", p, err)
+					return fmt.Errorf("bytes beside those that rank %d wrote: %w", p, err)
 				}
 			}
 			if err := r.sync(); err != nil {
@@ -167,8 +168,7 @@ func testWrite(w *world) {
 
 const many = 64
 
-// manySize is the odd size of the i-th of many operations; they lie one behind
-// the other.
+// manySize returns the size of the i-th of many operations. Their buffers follow each other.
 func manySize(i int) int { return 1 + i*37 + (i%4)*5000 }
 
 func manyTotal() int {
@@ -179,7 +179,8 @@ func manyTotal() int {
 	return total
 }
 
-// postMany posts 64 operations over all peers and waits for all.
+// postMany posts many operations, distributed over all peers, and waits for all of them. at
+// returns the remote offset for an offset in buf.
 func (r *rank) postMany(post func(*request) error, all []shared, buf []byte, at func(off int) int) error {
 	reqs := make([]request, many)
 	off := 0
@@ -246,7 +247,7 @@ func testWrites64(w *world) {
 			off := 0
 			for i := range many {
 				n := manySize(i)
-				want := zeros[:n] // went to another rank
+				want := zeros[:n] // rank p wrote this part to another rank
 				if (p+i)%r.n == int(r.id) {
 					want = pattern(transport.Addr(p), 2, total)[off : off+n]
 				}
@@ -260,7 +261,7 @@ func testWrites64(w *world) {
 	})
 }
 
-// testReadsAndMessages reads large blocks while messages fly between all ranks.
+// testReadsAndMessages reads large blocks while all ranks exchange messages.
 func testReadsAndMessages(w *world) {
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
@@ -278,8 +279,8 @@ func testReadsAndMessages(w *world) {
 			}
 			defer release()
 		}
-		// The handler of messages must stand before a read lets any in, so the
-		// first half is posted by a traffic of nothing but itself.
+		// Post the first half of the reads before the messages, and the second half after
+		// them.
 		tr := traffic{count: 200 / r.n, sizes: []int{0, 8, min(4096, r.attr.EagerLimit)}, headers: []int{16}, window: 8}
 		tr.fit(r.attr)
 		for i := range reqs {
@@ -304,7 +305,8 @@ func testReadsAndMessages(w *world) {
 	})
 }
 
-// testRefused tries what must not be possible, in the right that want stands for.
+// testRefused tries reads (or writes, if want is RemoteWrite) that the target must refuse, and
+// checks that they do not touch memory.
 func testRefused(w *world, want transport.Access) {
 	const size = 4096
 	n := len(w.ranks)
@@ -342,19 +344,19 @@ func testRefused(w *world, want transport.Access) {
 				n         int
 				err       error
 			}{
-				{"a key that nobody gave", key ^ 1<<40, at, 8, transport.ErrKey},
-				{"another key that nobody gave", key ^ 1, at, 8, transport.ErrKey},
+				{"a key of no region", key ^ 1<<40, at, 8, transport.ErrKey},
+				{"another key of no region", key ^ 1, at, 8, transport.ErrKey},
 				{"key 0", 0, at, 8, transport.ErrKey},
 				{"the key of a closed region", gone[p].key, gone[p].at, 8, transport.ErrKey},
 				{"a byte behind the end", key, at + size, 1, transport.ErrBounds},
 				{"the last byte and one more", key, at + size - 1, 2, transport.ErrBounds},
-				{"more than there is", key, at, size + 1, transport.ErrBounds},
+				{"more than the region", key, at, size + 1, transport.ErrBounds},
 				{"a byte before the start", key, at - 1, 1, transport.ErrBounds},
 				{"an end that overflows", key, math.MaxUint64 - 3, 8, transport.ErrBounds},
-				{"the other right", other[p].key, other[p].at, 8, transport.ErrAccess},
-				{"no right", local[p].key, local[p].at, 8, transport.ErrAccess},
+				{"a region with the other access", other[p].key, other[p].at, 8, transport.ErrAccess},
+				{"a region without remote access", local[p].key, local[p].at, 8, transport.ErrAccess},
 			} {
-				err := r.access(post, p, c.key, c.addr, slices.Clone(spoilt[:c.n]))
+				err := r.access(post, p, c.key, c.addr, slices.Clone(garbage[:c.n]))
 				if !errors.Is(err, c.err) {
 					return fmt.Errorf("%s at rank %d: got %w, want %w", c.what, p, orNone(err), c.err)
 				}
@@ -369,15 +371,15 @@ func testRefused(w *world, want transport.Access) {
 		}
 		for _, all := range [][]shared{good, other, local, gone} {
 			if err := sameAs(all[r.id].buf, fill()); err != nil {
-				return fmt.Errorf("memory touched by a refused operation: %w", err)
+				return fmt.Errorf("a refused operation touched memory: %w", err)
 			}
 		}
 		if err := r.sync(); err != nil {
 			return err
 		}
-		if r.id == 0 || want == transport.RemoteRead { // and all still works
+		if r.id == 0 || want == transport.RemoteRead { // valid operations still succeed
 			if err := r.access(post, 0, good[0].key, good[0].at+size, nil); err != nil {
-				return fmt.Errorf("nothing at the end of the region: %w", err)
+				return fmt.Errorf("zero bytes at the end of the region: %w", err)
 			}
 			if err := r.access(post, 0, good[0].key, good[0].at, make([]byte, size)); err != nil {
 				return fmt.Errorf("after refusals: %w", err)
@@ -402,12 +404,12 @@ func orNone(err error) error {
 	return err
 }
 
-// offer is what rank 0 lets the others access for a while.
+// offer names a region of rank 0 that the other ranks may access for a while.
 type offer struct{ key, at uint64 }
 
-// underClose has rank 0 open and close a region again and again, and all ranks
-// access it. Once closed, the memory is overwritten at once: -race or the check
-// sees who touches it after that. An access succeeds whole or fails with ErrKey.
+// underClose has rank 0 register and close a region many times while all ranks access it by use.
+// After each Close rank 0 overwrites the memory at once, so -race or the check closed detects an
+// endpoint that still uses it. An access must succeed as a whole or fail with ErrKey.
 func underClose(w *world, access transport.Access, use func(r *rank, o offer) error, closed func(buf []byte) error) {
 	const rounds = 25
 	size := min(1<<20, w.attr.MaxRMASize)
@@ -452,8 +454,8 @@ func underClose(w *world, access transport.Access, use func(r *rank, o offer) er
 			if err := mr.Close(); err != nil {
 				return err
 			}
-			copy(buf, spoilt)
-			if err := use(r, o); err != nil { // no more: by a stale key
+			copy(buf, garbage)
+			if err := use(r, o); err != nil { // with a stale key
 				return err
 			}
 			if err := closed(buf); err != nil {
@@ -485,7 +487,7 @@ func testCloseUnderReads(w *world) {
 
 func testCloseUnderWrites(w *world) {
 	size := min(1<<20, w.attr.MaxRMASize)
-	// Each writer has a part of its own, so that only Close is in question.
+	// Each writer writes to its own part, so writers do not disturb each other.
 	part := size / len(w.ranks)
 	src := slices.Repeat([]byte{0xAA}, part)
 	underClose(w, transport.RemoteWrite, func(r *rank, o offer) error {
@@ -495,8 +497,8 @@ func testCloseUnderWrites(w *world) {
 		}
 		return nil
 	}, func(buf []byte) error {
-		if err := sameAs(buf, spoilt[:size]); err != nil {
-			return fmt.Errorf("written after Close: %w", err)
+		if err := sameAs(buf, garbage[:size]); err != nil {
+			return fmt.Errorf("bytes written after Close: %w", err)
 		}
 		return nil
 	})

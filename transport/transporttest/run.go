@@ -1,7 +1,7 @@
-// Package transporttest is the conformance suite of the contract in package
-// transport: a provider that passes it can carry the engine. A provider's tests
-// call Run with an Opener; cases that need a capability run where the domain
-// declares it, and a table says which did not run and why.
+// Package transporttest is the conformance suite of the contract in package transport. The engine
+// works over any provider that passes it. A provider's tests call Run with an Opener. A case that
+// needs a capability runs only if the domain declares the capability; a table lists the cases
+// that did not run, with the reasons.
 package transporttest
 
 import (
@@ -20,28 +20,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Job is the domains of one job, opened and nothing more.
+// Job holds the domains of one job. They are open, without queues and endpoints.
 type Job struct {
 	Domains []transport.Domain // by rank
 
-	// Node and Service are the arguments of InsertSym that give all ranks'
-	// addresses as services of one node. Both empty: the addresses are not
-	// sequential, and the suite inserts them one by one.
+	// Node and Service are the arguments of InsertSym that give all ranks' addresses, as
+	// services of one node. If both are empty, the suite uses Insert.
 	Node, Service string
 
-	// Kill ends a rank as the death of its process would, from any goroutine,
-	// while the rank's own goroutine may be in a call. nil: the rank closes its
-	// domain without a Shutdown instead.
+	// Kill ends a rank as the death of its process would. The suite calls it from any
+	// goroutine, also while the rank's own goroutine is in a call. If Kill is nil, the suite
+	// closes the rank's domain without a Shutdown instead.
 	Kill func(rank int)
 }
 
-// Opener opens a job of n ranks. What it leaves open beside the domains it
-// closes by t.Cleanup; the suite closes the domains.
+// Opener opens a job of n ranks. The suite closes the domains. The Opener closes everything else
+// that it opens by t.Cleanup.
 type Opener func(t testing.TB, n int) *Job
 
-// OpenWith returns an Opener that opens every rank of a job, under a job id and
-// secret of its own, from the provider that newProvider gives for the job, with
-// the function that kills one of its ranks, or nil.
+// OpenWith returns an Opener that gives each job its own job id and secret. For each job it calls
+// newProvider, and opens all ranks from the provider p. kill becomes the job's Kill.
 func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(rank int))) Opener {
 	jobs := 0
 	return func(t testing.TB, n int) *Job {
@@ -65,23 +63,21 @@ func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(ra
 	}
 }
 
-// Option changes how Run goes about it.
+// Option changes what Run does.
 type Option func(*suite)
 
-// WithRanks sets the sizes of jobs to try (default 1, 2, 3, 4, 7, 8).
+// WithRanks sets the sizes of the jobs. The default is 1, 2, 3, 4, 7, 8.
 func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
 
-// WithTimeout sets how long a rank may go without any event before the case has
-// failed (default 10 s).
-func WithTimeout(d time.Duration) Option { return func(s *suite) { s.timeout = d } }
-
-// Except leaves a case out, for the reason that the table then gives.
+// Except excludes the case called name. The table prints the reason.
 func Except(name, reason string) Option { return func(s *suite) { s.except[name] = reason } }
+
+// timeout is the time without a completion after which a rank fails the case.
+const timeout = 10 * time.Second
 
 type suite struct {
 	open    Opener
 	ranks   []int
-	timeout time.Duration
 	except  map[string]string
 	missing []string // lines of the table
 }
@@ -95,12 +91,12 @@ type testCase struct {
 	run      func(w *world)
 }
 
-// Run tries every case on jobs of every size, one after the other. It opens
-// each job anew and checks that closing it leaves neither goroutine nor
-// descriptor; so nothing else may start or end any while it runs.
+// Run runs every case on jobs of every size, one after the other. It opens a new job for each,
+// and checks that no goroutine and no descriptor is left after Close. So while Run runs, no other
+// code of the process may start goroutines or open descriptors.
 func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Helper()
-	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, timeout: 10 * time.Second, except: map[string]string{}}
+	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, except: map[string]string{}}
 	for _, o := range opts {
 		o(s)
 	}
@@ -108,7 +104,7 @@ func Run(t *testing.T, open Opener, opts ...Option) {
 	attr := s.attributes(t)
 	for _, c := range cases() {
 		if reason, ok := s.except[c.name]; ok {
-			s.missing = append(s.missing, c.name+"\tleft out: "+reason)
+			s.missing = append(s.missing, c.name+"\texcluded: "+reason)
 			continue
 		}
 		if !attr.Caps.Has(c.needs) {
@@ -127,7 +123,7 @@ func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Logf("%s", table(attr, s.missing))
 }
 
-// attributes opens a job of one to see what the provider is.
+// attributes returns the attributes of a domain in a job of one rank.
 func (s *suite) attributes(t *testing.T) transport.Attr {
 	t.Helper()
 	job := s.open(t, 1)
@@ -139,7 +135,7 @@ func (s *suite) attributes(t *testing.T) transport.Attr {
 // one runs a case on a job of n ranks.
 func (s *suite) one(t *testing.T, c testCase, n int) {
 	before := countResources(t)
-	w := connect(t, s.open(t, n), s.timeout)
+	w := connect(t, s.open(t, n))
 	defer func() {
 		w.closeAll()
 		if !t.Failed() {
@@ -149,9 +145,9 @@ func (s *suite) one(t *testing.T, c testCase, n int) {
 	c.run(w)
 }
 
-// closeAll ends the job in good order where the case has not.
+// closeAll shuts down and closes the ranks, unless the case has done so.
 func (w *world) closeAll() {
-	if w.t.Failed() { // then ranks may be out of step
+	if w.t.Failed() { // a Shutdown could wait for a rank that has failed
 		for _, r := range w.ranks {
 			_ = r.dom.Close()
 		}
@@ -161,7 +157,7 @@ func (w *world) closeAll() {
 		if r.closed {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if !r.left {
 			if err := r.ep.Shutdown(ctx); err != nil {
@@ -195,7 +191,7 @@ func table(attr transport.Attr, missing []string) string {
 	for _, l := range missing {
 		fmt.Fprintln(tw, l)
 	}
-	_ = tw.Flush() // into memory
+	_ = tw.Flush() // b cannot fail
 	return b.String()
 }
 
@@ -222,17 +218,17 @@ func capNames(c transport.Caps) string {
 	return strings.Join(l, ", ")
 }
 
-// resources is what a job must give back.
+// resources counts what a job must release.
 type resources struct {
 	goroutines int
-	fds        map[string]string // number → what it is
+	fds        map[string]string // descriptor number → file
 }
 
 func openFDs(t testing.TB) map[string]string {
 	t.Helper()
 	dir, err := os.Open("/proc/self/fd")
 	if errors.Is(err, os.ErrNotExist) && runtime.GOOS != "linux" {
-		return nil // there is no such list
+		return nil // this system has no /proc
 	}
 	require.NoError(t, err)
 	names, err := dir.Readdirnames(-1)
@@ -252,8 +248,8 @@ func countResources(t testing.TB) resources {
 	return resources{goroutines: runtime.NumGoroutine(), fds: openFDs(t)}
 }
 
-// check fails the test for what is left over. Descriptors must be gone when
-// Close returns; a goroutine that has announced its end may need a moment.
+// check reports the resources that were not released. Descriptors must be closed when Close
+// returns. A goroutine may need a moment longer to end.
 func (before resources) check(t testing.TB) {
 	t.Helper()
 	for n, l := range openFDs(t) {
@@ -264,13 +260,14 @@ func (before resources) check(t testing.TB) {
 	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before.goroutines; runtime.Gosched() {
 		if time.Now().After(end) {
 			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines were left\n%s", runtime.NumGoroutine()-before.goroutines, buf[:runtime.Stack(buf, true)])
+			t.Errorf("%d goroutines have not ended\n%s", runtime.NumGoroutine()-before.goroutines, buf[:runtime.Stack(buf, true)])
 			return
 		}
 	}
 }
 
-// startRuntime has the Go runtime open the descriptors that it keeps.
+// startRuntime makes the Go runtime open the descriptors of its netpoller, so that check does not
+// count them.
 func startRuntime(t testing.TB) {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -16,7 +15,7 @@ var sharedCases = []testCase{
 	{name: "wake-ups by words", needs: transport.CapSharedMemory, run: testSharedWords},
 }
 
-// allocate is share of memory of the shared heap.
+// allocate is share with memory from Alloc.
 func (r *rank) allocate(all []shared, n int) error {
 	mem, mr, err := r.dom.(transport.SharedMemoryDomain).Alloc(n)
 	if err != nil {
@@ -26,8 +25,8 @@ func (r *rank) allocate(all []shared, n int) error {
 	return r.sync()
 }
 
-// testSharedMemory has every rank write where it is its turn in every rank's
-// memory, of several sizes, freed and allocated anew.
+// testSharedMemory has every rank write its own bytes in every rank's memory. The ranks allocate
+// and free memory of several sizes.
 func testSharedMemory(w *world) {
 	all, after := make([]shared, len(w.ranks)), make([]shared, len(w.ranks))
 	sizes := []int{1, 8, 4096, 5000, 1 << 16, 3<<20 + 5}
@@ -35,7 +34,7 @@ func testSharedMemory(w *world) {
 		dom := r.dom.(transport.SharedMemoryDomain)
 		for _, n := range []int{0, -1} {
 			if _, _, err := dom.Alloc(n); err == nil {
-				return fmt.Errorf("an allocation of %d bytes", n)
+				return fmt.Errorf("an allocation of %d bytes succeeded", n)
 			}
 		}
 		for _, n := range sizes {
@@ -44,7 +43,7 @@ func testSharedMemory(w *world) {
 				return err
 			}
 			if len(all[r.id].buf) != n || !bytes.Equal(all[r.id].buf, make([]byte, n)) {
-				return fmt.Errorf("not %d zeroed bytes", n)
+				return fmt.Errorf("the allocated memory is not %d zero bytes", n)
 			}
 			if err := r.sync(); err != nil {
 				return err
@@ -59,7 +58,7 @@ func testSharedMemory(w *world) {
 					return err
 				}
 				if len(mem) != n || len(again) != n {
-					return fmt.Errorf("%d and %d bytes of %d are mapped", len(mem), len(again), n)
+					return fmt.Errorf("mapped %d and %d bytes, want %d", len(mem), len(again), n)
 				}
 				mem[r.id] = byte(r.id + 1)
 				if n >= 2*r.n {
@@ -81,16 +80,16 @@ func testSharedMemory(w *world) {
 			if err := r.unshare(all); err != nil {
 				return err
 			}
-			// What is allocated now is zero too, and the old key is none.
+			// Memory that is allocated now is zero too, and the old key is invalid.
 			if err := r.allocate(after, n); err != nil {
 				return err
 			}
 			if !bytes.Equal(after[r.id].buf, make([]byte, n)) {
-				return errors.New("memory that was freed comes back as it was")
+				return errors.New("memory that was freed and allocated again is not zero")
 			}
 			err = r.peers(func(p transport.Addr) error {
 				if _, err := dom.Map(p, all[p].key); !errors.Is(err, transport.ErrKey) {
-					return fmt.Errorf("map what was freed: %w", err)
+					return fmt.Errorf("map freed memory: got %w, want %w", orNone(err), transport.ErrKey)
 				}
 				return nil
 			})
@@ -106,18 +105,18 @@ func testSharedMemory(w *world) {
 			return err
 		}
 		if _, err := dom.Map(r.id, mr.Key()); !errors.Is(err, transport.ErrKey) {
-			return fmt.Errorf("map what was not allocated to be: %w", err)
+			return fmt.Errorf("map memory that is not from Alloc: got %w, want %w", orNone(err), transport.ErrKey)
 		}
 		for _, p := range []transport.Addr{-1, transport.Addr(r.n)} {
 			if _, err := dom.Map(p, mr.Key()); err == nil {
-				return fmt.Errorf("map memory of rank %d of %d", p, r.n)
+				return fmt.Errorf("map memory of rank %d of %d: no error", p, r.n)
 			}
 		}
 		return errors.Join(mr.Close(), r.sync())
 	})
 }
 
-// testSharedRMA moves data by Read and Write to and from memory that is mapped.
+// testSharedRMA reads and writes by RMA memory that is also mapped.
 func testSharedRMA(w *world) {
 	all := make([]shared, len(w.ranks))
 	const n, room = 300_000, 300_064
@@ -136,7 +135,7 @@ func testSharedRMA(w *world) {
 				return err
 			}
 			if err := sameAs(mem[room*int(r.id)+7:][:n], src); err != nil {
-				return fmt.Errorf("written to rank %d: %w", p, err)
+				return fmt.Errorf("bytes written to rank %d: %w", p, err)
 			}
 			copy(mem[room*int(r.id)+7:], "changed")
 			copy(src, "changed")
@@ -146,7 +145,7 @@ func testSharedRMA(w *world) {
 			}
 			beyond := uint64(len(all[p].buf)) - 3
 			if err := r.access(r.read, p, all[p].key, all[p].at+beyond, got[:4]); !errors.Is(err, transport.ErrBounds) {
-				return fmt.Errorf("read beyond the end: %w", err)
+				return fmt.Errorf("read beyond the end: got %w, want %w", orNone(err), transport.ErrBounds)
 			}
 			return errors.Join(sameAs(got, src), r.dom.(transport.SharedMemoryDomain).Unmap(mem))
 		})
@@ -157,8 +156,8 @@ func testSharedRMA(w *world) {
 	})
 }
 
-// testSharedWords has a token go round the ranks by words that each waits for
-// asleep. A lost wake-up is a Wait that lasts until the deadline.
+// testSharedWords passes a token around the ranks: each rank sleeps until its word has the number
+// of the round. If a wake-up is lost, a Wait lasts until the time-out.
 func testSharedWords(w *world) {
 	all := make([]shared, len(w.ranks))
 	rounds := uint64(4_000 / len(w.ranks))
@@ -183,11 +182,10 @@ func testSharedWords(w *world) {
 			if r.id == 0 {
 				pass(round + 1)
 				if r.n == 1 {
-					r.cq.Signal() // as a rank wakes itself
+					r.cq.Signal() // a rank wakes itself by Signal
 				}
 			}
-			err := r.untilBy(fmt.Sprintf("wait for word %d", round+1), func() bool { return own.Load() == round+1 },
-				func(limit time.Duration) error { return r.cq.Wait(limit) })
+			err := r.until(fmt.Sprintf("wait for word %d", round+1), func() bool { return own.Load() == round+1 })
 			if err != nil {
 				return err
 			}

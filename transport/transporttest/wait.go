@@ -26,7 +26,7 @@ var waitCases = []testCase{
 
 func waitByWait(r *rank, limit time.Duration) error { return r.cq.Wait(limit) }
 
-// waitByFD sleeps in poll(2), then has Wait take a Signal away.
+// waitByFD sleeps in poll(2), and then calls Wait, which clears a Signal.
 func waitByFD(r *rank, limit time.Duration) error {
 	if err := pollFD(r, limit); err != nil {
 		return err
@@ -48,9 +48,8 @@ func pollFD(r *rank, limit time.Duration) error {
 	}
 }
 
-// testPingPong has pairs of ranks (and the odd one with itself) send one
-// message to and fro, both asleep in between. A lost wake-up is a Wait that
-// lasts until the deadline.
+// testPingPong has pairs of ranks send one message to and fro and sleep in between; a rank without
+// a partner sends to itself. If a wake-up is lost, a Wait lasts until the time-out.
 func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) {
 	rounds /= len(w.ranks)
 	w.each(func(r *rank) error {
@@ -96,7 +95,7 @@ func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) 
 	})
 }
 
-// testSignal ends Waits by Signals from another goroutine.
+// testSignal ends many Waits by Signals from another goroutine.
 func testSignal(w *world) {
 	rounds := int64(10_000 / len(w.ranks))
 	w.each(func(r *rank) error {
@@ -105,19 +104,19 @@ func testSignal(w *world) {
 		}
 		var asked, answered atomic.Int64
 		var other sync.WaitGroup
-		turn := make(chan struct{}, 1)
-		other.Go(func() { // ends with turn; awaited below
-			for range turn {
+		requests := make(chan struct{}, 1)
+		other.Go(func() { // ends when requests is closed; awaited below
+			for range requests {
 				asked.Add(1)
 				r.cq.Signal()
 			}
 		})
 		defer other.Wait()
-		defer close(turn)
+		defer close(requests)
 		for answered.Load() < rounds {
-			turn <- struct{}{}
+			requests <- struct{}{}
 			want := answered.Add(1)
-			if err := r.until("be signaled", func() bool { return asked.Load() >= want }); err != nil {
+			if err := r.until("wait for a Signal", func() bool { return asked.Load() >= want }); err != nil {
 				return err
 			}
 		}
@@ -149,24 +148,24 @@ func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
 			r.cq.Signal()
 		}
 		start := time.Now()
-		if err := sleep(r, r.w.timeout); err != nil {
+		if err := sleep(r, timeout); err != nil {
 			return err
 		}
-		if d := time.Since(start); d > r.w.timeout/2 {
+		if d := time.Since(start); d > timeout/2 {
 			return fmt.Errorf("a Signal before Wait was lost (before Arm: %v)", early)
 		}
 	}
 	return nil
 }
 
-// arm reads until Arm agrees.
+// arm reads the queue until Arm returns true.
 func (r *rank) arm() error {
-	for end := time.Now().Add(r.w.timeout); !r.cq.Arm(); {
+	for end := time.Now().Add(timeout); !r.cq.Arm(); {
 		if _, err := r.poll(); err != nil {
 			return err
 		}
 		if time.Now().After(end) {
-			return errors.New("nothing happens, and yet Arm answers false")
+			return fmt.Errorf("arm returned false for %v", timeout)
 		}
 	}
 	return nil
@@ -182,7 +181,7 @@ func testWaitLimit(w *world) {
 			if err := r.cq.Wait(limit); err != nil {
 				return err
 			}
-			if d := time.Since(start); d > limit+r.w.timeout/2 {
+			if d := time.Since(start); d > limit+timeout/2 {
 				return fmt.Errorf("a Wait of %v took %v", limit, d)
 			}
 		}
@@ -190,11 +189,11 @@ func testWaitLimit(w *world) {
 	})
 }
 
-// testIdle lets connected ranks sleep and looks at the processor time. Ranks that
-// sleep on a descriptor use together less than a quarter of what one would that
-// looks for messages all the time. Without one they nap, which costs each a little;
-// so each is measured by itself, on a thread of its own, and all together to see
-// them where so many look that none has much of a core.
+// testIdle lets connected ranks sleep and checks how much processor time they use. Ranks that
+// sleep on a descriptor must together use less than a quarter of the time of one rank that polls.
+// Ranks of a domain without a descriptor may wake up from time to time, which costs each a little.
+// So testIdle measures each of them, on a thread of its own, and also all together, because ranks
+// that poll on few cores may each use little.
 func testIdle(w *world) {
 	const pause = 250 * time.Millisecond
 	w.traffic(traffic{count: 2, sizes: []int{8}, headers: []int{16}, window: 1})
@@ -203,7 +202,7 @@ func testIdle(w *world) {
 	if naps {
 		bound = pause / 2 * time.Duration(min(len(w.ranks), runtime.NumCPU()))
 	}
-	debug.FreeOSMemory() // the garbage collector has no work left from earlier tests
+	debug.FreeOSMemory() // so that the garbage collector has no work left
 	before, err := processorTime(unix.RUSAGE_SELF)
 	require.NoError(w.t, err)
 	w.each(func(r *rank) error {
@@ -224,8 +223,8 @@ func testIdle(w *world) {
 			}
 		}
 		after, err := processorTime(rusageThread)
-		if used := after - before; naps && used >= pause/4 { // else the thread may be another
-			return fmt.Errorf("it used the processor for %v of %v in which nothing happened", used, pause)
+		if used := after - before; naps && used >= pause/4 { // without LockOSThread the thread may have changed
+			return fmt.Errorf("the idle rank used %v of processor time in %v", used, pause)
 		}
 		return err
 	})
@@ -234,15 +233,15 @@ func testIdle(w *world) {
 	require.Less(w.t, after-before, bound)
 }
 
-// rusageThread is RUSAGE_THREAD of Linux and FreeBSD (getrusage(2)). macOS has none:
-// the test measures the process alone there.
+// rusageThread is RUSAGE_THREAD of Linux and FreeBSD (getrusage(2)). macOS has no such value, so
+// testIdle measures only the whole process there.
 const rusageThread = 1
 
-// processorTime is what the process, or the thread, has used.
-func processorTime(who int) (time.Duration, error) {
+// processorTime returns the processor time that the process or the thread has used.
+func processorTime(scope int) (time.Duration, error) {
 	var u unix.Rusage
-	err := unix.Getrusage(who, &u)
-	if who == rusageThread && runtime.GOOS == "darwin" {
+	err := unix.Getrusage(scope, &u)
+	if scope == rusageThread && runtime.GOOS == "darwin" {
 		return 0, nil
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err

@@ -72,7 +72,7 @@ func TestSSH(t *testing.T) {
 
 // TestRankPorts checks that the policies permit the ports that ranks listen on.
 func TestRankPorts(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../../launcher/internal/crew/layout.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../../launcher/internal/procs/layout.go", nil, 0)
 	require.NoError(t, err)
 	found := false
 	ast.Inspect(file, func(n ast.Node) bool {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Ranks listen on ports from firstRankPort on, which package launcher/internal/crew chooses, or on
+// Ranks listen on ports from firstRankPort on, which package launcher/internal/procs chooses, or on
 // any port that the kernel assigns.
 const (
 	firstRankPort = 10000

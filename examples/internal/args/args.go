@@ -1,4 +1,4 @@
-// Package args reads the command lines of the examples.
+// Package args parses the command lines of the examples.
 package args
 
 import (
@@ -12,9 +12,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// Parse reads the flags, which are the same on all ranks. If the user asks for help, or if
-// wrong returns true for the values, only rank 0 writes the help or the error, and Parse
-// ends the process of every rank, with exit code 0 or 2.
+// Parse parses the flags, which are the same on all ranks. If the user asks for help, Parse prints
+// the help and ends the process of every rank with exit code 0. If a flag is wrong, or if wrong
+// returns true, Parse prints an error that says what was expected, and ends the processes with exit
+// code 2. Only rank 0 prints.
 func Parse(c *comm.Comm, expected string, wrong func() bool) {
 	f := flag.CommandLine
 	f.Init(os.Args[0], flag.ContinueOnError)

@@ -9,15 +9,15 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 )
 
-// Errors of ranks that share memory.
+// Errors that a Link of a rank that shares memory returns.
 var (
-	ErrMismatch = errors.New("another call")
-	ErrMiscount = errors.New("another length")
+	ErrMismatch = errors.New("different call")
+	ErrMiscount = errors.New("different length")
 )
 
 var _ coll.HostLink = (*Link)(nil)
 
-// share gives the ranks of each host arenas in common.
+// share creates the arenas of the ranks of each host.
 func (w *World) share() {
 	arenas := make(map[int][][]byte)
 	lowest := make([]int, len(w.links))
@@ -48,26 +48,27 @@ func (w *World) share() {
 	}
 }
 
-// Host is the rank's view of its host; nil in a world without shared memory.
+// Host returns the rank's view of its host, or nil in a world without shared memory.
 func (l *Link) Host() (*coll.Host, int) { return l.host, coll.Unpicked }
 
-// Sig is what SetSig has said, else 1.
+// Sig returns 1, or 1 plus the number that SetSig has set.
 func (l *Link) Sig() uint16 { return l.sig + 1 }
 
-// SetSig makes the rank's next calls other ones.
+// SetSig sets the signature of the rank's next calls. Calls with different signatures count as
+// different calls.
 func (l *Link) SetSig(sig uint16) { l.sig = sig }
 
-// Mismatch is ErrMismatch.
+// Mismatch returns an error that wraps ErrMismatch.
 func (l *Link) Mismatch(rank int) error {
 	return fmt.Errorf("%w by rank %d of the host", ErrMismatch, rank)
 }
 
-// Miscount is ErrMiscount.
+// Miscount returns an error that wraps ErrMiscount.
 func (l *Link) Miscount(rank, have, want int) error {
-	return fmt.Errorf("%w: %d of rank %d of the host, not %d", ErrMiscount, have, rank, want)
+	return fmt.Errorf("%w: %d from rank %d of the host, want %d", ErrMiscount, have, rank, want)
 }
 
-// Await waits for a word.
+// Await blocks until the word has reached least, or until a rank has failed.
 func (l *Link) Await(rank int, word *atomic.Uint64, least uint64) error {
 	if l.enter() {
 		return ErrInjected
@@ -85,7 +86,7 @@ func (l *Link) Await(rank int, word *atomic.Uint64, least uint64) error {
 			l.yield()
 			continue
 		}
-		w.stuck()
+		w.detectDeadlock()
 		if !l.reached() && w.revoked == nil {
 			l.wake.Wait()
 		}
@@ -95,7 +96,7 @@ func (l *Link) Await(rank int, word *atomic.Uint64, least uint64) error {
 
 func (l *Link) reached() bool { return int64(l.word.Load()-l.least) >= 0 }
 
-// Wake has the ranks that wait for a word look at it.
+// Wake wakes the ranks that wait for a word, so that they read it again.
 func (l *Link) Wake() {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

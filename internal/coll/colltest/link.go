@@ -10,19 +10,19 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 )
 
-// Link is one rank of a World. It allocates nothing in steady state where the
-// world is neither eager nor Delayed.
+// Link is one rank of a World. In steady state it does not allocate, unless the world is eager or
+// Delayed.
 type Link struct {
 	w    *World
 	rank int
 	wake sync.Cond
 
-	// Guarded by the world's lock.
+	// The world's lock guards these fields.
 	tickets  []*transfer
 	open     int
 	waiting  *transfer
 	finished bool
-	word     *atomic.Uint64 // in Await, what for
+	word     *atomic.Uint64 // the word that Await waits for; nil outside of Await
 	least    uint64
 	source   int
 
@@ -36,13 +36,13 @@ type Link struct {
 
 var _ coll.Link = (*Link)(nil)
 
-// Rank is the rank's number.
+// Rank returns the rank.
 func (l *Link) Rank() int { return l.rank }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (l *Link) Size() int { return len(l.w.links) }
 
-// Calls is how many calls the rank has made.
+// Calls returns the number of calls to the Link's methods that can fail.
 func (l *Link) Calls() int { return l.calls }
 
 // Send sends and waits.
@@ -61,7 +61,7 @@ func (l *Link) Recv(buf []byte, source int) error {
 	return l.wait(l.start(buf, source, false))
 }
 
-// Sendrecv starts both and waits for both.
+// Sendrecv starts a receive and a send, and waits for both.
 func (l *Link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	if l.enter() {
 		return ErrInjected
@@ -122,9 +122,9 @@ func (l *Link) drain() error {
 	return first
 }
 
-var rubbish = bytes.Repeat([]byte{0xa5}, 4096)
+var garbage = bytes.Repeat([]byte{0xa5}, 4096)
 
-// Scratch returns memory full of rubbish.
+// Scratch returns n bytes of garbage.
 func (l *Link) Scratch(n int) []byte {
 	need := (n + 15) &^ 15
 	if l.used+need > len(l.arena) {
@@ -134,16 +134,15 @@ func (l *Link) Scratch(n int) []byte {
 	b := l.arena[l.used : l.used+n : l.used+n]
 	l.used += need
 	for i := 0; i < n; {
-		i += copy(b[i:], rubbish)
+		i += copy(b[i:], garbage)
 	}
 	return b
 }
 
-// Reset ends a call: its scratch memory is free again.
+// Reset ends a collective: its scratch memory may be reused.
 func (l *Link) Reset() { l.used = 0 }
 
-// enter counts a call, says whether it is the one that fails, and lets others
-// run.
+// enter counts a call, lets other ranks run, and reports whether this call must fail.
 func (l *Link) enter() bool {
 	w := l.w
 	l.calls++
@@ -202,7 +201,7 @@ func (l *Link) wait(id coll.Ticket) error {
 			l.yield()
 			continue
 		}
-		w.stuck()
+		w.detectDeadlock()
 		if !t.done {
 			l.wake.Wait()
 		}
@@ -219,27 +218,27 @@ func (l *Link) wait(id coll.Ticket) error {
 	return err
 }
 
-// ready tells whether the rank can run.
+// ready reports whether the rank can run.
 func (l *Link) ready() bool {
 	return !l.finished && (l.waiting == nil || l.waiting.done) && (l.word == nil || l.reached() || l.w.revoked != nil)
 }
 
-// yield hands the turn on and waits until it comes back.
+// yield lets the scheduler choose the rank that runs, and blocks until it chooses this one.
 func (l *Link) yield() {
 	l.w.schedule()
-	for l.w.turn != l.rank {
+	for l.w.running != l.rank {
 		l.wake.Wait()
 	}
 }
 
-// begin waits for the first turn.
+// begin blocks until the scheduler chooses this rank for the first time.
 func (l *Link) begin() {
 	if l.w.opt.Network != Scheduled {
 		return
 	}
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	for l.w.turn != l.rank {
+	for l.w.running != l.rank {
 		l.wake.Wait()
 	}
 }
@@ -251,6 +250,6 @@ func (l *Link) end() {
 	if l.w.opt.Network == Scheduled {
 		l.w.schedule()
 	} else {
-		l.w.stuck()
+		l.w.detectDeadlock()
 	}
 }

@@ -1,7 +1,6 @@
-// Package colltest runs collective algorithms on goroutine ranks over a Link
-// that makes the worst of what a real one may do: sends that block until they
-// are received, transfers that end late and in any order, calls that fail. It
-// finds deadlocks and says who waits for whom.
+// Package colltest runs collective algorithms with goroutines as ranks. Its [Link] shows the worst
+// permitted behaviour of a real one: a send blocks until it is received, transfers end late and in
+// any order, and calls fail. The package detects deadlocks and reports what each rank waits for.
 package colltest
 
 import (
@@ -13,36 +12,40 @@ import (
 	"sync"
 )
 
-// Errors that ranks get from a World.
+// Errors that ranks of a World get.
 var (
 	ErrDeadlock = errors.New("deadlock")
 	ErrRevoked  = errors.New("revoked because of another rank")
 	ErrInjected = errors.New("injected failure")
-	ErrLength   = errors.New("message has another length than its buffer")
-	ErrLeft     = errors.New("transfers left under way")
+	ErrLength   = errors.New("the lengths of message and buffer differ")
+	ErrLeft     = errors.New("transfers left pending")
 	ErrUnread   = errors.New("message never received")
 )
 
-// Network is when a matched transfer ends.
+// Network determines when a matched transfer ends.
 type Network int
 
 // The networks.
 const (
-	Immediate Network = iota // as soon as both sides are there
-	Delayed                  // later, in random order, by another goroutine
-	Scheduled                // when a seeded scheduler says so, that also picks the rank that runs: every run is the same
+	// Immediate ends a transfer as soon as it is matched.
+	Immediate Network = iota
+	// Delayed ends transfers later, in random order, on another goroutine.
+	Delayed
+	// Scheduled runs one rank at a time. A seeded scheduler chooses the rank that runs and ends
+	// transfers, so equal seeds give equal runs.
+	Scheduled
 )
 
 // Options describe a World.
 type Options struct {
-	Eager    bool // sends copy their message and end; otherwise they end when it is received
+	Eager    bool // a send copies its message and ends; otherwise it ends when it is received
 	Network  Network
 	Seed     uint64
 	FailRank int // the rank whose FailCall-th call fails …
-	FailCall int // … counted from 1; 0: none does
+	FailCall int // … counted from 1; 0: no call fails
 
-	Hosts       []int // by rank: ranks of the same number share memory; nil: none do
-	SharedBytes int   // of each, about
+	Hosts       []int // by rank: ranks with equal numbers share memory; nil: no ranks share memory
+	SharedBytes int   // approximate arena of each rank
 }
 
 // World is a set of ranks in one process.
@@ -55,17 +58,16 @@ type World struct {
 	flight  []*transfer
 	rng     *rand.Rand
 	revoked error
-	turn    int // the rank that runs, if Scheduled
+	running int // the rank that runs, if Scheduled
 	arrived sync.Cond
 	closing bool
 	free    []*transfer
 }
 
-// pair holds what waits for its other side, in the order of the calls.
+// pair holds the unmatched sends and receives from one rank to another, in the order of the calls.
 type pair struct{ sends, recvs []*transfer }
 
-// transfer is one side of a message. While in flight, the receiving side knows
-// the sending one.
+// transfer is one side of a message. Once matched, the receive refers to the send by from.
 type transfer struct {
 	owner *Link
 	peer  int
@@ -76,7 +78,7 @@ type transfer struct {
 	err   error
 }
 
-// New makes a world of size ranks.
+// New returns a World of size ranks.
 func New(size int, opt Options) *World {
 	w := &World{opt: opt, pairs: make([]pair, size*size), rng: rand.New(rand.NewPCG(opt.Seed, 1))}
 	w.arrived.L = &w.mu
@@ -91,16 +93,16 @@ func New(size int, opt Options) *World {
 	return w
 }
 
-// Link is rank's side.
+// Link returns the Link of a rank.
 func (w *World) Link(rank int) *Link { return w.links[rank] }
 
-// Run calls f on every rank, each on its goroutine, and waits for all. A rank
-// whose f fails revokes the world and ends its transfers, as comm does. The
-// errors are by rank. A world can be used again unless a rank has failed.
+// Run calls f for every rank on a goroutine of its own, waits for all of them, and returns their
+// errors, by rank. If f fails on a rank, that rank revokes the world and ends its transfers, as
+// package comm does. Unless a rank has failed, the world can be used again.
 func (w *World) Run(f func(l *Link) error) []error {
 	errs := make([]error, len(w.links))
 	var ranks, network sync.WaitGroup
-	w.closing, w.turn = false, -1
+	w.closing, w.running = false, -1
 	for _, l := range w.links {
 		l.finished, l.waiting = false, nil
 	}
@@ -112,7 +114,7 @@ func (w *World) Run(f func(l *Link) error) []error {
 			l.begin()
 			if errs[i] = f(l); errs[i] != nil {
 				w.Revoke(errs[i])
-				_ = l.drain() // of what ends, the first failure is told
+				_ = l.drain() // errs[i] already has the first error
 			} else if l.open > 0 {
 				errs[i] = ErrLeft
 				w.Revoke(errs[i])
@@ -142,7 +144,7 @@ func (w *World) Run(f func(l *Link) error) []error {
 	return errs
 }
 
-// Revoke ends all transfers and all later ones with ErrRevoked.
+// Revoke ends all pending and all later transfers with ErrRevoked.
 func (w *World) Revoke(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +167,7 @@ func (w *World) revokeLocked(err error) {
 	w.flight = w.flight[:0]
 }
 
-// post matches a transfer or queues it.
+// post matches a transfer with its other side, or queues it.
 func (w *World) post(t *transfer) {
 	if w.revoked != nil {
 		t.done, t.err = true, w.revoked
@@ -214,7 +216,7 @@ func (w *World) match(s, r *transfer) {
 func (w *World) complete(r *transfer) {
 	s := r.from
 	if len(s.buf) != len(r.buf) {
-		r.err = fmt.Errorf("%w: %d from rank %d for %d of rank %d", ErrLength, len(s.buf), s.owner.rank, len(r.buf), r.owner.rank)
+		r.err = fmt.Errorf("%w: %d bytes from rank %d, %d at rank %d", ErrLength, len(s.buf), s.owner.rank, len(r.buf), r.owner.rank)
 	} else {
 		copy(r.buf, s.buf)
 	}
@@ -256,8 +258,8 @@ func (w *World) deliver() {
 	}
 }
 
-// stuck revokes the world if no rank can go on.
-func (w *World) stuck() {
+// detectDeadlock revokes the world if no rank can run and no transfer is in flight.
+func (w *World) detectDeadlock() {
 	if len(w.flight) > 0 || w.revoked != nil {
 		return
 	}
@@ -287,11 +289,11 @@ func (w *World) stuck() {
 	w.revokeLocked(fmt.Errorf("%w: %s", ErrDeadlock, b.String()[2:]))
 }
 
-// schedule gives the turn to a rank that can run, chosen at random among these
-// and the transfers in flight, which it ends on the way.
+// schedule chooses at random among the ranks that can run and the transfers in flight. While it
+// chooses a transfer, it ends that transfer and chooses again; then it lets the chosen rank run.
 func (w *World) schedule() {
 	for {
-		w.stuck()
+		w.detectDeadlock()
 		n := 0
 		for _, l := range w.links {
 			if l.ready() {
@@ -309,7 +311,7 @@ func (w *World) schedule() {
 		for _, l := range w.links {
 			if l.ready() {
 				if k == 0 {
-					w.turn = l.rank
+					w.running = l.rank
 					l.wake.Signal()
 					return
 				}

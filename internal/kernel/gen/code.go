@@ -9,7 +9,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// set is an instruction set.
+// set describes an instruction set.
 type set struct {
 	name  string
 	width int  // bytes of a register
@@ -21,28 +21,28 @@ var (
 	avx512 = set{name: "avx512", width: 64, masks: true}
 )
 
-// unroll is how many registers the main loop combines per turn.
+// unroll is the number of registers that an iteration of the main loop combines.
 const unroll = 4
 
-// code is a function under construction.
+// code generates one function.
 type code struct {
 	*build.Context
 	set       *set
 	lane      lane
-	step      int // bytes of memory that fill a register
+	step      int // bytes of memory whose elements fill a register
 	constants map[uint64]reg.VecVirtual
 }
 
-// function writes one kernel. Its operands are n ≥ width bytes:
+// function writes one kernel. Its operands have n ≥ width bytes:
 //
 //	dst   ├─ first ─┤                                       ├─ last ──┤
 //	      ├──┼─────────────────┼─────────────────┼────────┼────────┼──┤
-//	     d  skip    4 registers a turn  ...         1 a turn  ...     n
+//	     d  skip    4 registers each    ...         1 register each   n
 //
-// The first and the last register full are loaded and combined before anything
-// is stored, and stored after the loops: the loops may then begin where dst is
-// aligned, and leave a rest, while dst may be left or right. What is stored
-// twice is the same both times.
+// The kernel loads and combines the first and the last register of the operands before it stores
+// anything, and stores these two results after the loops. So the loops may start where dst is
+// aligned and may leave a rest, even if dst is left or right. Bytes that the kernel stores twice get
+// the same value both times.
 func (s *set) function(ctx *build.Context, k kernel) {
 	c := &code{Context: ctx, set: s, lane: k.lane, step: s.width, constants: map[uint64]reg.VecVirtual{}}
 	if k.lane.doubled {
@@ -52,7 +52,7 @@ func (s *set) function(ctx *build.Context, k kernel) {
 	c.Attributes(attr.NOSPLIT)
 	c.Pragma("noescape")
 	c.SignatureExpr("func(dst, left, right *byte, n int)")
-	c.Doc(fmt.Sprintf("%s is %s of %d or more bytes.", s.symbol(k), k.op, s.width))
+	c.Doc(fmt.Sprintf("%s is %s over %d or more bytes.", s.symbol(k), k.op, s.width))
 
 	dst, left, right, n := c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.Load(c.Param("dst"), dst)
@@ -63,7 +63,7 @@ func (s *set) function(ctx *build.Context, k kernel) {
 	at := func(base reg.Register, i int) operand.Mem { return operand.Mem{Base: base, Disp: i * c.step} }
 	end := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: n, Scale: 1, Disp: -c.step} }
 
-	c.Comment("The two ends.")
+	c.Comment("Combine the first and the last register.")
 	first, last := c.register(), c.register()
 	c.load(at(left, 0), first)
 	k.rule(c, first, at(right, 0))
@@ -73,20 +73,20 @@ func (s *set) function(ctx *build.Context, k kernel) {
 	c.MOVQ(dst, dstFirst)
 	c.LEAQ(end(dst), dstLast)
 
-	c.Comment("To where dst is aligned.")
+	c.Comment("Advance to where dst is aligned.")
 	skip := c.GP64()
 	c.MOVQ(dst, skip)
 	c.NEGQ(skip)
-	c.ANDQ(operand.U32(c.step-c.lane.size), skip) // below step, and whole elements
+	c.ANDQ(operand.U32(c.step-c.lane.size), skip) // less than step, and a multiple of the element
 	c.advance(skip, n, dst, left, right)
 
-	for _, turn := range []int{unroll, 1} {
-		loop, done := fmt.Sprintf("loop%d", turn), fmt.Sprintf("done%d", turn)
-		bytes := operand.U32(turn * c.step)
+	for _, registers := range []int{unroll, 1} {
+		loop, done := fmt.Sprintf("loop%d", registers), fmt.Sprintf("done%d", registers)
+		bytes := operand.U32(registers * c.step)
 		c.CMPQ(n, bytes)
 		c.JL(operand.LabelRef(done))
 		c.Label(loop)
-		results := make([]reg.VecVirtual, turn)
+		results := make([]reg.VecVirtual, registers)
 		for i := range results {
 			results[i] = c.register()
 			c.load(at(left, i), results[i])
@@ -107,7 +107,7 @@ func (s *set) function(ctx *build.Context, k kernel) {
 	c.RET()
 }
 
-// advance moves the pointers by so many bytes, of which n are left.
+// advance adds by to the pointers, and subtracts by from n, the number of remaining bytes.
 func (c *code) advance(by, n operand.Op, pointers ...operand.Op) {
 	for _, p := range pointers {
 		c.ADDQ(by, p)
@@ -115,7 +115,7 @@ func (c *code) advance(by, n operand.Op, pointers ...operand.Op) {
 	c.SUBQ(by, n)
 }
 
-// register is a vector register of the set.
+// register returns a vector register of the instruction set.
 func (c *code) register() reg.VecVirtual {
 	if c.set.masks {
 		return c.ZMM()
@@ -131,7 +131,7 @@ func (c *code) load(m operand.Mem, x reg.VecVirtual) {
 	}
 }
 
-// store overwrites x.
+// store stores x to memory. If the lane is doubled, store overwrites x.
 func (c *code) store(x reg.VecVirtual, m operand.Mem) {
 	switch {
 	case !c.lane.doubled:
@@ -145,8 +145,8 @@ func (c *code) store(x reg.VecVirtual, m operand.Mem) {
 	}
 }
 
-// constant is a register full of a 64-bit pattern. It is filled where it is
-// first asked for, which is at the function's beginning.
+// constant returns a register filled with a 64-bit pattern. The code that fills it is where the
+// generator first calls constant, which is before the loops.
 func (c *code) constant(pattern uint64) reg.VecVirtual {
 	if x, ok := c.constants[pattern]; ok {
 		return x

@@ -1,11 +1,11 @@
-// Command gen writes the assembly of internal/kernel, its declarations in Go,
-// and the table of which function combines what:
+// Command gen generates the assembly of internal/kernel, its Go declarations, and the table of the
+// functions by operation and type:
 //
 //	go -C gen run . ..
 //
-// table.go says which kernels there are, rules.go which instructions combine
-// two registers, code.go what is around them. It is a module of its own, so
-// that the library does not depend on avo.
+// table.go lists the kernels. rules.go, rules_float.go and rules_truth.go generate the instructions
+// that combine two registers. code.go generates the rest of a function. The command is a module of
+// its own, so that the library does not depend on avo.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// write writes the two files of an instruction set.
+// write generates the two files of an instruction set.
 func (s *set) write(dir string) error {
 	c := build.NewContext()
 	c.ConstraintExpr("!purego")
@@ -66,7 +66,7 @@ func (s *set) write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, s.name+"_amd64.go"), stubs, 0o644)
 }
 
-// table is the Go text that tells the package which function combines what.
+// table returns the Go source of the table of functions by operation and type.
 func (s *set) table() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "\nvar %s = vectors{\nwidth: %d,\nkernels: [ops][types]vector{\n", s.name, s.width)

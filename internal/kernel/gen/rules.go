@@ -5,22 +5,22 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// rule writes x = x ∘ y, where y is in memory. In Go's assembly the operands
-// stand from right to left: VSUBPD z, y, x is x = y - z.
+// rule generates x = x ∘ y, where y is in memory. Go's assembly writes operands from right to left:
+// VSUBPD z, y, x is x = y - z.
 type rule func(c *code, x reg.VecVirtual, y operand.Mem)
 
-// by is for what one instruction does.
-func by(instruction func(c *code, ops ...operand.Op)) rule {
+// single returns the rule for an operation that is one instruction.
+func single(instruction func(c *code, ops ...operand.Op)) rule {
 	return func(c *code, x reg.VecVirtual, y operand.Mem) {
 		if c.lane.doubled {
-			panic("y has another form in memory")
+			panic("a single instruction cannot read a doubled lane from memory")
 		}
 		instruction(c, y, x, x)
 	}
 }
 
-// either has a rule for each instruction set.
-func either(avx2, avx512 rule) rule {
+// perSet returns a rule that uses one rule on AVX2 and another on AVX-512.
+func perSet(avx2, avx512 rule) rule {
 	return func(c *code, x reg.VecVirtual, y operand.Mem) {
 		if c.set.masks {
 			avx512(c, x, y)
@@ -30,14 +30,14 @@ func either(avx2, avx512 rule) rule {
 	}
 }
 
-// loaded is y in a register, for rules that need it more than once.
+// loaded loads y into a register, for rules that use it more than once.
 func (c *code) loaded(y operand.Mem) reg.VecVirtual {
 	r := c.register()
 	c.load(y, r)
 	return r
 }
 
-// The instructions for bits have a name in each set.
+// The names of the bitwise instructions differ between the instruction sets.
 
 func (c *code) and(ops ...operand.Op) {
 	if c.set.masks {
@@ -63,10 +63,10 @@ func (c *code) xor(ops ...operand.Op) {
 	}
 }
 
-// prodBytes multiplies bytes two at a time, there being only multiplications of
-// 16 bits. With h and l for the high and the low byte:
+// prodBytes multiplies pairs of bytes with multiplications of 16 bits, the shortest that the
+// processor has. With h and l for the high and the low byte:
 //
-//	x * y                → (?, xl*yl), of which the low byte is kept
+//	x * y                → (?, xl*yl); keep the low byte
 //	(x>>8) * (y & ff00)  → (xh*yh, 0)
 func prodBytes(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, even := c.loaded(m), c.register()
@@ -78,11 +78,11 @@ func prodBytes(c *code, x reg.VecVirtual, m operand.Mem) {
 	c.or(even, x, x)
 }
 
-// prodQuads multiplies 64 bits by halves, of which the product of the two high
-// ones is beyond: lo*lo + (lo*hi + hi*lo)<<32.
+// prodQuads multiplies integers of 64 bits by halves: lo*lo + (lo*hi + hi*lo)<<32. The product of
+// the two high halves does not fit 64 bits.
 func prodQuads(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, crossed, low := c.loaded(m), c.register(), c.register()
-	c.VPSHUFD(operand.U8(0b10_11_00_01), y, crossed) // the halves change places
+	c.VPSHUFD(operand.U8(0b10_11_00_01), y, crossed) // swap the halves
 	c.VPMULLD(crossed, x, crossed)
 	c.VPSRLQ(operand.U8(32), crossed, low)
 	c.VPADDD(low, crossed, crossed)
@@ -91,8 +91,7 @@ func prodQuads(c *code, x reg.VecVirtual, m operand.Mem) {
 	c.VPADDQ(crossed, x, x)
 }
 
-// prodComplex multiplies pairs (re, im) of float64. Each product and each sum
-// is rounded by itself.
+// prodComplex multiplies pairs (re, im) of float64. It rounds each product and each sum separately.
 func prodComplex(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, crossed := c.loaded(m), c.register()
 	c.VPERMILPD(operand.U8(0b01_01_01_01), y, crossed) // (im, re) of y
@@ -102,7 +101,8 @@ func prodComplex(c *code, x reg.VecVirtual, m operand.Mem) {
 	c.VMULPD(y, x, x)              // re*re, re*im
 	c.VMULPD(crossed, im, crossed) // im*im, im*re
 	if c.set.masks {
-		// There is no VADDSUBPD; a product with 1 is exact, so nothing is fused.
+		// AVX-512 has no VADDSUBPD. A product with 1 is exact, so this instruction rounds like a
+		// separate sum.
 		c.VFMADDSUB213PD(crossed, c.constant(one), x)
 	} else {
 		c.VADDSUBPD(crossed, x, x)
@@ -112,10 +112,11 @@ func prodComplex(c *code, x reg.VecVirtual, m operand.Mem) {
 // one is 1 in float64.
 const one = 0x3ff0000000000000
 
-// quads chooses the smaller or larger of 64-bit integers by a comparison.
-type quads struct{ min, signed bool }
+// minMaxQuads chooses the smaller or the larger of two 64-bit integers by a comparison, since AVX2
+// has no such instruction.
+type minMaxQuads struct{ min, signed bool }
 
-func (q quads) choose(c *code, x reg.VecVirtual, m operand.Mem) {
+func (q minMaxQuads) choose(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, greater := c.loaded(m), c.register()
 	if q.signed {
 		c.VPCMPGTQ(y, x, greater)

@@ -5,9 +5,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// precision is what differs between float32 and float64.
+// precision holds the constants and instructions that differ between float32 and float64.
 type precision struct {
-	nan      uint64 // the NaN that kernels yield, in 64 bits
+	nan      uint64 // the NaN that kernels yield, repeated to 64 bits
 	compare  func(c *code, ops ...operand.Op)
 	move     func(c *code, ops ...operand.Op)
 	blend    func(c *code, mask, yes, no, x operand.Op)
@@ -16,17 +16,17 @@ type precision struct {
 }
 
 var (
-	single = precision{
+	float32s = precision{
 		nan: 0x7fc00000_7fc00000, compare: (*code).VCMPPS, move: (*code).VMOVAPS, blend: (*code).VBLENDVPS,
 		min: (*code).VMINPS, max: (*code).VMAXPS, rangeOf: (*code).VRANGEPS,
 	}
-	double = precision{
+	float64s = precision{
 		nan: 0x7ff80000_00000000, compare: (*code).VCMPPD, move: (*code).VMOVAPD, blend: (*code).VBLENDVPD,
 		min: (*code).VMINPD, max: (*code).VMAXPD, rangeOf: (*code).VRANGEPD,
 	}
 )
 
-// unordered is a mask of where x or y is NaN.
+// unordered returns a mask of the elements for which x or y is a NaN.
 func (p precision) unordered(c *code, x, y reg.VecVirtual) reg.Register {
 	var mask reg.Register = c.register()
 	if c.set.masks {
@@ -36,7 +36,7 @@ func (p precision) unordered(c *code, x, y reg.VecVirtual) reg.Register {
 	return mask
 }
 
-// putNaN puts the NaN into x where the mask is.
+// putNaN writes the NaN to the elements of x that the mask selects.
 func (p precision) putNaN(c *code, mask reg.Register, x reg.VecVirtual) {
 	if c.set.masks {
 		p.move(c, c.constant(p.nan), mask, x)
@@ -45,16 +45,18 @@ func (p precision) putNaN(c *code, mask reg.Register, x reg.VecVirtual) {
 	}
 }
 
-// quiet makes every NaN that r yields the same.
-func quiet(p precision, r rule) rule {
+// canonicalNaN returns rule r, followed by code that replaces every NaN result by the one NaN that
+// kernels yield.
+func canonicalNaN(p precision, r rule) rule {
 	return func(c *code, x reg.VecVirtual, y operand.Mem) {
 		r(c, x, y)
 		p.putNaN(c, p.unordered(c, x, x), x)
 	}
 }
 
-// minFloats asks for the minimum both ways round: of two zeros the processor
-// takes the second, so that one of the results has the sign if any has it.
+// minFloats computes the minimum with the operands in both orders, and combines the bits by OR. Of
+// two zeros the processor returns the second operand, so if one zero is -0, one of the results has
+// the sign bit.
 func minFloats(p precision) rule {
 	return func(c *code, x reg.VecVirtual, m operand.Mem) {
 		y, other := c.loaded(m), c.register()
@@ -66,7 +68,7 @@ func minFloats(p precision) rule {
 	}
 }
 
-// maxFloats likewise: one of the results lacks the sign if any lacks it.
+// maxFloats is like minFloats, with AND: if one zero is +0, one of the results lacks the sign bit.
 func maxFloats(p precision) rule {
 	return func(c *code, x reg.VecVirtual, m operand.Mem) {
 		y, other := c.loaded(m), c.register()
@@ -78,8 +80,8 @@ func maxFloats(p precision) rule {
 	}
 }
 
-// What VRANGE does: -0 is less than +0 to it, but it passes over a NaN. The
-// sign is that of the operand chosen.
+// Modes of VRANGE, with the sign of the chosen operand. VRANGE treats -0 as less than +0. It ignores
+// a NaN operand, so rangeOf handles NaNs itself.
 const (
 	rangeMin = 0b01_00
 	rangeMax = 0b01_01

@@ -5,9 +5,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// truth is what differs between integers as truth values.
+// truth holds the constants and instructions for logical operations on integers of one size.
 type truth struct {
-	one   uint64 // in 64 bits
+	one   uint64 // the integer 1, repeated to 64 bits
 	equal func(c *code, ops ...operand.Op)
 	test  func(c *code, ops ...operand.Op)
 	move  func(c *code, from, mask, to operand.Op)
@@ -20,7 +20,7 @@ var (
 	truth64s = truth{0x0000000000000001, (*code).VPCMPEQQ, (*code).VPTESTMQ, (*code).VMOVDQU64_Z}
 )
 
-// land takes 1 where neither is 0.
+// land yields 1 for elements that are not 0 in both operands.
 func (t truth) land(c *code, x reg.VecVirtual, m operand.Mem) {
 	y := c.loaded(m)
 	if c.set.masks {
@@ -36,7 +36,7 @@ func (t truth) land(c *code, x reg.VecVirtual, m operand.Mem) {
 	c.VPANDN(c.constant(t.one), x, x)
 }
 
-// lor takes 1 where both together are not 0.
+// lor yields 1 for elements that are not 0 in at least one operand.
 func (t truth) lor(c *code, x reg.VecVirtual, y operand.Mem) {
 	c.or(y, x, x)
 	if c.set.masks {
@@ -49,7 +49,7 @@ func (t truth) lor(c *code, x reg.VecVirtual, y operand.Mem) {
 	c.VPANDN(c.constant(t.one), x, x)
 }
 
-// lxor takes 1 where one of them is 0.
+// lxor yields 1 for elements that are 0 in exactly one operand.
 func (t truth) lxor(c *code, x reg.VecVirtual, m operand.Mem) {
 	y := c.loaded(m)
 	if c.set.masks {
@@ -66,7 +66,7 @@ func (t truth) lxor(c *code, x reg.VecVirtual, m operand.Mem) {
 	c.VPAND(c.constant(t.one), x, x)
 }
 
-// zero sets all bits of the elements of x that are 0, and none of the others'.
+// zero sets all bits of the elements of x that are 0, and clears all bits of the others.
 func (t truth) zero(c *code, x reg.VecVirtual) {
 	t.equal(c, c.constant(0), x, x)
 }

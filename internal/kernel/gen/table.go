@@ -1,16 +1,16 @@
 package main
 
-// lane is how a kernel sees the bytes of its operands.
+// lane is the element of a kernel's vectors.
 type lane struct {
-	name  string   // in the function's name
-	size  int      // bytes that belong together: no vector begins within them
-	types []string // that the kernel serves, as package kernel calls them
+	name  string   // part of the function's name
+	size  int      // bytes of an element; a vector begins on an element boundary
+	types []string // the element types that the kernel serves, by their names in package kernel
 
-	// doubled: the elements are float32 in memory and float64 in registers.
+	// doubled means that the elements are float32 in memory and float64 in registers.
 	doubled bool
 }
 
-// Where the sign does not matter.
+// Integers, for operations that do not depend on the sign.
 var (
 	any8  = lane{name: "8", size: 1, types: []string{"Int8", "Uint8"}}
 	any16 = lane{name: "16", size: 2, types: []string{"Int16", "Uint16"}}
@@ -18,7 +18,7 @@ var (
 	any64 = lane{name: "64", size: 8, types: []string{"Int64", "Int", "Uint64", "Uint", "Uintptr"}}
 )
 
-// Where it does.
+// Integers, for operations that depend on the sign.
 var (
 	i8  = lane{name: "I8", size: 1, types: []string{"Int8"}}
 	i16 = lane{name: "I16", size: 2, types: []string{"Int16"}}
@@ -30,6 +30,7 @@ var (
 	u64 = lane{name: "U64", size: 8, types: []string{"Uint64", "Uint", "Uintptr"}}
 )
 
+// Floating-point and complex numbers.
 var (
 	f32  = lane{name: "F32", size: 4, types: []string{"Float32"}}
 	f64  = lane{name: "F64", size: 8, types: []string{"Float64"}}
@@ -37,70 +38,72 @@ var (
 	c128 = lane{name: "C128", size: 16, types: []string{"Complex128"}}
 )
 
-// A complex number is added as two floating-point numbers are.
+// Floating-point numbers, and the parts of complex numbers: the sum of complex numbers is the sum
+// of their parts.
 var (
 	parts32 = lane{name: "F32", size: 4, types: []string{"Float32", "Complex64"}}
 	parts64 = lane{name: "F64", size: 8, types: []string{"Float64", "Complex128"}}
 )
 
+// Bytes, for bitwise operations.
 var bits = lane{name: "Bits", size: 1, types: []string{
 	"Int8", "Int16", "Int32", "Int64", "Int", "Uint8", "Uint16", "Uint32", "Uint64", "Uint", "Uintptr",
 }}
 
-// truth8 serves bool too, which is a byte that is 0 or 1.
+// truth8 also serves bool, which is a byte that is 0 or 1.
 var truth8 = lane{name: "8", size: 1, types: []string{"Int8", "Uint8", "Bool"}}
 
-// kernel is one function.
+// kernel is one generated function.
 type kernel struct {
-	op   string // as package kernel calls it
+	op   string // the operation, by its name in package kernel
 	lane lane
 	rule rule
 }
 
-// kernels are all that there are, in each instruction set. A row says: the
-// operation, the elements, and how two registers of them are combined.
+// kernels are all generated functions of an instruction set: the operation, the elements, and the
+// rule that combines two registers.
 var kernels = []kernel{
-	{"Sum", any8, by((*code).VPADDB)},
-	{"Sum", any16, by((*code).VPADDW)},
-	{"Sum", any32, by((*code).VPADDD)},
-	{"Sum", any64, by((*code).VPADDQ)},
-	{"Sum", parts32, quiet(single, by((*code).VADDPS))},
-	{"Sum", parts64, quiet(double, by((*code).VADDPD))},
+	{"Sum", any8, single((*code).VPADDB)},
+	{"Sum", any16, single((*code).VPADDW)},
+	{"Sum", any32, single((*code).VPADDD)},
+	{"Sum", any64, single((*code).VPADDQ)},
+	{"Sum", parts32, canonicalNaN(float32s, single((*code).VADDPS))},
+	{"Sum", parts64, canonicalNaN(float64s, single((*code).VADDPD))},
 
 	{"Prod", any8, prodBytes},
-	{"Prod", any16, by((*code).VPMULLW)},
-	{"Prod", any32, by((*code).VPMULLD)},
-	{"Prod", any64, either(prodQuads, by((*code).VPMULLQ))},
-	{"Prod", f32, quiet(single, by((*code).VMULPS))},
-	{"Prod", f64, quiet(double, by((*code).VMULPD))},
-	{"Prod", c64, quiet(double, prodComplex)},
-	{"Prod", c128, quiet(double, prodComplex)},
+	{"Prod", any16, single((*code).VPMULLW)},
+	{"Prod", any32, single((*code).VPMULLD)},
+	{"Prod", any64, perSet(prodQuads, single((*code).VPMULLQ))},
+	{"Prod", f32, canonicalNaN(float32s, single((*code).VMULPS))},
+	{"Prod", f64, canonicalNaN(float64s, single((*code).VMULPD))},
+	{"Prod", c64, canonicalNaN(float64s, prodComplex)},
+	{"Prod", c128, canonicalNaN(float64s, prodComplex)},
 
-	{"Min", i8, by((*code).VPMINSB)},
-	{"Min", i16, by((*code).VPMINSW)},
-	{"Min", i32, by((*code).VPMINSD)},
-	{"Min", i64, either(quads{min: true, signed: true}.choose, by((*code).VPMINSQ))},
-	{"Min", u8, by((*code).VPMINUB)},
-	{"Min", u16, by((*code).VPMINUW)},
-	{"Min", u32, by((*code).VPMINUD)},
-	{"Min", u64, either(quads{min: true}.choose, by((*code).VPMINUQ))},
-	{"Min", f32, either(minFloats(single), rangeOf(single, rangeMin))},
-	{"Min", f64, either(minFloats(double), rangeOf(double, rangeMin))},
+	{"Min", i8, single((*code).VPMINSB)},
+	{"Min", i16, single((*code).VPMINSW)},
+	{"Min", i32, single((*code).VPMINSD)},
+	{"Min", i64, perSet(minMaxQuads{min: true, signed: true}.choose, single((*code).VPMINSQ))},
+	{"Min", u8, single((*code).VPMINUB)},
+	{"Min", u16, single((*code).VPMINUW)},
+	{"Min", u32, single((*code).VPMINUD)},
+	{"Min", u64, perSet(minMaxQuads{min: true}.choose, single((*code).VPMINUQ))},
+	{"Min", f32, perSet(minFloats(float32s), rangeOf(float32s, rangeMin))},
+	{"Min", f64, perSet(minFloats(float64s), rangeOf(float64s, rangeMin))},
 
-	{"Max", i8, by((*code).VPMAXSB)},
-	{"Max", i16, by((*code).VPMAXSW)},
-	{"Max", i32, by((*code).VPMAXSD)},
-	{"Max", i64, either(quads{signed: true}.choose, by((*code).VPMAXSQ))},
-	{"Max", u8, by((*code).VPMAXUB)},
-	{"Max", u16, by((*code).VPMAXUW)},
-	{"Max", u32, by((*code).VPMAXUD)},
-	{"Max", u64, either(quads{}.choose, by((*code).VPMAXUQ))},
-	{"Max", f32, either(maxFloats(single), rangeOf(single, rangeMax))},
-	{"Max", f64, either(maxFloats(double), rangeOf(double, rangeMax))},
+	{"Max", i8, single((*code).VPMAXSB)},
+	{"Max", i16, single((*code).VPMAXSW)},
+	{"Max", i32, single((*code).VPMAXSD)},
+	{"Max", i64, perSet(minMaxQuads{signed: true}.choose, single((*code).VPMAXSQ))},
+	{"Max", u8, single((*code).VPMAXUB)},
+	{"Max", u16, single((*code).VPMAXUW)},
+	{"Max", u32, single((*code).VPMAXUD)},
+	{"Max", u64, perSet(minMaxQuads{}.choose, single((*code).VPMAXUQ))},
+	{"Max", f32, perSet(maxFloats(float32s), rangeOf(float32s, rangeMax))},
+	{"Max", f64, perSet(maxFloats(float64s), rangeOf(float64s, rangeMax))},
 
-	{"Band", bits, by((*code).and)},
-	{"Bor", bits, by((*code).or)},
-	{"Bxor", bits, by((*code).xor)},
+	{"Band", bits, single((*code).and)},
+	{"Bor", bits, single((*code).or)},
+	{"Bxor", bits, single((*code).xor)},
 
 	{"Land", truth8, truth8s.land},
 	{"Land", any16, truth16s.land},

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command refuse runs a program for which memfd_create(2) fails, as it does with the
-// system call filters of some containers:
+// Refuse runs a program for which memfd_create(2) fails, as it does under the system call filters
+// of some containers:
 //
 //	refuse PROGRAM [ARGUMENT…]
 package main
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// run replaces this process by the program.
+// run installs the filter and executes the program in place of this process.
 func run(argv []string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -41,7 +41,7 @@ func run(argv []string) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	runtime.LockOSThread() // the filter is the thread's, which becomes the program
+	runtime.LockOSThread() // the filter applies to this thread, which executes the program
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl: %w", err)
 	}

@@ -29,7 +29,7 @@ func main() {
 func run(stdout, stderr io.Writer, args []string, end <-chan os.Signal) int {
 	flags := flag.NewFlagSet("up", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	slurm := flags.Bool("slurm", false, "with a Slurm over them")
+	slurm := flags.Bool("slurm", false, "also start Slurm over the hosts")
 	flags.Usage = func() {
 		fmt.Fprintf(stderr, "usage: up [-slurm] [hosts, 1 to %d]\n", testbed.MaxHosts)
 		flags.PrintDefaults()
@@ -38,7 +38,7 @@ func run(stdout, stderr io.Writer, args []string, end <-chan os.Signal) int {
 	if flags.Parse(args) != nil {
 		return 2
 	}
-	if flags.NArg() > 0 { // flags may also follow
+	if flags.NArg() > 0 { // flags may follow the number, too
 		var err error
 		if n, err = strconv.Atoi(flags.Arg(0)); err != nil || n < 1 || n > testbed.MaxHosts {
 			flags.Usage()
@@ -68,7 +68,7 @@ func run(stdout, stderr io.Writer, args []string, end <-chan os.Signal) int {
 	return code
 }
 
-// up makes the hosts and says how to use them.
+// up makes the hosts and returns a text that says how to use them.
 func up(n int, slurm bool) (string, error) {
 	c, err := testbed.Open(n)
 	if err != nil {
@@ -77,8 +77,8 @@ func up(n int, slurm bool) (string, error) {
 	var s strings.Builder
 	fmt.Fprintln(&s, "hosts    ", strings.Join(c.Names(), " "))
 	fmt.Fprintln(&s, "enter    ", c.SSH(), c.Names()[0])
-	fmt.Fprintln(&s, "in each  ", c.Private(), "is another directory")
-	fmt.Fprintln(&s, "not there", c.Unused()+",", "silent", c.BlackHole()+",", "wants a password", c.PasswordHost())
+	fmt.Fprintln(&s, "private  ", c.Private(), "is a different directory in each host")
+	fmt.Fprintln(&s, "for tests", c.Unused(), "does not exist,", c.BlackHole(), "never answers,", c.PasswordHost(), "requires a password")
 	if slurm {
 		env, err := c.StartSlurm()
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The resource managers whose allocations are known.
+// The supported resource managers.
 const (
 	Slurm = "slurm"
 	PBS   = "pbs" // also Torque
@@ -14,17 +14,17 @@ const (
 	SGE   = "sge" // Grid Engine
 )
 
-// Allocation is what a resource manager has given to the job of a user in
-// which the launcher runs.
+// Allocation describes what a resource manager has given to the user's job in which the launcher
+// runs.
 type Allocation struct {
 	Manager     string // Slurm, PBS, LSF or SGE
-	JobID       string // as the manager calls it; empty where it does not say
-	Hosts       []Host // with slots, in the manager's order
-	CPUsPerTask int    // Slurm's; 0: unknown
+	JobID       string // the manager's name of the job; empty: not known
+	Hosts       []Host // in the manager's order, with slots
+	CPUsPerTask int    // from Slurm; 0: unknown
 }
 
-// Manager returns which resource manager the environment is of; empty: none.
-// Under several the first of them counts.
+// Manager returns the resource manager of the environment; empty: none. If there are variables of
+// several, it returns the first of the list above.
 func Manager(getenv func(string) string) string {
 	for _, m := range []struct {
 		name string
@@ -42,9 +42,8 @@ func Manager(getenv func(string) string) string {
 	return ""
 }
 
-// FromEnvironment reads the allocation that the environment tells of; nil and
-// no error where there is none. getenv and readFile are as in package os. An
-// error names the variable.
+// FromEnvironment reads the allocation from the environment. It returns nil without an error if there
+// is none. getenv and readFile are as in package os. An error names the variable.
 func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, error)) (*Allocation, error) {
 	a := &Allocation{Manager: Manager(getenv)}
 	var err error
@@ -78,7 +77,7 @@ func first(getenv func(string) string, names ...string) (name, value string) {
 	return "", ""
 }
 
-// linePerSlot reads a file with a line for each slot.
+// linePerSlot reads a file that has one line for each slot.
 func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	file := getenv(name)
 	text, err := readFile(file)
@@ -94,6 +93,7 @@ func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFi
 	return nil
 }
 
+// lsf reads an allocation of LSF.
 func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	a.JobID = getenv("LSB_JOBID")
 	name, value := first(getenv, "LSB_MCPU_HOSTS", "LSB_HOSTS")
@@ -126,7 +126,7 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 	return nil
 }
 
-// sge reads lines of host, slots, queue and processors.
+// sge reads an allocation of Grid Engine: lines of host, slots, queue and processors.
 func (a *Allocation) sge(getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	const name = "PE_HOSTFILE"
 	file := getenv(name)

@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// environment is the variables and files of a test: "NAME=VALUE" and
-// "/FILE=TEXT", separated by "|".
+// environment holds the variables and files of a test: "NAME=VALUE" and "/FILE=TEXT", separated by "|".
 func environment(text string) (getenv func(string) string, readFile func(string) ([]byte, error)) {
 	vars := make(map[string]string)
 	for kv := range strings.SplitSeq(text, "|") {
@@ -44,7 +43,7 @@ func TestFromEnvironment(t *testing.T) {
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-3]|SLURM_JOB_CPUS_PER_NODE=8(x2),2|SLURM_CPUS_PER_TASK=4", &Allocation{Slurm, "7", nodes(2, 2, 1), 4}},
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-2]|SLURM_JOB_CPUS_PER_NODE=8,2", &Allocation{Slurm, "7", nodes(8, 2), 0}},
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-2]", &Allocation{Slurm, "7", nodes(0, 0), 0}},
-		// In a step on one of the hosts.
+		// A step on one of the hosts.
 		{"SLURM_JOB_ID=7|SLURM_STEP_ID=0|SLURM_JOB_NODELIST=n[1-3]|SLURM_TASKS_PER_NODE=1|SLURM_JOB_CPUS_PER_NODE=2,1(x2)", &Allocation{Slurm, "7", nodes(2, 1, 1), 0}},
 		{"SLURM_JOB_ID=7|SLURM_STEP_ID=0|SLURM_JOB_NODELIST=n[1-2]|SLURM_TASKS_PER_NODE=3,1|SLURM_JOB_CPUS_PER_NODE=9(x2)", &Allocation{Slurm, "7", nodes(3, 1), 0}},
 
@@ -65,7 +64,7 @@ func TestFromEnvironmentErrors(t *testing.T) {
 	const slurm = "SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-2]|"
 	for _, test := range []struct{ env, want string }{
 		{"SLURM_JOB_ID=7", `SLURM_JOB_NODELIST: expected the hosts of job "7", which SLURM_JOB_ID names, found nothing`},
-		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-", `SLURM_JOB_NODELIST: expected "]" behind "[", found "n[1-"`},
+		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-", `SLURM_JOB_NODELIST: expected "]" after "[", found "n[1-"`},
 		{"SLURM_JOB_ID=7|SLURM_NODELIST=a,", `SLURM_NODELIST: expected names of hosts separated by commas, found "a,"`},
 		{slurm + "SLURM_TASKS_PER_NODE=2(x3)", `SLURM_TASKS_PER_NODE: expected a number for each of 2 hosts, found 3 in "2(x3)"`},
 		{slurm + "SLURM_TASKS_PER_NODE=2", `SLURM_TASKS_PER_NODE: expected a number for each of 2 hosts, found 1 in "2"`},

@@ -7,13 +7,11 @@ import (
 	"strings"
 )
 
-// Expand returns the names that a list stands for, in order:
-// "node[01-03,07],gpu1" is node01, node02, node03, node07 and gpu1. It is
-// Slurm's bracket form: a name may have several brackets, of which the last
-// counts fastest, and text behind them; the first number of a range gives the
-// digits that all of them have at least. An IPv6 address stands with brackets
-// around it or without. A name that the list holds twice is returned twice. It
-// is an error if there are more than Limit names, or none.
+// Expand returns the names in a list, in order: "node[01-03,07],gpu1" is node01, node02, node03,
+// node07 and gpu1. The form is Slurm's. A name may have several brackets, the last of which counts
+// fastest, and text after them. The first number of a range gives the least number of digits. An
+// IPv6 address may be written with or without brackets. A name that is in the list twice is returned
+// twice. Expand returns an error if the list has no name, or more than Limit.
 func Expand(text string) ([]string, error) {
 	var names []string
 	for _, e := range split(text) {
@@ -26,7 +24,7 @@ func Expand(text string) ([]string, error) {
 	return names, nil
 }
 
-// split cuts a list at its commas, except those in brackets.
+// split splits a list at its commas, except those in brackets.
 func split(text string) []string {
 	var list []string
 	depth, begin := 0, 0
@@ -46,10 +44,10 @@ func split(text string) []string {
 	return append(list, strings.TrimSpace(text[begin:]))
 }
 
-// part is what an entry says up to the end of one of its brackets.
+// part is the text of an entry before a bracket, and the numbers in the bracket.
 type part struct {
 	literal string
-	numbers []string // nil: none follow
+	numbers []string // nil: no bracket follows
 }
 
 // expandOne expands one entry of a list into at most room names.
@@ -76,7 +74,7 @@ func expandOne(e, list string, room int) ([]string, error) {
 		}
 		inside, after, closed := strings.Cut(behind, "]")
 		if !closed {
-			return nil, fmt.Errorf(`expected "]" behind "[", found %s`, quote(e))
+			return nil, fmt.Errorf(`expected "]" after "[", found %s`, quote(e))
 		}
 		numbers, err := ranges(inside, e, room/count)
 		if err != nil {
@@ -97,7 +95,7 @@ func expandOne(e, list string, room int) ([]string, error) {
 	return names, nil
 }
 
-// nth returns name i of count; the numbers of the last part change fastest.
+// nth returns name i of count. The numbers of the last part change fastest.
 func nth(parts []part, i, count int) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -111,7 +109,7 @@ func nth(parts []part, i, count int) string {
 	return b.String()
 }
 
-// address reads an IPv6 address, in brackets or not.
+// address returns an IPv6 address without its brackets. The result is false if e is not one.
 func address(e string) (string, bool) {
 	if inner, ok := strings.CutPrefix(e, "["); ok {
 		if e, ok = strings.CutSuffix(inner, "]"); !ok {
@@ -126,9 +124,9 @@ func tooMany(list string) error {
 	return fmt.Errorf("expected at most %d hosts, found more in %s", Limit, quote(list))
 }
 
-// ranges expands what stands in brackets, "01-03,07", to at most room numbers.
+// ranges expands the text in brackets, "01-03,07", to at most room numbers.
 func ranges(inside, e string, room int) ([]string, error) {
-	const maxDigits = 18 // an int64 holds them all
+	const maxDigits = 18 // so that each number fits into an int64
 	var numbers []string
 	for part := range strings.SplitSeq(inside, ",") {
 		from, to, isRange := strings.Cut(strings.TrimSpace(part), "-")

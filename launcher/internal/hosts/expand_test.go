@@ -41,7 +41,7 @@ func TestExpandErrors(t *testing.T) {
 		{"", `expected names of hosts separated by commas, found ""`},
 		{"a,,b", `expected names of hosts separated by commas, found "a,,b"`},
 		{"a,", `expected names of hosts separated by commas, found "a,"`},
-		{"a[1-2", `expected "]" behind "[", found "a[1-2"`},
+		{"a[1-2", `expected "]" after "[", found "a[1-2"`},
 		{"a]", `expected a host's name, found "a]"`},
 		{"a[]", `expected a range such as [1-4,7], found "" in "a[]"`},
 		{"a[3-1]", `expected a range such as [1-4,7], found "3-1" in "a[3-1]"`},

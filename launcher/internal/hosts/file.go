@@ -10,23 +10,23 @@ import (
 	"unicode"
 )
 
-// These bounds of a hostfile leave room for Limit hosts.
+// Limits of a hostfile. They leave room for Limit hosts.
 const (
 	maxFile = 16 << 20
 	maxLine = 1 << 20
 )
 
-// ReadFile reads a hostfile. Each line names a host, or several as ParseList
-// does, in one of these forms; "#" begins a comment:
+// ReadFile reads a hostfile. Each line names one host, or several in the form of ParseList, and
+// possibly slots. "#" begins a comment:
 //
-//	node1 slots=4 max_slots=8    Open MPI; also blanks around "="
+//	node1 slots=4 max_slots=8    Open MPI; blanks around "=" are allowed
 //	user@node1:4                 MPICH
 //	node[1-3]                    Slurm; PBS, with a line for each slot
 //
-// Behind a host may stand the keys slots (or count), max_slots (or slots_max),
-// user (or username), port and address, in which "-" and "_" are the same, and
-// MPICH's binding, which is ignored. A host that several lines name has one
-// entry: see Set. An error names the file, as name, and the line.
+// After a host these keys may follow: slots (or count), max_slots (or slots_max), user (or
+// username), port and address. In keys "-" and "_" are the same. MPICH's key binding is ignored. A
+// host that several lines name has one entry: see Set. An error names the file, as name, and the
+// line.
 func ReadFile(name string, r io.Reader) ([]Host, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -58,7 +58,7 @@ func ReadFile(name string, r io.Reader) ([]Host, error) {
 	return list, nil
 }
 
-// cause leaves out what an error of package os says of the file.
+// cause returns the error without the operation and the name of the file.
 func cause(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -67,8 +67,8 @@ func cause(err error) error {
 	return err
 }
 
-// parseLine reads a line of a hostfile. Hosts of ranges count against room;
-// those that stand for themselves are bounded by the file.
+// parseLine reads a line of a hostfile. The hosts of a range count against room. A host without a range
+// does not, because the size of the file bounds their number.
 func parseLine(line string, room *int) ([]Host, error) {
 	if len(line) > maxLine {
 		return nil, fmt.Errorf("expected a line of at most %d MiB, found more", maxLine>>20)
@@ -94,7 +94,7 @@ func parseLine(line string, room *int) ([]Host, error) {
 	for _, word := range words[1:] {
 		k, value, ok := strings.Cut(word, "=")
 		if !ok || k == "" {
-			return nil, fmt.Errorf("expected KEY=VALUE behind the host, found %s", quote(word))
+			return nil, fmt.Errorf("expected KEY=VALUE after the host, found %s", quote(word))
 		}
 		k = canonical(k)
 		if seen[k] {
@@ -133,7 +133,7 @@ func fields(line string) []string {
 	return words
 }
 
-// canonical is a key in our spelling; one that is unknown stays as it is.
+// canonical returns the main spelling of a key. It returns an unknown key unchanged.
 func canonical(k string) string {
 	switch k := strings.ReplaceAll(k, "-", "_"); k {
 	case "slots", "count":
@@ -146,7 +146,7 @@ func canonical(k string) string {
 	return k
 }
 
-// setKey takes one key of a hostfile.
+// setKey sets one key of a hostfile.
 func (h *Host) setKey(k, value string) error {
 	number := func(to *int, high int) error {
 		n, ok := parseCount(value, high)

@@ -47,9 +47,9 @@ func TestReadFileErrors(t *testing.T) {
 		{"", "f:1: the file names no host"},
 		{"# none\n\n \r\n", "f:3: the file names no host"},
 		{"a\nb foo=1\n", `f:2: unknown key "foo"; expected slots, max_slots, user, port or address`},
-		{"a slots\n", `f:1: expected KEY=VALUE behind the host, found "slots"`},
-		{"a 4\n", `f:1: expected KEY=VALUE behind the host, found "4"`},
-		{"a = 4\n", `f:1: expected KEY=VALUE behind the host, found "=4"`},
+		{"a slots\n", `f:1: expected KEY=VALUE after the host, found "slots"`},
+		{"a 4\n", `f:1: expected KEY=VALUE after the host, found "4"`},
+		{"a = 4\n", `f:1: expected KEY=VALUE after the host, found "=4"`},
 		{"a slots=0\n", `f:1: slots: expected an integer from 1 to 65536, found "0"`},
 		{"a slots=\n", `f:1: slots: expected an integer from 1 to 65536, found ""`},
 		{"a count=-1\n", `f:1: slots: expected an integer from 1 to 65536, found "-1"`},
@@ -83,7 +83,7 @@ func TestReadFileErrors(t *testing.T) {
 	require.EqualError(t, err, "f: expected a hostfile of at most 16 MiB, found more")
 }
 
-// endless is a file such as /dev/zero.
+// endless is a file without end, such as /dev/zero.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,6 +1,5 @@
-// Package hosts says which machines a job may use: it reads lists of hosts,
-// hostfiles, and what resource managers leave in the environment. It starts
-// nothing and asks no name server.
+// Package hosts finds out which machines a job may use. It reads lists of hosts, hostfiles, and the
+// environment variables of resource managers. It starts no process and uses no name server.
 package hosts
 
 import (
@@ -10,42 +9,40 @@ import (
 	"strings"
 )
 
-// Limit is how many hosts a job may have at most, and how many slots a host
-// has at most. No input takes more memory than so many hosts need.
+// Limit is the largest number of hosts of a job, and the largest number of slots of a host. It bounds
+// the memory that any input can take.
 const Limit = 1 << 16
 
 // Host is a machine that a job may use.
 type Host struct {
-	Name     string // as ssh or the resource manager knows it, without user and port
-	User     string // for ssh; empty: as ssh is configured
-	Port     int    // for ssh; 0: as ssh is configured
-	Slots    int    // ranks that it is meant to take; 0: as many as it has cores
-	MaxSlots int    // ranks that it may take at most; 0: no limit
-	Address  string // that its ranks listen on, where the user names one; else empty
+	Name     string // the name for ssh or the resource manager, without user and port
+	User     string // user for ssh; empty: as ssh is configured
+	Port     int    // port for ssh; 0: as ssh is configured
+	Slots    int    // number of ranks that it should run; 0: its number of cores
+	MaxSlots int    // largest number of ranks that it may run; 0: no limit
+	Address  string // address that its ranks listen on; empty: the user has not given one
 }
 
-// Set gathers hosts in the order in which they are first named, one entry each.
-// The zero Set is empty.
+// Set collects hosts in the order in which they are first named, one entry for each. The zero Set is
+// empty.
 //
-// Slots of a host that is named several times add up, and a name without slots
-// counts as one. Only where no host is named twice without slots do those
-// without slots keep the number open, so that a list with a line for each slot,
-// as PBS writes it, gives one slot to a host that it names once.
+// If a host is named several times, its slots add up, and a name without slots counts as one slot. So
+// a list with one line for each slot, as PBS writes it, gives one slot to a host that it names once. If
+// no host is named twice without slots, a host without slots keeps Slots 0.
 type Set struct {
 	entries []entry
-	at      map[string]int // by key
-	repeats bool           // some host was named twice without slots
+	at      map[string]int // index of an entry, by key
+	repeats bool           // at least one host was named twice without slots
 }
 
 type entry struct {
-	Host         // Slots: the sum of those given
-	bare    int  // how often it was named without slots
-	limit   int  // the sum of each mention's MaxSlots, or else of its slots
-	limited bool // a mention has MaxSlots
+	Host              // Slots is the sum of the given slots
+	withoutSlots int  // number of mentions without slots
+	limit        int  // sum over all mentions of MaxSlots, or of the slots if a mention has no MaxSlots
+	limited      bool // at least one mention has MaxSlots
 }
 
-// key is the same for all spellings of a host. Names are compared as letters,
-// since who resolves them is not known here.
+// key returns the same string for all spellings of a host's name or address. It does not resolve names.
 func key(name string) string {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return a.String()
@@ -53,8 +50,8 @@ func key(name string) string {
 	return strings.ToLower(name)
 }
 
-// Add adds a mention of a host. It is an error if an earlier one says
-// otherwise how to reach it.
+// Add adds a mention of a host. It returns an error if an earlier mention gives another user, port or
+// address.
 func (s *Set) Add(h Host) error {
 	if s.at == nil {
 		s.at = make(map[string]int)
@@ -71,14 +68,14 @@ func (s *Set) Add(h Host) error {
 		s.entries[i].Slots, s.entries[i].MaxSlots = 0, 0
 	}
 	e := &s.entries[i]
-	if err := e.agree(h); err != nil {
+	if err := e.update(h); err != nil {
 		return err
 	}
 	slots := h.Slots
 	if slots == 0 {
 		slots = 1
-		e.bare++
-		s.repeats = s.repeats || e.bare > 1
+		e.withoutSlots++
+		s.repeats = s.repeats || e.withoutSlots > 1
 	}
 	e.Slots += h.Slots
 	e.limited = e.limited || h.MaxSlots > 0
@@ -89,8 +86,8 @@ func (s *Set) Add(h Host) error {
 	return nil
 }
 
-// agree takes from h what is still open.
-func (e *entry) agree(h Host) error {
+// update takes over user, port and address from h, and returns an error if e has other ones.
+func (e *entry) update(h Host) error {
 	differ := func(what, a, b string) error {
 		return fmt.Errorf("expected one %s for %s, found %s and %s", what, e.Name, a, b)
 	}
@@ -106,7 +103,7 @@ func (e *entry) agree(h Host) error {
 	return nil
 }
 
-// with lays what h says of how to reach a host over what e says.
+// with returns h with the user, port and address of over, where over has them.
 func (h Host) with(over Host) Host {
 	if over.User != "" {
 		h.User = over.User
@@ -120,13 +117,13 @@ func (h Host) with(over Host) Host {
 	return h
 }
 
-// Hosts returns the hosts; nil where there are none.
+// Hosts returns the hosts; nil: there are none.
 func (s *Set) Hosts() []Host {
 	var list []Host
 	for _, e := range s.entries {
 		h := e.Host
 		if e.Slots > 0 || s.repeats {
-			h.Slots = min(e.Slots+e.bare, Limit)
+			h.Slots = min(e.Slots+e.withoutSlots, Limit)
 		}
 		if e.limited {
 			h.MaxSlots = min(e.limit, Limit)
@@ -136,16 +133,15 @@ func (s *Set) Hosts() []Host {
 	return list
 }
 
-// Merge returns one entry for each host of list, in the order of their first
-// mention, with the slots of all; see Set. Where mentions differ in how to
-// reach a host, the first counts.
+// Merge returns one entry for each host of list, in the order of their first mention, with the sum of
+// the slots; see Set. If mentions differ in user, port or address, the first counts.
 func Merge(list []Host) []Host {
 	var s Set
 	for _, h := range list {
 		if err := s.Add(h); err != nil {
 			i, known := s.at[key(h.Name)]
 			if !known {
-				break // more than Limit
+				break // more than Limit hosts
 			}
 			_ = s.Add(h.with(s.entries[i].Host)) // differs no more
 		}
@@ -153,20 +149,20 @@ func Merge(list []Host) []Host {
 	return s.Hosts()
 }
 
-// Restrict returns those hosts of all that some names, in the order of some.
-// What some says of a host counts, and what it leaves open is as all says. Any
-// name of the machine that asks stands for the host of all that is this
-// machine. A host that is not among all, or more slots than all allows, is an
-// error that calls all by the name where.
+// Restrict returns the hosts of all that some names, in the order of some. Values that some gives for a
+// host replace those of all. Any name of this machine in some means the host of all that is this
+// machine. Restrict returns an error if some names a host that is not in all, or gives more slots than
+// all permits. The error calls all by the name where.
 func Restrict(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, true)
 }
 
-// Override is Restrict, but that hosts which are not among all are as some says.
+// Override is Restrict, except that it adds hosts of some that are not in all.
 func Override(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, false)
 }
 
+// pick is Restrict if strict is set, and Override otherwise.
 func pick(all, some []Host, where string, strict bool) ([]Host, error) {
 	var own machine
 	var here *Host

@@ -20,9 +20,9 @@ func TestMerge(t *testing.T) {
 		{[]Host{{Name: "a", Slots: 2}, {Name: "b"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 5}, {Name: "b"}}},
 		{[]Host{{Name: "a", Slots: 2}, {Name: "a"}, {Name: "b"}}, []Host{{Name: "a", Slots: 3}, {Name: "b"}}},
 		{[]Host{{Name: "::1"}, {Name: "0:0::1"}}, []Host{{Name: "::1", Slots: 2}}},
-		// How to reach a host: the first counts, and what it leaves open the next.
+		// Of user, port and address, the first given value counts.
 		{[]Host{{Name: "a", User: "u"}, {Name: "a", User: "v", Port: 3}, {Name: "a", Port: 4, Address: "x"}}, []Host{{Name: "a", User: "u", Port: 3, Address: "x", Slots: 3}}},
-		// A mention without a limit raises it by its slots.
+		// A mention without a limit raises the limit by its slots.
 		{[]Host{{Name: "a", MaxSlots: 8}}, []Host{{Name: "a", MaxSlots: 8}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 4}, {Name: "a", Slots: 3, MaxSlots: 3}}, []Host{{Name: "a", Slots: 5, MaxSlots: 7}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 2}, {Name: "a"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 6, MaxSlots: 6}}},
@@ -80,7 +80,7 @@ func TestRestrict(t *testing.T) {
 	_, err = Restrict(all, []Host{{Name: "a", Slots: 9}}, "hosts.txt")
 	require.EqualError(t, err, `expected at most 8 slots of a, as hosts.txt says, found 9`)
 
-	// Whatever this machine is called, it is the same host.
+	// All names of this machine mean the same host.
 	own, err := os.Hostname()
 	require.NoError(t, err)
 	here := []Host{{Name: "a"}, {Name: own, Slots: 4, Port: 2}}
@@ -152,7 +152,7 @@ func TestParseListErrors(t *testing.T) {
 		{"a:+4", `expected HOST[:SLOTS] with from 1 to 65536 slots, found "a:+4"`},
 		{"a:x", `expected HOST[:SLOTS] with from 1 to 65536 slots, found "a:x"`},
 		{"a:1:2", `expected a host's name, found "a:1"`},
-		{"[::1", `expected "]" behind "[", found "[::1"`},
+		{"[::1", `expected "]" after "[", found "[::1"`},
 		{"[::1]x", `expected a range such as [1-4,7], found "::1" in "[::1]x"`},
 		{"-x", `expected a host's name, found "-x"`},
 		{"u@a,v@a", `expected one user for a, found "u" and "v"`},
@@ -184,7 +184,7 @@ func TestIsLocal(t *testing.T) {
 	}
 }
 
-// checkHosts requires what every reader promises.
+// checkHosts checks the properties that the results of all readers have.
 func checkHosts(t *testing.T, list []Host) {
 	if len(list) == 0 || len(list) > Limit {
 		t.Fatalf("%d hosts", len(list))
@@ -223,7 +223,7 @@ func FuzzParseList(f *testing.F) {
 	})
 }
 
-// FuzzRestrict: what -host leaves of a hostfile is hosts of it, within their limits.
+// FuzzRestrict checks that Restrict returns only hosts of the hostfile, within their limits.
 func FuzzRestrict(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"a slots=4 max_slots=8\nb\n", "b,a:8"}, {"a[1-3]:2", "a[2-3]"}, {"u@a port=3", "v@a"}, {"localhost max_slots=2", "127.0.0.1,::1:1"}, {"a", "b"},

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// ParseList reads a list of hosts as users of mpiexec write it behind -host:
-// "a:4,b,node[1-3]:2,user@c", that is [USER@]HOST[:SLOTS] separated by commas.
-// HOST may be a range, of which each host has the slots; an IPv6 address with
-// slots stands in brackets. A host that is named several times has one entry:
-// see Set.
+// ParseList reads a list of hosts as users of mpiexec write it after -host: "a:4,b,node[1-3]:2,user@c",
+// that is, [USER@]HOST[:SLOTS] separated by commas. HOST may be a range; then each host of it has the
+// slots. An IPv6 address with slots must be in brackets. A host that is named several times has one
+// entry: see Set.
 func ParseList(text string) ([]Host, error) {
 	var s Set
 	room := Limit
@@ -28,7 +27,7 @@ func ParseList(text string) ([]Host, error) {
 	return s.Hosts(), nil
 }
 
-// parseEntry reads one entry of a list and takes its hosts off room.
+// parseEntry reads one entry of a list, and subtracts its hosts from room.
 func parseEntry(e, list string, room *int) ([]Host, error) {
 	if e == "" {
 		return nil, fmt.Errorf("expected HOST[:SLOTS] separated by commas, found %s", quote(list))
@@ -64,13 +63,13 @@ func parseEntry(e, list string, room *int) ([]Host, error) {
 	return hosts, nil
 }
 
-// cutSlots cuts HOST:SLOTS at the colon, unless that is part of an address.
+// cutSlots splits HOST:SLOTS at the colon, unless the colon is part of an address.
 func cutSlots(text string) (name, count string, counted bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Is6() {
 		return text, "", false
 	}
 	i := strings.LastIndexByte(text, ':')
-	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // inside of [::1]
+	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // the colon is inside of [::1]
 		return text, "", false
 	}
 	return text[:i], text[i+1:], true

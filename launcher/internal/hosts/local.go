@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// IsLocal says whether a name means the machine that asks: localhost, an
-// address of the loopback or of another of its interfaces, or its own name,
-// short or long. No name server is asked, so that another name for this
-// machine counts as another machine.
+// IsLocal reports whether a name means this machine: localhost, an address of one of its interfaces, or
+// its hostname, with or without domain. It uses no name server, so any other name of this machine counts
+// as another machine.
 func IsLocal(name string) bool {
 	var m machine
 	return m.is(name)
 }
 
-// Unify is Merge, but that all names of the machine that asks count as one
-// host, which has the first of them.
+// Unify is Merge, except that all names of this machine count as one host, which gets the first of these
+// names.
 func Unify(list []Host) []Host {
 	var m machine
 	first := ""
@@ -34,8 +33,8 @@ func Unify(list []Host) []Host {
 	return Merge(renamed)
 }
 
-// machine is this machine's names and addresses, each asked for once and not
-// before it is needed, so that a long list of hosts costs no more than a short.
+// machine holds this machine's names and addresses. Each is read once, when it is first needed, so that
+// a long list of hosts costs no more than a short one.
 type machine struct {
 	named   bool
 	names   [2]string // long and short
@@ -43,6 +42,7 @@ type machine struct {
 	counted bool
 }
 
+// is reports whether a name means this machine.
 func (m *machine) is(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	switch name {
@@ -65,6 +65,7 @@ func (m *machine) is(name string) bool {
 	return name == m.names[0] || name == m.names[1]
 }
 
+// has reports whether a is an address of this machine.
 func (m *machine) has(a netip.Addr) bool {
 	if a.IsLoopback() {
 		return true
@@ -89,5 +90,5 @@ func (m *machine) has(a netip.Addr) bool {
 	return false
 }
 
-// plain is an address without what does not tell one machine from another.
+// plain returns an address in a form that can be compared: without zone, IPv4 as IPv4.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// maxName is the length of the longest name that DNS knows.
+// maxName is the length of the longest name that DNS allows.
 const maxName = 253
 
-// checkName says whether a name can be handed to ssh, which would take a "-"
-// in front for an option, and be printed in a line.
+// checkName returns an error if a name cannot be passed to ssh, which would take a "-" at its beginning
+// for an option, or cannot be printed in one line.
 func checkName(name string) error {
 	text := name
 	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {
@@ -31,7 +31,7 @@ const (
 	userChars = nameChars + `+$\`
 )
 
-// CheckUser says whether a user's name can be handed to ssh.
+// CheckUser returns an error if a user's name cannot be passed to ssh.
 func CheckUser(user string) error {
 	if user == "" || user[0] == '-' || len(user) > maxName || !only(user, userChars) {
 		return fmt.Errorf("expected a user's name, found %s", quote(user))
@@ -39,8 +39,8 @@ func CheckUser(user string) error {
 	return nil
 }
 
-// CheckAddress says whether ranks could listen on a host's Address: an IP
-// address, or a name that the host itself resolves.
+// CheckAddress returns an error if address is not a valid Host.Address: an IP address, or a name that the
+// host itself resolves.
 func CheckAddress(address string) error {
 	if checkName(address) != nil {
 		return fmt.Errorf("expected an IP address or a name, found %s", quote(address))
@@ -48,6 +48,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
+// only reports whether text consists of chars.
 func only(text, chars string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !strings.ContainsRune(chars, r) }) < 0
 }
@@ -61,7 +62,7 @@ func parseCount(text string, high int) (int, bool) {
 	return n, err == nil && n >= 1 && n <= high
 }
 
-// quote shortens what a user wrote to what fits in a line of an error.
+// quote quotes a user's text for an error. It shortens the text to part of a line.
 func quote(s string) string {
 	const limit = 40
 	if r := []rune(s); len(r) > limit {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// slurmJobID are the names of the job's number, the present one first.
+// slurmJobID lists the variables with the job's number, the current one first.
 var slurmJobID = []string{"SLURM_JOB_ID", "SLURM_JOBID"}
 
-// slurm reads what Slurm says of the job as a whole.
+// slurm reads an allocation of Slurm.
 func (a *Allocation) slurm(getenv func(string) string) error {
 	var idVar string
 	idVar, a.JobID = first(getenv, slurmJobID...)
@@ -40,8 +40,8 @@ func (a *Allocation) slurm(getenv func(string) string) error {
 	return nil
 }
 
-// slurmSlots returns the slots of each of n hosts: the tasks that Slurm would
-// start there, or else the tasks that its processors allow.
+// slurmSlots returns the slots of each of n hosts: the number of tasks that Slurm would start there, or,
+// if that is not known, the number that its processors allow.
 func (a *Allocation) slurmSlots(getenv func(string) string, n int) ([]int, error) {
 	const tasksVar, cpusVar = "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"
 	if text := getenv(tasksVar); text != "" {
@@ -78,8 +78,7 @@ func wrongCount(want, found int, text string) error {
 	return fmt.Errorf("expected a number for each of %d hosts, found %d in %s", want, found, quote(text))
 }
 
-// parseCounts reads a number for each of several hosts, at most Limit, in which
-// "2(x3),1" is 2, 2, 2 and 1.
+// parseCounts reads a number for each host, for at most Limit hosts: "2(x3),1" is 2, 2, 2 and 1.
 func parseCounts(text string) ([]int, error) {
 	var counts []int
 	for part := range strings.SplitSeq(text, ",") {

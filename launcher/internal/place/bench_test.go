@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// The largest machines of today: 10 000 hosts with 128 cores of 2 threads. They
-// have a topology each, as agents send them.
+// The largest machines of today: 10 000 hosts with 128 cores of 2 threads each. Each host has its own
+// Topology, as agents send them.
 func largeMachine(b *testing.B, slots int) []Machine {
 	const hosts = 10000
 	one := shape{packages: 2, cores: 128, threads: 2, nodes: 8}.read(b)

@@ -5,7 +5,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// bindAll gives each rank the hardware threads that it is bound to.
+// bindAll sets the hardware threads to which each rank is bound.
 func (m *mapper) bindAll(ranks []Rank, counts []int) {
 	if m.bind != job.BindCore && m.bind != job.BindNUMA {
 		return
@@ -16,8 +16,8 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 		if n == 0 {
 			continue
 		}
-		// Most hosts are like the one before.
-		if last >= 0 && counts[last] == n && m.machines[last].Topology.alike(&m.machines[h].Topology) {
+		// Most hosts have the same topology as the one before.
+		if last >= 0 && counts[last] == n && m.machines[last].Topology.equal(&m.machines[h].Topology) {
 			tables[h] = tables[last]
 		} else {
 			tables[h] = m.bindings(&m.machines[h].Topology, n)
@@ -32,7 +32,8 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 	}
 }
 
-// bindings returns what each of a host's n ranks is bound to; nil: none is.
+// bindings returns the hardware threads to which each of a host's n ranks is bound; nil: no rank is
+// bound.
 func (m *mapper) bindings(t *Topology, n int) [][]int {
 	table := make([][]int, n)
 	switch m.rule.Unit {
@@ -48,7 +49,7 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 		if len(units) == 0 {
 			return nil
 		}
-		unit, _, _ := m.deal(n, len(units), func(int) int { return 1 })
+		unit, _, _ := m.distribute(n, len(units), func(int) int { return 1 })
 		for local, u := range unit {
 			table[local] = units[u]
 		}
@@ -57,7 +58,7 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 			return nil
 		}
 		cores := t.coresOfNodes()
-		unit, within, members := m.deal(n, len(t.NUMA), func(u int) int { return max(len(cores[u]), 1) })
+		unit, within, members := m.distribute(n, len(t.NUMA), func(u int) int { return max(len(cores[u]), 1) })
 		for local, u := range unit {
 			table[local] = t.NUMA[u]
 			if m.bind == job.BindCore && len(cores[u]) > 0 {
@@ -68,17 +69,17 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 	return table
 }
 
-// deal says in which unit each of a host's n ranks is, its number among the
-// unit's ranks, and how many these are. The units take ranks in turn, each up to
-// its room, and when all are full, again; or as many as the rule says, one unit
-// after the other.
-func (m *mapper) deal(n, units int, room func(unit int) int) (unit, within, members []int) {
+// distribute places a host's n ranks over its units. For each rank it returns the unit and the rank's
+// number among the ranks of that unit, and for each unit the number of its ranks. Without Rule.Per the
+// units get ranks in turn, each up to its room; when all are full, the rounds begin again. With Rule.Per
+// each unit gets that many ranks, one unit after the other.
+func (m *mapper) distribute(n, units int, room func(unit int) int) (unit, within, members []int) {
 	unit, within, members = make([]int, n), make([]int, n), make([]int, units)
 	give := func(rank, u int) {
 		unit[rank], within[rank] = u, members[u]
 		members[u]++
 	}
-	if m.rule.Per > 0 { // and then perUnit has given the host no more ranks than these
+	if m.rule.Per > 0 { // perUnit has given the host no more ranks than fit
 		for i := range n {
 			give(i, i/m.rule.Per)
 		}
@@ -108,8 +109,7 @@ func (m *mapper) deal(n, units int, room func(unit int) int) (unit, within, memb
 	return unit, within, members
 }
 
-// coresOfNodes returns the cores of each NUMA node; none where they are not
-// known.
+// coresOfNodes returns the cores of each NUMA node; nil for a node whose cores are not known.
 func (t *Topology) coresOfNodes() [][][]int {
 	node, cores := t.unitOf(t.NUMA), make([][][]int, len(t.NUMA))
 	for _, core := range t.Cores {
@@ -123,8 +123,8 @@ func (t *Topology) coresOfNodes() [][][]int {
 	return cores
 }
 
-// nodeOfCores returns the hardware threads of the NUMA node of each core; those
-// of a core that is of none are its own.
+// nodeOfCores returns, for each core, the hardware threads of its NUMA node. For a core without a node it
+// returns those of the core.
 func (t *Topology) nodeOfCores() [][]int {
 	node, list := t.unitOf(t.NUMA), make([][]int, len(t.Cores))
 	for i, core := range t.Cores {

@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// check is what holds of every Result of Map.
+// check checks the properties that every Result of Map has.
 func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 	t.Helper()
 	var apps []int
@@ -25,17 +25,17 @@ func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 		require.Equal(t, counts[rk.Host], rk.Local)
 		counts[rk.Host]++
 	}
-	crowded, total := false, 0
+	oversubscribed, total := false, 0
 	for h := range machines {
 		require.LessOrEqual(t, counts[h], machines[h].limit())
-		crowded = crowded || counts[h] > machines[h].slots()
+		oversubscribed = oversubscribed || counts[h] > machines[h].slots()
 		total += machines[h].slots()
 	}
-	require.Equal(t, crowded, r.Warning != "")
+	require.Equal(t, oversubscribed, r.Warning != "")
 	require.NotContains(t, r.Warning, "\n")
-	require.False(t, crowded && p.Strict)
+	require.False(t, oversubscribed && p.Strict)
 	if p.Rankfile == nil && !strings.HasPrefix(p.MapBy, "ppr:") && len(apps) <= total {
-		require.False(t, crowded, "while there are enough slots")
+		require.False(t, oversubscribed, "there are enough slots")
 	}
 	for h := range machines {
 		var ranks []Rank
@@ -48,7 +48,7 @@ func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 	}
 }
 
-// checkBinding is check for the ranks of a host.
+// checkBinding checks the bindings of the ranks of one host.
 func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 	t.Helper()
 	binds := p.Bind != "" && p.Bind != job.BindNone
@@ -82,7 +82,7 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 	shares := strings.HasPrefix(p.MapBy, "ppr:") && !strings.HasPrefix(p.MapBy, "ppr:1:") && !strings.HasSuffix(p.MapBy, "node")
 	own := p.Rankfile == nil && !shares
 	cores := len(topo.Cores)
-	if strings.HasSuffix(p.MapBy, "numa") { // a core of no node is not used
+	if strings.HasSuffix(p.MapBy, "numa") { // a core that is in no node is not used
 		cores = 0
 		for _, l := range topo.coresOfNodes() {
 			cores += len(l)
@@ -90,7 +90,7 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 	}
 	if own && p.Bind == job.BindCore && len(ranks) <= cores {
 		for c, n := range users {
-			require.LessOrEqual(t, n, 1, "cores are enough for each rank to have its own, %d too", c)
+			require.LessOrEqual(t, n, 1, "there is a core for each rank, but core %d is shared", c)
 		}
 	}
 	if own && p.Bind == job.BindCore && p.MapBy != "numa" && p.MapBy != "ppr:1:numa" && len(ranks) > 0 {
@@ -98,13 +98,13 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 		for _, c := range topo.Cores {
 			least, most = min(least, users[c[0]]), max(most, users[c[0]])
 		}
-		require.LessOrEqual(t, most-least, 1, "cores have as many ranks each, give or take one")
+		require.LessOrEqual(t, most-least, 1, "the numbers of ranks on cores differ by at most one")
 	}
 }
 
 var rules = []string{"", "slot", "node", "core", "numa", "ppr:1:node", "ppr:2:node", "ppr:1:core", "ppr:2:core", "ppr:1:numa", "ppr:2:numa"}
 
-// randomJob is a job of few ranks on few hosts of all kinds.
+// randomJob returns a job of few ranks on few hosts of different kinds.
 func randomJob(rng *rand.Rand, topos []Topology) (machines []Machine, appNP []int, p Policy) {
 	for range 1 + rng.IntN(5) {
 		m := Machine{Name: string(rune('a' + len(machines))), Topology: topos[rng.IntN(len(topos))]}
@@ -128,7 +128,7 @@ func randomJob(rng *rand.Rand, topos []Topology) (machines []Machine, appNP []in
 	}
 }
 
-// someTopologies are of all kinds, that of an unknown host too.
+// someTopologies returns topologies of all kinds, also that of an unknown host.
 func someTopologies(t testing.TB) []Topology {
 	quota := twoSockets.read(t)
 	quota.Quota = 3
@@ -141,7 +141,7 @@ func someTopologies(t testing.TB) []Topology {
 	}
 }
 
-// TestMapProperties lays many jobs, from seeds that a failure names.
+// TestMapProperties checks many random jobs. A failure names the seed.
 func TestMapProperties(t *testing.T) {
 	topos := someTopologies(t)
 	mapped := 0
@@ -170,7 +170,7 @@ func TestMapProperties(t *testing.T) {
 	require.Greater(t, mapped, 1000)
 }
 
-// TestMapFails: what does not fit is an error, and only that.
+// TestMapFails checks that Map returns an error only for jobs that do not fit.
 func TestMapFails(t *testing.T) {
 	for seed := range uint64(2000) {
 		machines, appNP, p := randomJob(rand.New(rand.NewPCG(seed, 1)), []Topology{{}})
@@ -190,7 +190,7 @@ func TestMapFails(t *testing.T) {
 	}
 }
 
-// TestSpread compares with a rank after the other.
+// TestSpread compares spread with a simple version that places one rank after the other.
 func TestSpread(t *testing.T) {
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -6,6 +6,7 @@ import (
 	"strings"
 )
 
+// readCPUs reads a list of hardware threads from a file; nil: there is none.
 func readCPUs(file string) []int {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -14,8 +15,8 @@ func readCPUs(file string) []int {
 	return ParseCPUs(strings.TrimSpace(string(text)))
 }
 
-// ParseCPUs reads a list of hardware threads as the kernel writes it, in
-// ascending order: "0-3,8,10-11"; nil if it is something else.
+// ParseCPUs parses a list of hardware threads in the kernel's form, in ascending order: "0-3,8,10-11". It
+// returns nil if text is not such a list.
 func ParseCPUs(text string) []int {
 	var list []int
 	for part := range strings.SplitSeq(text, ",") {
@@ -35,7 +36,7 @@ func ParseCPUs(text string) []int {
 	return list
 }
 
-// FormatCPUs writes what ParseCPUs reads.
+// FormatCPUs formats a list in the form that ParseCPUs parses.
 func FormatCPUs(list []int) string {
 	var b strings.Builder
 	for i := 0; i < len(list); {
@@ -52,7 +53,7 @@ func FormatCPUs(list []int) string {
 	return b.String()
 }
 
-// span writes numbers from lo to hi.
+// span formats the range from lo to hi.
 func span(lo, hi int) string {
 	if lo == hi {
 		return strconv.Itoa(lo)
@@ -60,7 +61,7 @@ func span(lo, hi int) string {
 	return strconv.Itoa(lo) + "-" + strconv.Itoa(hi)
 }
 
-// number reads digits, and nothing else.
+// number parses a number that consists only of digits, up to most.
 func number(text string, most int) (n int, ok bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
@@ -69,7 +70,7 @@ func number(text string, most int) (n int, ok bool) {
 	return n, err == nil && n <= most
 }
 
-// excerpt quotes a user's or another host's text for a message of one line.
+// excerpt quotes the beginning of a user's or another host's text, for an error of one line.
 func excerpt(text string) string {
 	const most = 60
 	if len(text) <= most {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// encoded is a Topology on its way from host to host; lists are written as the
-// kernel writes them, units with a semicolon between.
+// encoded is the JSON form of a Topology. Its lists are in the kernel's form, with a semicolon between
+// units.
 type encoded struct {
 	CPUs     string `json:"cpus"`
 	Quota    int    `json:"quota,omitempty"`
@@ -17,13 +17,13 @@ type encoded struct {
 	Packages string `json:"packages,omitempty"`
 }
 
-// MarshalJSON writes what UnmarshalJSON reads; a large host takes about 1 KB.
+// MarshalJSON encodes a Topology. A large host takes about 1 KB.
 func (t Topology) MarshalJSON() ([]byte, error) {
 	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
 }
 
-// UnmarshalJSON refuses what Check does, and brings units into their order. What
-// it makes is not larger than MaxCPUs hardware threads, whatever the text is.
+// UnmarshalJSON decodes a Topology. It returns the errors of Check, and sorts the units. Regardless of the
+// text, the result has at most MaxCPUs hardware threads.
 func (t *Topology) UnmarshalJSON(text []byte) error {
 	var e encoded
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -50,10 +50,9 @@ func (t *Topology) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Check says what is wrong with a topology that another host has sent: whether
-// each hardware thread is in one core and one package and in at most one node,
-// and each core in one of these. All that place makes of a topology relies on
-// it.
+// Check returns an error for an invalid topology from another host. In a valid one, each hardware thread
+// is in one core, one package and at most one NUMA node, and each core is completely in one package and
+// node. The other functions of this package rely on that.
 func (t *Topology) Check() error {
 	if t.Quota < 0 {
 		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", t.Quota)
@@ -81,8 +80,8 @@ func (t *Topology) Check() error {
 	return nil
 }
 
-// checkUnits says whether units have different hardware threads of the host, and
-// where they have to, all of them, or there are no units.
+// checkUnits checks that units consist of different hardware threads of the host. If all is set, units
+// must be empty or contain all hardware threads.
 func (t *Topology) checkUnits(units [][]int, all bool) error {
 	free := make([]bool, t.bound())
 	for _, c := range t.CPUs {
@@ -98,7 +97,7 @@ func (t *Topology) checkUnits(units [][]int, all bool) error {
 		}
 		for _, c := range u {
 			if c >= len(free) || !free[c] {
-				return fmt.Errorf("expected different hardware threads of the host's, found %d", c)
+				return fmt.Errorf("expected different hardware threads of the host, found %d", c)
 			}
 			free[c] = false
 		}
@@ -130,7 +129,7 @@ func formatUnits(units [][]int) string {
 	return strings.Join(texts, ";")
 }
 
-// parseUnits reads what formatUnits writes, of at most so many hardware threads.
+// parseUnits parses the result of formatUnits, with at most most hardware threads.
 func parseUnits(text string, most int) (units [][]int, ok bool) {
 	if text == "" {
 		return nil, true

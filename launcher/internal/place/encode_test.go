@@ -58,9 +58,9 @@ func TestTopologyJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cpus":"x"}`:                                   `topology: expected a list of hardware threads, found "x"`,
 		`{"cpus":"0-1","quota":-1}`:                      `topology: expected a quota of 0 or more, found -1`,
-		`{"cpus":"0-1","cores":"0;2"}`:                   `topology: cores: expected different hardware threads of the host's, found 2`,
-		`{"cpus":"2","cores":"0"}`:                       `topology: cores: expected different hardware threads of the host's, found 0`,
-		four + `"numa":"0-1;1"}`:                         `topology: numa: expected different hardware threads of the host's, found 1`,
+		`{"cpus":"0-1","cores":"0;2"}`:                   `topology: cores: expected different hardware threads of the host, found 2`,
+		`{"cpus":"2","cores":"0"}`:                       `topology: cores: expected different hardware threads of the host, found 0`,
+		four + `"numa":"0-1;1"}`:                         `topology: numa: expected different hardware threads of the host, found 1`,
 		four + `"packages":"0;;"}`:                       `topology: packages: expected lists of hardware threads, of 4 at most, found "0;;"`,
 		`{"cpus":"0-1","numa":"0-1;1"}`:                  `topology: numa: expected lists of hardware threads, of 2 at most, found "0-1;1"`,
 		`{"cores":"0"}`:                                  `topology: cores: expected lists of hardware threads, of 0 at most, found "0"`,
@@ -79,7 +79,7 @@ func TestTopologyJSON(t *testing.T) {
 	}
 }
 
-// TestCheck is of what JSON cannot say.
+// TestCheck checks topologies that have no JSON form.
 func TestCheck(t *testing.T) {
 	for want, topo := range map[string]Topology{
 		"topology: expected hardware threads from 0 to 65535 that ascend, found 1":     {CPUs: []int{2, 1}},
@@ -93,8 +93,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// FuzzTopology: what another host sends is refused, or is a topology that ranks
-// can be placed on.
+// FuzzTopology checks that a topology from another host is refused, or that ranks can be placed on it.
 func FuzzTopology(f *testing.F) {
 	for _, topo := range []Topology{{}, Here(), twoSockets.read(f), holes.read(f)} {
 		text, err := json.Marshal(topo)

@@ -9,11 +9,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
 )
 
-// What these functions return is the host of each rank, in the order of ranks
-// before they are numbered anew.
+// Each of these functions returns the host of each rank. renumber changes the order afterwards.
 
-// bySlot fills host after host up to its slots; ranks that are left go around
-// the hosts a second time, each of which takes the share of its slots.
+// bySlot fills one host after the other up to its slots. If ranks are left, spread distributes them, and
+// each host gets its share in a second round.
 func (m *mapper) bySlot() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	for h, n := range m.slots {
@@ -25,7 +24,7 @@ func (m *mapper) bySlot() ([]int, error) {
 	}
 	more, ok := m.spread(m.np - len(hosts))
 	if !ok {
-		return nil, m.full()
+		return nil, m.limitError()
 	}
 	for h, n := range more {
 		hosts = append(hosts, slices.Repeat([]int{h}, n)...)
@@ -33,14 +32,13 @@ func (m *mapper) bySlot() ([]int, error) {
 	return hosts, nil
 }
 
-// spread shares out n ranks among hosts whose slots are taken: each rank goes
-// where ranks per slot are the fewest with it, so the load is as even as the
-// hosts' limits leave it.
+// spread distributes n ranks among hosts whose slots are all used. Each rank goes to the host on which the
+// number of ranks per slot is then the lowest, so the load is as even as the hosts' limits allow.
 //
-// Below a load that all hosts may have, no rank has to be looked at: each host
-// has as many as its slots times that load. The few above it go one by one.
+// First it finds by bisection the largest load for which the ranks suffice on all hosts, and gives each
+// host its slots times that load. Then it places the few other ranks one by one.
 func (m *mapper) spread(n int) (more []int, ok bool) {
-	const fine = 1 << 10 // parts of a rank per slot, in which load is counted
+	const fine = 1 << 10 // unit of load: 1/fine ranks per slot
 	more = make([]int, len(m.machines))
 	give := func(load int) (given int) {
 		for h := range more {
@@ -74,11 +72,10 @@ func (m *mapper) spread(n int) (more []int, ok bool) {
 	return more, true
 }
 
-// load is a host, and the ranks beyond its slots that it would have with one
-// more.
+// load is a host, and the number of its ranks beyond its slots if it gets one more.
 type load struct{ host, ranks, slots int }
 
-// loads is a heap with the host on top that is to take the next rank.
+// loads is a heap of hosts. On top is the host that gets the next rank.
 type loads []load
 
 func (q loads) Len() int      { return len(q) }
@@ -95,8 +92,8 @@ func (q *loads) Pop() any {
 	return x
 }
 
-// byNode gives a rank to each host in turn, as long as it has slots left, and
-// when none has, as long as it takes more.
+// byNode gives one rank to each host in turn, while it has free slots. When no host has, it continues with
+// all hosts that are below their limit.
 func (m *mapper) byNode() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	counts := make([]int, len(m.machines))
@@ -127,13 +124,12 @@ func (m *mapper) byNode() ([]int, error) {
 		}
 	}
 	if len(hosts) < m.np {
-		return nil, m.full()
+		return nil, m.limitError()
 	}
 	return hosts, nil
 }
 
-// perUnit gives host after host as many ranks as the rule wants to have on
-// each.
+// perUnit gives each host, one after the other, the number of ranks that the rule demands for its units.
 func (m *mapper) perUnit() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	units := 0
@@ -149,7 +145,7 @@ func (m *mapper) perUnit() ([]int, error) {
 		default:
 		}
 		if left > 0 && n == 0 {
-			return nil, fmt.Errorf("%s: nothing is known of the cores of %s", m.rule, mc.Name)
+			return nil, fmt.Errorf("%s: the cores of %s are not known", m.rule, mc.Name)
 		}
 		units += n
 		n = min(n*m.rule.Per, left)

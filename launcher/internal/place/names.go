@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// finder returns a function that finds a machine by the name a rankfile has for
-// it: in any case, and with the domain on one of the sides alone where that
-// leaves no doubt.
+// finder returns a function that finds a machine by its name in a rankfile. Upper and lower case are the
+// same. One of the two names may lack the domain if the result is unique.
 func finder(machines []Machine) func(name string) (index int, problem string) {
 	const several = -1
 	full, short := make(map[string]int), make(map[string]int)
-	for i := len(machines) - 1; i >= 0; i-- { // of two with one name the first counts
+	for i := len(machines) - 1; i >= 0; i-- { // of two machines with the same name, the first counts
 		name := strings.ToLower(machines[i].Name)
 		full[name] = i
 		if first := firstLabel(name); first != name {
@@ -42,11 +41,11 @@ func finder(machines []Machine) func(name string) (index int, problem string) {
 		case ok:
 			return i, ""
 		}
-		return 0, fmt.Sprintf("%s is none of the job's hosts, %s", excerpt(name), hostList(machines))
+		return 0, fmt.Sprintf("%s is not one of the job's hosts, %s", excerpt(name), hostList(machines))
 	}
 }
 
-// firstLabel is a name without its domain; that of an address is the address.
+// firstLabel returns a name without its domain. It returns an address unchanged.
 func firstLabel(name string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return name
@@ -63,9 +62,8 @@ func hostList(machines []Machine) string {
 	return foldNames(names)
 }
 
-// foldNames writes names as Slurm does, "node[01-03,07],gpu1", so that package
-// hosts would read them back; of a list that stays long only the first ones and
-// the last.
+// foldNames formats names in Slurm's form, "node[01-03,07],gpu1", which package hosts can read. If the
+// result is long, it contains only the first names and the last.
 func foldNames(names []string) string {
 	const shown = 8
 	var texts []string
@@ -80,8 +78,8 @@ func foldNames(names []string) string {
 	return strings.Join(texts, ",")
 }
 
-// foldFrom writes names[i] and those after it that differ only in a number, and
-// returns the index behind them.
+// foldFrom formats names[i] and the names after it that differ only in a number. It returns the index of
+// the next name.
 func foldFrom(names []string, i int) (next int, text string) {
 	if i+1 == len(names) {
 		return i + 1, names[i]
@@ -123,7 +121,7 @@ func padded(lo, hi, width int) string {
 	return fmt.Sprintf("%0*d-%0*d", width, lo, width, hi)
 }
 
-// around finds the text around the number in which a and b differ.
+// around returns the text before and after the number in which a and b differ.
 func around(a, b string) (prefix, suffix string, ok bool) {
 	p := 0
 	for p < min(len(a), len(b)) && a[p] == b[p] {
@@ -144,7 +142,7 @@ func around(a, b string) (prefix, suffix string, ok bool) {
 	return a[:p], a[len(a)-s:], okA && okB && !strings.ContainsAny(a+b, "[],:")
 }
 
-// between cuts off what is around the number.
+// between returns the part of name between prefix and suffix.
 func between(name, prefix, suffix string) (string, bool) {
 	if len(name) < len(prefix)+len(suffix) || !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, suffix) {
 		return "", false
@@ -154,9 +152,8 @@ func between(name, prefix, suffix string) (string, bool) {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// ranges writes ascending starts of blocks of width numbers each: "0-3", with
-// several "0-3,8-11", and where they are many and even "0-98:2" or
-// "0-3,8-11,…,96-99".
+// ranges formats blocks of width numbers each, which begin at starts: "0-3,8-11". Many blocks at even
+// distances are "0-98:2", or "0-3,8-11,…,96-99" if width is above 1.
 func ranges(starts []int, width int) string {
 	one := func(i int) string { return span(starts[i], starts[i]+width-1) }
 	last := len(starts) - 1

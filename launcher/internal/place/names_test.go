@@ -43,7 +43,7 @@ func TestFoldNames(t *testing.T) {
 	require.Equal(t, "node[00000-09999]", foldNames(names))
 }
 
-// FuzzFoldNames: each name is there once, in its order, where none is left out.
+// FuzzFoldNames checks that the result contains each name once, in order, unless it is shortened.
 func FuzzFoldNames(f *testing.F) {
 	f.Add("node1 node2 node3 gpu1")
 	f.Add("n08 n09 n10 n9 n1n1 n1n2")
@@ -71,7 +71,7 @@ func FuzzFoldNames(f *testing.F) {
 	})
 }
 
-// unfold reads "node[01-03,07]-ib".
+// unfold returns the names of a text such as "node[01-03,07]-ib".
 func unfold(t *testing.T, text string) (names []string) {
 	prefix, rest, ok := strings.Cut(text, "[")
 	if !ok {
@@ -110,10 +110,10 @@ func TestFinder(t *testing.T) {
 	const hosts = "node1,Node2.cluster,a.x,a.y,a.z,b.x,…,node1.far"
 	for name, want := range map[string]string{
 		"a":            `"a" is the first part of the names of several of the job's hosts`,
-		"node3":        `"node3" is none of the job's hosts, ` + hosts,
-		"node2.other":  `"node2.other" is none of the job's hosts, ` + hosts,
-		"10":           `"10" is none of the job's hosts, ` + hosts,
-		"10.0.0.1.far": `"10.0.0.1.far" is none of the job's hosts, ` + hosts,
+		"node3":        `"node3" is not one of the job's hosts, ` + hosts,
+		"node2.other":  `"node2.other" is not one of the job's hosts, ` + hosts,
+		"10":           `"10" is not one of the job's hosts, ` + hosts,
+		"10.0.0.1.far": `"10.0.0.1.far" is not one of the job's hosts, ` + hosts,
 	} {
 		_, problem := find(name)
 		require.Equal(t, want, problem)

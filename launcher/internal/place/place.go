@@ -1,4 +1,4 @@
-// Package place says which rank runs on which host, and on which of its cores.
+// Package place decides which rank runs on which host, and on which cores.
 //
 //	hostfile, -host, Slurm        agents, /sys
 //	          │                        │
@@ -8,7 +8,7 @@
 //	                                                               │
 //	                                   Render (-dry-run) ◄── Result┘
 //
-// It starts nothing. The same arguments always give the same Result.
+// It starts no process. Its results depend only on its arguments.
 package place
 
 import (
@@ -24,16 +24,15 @@ import (
 // Machine is a host that ranks may run on.
 type Machine struct {
 	Name string
-	// Slots are the ranks that the host is meant to take; 0: as many as it has
-	// hardware threads that may be used, or fewer where a cgroup's quota is
-	// less. So a core with two threads has two slots, other than with Open MPI,
-	// which counts cores; a host of which nothing is known has one slot.
+	// Slots is the number of ranks that the host should run. 0: its number of usable hardware
+	// threads, or fewer if a cgroup's quota is lower. So a core with two threads has two slots;
+	// Open MPI counts cores. A host whose cores are not known has one slot.
 	Slots    int
-	MaxSlots int // ranks that the host takes at most; 0: no limit
+	MaxSlots int // largest number of ranks that the host may run; 0: no limit
 	Topology Topology
 }
 
-// slots is Slots with the default filled in, and not more than MaxSlots.
+// slots returns the number of slots, at most MaxSlots.
 func (m *Machine) slots() int {
 	n := m.Slots
 	if n == 0 {
@@ -42,7 +41,7 @@ func (m *Machine) slots() int {
 	return min(n, m.limit())
 }
 
-// limit is MaxSlots as a number that can be compared with.
+// limit returns MaxSlots, or the largest int if there is no limit.
 func (m *Machine) limit() int {
 	if m.MaxSlots == 0 {
 		return math.MaxInt
@@ -50,65 +49,62 @@ func (m *Machine) limit() int {
 	return m.MaxSlots
 }
 
-// Policy says where ranks go.
+// Policy contains the rules for the placement.
 type Policy struct {
-	// MapBy is what ParseMapBy accepts; "": "slot".
+	// MapBy is a rule that ParseMapBy accepts; "": "slot".
 	//
-	//	slot           host after host, each up to its slots
-	//	node           a rank to each host in turn, each up to its slots
-	//	core, numa     hosts as with slot; in a host a rank to each core or NUMA
-	//	               node in turn, a node up to its cores until all are full
-	//	ppr:N:node     host after host with N ranks each, whatever their slots
-	//	ppr:N:core     likewise, with N ranks to each core or NUMA node
+	//	slot           one host after the other, each up to its slots
+	//	node           one rank to each host in turn, each up to its slots
+	//	core, numa     hosts as with slot; within a host, one rank to each core or NUMA
+	//	               node in turn, a node up to its cores until all nodes are full
+	//	ppr:N:node     N ranks on each host, one host after the other, regardless of slots
+	//	ppr:N:core     likewise, N ranks on each core or NUMA node
 	//	ppr:N:numa
 	//
-	// Ranks that are more than the slots are laid over the hosts in a second
-	// round: with node a rank to each host in turn, else so that the load, ranks
-	// per slot, is even.
+	// If there are more ranks than slots, the others are placed in a second round. With node,
+	// each host gets one rank in turn. Otherwise the load, in ranks per slot, is kept even.
 	MapBy string
-	// RankBy is "slot" (or ""), for numbers in the order of mapping; "node", for
-	// those of one app that go around its hosts; or "fill", for those of one app
-	// that go host after host.
+	// RankBy gives the order of the numbers: "slot" (or "") is the order of mapping; with
+	// "node" the ranks of an app are numbered round-robin over its hosts; with "fill" they are
+	// numbered host by host.
 	RankBy string
-	// Bind is to what ranks are bound within what they are mapped to; "": none.
-	// On a host of whose cores nothing is known they are not bound.
+	// Bind is the unit to which ranks are bound; "": none. Ranks on a host whose cores are not
+	// known are not bound.
 	Bind     job.Bind
-	Strict   bool      // more ranks than slots, in all or on a host, are an error
-	Rankfile *Rankfile // instead of MapBy, RankBy and Bind; nil: none. It may place more ranks than there are.
+	Strict   bool      // more ranks than slots, on all hosts together or on one, are an error
+	Rankfile *Rankfile // replaces MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job.
 }
 
-// Rank is where a rank of the job runs.
+// Rank is the place of one rank of the job.
 type Rank struct {
-	App   int   // its number
+	App   int   // number of its app
 	Host  int   // index of the Machine
-	Local int   // its number among the host's ranks
-	CPUs  []int // that it is bound to, ascending, maybe shared with other ranks and the Topology: not to be changed; nil: not bound
+	Local int   // its number among the ranks of the host
+	CPUs  []int // hardware threads that it is bound to, ascending; nil: not bound. Read-only: other ranks and the Topology may share it
 }
 
-// Result is where all ranks of a job run.
+// Result holds the places of all ranks of a job.
 type Result struct {
 	Ranks   []Rank
 	Warning string // a line for the user if there are more ranks than slots or cores, else ""
 }
 
-// ParseMapBy says whether text is a Policy.MapBy.
+// ParseMapBy returns an error if text is not a valid Policy.MapBy.
 func ParseMapBy(text string) error {
 	_, err := mapby.Parse(text)
 	return err
 }
 
-// Map lays the ranks of apps, appNP[i] of app i, over machines. The ranks of an
-// app go on where those of the previous app end. A machine may stay without
-// ranks.
+// Map places the ranks of apps on machines. App i has appNP[i] ranks. The ranks of an app follow those of
+// the app before it. A machine may get no ranks.
 //
-// It takes time and memory in proportion to ranks and hardware threads.
+// Map takes time and memory in proportion to the numbers of ranks and hardware threads.
 func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 	return mapUpTo(job.MaxRanks, machines, appNP, p)
 }
 
-// Fill returns how many ranks fill machines under the policy: the ranks of a rankfile, the
-// number that ppr gives for each unit, or else one for each slot. It returns 0 if the units
-// are not known.
+// Fill returns the number of ranks that fill machines under the policy: that of the rankfile; with ppr,
+// the number for all units; otherwise the number of slots. It returns 0 if the units are not known.
 func Fill(machines []Machine, p Policy) int {
 	rule, err := mapby.Parse(p.MapBy)
 	n := 0
@@ -130,14 +126,14 @@ func Fill(machines []Machine, p Policy) int {
 	return n
 }
 
-// mapUpTo is Map for a job of at most so many ranks.
+// mapUpTo is Map for a job of at most most ranks.
 func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
 	m := mapper{machines: machines, most: most, bind: p.Bind}
 	if err := m.check(appNP, p); err != nil {
 		return nil, err
 	}
 	if m.np > m.total && p.Strict {
-		return nil, m.misfit(m.crowded(make([]int, len(machines))))
+		return nil, m.oversubscribedError(m.oversubscribed(make([]int, len(machines))))
 	}
 	var hosts []int
 	var err error
@@ -171,11 +167,11 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 			counts[h]++
 		}
 	}
-	if ranks, hosts := m.crowded(counts); hosts != nil {
+	if ranks, hosts := m.oversubscribed(counts); hosts != nil {
 		if p.Strict {
-			return nil, m.misfit(ranks, hosts)
+			return nil, m.oversubscribedError(ranks, hosts)
 		}
-		r.Warning = m.share(ranks, hosts)
+		r.Warning = m.oversubscribedWarning(ranks, hosts)
 	}
 	if p.Rankfile != nil {
 		err = p.Rankfile.bind(machines, r.Ranks)
@@ -188,17 +184,18 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 	return r, nil
 }
 
-// mapper is a job whose ranks are being laid over machines.
+// mapper is the state of Map.
 type mapper struct {
 	machines []Machine
-	most     int   // ranks of a job
-	slots    []int // of each machine, from 1 to most
-	total    int   // of slots
+	most     int   // largest number of ranks of a job
+	slots    []int // slots of each machine, from 1 to most
+	total    int   // sum of slots
 	np       int
 	rule     mapby.Rule
 	bind     job.Bind
 }
 
+// check checks the arguments of Map and sets the other fields.
 func (m *mapper) check(appNP []int, p Policy) (err error) {
 	if p.MapBy == "" {
 		p.MapBy = string(mapby.Slot)
@@ -236,16 +233,16 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 		if mc.Slots < 0 || mc.MaxSlots < 0 {
 			return fmt.Errorf("%s: expected slots of 0 or more, found %d and at most %d", mc.Name, mc.Slots, mc.MaxSlots)
 		}
-		n := min(mc.slots(), m.most) // so that no sum overflows
+		n := min(mc.slots(), m.most) // avoids an overflow of the sum
 		m.slots = append(m.slots, n)
 		m.total += n
 	}
 	return nil
 }
 
-// crowded returns the machines that have more ranks than slots, and the number of their
+// oversubscribed returns the machines that have more ranks than slots, and the number of their
 // ranks. If all slots together are too few, it returns all machines and ranks.
-func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
+func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 	for h, n := range counts {
 		if m.np > m.total || n > m.slots[h] {
 			ranks += n
@@ -258,8 +255,8 @@ func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
 	return ranks, hosts
 }
 
-// share returns the line for more ranks than slots. If the slots are cores, it says so.
-func (m *mapper) share(ranks int, hosts []int) string {
+// oversubscribedWarning returns the warning about more ranks than slots. If the slots are cores, it says so.
+func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
 	for _, h := range hosts {
 		if !known(h) {
@@ -272,8 +269,8 @@ func (m *mapper) share(ranks int, hosts []int) string {
 	return fmt.Sprintf("%d ranks on the %s: they take turns", ranks, m.partsOf(hosts, "core"))
 }
 
-// misfit returns the error for ranks that do not fit into the slots of machines.
-func (m *mapper) misfit(ranks int, hosts []int) error {
+// oversubscribedError returns the error for ranks that do not fit into the slots of machines.
+func (m *mapper) oversubscribedError(ranks int, hosts []int) error {
 	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
 }
 
@@ -289,8 +286,8 @@ func (m *mapper) partsOf(hosts []int, what string) string {
 	return fmt.Sprintf("%s of %d hosts", plural(n, what), len(hosts))
 }
 
-// full is the error if all machines together take fewer ranks than there are.
-func (m *mapper) full() error {
+// limitError returns the error for more ranks than all machines may run.
+func (m *mapper) limitError() error {
 	const shown = 4
 	if len(m.machines) == 1 {
 		return fmt.Errorf("%d ranks do not fit onto %s, which takes at most %d", m.np, m.machines[0].Name, m.machines[0].MaxSlots)
@@ -306,9 +303,8 @@ func (m *mapper) full() error {
 	return fmt.Errorf("%d ranks do not fit onto %d hosts, which take at most: %s", m.np, len(m.machines), strings.Join(names, ", "))
 }
 
-// renumber orders the hosts of an app's ranks: by "node" so that they go around,
-// one rank of each host that has some left, again and again; by "fill" so that
-// each host's ranks are neighbours.
+// renumber changes the order of the hosts of an app's ranks. With "node" the hosts take turns, as long as
+// they have ranks left. With "fill" the ranks of each host are consecutive.
 func (m *mapper) renumber(hosts []int, by string) {
 	if by != "node" && by != "fill" {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// hostsOf makes machines a, b, … from "4 2/3 0": slots, and the most of them.
+// hostsOf makes machines a, b, … from a text such as "4 2/3 0": slots/maximum.
 func hostsOf(t testing.TB, text string) []Machine {
 	t.Helper()
 	var machines []Machine
@@ -27,7 +27,7 @@ func hostsOf(t testing.TB, text string) []Machine {
 	return machines
 }
 
-// letters are the hosts of ranks, apps with a blank between.
+// letters returns the hosts of ranks as letters, with a blank between apps.
 func letters(r *Result) string {
 	var b strings.Builder
 	for i, rk := range r.Ranks {
@@ -42,7 +42,7 @@ func letters(r *Result) string {
 func TestMapHosts(t *testing.T) {
 	for _, c := range []struct {
 		hosts   string
-		by      string // and behind a blank how ranks are numbered
+		by      string // MapBy, and RankBy after a blank
 		appNP   []int
 		want    string
 		warning string
@@ -56,7 +56,7 @@ func TestMapHosts(t *testing.T) {
 		{"2 2", "slot", []int{0, 2, 0, 1}, "aa b", ""},
 		{"9/2 2", "slot", []int{4}, "aabb", ""},
 
-		// More ranks than slots: in proportion to these.
+		// More ranks than slots: in proportion to the slots.
 		{"2", "slot", []int{5}, "aaaaa", "5 ranks share the 2 slots of a"},
 		{"1", "slot", []int{2}, "aa", "2 ranks share the 1 slot of a"},
 		{"2 2", "slot", []int{6}, "aabbab", "6 ranks share the 4 slots of 2 hosts"},
@@ -82,7 +82,7 @@ func TestMapHosts(t *testing.T) {
 		{"1 1", "ppr:2:node", []int{4}, "aabb", "4 ranks share the 2 slots of 2 hosts"},
 		{"2/1 2", "ppr:1:node", []int{2}, "ab", ""},
 
-		// Numbered around the hosts, or host after host.
+		// Ranks are numbered round-robin, or host by host.
 		{"2 2", "slot slot", []int{4}, "aabb", ""},
 		{"2 2", "slot node", []int{4}, "abab", ""},
 		{"3 1 2", "slot node", []int{6}, "abcaca", ""},
@@ -115,7 +115,7 @@ func TestMapHosts(t *testing.T) {
 	}
 }
 
-// TestFill: nobody says how many ranks there are.
+// TestFill checks the number of ranks of a job whose user does not give one.
 func TestFill(t *testing.T) {
 	two := twoSockets.read(t)
 	machines := []Machine{{Name: "a", Topology: two}, {Name: "b", Slots: 3}, {Name: "c", MaxSlots: 5, Topology: two}, {Name: "d"}}
@@ -128,7 +128,7 @@ func TestFill(t *testing.T) {
 	require.Equal(t, 2, Fill(machines, Policy{Rankfile: f}))
 }
 
-// TestMapOnTooFewCores: where the slots are cores the warning says what that means.
+// TestMapOnTooFewCores checks the warning if the slots are cores.
 func TestMapOnTooFewCores(t *testing.T) {
 	r, err := Map([]Machine{{Name: "a", Topology: twoCores.read(t)}}, []int{4}, Policy{})
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestMapOnTooFewCores(t *testing.T) {
 	require.EqualError(t, err, "4 ranks do not fit into the 2 slots of a")
 }
 
-// TestMapDifferentHosts: slots, and units for ppr, are by each host's topology.
+// TestMapDifferentHosts checks that each host's topology gives its slots and its units for ppr.
 func TestMapDifferentHosts(t *testing.T) {
 	two := twoSockets.read(t)
 	quota := two
@@ -173,7 +173,7 @@ func TestMapDifferentHosts(t *testing.T) {
 
 func TestMapBinding(t *testing.T) {
 	two, small, gaps := twoSockets.read(t), twoCores.read(t), holes.read(t)
-	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10}) // 0; 1,9; 2,10; 4 in nodes of 2, 1 and 1 cores
+	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10}) // cores 0; 1,9; 2,10; 4, in nodes of 2, 1 and 1 cores
 	require.Equal(t, "0;1,9;2,10;4", formatUnits(odd.Cores))
 	require.Equal(t, "0-1,9;2,10;4", formatUnits(odd.NUMA))
 	for _, c := range []struct {
@@ -236,8 +236,8 @@ func bindings(r *Result) string {
 	return strings.Join(texts, "|")
 }
 
-// TestMapBindingPerHost: a binding is by what each host has, and numbers of its
-// own ranks, however ranks are numbered.
+// TestMapBindingPerHost checks that a binding depends on the host's topology and on the local number of the
+// rank, not on the order of the ranks.
 func TestMapBindingPerHost(t *testing.T) {
 	small := twoCores.read(t)
 	machines := []Machine{
@@ -288,7 +288,7 @@ func TestMapErrors(t *testing.T) {
 		{hostsOf(t, "9 9"), []int{9}, Policy{MapBy: "ppr:2:node"}, "ppr:2:node puts 4 of 9 ranks on 2 hosts: 3 more hosts are needed"},
 		{[]Machine{{Name: "a", Topology: two}}, []int{3}, Policy{MapBy: "ppr:1:core"}, "ppr:1:core puts 2 of 3 ranks on the 2 cores of 1 host: 1 more core is needed"},
 		{[]Machine{{Name: "a", Topology: two}}, []int{9}, Policy{MapBy: "ppr:2:numa"}, "ppr:2:numa puts 2 of 9 ranks on the 1 NUMA node of 1 host: 4 more NUMA nodes are needed"},
-		{[]Machine{{Name: "a", Topology: two}, {Name: "b"}}, []int{3}, Policy{MapBy: "ppr:1:core"}, "ppr:1:core: nothing is known of the cores of b"},
+		{[]Machine{{Name: "a", Topology: two}, {Name: "b"}}, []int{3}, Policy{MapBy: "ppr:1:core"}, "ppr:1:core: the cores of b are not known"},
 	} {
 		r, err := Map(c.machines, c.np, c.p)
 		require.EqualError(t, err, c.want)

@@ -12,39 +12,39 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// Rankfile says for each rank on which host it runs, and on which cores.
+// Rankfile gives the host and the cores of each rank.
 type Rankfile struct {
-	Name  string // for messages
+	Name  string // name of the file, for messages
 	lines map[int]*rankLine
 }
 
-// rankLine is what a line of the file says of a rank.
+// rankLine is the line of one rank.
 type rankLine struct {
-	number int    // of the line
-	host   string // "": relative
-	index  int    // of the host, where it is relative
-	list   string // as the user wrote it
-	slots  []slot // none: not bound
+	number int    // number of the line
+	host   string // "": the host is given by index
+	index  int    // index of the host, if host is ""
+	list   string // the slots as the user wrote them
+	slots  []slot // empty: not bound
 }
 
-// slot is a range of cores: of a host, or of each of a range of its packages.
+// slot is a range of cores, of the host or of each package of a range.
 type slot struct {
 	inPackages bool
 	packages   [2]int
-	cores      [2]int // not of a host's cores where all is set
-	all        bool   // cores of each package
+	cores      [2]int // not used if all is set
+	all        bool   // all cores of each package
 }
 
 const (
 	maxLine = 64 << 10 // bytes
-	maxFile = 16 << 20 // bytes; a line for each rank, with room to spare
+	maxFile = 16 << 20 // bytes; more than enough for a line for each rank
 
 	lineForm = `"rank N=HOST slot=LIST"`
 	listForm = `cores as "0-3,8", "PACKAGE:0-3" or "*"`
 )
 
-// ReadRankfile reads Open MPI's form of it. Each line says where one rank runs;
-// "#" and "//" begin a comment.
+// ReadRankfile reads a rankfile in Open MPI's form. Each line gives the place of one rank. "#" and "//"
+// begin a comment.
 //
 //	rank 0=node1 slot=0-3,8     cores 0 to 3 and 8 of the host
 //	rank 1=node1 slot=1:0-1     cores 0 and 1 of package 1
@@ -52,10 +52,9 @@ const (
 //	rank 3=+n1 slot=s0-1        two packages
 //	rank 4=node2 slot=*         any core: not bound, as without slot=
 //
-// Cores and packages have the numbers of their places in a Topology, which are
-// hwloc's logical ones, and a core is bound with all of its hardware threads. A
-// user in front of a host ("me@node1") is passed over. An error names the file,
-// as name, and the line.
+// The numbers of cores and packages are their indexes in a Topology, which are hwloc's logical numbers. A
+// rank is bound to all hardware threads of its cores. A user before a host ("me@node1") is ignored. An
+// error names the file, as name, and the line.
 func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	f := &Rankfile{Name: name, lines: make(map[int]*rankLine)}
 	lr := &io.LimitedReader{R: r, N: maxFile + 1}
@@ -87,7 +86,7 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 		return nil, fmt.Errorf("%s:%d: expected a line of at most %d KiB, found more", name, number+1, maxLine>>10)
 	case err != nil:
 		var pe *fs.PathError
-		if errors.As(err, &pe) { // which names the file again
+		if errors.As(err, &pe) { // a PathError would name the file again
 			err = pe.Err
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -99,8 +98,7 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	return f, nil
 }
 
-// NP is how many ranks the file places: a job's, where its user does not say
-// how many.
+// NP returns the number of ranks in the file. It is the size of the job if the user does not give one.
 func (f *Rankfile) NP() int { return len(f.lines) }
 
 func parseRankLine(text string) (rank int, l *rankLine, err error) {
@@ -142,7 +140,7 @@ func parseRankLine(text string) (rank int, l *rankLine, err error) {
 	return rank, l, err
 }
 
-// word cuts text at its first blank.
+// word splits text at its first blank.
 func word(text string) (first, rest string) {
 	if i := strings.IndexAny(text, " \t"); i >= 0 {
 		return text[:i], strings.TrimSpace(text[i:])
@@ -150,8 +148,8 @@ func word(text string) (first, rest string) {
 	return text, ""
 }
 
-// parseSlots reads "0-3,8", "1:0-1,3", "0:*;1:2", "s0-1"; none for "*". A comma
-// goes on in the package before it.
+// parseSlots parses "0-3,8", "1:0-1,3", "0:*;1:2" or "s0-1". It returns nil for "*". A part after a comma
+// belongs to the same package as the part before.
 func parseSlots(list string) ([]slot, error) {
 	if list == "*" {
 		return nil, nil
@@ -188,6 +186,7 @@ func parseSlots(list string) ([]slot, error) {
 	return slots, nil
 }
 
+// cutLetter removes one of letters from the beginning of text.
 func cutLetter(text, letters string) (rest string, found bool) {
 	if text != "" && strings.IndexByte(letters, text[0]) >= 0 {
 		return text[1:], true
@@ -220,7 +219,7 @@ func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 		case l.host != "":
 			h, problem = find(l.host)
 		case h >= len(machines):
-			problem = fmt.Sprintf("+n%d is none of the job's hosts, which are %d", h, len(machines))
+			problem = fmt.Sprintf("+n%d is not one of the job's %d hosts", h, len(machines))
 		}
 		if problem != "" {
 			return nil, fmt.Errorf("%s:%d: rank %d: %s", f.Name, l.number, rank, problem)
@@ -233,7 +232,7 @@ func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 	return hosts, nil
 }
 
-// bind gives ranks the cores that the file says.
+// bind binds ranks to the cores that the file gives.
 func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	for rank := range ranks {
 		r, l := &ranks[rank], f.lines[rank]
@@ -249,8 +248,7 @@ func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	return nil
 }
 
-// shown is the list of slots for a message: parseSlots has let pass only
-// printable characters.
+// shown returns the list of slots for a message. parseSlots accepts only printable characters.
 func (l *rankLine) shown() string {
 	const most = 60
 	if len(l.list) > most {
@@ -259,11 +257,11 @@ func (l *rankLine) shown() string {
 	return l.list
 }
 
-// cpus returns the hardware threads of a line's slots, ascending, or what the
-// host lacks.
+// cpus returns the hardware threads of a line's slots, ascending, or the reason why the host does not have
+// them.
 func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	if len(t.CPUs) == 0 {
-		return nil, "has cores of which nothing is known"
+		return nil, "has unknown cores"
 	}
 	have := make(map[int]bool)
 	pkg, cores := t.unitOf(t.Packages), make([][][]int, len(t.Packages))
@@ -308,7 +306,7 @@ func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	return cpus, ""
 }
 
-// numbered says "4 cores, 0 to 3".
+// numbered returns a text such as "4 cores, 0 to 3".
 func numbered(n int, what string) string {
 	switch n {
 	case 0:

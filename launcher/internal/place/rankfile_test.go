@@ -22,8 +22,8 @@ func readText(t testing.TB, text string) *Rankfile {
 	return f
 }
 
-// threeHosts are two with packages, and one of which nothing is known. The cores
-// of the first are 0,8 to 7,15, those of the second 0,64; 1,65; 4,68 and 5,69.
+// threeHosts returns two hosts with packages and one whose cores are not known. The cores of the first are
+// 0,8 to 7,15, those of the second 0,64; 1,65; 4,68 and 5,69.
 func threeHosts(t testing.TB) []Machine {
 	return []Machine{
 		{Name: "node1", Topology: twoSockets.read(t)}, {Name: "node2.cluster", Topology: holes.read(t)}, {Name: "node3", Slots: 2, MaxSlots: 2},
@@ -57,7 +57,7 @@ func TestRankfile(t *testing.T) {
 	} {
 		f := readText(t, c.text)
 		np := len(c.hosts)
-		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore} // of which it takes the place
+		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore} // the rankfile replaces the other three
 		r, err := Map(machines, []int{np}, p)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.hosts, letters(r), c.text)
@@ -133,7 +133,7 @@ func TestReadRankfileErrors(t *testing.T) {
 	defer file.Close()
 	_, err = ReadRankfile(dir, file)
 	var pe *fs.PathError
-	require.False(t, errors.As(err, &pe), "names the file once")
+	require.False(t, errors.As(err, &pe), "the error names the file once")
 	require.ErrorContains(t, err, filepath.Base(dir)+": is a directory")
 
 	long := strings.Repeat("#"+strings.Repeat("x", 1022)+"\n", maxFile/1024+1)
@@ -146,14 +146,14 @@ func TestRankfileMapErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"rank 0=node1":                                                       "f: rank 1 of the job's 2 has no place",
 		"rank 1=node1\nrank 2=node1":                                         "f: rank 0 of the job's 2 has no place",
-		"rank 0=node1\nrank 1=node4":                                         `f:2: rank 1: "node4" is none of the job's hosts, node1,node2.cluster,node3`,
-		"rank 0=+n3\nrank 1=node1":                                           "f:1: rank 0: +n3 is none of the job's hosts, which are 3",
+		"rank 0=node1\nrank 1=node4":                                         `f:2: rank 1: "node4" is not one of the job's hosts, node1,node2.cluster,node3`,
+		"rank 0=+n3\nrank 1=node1":                                           "f:1: rank 0: +n3 is not one of the job's 3 hosts",
 		"rank 1=node1\n\nrank 0=node1 slot=8":                                "f:3: rank 0: slot=8: node1 has 8 cores, 0 to 7",
 		"rank 0=node1\nrank 1=node2 slot=3-4":                                "f:2: rank 1: slot=3-4: node2.cluster has 4 cores, 0 to 3",
 		"rank 0=node1\nrank 1=node1 slot=2:0":                                "f:2: rank 1: slot=2:0: node1 has 2 packages, 0 to 1",
 		"rank 0=node1\nrank 1=node1 slot=s1-2":                               "f:2: rank 1: slot=s1-2: node1 has 2 packages, 0 to 1",
 		"rank 0=node1\nrank 1=node1 slot=1:4":                                "f:2: rank 1: slot=1:4: node1 has 4 cores, 0 to 3 in package 1",
-		"rank 0=node1\nrank 1=node3 slot=0":                                  "f:2: rank 1: slot=0: node3 has cores of which nothing is known",
+		"rank 0=node1\nrank 1=node3 slot=0":                                  "f:2: rank 1: slot=0: node3 has unknown cores",
 		"rank 0=node1\nrank 1=node1 slot=" + strings.Repeat("0,", 100) + "9": "f:2: rank 1: slot=" + strings.Repeat("0,", 30) + "…: node1 has 8 cores, 0 to 7",
 	} {
 		r, err := Map(machines, []int{2}, Policy{Rankfile: readText(t, text)})
@@ -175,7 +175,7 @@ func TestRankfileMapErrors(t *testing.T) {
 	}
 }
 
-// TestRankfileLarge: each rank of a large job has its line.
+// TestRankfileLarge checks a large job with a line for each rank.
 func TestRankfileLarge(t *testing.T) {
 	const hosts = 512
 	var text strings.Builder
@@ -196,8 +196,8 @@ func TestRankfileLarge(t *testing.T) {
 	require.Equal(t, "65536 ranks on the 16384 cores of 512 hosts: they take turns", r.Warning)
 }
 
-// FuzzReadRankfile: a text is an error that names the file, or a file by which
-// ranks are placed or told what is missing.
+// FuzzReadRankfile checks that a text gives an error that names the file, or a rankfile by which ranks are
+// placed or refused.
 func FuzzReadRankfile(f *testing.F) {
 	for _, text := range []string{
 		"rank 0=node1 slot=0-3,8\nrank 1=node1 slot=1:0-1 # c\n", "rank 0=+n1 slot=0:0,2;1:*", "rank 0=+n1 slot=s0-1\r\nrank 1=me@node2 slot=*",

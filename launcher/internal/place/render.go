@@ -9,17 +9,17 @@ import (
 	"text/tabwriter"
 )
 
-// Render prints where ranks run: what gorun -dry-run shows. Ranks and hosts
-// that are alike share a line, so that a large job has few of them.
+// Render prints where ranks run, for gorun -dry-run. Similar ranks and hosts share a line, so that a large
+// job takes few lines.
 //
 //	RANKS     HOST         SLOTS  PER HOST           BINDING
 //	0-15      node[1-2]    8      8                  cpus 0 | 1 | … | 7
 //	16-19     node[3-4]    8      2, 1 at a time     cpus 0-3 | 4-7
 //	-         node[5-6]    8      0                  -
 //
-// PER HOST is how many of the ranks are on each of the hosts: in the first line
-// ranks 0 to 7 are on node1, in the second ranks 16 and 18 on node3. BINDING is
-// of these, in their order. A job of several apps has a column APP behind RANKS.
+// PER HOST is the number of the line's ranks on each host. In the first line, ranks 0 to 7 are on node1; in
+// the second, ranks 16 and 18 are on node3. BINDING lists the cpus of the ranks of one host, in their
+// order. A job of several apps has a column APP after RANKS.
 func Render(w io.Writer, machines []Machine, r *Result) error {
 	rows, err := fold(machines, r)
 	if err != nil {
@@ -40,16 +40,15 @@ func Render(w io.Writer, machines []Machine, r *Result) error {
 	return t.Flush()
 }
 
-// block is neighbouring ranks of an app on hosts that have as many of them each,
-// one host after the other. Where it repeats, each time further ranks are on the
-// same hosts.
+// block is a group of consecutive ranks of an app on hosts with the same number of these ranks, one host
+// after the other. If the block repeats, the next ranks are on the same hosts again.
 type block struct {
-	starts  []int // the first rank, of each repetition; none: the hosts are idle
+	starts  []int // first rank of each repetition; empty: the hosts have no ranks
 	app     int
 	hosts   []int
 	each    int // ranks per host in one repetition
 	slots   slotCount
-	binding [][]int // of a host's ranks; of all repetitions
+	binding [][]int // bindings of the ranks of one host, in all repetitions
 }
 
 type slotCount struct{ slots, most int }
@@ -58,14 +57,14 @@ func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
 
 func (row *block) width() int { return len(row.hosts) * row.each }
 
-// fold returns the lines of the table.
+// fold returns the rows of the table.
 func fold(machines []Machine, r *Result) ([]*block, error) {
 	var rows []*block
-	latest := make(map[[5]int]*block) // rows that may go on, by what is likely to differ
+	latest := make(map[[5]int]*block) // latest row with these properties; a block may repeat it
 	used := make([]bool, len(machines))
 	add := func(b *block) {
 		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
-		if old := latest[key]; old != nil && old.takes(b) {
+		if old := latest[key]; old != nil && old.repeatedBy(b) {
 			old.starts = append(old.starts, b.starts[0])
 			old.binding = append(old.binding, b.binding...)
 			return
@@ -113,15 +112,15 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 	return rows, nil
 }
 
-// takes says whether b is one more repetition of a row.
-func (row *block) takes(b *block) bool {
+// repeatedBy reports whether b is the next repetition of row.
+func (row *block) repeatedBy(b *block) bool {
 	n := len(row.starts)
 	return slices.Equal(row.hosts, b.hosts) && (n == 1 || b.starts[0]-row.starts[n-1] == row.starts[1]-row.starts[0])
 }
 
 func sameBinding(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 
-// cells are a row's, in the order of the columns.
+// cells returns the cells of a row, in the order of the columns.
 func (row *block) cells(machines []Machine) []string {
 	slots := strconv.Itoa(row.slots.slots)
 	if row.slots.most > row.slots.slots {
@@ -152,11 +151,10 @@ func (row *block) cells(machines []Machine) []string {
 	return []string{ranks, app, foldNames(names), slots, perHost, binding}
 }
 
-// oneLine keeps a name within its cell.
+// oneLine replaces characters in a name that would end the cell.
 var oneLine = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`, "\r", `\r`)
 
-// bindingText writes what ranks are bound to; of many sets the first and the
-// last.
+// bindingText formats the bindings of ranks. Of many bindings it shows the first and the last.
 func bindingText(sets [][]int) string {
 	const shown = 4
 	same := true

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// nodes makes hosts node001, node002, …
+// nodes returns hosts node001, node002, …
 func nodes(n, slots int, topo Topology) []Machine {
 	machines := make([]Machine, n)
 	for i := range machines {
@@ -121,8 +121,8 @@ func TestRenderErrors(t *testing.T) {
 	require.Contains(t, b.String(), `a\tb\nc`)
 }
 
-// checkTable reads the table of few hosts with names of one letter: each rank is
-// in one line, and each host has as many as the lines say.
+// checkTable reads a table of few hosts with names of one letter. It checks that each rank is in one line,
+// and that each host has as many ranks as the lines say.
 func checkTable(t testing.TB, text string, machines []Machine, r *Result) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -13,40 +13,37 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// Topology is what the ranks of a host may be bound to: the hardware threads
-// that may be used there, and how they belong together. The order is hwloc's:
-// packages and nodes by their lowest thread, cores package after package and
-// node after node, so that neighbours in a list are neighbours in the machine
-// also where the kernel numbers threads across packages. Check says what else
-// holds.
+// Topology describes the hardware threads of a host that ranks may use, and the cores, NUMA nodes and
+// packages that they form. The order is that of hwloc: packages and nodes by their lowest thread, cores by
+// package and node. So neighbours in a list are neighbours in the machine, even if the kernel numbers
+// threads across packages. Check documents further properties.
 //
-// The zero value is a host of which nothing is known.
+// The zero value is a host whose hardware is not known.
 type Topology struct {
-	CPUs     []int   // in ascending order, as in each of the lists below
-	Quota    int     // hardware threads' worth of time that a cgroup allows; 0: no limit
-	Cores    [][]int // the threads of each physical core; all of CPUs, or nil: not known
-	NUMA     [][]int // whole cores; not all of CPUs where a core is of no node
-	Packages [][]int // sockets, of whole cores; all of CPUs, or nil: not known
+	CPUs     []int   // ascending, as is each list below
+	Quota    int     // number of hardware threads whose time a cgroup allows; 0: no limit
+	Cores    [][]int // threads of each physical core, together all of CPUs; nil: not known
+	NUMA     [][]int // threads of each NUMA node: whole cores. A core may be in no node
+	Packages [][]int // threads of each socket: whole cores, together all of CPUs; nil: not known
 }
 
 // MaxCPUs bounds the numbers of hardware threads.
 const MaxCPUs = sys.MaxCPUs
 
-// Here is the topology of this machine as far as this process may use it, with
-// the limit that a cgroup sets.
+// Here returns the topology of this machine as far as this process may use it, with the quota of its
+// cgroup.
 func Here() Topology {
 	t := ReadTopology("/sys/devices/system", Allowed())
-	if sys.Bind(t.CPUs) != nil { // a rank cannot be bound to what is not known to be there
+	if sys.Bind(t.CPUs) != nil { // ranks cannot be bound here
 		t.Cores, t.NUMA, t.Packages = nil, nil, nil
 	}
 	t.Quota = Quota()
 	return t
 }
 
-// ReadTopology reads a tree as /sys/devices/system is, as far as it is about
-// the allowed hardware threads, which ascend; threads that are offline do not
-// count. What the tree does not tell is taken to be one thread per core, one
-// node and one package.
+// ReadTopology reads the topology of the allowed hardware threads, which ascend, from a tree such as
+// /sys/devices/system. It leaves out threads that are offline. If the tree lacks information, each thread
+// counts as a core, and all threads as one node and one package.
 func ReadTopology(sys string, allowed []int) Topology {
 	t := Topology{CPUs: slices.Clone(allowed)}
 	if online := filter(readCPUs(filepath.Join(sys, "cpu", "online")), setOf(allowed)); len(online) > 0 {
@@ -76,9 +73,9 @@ func ReadTopology(sys string, allowed []int) Topology {
 		t.NUMA = [][]int{t.CPUs}
 	}
 
-	packages := make(map[string][]int) // by physical id, which may be any number
+	packages := make(map[string][]int) // by physical id, which is any number
 	for _, core := range t.Cores {
-		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // "" is an id, too
+		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // "" counts as an id
 		id := strings.TrimSpace(string(text))
 		packages[id] = append(packages[id], core...)
 	}
@@ -90,17 +87,16 @@ func ReadTopology(sys string, allowed []int) Topology {
 	return t
 }
 
-// readNodes returns the cores' threads node after node. A core is of the first
-// node that has one of its threads: nodes that the kernel makes up for a test of
-// memory have threads in common.
+// readNodes returns the threads of each NUMA node. A core belongs to the first node with one of its
+// threads, because the fake nodes that a kernel makes for tests (numa=fake) share threads.
 func readNodes(sys string, cores [][]int) (nodes [][]int) {
-	core := make(map[int]int) // of a thread, as long as that is of no node
+	core := make(map[int]int) // core of each thread that is not in a node yet
 	for i, threads := range cores {
 		for _, c := range threads {
 			core[c] = i
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // a folder with * in its name has none
+	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // if sys contains *, there are no nodes
 	for _, file := range files {
 		var node []int
 		for _, c := range readCPUs(file) {
@@ -111,7 +107,7 @@ func readNodes(sys string, cores [][]int) (nodes [][]int) {
 				}
 			}
 		}
-		if len(node) > 0 { // else it is memory alone
+		if len(node) > 0 { // a node may have only memory
 			slices.Sort(node)
 			nodes = append(nodes, node)
 		}
@@ -119,7 +115,7 @@ func readNodes(sys string, cores [][]int) (nodes [][]int) {
 	return nodes
 }
 
-// sort brings the lists of units into the order that Topology describes.
+// sort sorts the units into the order that Topology documents.
 func (t *Topology) sort() {
 	lowest := func(a, b []int) int { return cmp.Compare(a[0], b[0]) }
 	slices.SortFunc(t.NUMA, lowest)
@@ -130,7 +126,7 @@ func (t *Topology) sort() {
 	})
 }
 
-// unitOf says in which of the units each hardware thread stands; -1: in none.
+// unitOf returns the index of the unit of each hardware thread; -1: none.
 func (t *Topology) unitOf(units [][]int) []int {
 	at := make([]int, t.bound())
 	for c := range at {
@@ -144,7 +140,7 @@ func (t *Topology) unitOf(units [][]int) []int {
 	return at
 }
 
-// bound is above the number of each hardware thread.
+// bound returns a number above that of each hardware thread.
 func (t *Topology) bound() int {
 	if len(t.CPUs) == 0 {
 		return 0
@@ -152,13 +148,13 @@ func (t *Topology) bound() int {
 	return t.CPUs[len(t.CPUs)-1] + 1
 }
 
-// alike says whether two hosts have the same units.
-func (t *Topology) alike(u *Topology) bool {
+// equal reports whether two hosts have the same hardware threads and units.
+func (t *Topology) equal(u *Topology) bool {
 	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
 }
 
-// Usable is how many hardware threads the ranks can keep busy at once.
+// Usable returns the number of hardware threads that the ranks can use at the same time.
 func (t Topology) Usable() int {
 	if t.Quota > 0 {
 		return min(t.Quota, len(t.CPUs))
@@ -166,12 +162,11 @@ func (t Topology) Usable() int {
 	return len(t.CPUs)
 }
 
-// Place returns the hardware threads of rank number local of a host's np ranks;
-// nil: it is not bound. It may be a part of t, which nobody changes.
+// Place returns the hardware threads of rank number local of the np ranks of a host; nil: it is not bound.
+// The result may share memory with t, so the caller must not change it.
 //
-// With job.BindCore the ranks share out the cores in order: each has its own
-// whole cores where there are enough, else neighbours share one. With
-// job.BindNUMA each has one of the nodes, which neighbours share likewise.
+// With job.BindCore the ranks divide the cores in order: each has whole cores of its own, or, if there are
+// fewer cores than ranks, neighbours share one. With job.BindNUMA they divide the nodes in the same way.
 func (t Topology) Place(bind job.Bind, local, np int) []int {
 	if local < 0 || local >= np {
 		return nil
@@ -189,7 +184,7 @@ func (t Topology) Place(bind job.Bind, local, np int) []int {
 	return nil
 }
 
-// share is the part of units that the i-th of np ranks has.
+// share returns the part of units for the i-th of np ranks.
 func share(units [][]int, i, np int) []int {
 	n := len(units)
 	lo, hi := i*n/np, (i+1)*n/np
@@ -204,9 +199,9 @@ func share(units [][]int, i, np int) []int {
 	return set
 }
 
-// MaxProcs is GOMAXPROCS for one of a host's ranks, which are np: the hardware
-// threads it is bound to, else its share of them, and never below 2, since a
-// computing goroutine on a single one would keep transfers from moving on.
+// MaxProcs returns GOMAXPROCS for one of the np ranks of a host: the number of hardware threads that it is
+// bound to, or else its share of all threads. The result is at least 2, so that transfers continue while
+// one goroutine computes.
 func (t Topology) MaxProcs(bound []int, np int) int {
 	np = max(np, 1)
 	n := len(bound)
@@ -219,9 +214,9 @@ func (t Topology) MaxProcs(bound []int, np int) int {
 	return max(n, 2)
 }
 
-// Quota is what the Go runtime has found of a cgroup's limit, which it takes to
-// be 2 or more, or else how many hardware threads it uses; 0: it has not looked,
-// as GOMAXPROCS is set.
+// Quota returns the number of hardware threads whose time the cgroup allows. It is the default of
+// GOMAXPROCS, for which the Go runtime reads the cgroup; so it is at least 2 if there is a limit. Quota
+// returns 0 if GOMAXPROCS is set, because then the runtime does not read the cgroup.
 func Quota() int {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return 0
@@ -229,10 +224,10 @@ func Quota() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Allowed are the hardware threads that this process may use, ascending.
+// Allowed returns the hardware threads that this process may use, ascending.
 func Allowed() []int {
 	list := sys.Allowed(0)
-	if len(list) == 0 { // a sandbox does not let us ask, or the system has no such thing
+	if len(list) == 0 { // a sandbox forbids the call, or the system does not have it
 		for c := range runtime.NumCPU() {
 			list = append(list, c)
 		}

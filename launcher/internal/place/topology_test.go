@@ -12,16 +12,16 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// shape is a machine whose threads c and c+cores are of one core.
+// shape describes a machine in which threads c and c+cores belong to the same core.
 type shape struct {
-	packages, cores, threads int // cores of the whole machine
+	packages, cores, threads int // cores is the number in the whole machine
 	nodes                    int
 	interleaved              bool  // neighbouring cores are of different packages and nodes, as some firmware numbers them
-	numbers                  []int // that the kernel has for the threads; nil: 0, 1, …
+	numbers                  []int // the kernel's numbers of the threads; nil: 0, 1, …
 	offline                  []int
 }
 
-// sys makes the /sys/devices/system of a machine.
+// sys makes a directory like /sys/devices/system of a machine.
 func (s shape) sys(t testing.TB) string {
 	t.Helper()
 	part := func(core, parts int) int {
@@ -36,7 +36,7 @@ func (s shape) sys(t testing.TB) string {
 	for i, c := range s.all() {
 		topology := fmt.Sprintf("cpu/cpu%d/topology/", c)
 		if slices.Contains(s.offline, c) {
-			files[fmt.Sprintf("cpu/cpu%d/online", c)] = "0" // and no topology
+			files[fmt.Sprintf("cpu/cpu%d/online", c)] = "0" // an offline thread has no topology
 			continue
 		}
 		core := i % s.cores
@@ -46,7 +46,7 @@ func (s shape) sys(t testing.TB) string {
 				siblings = append(siblings, c)
 			}
 		}
-		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2] // as new kernels call it, and old ones
+		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2] // the names in new and in old kernels
 		files[topology+name] = FormatCPUs(siblings)
 		files[topology+"physical_package_id"] = fmt.Sprint(36 * part(core, s.packages))
 		online = append(online, c)
@@ -60,12 +60,12 @@ func (s shape) sys(t testing.TB) string {
 		files[fmt.Sprintf("node/node%d/cpulist", n)] = FormatCPUs(l)
 	}
 	if s.nodes > 0 {
-		files[fmt.Sprintf("node/node%d/cpulist", s.nodes)] = "" // memory alone
+		files[fmt.Sprintf("node/node%d/cpulist", s.nodes)] = "" // a node with only memory
 	}
 	return tree(t, files)
 }
 
-// tree makes files, by their path, with a line each.
+// tree makes files with one line each. files maps paths to lines.
 func tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,7 +77,7 @@ func tree(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// all are the numbers of the threads.
+// all returns the numbers of all threads.
 func (s shape) all() []int {
 	if s.numbers != nil {
 		return s.numbers
@@ -85,7 +85,7 @@ func (s shape) all() []int {
 	return upTo(s.cores * s.threads)
 }
 
-// read is the topology of all of a machine.
+// read returns the topology of the whole machine.
 func (s shape) read(t testing.TB) Topology {
 	t.Helper()
 	return ReadTopology(s.sys(t), s.all())
@@ -101,12 +101,12 @@ func upTo(n int) (list []int) {
 var (
 	twoCores = shape{packages: 1, cores: 2, threads: 1, nodes: 1} // a small virtual machine
 
-	// twoSockets has 2 packages of 2 nodes of 2 cores of 2 threads; fourNodes twice
-	// the cores.
+	// twoSockets has 2 packages of 2 nodes of 2 cores of 2 threads; fourNodes has twice as many
+	// cores.
 	twoSockets = shape{packages: 2, cores: 8, threads: 2, nodes: 4}
 	fourNodes  = shape{packages: 2, cores: 16, threads: 2, nodes: 4}
 
-	// holes has 2 packages of 2 cores of 2 threads, and numbers that are left open.
+	// holes has 2 packages of 2 cores of 2 threads, and gaps in the numbers.
 	holes = shape{packages: 2, cores: 4, threads: 2, nodes: 2, numbers: []int{0, 1, 4, 5, 64, 65, 68, 69}}
 )
 
@@ -148,8 +148,7 @@ func TestReadTopology(t *testing.T) {
 	require.Equal(t, Topology{}, ReadTopology("/nonexistent", nil))
 }
 
-// TestReadTopologyOdd: whatever the kernel says, a topology is one that another
-// host takes.
+// TestReadTopologyOdd checks that ReadTopology returns a valid topology for any files.
 func TestReadTopologyOdd(t *testing.T) {
 	const siblings, id = "/topology/core_cpus_list", "/topology/physical_package_id"
 	for _, c := range []struct {
@@ -220,9 +219,9 @@ func TestPlace(t *testing.T) {
 	}
 	for _, bind := range []job.Bind{job.BindNone, job.BindCore, job.BindNUMA, "?"} {
 		require.Nil(t, Topology{}.Place(bind, 0, 1))
-		require.Nil(t, topo.Place(bind, 0, 0), "no rank")
-		require.Nil(t, topo.Place(bind, 2, 2), "no such rank")
-		require.Nil(t, topo.Place(bind, -1, 2), "no such rank")
+		require.Nil(t, topo.Place(bind, 0, 0), "there is no rank")
+		require.Nil(t, topo.Place(bind, 2, 2), "there is no such rank")
+		require.Nil(t, topo.Place(bind, -1, 2), "there is no such rank")
 	}
 }
 
@@ -234,7 +233,7 @@ func TestMaxProcs(t *testing.T) {
 	require.Equal(t, 2, topo.MaxProcs([]int{3}, 1))
 	require.Equal(t, 4, topo.MaxProcs([]int{0, 1, 2, 3}, 8))
 	require.Equal(t, 2, topo.MaxProcs([]int{0, 1}, 1))
-	require.Equal(t, 2, Topology{}.MaxProcs(nil, 3), "a host of which nothing is known")
+	require.Equal(t, 2, Topology{}.MaxProcs(nil, 3), "a host whose cores are not known")
 	topo.Quota = 6
 	require.Equal(t, 3, topo.MaxProcs(nil, 2))
 	require.Equal(t, 6, topo.MaxProcs(upTo(8), 1))

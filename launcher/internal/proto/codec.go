@@ -16,8 +16,8 @@ import (
 //	│ length  │ kind │ body             │   length counts kind and body;
 //	└─────────┴──────┴──────────────────┘   little-endian
 //
-// The body is JSON, whose strings text.go tells of, but for those that carry many
-// bytes of a user:
+// The body is JSON; text.go describes its strings. Messages that carry many bytes of user data
+// have a binary body:
 //
 //	Output    index u32 │ stream i32 │ flags u8 (1 stderr, 2 mid) │ data
 //	Stdin     data
@@ -25,7 +25,7 @@ import (
 //	Stacks    n u32 │ rank u32 │ data
 const (
 	headBytes = 5
-	// MaxBody bounds what a frame may take of memory.
+	// MaxBody is the largest length of a body. It bounds the memory that a frame can take.
 	MaxBody = 256 << 20
 
 	hashDigits = 64
@@ -34,42 +34,42 @@ const (
 	stacksHead = 8
 )
 
-// ErrFrame is wrapped by the errors of what is no frame.
+// ErrFrame is the error of bytes that are not a valid frame. Other errors wrap it.
 var ErrFrame = errors.New("not a frame of gorun")
 
-func (Beat) kind() Kind        { return KindBeat }
-func (Launch) kind() Kind      { return KindLaunch }
-func (Up) kind() Kind          { return KindUp }
-func (Prepare) kind() Kind     { return KindPrepare }
-func (Prepared) kind() Kind    { return KindPrepared }
-func (FilePart) kind() Kind    { return KindFile }
-func (Staged) kind() Kind      { return KindStaged }
-func (Start) kind() Kind       { return KindStart }
-func (Started) kind() Kind     { return KindStarted }
-func (Fence) kind() Kind       { return KindFence }
-func (Release) kind() Kind     { return KindRelease }
-func (State) kind() Kind       { return KindState }
-func (Watch) kind() Kind       { return KindWatch }
-func (Request) kind() Kind     { return KindRequest }
-func (Reply) kind() Kind       { return KindReply }
-func (Output) kind() Kind      { return KindOutput }
-func (Credit) kind() Kind      { return KindCredit }
-func (Gone) kind() Kind        { return KindGone }
-func (Stdin) kind() Kind       { return KindStdin }
-func (StdinCredit) kind() Kind { return KindStdinCredit }
-func (Signal) kind() Kind      { return KindSignal }
-func (News) kind() Kind        { return KindNews }
-func (Aborted) kind() Kind     { return KindAborted }
-func (Exited) kind() Kind      { return KindExited }
-func (Lost) kind() Kind        { return KindLost }
-func (Log) kind() Kind         { return KindLog }
-func (End) kind() Kind         { return KindEnd }
-func (Ended) kind() Kind       { return KindEnded }
-func (Bye) kind() Kind         { return KindBye }
-func (FileCredit) kind() Kind  { return KindFileCredit }
-func (Inspect) kind() Kind     { return KindInspect }
-func (Stacks) kind() Kind      { return KindStacks }
-func (Inspected) kind() Kind   { return KindInspected }
+func (Beat) kind() Kind         { return KindBeat }
+func (Launch) kind() Kind       { return KindLaunch }
+func (Up) kind() Kind           { return KindUp }
+func (Prepare) kind() Kind      { return KindPrepare }
+func (Prepared) kind() Kind     { return KindPrepared }
+func (FilePart) kind() Kind     { return KindFile }
+func (Staged) kind() Kind       { return KindStaged }
+func (Start) kind() Kind        { return KindStart }
+func (Started) kind() Kind      { return KindStarted }
+func (Fence) kind() Kind        { return KindFence }
+func (Release) kind() Kind      { return KindRelease }
+func (State) kind() Kind        { return KindState }
+func (Watch) kind() Kind        { return KindWatch }
+func (Request) kind() Kind      { return KindRequest }
+func (Reply) kind() Kind        { return KindReply }
+func (Output) kind() Kind       { return KindOutput }
+func (Credit) kind() Kind       { return KindCredit }
+func (OutputClosed) kind() Kind { return KindOutputClosed }
+func (Stdin) kind() Kind        { return KindStdin }
+func (StdinCredit) kind() Kind  { return KindStdinCredit }
+func (Signal) kind() Kind       { return KindSignal }
+func (RanksFailed) kind() Kind  { return KindRanksFailed }
+func (Aborted) kind() Kind      { return KindAborted }
+func (Exited) kind() Kind       { return KindExited }
+func (Lost) kind() Kind         { return KindLost }
+func (Log) kind() Kind          { return KindLog }
+func (End) kind() Kind          { return KindEnd }
+func (Ended) kind() Kind        { return KindEnded }
+func (Bye) kind() Kind          { return KindBye }
+func (FileCredit) kind() Kind   { return KindFileCredit }
+func (Inspect) kind() Kind      { return KindInspect }
+func (Stacks) kind() Kind       { return KindStacks }
+func (Inspected) kind() Kind    { return KindInspected }
 
 // Append appends the frame of a message to dst.
 func Append(dst []byte, m Message) ([]byte, error) {
@@ -118,9 +118,8 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	return dst, nil
 }
 
-// Read reads a frame. What a message holds of user data is its own. The error is
-// io.EOF where the stream ends between frames; it wraps ErrFrame where what was
-// read is none.
+// Read reads a frame. The caller owns the data of the message. The error is io.EOF if the stream
+// ends between frames. It wraps ErrFrame if the bytes are not a valid frame.
 func Read(r io.Reader) (Message, error) {
 	var head [headBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -131,7 +130,7 @@ func Read(r io.Reader) (Message, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFrame, n)
 	}
 	var body bytes.Buffer
-	body.Grow(int(min(n, 64<<10))) // more when it has come
+	body.Grow(int(min(n, 64<<10))) // the buffer grows as bytes arrive, so a wrong length takes no memory
 	if _, err := io.CopyN(&body, r, n); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -141,7 +140,7 @@ func Read(r io.Reader) (Message, error) {
 	return Parse(Kind(head[4]), body.Bytes())
 }
 
-// Parse reads the body of a frame, and keeps it where the message has data.
+// Parse parses the body of a frame. If the message has user data, it refers to body.
 func Parse(kind Kind, body []byte) (Message, error) {
 	switch kind {
 	case KindBeat:
@@ -203,14 +202,14 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[Reply](kind, body)
 	case KindCredit:
 		return decode[Credit](kind, body)
-	case KindGone:
-		return decode[Gone](kind, body)
+	case KindOutputClosed:
+		return decode[OutputClosed](kind, body)
 	case KindStdinCredit:
 		return decode[StdinCredit](kind, body)
 	case KindSignal:
 		return decode[Signal](kind, body)
-	case KindNews:
-		return decode[News](kind, body)
+	case KindRanksFailed:
+		return decode[RanksFailed](kind, body)
 	case KindAborted:
 		return decode[Aborted](kind, body)
 	case KindExited:

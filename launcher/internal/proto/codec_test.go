@@ -14,21 +14,21 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// kinds is one more than the last of them.
+// kinds is the number of the last kind plus one.
 const kinds = int(KindInspected) + 1
 
-// empty has one message of each kind, at its index.
+// empty holds an empty message of each kind, by kind.
 var empty = [kinds]Message{
 	KindBeat: Beat{}, KindLaunch: Launch{}, KindUp: Up{}, KindPrepare: Prepare{}, KindPrepared: Prepared{},
 	KindFile: FilePart{}, KindStaged: Staged{}, KindStart: Start{}, KindStarted: Started{}, KindFence: Fence{},
 	KindRelease: Release{}, KindState: State{}, KindWatch: Watch{}, KindRequest: Request{}, KindReply: Reply{},
-	KindOutput: Output{}, KindCredit: Credit{}, KindGone: Gone{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
-	KindSignal: Signal{}, KindNews: News{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
+	KindOutput: Output{}, KindCredit: Credit{}, KindOutputClosed: OutputClosed{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
+	KindSignal: Signal{}, KindRanksFailed: RanksFailed{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
 	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{},
 }
 
-// full is each message with something in each of its fields.
+// full returns a message of each kind in which every field is set.
 func full(t testing.TB) []Message {
 	var list []Message
 	for _, m := range empty[1:] {
@@ -39,10 +39,10 @@ func full(t testing.TB) []Message {
 	return list
 }
 
-// fill puts values that differ from each other and from zero.
+// fill sets v and everything in it to nonzero values that differ from each other.
 func fill(t testing.TB, v reflect.Value, seed int) {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
-		return // it has tests of its own
+		return // package place tests it
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -110,7 +110,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// same compares, but for empty data that may be nil.
+// same compares two messages. Empty data and nil data are equal.
 func same(t *testing.T, want, got Message) {
 	t.Helper()
 	for _, m := range []*Message{&want, &got} {
@@ -132,7 +132,7 @@ func same(t *testing.T, want, got Message) {
 	require.Equal(t, want, got)
 }
 
-// TestOutputFields: what stands in a few bytes keeps its sign.
+// TestOutputFields checks the binary fields of Output, also negative numbers.
 func TestOutputFields(t *testing.T) {
 	for _, o := range []Output{
 		{Index: 1<<16 - 1, Stream: Merged, Data: []byte("x")},
@@ -147,8 +147,8 @@ func TestOutputFields(t *testing.T) {
 	}
 }
 
-// TestBroken: what is no frame is said to be none, and a stream that breaks off is
-// told from one that ends.
+// TestBroken checks that bytes that are not a frame give ErrFrame, and that the end of a stream
+// within a frame differs from one between frames.
 func TestBroken(t *testing.T) {
 	frame := func(n uint32, kind byte, body string) []byte {
 		return append(append(binary.LittleEndian.AppendUint32(nil, n), kind), body...)
@@ -191,7 +191,7 @@ func TestBroken(t *testing.T) {
 	require.Equal(t, broken, err)
 }
 
-// TestKinds: numbers on the wire never change.
+// TestKinds checks the numbers of kinds, which must never change.
 func TestKinds(t *testing.T) {
 	for k, m := range empty {
 		if k > 0 {
@@ -204,8 +204,7 @@ func TestKinds(t *testing.T) {
 	require.Equal(t, Kind(33), KindInspected)
 }
 
-// FuzzRead: no bytes do worse than an error, and what is read can be written and
-// read again.
+// FuzzRead checks that arbitrary bytes give an error or a message that can be written and read again.
 func FuzzRead(f *testing.F) {
 	for _, m := range append(full(f), empty[1:]...) {
 		if frame, err := Append(nil, m); err == nil {
@@ -225,7 +224,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzParse: the same for a body of any kind.
+// FuzzParse is FuzzRead for a body of any kind.
 func FuzzParse(f *testing.F) {
 	for _, m := range full(f) {
 		if frame, err := Append(nil, m); err == nil {

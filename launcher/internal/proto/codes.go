@@ -1,7 +1,6 @@
 package proto
 
-// The exit codes that gorun makes itself; those of a program that cannot be run
-// are a shell's.
+// Exit codes of gorun. Those for a program that cannot be run are the same as a shell's.
 const (
 	ExitFailed      = 1
 	ExitUsage       = 2
@@ -9,5 +8,5 @@ const (
 	ExitTimeout     = 124
 	ExitNotExec     = 126
 	ExitNotFound    = 127
-	ExitSignalFloor = 128 // plus the signal
+	ExitSignalFloor = 128 // plus the number of the signal
 )

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// OneLine makes of what another host says in words what may stand on a terminal: a line
-// of at most limit characters.
+// OneLine makes a text from another host safe for a terminal: one line of at most limit
+// printable characters.
 func OneLine(s string, limit int) string {
 	cut := false
-	if len(s) > 4*limit { // more than any that is kept
+	if len(s) > 4*limit { // more bytes than limit characters can have
 		s, cut = s[:4*limit], true
 	}
 	s = strings.Map(func(r rune) rune {

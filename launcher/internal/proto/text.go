@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// A string of a message is bytes: arguments, paths and what ranks put are a user's,
-// and of no encoding. JSON has text alone. So a string that is no UTF-8 stands in it
-// as escape and then, for each byte, the character of that number. One that begins
-// with escape is written so, too; all others stand as they are.
+// The strings of messages are bytes of any encoding, because arguments, paths and PMI values are a
+// user's. JSON strings must be UTF-8. So a string that is not UTF-8 is encoded as escape and then, for
+// each byte, the character with that number. A string that begins with escape is encoded in the same
+// way. All other strings are encoded as they are.
 const escape = "\x00"
 
 func escaped(s string) string {
@@ -27,7 +27,7 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// unescaped is the reverse of escaped; ok is false for what no escaped has made.
+// unescaped is the reverse of escaped. ok is false if escaped cannot have made s.
 func unescaped(s string) (_ string, ok bool) {
 	text, found := strings.CutPrefix(s, escape)
 	if !found {
@@ -43,12 +43,12 @@ func unescaped(s string) (_ string, ok bool) {
 	return string(b), true
 }
 
-// rewritten is v with f of each string in it, be it a key; changed is false, and v as
-// it was, where f changes none. What v refers to is shared with others and stays as
-// it is.
+// rewritten applies f to each string in v, also to the keys of maps. It changes neither v nor what v
+// refers to, because other goroutines may use it: it copies what f changes. If f changes nothing, it
+// returns v itself, and changed is false.
 func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, changed bool) {
 	out = v
-	own := func() reflect.Value { // out, which may be changed
+	own := func() reflect.Value { // returns a copy of v that may be changed
 		if !changed {
 			out, changed = reflect.New(v.Type()).Elem(), true
 			out.Set(v)
@@ -91,7 +91,7 @@ func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, chang
 			}
 		}
 	case reflect.Map:
-		texts, _ := v.Interface().(map[string]string) // as all maps of messages are
+		texts, _ := v.Interface().(map[string]string) // all maps of messages have this type
 		for k, e := range texts {
 			if f(k) == k && f(e) == e {
 				continue
@@ -107,7 +107,7 @@ func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, chang
 	return out, changed
 }
 
-// escapeAll is a message as JSON can have it.
+// escapeAll returns m with all strings escaped.
 func escapeAll(m Message) any {
 	v, _ := rewritten(reflect.ValueOf(m), escaped)
 	return v.Interface()
@@ -119,7 +119,7 @@ func unescapeAll[M Message](m M) (M, error) {
 	v, changed := rewritten(reflect.ValueOf(m), func(s string) string {
 		text, ok := unescaped(s)
 		if !ok && err == nil {
-			err = fmt.Errorf("a character that is no byte in %s", strconv.QuoteToASCII(s[:min(len(s), 40)]))
+			err = fmt.Errorf("not the code of a byte in %s", strconv.QuoteToASCII(s[:min(len(s), 40)]))
 		}
 		return text
 	})

@@ -11,11 +11,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// fillText puts what text makes into each string of a message, and returns how many
-// there are.
+// fillText sets each string of a message to a result of text, and returns how many there are.
 func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
-		return 0 // it holds numbers alone
+		return 0 // it holds only numbers
 	}
 	count := 0
 	switch v.Kind() {
@@ -41,7 +40,7 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 		for range 3 {
 			puts[text()] = text()
 		}
-		v.Set(reflect.ValueOf(puts)) // panics where it is another kind of map
+		v.Set(reflect.ValueOf(puts)) // panics if the map has another type
 		count++
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
@@ -56,8 +55,8 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	return count
 }
 
-// exact looks that a message with such strings comes out as it went in; it returns how
-// many the message has.
+// exact checks that a message with such strings is decoded as it was encoded. It returns how many
+// strings the message has.
 func exact(t testing.TB, m Message, text func() string) int {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	count := fillText(t, v, text)
@@ -74,7 +73,7 @@ func exact(t testing.TB, m Message, text func() string) int {
 	return count
 }
 
-// TestText: strings are bytes, in every field of every message.
+// TestText checks that arbitrary bytes are preserved in every string of every message.
 func TestText(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	odd := []string{
@@ -108,8 +107,8 @@ func TestText(t *testing.T) {
 	require.GreaterOrEqual(t, with, 14*100, "messages with strings")
 }
 
-// TestEscape: each string has a form of its own, which is the string itself for all
-// that people write.
+// TestEscape checks that escaped gives different strings different forms, and leaves usual ones as
+// they are.
 func TestEscape(t *testing.T) {
 	for in, out := range map[string]string{
 		"": "", "café": "café", "\ufffd": "\ufffd", "a\x00": "a\x00",
@@ -127,8 +126,7 @@ func TestEscape(t *testing.T) {
 	require.ErrorIs(t, err, ErrFrame)
 }
 
-// TestShared: a message that is sent to several stays as it is, and what has no odd
-// string is not copied.
+// TestShared checks that escapeAll does not change a message, and copies only what it must change.
 func TestShared(t *testing.T) {
 	env := []string{"A=b", "PATH=/caf\xe9"}
 	p := Prepare{Apps: []App{{Argv: []string{"a"}, Env: env}}, Plans: []Plan{{Ranks: []Rank{{}}}}}
@@ -142,7 +140,7 @@ func TestShared(t *testing.T) {
 	require.Same(t, &p.Apps[0], &e.Apps[0])
 }
 
-// FuzzText: the same for any strings.
+// FuzzText is TestText for arbitrary strings.
 func FuzzText(f *testing.F) {
 	for k := range kinds {
 		f.Add(byte(k), "caf\xe9", "\x00é")

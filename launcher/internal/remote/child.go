@@ -15,35 +15,36 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// child is a process that carries a stream, or starts those who do: ssh, or srun.
+// child is a process that carries a stream, or starts the processes that do: ssh or srun.
 type child struct {
-	name string   // of its program
-	pid  int      // and of its process group
-	in   *os.File // what it reads
-	out  *os.File // what it writes
-	errs tail     // what it says
+	name   string   // name of its program
+	pid    int      // also the number of its process group
+	in     *os.File // write end of its stdin
+	out    *os.File // read end of its stdout
+	stderr tail     // the last lines of its stderr
 
-	grace time.Duration // for it to end by itself, then again after SIGTERM
+	grace time.Duration // time for it to end by itself, and again after SIGTERM
 
-	mu   sync.Mutex
-	gone bool // it is about to be reaped: pid may become another's
+	mu     sync.Mutex
+	reaped bool // it may have been reaped, so pid may be another process's
 
-	ended chan struct{} // it has been reaped, and what it said has been read
-	state *os.ProcessState
+	ended chan struct{}    // closed when it was reaped and its stderr was read
+	state *os.ProcessState // set before ended is closed
 }
 
 const (
-	endGrace  = 300 * time.Millisecond // a child's, as a rule
-	causeWait = time.Second            // for a child to end when its stream has
-	wordsWait = 100 * time.Millisecond // for what it has said to be read, where another keeps stderr open
+	endGrace   = 300 * time.Millisecond // default of child.grace
+	causeWait  = time.Second            // time for a child to end after the end of its stream
+	stderrWait = 100 * time.Millisecond // time to read stderr to its end, which another process may keep open
 )
 
-// start starts a process in a session of its own, hence without a terminal to ask a
-// question on. On Linux it gets SIGKILL when this process dies.
+// start starts a process in a session of its own, so that it has no terminal on which it could ask
+// a question. On Linux the process gets SIGKILL when this process dies. note, if not nil, gets each
+// line of its stderr.
 func start(argv, env []string, note func(line string)) (*child, error) {
 	c := &child{name: filepath.Base(argv[0]), grace: endGrace, ended: make(chan struct{})}
-	c.errs.note = note
-	var ends [6]*os.File // in, out, errs: what is read, what is written
+	c.stderr.note = note
+	var ends [6]*os.File // pipes for stdin, stdout and stderr: read end, write end
 	for i := 0; i < len(ends); i += 2 {
 		var err error
 		if ends[i], ends[i+1], err = os.Pipe(); err != nil {
@@ -59,7 +60,7 @@ func start(argv, env []string, note func(line string)) (*child, error) {
 	sys.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 
 	started := make(chan error)
-	go c.watch(cmd, started, ends[4]) // ends with the process; whoever calls end waits for it
+	go c.watch(cmd, started, ends[4]) // ends with the process; end waits for it
 	if err := <-started; err != nil {
 		closeFiles(ends[:]...)
 		if cause := errors.Unwrap(err); cause != nil {
@@ -79,9 +80,8 @@ func closeFiles(files ...*os.File) {
 	}
 }
 
-// watch starts the process and waits for it. PR_SET_PDEATHSIG is sent when the
-// thread that forked dies, so that thread stays for as long as the process lives;
-// waiting would take one anyway.
+// watch starts the process and waits for it. The kernel sends PR_SET_PDEATHSIG when the thread that
+// forked dies. So watch keeps its thread as long as the process lives.
 func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -96,7 +96,7 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 	read := make(chan struct{})
 	go func() { // ends with stderr, or by the deadline below
 		defer close(read)
-		_, _ = io.Copy(&c.errs, errs)
+		_, _ = io.Copy(&c.stderr, errs)
 	}()
 	err = sys.AwaitExit(c.pid)
 	if err != nil {
@@ -108,27 +108,27 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 		// processes that it leaves behind, for example a ProxyCommand.
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 	}
-	c.gone = true
+	c.reaped = true
 	c.mu.Unlock()
 	_ = cmd.Wait()
-	// An ssh that stays for others to share its connection may keep stderr open.
-	_ = errs.SetReadDeadline(time.Now().Add(wordsWait))
+	// An ssh master that stays for connection sharing may keep stderr open.
+	_ = errs.SetReadDeadline(time.Now().Add(stderrWait))
 	<-read
 	_ = errs.Close()
 	c.state = cmd.ProcessState
 	close(c.ended)
 }
 
-// signal sends a signal to the process and to what it has started.
+// signal sends a signal to the process and to the processes that it has started.
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.gone {
+	if !c.reaped {
 		_ = syscall.Kill(-c.pid, sig)
 	}
 }
 
-// wait says whether the process has ended within d.
+// wait waits until the process has ended, at most for d. It reports whether the process has ended.
 func (c *child) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -140,8 +140,8 @@ func (c *child) wait(d time.Duration) bool {
 	}
 }
 
-// end ends the process and returns when it is gone. It ends by itself, as a rule,
-// when its stdin ends, and has time for that.
+// end ends the process and returns when it was reaped. It closes stdin, at which the process usually
+// ends by itself, then sends SIGTERM, then SIGKILL.
 func (c *child) end() error {
 	_ = c.in.Close()
 	_ = c.out.Close()
@@ -155,11 +155,11 @@ func (c *child) end() error {
 	return nil
 }
 
-// cause is why the process has ended, in its own words if there are any; nil: it
-// has ended well, or lives.
+// cause returns why the process has ended: a line of its stderr, or else its exit status. nil: it
+// has ended normally, or it still runs.
 func (c *child) cause() error {
-	words := func(otherwise string) error {
-		if w := c.errs.words(); w != "" {
+	reason := func(otherwise string) error {
+		if w := c.stderr.reason(); w != "" {
 			return errors.New(w)
 		}
 		return errors.New(otherwise)
@@ -176,16 +176,16 @@ func (c *child) cause() error {
 	}
 	switch code := ws.ExitStatus(); code {
 	case sshFailed:
-		return words(fmt.Sprintf("%s ended with status %d and says nothing: the connection broke, or the agent was killed", c.name, code))
+		return reason(fmt.Sprintf("%s ended with status %d and no message: the connection broke, or the agent was killed", c.name, code))
 	case 126:
-		return words("the agent cannot be executed (status 126)")
+		return reason("the agent cannot be executed (status 126)")
 	case 127:
-		return words("a program that was to be run there does not exist (status 127)")
+		return reason("a program to be run on the host does not exist (status 127)")
 	default:
-		return words(fmt.Sprintf("the agent ended with status %d", code))
+		return reason(fmt.Sprintf("the agent ended with status %d", code))
 	}
 }
 
-// sshFailed is the exit status of ssh for what has failed of ssh itself; otherwise it
-// is the agent's.
+// sshFailed is the exit status of ssh if ssh itself has failed. Any other status is that of the
+// agent.
 const sshFailed = 255

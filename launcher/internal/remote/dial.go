@@ -16,16 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func readFull(conn net.Conn, p []byte) (int, error) { return io.ReadFull(conn, p) }
-
-// newNetConn makes a Conn of a TLS connection, of which r has read.
-// otherwise is asked why the stream has ended where the network does not say; or nil.
+// newNetConn makes a Conn of a TLS connection. r has read from it. If otherwise is not nil, Cause
+// asks it first why the stream has ended.
 func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func(host string) error) *Conn {
 	n := &netConn{r: r, tls: conn}
 	return &Conn{
 		host: host, peer: peer, r: n, w: conn, net: n,
 		end: func() error {
-			// It says good-bye, for which the other end may have no room.
+			// Close sends a TLS alert, and blocks if the other end does not read.
 			t := time.AfterFunc(endGrace, func() { _ = conn.NetConn().Close() })
 			defer t.Stop()
 			_ = conn.Close()
@@ -46,7 +44,7 @@ func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, oth
 	}
 }
 
-// netConn reads a TLS connection, and keeps why a Read has failed.
+// netConn reads a TLS connection and keeps the error of the last Read.
 type netConn struct {
 	r   *bufio.Reader
 	tls *tls.Conn
@@ -65,7 +63,7 @@ func (n *netConn) Read(p []byte) (int, error) {
 	return k, err
 }
 
-// failed is nil where the stream was ended by either end.
+// failed returns the network's error, or nil if one end has closed the stream.
 func (n *netConn) failed() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,8 +77,8 @@ func (n *netConn) failed() error {
 	return n.err
 }
 
-// readable says whether something has come that nobody has read: bytes, the end of the
-// stream, or an error.
+// readable reports whether a Read would not block: there are bytes, the end of the stream, or an
+// error.
 func (n *netConn) readable() bool {
 	if n.r.Buffered() > 0 {
 		return true
@@ -102,14 +100,13 @@ func (n *netConn) readable() bool {
 }
 
 const (
-	firstPause = 50 * time.Millisecond // until the launcher is dialled again
-	lastPause  = time.Second
+	firstPause = 50 * time.Millisecond // time until the second attempt
+	lastPause  = time.Second           // longest time between two attempts
 )
 
-// Dial connects this agent with the gorun that listens at a TCP address, and greets.
-// Agents and gorun may start in any order: while the name does not resolve or nobody
-// answers there, it tries again, until ctx ends. name is what gorun calls this host;
-// "": by its own name.
+// Dial connects this agent with the gorun that listens at a TCP address, and sends the greeting.
+// Agents and gorun may start in any order: while the name does not resolve or gorun does not answer,
+// Dial tries again, until ctx ends. name is gorun's name of this host; "": gorun uses the hostname.
 func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, error) {
 	greeting, err := newGreeting(name)
 	if err != nil {
@@ -125,11 +122,11 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		conn, err := dial(ctx, addr, secret, greeting)
 		if err == nil {
-			tidy()
+			pruneOwnCache()
 			return conn, nil
 		}
 		err = fmt.Errorf("gorun at %s: %w", addr, err)
-		if !mayPass(err) {
+		if !retryable(err) {
 			return nil, err
 		}
 		t := time.NewTimer(pause)
@@ -142,27 +139,27 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	}
 }
 
-// errRefused is of a gorun, or of one who says so, that another secret belongs to.
+// errRefused is the error of Dial if gorun, or another program at that address, has another secret.
 var errRefused = errors.New("it has another secret than this agent")
 
-// mayPass says whether it makes sense to dial again.
-func mayPass(err error) bool {
+// retryable reports whether another attempt may succeed.
+func retryable(err error) bool {
 	var dns *net.DNSError
 	var op *net.OpError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
 	switch {
-	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, errRefused): // not gorun, or not ours
+	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, errRefused): // not gorun, or the gorun of another job
 		return false
 	case errors.As(err, &dns), errors.As(err, &op):
 		return true
 	}
-	// Who listens has ended, or had no room.
+	// The listener has ended, or had no room for the connection.
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// dial tries once.
+// dial makes one attempt.
 func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
@@ -171,12 +168,12 @@ func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*
 	if err != nil {
 		return nil, err
 	}
-	// The certificate says nothing: the proofs do.
+	// The certificate proves nothing; the proofs of the secret do.
 	conn := tls.Client(raw, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	err = prove(conn, secret, greeting)
 	if !stop() {
-		err = fmt.Errorf("it lets connect, but does not answer: %w", context.Cause(ctx))
+		err = fmt.Errorf("it accepts connections but does not answer: %w", context.Cause(ctx))
 	}
 	if err != nil {
 		_ = raw.Close()
@@ -186,6 +183,8 @@ func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*
 	return newNetConn(host, greeting, bufio.NewReader(conn), conn, nil), nil
 }
 
+// prove proves to gorun that this agent knows the secret, checks gorun's proof, and sends the
+// greeting.
 func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
 	if err := conn.Handshake(); err != nil {
 		return err
@@ -197,15 +196,15 @@ func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
 	if _, err := conn.Write(mine); err != nil {
 		return err
 	}
-	var verdict [1]byte
-	if _, err := readFull(conn, verdict[:]); err != nil {
+	var answer [1]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return err
 	}
-	if verdict[0] != verdictKnown {
+	if answer[0] != answerAccepted {
 		return errRefused
 	}
 	var proof [macBytes]byte
-	if _, err := readFull(conn, proof[:]); err != nil {
+	if _, err := io.ReadFull(conn, proof[:]); err != nil {
 		return err
 	}
 	known, err := secret.check(conn, gorunLabel, proof[:])
@@ -213,7 +212,7 @@ func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
 		return err
 	}
 	if !known {
-		return fmt.Errorf("it does not prove that it is this agent's: %w", errRefused)
+		return fmt.Errorf("it does not prove that it knows the secret: %w", errRefused)
 	}
 	var b strings.Builder
 	if err := greeting.Greet(&b); err != nil {

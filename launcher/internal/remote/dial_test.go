@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listen is a listener whose log is read with said.
-func listen(t *testing.T, secret Secret) (l *Listener, said func() string) {
+// listen returns a listener, and a function that returns its log.
+func listen(t *testing.T, secret Secret) (l *Listener, logged func() string) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", secret)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func listen(t *testing.T, secret Secret) (l *Listener, said func() string) {
 	}
 }
 
-// accepting has a listener accept until the test ends.
+// accepting makes a listener accept agents until the test ends.
 func accepting(t *testing.T, l *Listener) <-chan *Conn {
 	t.Helper()
 	conns := make(chan *Conn, 100)
@@ -111,7 +111,7 @@ func readLine(t *testing.T, r io.Reader) string {
 	return strings.TrimSpace(line)
 }
 
-// TestDialFirst starts the agent before gorun is there.
+// TestDialFirst checks that an agent may dial before gorun listens.
 func TestDialFirst(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -120,14 +120,14 @@ func TestDialFirst(t *testing.T) {
 
 	secret := NewSecret()
 	dialled := make(chan error, 1)
-	go func() { // ends when gorun is there
+	go func() { // ends when gorun listens
 		conn, err := Dial(context.Background(), addr, secret, "")
 		if err == nil {
 			err = conn.Close()
 		}
 		dialled <- err
 	}()
-	// It is refused until here, or dials for the first time.
+	// The agent may have been refused before.
 	l, err := Listen(addr, secret)
 	require.NoError(t, err)
 	accepting(t, l)
@@ -148,16 +148,16 @@ func TestDialFirst(t *testing.T) {
 }
 
 func TestWrongSecret(t *testing.T) {
-	l, said := listen(t, NewSecret())
+	l, logged := listen(t, NewSecret())
 	accepting(t, l)
 	_, err := Dial(t.Context(), l.Addr().String(), NewSecret(), "")
 	require.ErrorIs(t, err, errRefused)
-	require.Eventually(t, func() bool { return strings.Contains(said(), "it does not know the secret") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(logged(), "it does not know the secret") }, 10*time.Second, time.Millisecond)
 	_, err = Dial(t.Context(), l.Addr().String(), Secret{}, "")
 	require.ErrorContains(t, err, "no secret")
 }
 
-// tlsServer answers one connection.
+// tlsServer starts a TLS server for one connection.
 func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	t.Helper()
 	cert, err := newCertificate()
@@ -165,7 +165,7 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { // ends when it has served; the clean-up waits
+	go func() { // ends after one connection; the clean-up waits for it
 		conn, err := l.Accept()
 		if err == nil {
 			err = serve(conn.(*tls.Conn))
@@ -182,9 +182,9 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	return l.Addr().String()
 }
 
-// TestInBetween has somebody without the secret answer an agent, or stand between it
-// and gorun.
-func TestInBetween(t *testing.T) {
+// TestManInTheMiddle checks that an agent notices a server without the secret, also if the server passes
+// the agent's bytes on to gorun.
+func TestManInTheMiddle(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	conns := accepting(t, l)
@@ -193,12 +193,12 @@ func TestInBetween(t *testing.T) {
 			if _, err := io.ReadFull(agent, make([]byte, macBytes)); err != nil {
 				return err
 			}
-			_, err := agent.Write(append([]byte{verdictKnown}, make([]byte, macBytes)...))
+			_, err := agent.Write(append([]byte{answerAccepted}, make([]byte, macBytes)...))
 			return err
 		},
 		"sends back": func(agent *tls.Conn) error {
 			proof := make([]byte, 1+macBytes)
-			proof[0] = verdictKnown
+			proof[0] = answerAccepted
 			if _, err := io.ReadFull(agent, proof[1:]); err != nil {
 				return err
 			}
@@ -218,10 +218,10 @@ func TestInBetween(t *testing.T) {
 			if _, err := io.ReadFull(gorun, answer); err != nil {
 				return err
 			}
-			if answer[0] != verdictWrong {
+			if answer[0] != answerRefused {
 				return errors.New("gorun took the proof of another connection")
 			}
-			_, err = agent.Write(append([]byte{verdictKnown}, make([]byte, macBytes)...))
+			_, err = agent.Write(append([]byte{answerAccepted}, make([]byte, macBytes)...))
 			return err
 		},
 	} {
@@ -233,7 +233,7 @@ func TestInBetween(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestNotGorun dials what speaks something else.
+// TestNotGorun dials a server of another protocol.
 func TestNotGorun(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestNotGorun(t *testing.T) {
 	require.ErrorContains(t, err, "does not look like a TLS handshake")
 }
 
-// prover is a client that knows the secret.
+// prover returns a connection of a client that knows the secret.
 func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
@@ -265,10 +265,11 @@ func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	return conn
 }
 
-// TestStrangers has gorun's port get what is no agent, then an agent.
-func TestStrangers(t *testing.T) {
+// TestUnprovenPeers checks that the listener refuses programs that are not agents, and still accepts an
+// agent.
+func TestUnprovenPeers(t *testing.T) {
 	secret := NewSecret()
-	l, said := listen(t, secret)
+	l, logged := listen(t, secret)
 	conns := accepting(t, l)
 	addr := l.Addr().String()
 
@@ -279,7 +280,7 @@ func TestStrangers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, raw)
 	}
 	_ = raw.Close()
-	require.Eventually(t, func() bool { return strings.Contains(said(), "does not look like a TLS handshake") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(logged(), "does not look like a TLS handshake") }, 10*time.Second, time.Millisecond)
 
 	replayed, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
@@ -288,9 +289,9 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = replayed.Write(old)
 	require.NoError(t, err)
-	verdict, err := io.ReadAll(replayed)
+	answer, err := io.ReadAll(replayed)
 	require.NoError(t, err)
-	require.Equal(t, []byte{verdictWrong}, verdict)
+	require.Equal(t, []byte{answerRefused}, answer)
 	_ = replayed.Close()
 
 	for _, text := range []string{
@@ -301,7 +302,7 @@ func TestStrangers(t *testing.T) {
 		"weft-agent 3 up " + strings.Repeat("[", 1<<15) + "\n",
 	} {
 		_, _ = io.WriteString(first, text)
-		_, _ = io.Copy(io.Discard, first) // until it is turned away
+		_, _ = io.Copy(io.Discard, first) // until the listener closes the connection
 		_ = first.Close()
 		first = prover(t, l, secret)
 	}
@@ -314,9 +315,9 @@ func TestStrangers(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestCrowd has more strangers that say nothing than gorun keeps; agents come through, and
-// the strangers are turned away.
-func TestCrowd(t *testing.T) {
+// TestManySilentPeers makes more silent connections than gorun keeps. It checks that agents can still dial in,
+// and that the silent connections are closed.
+func TestManySilentPeers(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	conns := accepting(t, l)
@@ -326,7 +327,7 @@ func TestCrowd(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	for range 4 * maxStrangers {
+	for range 4 * maxUnproven {
 		conn, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		silent = append(silent, conn)
@@ -344,15 +345,16 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestListenerClose ends with agents and strangers waiting, and before it has begun.
+// TestListenerClose closes a listener on which agents and other programs wait, and one on which
+// Accept was not called.
 func TestListenerClose(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := l.Accept(ctx) // has it listen
+	_, err := l.Accept(ctx) // starts the listener's goroutine
 	require.ErrorIs(t, err, context.Canceled)
-	conn, err := Dial(t.Context(), l.Addr().String(), secret, "") // whom nobody accepts
+	conn, err := Dial(t.Context(), l.Addr().String(), secret, "") // no Accept returns this agent
 	require.NoError(t, err)
 	raw, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)

@@ -17,13 +17,13 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// Executable is a program that is to run as agent on other hosts.
+// Executable is the program that runs as agent on other hosts.
 type Executable struct {
 	Path string // absolute
 	Hash string // SHA-256, in hexadecimal digits
 	Size int64
 
-	file string // where its bytes can be read, also when Path is something else by now
+	file string // where its bytes can be read, even if the file at Path has changed
 }
 
 var self = sync.OnceValues(func() (Executable, error) {
@@ -40,7 +40,7 @@ var self = sync.OnceValues(func() (Executable, error) {
 	return exe, err
 })
 
-// Self is the program that runs. It is hashed once.
+// Self returns the program that runs. Its hash is computed once.
 func Self() (Executable, error) { return self() }
 
 func newExecutable(file string) (Executable, error) {
@@ -57,8 +57,8 @@ func newExecutable(file string) (Executable, error) {
 	return Executable{Path: file, Hash: hex.EncodeToString(sum.Sum(nil)), Size: n, file: file}, nil
 }
 
-// PrintHash is how gorun, run as "gorun -agent -hash", shows that it is the one that
-// is looked for.
+// PrintHash prints the hash of this program. "gorun -agent -hash" calls it, by which another gorun
+// finds out whether this one is the same program.
 func PrintHash(w io.Writer) error {
 	exe, err := Self()
 	if err == nil {
@@ -67,7 +67,7 @@ func PrintHash(w io.Writer) error {
 	return err
 }
 
-// machines are the names that uname -m has for an architecture.
+// machines maps an architecture to the names that uname -m prints for it.
 var machines = map[string][]string{
 	"amd64":   {"x86_64", "amd64"},
 	"arm64":   {"aarch64", "arm64"},
@@ -77,14 +77,14 @@ var machines = map[string][]string{
 	"loong64": {"loongarch64"},
 }
 
-// fitsMachine says whether gorun can run where "uname -s -m" says system.
+// fitsMachine reports whether this gorun can run on a host where "uname -s -m" prints system.
 func fitsMachine(system string) bool {
 	words := strings.Fields(system)
 	names := machines[runtime.GOARCH]
 	return len(words) == 2 && words[0] == "Linux" && (names == nil || slices.Contains(names, words[1]))
 }
 
-// thisMachine is what the same command says here.
+// thisMachine returns what "uname -s -m" prints on this architecture.
 func thisMachine() string {
 	name := runtime.GOARCH
 	if names := machines[name]; names != nil {
@@ -94,22 +94,22 @@ func thisMachine() string {
 }
 
 const (
-	cachePrefix = "gorun-"  // and the hash
-	partPrefix  = ".gorun-" // of a copy that is being made
-	cacheAge    = 30 * 24 * time.Hour
-	partAge     = 24 * time.Hour
+	cachePrefix = "gorun-"            // prefix of a copy's name; the hash follows
+	partPrefix  = ".gorun-"           // prefix of an unfinished copy's name
+	cacheAge    = 30 * 24 * time.Hour // age at which an unused copy is removed
+	partAge     = 24 * time.Hour      // age at which an unfinished copy is removed
 )
 
-// tidy is for an agent that has greeted: it looks after what gorun leaves on hosts.
-func tidy() {
+// pruneOwnCache removes old copies of gorun from this host. An agent calls it after its greeting.
+func pruneOwnCache() {
 	if exe, err := Self(); err == nil {
 		pruneCache(exe.Path, time.Now())
 	}
 }
 
-// pruneCache removes from a directory of copies those that nobody has used for long,
-// but for those that run on this host. It is called by an agent that is one of the
-// copies, which notes its own use.
+// pruneCache removes copies that were not used for cacheAge from the directory of path, except those
+// that run on this host. path is the program of this agent. If it is not a copy itself, pruneCache
+// does nothing; otherwise it records the use of this copy.
 func pruneCache(path string, now time.Time) {
 	dir, base := filepath.Split(path)
 	if !isCopy(base) {
@@ -144,8 +144,8 @@ func isCopy(name string) bool {
 	return ok && isHash(hash)
 }
 
-// runs says whether a process of this host, as far as this user may know, has the
-// file as its program.
+// runs reports whether a process of this host runs the file. It does not see processes of other
+// users.
 func runs(fi os.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

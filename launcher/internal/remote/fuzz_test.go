@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzOpening reads lines that come before a stream, whole and in bytes.
+// FuzzOpening checks that the first lines of a stream are parsed without a crash, and in the same way
+// in one read and byte by byte.
 func FuzzOpening(f *testing.F) {
 	var b strings.Builder
 	g := Greeting{Hash: strings.Repeat("0a", 32), Hostname: "node", PID: 7, Name: "n"}
@@ -28,16 +29,16 @@ func FuzzOpening(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		read := func(r io.Reader) (said []string, rest []byte, err error) {
+		read := func(r io.Reader) (lines []string, rest []byte, err error) {
 			o := opening{r: bufio.NewReader(r)}
 			for {
 				verb, text, err := o.next()
 				if err != nil {
 					require.Equal(t, o.noise, oneLine(o.noise))
 					require.LessOrEqual(t, o.read, maxNoise+(4<<10))
-					return said, nil, err
+					return lines, nil, err
 				}
-				said = append(said, verb, text)
+				lines = append(lines, verb, text)
 				if verb != verbUp {
 					continue
 				}
@@ -52,12 +53,12 @@ func FuzzOpening(f *testing.F) {
 					require.Equal(t, g, h)
 				}
 				rest, err = io.ReadAll(o.r)
-				return said, rest, err
+				return lines, rest, err
 			}
 		}
-		said, rest, err := read(strings.NewReader(string(in)))
-		said1, rest1, err1 := read(iotest.OneByteReader(strings.NewReader(string(in))))
-		require.Equal(t, said, said1)
+		lines, rest, err := read(strings.NewReader(string(in)))
+		lines1, rest1, err1 := read(iotest.OneByteReader(strings.NewReader(string(in))))
+		require.Equal(t, lines, lines1)
 		require.Equal(t, rest, rest1)
 		require.Equal(t, err == nil, err1 == nil)
 		if err != nil {
@@ -77,8 +78,8 @@ func FuzzTail(f *testing.F) {
 		for size = max(1, size%64); len(in) > 0; in = in[min(size, len(in)):] {
 			_, _ = parts.Write(in[:min(size, len(in))])
 		}
-		require.Equal(t, whole.words(), parts.words())
-		require.Equal(t, whole.words(), oneLine(whole.words()))
+		require.Equal(t, whole.reason(), parts.reason())
+		require.Equal(t, whole.reason(), oneLine(whole.reason()))
 		require.LessOrEqual(t, len(whole.lines), tailLines)
 	})
 }

@@ -15,54 +15,53 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Version is of the protocol between gorun and its agents, package proto and this
-// one. Both ends must have the same.
+// Version is the version of the protocol between gorun and its agents: package proto and this
+// package. Both ends must have the same version.
 const Version = 3
 
-// What comes first on a stream is lines: whatever the user's shell says when it
-// starts, then those that begin with magic:
+// A stream begins with lines: first any lines that the user's shell prints at its start, then lines
+// that begin with magic:
 //
-//	weft-agent 3 up {"hash":…}              the greeting; what follows is package proto
-//	weft-agent 3 send Linux x86_64 /dir     the script found no gorun and waits for it
-//	weft-agent 3 fail words                 the script gave up
+//	weft-agent 3 up {"hash":…}              the greeting; package proto follows
+//	weft-agent 3 send Linux x86_64 /dir     the script has not found gorun and waits for a copy
+//	weft-agent 3 fail words                 the script has failed
 //
-// An empty line goes ahead of each, so that it begins a line also where the shell's
-// words do not end one.
+// Before each there is an empty line, because the shell's output may not end with a newline.
 const magic = "weft-agent"
 
-// The verbs.
+// Second words of these lines.
 const (
 	verbUp   = "up"
 	verbSend = "send"
 	verbFail = "fail"
 )
 
-// maxNoise is how much may come before a greeting, and how long that may be.
+// maxNoise bounds the bytes of the lines before the greeting.
 const maxNoise = 64 << 10
 
-// Greeting is what an agent says first.
+// Greeting is the first message of an agent.
 type Greeting struct {
-	Hash     string `json:"hash"` // of its executable, SHA-256 in hexadecimal digits
+	Hash     string `json:"hash"` // SHA-256 of its executable, in hexadecimal digits
 	Hostname string `json:"host"`
 	PID      int    `json:"pid"`
-	// Name is what gorun calls the host, where the agent has been told; else "".
+	// Name is gorun's name of the host. "": the agent does not know it.
 	Name string `json:"name,omitempty"`
 }
 
-// errNoGreeting is of a stream that began with something else.
+// errNoGreeting is the error of a stream that does not begin with a greeting.
 var errNoGreeting = errors.New("no greeting of an agent")
 
-// versionError is the version of an agent that is not this one's.
+// versionError is the error of an agent with another Version.
 type versionError string
 
 func (e versionError) Error() string {
 	return fmt.Sprintf("its gorun speaks version %s of weft's protocol, and this one version %d: they must be of the same release", string(e), Version)
 }
 
-// ExitCode is gorun's for it.
+// ExitCode returns gorun's exit code for this error.
 func (versionError) ExitCode() int { return proto.ExitVersion }
 
-// newGreeting is what this process says as an agent.
+// newGreeting returns the greeting of this process.
 func newGreeting(name string) (Greeting, error) {
 	exe, err := Self()
 	if err != nil {
@@ -104,11 +103,11 @@ func isHash(s string) bool {
 // opening reads the first lines of a stream.
 type opening struct {
 	r     *bufio.Reader
-	read  int    // bytes that were no line of ours
-	noise string // the first of those lines
+	read  int    // bytes of all lines so far
+	noise string // the first line without magic
 }
 
-// next returns the next line of ours: its verb, and what stands behind that.
+// next returns the next line that begins with magic: its verb and the text after it.
 func (o *opening) next() (verb, text string, err error) {
 	for {
 		line, err := o.line()
@@ -129,7 +128,7 @@ func (o *opening) next() (verb, text string, err error) {
 	}
 }
 
-// line reads a line without its end. It takes no more than maxNoise of all lines.
+// line reads a line, without its end. It fails if all lines together exceed maxNoise.
 func (o *opening) line() (string, error) {
 	var line []byte
 	for {

@@ -14,7 +14,7 @@ import (
 //
 // srun starts a helper process before it launches the step. Slurm's sources call the
 // helper the shepherd. The helper reads a pipe that only srun writes. If srun dies without a write to
-// this pipe, the helper has slurmctld send SIGKILL to all tasks of the step, which are the
+// this pipe, the helper makes slurmctld send SIGKILL to all tasks of the step, which are the
 // agents. gorun kills the helper when srun has ended, but the helper may be faster.
 //
 // HoldHelper opens the write end of this pipe in gorun, too, and closes it when srun has
@@ -38,7 +38,7 @@ func (st *Step) HoldHelper() {
 func (c *child) holdPipes() (held []*os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
+	if c.reaped {
 		return nil
 	}
 	dir := fmt.Sprintf("/proc/%d/fd/", c.pid)

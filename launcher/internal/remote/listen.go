@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"sync"
@@ -17,13 +18,13 @@ import (
 	"github.com/weft-hpc/weft/internal/admission"
 )
 
-// Listener takes the agents that dial in.
+// Listener accepts the connections of agents.
 type Listener struct {
-	// Log is told of who was turned away; nil: nobody is. It is set before Accept is
-	// called first.
+	// Log gets a line for each connection that is refused; nil: no log. The caller sets it before
+	// the first Accept.
 	Log func(line string)
-	// Cause is asked why the stream of the agent on a host has ended, as Step.CauseOf;
-	// nil: nobody is. It is set before Accept is called first.
+	// Cause returns why the stream of the agent on a host has ended, such as Step.CauseOf; nil:
+	// only the network's error is known. The caller sets it before the first Accept.
 	Cause func(host string) error
 
 	secret Secret
@@ -38,7 +39,7 @@ type Listener struct {
 }
 
 const (
-	maxStrangers  = 256 // connections whose agents have not proved that they know the secret
+	maxUnproven   = 256 // connections whose agents have not proved that they know the secret
 	handshakeTime = 10 * time.Second
 )
 
@@ -63,8 +64,8 @@ func Listen(addr string, secret Secret) (*Listener, error) {
 	}, nil
 }
 
-// newCertificate is one for TLS to work with. Nobody looks at it: it is the secret
-// that counts.
+// newCertificate makes a certificate because TLS needs one. Agents do not check it; they check the
+// proof of the secret.
 func newCertificate() (tls.Certificate, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -78,16 +79,16 @@ func newCertificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, nil
 }
 
-// Addr is where agents dial.
+// Addr returns the address that agents dial.
 func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 
-// Accept waits for the next agent. Its executable may be another than this one: the
-// same Version is enough, since who dials in was installed by somebody else. After
-// Close it returns net.ErrClosed.
+// Accept waits for the next agent. The agent may run another executable than this one, because the
+// user may have installed it; only the Version must be the same. After Close it returns
+// net.ErrClosed.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	l.mu.Lock()
 	if l.gate == nil && !l.done {
-		l.gate = admission.Serve(l.tcp, maxStrangers, l.receive, func(err error) { // usually too many open files
+		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) { // usually too many open files
 			l.log("accepting an agent: %s", err.Error())
 		})
 	}
@@ -130,14 +131,15 @@ func (l *Listener) log(format string, args ...any) {
 
 // receive performs the handshake of a connection.
 func (l *Listener) receive(c *admission.Conn) {
-	if err := l.meet(c); err != nil {
+	if err := l.handshake(c); err != nil {
 		_ = c.Close()
 		l.log("turned away %s: %s", c.RemoteAddr(), oneLine(err.Error()))
 	}
 }
 
-// meet has a stranger prove itself and greet, and hands it to Accept.
-func (l *Listener) meet(c *admission.Conn) error {
+// handshake checks that the other end knows the secret, reads its greeting, and passes the connection to
+// Accept.
+func (l *Listener) handshake(c *admission.Conn) error {
 	if err := c.Await(); err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func (l *Listener) meet(c *admission.Conn) error {
 		return err
 	}
 	var proof [macBytes]byte
-	if _, err := readFull(conn, proof[:]); err != nil {
+	if _, err := io.ReadFull(conn, proof[:]); err != nil {
 		return fmt.Errorf("no proof that it knows the secret: %w", err)
 	}
 	known, err := l.secret.check(conn, agentLabel, proof[:])
@@ -157,7 +159,7 @@ func (l *Listener) meet(c *admission.Conn) error {
 		return err
 	}
 	if !known {
-		_, _ = conn.Write([]byte{verdictWrong})
+		_, _ = conn.Write([]byte{answerRefused})
 		_ = conn.Close()
 		return errors.New("it does not know the secret")
 	}
@@ -165,7 +167,7 @@ func (l *Listener) meet(c *admission.Conn) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(append([]byte{verdictKnown}, mine...)); err != nil {
+	if _, err := conn.Write(append([]byte{answerAccepted}, mine...)); err != nil {
 		return err
 	}
 	lines := opening{r: bufio.NewReader(conn)}
@@ -192,6 +194,6 @@ func (l *Listener) meet(c *admission.Conn) error {
 	case l.proven <- newNetConn(host, peer, lines.r, conn, l.Cause):
 		return nil
 	case <-l.closed:
-		return errors.New("gorun expects nobody any more")
+		return errors.New("gorun accepts no more agents")
 	}
 }

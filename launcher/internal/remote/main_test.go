@@ -23,13 +23,13 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// The test binary is also gorun: "-agent …", as SSH and Srun start it.
+// TestMain runs the tests, or an agent if SSH or Srun has started this binary with "-agent".
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-agent" {
 		os.Exit(agentMain(os.Args[2:]))
 	}
 	if os.Getenv("GORACE") == "" {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // or every agent takes a second to end
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise every agent takes a second to end
 	}
 	before := openFiles()
 	code := m.Run()
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// agentMain is an agent that echoes lines, but for a few that are orders.
+// agentMain runs an agent that echoes lines. A few first words are commands.
 func agentMain(args []string) int {
 	if len(args) > 0 && args[0] == "-hash" {
 		if err := PrintHash(os.Stdout); err != nil {
@@ -78,11 +78,11 @@ func agentMain(args []string) int {
 			return code
 		case "panic":
 			panic(strings.Join(words[1:], " "))
-		case "inherited": // what the script may have changed
+		case "inherited": // prints what the script might have changed
 			mask := syscall.Umask(0)
 			dir, _ := os.Getwd()
 			line = fmt.Sprintf("%03o %s %s\n", mask, dir, os.Getenv("weft_p")+os.Getenv("weft_e")+os.Getenv("LC_ALL"))
-		case "print": // to where a library might
+		case "print": // prints to stdout, as a library might
 			fmt.Println(strings.Join(words[1:], " "))
 		}
 		if _, err := io.WriteString(conn, line); err != nil {
@@ -115,7 +115,7 @@ func openFiles() map[string]bool {
 	return files
 }
 
-// leaked is what the tests have left: goroutines, files, children.
+// leaked returns an error that lists goroutines, files and children that the tests have left.
 func leaked(before map[string]bool) error {
 	var what string
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -142,15 +142,15 @@ func leaked(before map[string]bool) error {
 	return fmt.Errorf("left behind:%s", what)
 }
 
-// place is where a fake ssh works: a host is a directory with a home.
-type place struct {
+// fakeHost is a host that a fake ssh reaches: a directory that contains the home.
+type fakeHost struct {
 	dir string
 	ssh SSH
 }
 
-// fakeSSH is an ssh that runs the command here, by a user's shell, with a home of its
-// own. before is run first, as a shell's startup file.
-func fakeSSH(t *testing.T, shell, before string) *place {
+// fakeSSH returns an ssh that runs the command on this host, by a user's shell, in a home of its own.
+// before runs first, like a startup file of the shell.
+func fakeSSH(t *testing.T, shell, before string) *fakeHost {
 	t.Helper()
 	shell, err := exec.LookPath(shell)
 	if err != nil {
@@ -170,23 +170,23 @@ exec ` + shell + ` -c "$last"
 `
 	file := filepath.Join(dir, "fakessh")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o700))
-	p := &place{dir: dir}
+	p := &fakeHost{dir: dir}
 	p.ssh = SSH{Command: []string{file}, Timeout: 20 * time.Second}
 	return p
 }
 
-func (p *place) home(path ...string) string {
+func (p *fakeHost) home(path ...string) string {
 	return filepath.Join(append([]string{p.dir, "home"}, path...)...)
 }
 
-func (p *place) cached(t *testing.T) string {
+func (p *fakeHost) cached(t *testing.T) string {
 	exe, err := Self()
 	require.NoError(t, err)
 	return p.home(".cache/weft/gorun-" + exe.Hash)
 }
 
-// elsewhere makes this program one that has another path on the host.
-func (p *place) elsewhere(t *testing.T) {
+// elsewhere makes the path of this program one that does not exist on the host.
+func (p *fakeHost) elsewhere(t *testing.T) {
 	exe, err := Self()
 	require.NoError(t, err)
 	exe.Path = "/nonexistent/it's \\ a !/gorun"
@@ -201,7 +201,7 @@ func open(t *testing.T, s *SSH, h hosts.Host) *Conn {
 	return conn
 }
 
-// refuse is the error of a host that there is no stream to.
+// refuse returns the error of Open for a host, which must fail.
 func refuse(t *testing.T, s *SSH, h hosts.Host) string {
 	t.Helper()
 	conn, err := s.Open(t.Context(), h)
@@ -224,7 +224,7 @@ func echo(t *testing.T, conn io.ReadWriter, line string) string {
 	return strings.TrimSuffix(got, "\n")
 }
 
-// binary is where the test's program is.
+// binary returns the path of this test binary.
 func binary(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()

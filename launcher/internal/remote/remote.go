@@ -1,18 +1,17 @@
-// Package remote makes the byte streams between gorun and its agents, which are
-// gorun itself on other hosts.
+// Package remote makes the byte streams between gorun and its agents. An agent is gorun on another
+// host.
 //
-//	gorun (or an agent above)              an agent
+//	gorun (or the parent agent)            an agent
 //	SSH.Open ──► ssh ──► sshd ──► sh ──► gorun -agent            Stdio
 //	Listener ◄──────── TLS ───────────── gorun -agent -connect   Dial
 //	               started by Srun, by a cluster's manager, or by the user
 //
-// An agent greets first: with the version of the protocol, the hash of its
-// executable, its host's name and its pid. SSH.Open and Listener.Accept return
-// when they have read that.
+// An agent sends a greeting first: the version of the protocol, the hash of its executable, its
+// hostname and its pid. SSH.Open and Listener.Accept return when they have read the greeting.
 //
-// What main has to do for an agent:
+// What main must do:
 //
-//	gorun -agent -hash   PrintHash(os.Stdout), and no more
+//	gorun -agent -hash   PrintHash(os.Stdout), and nothing else
 //	gorun -agent         conn, err := Stdio("")
 //	gorun -agent -connect HOST:PORT -secret-file FILE
 //	                     Dial(ctx, HOST:PORT, secret, os.Getenv("SLURMD_NODENAME"))
@@ -25,27 +24,25 @@ import (
 	"time"
 )
 
-// Conn is a stream between gorun, or an agent, and an agent below it. It is a
-// tree.Stream. Read and Write may run at the same time; Close unblocks both and may
-// be called again.
+// Conn is a stream between an agent and its parent. It is a tree.Stream. Read and Write may run at
+// the same time. Close unblocks both, and is idempotent.
 type Conn struct {
 	host  string
 	peer  Greeting
 	r     io.Reader
 	w     io.Writer
 	end   func() error
-	cause func() error // nil: nothing is known
-	net   *netConn     // nil: it is none
+	cause func() error // nil: the cause is not known
+	net   *netConn     // nil: the stream is not a TLS connection
 
 	closing  sync.Once
 	closeErr error
 }
 
-// Host is the name of the host at the other end, as the one who connects knows it.
+// Host returns the name of the host at the other end, as this end knows it.
 func (c *Conn) Host() string { return c.host }
 
-// Peer is what the agent said first. At the agent's own end it is what the agent
-// has said.
+// Peer returns the agent's greeting, at both ends.
 func (c *Conn) Peer() Greeting { return c.peer }
 
 // Read reads what the other end has written.
@@ -54,9 +51,9 @@ func (c *Conn) Read(p []byte) (int, error) { return c.r.Read(p) }
 // Write writes p. It blocks while the other end does not read.
 func (c *Conn) Write(p []byte) (int, error) { return c.w.Write(p) }
 
-// Cause says in one line, which begins with the host's name, why the stream has
-// ended; nil: it does not know. It is asked after a Read has failed, and may take a
-// second to see how ssh ends.
+// Cause returns why the stream has ended, in one line that begins with the host's name. nil: the
+// cause is not known. The caller calls it after a Read has failed. Cause may take a second, because
+// it waits for the end of ssh.
 func (c *Conn) Cause() error {
 	if c.cause == nil {
 		return nil
@@ -64,16 +61,15 @@ func (c *Conn) Cause() error {
 	return c.cause()
 }
 
-// Close ends the stream, and the ssh that it goes through. It returns when that has
-// been reaped, within a second.
+// Close ends the stream and its ssh. It returns when ssh was reaped, usually within a second.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closeErr = c.end() })
 	return c.closeErr
 }
 
-// Await is for an agent that has dialled in: it waits until gorun has something to
-// say, however long it takes others to come, or until the stream ends, which the next
-// Read tells. The end of ctx closes the stream.
+// Await blocks until gorun sends something to an agent that has dialled in. It has no time limit,
+// because other agents may dial in late. It also returns if the stream ends; the next Read reports
+// that. The end of ctx closes the stream.
 func (c *Conn) Await(ctx context.Context) {
 	if c.net == nil {
 		return
@@ -83,9 +79,9 @@ func (c *Conn) Await(ctx context.Context) {
 	_, _ = c.net.r.Peek(1)
 }
 
-// Gone says whether an agent that has dialled in, and has been told nothing yet, is
-// gone by now.
-func (c *Conn) Gone() bool { return c.net != nil && c.net.readable() }
+// PeerClosed reports whether an agent that has dialled in, and to which gorun has sent nothing yet, has
+// closed the stream.
+func (c *Conn) PeerClosed() bool { return c.net != nil && c.net.readable() }
 
-// defaultTimeout is how long a host may be silent while it is being connected.
+// defaultTimeout is how long a host may be silent while gorun connects with it.
 const defaultTimeout = 10 * time.Second

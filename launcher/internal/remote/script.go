@@ -6,46 +6,49 @@ import (
 	"strings"
 )
 
-// script is what ssh has run on the host. The login shell of the user, whichever it
-// is, has to pass it on to sh, hence what it must not contain: single quotes,
-// backslashes (fish), exclamation marks and line ends (csh).
+// script is the shell script that ssh runs on the host. The user's login shell, of any kind, must
+// pass it on to sh. So it must not contain single quotes, backslashes (fish), exclamation marks or
+// line ends (csh).
 //
-// A program that is found has to be the one that is looked for, since it gets the
-// stream, and with it the job's secret. It is hashed and not asked, as who asks runs
-// it; and it is used only where nobody else can put another in its place meanwhile.
+// The script looks for the same gorun on the host. That program gets the stream, and so the job's
+// secret. Therefore the script compares a hash that another program computes, instead of running
+// the program to ask it; and it uses the program only if no other user can replace it before it
+// runs.
 //
-// The variables must not be any that the user's environment exports, since the agent
-// and the ranks inherit that; nor may the script change the umask or the directory.
+// The script's variables have names that no user's environment exports, because the agent and the
+// ranks inherit the environment. The script does not change the umask or the directory, either.
 //
-// $1 the hash, $2 the size of gorun, $3 its path on the parent's host, $4 a word that
-// nobody else has, $5 the path that the user has configured, or nothing.
+// $1 is the hash and $2 the size of gorun, $3 its path on the parent's host, $4 a unique word, and $5
+// the path that the user has configured, or empty.
 var script = strings.Join([]string{
 	`set -f`,
-	// Unquoted: words of several lines become one.
+	// $1 is unquoted, so a text of several lines becomes one line.
 	fmt.Sprintf(`weft_fail() { echo; echo %s %d %s $1; exit 1; }`, magic, Version, verbFail),
 	`weft_clean() { rm -f "$weft_t"; }`,
 	`weft_hash() { LC_ALL=C "$1" -agent -hash </dev/null; }`,
 
 	`if [ -n "$5" ]; then weft_p=$5`,
 	`case $weft_p in "~/"*) weft_p=$HOME/${weft_p#??};; esac`,
-	`command -v "$weft_p" >/dev/null || weft_fail "$weft_p: no such program there, which is configured to be the agent"`,
+	`command -v "$weft_p" >/dev/null || weft_fail "$weft_p: no such program on this host, but -agent-path names it"`,
 	`exec "$weft_p" -agent; fi`,
 
 	`weft_u=$(id -u) || weft_u=0; weft_g=0`,
 	// The group of the user alone, as distributions make it.
 	`if [ "$(id -un)" = "$(id -gn)" ]; then weft_g=$(id -g); fi`,
-	// weft_own PATH -: nobody but the user and root may change what stands there, or,
-	// of a directory, what it holds; PATH s: with a sticky bit others may add to it. An
-	// access control list (+) may name anybody as far as the group's bits go.
+	// weft_own PATH - succeeds if only the user and root may change the file, or the contents of
+	// the directory. weft_own PATH s also accepts a directory with the sticky bit that others may
+	// add to. An access control list (+) may give any user the rights that the group's bits show.
 	`weft_own() { set -- "$2" $(LC_ALL=C ls -ldn "$1" 2>/dev/null)`,
 	`case $4 in 0|$weft_u) ;; *) return 1;; esac`,
 	`case $1$2 in s?????????[tT]*) return 0;; esac`,
 	`case $2 in ????????w*|?????w????+*) return 1;; ?????w*) case $5 in 0|$weft_g) ;; *) return 1;; esac;; esac; }`,
-	// Nor may anybody put another file at PATH, which has no links, before it is run.
+	// weft_safe PATH succeeds if no other user can change the file at PATH, or replace it before it
+	// runs. PATH contains no symbolic links.
 	`weft_safe() { weft_q=${1%/*}; weft_own "$1" - && weft_own "${weft_q:-/}" - || return 1`,
 	`while [ -n "$weft_q" ]; do weft_q=${weft_q%/*}; weft_own "${weft_q:-/}" s || return 1; done; }`,
 	`weft_sum() { sha256sum <"$1" || openssl dgst -sha256 -r <"$1" || shasum -a 256 <"$1"; }`,
-	// What is safe is asked itself where nothing there can tell.
+	// If the host has no program that computes the hash, the script runs the found program to ask
+	// it. That is safe, because weft_safe has succeeded.
 	`weft_is() { case $(weft_sum "$1" 2>/dev/null) in "$2 "*) ;; "") [ "$(weft_hash "$1" 2>/dev/null)" = "$2" ];; *) return 1;; esac; }`,
 
 	`for weft_p in "$3" "$(command -v gorun)"; do weft_p=$(readlink -f "$weft_p" 2>/dev/null)`,
@@ -56,12 +59,12 @@ var script = strings.Join([]string{
 	`if [ -f "$weft_p" ] && [ -x "$weft_p" ] && weft_own "$weft_p" - && weft_own "$weft_d/." - && weft_is "$weft_p" "$1"; then exec "$weft_p" -agent; fi`,
 
 	`weft_e=$({ umask 077; LC_ALL=C mkdir -p "$weft_d"; } 2>&1) || weft_fail "$weft_e"`,
-	`weft_own "$weft_d/." - || weft_fail "$weft_d: others than $(id -un) may write there: take their right away, or set XDG_CACHE_HOME there"`,
+	`weft_own "$weft_d/." - || weft_fail "$weft_d: users other than $(id -un) may write there: remove their permission, or set XDG_CACHE_HOME on this host"`,
 	`weft_t=$weft_d/` + partPrefix + `$4`,
 	`trap "exit 1" 1 2 13 15`,
 	`trap weft_clean 0`,
 	fmt.Sprintf(`echo; echo %s %d %s $(uname -s -m) "$weft_d"`, magic, Version, verbSend),
-	// head may read more than it needs: nothing follows before the greeting.
+	// head may read ahead: the parent sends nothing more before the greeting.
 	`weft_e=$({ umask 077; LC_ALL=C head -c "$2" >"$weft_t"; } 2>&1)`,
 	`[ "$({ wc -c <"$weft_t"; } 2>/dev/null)" -eq "$2" ] 2>/dev/null || weft_fail "$weft_t: ${weft_e:-the copy broke off}"`,
 	`chmod 700 "$weft_t"`,
@@ -72,7 +75,7 @@ var script = strings.Join([]string{
 	`exec "$weft_p" -agent`,
 }, "; ")
 
-// command is what the user's shell on the host is asked to do.
+// command returns the command line for the user's login shell on the host.
 func command(exe Executable, word, agent string) string {
 	var b strings.Builder
 	b.WriteString("exec /bin/sh -c ")
@@ -85,7 +88,7 @@ func command(exe Executable, word, agent string) string {
 	return b.String()
 }
 
-// quote makes one word of s for sh, csh and fish.
+// quote quotes s as one word for sh, csh and fish.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('\'')

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// candidate puts a file at the path that gorun has here: this program, or else a
-// script that says it is and leaves a mark where it is run.
-func (p *place) candidate(t *testing.T, itself bool) (path, mark string) {
+// candidate puts a program at the path that gorun has here: this program, or a script that claims to
+// be this program and leaves a mark when it runs.
+func (p *fakeHost) candidate(t *testing.T, itself bool) (path, mark string) {
 	t.Helper()
 	exe, err := Self()
 	require.NoError(t, err)
@@ -37,13 +37,13 @@ func (p *place) candidate(t *testing.T, itself bool) (path, mark string) {
 	return path, mark
 }
 
-// TestUntrusted has what stands at gorun's path be nothing to run there: it is not,
-// not even to be asked who it is, and a copy is made.
+// TestUntrusted checks that a program at gorun's path does not run, not even to print its hash, if it
+// is another program or another user can change it. A copy is made instead.
 func TestUntrusted(t *testing.T) {
 	for name, c := range map[string]struct {
-		itself bool // else a program that claims to be
+		itself bool // false: a script that claims to be this program
 		spoil  func(path string) error
-		root   bool // only root can make that
+		root   bool // only root can make this case
 	}{
 		"a lie":              {spoil: func(string) error { return nil }},
 		"of another":         {spoil: func(path string) error { return os.Chown(path, 12345, 12345) }, root: true},
@@ -62,7 +62,7 @@ func TestUntrusted(t *testing.T) {
 			return os.Chmod(filepath.Dir(filepath.Dir(path)), 0o777)
 		}},
 		"in a directory that a list lets another write": {itself: true, spoil: func(path string) error {
-			// acl(5), as the kernel has it: the version; then tag, rights and id of each entry.
+			// acl(5) in the kernel's format: the version; then tag, rights and id of each entry.
 			const nobody = "\xfe\xff\x00\x00"
 			acl := "\x02\x00\x00\x00"
 			for _, e := range []string{"\x01\x00\x07\x00", "\x02\x00\x07\x00" + nobody, "\x04\x00\x05\x00", "\x10\x00\x07\x00", "\x20\x00\x05\x00"} {
@@ -98,7 +98,7 @@ func TestUntrusted(t *testing.T) {
 			path, mark := p.candidate(t, c.itself)
 			err := c.spoil(path)
 			if errors.Is(err, unix.ENOTSUP) {
-				t.Skip("no access control lists here")
+				t.Skip("this file system has no access control lists")
 			}
 			require.NoError(t, err)
 			conn := open(t, &p.ssh, node)
@@ -109,7 +109,7 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestTrusted has it be this program, where it is safe.
+// TestTrusted checks that this program is used at its own path if no other user can change it.
 func TestTrusted(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"as it is":       func(string) error { return nil },
@@ -133,8 +133,8 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// onlyTools is a fake ssh to a host that has few programs.
-func onlyTools(t *testing.T, more string) *place {
+// onlyTools returns a fake ssh to a host that has few programs.
+func onlyTools(t *testing.T, more string) *fakeHost {
 	t.Helper()
 	p := fakeSSH(t, "sh", `PATH=$HOME/tools; export PATH`)
 	require.NoError(t, os.Mkdir(p.home("tools"), 0o755))
@@ -148,8 +148,8 @@ func onlyTools(t *testing.T, more string) *place {
 	return p
 }
 
-// TestHashTools has a host have one of the tools that hash, or none: then what
-// nobody else could have put there is asked.
+// TestHashTools checks a host with one of the programs that compute hashes, and a host without any.
+// On the latter the script runs the found program to ask for its hash, if no other user can change it.
 func TestHashTools(t *testing.T) {
 	for _, tool := range []string{"sha256sum", "openssl", "shasum perl", ""} {
 		t.Run(tool, func(t *testing.T) {
@@ -175,14 +175,14 @@ func TestHashTools(t *testing.T) {
 	}
 }
 
-// TestUntrustedCache: a copy is not put where others could change it.
+// TestUntrustedCache checks that gorun is not copied to a directory that other users can change.
 func TestUntrustedCache(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	p.elsewhere(t)
 	dir := filepath.Dir(p.cached(t))
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.Chmod(dir, 0o777))
-	require.Contains(t, refuse(t, &p.ssh, node), dir+": others than ")
+	require.Contains(t, refuse(t, &p.ssh, node), dir+": users other than ")
 	require.Empty(t, names(t, dir))
 	require.NoError(t, os.Chmod(dir, 0o700))
 	conn := open(t, &p.ssh, node)

@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// Secret is what gorun and the agents that dial in know and nobody else does. It
-// never stands in an argument or in the environment.
+// Secret is a secret that only gorun and the agents that dial in know. It never appears in an
+// argument or in the environment.
 type Secret struct{ key []byte }
 
 const (
@@ -31,15 +31,15 @@ func NewSecret() Secret {
 	return Secret{[]byte(hex.EncodeToString(key[:]))}
 }
 
-// ReadSecret reads a secret from a file, all that is in it but white space at its
-// ends; "-" is stdin, up to its end. It is to be random, since who is dialled may try
-// to guess it afterwards. Only the owner of the file, who is this user or root, may
-// write it, and nobody but the group may read it besides, as in Kubernetes.
+// ReadSecret reads a secret from a file: its contents without white space at both ends. "-" is
+// stdin. The secret must be random, because a program at the address that the agent dials may
+// record the proof and try to guess the secret. The file must belong to this user or to root. Only
+// the owner may write it, and only the owner and the group may read it, as in Kubernetes.
 func ReadSecret(file string) (Secret, error) {
 	if file == "-" {
 		return readSecret(os.Stdin, "stdin")
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer is no secret
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not wait for a writer if the file is a pipe
 	if err != nil {
 		return Secret{}, fmt.Errorf("secret: %w", err)
 	}
@@ -55,7 +55,7 @@ func ReadSecret(file string) (Secret, error) {
 	case fi.Mode().Perm()&0o027 != 0:
 		return Secret{}, fmt.Errorf("secret: %s: others may read or change it (mode %#o): chmod 600 it", file, fi.Mode().Perm())
 	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return Secret{}, fmt.Errorf("secret: %s: it is user %d's", file, st.Uid)
+		return Secret{}, fmt.Errorf("secret: %s: it belongs to user %d", file, st.Uid)
 	}
 	return readSecret(f, file)
 }
@@ -79,35 +79,34 @@ func count(trimmed, read int) string {
 	return fmt.Sprint(trimmed)
 }
 
-// Text is the secret as ReadSecret reads it.
+// Text returns the secret in the form that ReadSecret reads.
 func (s Secret) Text() string { return string(s.key) }
 
-// String keeps a secret out of what is printed.
+// String hides the secret in printed values.
 func (s Secret) String() string { return "(secret)" }
 
-// GoString does so, too.
+// GoString hides the secret in printed values.
 func (s Secret) GoString() string { return "(secret)" }
 
-// The two ends prove to each other that they know the secret by a MAC over what TLS
-// has agreed on for this connection alone. Hence a proof is of no use on another one,
-// also for somebody who sits in between and speaks TLS with both; and since each end
-// has a label of its own, one cannot be sent back.
+// The two ends prove to each other that they know the secret by a MAC over key material of this one
+// TLS connection. So a proof is worthless on another connection, also for a man in the middle that
+// speaks TLS with both ends. Each end has its own label, so a proof cannot be sent back either.
 //
 //	agent                       gorun
 //	  │ ◄──── TLS 1.3 ────────► │
 //	  │ ── HMAC "agent" ──────► │
-//	  │ ◄─────────── verdict ── │
+//	  │ ◄──────────── answer ── │
 //	  │ ◄──── HMAC "gorun" ──── │
 //	  │ ── greeting ──────────► │
 const (
-	agentLabel   = "weft agent"
-	gorunLabel   = "weft gorun"
-	exportLabel  = "EXPORTER-weft-dial-in"
-	verdictKnown = 1
-	verdictWrong = 2
+	agentLabel     = "weft agent"
+	gorunLabel     = "weft gorun"
+	exportLabel    = "EXPORTER-weft-dial-in"
+	answerAccepted = 1
+	answerRefused  = 2
 )
 
-// proof is what the end with a label sends.
+// proof returns the bytes that the end with this label sends.
 func (s Secret) proof(conn *tls.Conn, label string) ([]byte, error) {
 	if len(s.key) < minSecret {
 		return nil, errors.New("no secret")
@@ -123,7 +122,7 @@ func (s Secret) proof(conn *tls.Conn, label string) ([]byte, error) {
 	return mac.Sum(nil), nil
 }
 
-// check says whether the other end has sent the proof with a label.
+// check reports whether got is the proof of the end with this label.
 func (s Secret) check(conn *tls.Conn, label string, got []byte) (bool, error) {
 	want, err := s.proof(conn, label)
 	return err == nil && hmac.Equal(want, got), err

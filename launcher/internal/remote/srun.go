@@ -18,62 +18,61 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// Srun starts agents in an allocation of Slurm, one on each of some nodes, as
+// Srun starts agents in an allocation of Slurm, one on each node, as
 //
 //	gorun -agent -connect HOST:PORT -secret-file -
 //
 // They read the secret from stdin, which srun passes on to all of them, and dial in
-// to a Listener; main gives Dial the value of SLURMD_NODENAME for a name.
+// to a Listener. main passes the value of SLURMD_NODENAME to Dial as the name.
 //
-// When Slurm ends the job, by scancel or at its limit of time, the agents get SIGTERM
-// and some time after that SIGKILL. Their streams end then, or they have said why
-// before, and srun ends with a line about it, which Cause and Cancelled have. An agent
-// that ends, or whose node fails, leaves the others alone: what is to become of them
-// is gorun's to say.
+// When Slurm ends the job, by scancel or at its time limit, the agents get SIGTERM and some time
+// later SIGKILL. Their streams end, possibly after a message with the reason, and srun prints a line
+// about it; [Step.Cause] and [Step.Cancelled] return it. If an agent ends or its node fails, the
+// other agents continue; gorun decides what to do with them.
 //
-// If srun is killed, the agents live on; see [Step.HoldHelper].
+// If srun is killed, the agents continue; see [Step.HoldHelper].
 type Srun struct {
 	// Command is srun and its first arguments; nil: srun.
 	Command []string
-	// Nodes are the nodes' names, as Slurm has them.
+	// Nodes are the names of the nodes in Slurm.
 	Nodes []string
-	// Connect is where the agents find gorun.
+	// Connect is the address at which the agents dial gorun.
 	Connect string
 	Secret  Secret
-	// Agent is the path of gorun on the nodes; "": as it is here.
+	// Agent is the path of gorun on the nodes; "": the same path as here.
 	Agent string
-	// CopyTo is a directory of the nodes that gorun is copied to first, as /tmp; by
-	// RemoveBroadcast agents remove what they were started from. "": it is there already.
+	// CopyTo is a directory on the nodes, such as /tmp. srun copies gorun there first, and the
+	// agents remove the copy by RemoveBroadcast. "": gorun exists on the nodes.
 	CopyTo string
-	// Log gets what srun and the agents write, a line at a time; nil: nothing does.
+	// Log gets each line that srun and the agents write; nil: no log.
 	Log func(line string)
-	// Executable is what is run; the zero Executable: this program.
+	// Executable is the program to start; the zero Executable: this program.
 	Executable Executable
-	// Patient has nobody give up those who have not dialled in when one agent has ended
-	// badly; see [Step.Context].
-	Patient bool
+	// KeepWaiting makes [Step.Context] continue after the first failure of an agent, so that the
+	// caller waits for the agents that have not dialled in.
+	KeepWaiting bool
 }
 
-// Step is an srun that runs.
+// Step is a running srun.
 type Step struct {
 	child  *child
 	agents int
 	copied string // path of the agents' executable on their nodes; empty: srun does not copy it
-	words  srunWords
-	read   chan struct{} // its stdout has been read
-	failed chan struct{} // nil: nobody wants to know; closed when an agent has ended badly
+	output srunOutput
+	read   chan struct{} // closed when its stdout was read to the end
+	failed chan struct{} // closed when an agent has failed; nil: Srun.KeepWaiting is set
 	once   sync.Once     // closes failed
-	hold   sync.Once     // of HoldHelper
+	hold   sync.Once     // for HoldHelper
 }
 
 const (
-	// broadcastPrefix is what a copy for one step begins with; hash and a word of the
-	// step's own follow.
+	// broadcastPrefix is the beginning of the name of a copy for one step. The hash and a random
+	// word follow.
 	broadcastPrefix = "weft-gorun-"
-	stepGrace       = 2 * time.Second // for the agents to end, and Slurm to notice
+	stepGrace       = 2 * time.Second // time for the agents to end, and for Slurm to notice
 )
 
-// Start starts srun. The agents dial in when they are there, see [Step.Context].
+// Start starts srun. It does not wait for the agents to dial in; see [Step.Context].
 func (s *Srun) Start() (*Step, error) {
 	exe := s.Executable
 	if exe.Path == "" {
@@ -86,19 +85,19 @@ func (s *Srun) Start() (*Step, error) {
 		return nil, errors.New("srun: no nodes")
 	}
 	st := &Step{agents: len(s.Nodes), read: make(chan struct{})}
-	if !s.Patient {
+	if !s.KeepWaiting {
 		st.failed = make(chan struct{})
 	}
 	note := func(line string) {
-		if st.words.note(line); st.failed != nil && taskEnded(line) {
+		if st.output.note(line); st.failed != nil && taskEnded(line) {
 			st.once.Do(func() { close(st.failed) })
 		}
 		if s.Log != nil {
 			s.Log(line)
 		}
 	}
-	// Another step of the same allocation may be under way, gorun's own among them. An
-	// srun that does not know the variable needs none.
+	// Another step may run in the same allocation, for example gorun itself. SLURM_OVERLAP lets
+	// the steps share the nodes. An srun that does not know the variable does not need it.
 	if s.CopyTo != "" {
 		st.copied = filepath.Join(s.CopyTo, broadcastPrefix+exe.Hash+"-"+rand.Text())
 	}
@@ -127,9 +126,9 @@ func (s *Srun) Start() (*Step, error) {
 	return st, nil
 }
 
-// argv is the command line of srun. Numbers stand there although they follow from the nodes:
-// SLURM_NTASKS and the like are the allocation's. If copied is not empty, srun copies exe to
-// that path.
+// argv returns the command line of srun. If copied is not empty, srun copies exe to that path. The
+// numbers of nodes and tasks are given although they follow from the list of nodes: otherwise srun
+// would use SLURM_NTASKS and other variables of the allocation.
 func (s *Srun) argv(exe Executable, copied string) []string {
 	argv := []string{"srun"}
 	if len(s.Command) > 0 {
@@ -148,8 +147,8 @@ func (s *Srun) argv(exe Executable, copied string) []string {
 	return append(argv, path, "-agent", "-connect", s.Connect, "-secret-file", "-")
 }
 
-// RemoveBroadcast removes the executable of this agent if Srun has copied it for its
-// step. It is called when all agents of the step run, which may share the directory.
+// RemoveBroadcast removes the executable of this agent if Srun has copied it. The agents may share
+// the directory, so the caller calls it when all agents of the step run.
 func RemoveBroadcast() {
 	exe, err := Self()
 	if err == nil && strings.HasPrefix(filepath.Base(exe.Path), broadcastPrefix+exe.Hash+"-") {
@@ -157,9 +156,9 @@ func RemoveBroadcast() {
 	}
 }
 
-// Context is parent until srun ends, or unless Srun is patient an agent ends badly,
-// which is an error then: as long as agents have not dialled in, and Accept is waited
-// for. cancel releases what it holds.
+// Context returns a context for waiting until the agents have dialled in. It ends with parent, when
+// srun ends, or, unless Srun.KeepWaiting is set, when an agent fails; then its cause is the reason. cancel
+// releases its resources.
 func (st *Step) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, stop := context.WithCancelCause(parent)
 	go func() { // ends by cancel, with parent, or with srun
@@ -174,18 +173,18 @@ func (st *Step) Context(parent context.Context) (ctx context.Context, cancel con
 	return ctx, func() { stop(nil) }
 }
 
-// Cause is why srun has ended, or what it says of agents that have; nil: it does not
-// know. It may take a second.
+// Cause returns why srun has ended, or what srun prints about agents that have ended. nil: not known.
+// It may take a second.
 func (st *Step) Cause() error { return st.CauseOf("") }
 
-// CauseOf is Cause for the agent on one of the nodes, which has ended.
+// CauseOf is Cause for the agent on one node, after that agent has ended.
 func (st *Step) CauseOf(node string) error {
 	ended := st.child.wait(causeWait)
-	if words := st.words.best(ended, node); words != "" {
-		if !strings.HasPrefix(words, "srun: ") && !strings.HasPrefix(words, "slurm") {
-			words = "srun: " + words
+	if reason := st.output.best(ended, node); reason != "" {
+		if !strings.HasPrefix(reason, "srun: ") && !strings.HasPrefix(reason, "slurm") {
+			reason = "srun: " + reason
 		}
-		return errors.New(words)
+		return errors.New(reason)
 	}
 	if !ended {
 		return nil
@@ -193,28 +192,28 @@ func (st *Step) CauseOf(node string) error {
 	return fmt.Errorf("srun has ended (%s), and the agents with it", st.child.state)
 }
 
-// Cancelled is what is said of it where Slurm has ended the step, and not gorun: by
-// scancel, at the limit of time, or because of a node; else "". all says that it meant
-// all agents: where it ended some of them the others may have ended by themselves
-// before it came to them, and to its words.
-func (st *Step) Cancelled() (words string, all bool) {
-	words = st.words.best(true, "")
-	if isCancelled(words) || strings.HasPrefix(words, taskPrefix) && strings.HasSuffix(words, " has expired") {
-		return words, true
+// Cancelled returns the reason if Slurm, and not gorun, has ended the step: by scancel, at the time
+// limit, or because of a node. Otherwise reason is "". all reports that Slurm meant to end all agents.
+// If Slurm has signalled only some agents so far, all is false: the others may have ended by
+// themselves.
+func (st *Step) Cancelled() (reason string, all bool) {
+	reason = st.output.best(true, "")
+	if isCancelled(reason) || strings.HasPrefix(reason, taskPrefix) && strings.HasSuffix(reason, " has expired") {
+		return reason, true
 	}
-	st.words.mu.Lock()
-	defer st.words.mu.Unlock()
-	return strings.TrimPrefix(st.words.first, "gorun: "), st.words.asked == st.agents
+	st.output.mu.Lock()
+	defer st.output.mu.Unlock()
+	return strings.TrimPrefix(st.output.first, "gorun: "), st.output.terminated == st.agents
 }
 
-// Done is closed when srun has ended.
+// Done returns a channel that is closed when srun has ended.
 func (st *Step) Done() <-chan struct{} { return st.child.ended }
 
-// Close waits a moment for srun to end, after the agents', then ends it.
+// Close waits a moment for srun to end by itself, because it ends after its agents. Then it ends srun.
 func (st *Step) Close() error {
 	_ = st.child.in.Close()
 	if !st.child.wait(stepGrace) {
-		st.words.stop() // it would say that it was ended
+		st.output.stop() // srun would report the signal
 		_ = st.child.end()
 	}
 	_ = st.child.out.Close()
@@ -225,25 +224,25 @@ func (st *Step) Close() error {
 	return nil
 }
 
-// srunWords chooses the line of srun's that says best why it has ended: consequences
-// of all kinds follow on a cause.
-type srunWords struct {
-	mu    sync.Mutex
-	line  string
-	value int
-	asked int               // agents that got SIGTERM
-	first string            // what the first of them says
-	over  bool              // no line counts any more
-	tasks map[string]string // what Slurm says of the agent on a node that has ended badly
+// srunOutput selects the line of srun's output that explains best why srun has ended. Lines about
+// consequences follow the line about the cause.
+type srunOutput struct {
+	mu         sync.Mutex
+	line       string
+	value      int               // of line: a line with a higher value explains more
+	terminated int               // number of agents that got SIGTERM
+	first      string            // the line of the first of these agents
+	stopped    bool              // note ignores further lines
+	tasks      map[string]string // by node: Slurm's line about the failed agent there
 }
 
 const (
-	agentValue = 6 // of a line that an agent has written
-	otherValue = 1 // of one of Slurm's that is about no error
-	termValue  = 2 // of one about an agent that got SIGTERM
+	agentValue = 6 // value of a line that an agent has written
+	otherValue = 1 // value of a line of Slurm that is not about an error
+	termValue  = 2 // value of a line about an agent that got SIGTERM
 )
 
-func (w *srunWords) note(line string) {
+func (w *srunOutput) note(line string) {
 	value := 0
 	slurm := strings.HasPrefix(line, "srun: ") || strings.HasPrefix(line, "slurm")
 	is := func(what string) bool { return strings.Contains(line, what) }
@@ -265,18 +264,18 @@ func (w *srunWords) note(line string) {
 		value = termValue
 	case is(": Exited with exit code "):
 		value = 3
-	case taskEnded(line): // Killed, and the like
+	case taskEnded(line): // such as Killed
 		value = 5
 	default:
 		value = 7
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over {
+	if w.stopped {
 		return
 	}
 	if !slurm && value == termValue {
-		if w.asked++; w.asked == 1 {
+		if w.terminated++; w.terminated == 1 {
 			w.first = line
 		}
 	}
@@ -292,7 +291,7 @@ func (w *srunWords) note(line string) {
 	list, _, _ := strings.Cut(strings.TrimPrefix(line, taskPrefix), ": task")
 	names, err := hosts.Expand(list)
 	if err != nil {
-		names = nil // whatever it is
+		names = nil // not a list of nodes
 	}
 	for _, name := range names {
 		if w.tasks[name] == "" {
@@ -301,17 +300,17 @@ func (w *srunWords) note(line string) {
 	}
 }
 
-// stop has no line count that comes now.
-func (w *srunWords) stop() {
+// stop makes note ignore all further lines.
+func (w *srunOutput) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = true
+	w.stopped = true
 }
 
-// taskPrefix begins what Slurm says of tasks that have ended badly; their nodes follow.
+// taskPrefix is the beginning of Slurm's lines about failed tasks. The tasks' nodes follow.
 const taskPrefix = "srun: error: "
 
-// taskEnded says whether a line tells that agents have ended badly.
+// taskEnded reports whether a line says that tasks have failed.
 func taskEnded(line string) bool {
 	return strings.HasPrefix(line, taskPrefix) && (strings.Contains(line, ": task ") || strings.Contains(line, ": tasks "))
 }
@@ -320,21 +319,23 @@ func isCancelled(line string) bool {
 	return strings.HasPrefix(line, "slurm") && strings.Contains(line, " CANCELLED AT ")
 }
 
-// ErrTerminated is why an agent ends that has got SIGTERM.
-var ErrTerminated = errors.New("it was asked to end, by SIGTERM")
+// ErrTerminated is the reason of an agent that ends because of SIGTERM.
+var ErrTerminated = errors.New("it got SIGTERM")
 
-// best is that line, or "", about all agents or the one on a node. As long as srun lives, a line that is not Slurm's about an
-// error may be about anything, and one about some agents is not about others.
-func (w *srunWords) best(ended bool, node string) string {
+// best returns the line that explains best why srun has ended, or, if node is not "", why the agent
+// on that node has ended. "": no line explains it. While srun runs, a line may be about something
+// else, unless Slurm reports it as an error; and a line about some agents does not explain the end of
+// others.
+func (w *srunOutput) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]
-	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // of those that have ended any will do
+	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // any agent that has ended explains it
 		task = w.tasks[slices.Min(slices.Collect(maps.Keys(w.tasks)))]
 	}
 	switch {
-	case w.value > agentValue+1: // it is about all
-	case task != "" && len(w.tasks) == 1: // so is what an agent has written
+	case w.value > agentValue+1: // the line is about all agents
+	case task != "" && len(w.tasks) == 1: // only one agent has failed, and the line may be its own
 	case task != "":
 		return task
 	case !ended && (w.value == agentValue || w.value == otherValue), !ended && node != "" && len(w.tasks) > 0:

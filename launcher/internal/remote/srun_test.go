@@ -19,7 +19,7 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// slurm is an Srun over two hosts, and a listener for their agents.
+// slurm returns a cluster of two hosts, an Srun for them, and a listener for the agents.
 func slurm(t *testing.T) (*testbed.Cluster, *Srun, *Listener) {
 	t.Helper()
 	c := testbed.Up(t, 2)
@@ -34,11 +34,11 @@ func slurm(t *testing.T) (*testbed.Cluster, *Srun, *Listener) {
 	return c, &Srun{Nodes: c.Names(), Connect: l.Addr().String(), Secret: secret}, l
 }
 
-// dialled starts the agents and waits for them.
+// dialled starts the agents and waits until they have dialled in.
 func dialled(t *testing.T, s *Srun, l *Listener) (*Step, map[string]*Conn, error) {
 	t.Helper()
 	step, err := s.Start()
-	if err != nil { // srun may be faster
+	if err != nil { // srun has failed before it read the secret
 		return nil, nil, err
 	}
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
@@ -81,10 +81,10 @@ func TestSrun(t *testing.T) {
 	<-step.Done()
 }
 
-// TestSrunCopy has srun bring gorun to where it is not.
+// TestSrunCopy checks that srun copies gorun to nodes that do not have it.
 func TestSrunCopy(t *testing.T) {
 	c, s, l := slurm(t)
-	s.CopyTo = c.Private() // another one in each host
+	s.CopyTo = c.Private() // each host has its own directory at this path
 	_, conns, err := dialled(t, s, l)
 	require.NoError(t, err)
 	for _, h := range c.Hosts() {
@@ -99,16 +99,16 @@ func TestSrunCopy(t *testing.T) {
 	}
 }
 
-// TestSrunKilled kills srun. The agents live on, even if gorun is late to notice.
+// TestSrunKilled kills srun and checks that the agents continue, even if gorun notices it late.
 func TestSrunKilled(t *testing.T) {
 	_, s, l := slurm(t)
 	step, conns, err := dialled(t, s, l)
 	require.NoError(t, err)
 	step.HoldHelper()
 	step.HoldHelper()
-	step.child.mu.Lock() // so that watch cannot kill srun's helper
+	step.child.mu.Lock() // keeps watch from killing srun's helper
 	err = syscall.Kill(step.child.pid, syscall.SIGKILL)
-	time.Sleep(300 * time.Millisecond) // the helper needs less to end the step
+	time.Sleep(300 * time.Millisecond) // longer than the helper needs to end the step
 	step.child.mu.Unlock()
 	require.NoError(t, err)
 	<-step.Done()
@@ -117,7 +117,7 @@ func TestSrunKilled(t *testing.T) {
 	}
 }
 
-// TestSrunFails has no agents come, or not all.
+// TestSrunFails checks the errors if no agent dials in, or not all do.
 func TestSrunFails(t *testing.T) {
 	t.Run("no gorun", func(t *testing.T) {
 		_, s, l := slurm(t)
@@ -139,7 +139,7 @@ func TestSrunFails(t *testing.T) {
 	})
 }
 
-// TestSrunEnds kills an agent, and has Slurm cancel the job.
+// TestSrunEnds checks the cause of a stream's end after an agent has exited, and after scancel.
 func TestSrunEnds(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, conn *Conn){
 		"agent exits": func(t *testing.T, conn *Conn) {
@@ -170,22 +170,22 @@ func TestSrunEnds(t *testing.T) {
 	}
 }
 
-func TestSrunWords(t *testing.T) {
+func TestSrunReason(t *testing.T) {
 	for _, test := range []struct{ lines, best string }{
 		{"srun: cluster configuration lacks support for cpu binding", ""},
 		{"srun: error: n1: task 0: Exited with exit code 3|gorun: no memory|srun: Force Terminated StepId=2.5", "gorun: no memory"},
 		{"slurmstepd: error: execve(): /x: No such file|srun: error: n1: task 0: Exited with exit code 2", "slurmstepd: error: execve(): /x: No such file"},
 		{"srun: error: n2: task 1: Killed|slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***", "slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***"},
-		{"gorun: agent on n2: it was asked to end, by SIGTERM|srun: error: n2: task 1: Exited with exit code 1", "srun: error: n2: task 1: Exited with exit code 1"},
+		{"gorun: agent on n2: it got SIGTERM|srun: error: n2: task 1: Exited with exit code 1", "srun: error: n2: task 1: Exited with exit code 1"},
 		{"a warning|slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***", "slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***"},
 	} {
-		var w srunWords
+		var w srunOutput
 		for line := range strings.SplitSeq(test.lines, "|") {
 			w.note(line)
 		}
 		require.Equal(t, test.best, w.best(true, ""))
 	}
-	var w srunWords
+	var w srunOutput
 	w.note("gorun: agent on n1: no more memory")
 	w.note("srun: error: n1: task 0: Exited with exit code 3")
 	require.Equal(t, "gorun: agent on n1: no more memory", w.best(false, "n1"))
@@ -207,13 +207,13 @@ func TestSrunWords(t *testing.T) {
 	} {
 		st := &Step{agents: 2}
 		for line := range strings.SplitSeq(test.lines, "|") {
-			st.words.note(line)
+			st.output.note(line)
 		}
-		words, all := st.Cancelled()
-		require.Equal(t, test.says, words, test.lines)
+		reason, all := st.Cancelled()
+		require.Equal(t, test.says, reason, test.lines)
 		require.Equal(t, test.all, all, test.lines)
 	}
-	w = srunWords{}
+	w = srunOutput{}
 	w.note("a warning")
 	require.Empty(t, w.best(false, ""))
 	_, err := (&Srun{Nodes: []string{"n"}, Command: []string{"no-such-srun"}, Secret: NewSecret()}).Start()

@@ -20,26 +20,25 @@ import (
 
 // SSH starts agents on hosts by ssh.
 type SSH struct {
-	// Command is ssh and its first arguments; nil: ssh. What the user's own
-	// configuration says holds, but for what would wait for a person to answer.
+	// Command is the ssh command and its first arguments; nil: ssh. The user's own configuration of
+	// ssh applies, except that ssh must not ask questions.
 	Command []string
-	// Agent is the path of gorun on the hosts, where "~/" stands for the user's home.
-	// It need not be the same executable as this one, as on another architecture, but
-	// must speak the same Version. "": the one that is this one's copy is found, or
-	// sent: at the path that it has here, in PATH, in the user's cache.
+	// Agent is the path of gorun on the hosts; "~/" is the user's home. That program may be another
+	// executable, for example for another architecture, but must have the same Version. "": a copy
+	// of this program is used if it exists at the path that this program has, in PATH, or in the
+	// user's cache. Otherwise this program is copied to the cache.
 	Agent string
-	// Timeout is how long a host may say nothing; 0: 10 seconds.
+	// Timeout is how long a host may be silent while it is being connected; 0: 10 seconds.
 	Timeout time.Duration
-	// Log is told what is done, and what ssh and the agents write to stderr, a line at
-	// a time that begins with the host; nil: nobody is. It may be called by several
-	// goroutines at the same time.
+	// Log gets lines about each step, and the lines that ssh and the agents write to stderr. Each
+	// line begins with the host. nil: no log. Several goroutines may call it at the same time.
 	Log func(line string)
-	// Executable is what is looked for, and sent; the zero Executable: this program.
+	// Executable is the program to run; the zero Executable: this program.
 	Executable Executable
 }
 
-// Open starts the agent on a host and returns when it has greeted. ctx bounds that
-// alone. The error begins with the host's name and has ssh's own words.
+// Open starts the agent on a host and returns when it has read the agent's greeting. ctx bounds only
+// this. The error begins with the host's name and contains ssh's own message.
 func (s *SSH) Open(ctx context.Context, h hosts.Host) (*Conn, error) {
 	conn, err := s.open(ctx, h)
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *SSH) timeout() time.Duration {
 	return s.Timeout
 }
 
-// argv is the command line of ssh.
+// argv returns the command line of ssh.
 func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	if h.Name == "" || h.Name[0] == '-' || strings.ContainsAny(h.Name, " \t\r\n\x00/@") {
 		return nil, fmt.Errorf("expected a host's name, found %q", h.Name)
@@ -102,10 +101,10 @@ func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	if len(s.Command) > 0 {
 		argv = append([]string(nil), s.Command...)
 	}
-	// A little less than Timeout, so that it is ssh that tells what it waited for.
+	// A little less than Timeout, because ssh's own message says more.
 	limit := max(1, int((s.timeout()-time.Second/2)/time.Second))
 	argv = append(argv, "-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout="+strconv.Itoa(limit),
-		// Or every connection would want to listen on the same ports.
+		// Otherwise every connection would listen on the same ports.
 		"-o", "ClearAllForwardings=yes")
 	if h.Port != 0 {
 		argv = append(argv, "-p", strconv.Itoa(h.Port))
@@ -124,7 +123,7 @@ func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	return append(argv, "--", h.Name, command(exe, rand.Text(), s.Agent)), nil
 }
 
-// sshEnv is the environment of an ssh that has nobody to ask.
+// sshEnv returns an environment in which ssh does not ask for a password in a window.
 func sshEnv(env []string) []string {
 	var kept []string
 	for _, v := range env {
@@ -135,7 +134,7 @@ func sshEnv(env []string) []string {
 	return append(kept, "SSH_ASKPASS_REQUIRE=never")
 }
 
-// greeter brings a stream to where the agent has greeted.
+// greeter starts the agent over a stream, up to its greeting.
 type greeter struct {
 	ctx     context.Context
 	child   *child
@@ -144,18 +143,19 @@ type greeter struct {
 	log     func(line string)
 	lines   opening
 
-	// mu guards the order in which deadlines are set: none after the end of ctx.
-	mu     sync.Mutex
-	over   bool
-	waited time.Duration // what the deadline was set to last
+	// mu makes sure that no deadline is set after the end of ctx.
+	mu        sync.Mutex
+	cancelled bool          // ctx has ended
+	waited    time.Duration // the last argument of extend
 }
 
-// sendTimeout is how long nothing need go on while gorun is sent: much of it may
-// stand in buffers on the way.
+// sendTimeout is the least time for which sending gorun may make no progress. Buffers on the way may
+// hold much of it.
 const sendTimeout = 30 * time.Second
 
+// run waits for the greeting.
 func (g *greeter) run() (Greeting, error) {
-	stop := context.AfterFunc(g.ctx, g.giveUp)
+	stop := context.AfterFunc(g.ctx, g.cancel)
 	peer, err := g.read()
 	if !stop() {
 		return Greeting{}, context.Cause(g.ctx)
@@ -167,32 +167,33 @@ func (g *greeter) run() (Greeting, error) {
 	return peer, g.child.out.SetReadDeadline(time.Time{})
 }
 
-// giveUp ends what waits.
-func (g *greeter) giveUp() {
+// cancel ends all reads and writes.
+func (g *greeter) cancel() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = true
+	g.cancelled = true
 	_ = g.child.out.SetReadDeadline(time.Unix(1, 0))
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// patient allows for d of silence from now on.
-func (g *greeter) patient(d time.Duration) {
+// extend sets the deadline for the next bytes to d from now.
+func (g *greeter) extend(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.over {
+	if !g.cancelled {
 		g.waited = d
 		_ = g.child.out.SetReadDeadline(time.Now().Add(d))
 	}
 }
 
-// failure is what the script gave up for.
+// failure is the reason for which the script has failed.
 type failure string
 
 func (f failure) Error() string { return string(f) }
 
+// read reads lines up to the greeting. If the script asks for gorun, read sends it.
 func (g *greeter) read() (_ Greeting, err error) {
-	g.patient(g.timeout)
+	g.extend(g.timeout)
 	var sending errgroup.Group
 	asked := false
 	defer func() {
@@ -219,14 +220,14 @@ func (g *greeter) read() (_ Greeting, err error) {
 			asked = true
 			system, dir, _ := cutWords(text, 2)
 			if !fitsMachine(system) {
-				return Greeting{}, failure(fmt.Sprintf("the host is %s and gorun is made for %s: put a gorun of the same release there, and configure its path as the agent's", oneLine(system), thisMachine()))
+				return Greeting{}, failure(fmt.Sprintf("the host is %s, but this gorun is for %s: install a gorun of the same release there, and give its path by -agent-path", oneLine(system), thisMachine()))
 			}
 			g.log(fmt.Sprintf("sending gorun, %d KiB, to %s", g.exe.Size>>10, oneLine(dir)))
-			g.patient(max(g.timeout, sendTimeout))
-			sending.Go(func() error { // ends when all is written, or by stopSending, which waits
+			g.extend(max(g.timeout, sendTimeout))
+			sending.Go(func() error { // ends when everything is written, or by stopSending, which waits for it
 				err := g.send()
 				if err != nil {
-					_ = g.child.in.Close() // the script says then that the copy broke off
+					_ = g.child.in.Close() // then the script reports that the copy broke off
 				}
 				return err
 			})
@@ -236,8 +237,8 @@ func (g *greeter) read() (_ Greeting, err error) {
 	}
 }
 
-// stopSending ends send and returns what it failed for, unless it was stopped, by
-// the host too.
+// stopSending ends send and returns its error. An error because send was stopped, or because the host
+// has closed the stream, does not count.
 func (g *greeter) stopSending(sending *errgroup.Group) error {
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 	err := sending.Wait()
@@ -247,7 +248,7 @@ func (g *greeter) stopSending(sending *errgroup.Group) error {
 	return err
 }
 
-// send writes the executable.
+// send writes the executable to the host.
 func (g *greeter) send() error {
 	f, err := os.Open(g.exe.file)
 	if err != nil {
@@ -261,12 +262,12 @@ func (g *greeter) send() error {
 		if err != nil {
 			return fmt.Errorf("sending gorun: %w", err)
 		}
-		g.patient(max(g.timeout, sendTimeout))
+		g.extend(max(g.timeout, sendTimeout))
 	}
 	return nil
 }
 
-// cutWords cuts s behind its n-th word.
+// cutWords cuts s after its n-th word.
 func cutWords(s string, n int) (head, rest string, ok bool) {
 	words := strings.SplitN(s, " ", n+1)
 	if len(words) <= n {
@@ -275,27 +276,27 @@ func cutWords(s string, n int) (head, rest string, ok bool) {
 	return strings.Join(words[:n], " "), words[n], true
 }
 
-// explain says why there is no agent.
+// explain returns the error of a host from which no greeting came.
 func (g *greeter) explain(err error) error {
-	var gaveUp failure
-	if errors.As(err, &gaveUp) {
-		return gaveUp
+	var failed failure
+	if errors.As(err, &failed) {
+		return failed
 	}
-	said := ""
+	noise := ""
 	if g.lines.noise != "" {
-		said = fmt.Sprintf("; what came instead begins with %q", g.lines.noise)
+		noise = fmt.Sprintf("; what came instead begins with %q", g.lines.noise)
 	}
-	words := g.child.errs.words()
+	reason := g.child.stderr.reason()
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && words != "":
-		return fmt.Errorf("did not answer within %s: %s%s", g.waited, words, said)
+	case errors.Is(err, os.ErrDeadlineExceeded) && reason != "":
+		return fmt.Errorf("did not answer within %s: %s%s", g.waited, reason, noise)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("did not answer within %s%s", g.waited, said)
+		return fmt.Errorf("did not answer within %s%s", g.waited, noise)
 	case !errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w%s", err, said)
+		return fmt.Errorf("%w%s", err, noise)
 	}
 	if cause := g.child.cause(); cause != nil {
-		return fmt.Errorf("%w%s", cause, said)
+		return fmt.Errorf("%w%s", cause, noise)
 	}
-	return fmt.Errorf("%s ended without a greeting of an agent%s", g.child.name, said)
+	return fmt.Errorf("%s ended without a greeting of an agent%s", g.child.name, noise)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// shells are those of users; the ones that are not installed are skipped.
+// shells are login shells that users have. Those that are not installed here are skipped.
 var shells = []string{"sh", "bash", "dash", "csh", "tcsh", "fish", "zsh"}
 
 var node = hosts.Host{Name: "node"}
@@ -44,7 +44,7 @@ func TestSamePath(t *testing.T) {
 	}
 }
 
-// TestSend has a copy made, then used.
+// TestSend checks that gorun is copied to the host once, and that the copy is used afterwards.
 func TestSend(t *testing.T) {
 	for _, shell := range shells {
 		t.Run(shell, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestScript has sh be one of several.
+// TestScript runs the script in different implementations of sh.
 func TestScript(t *testing.T) {
 	for _, sh := range []string{"dash", "bash --posix", "busybox sh", "ksh", "mksh", "yash"} {
 		t.Run(sh, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestScript(t *testing.T) {
 				require.NoError(t, conn.Close())
 			}
 			p.ssh.Agent = "~/none"
-			require.Contains(t, refuse(t, &p.ssh, node), p.home("none")+": no such program there")
+			require.Contains(t, refuse(t, &p.ssh, node), p.home("none")+": no such program on this host")
 		})
 	}
 }
@@ -98,7 +98,8 @@ func names(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// TestInherited has the agent, hence the ranks, find what the user's shell gave.
+// TestInherited checks that the agent, and so the ranks, inherit the umask and directory of the user's
+// shell.
 func TestInherited(t *testing.T) {
 	p := fakeSSH(t, "sh", "umask 027; cd /usr")
 	p.elsewhere(t)
@@ -106,7 +107,7 @@ func TestInherited(t *testing.T) {
 	require.Equal(t, "027 /usr ", echo(t, conn, "inherited"))
 }
 
-// TestStrayOutput prints to the agent's stdout, which is not the stream.
+// TestStrayOutput checks that output to the agent's stdout does not go into the stream.
 func TestStrayOutput(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	conn := open(t, &p.ssh, node)
@@ -140,8 +141,8 @@ func TestFoundInPath(t *testing.T) {
 	require.NoFileExists(t, p.cached(t))
 }
 
-// TestAnotherGorun has programs in the way that are not this gorun: they see nothing
-// of the stream.
+// TestAnotherGorun checks that programs in the script's way that are not this gorun get no bytes of
+// the stream.
 func TestAnotherGorun(t *testing.T) {
 	for name, text := range map[string]string{
 		"another version":   "echo " + strings.Repeat("0", 64),
@@ -155,7 +156,7 @@ func TestAnotherGorun(t *testing.T) {
 			require.NoError(t, os.Mkdir(p.dir+"/bin", 0o700))
 			require.NoError(t, os.WriteFile(p.dir+"/bin/gorun", []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 			require.NoError(t, os.MkdirAll(filepath.Dir(p.cached(t)), 0o700))
-			require.NoError(t, os.WriteFile(p.cached(t), []byte("\x7fELF"), 0o700)) // broken off, somehow
+			require.NoError(t, os.WriteFile(p.cached(t), []byte("\x7fELF"), 0o700)) // a damaged copy
 			conn := open(t, &p.ssh, node)
 			require.Equal(t, "hello", echo(t, conn, "hello"))
 		})
@@ -169,7 +170,7 @@ func TestConfiguredAgent(t *testing.T) {
 	require.NoError(t, os.Symlink(binary(t), p.home("my agent")))
 	other := exe
 	other.Hash, other.Path = strings.Repeat("ab", 32), "/nonexistent"
-	p.ssh.Executable = other // the configured one need not be a copy
+	p.ssh.Executable = other // the configured program need not be a copy of this one
 
 	for _, path := range []string{"~/my agent", p.home("my agent")} {
 		p.ssh.Agent = path
@@ -178,7 +179,7 @@ func TestConfiguredAgent(t *testing.T) {
 		require.Equal(t, "hello", echo(t, conn, "hello"))
 	}
 	p.ssh.Agent = "~/none"
-	require.Contains(t, refuse(t, &p.ssh, node), p.home("none")+": no such program there")
+	require.Contains(t, refuse(t, &p.ssh, node), p.home("none")+": no such program on this host")
 
 	script := func(text string) {
 		require.NoError(t, os.WriteFile(p.home("script"), []byte("#!/bin/sh\n"+text+"\n"), 0o700))
@@ -194,7 +195,7 @@ func TestConfiguredAgent(t *testing.T) {
 	require.Contains(t, refuse(t, &p.ssh, node), errNoGreeting.Error())
 }
 
-// TestNoise has the user's shell say something first.
+// TestNoise checks streams in which the user's shell prints something before the greeting.
 func TestNoise(t *testing.T) {
 	for name, noise := range map[string]string{
 		"lines":        "echo; echo Welcome; echo to this machine",
@@ -219,19 +220,19 @@ func TestNoise(t *testing.T) {
 	})
 }
 
-// TestWords has ssh fail as ssh does.
+// TestWords checks the errors for messages and exit statuses of ssh.
 func TestWords(t *testing.T) {
 	for _, test := range []struct{ does, says string }{
 		{`printf 'ssh: connect to host node port 22: Connection refused\r\n' >&2; exit 255`, "node: ssh: connect to host node port 22: Connection refused"},
 		{`printf 'Warning: Permanently added node\nroot@node: Permission denied (publickey).' >&2; exit 255`, "node: root@node: Permission denied (publickey)."},
 		{`printf 'ssh: connect to host gate port 22: No route to host\nConnection closed by UNKNOWN port 65535\n' >&2; exit 255`,
 			"node: ssh: connect to host gate port 22: No route to host; Connection closed by UNKNOWN port 65535"},
-		{`exit 255`, "node: fakessh ended with status 255 and says nothing: the connection broke, or the agent was killed"},
+		{`exit 255`, "node: fakessh ended with status 255 and no message: the connection broke, or the agent was killed"},
 		{`kill -9 $$`, "node: fakessh was ended by signal 9 (killed)"},
 		{`exit 126`, "node: the agent cannot be executed (status 126)"},
-		{`exit 127`, "node: a program that was to be run there does not exist (status 127)"},
+		{`exit 127`, "node: a program to be run on the host does not exist (status 127)"},
 		{`printf '\033[2J\033]0;x\007' >&2; exit 255`, "node: ?[2J?]0;x?"},
-		{`printf '%5000d\n' 7 >&2; exit 3`, "node: the agent ended with status 3"}, // blanks
+		{`printf '%5000d\n' 7 >&2; exit 3`, "node: the agent ended with status 3"}, // the line is too long: only its blanks are kept
 	} {
 		p := fakeSSH(t, "sh", test.does)
 		require.Equal(t, test.says, refuse(t, &p.ssh, node), test.does)
@@ -253,7 +254,7 @@ func TestSilence(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p.ssh.Timeout = time.Minute
 	require.NoError(t, os.Remove(p.home("waits")))
-	go func() { // ends when ssh waits
+	go func() { // ends when ssh runs
 		defer cancel()
 		for {
 			if _, err := os.Stat(p.home("waits")); err == nil {
@@ -267,7 +268,7 @@ func TestSilence(t *testing.T) {
 	require.EqualError(t, err, "node: context canceled")
 }
 
-// TestCause ends agents that have greeted.
+// TestCause checks the cause of a stream's end after the agent has ended in different ways.
 func TestCause(t *testing.T) {
 	for order, says := range map[string]string{
 		"exit 0 all is well":    "",
@@ -289,7 +290,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestClose unblocks a Read and a Write, and ends an ssh that does not want to.
+// TestClose checks that Close unblocks Read and Write, and ends an ssh that ignores SIGTERM.
 func TestClose(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	stubborn := filepath.Join(p.dir, "stubborn")
@@ -311,7 +312,7 @@ func TestClose(t *testing.T) {
 	require.EqualError(t, conn.Cause(), "node: stubborn was ended by signal 9 (killed)")
 }
 
-// TestSendFails leaves no part of a copy behind, nor a hang.
+// TestSendFails checks that a failed copy leaves nothing behind and does not hang.
 func TestSendFails(t *testing.T) {
 	t.Run("no more room", func(t *testing.T) {
 		p := fakeSSH(t, "sh", "ulimit -f 100")
@@ -329,7 +330,7 @@ func TestSendFails(t *testing.T) {
 		p.elsewhere(t)
 		require.NoError(t, os.Mkdir(p.dir+"/bin", 0o700))
 		require.NoError(t, os.WriteFile(p.dir+"/bin/uname", []byte("#!/bin/sh\necho Linux vax\n"), 0o700))
-		require.Contains(t, refuse(t, &p.ssh, node), "node: the host is Linux vax and gorun is made for "+thisMachine()+": ")
+		require.Contains(t, refuse(t, &p.ssh, node), "node: the host is Linux vax, but this gorun is for "+thisMachine()+": ")
 		require.Empty(t, names(t, p.home(".cache/weft")))
 	})
 	t.Run("does not run", func(t *testing.T) {
@@ -372,7 +373,7 @@ func TestArguments(t *testing.T) {
 	require.NotContains(t, script, "\n")
 }
 
-// TestKilled kills a gorun that is connected, and one that is not yet: no ssh stays.
+// TestKilled kills a gorun before and after it has connected, and checks that its ssh ends.
 func TestKilled(t *testing.T) {
 	for _, before := range []string{"", "exec sleep 1000"} {
 		p := fakeSSH(t, "sh", "echo $$ >>$HOME/pid\n"+before)
@@ -396,7 +397,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// connect is a gorun for TestKilled.
+// connect runs the gorun of TestKilled.
 func connect(ssh string) int {
 	s := &SSH{Command: []string{ssh}, Timeout: time.Minute}
 	conn, err := s.Open(context.Background(), node)

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// realSSH is an SSH to the hosts of a testbed, whose cache is empty.
+// realSSH returns an SSH to the hosts of a testbed, and empties their caches.
 func realSSH(t *testing.T, c *testbed.Cluster) *SSH {
 	t.Helper()
 	s := &SSH{Command: strings.Fields(c.SSH()), Timeout: 20 * time.Second}
@@ -27,11 +27,11 @@ func realSSH(t *testing.T, c *testbed.Cluster) *SSH {
 	return s
 }
 
-// remoteCache is weft's cache of whom ssh logs in, in a host's shell: a file system
-// of the host's own.
+// remoteCache is the path of weft's cache of the ssh user, in a host's shell. Each host has a file
+// system of its own there.
 const remoteCache = `$(eval echo ~root)/.cache/weft`
 
-// run runs a line in a host.
+// run runs a shell command on a host.
 func run(t *testing.T, h *testbed.Host, line string) string {
 	t.Helper()
 	out, err := h.Command(t.Context(), "sh", "-c", line).CombinedOutput()
@@ -39,7 +39,7 @@ func run(t *testing.T, h *testbed.Host, line string) string {
 	return string(out)
 }
 
-// onHostsNot is the program that this one is, under a path that is only here.
+// onHostsNot gives this program a path that does not exist on the hosts.
 func onHostsNot(t *testing.T, s *SSH) {
 	t.Helper()
 	exe, err := Self()
@@ -59,7 +59,7 @@ func TestSSHD(t *testing.T) {
 		require.Equal(t, h.Name(), conn.Peer().Hostname)
 		require.Equal(t, "hello", echo(t, conn, "hello"))
 		copies := strings.Fields(run(t, h, "ls -A "+remoteCache+" 2>/dev/null || :"))
-		require.Len(t, copies, i, "a copy is made where the path is not there, and only then")
+		require.Len(t, copies, i, "a copy is made only if the path does not exist")
 		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })
 		require.Len(t, agents, 1)
 		require.Equal(t, []string{"-agent"}, agents[0].Args[1:])
@@ -70,7 +70,8 @@ func TestSSHD(t *testing.T) {
 	}
 }
 
-// TestSSHDKill kills an agent, and then the ssh of another.
+// TestSSHDKill checks the cause of a stream's end after an agent was killed, and after another one has
+// failed.
 func TestSSHDKill(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
@@ -89,7 +90,7 @@ func TestSSHDKill(t *testing.T) {
 	require.EqualError(t, conn.Cause(), name+": said on stderr")
 }
 
-// TestSSHDRefuses has hosts that nobody can log in to.
+// TestSSHDRefuses checks the errors for hosts to which ssh cannot log in.
 func TestSSHDRefuses(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
@@ -99,7 +100,7 @@ func TestSSHDRefuses(t *testing.T) {
 	require.Contains(t, text, "ssh: connect to host "+c.Hosts()[0].Address()+" port 1: Connection refused")
 	text = refuse(t, s, hosts.Host{Name: "no-such-host.invalid"})
 	require.Contains(t, text, "ssh: Could not resolve hostname no-such-host.invalid")
-	s.Timeout = 3 * time.Second // ssh has two, and says so, unless the machine is slow
+	s.Timeout = 3 * time.Second // ssh's own limit is then 2 s; on a slow machine Open's limit ends first
 	text = refuse(t, s, hosts.Host{Name: c.BlackHole()})
 	require.Regexp(t, "timed out|did not answer", text)
 	text = refuse(t, s, hosts.Host{Name: c.Unused()})
@@ -109,7 +110,7 @@ func TestSSHDRefuses(t *testing.T) {
 	require.Equal(t, c.BlackHole()+": did not answer within 1s", refuse(t, s, hosts.Host{Name: c.BlackHole()}))
 }
 
-// TestSSHDNoRoom has gorun's copy not fit, or not be allowed to run.
+// TestSSHDNoRoom checks the errors if gorun's copy does not fit, or may not run.
 func TestSSHDNoRoom(t *testing.T) {
 	c := testbed.Up(t, 1)
 	h := c.Hosts()[0]
@@ -120,7 +121,7 @@ func TestSSHDNoRoom(t *testing.T) {
 	} {
 		s := realSSH(t, c)
 		onHostsNot(t, s)
-		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // over it; ends with the host at the latest
+		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // ends with the host at the latest
 		text := refuse(t, s, hosts.Host{Name: h.Name()})
 		require.Contains(t, text, says)
 		require.Contains(t, text, "/.cache/weft")
@@ -129,14 +130,15 @@ func TestSSHDNoRoom(t *testing.T) {
 	}
 }
 
-// TestControlMaster shares a connection, whose ssh stays with our stderr.
+// TestControlMaster checks connection sharing: the ssh master stays and keeps this process's stderr
+// open.
 func TestControlMaster(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
 	dir := t.TempDir()
 	name := c.Hosts()[0].Name()
 	s.Command = append(s.Command, "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath="+filepath.Join(dir, "s"))
-	defer func() { // by its socket
+	defer func() { // ends the master, through its socket
 		_ = exec.Command(s.Command[0], append(s.Command[1:], "-O", "exit", name)...).Run()
 	}()
 	for range 2 {

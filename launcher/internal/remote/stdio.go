@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stdio makes the stream to the parent out of this agent's stdin and stdout, and
-// greets. Afterwards stdin is empty and stdout is stderr, so that nobody else reads or
-// writes the stream, and a parent that is gone is an error and no SIGPIPE. name is
-// what gorun calls the host; "": as it has asked for it.
+// Stdio makes the stream to the parent from this agent's stdin and stdout, and sends the greeting.
+// Afterwards stdin is /dev/null and stdout is stderr, so that no other code reads or writes the
+// stream. If the parent has ended, Write returns an error, and the process gets no SIGPIPE. name is
+// gorun's name of this host; "": the one by which it has connected.
 func Stdio(name string) (*Conn, error) {
 	greeting, err := newGreeting(name)
 	if err != nil {
@@ -35,11 +35,11 @@ func Stdio(name string) (*Conn, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("greeting gorun: %w", err)
 	}
-	tidy()
+	pruneOwnCache()
 	return c, nil
 }
 
-// takeOver moves a descriptor of stdio to where no child inherits it.
+// takeOver moves a descriptor of stdio to one that children do not inherit.
 func takeOver(fd int, name string) (*os.File, error) {
 	moved, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -59,7 +59,7 @@ func takeOver(fd int, name string) (*os.File, error) {
 		_ = unix.Close(moved)
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	// Close is to unblock who reads or writes.
+	// A nonblocking file, because Close must unblock Read and Write.
 	if err := syscall.SetNonblock(moved, true); err != nil {
 		_ = unix.Close(moved)
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -8,19 +8,19 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// tail keeps the last lines that are written to it.
+// tail is a writer that keeps the last lines written to it.
 type tail struct {
-	note func(line string) // is told of each line; or nil
+	note func(line string) // gets each line; may be nil
 
 	mu    sync.Mutex
-	lines []string // the last, each cut and fit to be printed
-	part  []byte   // of a line
-	panic string   // the line that began a Go program's account of its death
+	lines []string // the last lines, each made safe for a terminal by oneLine
+	part  []byte   // an unfinished line
+	panic string   // the first line of a Go program's panic
 }
 
 const (
 	tailLines = 16
-	tailLine  = 1 << 10 // what of a line is kept
+	tailLine  = 1 << 10 // bytes of a line that are kept
 )
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -38,7 +38,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush ends a line.
+// flush ends the unfinished line.
 func (t *tail) flush() {
 	t.mu.Lock()
 	line := oneLine(string(t.part))
@@ -58,8 +58,8 @@ func (t *tail) flush() {
 	}
 }
 
-// words is the line that says best why a program has ended, or "".
-func (t *tail) words() string {
+// reason returns the line that explains best why a program has ended, or "".
+func (t *tail) reason() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.panic != "" {
@@ -72,14 +72,14 @@ func (t *tail) words() string {
 	last, earlier := "", ""
 	for _, line := range lines {
 		if strings.HasPrefix(line, "Warning: Permanently added ") {
-			continue // a host's key, to the known ones
+			continue // ssh has added a host's key to known_hosts
 		}
 		if strings.HasPrefix(last, "ssh: ") {
 			earlier = last
 		}
 		last = line
 	}
-	if earlier != "" { // ssh to a host in between, whose end the last line is about
+	if earlier != "" { // the error of ssh to a jump host; the last line follows from it
 		return proto.OneLine(earlier, lineLimit/2-1) + "; " + proto.OneLine(last, lineLimit/2-1)
 	}
 	return last

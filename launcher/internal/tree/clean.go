@@ -9,16 +9,15 @@ import (
 )
 
 const (
-	maxText      = 400      // characters of a line that an agent has the user told
-	maxTailLines = 40       // of a rank's last words
-	maxTailBytes = 16 << 10 // that a node keeps of them
+	maxText      = 400      // characters of a line from an agent for the user
+	maxTailLines = 40       // lines of a Tail
+	maxTailBytes = 16 << 10 // bytes of a Tail
 	maxCode      = 255
 	maxSignal    = 127
 )
 
-// clean makes of what an agent says in words what may stand on a terminal, in one
-// line, and of codes such as a process can end with. All that comes from below goes
-// through it, what the own crew says too.
+// clean makes the texts of a message safe for a terminal, one line each, and its codes valid for a
+// process. All messages from below pass through it, also those of the own process manager.
 func clean(msg proto.Message) proto.Message {
 	switch m := msg.(type) {
 	case proto.Up:
@@ -85,7 +84,7 @@ func cleanState(s *wire.RankState) {
 
 func cleanErrors(list []proto.HostError) {
 	for i := range list {
-		if e := &list[i]; e.Code != 0 { // 0 stands for gorun's usual one
+		if e := &list[i]; e.Code != 0 { // 0 means ExitFailed
 			e.Code = failed(e.Code)
 		}
 		list[i].Cause = oneLine(list[i].Cause)
@@ -99,10 +98,10 @@ func cleanExit(e *proto.Exit) {
 	}
 }
 
-// failed is the exit code of a failure: never that of a success, which 256 would be.
+// failed returns a valid exit code of a failure. It never returns 0, not even for 256.
 func failed(code int) int { return min(max(code, 1), maxCode) }
 
-// cutTail bounds the last words of a rank. Their first lines say the most.
+// cutTail shortens the last lines of a rank. It keeps the first of them, because they say the most.
 func cutTail(lines []string) []string {
 	lines = lines[:min(len(lines), maxTailLines)]
 	room := maxTailBytes

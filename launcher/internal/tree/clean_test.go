@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// TestClean: no words of an agent do more to a terminal than to fill a line.
+// TestClean checks that no text of an agent does more to a terminal than to fill a line.
 func TestClean(t *testing.T) {
 	const nasty = " \x1b[2Ja\nb\r\tc\xff\u202e "
 	const tame = "?[2Ja b  c??"
@@ -52,7 +52,8 @@ func TestClean(t *testing.T) {
 	require.True(t, utf8.ValidString(m.Tails[1].Lines[1]))
 }
 
-// TestPerRank: output of one rank comes where that was asked for, and nowhere else.
+// TestPerRank checks that a node accepts Output of one rank only with Prepare.PerRank, and merged Output
+// only without it.
 func TestPerRank(t *testing.T) {
 	for stream, want := range map[int]bool{proto.Merged: false, 0: true, 1: false} {
 		for _, each := range []bool{false, true} {

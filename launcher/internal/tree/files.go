@@ -8,29 +8,30 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// A file goes down the tree as fast as the slowest disk and link take it:
+// A file goes down the tree at the speed of the slowest disk and link:
 //
-//	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► crew ─► Stored
-//	    ▲        gate    ▲      gate      ▲      gate              │
-//	    └─────────┴──────┴── FileCredit ──┴── FileCredit ──┴───────┘
+//	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► procs ─► Stored
+//	    ▲                ▲                ▲                         │
+//	    └────────────────┴── FileCredit ──┴─────── FileCredit ──────┘
 //
-// A node holds its gate while some link, or its crew, has much to take still, and
-// gives its parent no credit then. So it holds no more than filesAhead and
-// proto.FileWindow for each of them, and its reader never waits: it finds Bye, or the
-// end of the parent, however slow a disk is.
+// While a link or the process manager of a node still has more than filesAhead bytes to take, the
+// node gives its parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for
+// each link and for its process manager, and the reader of its parent's link never blocks. The
+// reader notices Bye, or the end of the parent, even if a disk is slow.
 const (
-	// filesAhead is how many bytes of files may wait on a link, or for the own crew,
-	// before no more are asked for.
+	// filesAhead is how many bytes of files may wait for a link or for the own process manager before the
+	// node stops giving credit.
 	filesAhead = 1 << 20
-	// filesPaid is how many bytes of credit are given at once.
-	filesPaid = proto.FileWindow / 4
+	// fileCreditAfter is the least number of bytes for which a node gives credit.
+	fileCreditAfter = proto.FileWindow / 4
 )
 
-// ahead is bytes of files that wait. Whoever has it guards it.
+// ahead counts the bytes of files that wait for a link or the process manager. Its owner's lock
+// guards it.
 type ahead struct{ bytes int }
 
-// add holds the gate from the byte on that is too many.
-func (a *ahead) add(g *gate, n int) {
+// add adds n bytes. It updates g when the count crosses filesAhead.
+func (a *ahead) add(g *fileFlowControl, n int) {
 	was := a.bytes > filesAhead
 	a.bytes += n
 	switch is := a.bytes > filesAhead; {
@@ -41,18 +42,18 @@ func (a *ahead) add(g *gate, n int) {
 	}
 }
 
-// gate tells when every link, and the own crew, has room for more of a file. A link's
-// mu may be held when its mu is taken, not the other way.
-type gate struct {
-	mu   sync.Mutex // guards what follows
-	room sync.Cond
-	full int // those with more than filesAhead, and parts that have not been routed yet
-	over bool
+// fileFlowControl records whether every link and the own process manager has room for more of a
+// file. Lock order: the mu of a link before that of its fileFlowControl.
+type fileFlowControl struct {
+	mu    sync.Mutex // guards full and ended
+	room  sync.Cond
+	full  int // number of links and process managers with more than filesAhead, and of parts that are not routed yet
+	ended bool
 
-	opened func() // when there is room again, under mu; nil: nobody wants to know. Set once, before all use
+	opened func() // called with mu held when there is room again; may be nil. Set before the first use
 }
 
-func (g *gate) add(n int) {
+func (g *fileFlowControl) add(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.full += n; g.full > 0 {
@@ -64,35 +65,35 @@ func (g *gate) add(n int) {
 	}
 }
 
-func (g *gate) hasRoom() bool {
+func (g *fileFlowControl) hasRoom() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.full == 0
 }
 
-// wait blocks until there is room, or stop says that there is no use.
-func (g *gate) wait(stop func() bool) {
+// wait blocks until there is room, the node has ended, or stop returns true.
+func (g *fileFlowControl) wait(stop func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.full > 0 && !g.over && !stop() {
+	for g.full > 0 && !g.ended && !stop() {
 		g.room.Wait()
 	}
 }
 
-func (g *gate) end() {
+func (g *fileFlowControl) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = true
+	g.ended = true
 	g.room.Broadcast()
 }
 
-// fileFlow is bytes of FilePart on a link; its mu guards them.
+// fileFlow counts the bytes of FilePart on a link. The link's mu guards it.
 type fileFlow struct {
-	sent int // and no credit has come for them
-	owed int // they have come, and no credit was given for them
+	sent int // sent, and not credited by the other side
+	owed int // received, and not credited by this side
 }
 
-// start says whether n more may be sent, and counts them.
+// start reports whether n more bytes may be sent, and counts them.
 func (f *fileFlow) start(n int) bool {
 	if f.sent >= proto.FileWindow {
 		return false
@@ -101,41 +102,41 @@ func (f *fileFlow) start(n int) bool {
 	return true
 }
 
-// owe notes what has come.
-func (l *link) owe(n int) error {
+// countReceived counts received bytes. It returns an error if the sender had no credit for them.
+func (l *link) countReceived(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flow.owed >= proto.FileWindow {
-		return fmt.Errorf("%w: more of files than there was credit for", proto.ErrFrame)
+		return fmt.Errorf("%w: more file data than there was credit for", proto.ErrFrame)
 	}
 	l.flow.owed += n
 	l.signal()
 	return nil
 }
 
-// pay gives credit, where there is room; mu is held.
-func (l *link) pay() {
-	if l.flow.owed < filesPaid || l.mute != nil || !l.gate.hasRoom() {
+// giveFileCredit gives credit for received bytes if there is room. The caller holds mu.
+func (l *link) giveFileCredit() {
+	if l.flow.owed < fileCreditAfter || l.writeErr != nil || !l.flowControl.hasRoom() {
 		return
 	}
 	l.urgent = append(l.urgent, &frame{m: proto.FileCredit{Bytes: l.flow.owed}})
 	l.flow.owed = 0
 }
 
-// dropFiles drops the parts that wait, when nobody waits for them any more; mu is held.
+// dropFiles drops the waiting parts of files, because after Bye no host needs them. The caller holds mu.
 func (l *link) dropFiles() {
 	l.bulk = slices.DeleteFunc(l.bulk, func(f *frame) bool {
 		p, ok := f.m.(proto.FilePart)
 		if ok {
 			l.count.queue(-len(p.Data))
-			l.files.add(l.gate, -len(p.Data))
+			l.files.add(l.flowControl, -len(p.Data))
 		}
 		return ok
 	})
 }
 
-// paid takes credit.
-func (l *link) paid(n int) error {
+// gotFileCredit handles credit from the other side.
+func (l *link) gotFileCredit(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n <= 0 || n > l.flow.sent {

@@ -11,28 +11,28 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// stuck is a tree, gorun ─ 0 ─ 1, in the midst of a file that is not taken any more.
+// stuck is a tree, gorun ─ 0 ─ 1, while it sends a file that a host no longer takes.
 type stuck struct {
 	*world
-	free func()        // has the disk work again
-	sent chan struct{} // closed when all of the file is sent
+	free func()        // makes the disk work again
+	sent chan struct{} // closed when the whole file is sent
 }
 
 const stuckParts, stuckPart = 64, 128 << 10 // 8 MiB
 
-// newStuck has the disk of a host stand still; -1: host 1 beats, and reads nothing.
+// newStuck stops the disk of a host. If host is -1, host 1 sends heartbeats but reads nothing.
 func newStuck(t *testing.T, host int) *stuck {
 	s := &stuck{world: newWorld(t, 2, 1), sent: make(chan struct{})}
 	disk := make(chan struct{})
 	s.free = func() { close(disk) }
-	s.crew = func(c *treetest.Crew) {
+	s.procs = func(c *treetest.Procs) {
 		if c.Index != host {
 			return
 		}
 		c.Need = []string{testHash}
 		stored := c.Stored
 		c.Stored = func(p proto.FilePart) {
-			go func() { // ends when the disk works
+			go func() { // ends when the disk works again
 				<-disk
 				stored(p)
 			}()
@@ -53,7 +53,7 @@ func newStuck(t *testing.T, host int) *stuck {
 	one[proto.Up](s.world)
 	s.root.Do(s.prepare())
 	require.Len(t, one[proto.Prepared](s.world).Need, 1)
-	go func() { // ends when all is sent, or with the root
+	go func() { // ends when the file is sent, or with the root
 		defer close(s.sent)
 		for i := range stuckParts {
 			if s.root.AwaitRoom(context.Background()) != nil {
@@ -63,13 +63,12 @@ func newStuck(t *testing.T, host int) *stuck {
 		}
 	}()
 	time.Sleep(time.Minute)
-	require.False(t, s.allSent(), "the file is taken")
-	require.Empty(t, s.gone())
+	require.False(t, s.allSent(), "the host takes the file")
+	require.Empty(t, s.ended())
 	return s
 }
 
-// beatFor gives signs of life and reads nothing, until the stream is closed, or for a
-// while.
+// beatFor sends heartbeats and reads nothing, for the duration d or until the stream is closed.
 func beatFor(t *testing.T, s *treetest.Stream, d time.Duration) {
 	for begun := time.Now(); time.Since(begun) < d; time.Sleep(time.Second) {
 		if _, err := s.Write(frames(t, proto.Beat{})); err != nil {
@@ -88,8 +87,8 @@ func (s *stuck) allSent() bool {
 	}
 }
 
-// gone are the agents that have ended.
-func (s *stuck) gone() (list []int) {
+// ended returns the agents that have ended.
+func (s *stuck) ended() (list []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.serves {
@@ -98,17 +97,17 @@ func (s *stuck) gone() (list []int) {
 	return list
 }
 
-// TestStuckDisk: no agent outlives gorun, though it waits for a disk, or for a child
-// that reads nothing.
+// TestStuckDisk checks that an agent ends with gorun even while it waits for a disk, or for a child that
+// reads nothing.
 func TestStuckDisk(t *testing.T) {
 	ways := map[string]func(s *stuck){
 		"bye":   func(s *stuck) { s.root.Close() },
 		"stall": func(s *stuck) { s.pipes[0].Stall(true) },
 	}
-	for name, hurt := range breaks {
-		ways[name] = func(s *stuck) { hurt(s.pipes[0]) }
+	for name, breakLink := range breaks {
+		ways[name] = func(s *stuck) { breakLink(s.pipes[0]) }
 	}
-	for name, hurt := range ways {
+	for name, breakLink := range ways {
 		for host := -1; host <= 1; host++ {
 			t.Run(name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
@@ -116,21 +115,22 @@ func TestStuckDisk(t *testing.T) {
 					defer s.close()
 					defer s.free()
 					begun := time.Now()
-					hurt(s)
+					breakLink(s)
 					time.Sleep(time.Until(begun.Add(10 * time.Second)))
 					want := []int{0, 1}
 					if host < 0 {
 						want = want[:1]
 					}
-					require.ElementsMatch(t, want, s.gone())
+					require.ElementsMatch(t, want, s.ended())
 				})
 			})
 		}
 	}
 }
 
-// TestStuckAlive: gorun that lives, or has said that it will be stopped, is not taken
-// for lost meanwhile, and the file is taken when the disk works again.
+// TestStuckAlive checks that an agent that waits for a disk does not count gorun as lost while
+// gorun runs, or is stopped after SIGTSTP. When the disk works again, the agent takes the rest of
+// the file.
 func TestStuckAlive(t *testing.T) {
 	for _, suspended := range []bool{false, true} {
 		for host := range 2 {
@@ -148,13 +148,13 @@ func TestStuckAlive(t *testing.T) {
 					s.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 				}
 				time.Sleep(time.Second)
-				require.Empty(t, s.gone())
+				require.Empty(t, s.ended())
 				require.False(t, s.allSent())
 				s.free()
 				require.Empty(t, one[proto.Staged](s.world).Failed)
 				require.True(t, s.allSent())
 				size := 0
-				for _, m := range s.crews[host].Got() {
+				for _, m := range s.hostProcs[host].Got() {
 					if p, ok := m.(proto.FilePart); ok {
 						size += len(p.Data)
 					}
@@ -166,17 +166,16 @@ func TestStuckAlive(t *testing.T) {
 	}
 }
 
-// TestFileWindow: an agent takes no more of a file than it has given credit for, and a
-// parent no more credit than it has sent.
+// TestFileWindow checks that an agent ends when the parent sends more of a file than it has credit for.
 func TestFileWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 1, 1)
-		w.crew = func(c *treetest.Crew) { c.Need, c.Stored = []string{testHash}, nil }
+		w.procs = func(c *treetest.Procs) { c.Need, c.Stored = []string{testHash}, nil }
 		p := treetest.NewPipe(testLatency)
 		held := 0
 		w.wg.Go(func() { // ends when the stream is closed
 			_, _ = p.Parent.Write(frames(t, testLaunch(1)))
-			time.Sleep(time.Second) // it is up
+			time.Sleep(time.Second) // the agent has answered Launch
 			_, _ = p.Parent.Write(frames(t, w.prepare()))
 			part := frames(t, proto.FilePart{Hash: testHash, Data: make([]byte, stuckPart)})
 			for held < 64<<20 {
@@ -198,18 +197,18 @@ func TestFileWindow(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := Serve(ctx, p.Child, func(proto.Launch) (Config, error) {
-			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+			return Config{Procs: w.mkProcs(0), Open: w.connect}, nil
 		})
 		require.ErrorIs(t, err, proto.ErrFrame)
-		require.ErrorContains(t, err, "more of files than there was credit for")
+		require.ErrorContains(t, err, "more file data than there was credit for")
 		w.wg.Wait()
 		require.Greater(t, held, filesAhead)
 		require.LessOrEqual(t, held, filesAhead+proto.FileWindow+4*stuckPart+treetest.Buffer)
 	})
 }
 
-// TestDeaf: a child that takes nothing is lost, though it says that it lives.
-func TestDeaf(t *testing.T) {
+// TestWriteFails checks that a child to which nothing can be sent is lost although it sends heartbeats.
+func TestWriteFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, 2)
 		w.agent = func(index int, s *treetest.Stream) bool {

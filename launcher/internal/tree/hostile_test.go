@@ -16,9 +16,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// childSays is what the agent of host 1, which has host 2 below it, may say in a job
-// of 3 hosts.
-func childSays() []proto.Message {
+// childMessages returns valid messages of the agent of host 1, with host 2 below it, in a job of 3 hosts.
+func childMessages() []proto.Message {
 	return []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}},
 		proto.Prepared{Need: []string{testHash}, Ports: []proto.HostPorts{{Index: 2, Ports: []int{1}}}},
@@ -40,11 +39,11 @@ func childSays() []proto.Message {
 	}
 }
 
-// card4 is of a job of 4 ranks on two hosts.
-var card4 = bootstrap.Card{Size: 4, Nodes: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
+// card4 is the card of a job of 4 ranks on two hosts.
+var card4 = bootstrap.Card{Size: 4, HostOf: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
 
-// parentSays is what an agent of two hosts may hear.
-func parentSays() []proto.Message {
+// parentMessages returns valid messages for an agent of two hosts.
+func parentMessages() []proto.Message {
 	return []proto.Message{
 		proto.Beat{},
 		proto.Prepare{Stdin: "all", Card: card4, Plans: []proto.Plan{
@@ -57,15 +56,15 @@ func parentSays() []proto.Message {
 		proto.Reply{Rank: 3, Line: []byte("x\n")},
 		proto.Credit{Bytes: 100},
 		proto.Signal{Signal: 10},
-		proto.News{Ranks: []int{1}},
-		proto.Gone{Stderr: true},
+		proto.RanksFailed{Ranks: []int{1}},
+		proto.OutputClosed{Stderr: true},
 		proto.End{Grace: time.Second},
 		proto.Bye{},
 	}
 }
 
-// say cuts what is said into bits, with time between them, so that they meet the
-// other side in different phases.
+// say writes data in pieces, with pauses between them, so that they reach the other side in different
+// phases.
 func say(s *treetest.Stream, data []byte) {
 	least := 4 + len(data)/200
 	for len(data) > 0 {
@@ -81,12 +80,12 @@ func say(s *treetest.Stream, data []byte) {
 	}
 }
 
-// hostileChild has an agent say data; the root's job ends all the same.
+// hostileChild makes an agent send data, and checks that the root's job still ends.
 func hostileChild(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1).withRanks()
 		w.auto, w.stdin = true, "all"
-		w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+		w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 		w.agent = func(index int, s *treetest.Stream) bool {
 			if index != 1 {
 				return false
@@ -98,7 +97,7 @@ func hostileChild(t *testing.T, data []byte) {
 		}
 		w.start()
 		select {
-		case <-w.over:
+		case <-w.jobEnded:
 		case <-time.After(10 * time.Minute):
 			t.Error("the job does not end")
 			w.close()
@@ -109,7 +108,7 @@ func hostileChild(t *testing.T, data []byte) {
 	})
 }
 
-// hostileParent has an agent hear data; it ends.
+// hostileParent sends data to an agent, and checks that the agent ends.
 func hostileParent(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, 1)
@@ -122,10 +121,10 @@ func hostileParent(t *testing.T, data []byte) {
 		w.wg.Go(func() { _, _ = io.Copy(io.Discard, p.Parent) }) // ends when the agent has ended
 		begun := time.Now()
 		err := Serve(context.Background(), p.Child, func(proto.Launch) (Config, error) {
-			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+			return Config{Procs: w.mkProcs(0), Open: w.connect}, nil
 		})
 		if err == nil && bytes.IndexByte(data, byte(proto.KindBye)) < 0 {
-			t.Error("it ends without a reason")
+			t.Error("the agent ends without an error")
 		}
 		require.Less(t, time.Since(begun), 10*time.Minute)
 		_ = p.Parent.Close()
@@ -133,7 +132,7 @@ func hostileParent(t *testing.T, data []byte) {
 	})
 }
 
-// TestNonsense: messages in any order, twice, or of others' hosts and ranks.
+// TestNonsense sends messages in any order, repeated, or about hosts and ranks of others.
 func TestNonsense(t *testing.T) {
 	wrong := []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},
@@ -164,7 +163,7 @@ func TestNonsense(t *testing.T) {
 		rounds = 60
 	}
 	for range rounds {
-		child, parent := childSays(), parentSays()
+		child, parent := childMessages(), parentMessages()
 		for range r.IntN(4) {
 			i := r.IntN(len(child))
 			child = append(child[:i:i], append([]proto.Message{wrong[r.IntN(len(wrong))]}, child[i:]...)...)
@@ -180,34 +179,34 @@ func TestNonsense(t *testing.T) {
 		}
 	}
 	for _, m := range wrong {
-		hostileChild(t, frames(t, append(childSays()[:1:1], m)...))
+		hostileChild(t, frames(t, append(childMessages()[:1:1], m)...))
 		hostileChild(t, frames(t, m))
 	}
 	for _, m := range bad {
 		hostileParent(t, frames(t, m))
-		hostileParent(t, frames(t, append(parentSays()[:4:4], m)...))
+		hostileParent(t, frames(t, append(parentMessages()[:4:4], m)...))
 	}
 }
 
-// FuzzChild: nothing that an agent says does worse than to lose it.
+// FuzzChild checks that arbitrary bytes of an agent lead at worst to its loss.
 func FuzzChild(f *testing.F) {
-	f.Add(frames(f, childSays()...))
-	for i := range childSays() {
-		f.Add(frames(f, childSays()[i:]...))
+	f.Add(frames(f, childMessages()...))
+	for i := range childMessages() {
+		f.Add(frames(f, childMessages()[i:]...))
 	}
 	f.Fuzz(hostileChild)
 }
 
-// FuzzParent: nothing that is said to an agent does worse than to end it.
+// FuzzParent checks that arbitrary bytes of a parent lead at worst to the agent's end.
 func FuzzParent(f *testing.F) {
-	f.Add(frames(f, parentSays()...))
-	for i := range parentSays() {
-		f.Add(frames(f, parentSays()[i:]...))
+	f.Add(frames(f, parentMessages()...))
+	for i := range parentMessages() {
+		f.Add(frames(f, parentMessages()[i:]...))
 	}
 	f.Fuzz(hostileParent)
 }
 
-// TestWindow: an agent that sends more than it has credit for is lost.
+// TestWindow checks that an agent that sends more Output than it has credit for is lost.
 func TestWindow(t *testing.T) {
 	for _, size := range []int{0, 1000, maxOutput} {
 		bubble(t, func(t *testing.T) {
@@ -245,9 +244,9 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// played launches a tree, gorun ─ 0 ─ 1 ─ 2, in which host 1 does what play says when
-// ranks run, and then ends.
-func played(w *world, play func(say func(m proto.Message) error)) {
+// playHost1 launches a tree, gorun ─ 0 ─ 1 ─ 2. When the ranks run, host 1 sends what play says, and then
+// closes its stream.
+func playHost1(w *world, play func(say func(m proto.Message) error)) {
 	w.l.Heartbeat, w.stdin = time.Hour, "all"
 	w.agent = func(index int, s *treetest.Stream) bool {
 		if index != 1 {
@@ -270,17 +269,17 @@ func played(w *world, play func(say func(m proto.Message) error)) {
 	w.launch()
 }
 
-// waiting is what waits on a link.
+// waiting returns the numbers of queued messages of a link.
 func (l *link) waiting() (urgent, states int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.urgent), len(l.states)
 }
 
-// TestSaysTooMuch: an agent that has more to say than there can be is lost; it takes no
-// memory of those above it, though they cannot pass on what it says.
-func TestSaysTooMuch(t *testing.T) {
-	const most = 2*mayPerHost + 4*mayPerRank
+// TestTooManyMessages checks that an agent that sends too many unsolicited messages is lost, and that the
+// nodes above it queue no more than the limit, even if they cannot pass the messages on.
+func TestTooManyMessages(t *testing.T) {
+	const most = 2*budgetPerHost + 4*budgetPerRank
 	for name, m := range map[string]proto.Message{
 		"log":     proto.Log{Index: 2, Line: "x"},
 		"exited":  proto.Exited{Exit: proto.Exit{Rank: 4}},
@@ -291,7 +290,7 @@ func TestSaysTooMuch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, 3, 1)
-				played(w, func(say func(proto.Message) error) {
+				playHost1(w, func(say func(proto.Message) error) {
 					for range 5000 {
 						if say(m) != nil {
 							return
@@ -305,39 +304,39 @@ func TestSaysTooMuch(t *testing.T) {
 				require.LessOrEqual(t, urgent, most)
 				w.pipes[0].StallUp(false)
 				time.Sleep(time.Minute)
-				said := 0
+				relayed := 0
 				w.mu.Lock()
 				for _, up := range w.ups {
 					switch up.(type) {
 					case proto.Log, proto.Exited, proto.Aborted, proto.Request, proto.Lost:
-						said++
+						relayed++
 					}
 				}
 				w.mu.Unlock()
-				require.Equal(t, most, said)
+				require.Equal(t, most, relayed)
 				lost := got[proto.Lost](w)
-				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it says more than there can be to say"}, lost[len(lost)-1])
+				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it sends more messages than its hosts and ranks can cause"}, lost[len(lost)-1])
 				w.root.Do(proto.End{Except: -1})
-				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost for it")
+				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost because of its child")
 			})
 		})
 	}
 }
 
-// TestNewestState: of what a host tells of its state the newest is sure to come, and
-// credits are one, where more cannot be passed on.
+// TestNewestState checks that a link that cannot send keeps the newest State of each host, and joins
+// credits.
 func TestNewestState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const rounds = 5000
 		w := newWorld(t, 3, 1)
-		played(w, func(say func(proto.Message) error) {
+		playHost1(w, func(say func(proto.Message) error) {
 			for i := range rounds {
 				for _, m := range []proto.Message{
 					proto.State{Index: 1, Waiting: i, Left: -1, Absent: -1}, proto.State{Index: 2, Waiting: i + 1, Left: -1, Absent: -1},
 					proto.StdinCredit{Bytes: 1},
 				} {
 					if say(m) != nil {
-						t.Error("it is not listened to")
+						t.Error("the stream was closed")
 						return
 					}
 				}
@@ -369,22 +368,22 @@ func TestNewestState(t *testing.T) {
 	})
 }
 
-// TestReadsNothing: an agent that asks for more and more, and reads no answer, is lost.
+// TestReadsNothing checks that an agent that sends requests without end, and reads no reply, is lost.
 func TestReadsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  func(i int) proto.Message
 		want string
 	}{
-		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it asks, and does not read what is answered"},
+		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it sends requests without reading the replies"},
 		"fences": {func(i int) proto.Message {
 			return proto.Fence{N: i + 1, Waiting: true, Puts: map[string]string{"a": string(make([]byte, 10<<10))}}
-		}, "before it has read that it may leave the one before"},
+		}, "before it has read the release of the fence before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				most := 0
 				w := newWorld(t, 3, 1)
-				w.crew = func(c *treetest.Crew) { c.Fences = 1 << 20 }
+				w.procs = func(c *treetest.Procs) { c.Fences = 1 << 20 }
 				w.see = func(w *world, m proto.Message) {
 					switch m := m.(type) {
 					case proto.Request:
@@ -393,7 +392,7 @@ func TestReadsNothing(t *testing.T) {
 						w.root.Do(proto.Release(m))
 					}
 				}
-				played(w, func(say func(proto.Message) error) {
+				playHost1(w, func(say func(proto.Message) error) {
 					for i := range 2000 {
 						if say(c.ask(i)) != nil {
 							return
@@ -403,7 +402,7 @@ func TestReadsNothing(t *testing.T) {
 						done := make(chan int, 1)
 						n.post(func() {
 							replies, releases := 0, 0
-							if l := n.members[1].link; l != nil {
+							if l := n.subtrees[1].link; l != nil {
 								replies, releases = l.unread()
 							}
 							done <- replies + releases
@@ -422,13 +421,13 @@ func TestReadsNothing(t *testing.T) {
 	}
 }
 
-// TestAsksAgain: who has read what was answered may ask again, as often as it likes.
+// TestAsksAgain checks that a rank that reads each reply may send any number of requests.
 func TestAsksAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)
 		const rounds = 500
 		var answers [3]atomic.Int64
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			c.See = func(m proto.Message) {
 				if r, ok := m.(proto.Reply); ok && answers[c.Index].Add(1) < rounds {
 					c.Emit(proto.Request(r))
@@ -443,7 +442,7 @@ func TestAsksAgain(t *testing.T) {
 		w.launch()
 		defer w.close()
 		for i := range w.hosts {
-			w.crews[i].Emit(proto.Request{Rank: i})
+			w.hostProcs[i].Emit(proto.Request{Rank: i})
 		}
 		time.Sleep(time.Minute)
 		for i := range answers {

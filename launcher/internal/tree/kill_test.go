@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// breaks are the ways in which a link can end.
+// breaks are ways to end a link.
 var breaks = map[string]func(p *treetest.Pipe){
 	"cut":   (*treetest.Pipe).Cut,
 	"stall": func(p *treetest.Pipe) { p.Stall(true) },
@@ -21,16 +21,16 @@ var breaks = map[string]func(p *treetest.Pipe){
 	"leave": func(p *treetest.Pipe) { _ = p.Parent.Close() },
 }
 
-// TestKill breaks each link at each step of a job: before each message that a crew
-// or the root gets. The job always comes to its end, with the others, and the hosts
-// behind the link are lost or were never there.
+// TestKill breaks each link at each step of a job: before each message that a process manager or
+// the root gets. It checks that the job always ends, with the hosts that are left, and that each
+// host behind the link is reported as lost or failed.
 func TestKill(t *testing.T) {
 	const count, radix = 7, 2 // 0 ─ 1, 2, 3 and 4 ─ 5, 6
-	for name, hurt := range breaks {
+	for name, breakLink := range breaks {
 		t.Run(name, func(t *testing.T) {
 			for _, victim := range []int{0, 1, 3, 6} {
 				for at, hit := int64(1), true; hit; at++ {
-					bubble(t, func(t *testing.T) { hit = killAt(t, count, radix, victim, at, hurt) })
+					bubble(t, func(t *testing.T) { hit = killAt(t, count, radix, victim, at, breakLink) })
 					if t.Failed() {
 						t.Fatalf("victim %d at message %d", victim, at)
 					}
@@ -43,10 +43,10 @@ func TestKill(t *testing.T) {
 	}
 }
 
-func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetest.Pipe)) (hit bool) {
+func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*treetest.Pipe)) (hit bool) {
 	w := newWorld(t, count, radix)
 	w.auto, w.stdin = true, "all"
-	w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+	w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 	var events atomic.Int64
 	w.event = func() {
 		if events.Add(1) != at {
@@ -56,12 +56,12 @@ func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetes
 		p := w.pipes[victim]
 		w.mu.Unlock()
 		if p != nil {
-			hurt(p)
+			breakLink(p)
 		}
 	}
 	w.start()
 	select {
-	case <-w.over:
+	case <-w.jobEnded:
 	case <-time.After(10 * time.Minute):
 		t.Error("the job does not end")
 	}
@@ -91,7 +91,7 @@ func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetes
 	for i := range count {
 		for r := range w.ranks {
 			if !exits[r*count+i] && !w.lost[i] && !down[i] {
-				require.Fail(t, fmt.Sprintf("nobody knows of host %d", i))
+				require.Fail(t, fmt.Sprintf("neither an exit nor a loss of host %d is reported", i))
 			}
 		}
 	}
@@ -100,8 +100,8 @@ func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetes
 		if err == nil {
 			continue
 		}
-		// Who has lost its parent has ended its ranks.
-		messages := w.crews[i].Got()
+		// An agent that has lost its parent has ended its ranks.
+		messages := w.hostProcs[i].Got()
 		started := false
 		for _, m := range messages {
 			_, ok := m.(proto.Start)
@@ -115,8 +115,8 @@ func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetes
 	return events.Load() >= at
 }
 
-// TestSilent: a host that hangs is lost when its heartbeat is missed, no sooner
-// and not much later, and one that has nothing to say is not.
+// TestSilent checks that a host that hangs is lost after about one heartbeat, not earlier and not much
+// later, and that an idle host is not lost.
 func TestSilent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 7, 2)
@@ -133,7 +133,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestSuspended: a gorun that is stopped is not lost, if it has said so before.
+// TestSuspended checks that agents do not count a stopped gorun as lost if gorun has sent SIGTSTP before.
 func TestSuspended(t *testing.T) {
 	for _, says := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestSuspended(t *testing.T) {
 			if says {
 				w.root.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
 			}
-			w.root.Do(proto.News{Ranks: []int{0}}) // what was on the way
+			w.root.Do(proto.RanksFailed{Ranks: []int{0}}) // another message behind SIGTSTP
 			time.Sleep(time.Second)
 			stop(true)
 			time.Sleep(time.Hour)
@@ -160,15 +160,15 @@ func TestSuspended(t *testing.T) {
 			w.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 			time.Sleep(time.Second)
 			require.Equal(t, says, len(got[proto.Lost](w)) == 0)
-			stop(says) // says no more
+			stop(says) // without SIGTSTP
 			time.Sleep(time.Minute)
 			require.NotEmpty(t, got[proto.Lost](w))
 		})
 	}
 }
 
-// TestHang: an agent that greets and then says nothing has as long as it may take
-// to answer, and the next host takes its place.
+// TestHang checks that an agent that sends its greeting and then nothing is lost after
+// Launch.Timeout, and that the next host takes its place.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)
@@ -189,7 +189,7 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// TestCause: what the stream knows of its end is told.
+// TestCause checks that Lost contains the stream's cause.
 func TestCause(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)
@@ -209,7 +209,7 @@ func TestCause(t *testing.T) {
 	})
 }
 
-// TestAllLost: a root that has nobody left is not waited for.
+// TestAllLost checks that a root whose children are all lost reports Ended, and no further fences.
 func TestAllLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 2)
@@ -227,17 +227,17 @@ func TestAllLost(t *testing.T) {
 	})
 }
 
-// TestFenceWithoutLost: where a job goes on without hosts, an agent that has lost
-// all that it had ranks on is still in every fence.
+// TestFenceWithoutLost checks that an agent that has lost all hosts with ranks of its subtree still
+// reports every fence.
 func TestFenceWithoutLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 2) // 0 ─ 1, 2 ─ 3
-		w.crew = func(c *treetest.Crew) { c.Fences = 5 }
+		w.procs = func(c *treetest.Procs) { c.Fences = 5 }
 		w.start()
 		defer w.close()
 		one[proto.Up](w)
 		p := w.prepare()
-		p.Plans[0].Ranks = nil // so that host 0 has only host 1's in its subtree
+		p.Plans[0].Ranks = nil // so the ranks of host 0's subtree are those of host 1
 		w.root.Do(p)
 		one[proto.Prepared](w)
 		w.root.Do(proto.Start{})

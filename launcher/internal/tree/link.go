@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	readBuffer = 4 << 10 // large data goes past it
+	readBuffer = 4 << 10 // large data bypasses it
 	batchBytes = maxOutput
-	beats      = 4 // ticks in a heartbeat, and ticks without a sign of life that are too many
+	beats      = 4 // ticks in a heartbeat; a link without bytes for as many ticks is lost
 )
 
 var (
@@ -24,72 +24,72 @@ var (
 	errAgentEnd = errors.New("its agent has ended")
 )
 
-// link carries messages over a stream until one side ends it, or is silent for too
-// long. Beats are its own matter.
+// link carries messages over a stream until one side ends it, or no bytes come for too long. It sends
+// and receives heartbeats itself.
 //
 //	        read ──► got, message by message, in order
 //	stream ◄┤
 //	        write ◄── send
 //
-// ended is called when all its goroutines are through and the stream is closed.
+// When its goroutines have ended and the stream is closed, it calls ended.
 type link struct {
-	stream   Stream
-	period   time.Duration // of ticks
-	patience int           // ticks of silence that are too many before the first byte
-	got      func(m proto.Message)
-	ended    func(err error)
-	gate     *gate
-	count    *counters
+	stream      Stream
+	period      time.Duration // time between two ticks
+	maxSilent   int           // number of ticks without bytes at which the link is lost; beats after the first byte
+	got         func(m proto.Message)
+	ended       func(err error)
+	flowControl *fileFlowControl
+	count       *counters
 
-	heard   atomic.Bool // bytes have come since the last tick
-	reading atomic.Bool // else it is our fault that nothing comes
-	paused  atomic.Bool // the other side has said that it will be stopped
-	wrote   atomic.Bool // bytes have gone since the last tick
-	silent  int         // ticks; used by tick alone
+	gotBytes  atomic.Bool // bytes were received since the last tick
+	reading   atomic.Bool // read waits for bytes; otherwise this side is the reason that none come
+	paused    atomic.Bool // the other side has sent SIGTSTP, so it will be stopped
+	sentBytes atomic.Bool // bytes were sent since the last tick
+	silent    int         // number of ticks without bytes; used by tick alone
 
-	wake chan struct{} // capacity 1: write has something to do
-	left atomic.Int32  // goroutines
+	wake chan struct{} // capacity 1: wakes write
+	left atomic.Int32  // number of goroutines that have not ended
 
-	mu       sync.Mutex // guards what follows
-	urgent   []*frame
-	replies  int // in urgent
-	releases int // in urgent
-	states   map[int]*frame
-	bulk     []*frame
-	files    ahead // FilePart in bulk
-	flow     fileFlow
-	beat     bool  // a Beat is due
-	busy     bool  // something is being written
-	mute     error // of a write; what has come before the stream's end can be read still
-	late     int   // ticks since then
-	err      error
-	timer    *time.Timer
+	mu        sync.Mutex // guards the following fields
+	urgent    []*frame
+	replies   int            // number of Replies in urgent
+	releases  int            // number of Releases in urgent
+	states    map[int]*frame // newest State of each host
+	bulk      []*frame
+	files     ahead // bytes of FilePart in bulk
+	flow      fileFlow
+	beat      bool  // a Beat must be sent
+	busy      bool  // write is writing a batch
+	writeErr  error // error of a write; read may still find messages before the stream's end
+	lateTicks int   // number of ticks since writeErr was set
+	err       error // why the link has ended
+	timer     *time.Timer
 }
 
-func newLink(s Stream, l proto.Launch, g *gate, c *counters) *link {
+func newLink(s Stream, l proto.Launch, g *fileFlowControl, c *counters) *link {
 	return &link{
-		stream: s, period: l.Heartbeat / beats, gate: g, count: c, wake: make(chan struct{}, 1),
-		patience: beats * int((max(l.Timeout, l.Heartbeat)+l.Heartbeat-1)/l.Heartbeat),
+		stream: s, period: l.Heartbeat / beats, flowControl: g, count: c, wake: make(chan struct{}, 1),
+		maxSilent: beats * int((max(l.Timeout, l.Heartbeat)+l.Heartbeat-1)/l.Heartbeat),
 	}
 }
 
-// start sets the link going, with what has been sent already.
+// start starts the link. Messages that were sent before are written first.
 func (l *link) start() {
 	l.left.Store(3)
 	l.mu.Lock()
 	l.timer = time.AfterFunc(l.period, l.tick) // fail stops it
 	l.mu.Unlock()
-	go l.read()  // ends with the stream, which fail has closed
-	go l.write() // ends after fail, as does the third, which closes
+	go l.read()  // ends when fail closes the stream
+	go l.write() // ends after fail; so does the third goroutine, which closes the stream
 }
 
-// fail ends the link, once it has been started; the first error counts.
+// fail ends a link that was started. The first error counts.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	first := l.err == nil
 	if first {
 		l.err = err
-		l.drop()
+		l.clearQueues()
 		if l.timer != nil {
 			l.timer.Stop()
 		}
@@ -97,36 +97,36 @@ func (l *link) fail(err error) {
 	l.mu.Unlock()
 	if first {
 		l.signal()
-		go func() { // ends with Close, which may take its time
-			defer l.out()
-			_ = l.stream.Close() // whatever it says, nobody uses the stream any more
+		go func() { // ends with Close, which may take a while
+			defer l.goroutineEnded()
+			_ = l.stream.Close() // the stream is no longer used
 		}()
 	}
 }
 
-// over says that the link has ended, or is about to.
-func (l *link) over() bool {
+// done reports whether the link has ended or is ending.
+func (l *link) done() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
 }
 
-// tick looks for signs of life and gives one. Silence is counted in ticks and not
-// by the clock, so that a process that was stopped does not think when it goes on
-// that all others had been silent.
+// tick checks whether bytes have come, and makes write send a Beat if none were sent. It counts ticks
+// instead of reading the clock: if this process was stopped for a while, it must not conclude
+// afterwards that all others were silent.
 func (l *link) tick() {
 	switch {
-	case l.heard.Swap(false):
-		l.silent, l.patience = 0, beats
+	case l.gotBytes.Swap(false):
+		l.silent, l.maxSilent = 0, beats
 	case l.paused.Load():
 	case l.reading.Load():
 		l.silent++
 	}
-	if l.silent >= l.patience {
-		l.fail(fmt.Errorf("no sign of life for %v", l.period*time.Duration(l.patience)))
+	if l.silent >= l.maxSilent {
+		l.fail(fmt.Errorf("no sign of life for %v", l.period*time.Duration(l.maxSilent)))
 		return
 	}
-	if err := l.deaf(); err != nil {
+	if err := l.writeFailed(); err != nil {
 		l.fail(err)
 		return
 	}
@@ -135,32 +135,33 @@ func (l *link) tick() {
 	if l.err != nil {
 		return
 	}
-	if !l.wrote.Swap(false) {
+	if !l.sentBytes.Swap(false) {
 		l.beat = true
 		l.signal()
 	}
 	l.timer.Reset(l.period)
 }
 
-// deaf says that the other side, which takes nothing, has had its last words.
-func (l *link) deaf() error {
+// writeFailed returns an error when the other side accepts no bytes and has had time for its last
+// messages.
+func (l *link) writeFailed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mute == nil {
+	if l.writeErr == nil {
 		return nil
 	}
-	if l.late++; l.late <= beats {
+	if l.lateTicks++; l.lateTicks <= beats {
 		return nil
 	}
-	return fmt.Errorf("nothing can be sent: %w", l.mute)
+	return fmt.Errorf("nothing can be sent: %w", l.writeErr)
 }
 
-// Read reads from the stream and notes signs of life.
+// Read reads from the stream for read, and records that bytes have come.
 func (l *link) Read(p []byte) (int, error) {
 	l.reading.Store(true)
 	n, err := l.stream.Read(p)
 	if n > 0 {
-		l.heard.Store(true)
+		l.gotBytes.Store(true)
 	}
 	l.reading.Store(false)
 	l.count.bytesIn.Add(int64(n))
@@ -168,12 +169,12 @@ func (l *link) Read(p []byte) (int, error) {
 }
 
 func (l *link) read() {
-	defer l.out()
+	defer l.goroutineEnded()
 	r := bufio.NewReaderSize(l, readBuffer)
 	for {
 		m, err := proto.Read(r)
 		if err != nil {
-			l.fail(l.why(err))
+			l.fail(l.readError(err))
 			return
 		}
 		if _, ok := m.(proto.Beat); ok {
@@ -182,13 +183,13 @@ func (l *link) read() {
 		l.count.in.Add(1)
 		switch m := m.(type) {
 		case proto.FileCredit:
-			if err := l.paid(m.Bytes); err != nil {
+			if err := l.gotFileCredit(m.Bytes); err != nil {
 				l.fail(err)
 				return
 			}
 			continue
 		case proto.Signal:
-			// gorun stops, too, a little later, and says so when it goes on.
+			// gorun itself stops a little later. When it continues, it sends SIGCONT.
 			if s := syscall.Signal(m.Signal); s == syscall.SIGTSTP || s == syscall.SIGCONT {
 				l.paused.Store(s == syscall.SIGTSTP)
 			}
@@ -197,7 +198,7 @@ func (l *link) read() {
 		}
 		l.got(m)
 		if p, ok := m.(proto.FilePart); ok {
-			if err := l.owe(len(p.Data)); err != nil {
+			if err := l.countReceived(len(p.Data)); err != nil {
 				l.fail(err)
 				return
 			}
@@ -205,22 +206,22 @@ func (l *link) read() {
 	}
 }
 
-// why makes a cause of what a Read has failed with.
-func (l *link) why(err error) error {
-	if errors.Is(err, proto.ErrFrame) || l.over() {
+// readError returns the cause of a failed Read.
+func (l *link) readError(err error) error {
+	if errors.Is(err, proto.ErrFrame) || l.done() {
 		return err
 	}
 	if cause := l.stream.Cause(); cause != nil {
 		return cause
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the connection has ended: %w", err)
+		return fmt.Errorf("the connection ended: %w", err)
 	}
 	return err
 }
 
 func (l *link) write() {
-	defer l.out()
+	defer l.goroutineEnded()
 	for {
 		batch, beat, ok := l.next()
 		if !ok {
@@ -254,29 +255,28 @@ func (l *link) write() {
 	}
 }
 
-// buffers are what frames are made in: a link that is idle, as most are most of the
-// time, has none.
+// buffers holds the memory for encoded frames. Most links are idle most of the time and need none.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 func (l *link) put(buf []byte) error {
-	l.wrote.Store(true)
+	l.sentBytes.Store(true)
 	n, err := l.stream.Write(buf)
-	l.wrote.Store(true)
+	l.sentBytes.Store(true)
 	l.count.bytesOut.Add(int64(n))
 	return err
 }
 
-// out is the end of a goroutine.
-func (l *link) out() {
+// goroutineEnded is called at the end of each goroutine. The last one calls ended.
+func (l *link) goroutineEnded() {
 	if l.left.Add(-1) == 0 {
-		l.ended(l.err) // nobody writes it any more
+		l.ended(l.err) // no goroutine writes err any more
 	}
 }
 
-// counters are of all links of a node.
+// counters counts over all links of a node.
 type counters struct {
 	in, out, bytesIn, bytesOut atomic.Int64
-	queued, peak               atomic.Int64 // bytes of bulk that wait, and of Output that has not been credited
+	queued, peak               atomic.Int64 // bytes of bulk that wait, and of Output without credit
 }
 
 func (c *counters) queue(n int) {

@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// phase is a message that goes up once for a whole subtree.
+// phase is a kind of message that goes up once for a whole subtree.
 type phase int
 
 const (
@@ -24,80 +24,80 @@ const (
 	phases = iota
 )
 
-// merge counts who has still to answer. A member owes at most one answer in each
-// phase, and left is how many do: who is lost owes nothing any more.
+// merge counts the subtrees that have not answered yet. A subtree owes at most one answer in each
+// phase. left is the number of subtrees that owe one. A lost subtree owes nothing.
 //
-//	idle ──begin──► open ──left == 0──► said
-//	                 ▲                    │   phaseFence begins anew with each Release,
-//	                 └────────────────────┘   phaseUp where a head fails after its answer
+//	idle ──begin──► open ──left == 0──► sent
+//	                 ▲                    │   phaseFence begins again after each Release,
+//	                 └────────────────────┘   phaseUp if a head fails after its answer
 type merge struct {
-	open, said bool
+	open, sent bool
 	left       int
 }
 
-func (m *merge) over() bool { return m.said }
-
-// merges is what has been gathered.
+// merges holds the answers gathered so far.
 type merges struct {
-	merge    [phases]merge
+	merge    [phases]merge // by phase
 	prepared proto.Prepared
 	staged   proto.Staged
 	started  proto.Started
 	fence    proto.Fence
 	ended    proto.Ended
-	endHeld  bool // Ended waits for the Output before it
+	endHeld  bool // Ended must be sent after the queued Output
 }
 
-// begin opens a phase for all who can answer.
-func (n *Node) begin(p phase, who func(*member) bool) {
+// begin opens a phase. The live subtrees for which selects returns true owe an
+// answer.
+func (n *Node) begin(p phase, selects func(*subtree) bool) {
 	n.merge[p] = merge{open: true}
-	for _, m := range n.members {
-		if (m.live() || p == phaseUp) && who(m) {
+	for _, m := range n.subtrees {
+		if (m.live() || p == phaseUp) && selects(m) {
 			n.owe(m, p)
 		}
 	}
-	// A fence with nobody left to be in it is for the parent, who waits: the root
-	// has nobody who does.
+	// If no subtree can be in the fence, it completes at once, because the parent waits for this
+	// node. At the root no one waits.
 	if p != phaseFence || n.ranks && n.parent != nil {
-		n.settle(p)
+		n.finishPhase(p)
 	}
 }
 
-func (n *Node) owe(m *member, p phase) {
+// owe records that a subtree owes an answer.
+func (n *Node) owe(m *subtree, p phase) {
 	if !m.owes[p] {
 		m.owes[p] = true
 		n.merge[p].left++
 	}
 }
 
-// answer takes one off. It is an error where none is owed.
-func (n *Node) answer(m *member, p phase) error {
+// answer records the answer of a subtree. It returns an error if the subtree owes none.
+func (n *Node) answer(m *subtree, p phase) error {
 	if !m.owes[p] {
-		return fmt.Errorf("%w: an answer that was not asked for (%d)", proto.ErrFrame, p)
+		return fmt.Errorf("%w: an answer in phase %d that was not expected", proto.ErrFrame, p)
 	}
 	m.owes[p] = false
 	n.merge[p].left--
 	return nil
 }
 
-// excuse frees a member that is lost from all that it owes.
-func (n *Node) excuse(m *member) {
+// cancelOwed removes a lost subtree from all phases in which it owes an answer.
+func (n *Node) cancelOwed(m *subtree) {
 	for p := range phase(phases) {
 		if m.owes[p] {
 			m.owes[p] = false
 			n.merge[p].left--
-			n.settle(p)
+			n.finishPhase(p)
 		}
 	}
 }
 
-// settle says what all have answered.
-func (n *Node) settle(p phase) {
+// finishPhase sends the merged answer of a phase if all subtrees have answered.
+func (n *Node) finishPhase(p phase) {
 	g := &n.merge[p]
 	if !g.open || g.left > 0 {
 		return
 	}
-	g.open, g.said = false, true
+	g.open, g.sent = false, true
 	switch p {
 	case phaseUp:
 		n.stage = stageUp
@@ -126,24 +126,24 @@ func (n *Node) settle(p phase) {
 		n.fence.Puts, n.fence.Waiting = nil, false
 		n.up(a)
 	case phaseEnd:
-		n.endHeld = true // forward says it
+		n.endHeld = true // forward sends it after the Output
 	}
 }
 
-// self is what the node says of its own host.
+// self returns the description of the node's own host.
 func (n *Node) self() proto.Agent {
 	a := n.cfg.Self
 	a.Index = n.l.Index
 	return a
 }
 
-// gathered makes one Up of the members'. What they said is not needed any more.
+// gathered merges the subtrees' answers to Launch, and frees them.
 func (n *Node) gathered() proto.Up {
 	var all proto.Up
-	if n.cfg.Crew != nil {
+	if n.cfg.Procs != nil {
 		all.Agents = append(all.Agents, n.self())
 	}
-	for _, m := range n.members {
+	for _, m := range n.subtrees {
 		all.Agents = append(all.Agents, m.up.Agents...)
 		all.Failed = append(append(all.Failed, m.failed...), m.up.Failed...)
 		m.up, m.failed = proto.Up{}, nil
@@ -157,9 +157,9 @@ func sortErrors(list []proto.HostError) {
 	slices.SortStableFunc(list, func(a, b proto.HostError) int { return a.Index - b.Index })
 }
 
-// fromBelow takes what a member says. An error means that it makes no sense: who
-// speaks so is not listened to any more.
-func (n *Node) fromBelow(m *member, msg proto.Message) error {
+// fromBelow handles a message from a subtree. An error means that the message is invalid; then the node
+// ends the subtree's link.
+func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	if err := n.check(m, msg); err != nil {
 		return err
 	}
@@ -177,13 +177,13 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		a := &n.prepared
 		a.Ports, a.Need, a.Failed = append(a.Ports, msg.Ports...), append(a.Need, msg.Need...), append(a.Failed, msg.Failed...)
 		a.NoMemory = append(a.NoMemory, msg.NoMemory...)
-		n.settle(phasePrepare)
+		n.finishPhase(phasePrepare)
 	case proto.Staged:
 		if err := n.answer(m, phaseStage); err != nil {
 			return err
 		}
 		n.staged.Failed = append(n.staged.Failed, msg.Failed...)
-		n.settle(phaseStage)
+		n.finishPhase(phaseStage)
 	case proto.Started:
 		if err := n.answer(m, phaseStart); err != nil {
 			return err
@@ -193,13 +193,13 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		if f := msg.Failed; f != nil && (a.Failed == nil || f.Rank < a.Failed.Rank) {
 			a.Failed = f
 		}
-		n.settle(phaseStart)
+		n.finishPhase(phaseStart)
 	case proto.Fence:
 		if msg.N != n.fence.N {
-			return fmt.Errorf("%w: fence %d while fence %d is on", proto.ErrFrame, msg.N, n.fence.N)
+			return fmt.Errorf("%w: fence %d during fence %d", proto.ErrFrame, msg.N, n.fence.N)
 		}
 		if _, releases := m.unread(); releases > 0 {
-			return fmt.Errorf("%w: in fence %d before it has read that it may leave the one before", proto.ErrFrame, msg.N)
+			return fmt.Errorf("%w: in fence %d before it has read the release of the fence before", proto.ErrFrame, msg.N)
 		}
 		if err := n.answer(m, phaseFence); err != nil {
 			return err
@@ -210,24 +210,24 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		} else {
 			maps.Copy(n.fence.Puts, msg.Puts)
 		}
-		n.settle(phaseFence)
+		n.finishPhase(phaseFence)
 	case proto.Ended:
 		if err := n.answer(m, phaseEnd); err != nil {
 			return err
 		}
 		a := &n.ended
 		a.Exits, a.Tails = append(a.Exits, msg.Exits...), append(a.Tails, msg.Tails...)
-		n.leave(m)
-		n.settle(phaseEnd)
+		n.leaveStdin(m)
+		n.finishPhase(phaseEnd)
 	case proto.StdinCredit:
-		return n.took(m, int64(msg.Bytes))
+		return n.stdinTaken(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
-	case proto.State: // links keep the newest alone
+	case proto.State: // links keep only the newest, so there is no limit
 		n.up(msg)
 	case proto.Request:
 		if replies, _ := m.unread(); replies >= m.ranks {
-			return fmt.Errorf("%w: it asks, and does not read what is answered", proto.ErrFrame)
+			return fmt.Errorf("%w: it sends requests without reading the replies", proto.ErrFrame)
 		}
 		return n.relay(m, msg)
 	case proto.Lost:
@@ -244,50 +244,49 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 	return nil
 }
 
-// What a member may say of its own accord: of each host that it is lost, and a few words;
-// of each rank that it wants the job to end, and that it has ended, and a Request at a
-// time. That is no more than its hosts' and ranks' shares together, so nobody fails for
-// what somebody behind it says.
+// Limits of unsolicited messages. A host sends that it is lost, and a few Logs. A rank causes an
+// Aborted, an Exited, and one Request at a time. A subtree may send as many as its hosts and ranks
+// together. So no node fails because of messages from below it.
 const (
-	mayPerHost = 16
-	mayPerRank = 3
+	budgetPerHost = 16
+	budgetPerRank = 3
 )
 
-// relay passes on what a member says of its own accord. The last that is passed on is
-// not the member's: it is what is said of it when it says more.
-func (n *Node) relay(m *member, msg proto.Message) error {
-	if m.may <= 1 {
-		return fmt.Errorf("%w: it says more than there can be to say", proto.ErrFrame)
+// relay passes on an unsolicited message of a subtree. When the subtree has used up its limit, relay
+// returns an error. It keeps one message of the limit for the node's own report of that.
+func (n *Node) relay(m *subtree, msg proto.Message) error {
+	if m.budget <= 1 {
+		return fmt.Errorf("%w: it sends more messages than its hosts and ranks can cause", proto.ErrFrame)
 	}
-	m.may--
+	m.budget--
 	n.up(msg)
 	return nil
 }
 
-// unread is how many Reply and Release a member cannot have read yet; of the own crew,
-// which looks after itself, it is not known.
-func (m *member) unread() (replies, releases int) {
+// unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in the
+// link's queue. For the own process manager it returns 0.
+func (m *subtree) unread() (replies, releases int) {
 	if m.link == nil {
 		return 0, 0
 	}
 	return m.link.unread()
 }
 
-// sayEnded says that the subtree has ended, when all its output has been passed on.
-func (n *Node) sayEnded() {
+// sendEnded reports that all ranks here and below have ended. The caller has passed on all output.
+func (n *Node) sendEnded() {
 	n.endHeld = false
 	a := n.ended
 	n.ended = proto.Ended{}
 	slices.SortFunc(a.Exits, func(a, b proto.Exit) int { return cmp.Compare(a.Rank, b.Rank) })
 	slices.SortFunc(a.Tails, func(a, b proto.Tail) int { return cmp.Compare(a.Rank, b.Rank) })
 	n.up(a)
-	if n.orphaned {
-		n.bye()
+	if n.ending {
+		n.shutDown()
 	}
 }
 
-// childUp takes a child's answer to Launch, in which each of its hosts stands once.
-func (n *Node) childUp(m *member, up proto.Up) error {
+// childUp handles a child's answer to Launch. The answer must contain each host of the child once.
+func (n *Node) childUp(m *subtree, up proto.Up) error {
 	for _, f := range up.Failed {
 		if f.Index == m.head {
 			return &hostError{f}
@@ -305,34 +304,35 @@ func (n *Node) childUp(m *member, up proto.Up) error {
 	}
 	for _, a := range up.Agents {
 		if !note(a.Index) {
-			return fmt.Errorf("%w: Up of host %d", proto.ErrFrame, a.Index)
+			return fmt.Errorf("%w: Up with host %d", proto.ErrFrame, a.Index)
 		}
 	}
 	for _, f := range up.Failed {
 		if !note(f.Index) {
-			return fmt.Errorf("%w: Up of host %d", proto.ErrFrame, f.Index)
+			return fmt.Errorf("%w: Up with host %d", proto.ErrFrame, f.Index)
 		}
 	}
 	if count != len(seen) {
-		return fmt.Errorf("%w: Up of %d hosts, not of %d", proto.ErrFrame, count, len(seen))
+		return fmt.Errorf("%w: Up with %d hosts instead of %d", proto.ErrFrame, count, len(seen))
 	}
 	if err := n.answer(m, phaseUp); err != nil {
 		return err
 	}
 	m.up = up
-	n.came(up)
-	n.settle(phaseUp)
+	n.partialUp(up)
+	n.finishPhase(phaseUp)
 	return nil
 }
 
-func (n *Node) came(some proto.Up) {
-	if n.cfg.Came != nil {
-		n.cfg.Came(some)
+// partialUp reports hosts that have answered or failed.
+func (n *Node) partialUp(some proto.Up) {
+	if n.cfg.OnPartialUp != nil {
+		n.cfg.OnPartialUp(some)
 	}
 }
 
-// dropAgents makes failed hosts of lost ones before anybody has heard of them.
-func (m *member) dropAgents(lost proto.Lost) {
+// dropAgents turns lost hosts into failed ones, if gorun does not know of them yet.
+func (m *subtree) dropAgents(lost proto.Lost) {
 	m.up.Agents = slices.DeleteFunc(m.up.Agents, func(a proto.Agent) bool {
 		gone := a.Index >= lost.First && a.Index-lost.First < lost.Count
 		if gone {
@@ -342,15 +342,16 @@ func (m *member) dropAgents(lost proto.Lost) {
 	})
 }
 
-// lose tells of a subtree that is lost, and goes on without it.
-func (n *Node) lose(m *member, cause error) {
+// subtreeLost reports that a subtree is lost, and continues without it.
+func (n *Node) subtreeLost(m *subtree, cause error) {
 	n.up(proto.Lost{First: m.head, Count: m.hi - m.head, Cause: n.named(m.head, cause)})
-	n.leave(m)
-	n.excuse(m)
+	n.leaveStdin(m)
+	n.cancelOwed(m)
 }
 
-// check refuses what is said of others' hosts and ranks, or at the wrong time.
-func (n *Node) check(m *member, msg proto.Message) error {
+// check returns an error for a message about hosts or ranks of another subtree, or at the wrong
+// time.
+func (n *Node) check(m *subtree, msg proto.Message) error {
 	ok, at := true, stageUp
 	switch msg := msg.(type) {
 	case proto.Up:
@@ -358,8 +359,8 @@ func (n *Node) check(m *member, msg proto.Message) error {
 	case proto.Log:
 		ok, at = m.has(msg.Index, 1), stageLaunch
 	case proto.Lost:
-		// The head itself does not say that it is lost.
-		ok, at = m.crew == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
+		// The head cannot report its own loss.
+		ok, at = m.procs == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
 	case proto.Prepared:
 		at = stagePrepared
 		for _, p := range msg.Ports {
@@ -404,13 +405,13 @@ func (n *Node) check(m *member, msg proto.Message) error {
 		at = stageStarted
 	}
 	if !ok || n.stage < at {
-		return fmt.Errorf("%w: %T at the wrong time, or of hosts or ranks that are elsewhere", proto.ErrFrame, msg)
+		return fmt.Errorf("%w: %T at the wrong time, or about hosts or ranks of another subtree", proto.ErrFrame, msg)
 	}
 	return nil
 }
 
-// hasGroups reports whether groups hold only a member's ranks, each at most once.
-func (n *Node) hasGroups(m *member, groups []proto.Group) bool {
+// hasGroups reports whether groups contain only ranks of the subtree, each at most once.
+func (n *Node) hasGroups(m *subtree, groups []proto.Group) bool {
 	seen := make(map[int]bool)
 	for _, g := range groups {
 		if len(g.Ranks) == 0 {
@@ -426,6 +427,6 @@ func (n *Node) hasGroups(m *member, groups []proto.Group) bool {
 	return true
 }
 
-func (m *member) hasErrors(list []proto.HostError) bool {
+func (m *subtree) hasErrors(list []proto.HostError) bool {
 	return !slices.ContainsFunc(list, func(e proto.HostError) bool { return !m.has(e.Index, 1) })
 }

@@ -13,37 +13,37 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Node is gorun's root of the tree, or an agent in it.
+// Node is gorun's root of the tree, or an agent in the tree.
 type Node struct {
-	cfg    Config
-	l      proto.Launch
-	parent *link // nil: this is the root
-	ctx    context.Context
-	cancel context.CancelFunc // ends what is connecting
-	window *window            // of the own crew
-	gate   *gate
-	count  *counters
+	cfg         Config
+	l           proto.Launch
+	parent      *link // nil: this is the root
+	ctx         context.Context
+	cancel      context.CancelFunc // ends calls of Open
+	window      *window            // for the output of the own process manager
+	flowControl *fileFlowControl
+	count       *counters
 
-	wake  chan struct{} // capacity 1: the inbox has something
-	calls chan func()   // from links' readers, which wait
+	wake  chan struct{} // capacity 1: wakes loop, inbox is not empty
+	calls chan func()   // functions for loop from the readers of links, which block until loop takes them
 	done  chan struct{} // closed when loop has ended
 
-	mu    sync.Mutex // guards what follows
-	inbox []func()   // from those who must not wait
-	over  bool       // loop looks at it no more
+	mu        sync.Mutex // guards inbox and loopEnded
+	inbox     []func()   // functions for loop from callers that must not block
+	loopEnded bool       // loop has ended
 
-	// What loop alone uses.
-	members    []*member // by their hosts; the own one first, where there is a crew
-	waiting    []*member // to be connected
-	connecting int       // never more than Launch.AtOnce
-	links      int       // that have not ended
+	// The following fields are used by loop alone.
+	subtrees   []*subtree // ordered by hosts; if there is a process manager, it is the first
+	waiting    []*subtree // subtrees with which the node must still connect
+	connecting int        // number of calls of Open that run; at most Launch.AtOnce
+	links      int        // number of links that have not ended
 	stage      stage
-	stored     ahead // FilePart that the own crew has not stored yet
-	closing    bool
-	orphaned   bool          // the parent is lost, or the agent has to end
-	alone      bool          // the parent is lost
-	cause      error         // why, then
-	grace      time.Duration // of the job's ranks
+	stored     ahead         // bytes of FilePart that the own process manager has not stored yet
+	closing    bool          // Bye has been sent to all subtrees
+	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
+	noParent   bool          // the parent is lost
+	cause      error         // why ending is set
+	grace      time.Duration // time between SIGTERM and SIGKILL, from Prepare
 	timers     []*time.Timer
 
 	merges
@@ -51,69 +51,68 @@ type Node struct {
 	output
 }
 
-// member is who takes part in what a node merges: its crew, or a child with all
-// behind it.
-type member struct {
-	lo, hi int // hosts [lo, hi)
-	head   int // host of the child; those before it have failed
-	failed []proto.HostError
-	crew   Crew
-	link   *link    // nil: not connected, or lost
-	up     proto.Up // what the child said
+// subtree is a part of the tree whose answers a node merges: its own process manager, or a child
+// with everything below it.
+type subtree struct {
+	lo, hi int               // its hosts are [lo, hi)
+	head   int               // host of the child; the hosts before it have failed
+	failed []proto.HostError // errors of the hosts before head
+	procs  Procs             // nil: a child
+	link   *link             // nil: not connected, or lost
+	up     proto.Up          // the child's answer to Launch
 
-	owes   [phases]bool
-	ranks  int
-	may    int                 // messages of its own accord that may still come, see relay
-	needs  map[string]struct{} // files
-	taker  bool                // of stdin
-	taken  int64               // bytes of stdin
-	source source
+	owes       [phases]bool        // by phase: it has not answered yet
+	ranks      int                 // number of its ranks
+	budget     int                 // number of unsolicited messages that it may still send, see relay
+	needs      map[string]struct{} // hashes of the files that it lacks
+	readsStdin bool                // it reads stdin
+	taken      int64               // bytes of stdin that it has taken
+	source     source
 }
 
-// stage is how far a node has come. It only grows.
+// stage is the progress of a node. It only grows.
 type stage int
 
 const (
-	stageLaunch   stage = iota // Up has not been said
-	stageUp                    // until Prepare
-	stagePrepared              // from Prepare on
-	stageStarted               // from Start on
+	stageLaunch   stage = iota // Up has not been sent
+	stageUp                    // Up has been sent
+	stagePrepared              // Prepare has come
+	stageStarted               // Start has come
 )
 
-// New makes a root and sets it going. Up may be called before it returns. Close
-// ends it.
-func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newGate(), new(counters)) }
+// New makes and starts a root. It may call cfg.Up before it returns. The caller must call Close.
+func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newFileFlowControl(), new(counters)) }
 
-func newGate() *gate {
-	g := new(gate)
+func newFileFlowControl() *fileFlowControl {
+	g := new(fileFlowControl)
 	g.room.L = &g.mu
 	return g
 }
 
-func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
-	l, err := sane(cfg.Launch)
+func newNode(cfg Config, parent *link, g *fileFlowControl, c *counters) (*Node, error) {
+	l, err := normalize(cfg.Launch)
 	switch {
 	case err != nil:
 		return nil, err
 	case cfg.Up == nil || cfg.Open == nil && len(l.Hosts) > 1:
-		return nil, errors.New("a node needs Up, and Open where there are other hosts")
-	case (cfg.Crew == nil) != (l.Index == -1):
-		return nil, fmt.Errorf("a crew belongs to host 0 or a later one, not to %d", l.Index)
+		return nil, errors.New("a node needs Up, and Open if there are other hosts")
+	case (cfg.Procs == nil) != (l.Index == -1):
+		return nil, fmt.Errorf("ranks belong to host 0 or a later one, not to %d", l.Index)
 	}
 	n := &Node{
-		cfg: cfg, l: l, parent: parent, gate: g, count: c, window: newWindow(),
+		cfg: cfg, l: l, parent: parent, flowControl: g, count: c, window: newWindow(),
 		wake: make(chan struct{}, 1), calls: make(chan func()), done: make(chan struct{}),
 	}
 	n.credit = proto.Window
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	if cfg.Crew != nil {
-		own := &member{lo: l.Index, hi: l.Index + 1, head: l.Index, may: mayPerHost}
-		n.members = append(n.members, own)
-		own.crew = cfg.Crew(n, func(m proto.Message) { n.post(func() { n.fromCrew(own, m) }) })
+	if cfg.Procs != nil {
+		own := &subtree{lo: l.Index, hi: l.Index + 1, head: l.Index, budget: budgetPerHost}
+		n.subtrees = append(n.subtrees, own)
+		own.procs = cfg.Procs(n, func(m proto.Message) { n.post(func() { n.fromProcs(own, m) }) })
 	}
 	for _, p := range split(part{l.Index + 1, len(l.Hosts) - 1}, l.Radix) {
-		m := &member{lo: p.first, hi: p.first + p.count, head: p.first, may: mayPerHost * p.count}
-		n.members = append(n.members, m)
+		m := &subtree{lo: p.first, hi: p.first + p.count, head: p.first, budget: budgetPerHost * p.count}
+		n.subtrees = append(n.subtrees, m)
 		n.waiting = append(n.waiting, m)
 	}
 	n.post(n.launch)
@@ -121,16 +120,16 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 	return n, nil
 }
 
-// Do takes a message from gorun, and keeps it. It does not block. What makes no
-// sense at its time is answered by a Log, and has no other effect.
+// Do takes a message from gorun. The node keeps the message. Do does not block. If the message is
+// invalid at this time, the node answers with a Log and otherwise ignores it.
 func (n *Node) Do(m proto.Message) {
 	_, file := m.(proto.FilePart)
 	if file {
-		n.gate.add(1)
+		n.flowControl.add(1)
 	}
 	n.post(func() {
 		if file {
-			defer n.gate.add(-1)
+			defer n.flowControl.add(-1)
 		}
 		if err := n.down(m); err != nil {
 			n.up(proto.Log{Index: n.l.Index, Line: err.Error()})
@@ -138,47 +137,48 @@ func (n *Node) Do(m proto.Message) {
 	})
 }
 
-// Close says Bye to all agents, waits a while for them to end, and releases
-// everything. It may be called several times, but not by Up.
+// Close sends Bye to all agents, waits a while for their end, and releases everything. It is
+// idempotent. Up must not call it.
 func (n *Node) Close() {
-	n.post(n.bye)
+	n.post(n.shutDown)
 	<-n.done
 }
 
-// Stored says of a FilePart that the own crew has no more use for its data.
+// Stored reports that the own process manager no longer needs the data of a FilePart.
 func (n *Node) Stored(p proto.FilePart) {
-	n.post(func() { n.stored.add(n.gate, -len(p.Data)) })
+	n.post(func() { n.stored.add(n.flowControl, -len(p.Data)) })
 }
 
-// AwaitRoom blocks while some child, or the own crew, still has much to take of the
-// files that it needs. Who sends a FilePart when it has returned needs no memory for whole files.
+// AwaitRoom blocks while a child or the own process manager has much file data to take. If the
+// caller sends each FilePart after AwaitRoom has returned, the node needs no memory for whole
+// files.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
-		n.gate.mu.Lock()
-		defer n.gate.mu.Unlock()
-		n.gate.room.Broadcast()
+		n.flowControl.mu.Lock()
+		defer n.flowControl.mu.Unlock()
+		n.flowControl.room.Broadcast()
 	})
 	defer stop()
-	n.gate.wait(func() bool { return ctx.Err() != nil })
+	n.flowControl.wait(func() bool { return ctx.Err() != nil })
 	return ctx.Err()
 }
 
-// Stats are what has gone over a node's links to its children so far, at an agent
-// also to its parent. Beats count as bytes alone.
+// Stats counts the messages and bytes on the node's links to its children, and at an agent also on the
+// link to its parent. Heartbeats count only as bytes.
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
-	PeakQueued              int64 // bytes of Output, Stdin and FilePart that waited, or that nobody had consumed
+	PeakQueued              int64 // largest number of bytes of Output, Stdin and FilePart that waited to be sent or consumed
 }
 
-// Stats may be called at any time.
+// Stats returns the counts so far. It may be called at any time.
 func (n *Node) Stats() Stats {
 	c := n.count
 	return Stats{c.in.Load(), c.out.Load(), c.bytesIn.Load(), c.bytesOut.Load(), c.peak.Load()}
 }
 
-// Flush waits until what Do has taken for the children is written, where it is urgent,
-// but not longer than limit.
+// Flush blocks until all urgent messages to the children that Do has taken are written, at most for
+// limit.
 func (n *Node) Flush(limit time.Duration) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -186,7 +186,7 @@ func (n *Node) Flush(limit time.Duration) {
 		flushed := make(chan bool, 1)
 		n.post(func() {
 			all := true
-			for _, m := range n.members {
+			for _, m := range n.subtrees {
 				all = all && (m.link == nil || m.link.flushed())
 			}
 			flushed <- all
@@ -205,14 +205,14 @@ func (n *Node) Flush(limit time.Duration) {
 	}
 }
 
-// flushPause is the time after which Flush looks again.
+// flushPause is the time between two checks of Flush.
 const flushPause = time.Millisecond
 
-// post has loop run f. It does not block; after the end it does nothing.
+// post makes loop run f. It does not block. After loop's end it does nothing.
 func (n *Node) post(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.over {
+	if n.loopEnded {
 		return
 	}
 	n.inbox = append(n.inbox, f)
@@ -222,7 +222,7 @@ func (n *Node) post(f func()) {
 	}
 }
 
-// call has loop run f, and blocks until it is about to.
+// call makes loop run f, and blocks until loop takes f.
 func (n *Node) call(f func()) {
 	select {
 	case n.calls <- f:
@@ -252,29 +252,29 @@ func (n *Node) loop() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.over, n.inbox = true, nil
+	n.loopEnded, n.inbox = true, nil
 }
 
-// after has loop run f later.
+// after makes loop run f after d.
 func (n *Node) after(d time.Duration, f func()) {
-	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops it
+	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops it at its end
 }
 
-// up passes a message on to the parent, or to gorun.
+// up passes a message to the parent, or to gorun.
 func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
-// launch sets out to connect with the children.
+// launch begins to connect with the children.
 func (n *Node) launch() {
-	n.begin(phaseUp, func(m *member) bool { return m.crew == nil })
-	if n.cfg.Crew != nil {
-		n.came(proto.Up{Agents: []proto.Agent{n.self()}})
+	n.begin(phaseUp, func(m *subtree) bool { return m.procs == nil })
+	if n.cfg.Procs != nil {
+		n.partialUp(proto.Up{Agents: []proto.Agent{n.self()}})
 	}
 	n.connect()
 }
 
-// connect opens streams to heads of subtrees, AtOnce at a time.
+// connect opens streams to the heads of subtrees, AtOnce at a time.
 func (n *Node) connect() {
-	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.orphaned {
+	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.ending {
 		m := n.waiting[0]
 		n.waiting = n.waiting[1:]
 		n.connecting++
@@ -292,17 +292,17 @@ func (n *Node) connect() {
 }
 
 // opened takes over a stream to a child.
-func (n *Node) opened(m *member, s Stream, err error) {
+func (n *Node) opened(m *subtree, s Stream, err error) {
 	n.connecting--
 	if s == nil && err == nil {
 		err = errors.New("no connection")
 	}
 	switch {
-	case n.closing || n.orphaned:
+	case n.closing || n.ending:
 		if err == nil {
 			n.connecting++
 			go func() { // ends with Close; loop waits for it
-				_ = s.Close() // nobody has used it
+				_ = s.Close() // the stream was not used
 				n.post(func() { n.connecting-- })
 			}()
 		}
@@ -311,7 +311,7 @@ func (n *Node) opened(m *member, s Stream, err error) {
 		n.headFailed(m, err)
 	default:
 		n.links++
-		l := newLink(s, n.l, n.gate, n.count)
+		l := newLink(s, n.l, n.flowControl, n.count)
 		l.got = func(msg proto.Message) { n.call(func() { n.fromChild(m, l, msg) }) }
 		l.ended = func(err error) { n.post(func() { n.linkEnded(m, l, err) }) }
 		m.link = l
@@ -323,8 +323,8 @@ func (n *Node) opened(m *member, s Stream, err error) {
 	n.connect()
 }
 
-// headFailed makes the next host of a subtree its head.
-func (n *Node) headFailed(m *member, cause error) {
+// headFailed makes the next host of a subtree its head, and connects with it.
+func (n *Node) headFailed(m *subtree, cause error) {
 	he := proto.HostError{Index: m.head, Cause: n.named(m.head, cause)}
 	var own *hostError
 	if errors.As(cause, &own) {
@@ -336,9 +336,9 @@ func (n *Node) headFailed(m *member, cause error) {
 	}
 	m.failed = append(m.failed, he)
 	m.up = proto.Up{}
-	n.came(proto.Up{Failed: []proto.HostError{he}})
+	n.partialUp(proto.Up{Failed: []proto.HostError{he}})
 	if m.head++; m.head == m.hi {
-		n.excuse(m)
+		n.cancelOwed(m)
 		return
 	}
 	n.owe(m, phaseUp)
@@ -346,17 +346,17 @@ func (n *Node) headFailed(m *member, cause error) {
 	n.connect()
 }
 
-// exitCoder is an error of Open that gorun is to end with a code of its own for.
+// exitCoder is an error of Open with an exit code for gorun.
 type exitCoder interface{ ExitCode() int }
 
-// hostError is what a head says of itself.
+// hostError is an error that a head has reported about its own host.
 type hostError struct{ proto.HostError }
 
 func (e *hostError) Error() string { return e.Cause }
 
 func (n *Node) host(index int) hosts.Host { return n.l.Hosts[index-n.l.Index] }
 
-// named is a cause that names its host.
+// named returns the text of cause, preceded by the name of the host if it does not contain that.
 func (n *Node) named(index int, cause error) string {
 	text, name := cause.Error(), n.host(index).Name
 	if strings.Contains(text, name) {
@@ -365,29 +365,29 @@ func (n *Node) named(index int, cause error) string {
 	return name + ": " + text
 }
 
-// member is who a host belongs to; nil: nobody.
-func (n *Node) member(index int) *member {
-	i, found := slices.BinarySearchFunc(n.members, index, func(m *member, index int) int { return m.lo - index })
+// subtreeOf returns the subtree that a host belongs to; nil: none.
+func (n *Node) subtreeOf(index int) *subtree {
+	i, found := slices.BinarySearchFunc(n.subtrees, index, func(m *subtree, index int) int { return m.lo - index })
 	if !found {
 		i--
 	}
-	if i < 0 || index >= n.members[i].hi {
+	if i < 0 || index >= n.subtrees[i].hi {
 		return nil
 	}
-	return n.members[i]
+	return n.subtrees[i]
 }
 
-// live says whether a member can be spoken with.
-func (m *member) live() bool { return m.crew != nil || m.link != nil }
+// live reports whether messages can be sent to the subtree.
+func (m *subtree) live() bool { return m.procs != nil || m.link != nil }
 
-// has says whether hosts are a member's.
-func (m *member) has(first, count int) bool {
+// has reports whether all hosts of a range are the subtree's and have not failed.
+func (m *subtree) has(first, count int) bool {
 	return first >= m.head && first < m.hi && count > 0 && count <= m.hi-first
 }
 
-// fromChild takes a message of a child.
-func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
-	if m.link != l || l.over() {
+// fromChild handles a message from a child.
+func (n *Node) fromChild(m *subtree, l *link, msg proto.Message) {
+	if m.link != l || l.done() {
 		return
 	}
 	if _, ok := msg.(proto.Bye); ok {
@@ -399,16 +399,16 @@ func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
 	}
 }
 
-// fromCrew takes a message of the own crew.
-func (n *Node) fromCrew(m *member, msg proto.Message) {
-	if err := n.fromBelow(m, msg); err != nil && m.may > 0 {
-		m.may--
+// fromProcs handles a message from the own process manager.
+func (n *Node) fromProcs(m *subtree, msg proto.Message) {
+	if err := n.fromBelow(m, msg); err != nil && m.budget > 0 {
+		m.budget--
 		n.up(proto.Log{Index: n.l.Index, Line: n.named(n.l.Index, err)})
 	}
 }
 
-// linkEnded is told when a child's link has ended.
-func (n *Node) linkEnded(m *member, l *link, err error) {
+// linkEnded handles the end of a child's link.
+func (n *Node) linkEnded(m *subtree, l *link, err error) {
 	n.links--
 	if m.link != l {
 		return
@@ -419,25 +419,25 @@ func (n *Node) linkEnded(m *member, l *link, err error) {
 	case n.stage == stageLaunch:
 		n.headFailed(m, err)
 	default:
-		n.lose(m, err)
+		n.subtreeLost(m, err)
 	}
 }
 
-// bye has all links end.
-func (n *Node) bye() {
+// shutDown sends Bye to all subtrees, and ends the links that are left after byeLimit.
+func (n *Node) shutDown() {
 	if n.closing {
 		return
 	}
 	n.closing, n.waiting = true, nil
-	n.silence()
+	n.dropOutput()
 	n.cancel()
-	for _, m := range n.members {
+	for _, m := range n.subtrees {
 		if m.live() {
 			m.send(proto.Bye{})
 		}
 	}
 	n.after(byeLimit, func() {
-		for _, m := range n.members {
+		for _, m := range n.subtrees {
 			if m.link != nil {
 				m.link.fail(errNoBye)
 			}
@@ -445,38 +445,38 @@ func (n *Node) bye() {
 	})
 }
 
-// orphan ends everything below when there is no parent any more.
-func (n *Node) orphan(cause error) {
-	if n.closing || n.alone {
+// parentLost ends all ranks here and below after the loss of the parent.
+func (n *Node) parentLost(cause error) {
+	if n.closing || n.noParent {
 		return
 	}
-	n.alone = true
-	n.silence()
+	n.noParent = true
+	n.dropOutput()
 	n.end(cause, 0)
 }
 
-// end ends everything below when the agent has to end. Ranks have a grace between
-// SIGTERM and SIGKILL, and what they write then is passed on.
+// end ends all ranks here and below because the agent must end. The ranks have a grace period between
+// SIGTERM and SIGKILL, in which their output is still passed on.
 func (n *Node) end(cause error, grace time.Duration) {
 	if n.closing {
 		return
 	}
-	if !n.orphaned {
-		n.orphaned, n.cause, n.waiting = true, cause, nil
+	if !n.ending {
+		n.ending, n.cause, n.waiting = true, cause, nil
 		n.cancel()
 	}
-	n.tellAll(proto.End{Grace: grace, Except: -1})
-	if n.stage < stageStarted || n.merge[phaseEnd].over() && !n.endHeld {
-		n.bye()
+	n.sendAll(proto.End{Grace: grace, Except: -1})
+	if n.stage < stageStarted || n.merge[phaseEnd].sent && !n.endHeld {
+		n.shutDown()
 		return
 	}
-	n.after(grace+endLimit, n.bye)
+	n.after(grace+endLimit, n.shutDown)
 }
 
-// send passes a message to a member that is live.
-func (m *member) send(msg proto.Message) {
-	if m.crew != nil {
-		m.crew.Do(msg)
+// send sends a message to a live subtree.
+func (m *subtree) send(msg proto.Message) {
+	if m.procs != nil {
+		m.procs.Do(msg)
 		return
 	}
 	m.link.send(msg)

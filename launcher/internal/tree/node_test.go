@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// shapes are the trees that the tests are about: hosts and radix.
+// shapes returns the trees of the tests: number of hosts and radix.
 func shapes() [][2]int {
 	var list [][2]int
 	for _, count := range []int{1, 2, 3, 5, 7, 64} {
@@ -23,13 +23,12 @@ func shapes() [][2]int {
 	return append(list, [2]int{1000, 3}, [2]int{1000, 64})
 }
 
-// TestStart: a whole job, on trees of all shapes, with and without ranks on gorun's
-// own host.
+// TestStart runs a whole job on trees of all shapes, with and without ranks on gorun's own host.
 func TestStart(t *testing.T) {
 	for _, s := range shapes() {
 		for _, own := range []bool{false, true} {
 			if own && s[0] > 64 && s[1] < 64 {
-				continue // takes long, and shows nothing new
+				continue // takes long and tests nothing new
 			}
 			t.Run(fmt.Sprintf("%d by %d own %v", s[0], s[1], own), func(t *testing.T) {
 				bubble(t, func(t *testing.T) { wholeJob(t, s[0], s[1], own) })
@@ -43,7 +42,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	if own {
 		w.withRanks()
 	}
-	w.crew = func(c *treetest.Crew) {
+	w.procs = func(c *treetest.Procs) {
 		c.Puts = func(n int) map[string]string { return map[string]string{fmt.Sprint(c.Index%64, ".", n): "x"} }
 	}
 	w.start()
@@ -63,7 +62,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	one[proto.Prepared](w)
 	plans := w.prepare().Plans
 	for i := range count {
-		p := w.crews[i].Got()[0].(proto.Prepare)
+		p := w.hostProcs[i].Got()[0].(proto.Prepare)
 		require.Equal(t, plans[i:i+1], p.Plans)
 	}
 	w.root.Do(proto.Start{})
@@ -83,7 +82,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 	time.Sleep(time.Second)
 	for i := range count {
-		w.nodes[i].Do(nil2log(i)) // no message from above: it is answered by a Log
+		w.nodes[i].Do(nil2log(i)) // not a message from above: the node answers by a Log
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
@@ -92,7 +91,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	w.root.Do(proto.Reply{Rank: count*w.ranks - 1, Line: []byte("x")})
 	w.root.Do(proto.Signal{Signal: 10})
 	w.root.Do(proto.Watch{})
-	w.root.Do(proto.News{Ranks: []int{1}})
+	w.root.Do(proto.RanksFailed{Ranks: []int{1}})
 	w.root.Do(proto.End{Grace: time.Second, Except: -1})
 	w.root.Do(proto.End{Except: -1})
 	ended := one[proto.Ended](w)
@@ -102,12 +101,12 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 	for i := range count {
 		var kinds []string
-		for _, m := range w.crews[i].Got() {
+		for _, m := range w.hostProcs[i].Got() {
 			kinds = append(kinds, fmt.Sprintf("%T", m)[len("proto."):])
 		}
-		want := []string{"Prepare", "Start", "Release", "Release", "Signal", "Watch", "News", "End", "End"}
+		want := []string{"Prepare", "Start", "Release", "Release", "Signal", "Watch", "RanksFailed", "End", "End"}
 		if i == count-1 {
-			want = []string{"Prepare", "Start", "Release", "Release", "Reply", "Signal", "Watch", "News", "End", "End"}
+			want = []string{"Prepare", "Start", "Release", "Release", "Reply", "Signal", "Watch", "RanksFailed", "End", "End"}
 		}
 		require.Equal(t, want, kinds, i)
 	}
@@ -118,10 +117,10 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 }
 
-// nil2log makes something that never comes from above.
+// nil2log makes a message that never comes from above.
 func nil2log(i int) proto.Message { return proto.Exited{Exit: proto.Exit{Rank: i}} }
 
-// TestCloseEarly: at any time before Up a root can be closed.
+// TestCloseEarly closes a root at several times before Up.
 func TestCloseEarly(t *testing.T) {
 	for _, after := range []time.Duration{0, testConnect / 2, testConnect, testConnect + testLatency, 3 * testConnect} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -135,8 +134,8 @@ func TestCloseEarly(t *testing.T) {
 	}
 }
 
-// TestRetry: where heads of subtrees fail, others take their place, and everybody
-// stands in Up once.
+// TestRetry checks that another host takes the place of a head that fails, and that Up contains each host
+// once.
 func TestRetry(t *testing.T) {
 	for _, s := range [][2]int{{1, 1}, {7, 2}, {64, 3}, {64, 64}} {
 		for _, bad := range []int{2, 3, 1} {
@@ -160,7 +159,7 @@ func TestRetry(t *testing.T) {
 					defer w.close()
 					up := one[proto.Up](w)
 					require.Equal(t, s[0], len(up.Agents)+len(up.Failed))
-					require.Len(t, w.came, s[0])
+					require.Len(t, w.partial, s[0])
 					for _, a := range up.Agents {
 						require.False(t, fails(a.Index))
 					}
@@ -172,7 +171,7 @@ func TestRetry(t *testing.T) {
 						}
 						require.Equal(t, want, f.Cause)
 					}
-					// The job goes on with the others.
+					// The job continues on the other hosts.
 					p := w.prepare()
 					w.root.Do(p)
 					one[proto.Prepared](w)

@@ -12,37 +12,37 @@ import (
 
 // Output goes from window to window:
 //
-//	crew ─► Node.Output ─► source ─► forward ─► parent's link ─► source ─► … ─► Up
-//	          ▲   window      │ ▲        window
-//	          └───────────────┘ └────── Credit ──────────┘
+//	procs ─► Node.Output ─► source ─► forward ─► parent's link ─► source ─► … ─► Up
+//	           ▲   window      │ ▲        window
+//	           └───────────────┘ └────── Credit ──────────┘
 //
-// A source holds what its member has sent and has got no credit for, which is at
-// most proto.Window. It gets credit when forward has passed it on, which needs
-// credit from the parent; at the root, when gorun has consumed it. So all memory
-// that a node needs for output is a window for each member and one for its parent.
+// A source holds the output that its subtree has sent and that has no credit yet, at most proto.Window
+// bytes. It gets credit when forward has passed the output on, for which forward needs credit from the
+// parent; at the root, when gorun has consumed the output. So a node needs one window of memory for
+// each subtree and one for its parent.
 
-// output is what waits to be passed on.
+// output is the state of the output that a node passes on.
 type output struct {
-	credit int       // that the parent has given; at the root it is not used
-	ready  []*member // whose source has something, each once: forward takes turns
-	broken [2]bool   // nobody reads stdout, stderr
-	mutes  bool      // nothing is passed on any more
+	credit  int        // bytes that may still be sent to the parent; not used at the root
+	ready   []*subtree // subtrees with output in their source, in the order in which forward serves them
+	closed  [2]bool    // the reader of stdout, of stderr has closed it
+	dropAll bool       // all output is dropped
 }
 
-// source is a member's output.
+// source holds the output of one subtree.
 type source struct {
 	queue []proto.Output
-	held  int // cost of what has come and has not been credited; at most proto.Window
-	owed  int // the part of held that may be credited
+	held  int // cost of the output that has come and has no credit yet; at most proto.Window
+	owed  int // part of held for which credit may be given
 }
 
-// window is the own crew's.
+// window bounds the output of the own process manager.
 type window struct {
-	mu   sync.Mutex // guards what follows
-	more sync.Cond
-	room int
-	gone [2]bool // nobody reads stdout, stderr
-	over bool
+	mu     sync.Mutex // guards the following fields
+	more   sync.Cond
+	room   int     // bytes that the process manager may still pass to Node.Output
+	closed [2]bool // the reader of stdout, of stderr has closed it
+	ended  bool    // the node has ended
 }
 
 func newWindow() *window {
@@ -62,19 +62,20 @@ func kindOf(o proto.Output) int {
 func (w *window) take(n, kind int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.room < n && !w.over && !w.gone[kind] {
+	for w.room < n && !w.ended && !w.closed[kind] {
 		w.more.Wait()
 	}
 	switch {
-	case w.over:
-		return errOver
-	case w.gone[kind]:
-		return fmt.Errorf("nobody reads the ranks' output: %w", syscall.EPIPE)
+	case w.ended:
+		return errEnded
+	case w.closed[kind]:
+		return fmt.Errorf("the reader of the ranks' output has closed it: %w", syscall.EPIPE)
 	}
 	w.room -= n
 	return nil
 }
 
+// give gives back n bytes.
 func (w *window) give(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,6 +83,7 @@ func (w *window) give(n int) {
 	w.more.Broadcast()
 }
 
+// set runs f under the lock and wakes all waiters.
 func (w *window) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,8 +91,8 @@ func (w *window) set(f func()) {
 	w.more.Broadcast()
 }
 
-// Output takes what the ranks of the own host have written. It copies Data and
-// blocks while gorun is behind. After Gone its error wraps EPIPE.
+// Output passes on what the ranks of the own host have written. It copies Data, and blocks while gorun
+// is behind. After OutputClosed its error wraps EPIPE.
 func (n *Node) Output(o proto.Output) error {
 	data := o.Data
 	for len(data) > 0 {
@@ -104,12 +106,12 @@ func (n *Node) Output(o proto.Output) error {
 			return err
 		}
 		piece.Data = slices.Clone(piece.Data)
-		n.post(func() { n.fromCrew(n.members[0], piece) })
+		n.post(func() { n.fromProcs(n.subtrees[0], piece) })
 	}
 	return nil
 }
 
-// cut takes as much as goes in one Output, whole lines if it can.
+// cut takes as much data as one Output may hold, whole lines if possible.
 func cut(data []byte) (piece, rest []byte) {
 	at := len(data)
 	if at > maxOutput {
@@ -121,28 +123,28 @@ func cut(data []byte) (piece, rest []byte) {
 	return data[:at], data[at:]
 }
 
-// Consumed gives back what Up has got. At an agent it does nothing.
+// Consumed gives back an Output that Up has got. At an agent it does nothing.
 func (n *Node) Consumed(o proto.Output) {
 	if n.parent != nil {
 		return
 	}
 	index, c := o.Index, cost(o)
 	n.post(func() {
-		if m := n.member(index); m != nil {
+		if m := n.subtreeOf(index); m != nil {
 			n.credited(m, c)
 		}
 	})
 }
 
-// take takes Output of a member.
-func (n *Node) take(m *member, o proto.Output) error {
+// take handles Output of a subtree.
+func (n *Node) take(m *subtree, o proto.Output) error {
 	s := &m.source
 	if len(o.Data) > maxOutput || s.held+cost(o) > proto.Window {
 		return fmt.Errorf("%w: more output than there was credit for", proto.ErrFrame)
 	}
 	s.held += cost(o)
 	n.count.queue(cost(o))
-	if n.broken[kindOf(o)] || n.mutes {
+	if n.closed[kindOf(o)] || n.dropAll {
 		n.credited(m, cost(o))
 		return nil
 	}
@@ -153,7 +155,7 @@ func (n *Node) take(m *member, o proto.Output) error {
 	return nil
 }
 
-// forward passes on what there is credit for, one Output of each member in turn.
+// forward passes on as much Output as the parent's credit allows, one Output of each subtree in turn.
 func (n *Node) forward() {
 	for len(n.ready) > 0 {
 		m := n.ready[0]
@@ -177,16 +179,16 @@ func (n *Node) forward() {
 		}
 	}
 	if n.endHeld {
-		n.sayEnded()
+		n.sendEnded()
 	}
 }
 
-// credited gives credit for Output that has been passed on, or dropped.
-func (n *Node) credited(m *member, c int) {
+// credited gives credit for Output that was passed on or dropped.
+func (n *Node) credited(m *subtree, c int) {
 	s := &m.source
 	s.owed = min(s.owed+c, s.held)
 	switch {
-	case m.crew != nil:
+	case m.procs != nil:
 		n.window.give(s.owed)
 	case s.owed < creditAfter && m.link != nil:
 		return
@@ -198,23 +200,24 @@ func (n *Node) credited(m *member, c int) {
 	s.owed = 0
 }
 
-// gone drops what nobody reads any more.
-func (n *Node) gone(g proto.Gone) {
+// closeOutput drops the output whose reader has closed it.
+func (n *Node) closeOutput(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
-	n.broken[kind] = true
-	n.window.set(func() { n.window.gone[kind] = true })
-	n.sift(func(o proto.Output) bool { return kindOf(o) == kind })
+	n.closed[kind] = true
+	n.window.set(func() { n.window.closed[kind] = true })
+	n.dropQueued(func(o proto.Output) bool { return kindOf(o) == kind })
 }
 
-// silence drops all output, now and from now on.
-func (n *Node) silence() {
-	n.mutes = true
-	n.window.set(func() { n.window.over = true })
-	n.gate.end()
-	n.sift(func(proto.Output) bool { return true })
+// dropOutput drops all output, queued and future.
+func (n *Node) dropOutput() {
+	n.dropAll = true
+	n.window.set(func() { n.window.ended = true })
+	n.flowControl.end()
+	n.dropQueued(func(proto.Output) bool { return true })
 }
 
-func (n *Node) sift(drop func(proto.Output) bool) {
+// dropQueued drops the queued output that drop selects.
+func (n *Node) dropQueued(drop func(proto.Output) bool) {
 	waiting := n.ready
 	n.ready = nil
 	for _, m := range waiting {

@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// TestOutputOrder: what each host writes comes out, all of it, in its order, and
-// before Ended; and no node ever holds more than its windows.
+// TestOutputOrder checks that all output of each host arrives, in order and before Ended, and that
+// no node holds more than its windows.
 func TestOutputOrder(t *testing.T) {
 	for _, s := range [][2]int{{1, 1}, {5, 1}, {7, 2}, {64, 3}, {64, 64}} {
 		for _, own := range []bool{false, true} {
@@ -61,7 +61,7 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	var sent [2][]bytes.Buffer
 	sent[0], sent[1] = make([]bytes.Buffer, count), make([]bytes.Buffer, count)
 	for i := range count {
-		go func() { // ends when all is written
+		go func() { // ends when everything is written
 			r := rand.New(rand.NewPCG(3, uint64(i)))
 			buf := make([]byte, 200<<10)
 			for n := 0; n < total; {
@@ -87,7 +87,7 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 				}
 				n += size
 			}
-			w.crews[i].End()
+			w.hostProcs[i].End()
 		}()
 	}
 	one[proto.Ended](w)
@@ -101,14 +101,14 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	for _, o := range got[proto.Output](w) {
 		paid += cost(o)
 	}
-	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.members)+paid/creditAfter), "credit is given in large pieces")
+	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.subtrees)+paid/creditAfter), "the root gives credit in large pieces")
 	for i, n := range w.nodes {
-		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.members)+1)*proto.Window), i)
+		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.subtrees)+1)*proto.Window), i)
 	}
-	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.members)*proto.Window))
+	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.subtrees)*proto.Window))
 }
 
-// writeAll has every crew write without end; errs has what stopped them.
+// writeAll makes every process manager write without end. errs gets the errors that end the writing.
 func writeAll(w *world, stderr bool) (errs chan error) {
 	errs = make(chan error, w.hosts)
 	for i := range w.hosts {
@@ -126,8 +126,8 @@ func writeAll(w *world, stderr bool) (errs chan error) {
 	return errs
 }
 
-// TestSlowRoot: where gorun consumes nothing, all come to a stop within their
-// windows; what else is said goes by.
+// TestSlowRoot checks that all hosts stop writing, within their windows, if gorun consumes no output, and
+// that other messages still arrive.
 func TestSlowRoot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 15, 2)
@@ -144,11 +144,11 @@ func TestSlowRoot(t *testing.T) {
 		require.Greater(t, held, 2*proto.Window-2*(1000+outputCost))
 		for i, n := range w.nodes {
 			q := n.count.queued.Load()
-			require.LessOrEqual(t, q, int64((len(n.members)+1)*proto.Window), i)
+			require.LessOrEqual(t, q, int64((len(n.subtrees)+1)*proto.Window), i)
 			require.Greater(t, q, int64(0))
 		}
 		w.root.Do(proto.Release{N: 1})
-		w.crews[14].Emit(proto.Exited{Exit: proto.Exit{Rank: 14, Code: 3}})
+		w.hostProcs[14].Emit(proto.Exited{Exit: proto.Exit{Rank: 14, Code: 3}})
 		time.Sleep(time.Second)
 		require.Len(t, got[proto.Fence](w), 2)
 		require.Len(t, got[proto.Exited](w), 1)
@@ -164,12 +164,12 @@ func TestSlowRoot(t *testing.T) {
 		require.Empty(t, errs)
 		w.close()
 		for range w.hosts {
-			require.ErrorIs(t, <-errs, errOver)
+			require.ErrorIs(t, <-errs, errEnded)
 		}
 	})
 }
 
-// TestFair: nobody waits for ever because others write more.
+// TestFair checks that no host waits for ever because others write more.
 func TestFair(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 31, 3)
@@ -189,21 +189,21 @@ func TestFair(t *testing.T) {
 			require.Greater(t, n, 50, i)
 		}
 		for range w.hosts {
-			require.ErrorIs(t, <-errs, errOver)
+			require.ErrorIs(t, <-errs, errEnded)
 		}
 	})
 }
 
-// TestGone: where nobody reads, the ranks find their pipes broken, wherever they
-// wait, and those of the other stream do not.
-func TestGone(t *testing.T) {
+// TestOutputClosed checks that ranks get EPIPE when the reader of stdout has closed it, even if
+// they wait, and that the other stream continues.
+func TestOutputClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 14, 2).withRanks()
 		w.keep = true
 		w.launch()
 		out := writeAll(w, false)
 		time.Sleep(time.Minute)
-		w.root.Do(proto.Gone{})
+		w.root.Do(proto.OutputClosed{})
 		for range w.hosts {
 			require.ErrorIs(t, <-out, syscall.EPIPE)
 		}
@@ -219,15 +219,15 @@ func TestGone(t *testing.T) {
 				came++
 			}
 		}
-		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each may lack a credit
+		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the three may wait for a credit
 		w.close()
 		for range w.hosts {
-			require.ErrorIs(t, <-err, errOver)
+			require.ErrorIs(t, <-err, errEnded)
 		}
 	})
 }
 
-// TestByeWhileOutput: Bye ends a tree whose ranks write, and who waits is told.
+// TestByeWhileOutput checks that Bye ends a tree whose ranks write, and that their writes fail.
 func TestByeWhileOutput(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -239,19 +239,19 @@ func TestByeWhileOutput(t *testing.T) {
 			begun := time.Now()
 			w.close()
 			for range w.hosts {
-				require.ErrorIs(t, <-errs, errOver)
+				require.ErrorIs(t, <-errs, errEnded)
 			}
 			require.Less(t, time.Since(begun), byeLimit)
 		})
 	}
 }
 
-// TestSlowPeer: a child that takes nothing does not hold up the others.
+// TestSlowPeer checks that a child that takes nothing does not delay the others.
 func TestSlowPeer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)
 		w.l.Heartbeat = time.Minute
-		w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+		w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 		w.start()
 		defer w.close()
 		one[proto.Up](w)
@@ -264,7 +264,7 @@ func TestSlowPeer(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, i := range []int{0, 2} {
-			m := w.crews[i].Got()
+			m := w.hostProcs[i].Got()
 			require.True(t, m[len(m)-1].(proto.FilePart).Last)
 		}
 		require.Empty(t, got[proto.Staged](w))
@@ -274,14 +274,13 @@ func TestSlowPeer(t *testing.T) {
 	})
 }
 
-// TestAwaitRoom: a large file takes little memory anywhere, though the last host
-// takes it slowly.
+// TestAwaitRoom checks that no node holds much of a large file while the last host takes it slowly.
 func TestAwaitRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 1)
 		w.l.Heartbeat = time.Minute
 		other := strings.Repeat("f", len(testHash))
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			switch c.Index {
 			case 3:
 				c.Need = []string{testHash, other}
@@ -296,7 +295,7 @@ func TestAwaitRoom(t *testing.T) {
 		require.Equal(t, []string{testHash, other}, one[proto.Prepared](w).Need)
 		const parts = 512
 		done := make(chan int, 1)
-		go func() { // ends when all is sent
+		go func() { // ends when the file is sent
 			n := 0
 			for ; n < parts; n++ {
 				if w.root.AwaitRoom(t.Context()) != nil {
@@ -317,7 +316,7 @@ func TestAwaitRoom(t *testing.T) {
 		require.Empty(t, one[proto.Staged](w).Failed)
 		for i := range 4 {
 			size, count := 0, 0
-			for _, m := range w.crews[i].Got() {
+			for _, m := range w.hostProcs[i].Got() {
 				if f, ok := m.(proto.FilePart); ok {
 					size += len(f.Data)
 					count++
@@ -329,21 +328,20 @@ func TestAwaitRoom(t *testing.T) {
 	})
 }
 
-// TestSlowDisk: a large file takes little memory anywhere, though a host stores it
-// slowly.
+// TestSlowDisk checks that no node holds much of a large file while a host stores it slowly.
 func TestSlowDisk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 1)
 		w.l.Heartbeat = time.Minute
 		disk := make(chan struct{})
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			if c.Index != 2 {
 				return
 			}
 			c.Need = []string{testHash}
 			stored := c.Stored
 			c.Stored = func(p proto.FilePart) {
-				go func() { // ends when the disk works
+				go func() { // ends when the disk works again
 					<-disk
 					stored(p)
 				}()
@@ -356,7 +354,7 @@ func TestSlowDisk(t *testing.T) {
 		require.Equal(t, []string{testHash}, one[proto.Prepared](w).Need)
 		const parts, size = 512, 64 << 10
 		done := make(chan struct{})
-		go func() { // ends when all is sent
+		go func() { // ends when the file is sent
 			defer close(done)
 			for n := range parts {
 				if w.root.AwaitRoom(t.Context()) != nil {
@@ -367,7 +365,7 @@ func TestSlowDisk(t *testing.T) {
 		}()
 		received := func() int {
 			n := 0
-			for _, m := range w.crews[2].Got() {
+			for _, m := range w.hostProcs[2].Got() {
 				if f, ok := m.(proto.FilePart); ok {
 					n += len(f.Data)
 				}

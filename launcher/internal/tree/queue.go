@@ -8,18 +8,17 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// What waits on a link to be written:
+// The queues of a link, and their bounds:
 //
-//	urgent  Of each message that a whole subtree answers there is one at a time. Upward
-//	        comes what is told of its own accord, which merge.go counts: a few for each
-//	        host of the subtree and for each of its ranks. Downward a Reply for each
-//	        rank and a Release, as nobody gets another before it has read the last one,
-//	        see unread; and what gorun says by itself, which is a few for each rank of
-//	        the job. Credits that follow on each other are one.
-//	states  the newest State of each host
+//	urgent  At most one of each message that a whole subtree answers. Upward: unsolicited
+//	        messages, a few for each host and rank of the subtree, which merge.go counts.
+//	        Downward: one Reply for each rank and one Release, because a rank gets the next
+//	        only after it has read the last, see unread; and messages that gorun sends of its
+//	        own accord, a few for each rank of the job. Consecutive credits are joined.
+//	states  The newest State of each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
-//	        filesAhead and proto.FileWindow, see files.go; for each Inspect a Stacks of
-//	        each rank and an Inspected of each host; an Ended and a Bye.
+//	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
+//	        each rank and the Inspected of each host; one Ended and one Bye.
 
 // frame is a message in a queue. Links that send the same message share the frame and its
 // bytes.
@@ -27,11 +26,12 @@ type frame struct {
 	m      proto.Message
 	shared bool
 
-	once  sync.Once // guards what follows
+	once  sync.Once // guards bytes and err
 	bytes []byte
 	err   error
 }
 
+// append appends the encoded message to dst.
 func (f *frame) append(dst []byte) ([]byte, error) {
 	if !f.shared {
 		return proto.Append(dst, f.m)
@@ -40,7 +40,7 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return append(dst, f.bytes...), f.err
 }
 
-// size is what a message counts among what waits.
+// size returns how many bytes of a message count as queued.
 func size(m proto.Message) int {
 	switch m := m.(type) {
 	case proto.Output:
@@ -55,20 +55,20 @@ func size(m proto.Message) int {
 	return 0
 }
 
-// send queues a message. It does not block; after the link's end it does nothing.
+// send queues a message. It does not block. After the link's end it does nothing.
 func (l *link) send(m proto.Message) { l.sendFrame(&frame{m: m}) }
 
 func (l *link) sendFrame(f *frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil || l.mute != nil {
+	if l.err != nil || l.writeErr != nil {
 		return
 	}
 	switch m := f.m.(type) {
 	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Ended:
 		l.push(f)
 	case proto.FilePart:
-		l.files.add(l.gate, len(m.Data))
+		l.files.add(l.flowControl, len(m.Data))
 		l.push(f)
 	case proto.Bye:
 		l.dropFiles()
@@ -79,7 +79,7 @@ func (l *link) sendFrame(f *frame) {
 		}
 		l.states[m.Index] = f
 	case proto.Credit, proto.StdinCredit:
-		if !l.joined(m) {
+		if !l.joinCredit(m) {
 			l.urgent = append(l.urgent, f)
 		}
 	case proto.Reply:
@@ -94,14 +94,14 @@ func (l *link) sendFrame(f *frame) {
 	l.signal()
 }
 
-// push queues what others overtake.
+// push queues a message that others may overtake.
 func (l *link) push(f *frame) {
 	l.bulk = append(l.bulk, f)
 	l.count.queue(size(f.m))
 }
 
-// joined makes one of a credit and of the one that waits right before it.
-func (l *link) joined(m proto.Message) bool {
+// joinCredit adds a credit to the last queued message if that is a credit of the same kind.
+func (l *link) joinCredit(m proto.Message) bool {
 	if len(l.urgent) == 0 {
 		return false
 	}
@@ -121,13 +121,14 @@ func (l *link) joined(m proto.Message) bool {
 	return false
 }
 
-// unread is how many Reply and Release wait still, which the other side cannot have read.
+// unread returns how many Replies and Releases still wait here, so the other side cannot have read them.
 func (l *link) unread() (replies, releases int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replies, l.releases
 }
 
+// signal wakes write.
 func (l *link) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -135,16 +136,16 @@ func (l *link) signal() {
 	}
 }
 
-// drop is called with mu held.
-func (l *link) drop() {
+// clearQueues empties the queues. The caller holds mu.
+func (l *link) clearQueues() {
 	for _, f := range l.bulk {
 		l.count.queue(-size(f.m))
 	}
 	l.urgent, l.states, l.bulk, l.replies, l.releases = nil, nil, nil, 0, 0
-	l.files.add(l.gate, -l.files.bytes)
+	l.files.add(l.flowControl, -l.files.bytes)
 }
 
-// next waits for something to write.
+// next blocks until there is something to write, and returns it. ok is false when the link has ended.
 func (l *link) next() (batch []*frame, beat, ok bool) {
 	for {
 		l.mu.Lock()
@@ -153,7 +154,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 			l.mu.Unlock()
 			return nil, false, false
 		}
-		l.pay()
+		l.giveFileCredit()
 		switch {
 		case len(l.urgent) > 0:
 			batch, l.urgent, l.replies, l.releases = l.urgent, nil, 0, 0
@@ -162,7 +163,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 		default:
 			batch = l.nextBulk()
 		}
-		beat, l.beat = l.beat && len(batch) == 0 && l.mute == nil, false
+		beat, l.beat = l.beat && len(batch) == 0 && l.writeErr == nil, false
 		l.busy = len(batch) > 0
 		l.mu.Unlock()
 		if len(batch) > 0 || beat {
@@ -172,7 +173,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 	}
 }
 
-// nextBulk is called with mu held.
+// nextBulk takes a batch from bulk. The caller holds mu.
 func (l *link) nextBulk() (batch []*frame) {
 	n, bytes := 0, 0
 	for n < len(l.bulk) && (n == 0 || bytes+size(l.bulk[n].m) <= batchBytes) {
@@ -190,15 +191,15 @@ func (l *link) nextBulk() (batch []*frame) {
 	return batch
 }
 
-// flushed says whether nothing urgent waits, or is being written.
+// flushed reports whether all urgent messages are written.
 func (l *link) flushed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil || len(l.urgent) == 0 && !l.busy
 }
 
-// written accounts for a batch. After an error the reader finds the stream's end,
-// and before it the peer's last words; or tick has seen enough.
+// written accounts for a written batch. After an error it does not end the link: read may still find the
+// peer's last messages before the stream's end, and if not, tick ends the link.
 func (l *link) written(batch []*frame, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,11 +208,11 @@ func (l *link) written(batch []*frame, err error) {
 			l.count.queue(-n)
 		}
 		if _, ok := f.m.(proto.FilePart); ok && l.err == nil {
-			l.files.add(l.gate, -size(f.m))
+			l.files.add(l.flowControl, -size(f.m))
 		}
 	}
 	if err != nil && l.err == nil {
-		l.mute = err
-		l.drop()
+		l.writeErr = err
+		l.clearQueues()
 	}
 }

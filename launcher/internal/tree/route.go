@@ -9,34 +9,34 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// routes is where what goes down has to go.
+// routes holds the destinations of messages that go down.
 type routes struct {
-	ranks   bool    // some host of the subtree has some
-	runs    []route // of ranks, ascending
-	perRank bool    // Output is of one rank each
+	ranks   bool    // at least one rank runs here or below
+	runs    []route // ascending by ranks
+	perRank bool    // each Output holds the bytes of one rank
 	stdin   stdin
 }
 
-// route is ranks that follow on each other and are all a member's.
+// route is a range of consecutive ranks that belong to one subtree.
 type route struct {
 	first, count int
-	m            *member
+	m            *subtree
 }
 
-// stdin counts bytes. For every taker given <= taken <= sent, and sent-given is at
-// most proto.Window.
+// stdin counts bytes of standard input. For every subtree that reads it, given <= taken <= sent.
+// sent-given is at most proto.Window.
 type stdin struct {
-	sent  int64 // to all who take it
-	given int64 // back upward, when all had taken them
-	slow  int   // takers whose taken == given; not 0 while there are takers
+	sent  int64 // bytes sent to all subtrees that read it
+	given int64 // bytes for which the parent has got credit: all such subtrees have taken them
+	slow  int   // number of such subtrees with taken == given; not 0 unless there are none
 }
 
-// down takes a message from above. An error means that it makes no sense.
+// down handles a message from above. An error means that the message is invalid.
 func (n *Node) down(m proto.Message) error {
 	if n.closing {
 		return nil
 	}
-	if n.orphaned {
+	if n.ending {
 		return n.downLast(m)
 	}
 	switch m := m.(type) {
@@ -50,49 +50,48 @@ func (n *Node) down(m proto.Message) error {
 		return n.release(m)
 	case proto.Reply:
 		if to := n.rankOf(m.Rank); to != nil && to.live() {
-			to.may++ // it may ask again
+			to.budget++ // the rank may send another Request
 			to.send(m)
 		}
 	case proto.Credit:
 		return n.credits(m)
-	case proto.Gone:
-		n.gone(m)
-		n.tellAll(m)
+	case proto.OutputClosed:
+		n.closeOutput(m)
+		n.sendAll(m)
 	case proto.Stdin:
 		return n.input(m)
 	case proto.Inspect:
 		return n.inspect(m)
-	case proto.Watch, proto.Signal, proto.News, proto.End:
-		n.tellAll(m)
+	case proto.Watch, proto.Signal, proto.RanksFailed, proto.End:
+		n.sendAll(m)
 	case proto.Bye:
-		n.bye()
+		n.shutDown()
 	default:
 		return fmt.Errorf("%w: %T from above", proto.ErrFrame, m)
 	}
 	return nil
 }
 
-// downLast takes a message from above while everything ends, since the agent has to,
-// and the parent lives.
+// downLast handles a message from above while the agent ends its ranks and the parent still runs.
 func (n *Node) downLast(m proto.Message) error {
 	switch m := m.(type) {
 	case proto.Credit:
 		return n.credits(m)
-	case proto.Gone:
-		n.gone(m)
-		n.tellAll(m)
+	case proto.OutputClosed:
+		n.closeOutput(m)
+		n.sendAll(m)
 	case proto.Signal:
-		n.tellAll(m)
-	case proto.End: // with less grace, perhaps
-		n.tellAll(m)
-		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.bye)
+		n.sendAll(m)
+	case proto.End: // may shorten the grace period
+		n.sendAll(m)
+		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.shutDown)
 	case proto.Bye:
-		n.bye()
+		n.shutDown()
 	}
 	return nil
 }
 
-// credits takes the parent's credit for output.
+// credits handles the parent's credit for output.
 func (n *Node) credits(c proto.Credit) error {
 	if n.parent == nil || c.Bytes <= 0 || c.Bytes > proto.Window-n.credit {
 		return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, c.Bytes)
@@ -101,21 +100,22 @@ func (n *Node) credits(c proto.Credit) error {
 	return nil
 }
 
-// tellAll passes a message to everybody below.
-func (n *Node) tellAll(m proto.Message) {
-	n.tell(m, func(*member) bool { return true })
+// sendAll sends a message to all live subtrees.
+func (n *Node) sendAll(m proto.Message) {
+	n.sendTo(m, func(*subtree) bool { return true })
 }
 
-func (n *Node) tell(m proto.Message, who func(*member) bool) {
+// sendTo sends a message to the live subtrees for which selects returns true.
+func (n *Node) sendTo(m proto.Message, selects func(*subtree) bool) {
 	f := &frame{m: m, shared: true}
-	for _, to := range n.members {
+	for _, to := range n.subtrees {
 		switch {
-		case !to.live() || !who(to):
-		case to.crew != nil:
+		case !to.live() || !selects(to):
+		case to.procs != nil:
 			if p, ok := m.(proto.FilePart); ok {
-				n.stored.add(n.gate, len(p.Data))
+				n.stored.add(n.flowControl, len(p.Data))
 			}
-			to.crew.Do(m)
+			to.procs.Do(m)
 		default:
 			to.link.sendFrame(f)
 		}
@@ -126,13 +126,13 @@ func (n *Node) wrongTime(m proto.Message) error {
 	return fmt.Errorf("%w: %T at the wrong time", proto.ErrFrame, m)
 }
 
-// prepare cuts the plans to subtrees and notes which ranks are where.
+// prepare records which ranks run where, and sends each subtree its own plans.
 func (n *Node) prepare(p proto.Prepare) error {
 	if n.stage != stageUp {
 		return n.wrongTime(p)
 	}
 	for i, plan := range p.Plans {
-		if n.member(plan.Index) == nil || i > 0 && p.Plans[i-1].Index >= plan.Index {
+		if n.subtreeOf(plan.Index) == nil || i > 0 && p.Plans[i-1].Index >= plan.Index {
 			return fmt.Errorf("%w: plan of host %d", proto.ErrFrame, plan.Index)
 		}
 	}
@@ -141,9 +141,9 @@ func (n *Node) prepare(p proto.Prepare) error {
 	}
 	n.stage, n.grace, n.perRank = stagePrepared, min(max(p.Grace, 0), time.Hour), p.PerRank
 	zero := n.rankOf(0)
-	n.begin(phasePrepare, func(*member) bool { return true })
+	n.begin(phasePrepare, func(*subtree) bool { return true })
 	rest := p.Plans
-	for _, m := range n.members {
+	for _, m := range n.subtrees {
 		i := slices.IndexFunc(rest, func(plan proto.Plan) bool { return plan.Index >= m.hi })
 		if i < 0 {
 			i = len(rest)
@@ -153,14 +153,14 @@ func (n *Node) prepare(p proto.Prepare) error {
 		for _, plan := range mine {
 			m.ranks += len(plan.Ranks)
 		}
-		m.may += mayPerRank * m.ranks
-		if m.taker = m.live() && m.ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.taker {
+		m.budget += budgetPerRank * m.ranks
+		if m.readsStdin = m.live() && m.ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.readsStdin {
 			n.stdin.slow++
 		}
 		if !m.live() {
 			continue
 		}
-		if m.crew != nil && len(mine) == 0 {
+		if m.procs != nil && len(mine) == 0 {
 			mine = []proto.Plan{{Index: n.l.Index}}
 		}
 		own := p
@@ -173,7 +173,7 @@ func (n *Node) prepare(p proto.Prepare) error {
 func (n *Node) setRoutes(plans []proto.Plan) error {
 	var all []route
 	for _, plan := range plans {
-		m := n.member(plan.Index)
+		m := n.subtreeOf(plan.Index)
 		for _, r := range plan.Ranks {
 			if k := len(all) - 1; k >= 0 && all[k].m == m && all[k].first+all[k].count == r.Rank {
 				all[k].count++
@@ -200,8 +200,8 @@ func (n *Node) setRoutes(plans []proto.Plan) error {
 	return nil
 }
 
-// rankOf is whose a rank is; nil: nobody's here.
-func (n *Node) rankOf(rank int) *member {
+// rankOf returns the subtree of a rank; nil: it runs neither here nor below.
+func (n *Node) rankOf(rank int) *subtree {
 	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
 	if !found {
 		i--
@@ -212,87 +212,87 @@ func (n *Node) rankOf(rank int) *member {
 	return n.runs[i].m
 }
 
-// filePart passes a part of a file to those who need it. Where a host needs other
-// files, it learns of the last part only that it is the last.
+// filePart sends a part of a file to the subtrees that need it. A subtree that needs only other files
+// gets the last part without data, because Last ends the staging.
 func (n *Node) filePart(p proto.FilePart) error {
-	if n.stage != stagePrepared || !n.merge[phasePrepare].over() {
+	if n.stage != stagePrepared || !n.merge[phasePrepare].sent {
 		return n.wrongTime(p)
 	}
-	if g := &n.merge[phaseStage]; !g.open && !g.said {
-		n.begin(phaseStage, func(m *member) bool { return len(m.needs) > 0 })
+	if g := &n.merge[phaseStage]; !g.open && !g.sent {
+		n.begin(phaseStage, func(m *subtree) bool { return len(m.needs) > 0 })
 	}
-	needs := func(m *member) bool {
+	needs := func(m *subtree) bool {
 		_, ok := m.needs[p.Hash]
 		return ok
 	}
-	n.tell(p, needs)
+	n.sendTo(p, needs)
 	if p.Last {
 		p.Data = nil
-		n.tell(p, func(m *member) bool { return len(m.needs) > 0 && !needs(m) })
+		n.sendTo(p, func(m *subtree) bool { return len(m.needs) > 0 && !needs(m) })
 	}
 	return nil
 }
 
-// inspect sends Inspect to all members. From then on each of their hosts may answer once,
+// inspect sends Inspect to all subtrees. From then on each of their hosts may answer once,
 // and each of their ranks may send its stacks once.
 func (n *Node) inspect(i proto.Inspect) error {
 	if n.stage != stageStarted {
 		return n.wrongTime(i)
 	}
-	for _, m := range n.members {
-		m.may += m.hi - m.lo
+	for _, m := range n.subtrees {
+		m.budget += m.hi - m.lo
 		if i.Stacks {
-			m.may += m.ranks
+			m.budget += m.ranks
 		}
 	}
-	n.tellAll(i)
+	n.sendAll(i)
 	return nil
 }
 
 func (n *Node) start(s proto.Start) error {
-	if n.stage != stagePrepared || !n.merge[phasePrepare].over() {
+	if n.stage != stagePrepared || !n.merge[phasePrepare].sent {
 		return n.wrongTime(s)
 	}
 	n.stage = stageStarted
-	all := func(*member) bool { return true }
+	all := func(*subtree) bool { return true }
 	n.begin(phaseStart, all)
 	n.begin(phaseEnd, all)
 	n.nextFence(1)
-	n.tell(s, all)
+	n.sendTo(s, all)
 	return nil
 }
 
 func (n *Node) nextFence(number int) {
 	n.fence = proto.Fence{N: number}
-	n.begin(phaseFence, func(m *member) bool { return m.ranks > 0 })
+	n.begin(phaseFence, func(m *subtree) bool { return m.ranks > 0 })
 }
 
 func (n *Node) release(r proto.Release) error {
-	if n.stage != stageStarted || r.N != n.fence.N || !n.merge[phaseFence].said {
+	if n.stage != stageStarted || r.N != n.fence.N || !n.merge[phaseFence].sent {
 		return n.wrongTime(r)
 	}
-	n.tell(r, func(m *member) bool { return m.ranks > 0 })
+	n.sendTo(r, func(m *subtree) bool { return m.ranks > 0 })
 	n.nextFence(r.N + 1)
 	return nil
 }
 
-// input passes standard input on to all who take it.
+// input sends standard input to all subtrees that read it.
 func (n *Node) input(in proto.Stdin) error {
 	if n.stage != stageStarted || n.stdin.sent+int64(len(in.Data))-n.stdin.given > proto.Window {
 		return n.wrongTime(in)
 	}
 	n.stdin.sent += int64(len(in.Data))
-	n.tell(in, func(m *member) bool { return m.taker })
+	n.sendTo(in, func(m *subtree) bool { return m.readsStdin })
 	n.giveStdin()
 	return nil
 }
 
-// took takes a member's word that it has passed bytes of standard input on.
-func (n *Node) took(m *member, bytes int64) error {
+// stdinTaken records that a subtree has passed on bytes of standard input.
+func (n *Node) stdinTaken(m *subtree, bytes int64) error {
 	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
 		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
 	}
-	if m.taker && m.taken == n.stdin.given {
+	if m.readsStdin && m.taken == n.stdin.given {
 		n.stdin.slow--
 	}
 	m.taken += bytes
@@ -300,32 +300,32 @@ func (n *Node) took(m *member, bytes int64) error {
 	return nil
 }
 
-// leave strikes a member that has ended, or is lost, from those who take input.
-func (n *Node) leave(m *member) {
-	if m.taker {
-		if m.taker = false; m.taken == n.stdin.given {
+// leaveStdin removes a subtree that has ended or is lost from those that read standard input.
+func (n *Node) leaveStdin(m *subtree) {
+	if m.readsStdin {
+		if m.readsStdin = false; m.taken == n.stdin.given {
 			n.stdin.slow--
 		}
 		n.giveStdin()
 	}
 }
 
-// giveStdin gives back what all have taken. It looks at the members only when each
-// of them has taken something since it last did.
+// giveStdin gives credit for the bytes that all subtrees have taken. It looks at the subtrees only after
+// each of them has taken something since the last time, so its average cost is constant.
 func (n *Node) giveStdin() {
 	if n.stdin.slow > 0 {
 		return
 	}
 	least := n.stdin.sent
-	for _, m := range n.members {
-		if m.taker {
+	for _, m := range n.subtrees {
+		if m.readsStdin {
 			least = min(least, m.taken)
 		}
 	}
 	more := least - n.stdin.given
 	n.stdin.given = least
-	for _, m := range n.members {
-		if m.taker && m.taken == least {
+	for _, m := range n.subtrees {
+		if m.readsStdin && m.taken == least {
 			n.stdin.slow++
 		}
 	}

@@ -11,12 +11,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Serve is an agent's life: it waits for the parent to say what the agent is to do,
-// has mk make a Config of it, of which Launch and Up are Serve's, and runs the
-// node until gorun says Bye. Where the parent is lost, or ctx ends, it ends the
-// ranks here and below; the error says why. It closes the parent's stream.
+// Serve runs an agent. It waits for the parent's Launch, calls mk to make the Config (Serve sets Launch
+// and Up in it), and runs the node until gorun sends Bye. If the parent is lost or ctx ends, Serve ends
+// the ranks here and below, and the error says why. Serve closes the parent's stream.
 func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
-	g, c := newGate(), new(counters)
+	g, c := newFileFlowControl(), new(counters)
 	l, err := readLaunch(ctx, parent, c)
 	if err != nil {
 		_ = parent.Close() // the error says why
@@ -29,7 +28,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	up.got = func(m proto.Message) {
 		n := node.Load()
 		if n == nil {
-			return // it is about to say Bye
+			return // mk has failed, and Serve is about to send Bye
 		}
 		_, file := m.(proto.FilePart)
 		if file {
@@ -39,7 +38,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 			if file {
 				defer g.add(-1)
 			}
-			if up.over() {
+			if up.done() {
 				return
 			}
 			if err := n.down(m); err != nil {
@@ -49,7 +48,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	}
 	up.ended = func(err error) {
 		if n := node.Load(); n != nil {
-			n.post(func() { n.orphan(fmt.Errorf("connection with gorun: %w", err)) })
+			n.post(func() { n.parentLost(fmt.Errorf("connection with gorun: %w", err)) })
 		}
 		close(ended)
 	}
@@ -79,9 +78,9 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	return err
 }
 
-// readLaunch waits for the first message.
+// readLaunch reads the first message, which must be Launch.
 func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, launchLimit, errors.New("gorun did not say what to do"))
+	ctx, cancel := context.WithTimeoutCause(ctx, launchLimit, errors.New("gorun sent no job"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = parent.Close() }) // unblocks Read
 	defer stop()
@@ -97,12 +96,12 @@ func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, 
 	}
 	l, ok := m.(proto.Launch)
 	if !ok || l.Index < 0 {
-		return proto.Launch{}, fmt.Errorf("%w: %T first", proto.ErrFrame, m)
+		return proto.Launch{}, fmt.Errorf("%w: the first message is %T", proto.ErrFrame, m)
 	}
-	return sane(l)
+	return normalize(l)
 }
 
-// counted counts what is read.
+// counted counts the bytes that are read.
 type counted struct {
 	io.Reader
 	n *atomic.Int64

@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// testLaunch is for an agent of a tree of count hosts.
+// testLaunch returns a Launch for the agent of the first of count hosts.
 func testLaunch(count int) proto.Launch {
 	l := proto.Launch{JobID: "job", Radix: 2, AtOnce: 2, Timeout: 10 * time.Second, Heartbeat: testHeartbeat}
 	for i := range count {
@@ -33,7 +33,7 @@ func frames(t testing.TB, messages ...proto.Message) []byte {
 	return buf
 }
 
-// TestServeNoLaunch: an agent that is told nothing, or nonsense, ends.
+// TestServeNoLaunch checks that an agent ends if its parent sends nothing, or anything else than Launch.
 func TestServeNoLaunch(t *testing.T) {
 	bad := testLaunch(1)
 	bad.Index = -1
@@ -43,7 +43,7 @@ func TestServeNoLaunch(t *testing.T) {
 		want string
 		is   error
 	}{
-		"nothing":  {want: "gorun did not say what to do"},
+		"nothing":  {want: "gorun sent no job"},
 		"the end":  {cut: true, is: io.EOF},
 		"no host":  {say: frames(t, proto.Launch{}), is: proto.ErrFrame},
 		"index":    {say: frames(t, bad), is: proto.ErrFrame},
@@ -71,8 +71,8 @@ func TestServeNoLaunch(t *testing.T) {
 	}
 }
 
-// TestServeContext: an agent that has to end takes all below it with it, and its
-// parent learns of that at once.
+// TestServeContext checks that an agent that must end ends its whole subtree, and that its parent learns
+// of it at once.
 func TestServeContext(t *testing.T) {
 	why := errors.New("the agent got SIGTERM")
 	for _, silent := range []bool{false, true} {
@@ -84,7 +84,7 @@ func TestServeContext(t *testing.T) {
 					return false
 				}
 				err := Serve(ctx, s, func(proto.Launch) (Config, error) {
-					return Config{Crew: w.mkCrew(4), Open: w.connect}, nil
+					return Config{Procs: w.mkProcs(4), Open: w.connect}, nil
 				})
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -93,7 +93,7 @@ func TestServeContext(t *testing.T) {
 			}
 			w.launch()
 			defer w.close()
-			w.crews[5].Silent = silent
+			w.hostProcs[5].Silent = silent
 			begun := time.Now()
 			cancel(why)
 			lost := one[proto.Lost](w)
@@ -104,7 +104,7 @@ func TestServeContext(t *testing.T) {
 			w.mu.Unlock()
 			require.ErrorIs(t, err, why)
 			for _, i := range []int{4, 5, 6} {
-				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Except: -1}))
+				require.Contains(t, w.hostProcs[i].Got(), proto.Message(proto.End{Except: -1}))
 			}
 			require.Less(t, time.Since(begun), time.Minute)
 			w.root.Do(proto.End{})
@@ -117,8 +117,8 @@ func TestServeContext(t *testing.T) {
 	}
 }
 
-// TestServeSignals: an agent that has to end, and gives its ranks a while, still
-// passes on what gorun has to say to them, and what they write.
+// TestServeSignals checks that an agent that must end passes on gorun's messages to its ranks, and their
+// output, during the grace period.
 func TestServeSignals(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestServeSignals(t *testing.T) {
 					return false
 				}
 				_ = Serve(ctx, s, func(proto.Launch) (Config, error) {
-					return Config{Crew: w.mkCrew(1), Open: w.connect}, nil
+					return Config{Procs: w.mkProcs(1), Open: w.connect}, nil
 				})
 				return true
 			}
@@ -137,12 +137,12 @@ func TestServeSignals(t *testing.T) {
 			w.launch()
 			defer w.close()
 			for _, i := range []int{1, 2} {
-				c, n := w.crews[i], w.nodes[i]
+				c, n := w.hostProcs[i], w.nodes[i]
 				c.Silent = true
 				c.See = func(m proto.Message) {
 					switch m := m.(type) {
 					case proto.Signal:
-						go func() { // ends at once: there is room
+						go func() { // ends at once, because there is room
 							_ = n.Output(proto.Output{Index: i, Stream: proto.Merged, Data: []byte("last words\n")})
 						}()
 					case proto.End:
@@ -155,7 +155,7 @@ func TestServeSignals(t *testing.T) {
 			cancel(errors.New("the agent got SIGTERM"))
 			time.Sleep(time.Second)
 			for _, i := range []int{1, 2} {
-				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Grace: time.Hour, Except: -1}))
+				require.Contains(t, w.hostProcs[i].Got(), proto.Message(proto.End{Grace: time.Hour, Except: -1}))
 			}
 			w.root.Do(proto.Signal{Signal: 2})
 			time.Sleep(time.Second)
@@ -175,7 +175,7 @@ func TestServeSignals(t *testing.T) {
 	}
 }
 
-// TestNoBye: a child that does not end is left behind.
+// TestNoBye checks that Close does not wait for a child that does not end.
 func TestNoBye(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 2)
@@ -190,28 +190,28 @@ func TestNoBye(t *testing.T) {
 	})
 }
 
-// TestConfig: what makes no node is refused.
+// TestConfig checks that New refuses a Config with which no node can work.
 func TestConfig(t *testing.T) {
-	good := Config{Launch: testLaunch(1), Up: func(proto.Message) {}, Crew: func(*Node, func(proto.Message)) Crew { return &treetest.Crew{} }}
+	good := Config{Launch: testLaunch(1), Up: func(proto.Message) {}, Procs: func(*Node, func(proto.Message)) Procs { return &treetest.Procs{} }}
 	n, err := New(good)
 	require.NoError(t, err)
 	n.Close()
 	n.Close()
 	n.Do(proto.End{})
 	n.Consumed(proto.Output{})
-	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errOver)
+	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errEnded)
 	require.NoError(t, n.AwaitRoom(t.Context()))
 	n.Flush(time.Hour)
-	require.Empty(t, n.inbox, "what is posted after the end is not kept")
+	require.Empty(t, n.inbox, "functions posted after the end are not kept")
 	for name, spoil := range map[string]func(*Config){
-		"hosts":   func(c *Config) { c.Launch.Hosts = nil },
-		"index":   func(c *Config) { c.Launch.Index = -2 },
-		"up":      func(c *Config) { c.Up = nil },
-		"open":    func(c *Config) { c.Launch.Hosts = append(c.Launch.Hosts, hosts.Host{Name: "b"}) },
-		"no crew": func(c *Config) { c.Crew = nil },
-		"crew":    func(c *Config) { c.Launch.Index = -1 },
-		"many":    func(c *Config) { c.Launch.Index = hosts.Limit },
-		"most":    func(c *Config) { c.Launch.Index = math.MaxInt },
+		"hosts":    func(c *Config) { c.Launch.Hosts = nil },
+		"index":    func(c *Config) { c.Launch.Index = -2 },
+		"up":       func(c *Config) { c.Up = nil },
+		"open":     func(c *Config) { c.Launch.Hosts = append(c.Launch.Hosts, hosts.Host{Name: "b"}) },
+		"no procs": func(c *Config) { c.Procs = nil },
+		"procs":    func(c *Config) { c.Launch.Index = -1 },
+		"many":     func(c *Config) { c.Launch.Index = hosts.Limit },
+		"most":     func(c *Config) { c.Launch.Index = math.MaxInt },
 	} {
 		bad := good
 		spoil(&bad)

@@ -12,8 +12,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// feedAll sends input as credit allows, with its end, and returns when all of it has
-// been taken.
+// feedAll sends input as the credit allows, then its end. It returns when all input has been taken.
 func feedAll(w *world, data []byte) {
 	w.t.Helper()
 	sent := 0
@@ -34,10 +33,10 @@ func feedAll(w *world, data []byte) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	require.FailNow(w.t, "standard input is not taken")
+	require.FailNow(w.t, "the ranks did not take all standard input")
 }
 
-// TestStdin: input gets to those who read it, and nobody else.
+// TestStdin checks that the hosts whose ranks read standard input get it, and no others.
 func TestStdin(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 100<<10)
 	for _, mode := range []string{"rank0", "all", "none"} {
@@ -55,8 +54,8 @@ func TestStdin(t *testing.T) {
 					time.Sleep(time.Second)
 					for i := range w.hosts {
 						reads := mode == "all" || mode == "rank0" && i == 0
-						require.Equal(t, reads, bytes.Equal(data, w.crews[i].Input()), i)
-						require.Equal(t, reads, len(w.crews[i].Input()) > 0)
+						require.Equal(t, reads, bytes.Equal(data, w.hostProcs[i].Input()), i)
+						require.Equal(t, reads, len(w.hostProcs[i].Input()) > 0)
 					}
 				})
 			}
@@ -64,13 +63,14 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinTakers: who reads nothing holds all up, until it has ended or is lost.
+// TestStdinTakers checks that a host that takes no input stops the input of all, until it has ended or is
+// lost.
 func TestStdinTakers(t *testing.T) {
 	for _, how := range []string{"ended", "lost", "no ranks"} {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, 7, 2)
 			w.stdin = "all"
-			w.crew = func(c *treetest.Crew) {
+			w.procs = func(c *treetest.Procs) {
 				emit := c.Emit
 				c.Emit = func(m proto.Message) {
 					if _, ok := m.(proto.StdinCredit); !ok || c.Index != 6 {
@@ -96,7 +96,7 @@ func TestStdinTakers(t *testing.T) {
 			}
 			switch how {
 			case "ended":
-				w.crews[6].End()
+				w.hostProcs[6].End()
 			case "lost":
 				w.pipes[6].Cut()
 			}
@@ -106,7 +106,7 @@ func TestStdinTakers(t *testing.T) {
 				given += c.Bytes
 			}
 			require.Equal(t, proto.Window, given)
-			// More than the window is refused, and does no harm.
+			// The root refuses more than the window, and continues.
 			w.root.Do(proto.Stdin{Data: make([]byte, proto.Window+1)})
 			time.Sleep(time.Second)
 			require.Len(t, got[proto.Log](w), 1)
@@ -117,38 +117,38 @@ func TestStdinTakers(t *testing.T) {
 	}
 }
 
-// TestStdinCount: what is given back is what the slowest has taken, whoever takes
-// how much, and leaves when.
+// TestStdinCount checks that the credit is always that of the slowest subtree, with random amounts and
+// random ends of subtrees.
 func TestStdinCount(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		given := int64(0)
 		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
 		for range r.IntN(8) {
-			m := &member{taker: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
-			n.members = append(n.members, m)
-			if m.taker {
+			m := &subtree{readsStdin: r.IntN(4) > 0, procs: &treetest.Procs{Silent: true}}
+			n.subtrees = append(n.subtrees, m)
+			if m.readsStdin {
 				n.stdin.slow++
 			}
 		}
 		for range 300 {
-			if r.IntN(3) == 0 || len(n.members) == 0 {
+			if r.IntN(3) == 0 || len(n.subtrees) == 0 {
 				if size := r.IntN(1000); n.stdin.sent+int64(size)-n.stdin.given <= proto.Window {
 					require.NoError(t, n.input(proto.Stdin{Data: make([]byte, size)}))
 				}
-			} else if m := n.members[r.IntN(len(n.members))]; r.IntN(100) == 0 {
-				n.leave(m)
-			} else if m.taker && m.taken < n.stdin.sent {
-				require.NoError(t, n.took(m, 1+r.Int64N(n.stdin.sent-m.taken)))
+			} else if m := n.subtrees[r.IntN(len(n.subtrees))]; r.IntN(100) == 0 {
+				n.leaveStdin(m)
+			} else if m.readsStdin && m.taken < n.stdin.sent {
+				require.NoError(t, n.stdinTaken(m, 1+r.Int64N(n.stdin.sent-m.taken)))
 			}
 			least, slow := n.stdin.sent, 0
-			for _, m := range n.members {
-				if m.taker {
+			for _, m := range n.subtrees {
+				if m.readsStdin {
 					least = min(least, m.taken)
 				}
 			}
-			for _, m := range n.members {
-				if m.taker && m.taken == least {
+			for _, m := range n.subtrees {
+				if m.readsStdin && m.taken == least {
 					slow++
 				}
 			}

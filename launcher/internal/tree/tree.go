@@ -1,7 +1,6 @@
-// Package tree connects gorun with its agents on other hosts, however many there
-// are: each node of the tree speaks with its parent and its children only, merges
-// what goes up and routes what goes down. gorun's root and every agent are the same
-// Node; what it says is package proto.
+// Package tree connects gorun with its agents on other hosts. Each node of the tree talks only to
+// its parent and its children. It merges the messages that go up and routes those that go down.
+// gorun's root and every agent use the same Node. The messages are those of package proto.
 //
 //	         gorun, or the parent's link
 //	   Up ▲                            │ Do, Consumed
@@ -11,19 +10,20 @@
 //	│     ▲                 │          │      │   or routed
 //	└─────┼─────────────────┼──────────┼──────┘
 //	      │          queues of Output  ▼
-//	      ├── own crew ─────┤      own crew       one window each
+//	      ├── own procs ────┤      own procs      one window each
 //	      ├── link ─────────┤      link: urgent, bulk ──► writer ──► child
 //	      └── link ─────────┘      link: urgent, bulk ──► writer ──► child
 //	            ▲ reader ◄── child
 //
-// A link is two goroutines and a timer. Its reader waits for loop, which never waits, so
-// that what comes takes no memory but its own, and the end of a peer is seen at once;
-// its writer takes from queues, so that no peer that is slow holds up another. What may
-// stand in them is bounded, see queue.go.
+// A link has two goroutines and a timer. Its reader hands each message to loop and waits until loop
+// takes it. Because loop never blocks, the reader notices the end of the stream at once, and received
+// messages need no queue. Its writer takes messages from queues, so that a slow peer does not delay
+// the others. The queues are bounded, see queue.go.
 //
-// Messages of one host arrive in the order in which they were sent, but that Output,
-// Stdin and FilePart, which may be many, are overtaken by all others than Ended and
-// Bye, and State by all but these; of State that waits, the newest alone goes on.
+// The messages of one host arrive in the order in which they were sent, with two exceptions.
+// Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order, and all other
+// messages overtake them. State overtakes these seven, and is overtaken by the rest. If several
+// States of a host wait, only the newest is sent.
 package tree
 
 import (
@@ -37,70 +37,70 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Stream is a byte stream to an agent, or to the parent. Read and Write may run at
-// the same time; Close unblocks both.
+// Stream is a byte stream to an agent, or to the parent. Read and Write may run at the same time.
+// Close unblocks both.
 type Stream interface {
 	io.ReadWriteCloser
-	// Cause says in one line why the stream ended; nil: it does not know. It is
-	// asked after a Read has failed.
+	// Cause returns in one line why the stream has ended; nil: not known. The node calls it after
+	// a Read has failed.
 	Cause() error
 }
 
-// Open connects with the agent on a host and returns when it has greeted, or when
-// the host has not answered within Launch.Timeout. ctx is for connecting alone; the
+// Open connects with the agent on a host. It returns when the agent has sent its greeting, or with an
+// error when the host has not answered within Launch.Timeout. ctx bounds only the connecting; the
 // stream outlives it.
 type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
-// Crew runs the ranks of the node's own host. It answers by the emit function that
-// it was given, which does not block: Prepared, Staged, Started, Fence, State,
-// Request, Aborted, Exited, StdinCredit, Log and Ended, each about itself alone. What
-// its ranks write goes to Node.Output; each FilePart goes back by Node.Stored.
-type Crew interface {
-	// Do takes a message from gorun; it does not block. A Prepare has one plan, the
-	// host's own. Where several files are staged, the part with Last set may be of
-	// a file that is not needed here, and has no data then.
+// Procs runs the ranks of the node's own host. It answers by the emit function that it was given, which
+// does not block. It emits Prepared, Staged, Started, Fence, State, Request, Aborted, Exited,
+// StdinCredit, Log and Ended, each about this host alone. It passes the output of its ranks to
+// Node.Output, and returns each FilePart by Node.Stored.
+type Procs interface {
+	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this
+	// host. If several files are staged, the FilePart with Last set may belong to a file that this
+	// host does not need; then it has no data.
 	Do(m proto.Message)
 }
 
-// Config is what a node is made of.
+// Config configures a node.
 type Config struct {
-	// Launch has the node's own host as Hosts[0]. At gorun's root Index may be -1:
-	// that host is gorun's own and runs no ranks, and Crew is nil.
+	// Launch describes the node and the hosts below it. Hosts[0] is the node's own host. At gorun's
+	// root, Index may be -1: then gorun's own host runs no ranks, and Procs is nil.
 	Launch proto.Launch
-	// Self is what the node says of itself in Up; not used where Crew is nil.
+	// Self describes the node's own host in Up. Not used if Procs is nil.
 	Self proto.Agent
-	// Crew makes the crew; nil: no ranks here. It is called once, by New.
-	Crew func(n *Node, emit func(proto.Message)) Crew
-	Open Open
-	// Up takes what goes to gorun, or to the parent. One goroutine calls it, the
-	// calls are in order, and it does not block; it may call Do and Consumed. At the
-	// root each Output is to be given back by Consumed.
+	// Procs makes the process manager. New calls it once. nil: no ranks run on this host.
+	Procs func(n *Node, emit func(proto.Message)) Procs
+	Open  Open
+	// Up takes the messages to gorun, or to the parent. One goroutine calls it, in order. It must
+	// not block. It may call Do and Consumed. At the root, the caller must give back each Output
+	// by Consumed.
 	Up func(m proto.Message)
-	// Came is told of hosts that have answered, or failed, before Up says so of all:
-	// for somebody who waits. nil: nobody does.
-	Came func(some proto.Up)
+	// OnPartialUp gets hosts that have answered or failed, before Up is called for all hosts
+	// together. It shows progress to a waiting user. May be nil.
+	OnPartialUp func(some proto.Up)
 }
 
-// errOver is the error of what comes after a node's end.
-var errOver = errors.New("the connection with gorun is over")
+// errEnded is the error of Output after the node's end.
+var errEnded = errors.New("the connection with gorun has ended")
 
 const (
-	// outputCost is what an Output counts of a window beside its data, so that many
-	// small ones take no more memory than a few large ones.
+	// outputCost is what an Output counts in a window besides its data. It bounds the memory that
+	// many small Outputs take.
 	outputCost = 64
-	// maxOutput is how much data goes in one Output; messages that overtake it wait
-	// for no more than that.
+	// maxOutput is the largest amount of data in one Output. It bounds how long a message that
+	// overtakes Output waits.
 	maxOutput = 64 << 10
-	// creditAfter is how many bytes of credit are given back at once. A sender that
-	// lacks them has still room for the largest Output.
+	// creditAfter is the least number of bytes of credit that a node sends. Even if a sender lacks
+	// that much, it can still send the largest Output.
 	creditAfter = proto.Window / 4
 
-	launchLimit = time.Minute     // for the parent to say Launch
-	endLimit    = 5 * time.Second // for the crew to end when the parent is lost
-	byeLimit    = 2 * time.Second // for children to end after Bye
+	launchLimit = time.Minute     // time in which the parent must send Launch
+	endLimit    = 5 * time.Second // time in which ranks must end when the parent is lost
+	byeLimit    = 2 * time.Second // time in which children must end after Bye
 
-	// openExtra is for an Open that has got an answer, and sends gorun to the host. It
-	// says by itself, and better, that nobody answers.
+	// openExtra is the time beyond Launch.Timeout that Open may take, because it may copy gorun to
+	// the host. Open itself reports a host that does not answer, with a better message.
 	openExtra = 5 * time.Minute
 
 	defaultHeartbeat = 5 * time.Second
@@ -108,13 +108,13 @@ const (
 	minHeartbeat     = 80 * time.Millisecond
 )
 
-// cost is what an Output takes of a window.
+// cost returns what an Output counts in a window.
 func cost(o proto.Output) int { return len(o.Data) + outputCost }
 
-// sane puts what was left out, and refuses what no node can work with.
-func sane(l proto.Launch) (proto.Launch, error) {
+// normalize fills in default values, and refuses a Launch with which no node can work.
+func normalize(l proto.Launch) (proto.Launch, error) {
 	if len(l.Hosts) == 0 || len(l.Hosts) > hosts.Limit || l.Index < -1 || l.Index > hosts.Limit-len(l.Hosts) {
-		return l, fmt.Errorf("%w: Launch of %d hosts from %d on", proto.ErrFrame, len(l.Hosts), l.Index)
+		return l, fmt.Errorf("%w: Launch with %d hosts from host %d on", proto.ErrFrame, len(l.Hosts), l.Index)
 	}
 	if l.Heartbeat <= 0 {
 		l.Heartbeat = defaultHeartbeat
@@ -129,10 +129,10 @@ func sane(l proto.Launch) (proto.Launch, error) {
 	return l, nil
 }
 
-// part is hosts that follow on each other.
+// part is a range of consecutive hosts.
 type part struct{ first, count int }
 
-// split cuts hosts into at most n parts of nearly the same size.
+// split divides hosts into at most n parts of nearly the same size.
 func split(p part, n int) []part {
 	n = min(n, p.count)
 	parts := make([]part, 0, n)
@@ -144,7 +144,7 @@ func split(p part, n int) []part {
 	return parts
 }
 
-// Depth is how many levels of agents a tree over count hosts has.
+// Depth returns the number of levels of agents in a tree over count hosts.
 func Depth(count, radix int) int {
 	levels := 0
 	for ; count > 0; levels++ {

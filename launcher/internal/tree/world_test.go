@@ -23,7 +23,7 @@ const (
 	testHeartbeat = 5 * time.Second
 )
 
-// world is a tree in a bubble: gorun's root, and agents that are goroutines.
+// world is a tree in a bubble: gorun's root, and agents in goroutines.
 type world struct {
 	t     *testing.T
 	hosts int
@@ -34,38 +34,38 @@ type world struct {
 	l     proto.Launch
 	root  *Node
 
-	// How hosts are; set before start.
-	crew   func(c *treetest.Crew)
-	open   func(index int) error                    // of connecting, after testConnect
-	agent  func(index int, s *treetest.Stream) bool // true: it has played the agent
-	mkErr  func(index int) error                    // of making an agent
-	see    func(w *world, m proto.Message)          // of Up, in its goroutine
-	keep   bool                                     // Output is not consumed at once
+	// Behaviour of the hosts; set before start.
+	procs  func(c *treetest.Procs)
+	open   func(index int) error                    // error of connecting, after testConnect
+	agent  func(index int, s *treetest.Stream) bool // plays the agent; false: the usual agent runs
+	mkErr  func(index int) error                    // error of making an agent
+	see    func(w *world, m proto.Message)          // gets each message of Up
+	keep   bool                                     // the root does not consume Output at once
 	pipeOf func(index int) *treetest.Pipe           // nil: with testLatency
 
-	auto  bool          // coordinate answers, and closes over
-	over  chan struct{} // the job has ended
-	event func()        // called for each message that a crew or the root gets
+	auto     bool          // coordinate answers the messages, and closes jobEnded
+	jobEnded chan struct{} // the job has ended
+	event    func()        // called for each message that a process manager or the root gets
 
-	mu     sync.Mutex // guards what follows
-	lost   []bool
-	came   map[int]bool
-	crews  map[int]*treetest.Crew
-	nodes  map[int]*Node
-	pipes  map[int]*treetest.Pipe
-	ups    []proto.Message
-	serves map[int]error
-	under  int // connecting now
-	most   int
-	wg     sync.WaitGroup
+	mu        sync.Mutex // guards the following fields
+	lost      []bool
+	partial   map[int]bool
+	hostProcs map[int]*treetest.Procs
+	nodes     map[int]*Node
+	pipes     map[int]*treetest.Pipe
+	ups       []proto.Message
+	serves    map[int]error
+	under     int // number of calls of connect that run
+	most      int // largest value of under
+	wg        sync.WaitGroup
 }
 
 func hostName(i int) string { return "host" + strconv.Itoa(i) }
 
-// newWorld has hosts agents and a root without ranks.
+// newWorld returns a world of count agents, and a root without ranks.
 func newWorld(t *testing.T, count, radix int) *world {
-	w := &world{came: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
-		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
+	w := &world{partial: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", jobEnded: make(chan struct{}), event: func() {}, lost: make([]bool, count),
+		hostProcs: make(map[int]*treetest.Procs), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
 	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
 		Hosts: []hosts.Host{{Name: "gorun"}}}
 	for i := range count {
@@ -74,38 +74,38 @@ func newWorld(t *testing.T, count, radix int) *world {
 	return w
 }
 
-// withRanks makes gorun's own host the first of the hosts.
+// withRanks makes gorun's own host the first of the hosts, so that it has ranks.
 func (w *world) withRanks() *world {
 	w.l.Index, w.l.Hosts = 0, w.l.Hosts[1:]
 	return w
 }
 
-func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
-	return func(n *Node, emit func(proto.Message)) Crew {
-		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
-		if w.crew != nil {
-			w.crew(c)
+func (w *world) mkProcs(index int) func(n *Node, emit func(proto.Message)) Procs {
+	return func(n *Node, emit func(proto.Message)) Procs {
+		c := &treetest.Procs{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
+		if w.procs != nil {
+			w.procs(c)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.crews[index], w.nodes[index] = c, n
+		w.hostProcs[index], w.nodes[index] = c, n
 		return c
 	}
 }
 
 func (w *world) start() {
-	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, Came: func(some proto.Up) {
+	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, OnPartialUp: func(some proto.Up) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, a := range some.Agents {
-			w.came[a.Index] = true
+			w.partial[a.Index] = true
 		}
 		for _, f := range some.Failed {
-			w.came[f.Index] = true
+			w.partial[f.Index] = true
 		}
 	}}
 	if w.l.Index == 0 {
-		cfg.Crew = w.mkCrew(0)
+		cfg.Procs = w.mkProcs(0)
 		cfg.Self = proto.Agent{Hostname: hostName(0)}
 	}
 	n, err := New(cfg)
@@ -178,7 +178,7 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 					return Config{}, err
 				}
 			}
-			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Crew: w.mkCrew(index), Open: w.connect}
+			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Procs: w.mkProcs(index), Open: w.connect}
 			return cfg, nil
 		})
 		w.mu.Lock()
@@ -188,12 +188,12 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 	return p.Parent, nil
 }
 
-// prepare is the plan: rank r is on host r mod hosts.
+// prepare returns a plan in which rank r runs on host r mod hosts.
 func (w *world) prepare() proto.Prepare {
 	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
 	for range w.ranks {
 		for i := range w.hosts {
-			p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: 1})
+			p.Card.HostOf = append(p.Card.HostOf, bootstrap.Run{Value: i, Count: 1})
 		}
 	}
 	for i := range w.hosts {
@@ -206,8 +206,7 @@ func (w *world) prepare() proto.Prepare {
 	return p
 }
 
-// coordinate does what gorun does for a job of two fences, in which every host needs
-// one file.
+// coordinate answers messages like gorun, for a job with two fences in which every host needs one file.
 func (w *world) coordinate(m proto.Message) {
 	root := w.getRoot()
 	switch m := m.(type) {
@@ -215,7 +214,7 @@ func (w *world) coordinate(m proto.Message) {
 		root.Do(w.prepare())
 	case proto.Prepared:
 		if len(m.Need) == 0 {
-			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all who needed it are lost
+			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all hosts that needed it are lost
 			return
 		}
 		root.Do(proto.FilePart{Hash: testHash, Data: []byte("a")})
@@ -236,13 +235,13 @@ func (w *world) coordinate(m proto.Message) {
 			w.lost[m.First+i] = true
 		}
 	case proto.Ended:
-		close(w.over)
+		close(w.jobEnded)
 	}
 }
 
 const testHash = "0123456789012345678901234567890123456789012345678901234567890123"
 
-// got is how many messages of a kind have come up.
+// got returns the messages of type M that have come up.
 func got[M proto.Message](w *world) []M {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +254,7 @@ func got[M proto.Message](w *world) []M {
 	return list
 }
 
-// one waits for the only message of a kind.
+// one waits for the only message of type M.
 func one[M proto.Message](w *world) M {
 	w.t.Helper()
 	for range 1000 {
@@ -267,11 +266,11 @@ func one[M proto.Message](w *world) M {
 		time.Sleep(time.Second)
 	}
 	var m M
-	require.FailNow(w.t, fmt.Sprintf("no %T has come", m))
+	require.FailNow(w.t, fmt.Sprintf("no %T came", m))
 	return m
 }
 
-// launch brings everybody to where ranks run.
+// launch starts the ranks on all hosts.
 func (w *world) launch() {
 	w.t.Helper()
 	w.start()
@@ -282,7 +281,7 @@ func (w *world) launch() {
 	one[proto.Started](w)
 }
 
-// close ends everything and looks that nothing is left.
+// close ends everything and waits for all goroutines.
 func (w *world) close() {
 	w.t.Helper()
 	w.root.Close()

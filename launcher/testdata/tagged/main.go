@@ -1,4 +1,4 @@
-// Command tagged says whether it was built with the libfabric tag.
+// Command tagged prints whether it was built with the tag libfabric.
 package main
 
 import "fmt"

@@ -22,36 +22,33 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// markEnv is in the environment of gorun, of the ranks and of all that they start,
+// markEnv is an environment variable of gorun, of the ranks and of all processes that they start,
 // but not of agents on other hosts.
 const markEnv = "CLUSTER_TEST_RUN"
 
-// mark is this process's.
+// mark is the variable with the value of this test process.
 var mark = fmt.Sprintf("%s=%d", markEnv, os.Getpid())
 
-// limit bounds a gorun, which takes seconds.
+// limit bounds the time of one gorun, which takes seconds.
 const limit = time.Minute
 
-// Command is a gorun that is to be run.
+// Command describes a run of gorun.
 type Command struct {
 	Args   []string
-	Exe    string        // "": the one that Main has built
-	Env    []string      // over this process's environment, from which what a launcher sets is left out
-	Dir    string        // "": this process's, which it always is on a Host
+	Exe    string        // "": the gorun that Main has built
+	Env    []string      // added to this process's environment without the variables of launchers
 	Host   *testbed.Host // nil: this machine
-	Stdin  io.Reader     // nil: none, at once at its end
-	Stdout io.Writer     // nil: kept for the Result
-	Stderr io.Writer     // nil: kept for the Result
-	Group  bool          // it is the leader of a process group of its own
+	Stdin  io.Reader     // nil: empty
+	Stdout io.Writer     // nil: the Result's
+	Stderr io.Writer     // nil: the Result's
 }
 
-// Result is how gorun ended.
+// Result is the result of a gorun that has ended.
 type Result struct {
-	Code   int // of a shell: 128+N after signal N
+	Code   int // exit code as a shell reports it: 128+N after signal N
 	Stdout string
 	Stderr string
-	State  *os.ProcessState
-	Report *Report // nil: it has not written any
+	Report *Report // nil: gorun has not written one
 }
 
 // Gorun runs gorun and waits for its end.
@@ -60,29 +57,29 @@ func Gorun(t testing.TB, args ...string) Result {
 	return Command{Args: args}.Run(t)
 }
 
-// Run runs a gorun and waits for its end.
+// Run runs gorun and waits for its end.
 func (c Command) Run(t testing.TB) Result {
 	t.Helper()
 	return c.Start(t).Wait()
 }
 
-// Process is a gorun that runs.
+// Process is a gorun that has been started.
 type Process struct {
-	t      testing.TB
-	cmd    *exec.Cmd
-	what   string
-	report string
-	stdout Text
-	stderr Text
-	ended  chan struct{}
-	err    error
-	over   bool // its limit
+	t        testing.TB
+	cmd      *exec.Cmd
+	line     string // command line, for errors
+	report   string // file of the report
+	stdout   Text
+	stderr   Text
+	ended    chan struct{}
+	err      error
+	timedOut bool
 }
 
-// Start starts a gorun, which the end of the test ends if nothing else has.
+// Start starts gorun. If gorun still runs at the end of the test, it is killed.
 func (c Command) Start(t testing.TB) *Process {
 	t.Helper()
-	p := &Process{t: t, what: "gorun " + strings.Join(c.Args, " "), ended: make(chan struct{})}
+	p := &Process{t: t, line: "gorun " + strings.Join(c.Args, " "), ended: make(chan struct{})}
 	exe := c.Exe
 	if exe == "" {
 		exe = Program("gorun")
@@ -98,9 +95,8 @@ func (c Command) Start(t testing.TB) *Process {
 		p.cmd = c.Host.Command(ctx, exe, c.Args...)
 	} else {
 		p.cmd = exec.CommandContext(ctx, exe, c.Args...)
-		p.cmd.Dir = c.Dir
 	}
-	p.cmd.Env = append(cleanEnv(), mark, "TMPDIR="+work, "WEFT_JOB_REPORT="+p.report)
+	p.cmd.Env = append(CleanEnv(), mark, "TMPDIR="+work, "WEFT_JOB_REPORT="+p.report)
 	p.cmd.Env = append(p.cmd.Env, c.Env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
 	if c.Stdout == nil {
@@ -109,12 +105,12 @@ func (c Command) Start(t testing.TB) *Process {
 	if c.Stderr == nil {
 		p.cmd.Stderr = &p.stderr
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: c.Group}
-	p.cmd.Cancel = func() error { p.over = true; return p.cmd.Process.Kill() }
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Cancel = func() error { p.timedOut = true; return p.cmd.Process.Kill() }
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
 		cancel()
-		t.Fatalf("%s: %v", p.what, err)
+		t.Fatalf("%s: %v", p.line, err)
 	}
 	go func() { // ends with the process; the cleanup waits for it
 		defer close(p.ended)
@@ -129,21 +125,21 @@ func (c Command) Start(t testing.TB) *Process {
 			<-p.ended
 		}
 		if left, err := os.ReadDir(work); err == nil && len(left) > 0 && !p.killed() {
-			t.Errorf("%s left %v in its TMPDIR", p.what, left)
+			t.Errorf("%s left %v in its TMPDIR", p.line, left)
 		}
 	})
 	return p
 }
 
-// cleanEnv is this process's environment without what launchers set.
-func cleanEnv() []string {
+// CleanEnv returns this process's environment without the variables that launchers set.
+func CleanEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {
-		ours := false
-		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "PBS_", "LSB_", "PE_HOSTFILE=", "GOMAXPROCS=", "TMPDIR="} {
-			ours = ours || strings.HasPrefix(kv, prefix)
+		remove := false
+		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "FLUX_", "HYDRA_", "PBS_", "LSB_", "PE_HOSTFILE=", "GOMAXPROCS=", "TMPDIR="} {
+			remove = remove || strings.HasPrefix(kv, prefix)
 		}
-		if !ours {
+		if !remove {
 			env = append(env, kv)
 		}
 	}
@@ -155,24 +151,24 @@ func (p *Process) killed() bool {
 	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
 
-// PID is the process's.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stdout is what has come so far.
+// Stdout returns the output so far.
 func (p *Process) Stdout() string { return p.stdout.String() }
 
-// Stderr is what has come so far.
+// Stderr returns the text on stderr so far.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
 // Signal sends gorun a signal.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Errorf("%s: %v", p.what, err)
+		p.t.Errorf("%s: %v", p.line, err)
 	}
 }
 
-// Running says whether gorun has not ended.
+// Running reports whether gorun still runs.
 func (p *Process) Running() bool {
 	select {
 	case <-p.ended:
@@ -182,19 +178,19 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Wait waits for the end.
+// Wait waits for the end of gorun.
 func (p *Process) Wait() Result {
 	p.t.Helper()
 	<-p.ended
-	if p.over {
-		p.t.Fatalf("%s: not at an end after %v\nstdout: %s\nstderr: %s", p.what, limit, cut(p.stdout.String()), cut(p.stderr.String()))
+	if p.timedOut {
+		p.t.Fatalf("%s: still running after %v\nstdout: %s\nstderr: %s", p.line, limit, cut(p.stdout.String()), cut(p.stderr.String()))
 	}
 	var exit *exec.ExitError
 	if p.err != nil && !errors.As(p.err, &exit) {
-		p.t.Fatalf("%s: %v", p.what, p.err)
+		p.t.Fatalf("%s: %v", p.line, p.err)
 	}
-	r := Result{Code: p.cmd.ProcessState.ExitCode(), Stdout: p.stdout.String(), Stderr: p.stderr.String(), State: p.cmd.ProcessState}
-	if ws, ok := r.State.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+	r := Result{Code: p.cmd.ProcessState.ExitCode(), Stdout: p.stdout.String(), Stderr: p.stderr.String()}
+	if ws, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		r.Code = 128 + int(ws.Signal())
 	}
 	if _, err := os.Stat(p.report); err == nil {
@@ -203,13 +199,13 @@ func (p *Process) Wait() Result {
 	return r
 }
 
-// AwaitStdout waits until a pattern has matched n times in the ranks' output.
+// AwaitStdout waits until a pattern matches n times in the ranks' output.
 func (p *Process) AwaitStdout(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stdout, n, pattern)
 }
 
-// AwaitStderr waits until a pattern has matched n times on stderr.
+// AwaitStderr waits until a pattern matches n times on stderr.
 func (p *Process) AwaitStderr(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stderr, n, pattern)
@@ -221,15 +217,16 @@ func (p *Process) await(text *Text, n int, pattern string) {
 	Eventually(p.t, func() error {
 		found := len(re.FindAllString(text.String(), -1))
 		if found < n && !p.Running() {
-			p.t.Fatalf("%s: ended without %s\nstdout: %s\nstderr: %s", p.what, pattern, cut(p.stdout.String()), cut(p.stderr.String()))
+			p.t.Fatalf("%s: ended before it wrote %s\nstdout: %s\nstderr: %s", p.line, pattern, cut(p.stdout.String()), cut(p.stderr.String()))
 		}
 		if found < n {
-			return fmt.Errorf("%s: %d of %d times %s\nstdout: %s\nstderr: %s", p.what, found, n, pattern, cut(p.stdout.String()), cut(p.stderr.String()))
+			return fmt.Errorf("%s: %d of %d matches of %s\nstdout: %s\nstderr: %s", p.line, found, n, pattern, cut(p.stdout.String()), cut(p.stderr.String()))
 		}
 		return nil
 	})
 }
 
+// cut returns s, without its middle if it is long.
 func cut(s string) string {
 	const most = 4000
 	if len(s) > most {
@@ -238,18 +235,17 @@ func cut(s string) string {
 	return s
 }
 
-// Eventually waits until f has no error to tell, for half a minute at most.
+// Eventually waits until f returns nil. After half a minute the test fails with the last error.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()
-	if err := Within(30*time.Second, f); err != nil {
+	if err := within(30*time.Second, f); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Within waits until f has no error to tell, and returns the last one where that
-// takes longer than d.
-func Within(d time.Duration, f func() error) error {
-	pause := time.Millisecond // who looks through all processes shall not be what they wait for
+// within waits until f returns nil. After d it returns f's last error.
+func within(d time.Duration, f func() error) error {
+	pause := time.Millisecond // grows, because an f that reads all of /proc would slow down the processes that it waits for
 	for end := time.Now().Add(d); ; time.Sleep(pause) {
 		err := f()
 		if err == nil || time.Now().After(end) {
@@ -259,7 +255,7 @@ func Within(d time.Duration, f func() error) error {
 	}
 }
 
-// Text is what a process writes, to be read meanwhile.
+// Text collects what a process writes. It can be read at any time.
 type Text struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -277,7 +273,7 @@ func (x *Text) String() string {
 	return x.buf.String()
 }
 
-// Children are the processes that a process has started.
+// Children returns the child processes of a process.
 func Children(t testing.TB, pid int) (pids []int) {
 	t.Helper()
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -294,7 +290,7 @@ func Children(t testing.TB, pid int) (pids []int) {
 	return pids
 }
 
-// Args is the command line of a process; nil: it has ended.
+// Args returns the command line of a process; nil if the process has ended.
 func Args(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if len(text) == 0 {

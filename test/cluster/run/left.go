@@ -16,27 +16,27 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// NothingLeft looks, at the end of the test, for what jobs have left on this machine
-// and on the hosts: processes, files. Hosts that are cut off are looked at, too.
+// NothingLeft checks at the end of the test that jobs have left no processes and files on this
+// machine and on the hosts, including hosts that are cut off.
 func NothingLeft(t testing.TB, c *testbed.Cluster) {
 	t.Helper()
-	before := time.Now().Add(-time.Second) // of a file system's clock
-	t.Cleanup(func() { CheckLeft(t, c, before) })
+	before := time.Now().Add(-time.Second) // because the clock of a file system may be late
+	t.Cleanup(func() { checkLeft(t, c, before) })
 }
 
-// leftLimit is for how long what ends may take: a host that is cut off finds out by
-// itself.
+// leftLimit bounds the time until all processes have ended. An agent on a host that is cut off
+// ends only when it detects that.
 const leftLimit = 20 * time.Second
 
-// CheckLeft looks now for what jobs have left that began after a time.
-func CheckLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
+// checkLeft checks that jobs that began after a time have left no processes and files.
+func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 	t.Helper()
-	err := Within(leftLimit, func() error {
+	err := within(leftLimit, func() error {
 		var all []string
 		all = append(all, processes()...)
 		for _, h := range c.Hosts() {
 			for _, p := range h.Processes(nil) {
-				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") { // which on a host that is cut off has not heard that its client is gone
+				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") { // on a host that is cut off sshd does not detect that its client has ended
 					all = append(all, h.Name()+": "+p.String())
 				}
 			}
@@ -56,8 +56,8 @@ func CheckLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 	}
 }
 
-// processes are those of jobs of this test, wherever they run: they have its mark,
-// or are gorun in some role.
+// processes returns the processes of this test's jobs, on any host: processes with the test's mark,
+// and those of gorun.
 func processes() (found []string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -73,8 +73,8 @@ func processes() (found []string) {
 
 var stagedName = regexp.MustCompile(`^gorun-([0-9a-f]{16})-`)
 
-// stagedDirs are directories of jobs that began after a time, and of which no
-// process is there: jobs of other tests have theirs at the same place.
+// stagedDirs returns the directories of jobs that began after a time and have no process left. Jobs
+// of other tests that still run have directories at the same place.
 func stagedDirs(since time.Time) (found []string) {
 	entries, _ := os.ReadDir("/tmp")
 	for _, e := range entries {
@@ -82,7 +82,7 @@ func stagedDirs(since time.Time) (found []string) {
 		if m == nil {
 			continue
 		}
-		if fi, err := e.Info(); err != nil || fi.ModTime().Before(since) || lives(m[1]) {
+		if fi, err := e.Info(); err != nil || fi.ModTime().Before(since) || running(m[1]) {
 			continue
 		}
 		found = append(found, "/tmp/"+e.Name())
@@ -90,8 +90,8 @@ func stagedDirs(since time.Time) (found []string) {
 	return found
 }
 
-// lives says whether a job has a rank.
-func lives(job string) bool {
+// running reports whether a rank of a job runs.
+func running(job string) bool {
 	envs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, name := range envs {
 		if env, _ := os.ReadFile(name); bytes.Contains(env, []byte("WEFT_JOB_ID="+job+"\x00")) {
@@ -101,7 +101,7 @@ func lives(job string) bool {
 	return false
 }
 
-// checkFiles looks at the files that a host has for itself.
+// checkFiles checks that a host's own directories have no files of jobs.
 func checkFiles(t testing.TB, h *testbed.Host) {
 	t.Helper()
 	const script = `ls -A /dev/shm | sed 's,^,/dev/shm/,'; ls -A ~root/.cache/weft | grep -v '^gorun-[0-9a-f]*$'; true`

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Report is what gorun -report writes. [Command] has it written for each job.
+// Report is the report of a job, which gorun -report writes. [Command.Start] makes gorun write it.
 type Report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`
@@ -24,7 +24,7 @@ type Report struct {
 	Runs     []ReportRun    `json:"runs"`
 }
 
-// ReportApp is a program of the job.
+// ReportApp is one program of the job.
 type ReportApp struct {
 	Program string   `json:"program"`
 	Args    []string `json:"args"`
@@ -42,7 +42,7 @@ type ReportRun struct {
 	Failure *ReportFailure `json:"failure"`
 }
 
-// ReportHost is a host of the job.
+// ReportHost is one host of the job.
 type ReportHost struct {
 	Name     string `json:"name"`
 	Hostname string `json:"hostname"`
@@ -54,7 +54,7 @@ type ReportHost struct {
 	Cause    string `json:"cause"`
 }
 
-// ReportRank is a rank.
+// ReportRank is one rank.
 type ReportRank struct {
 	Rank     int        `json:"rank"`
 	App      int        `json:"app"`
@@ -75,7 +75,7 @@ type ReportRank struct {
 	Comm *ReportComm `json:"comm"`
 }
 
-// ReportComm is what a rank says of its communication.
+// ReportComm is a rank's statistics of its communication.
 type ReportComm struct {
 	MessagesSent     int64   `json:"messages_sent"`
 	MessagesReceived int64   `json:"messages_received"`
@@ -84,7 +84,7 @@ type ReportComm struct {
 	Wait             float64 `json:"wait_seconds"`
 }
 
-// ReportFailure is what the job, or a start of it, failed of.
+// ReportFailure is the reason why the job, or one start of it, failed.
 type ReportFailure struct {
 	Rank     *int     `json:"rank"`
 	Host     string   `json:"host"`
@@ -93,7 +93,7 @@ type ReportFailure struct {
 	Stderr   []string `json:"stderr"`
 }
 
-// ReadReport reads a report, which has no other fields.
+// ReadReport reads a report. If the file has other fields than Report, the test fails.
 func ReadReport(t testing.TB, file string) *Report {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -109,7 +109,7 @@ func ReadReport(t testing.TB, file string) *Report {
 	return &r
 }
 
-// Host is a host of a run, by its name.
+// Host returns the host of a run with a name.
 func (r *ReportRun) Host(t testing.TB, name string) ReportHost {
 	t.Helper()
 	for _, h := range r.Hosts {

@@ -1,14 +1,13 @@
 //go:build linux
 
-// Package run has gorun run jobs on the hosts of a testbed, for tests of several
-// packages: it builds gorun and programs, runs them with a limit of time, and looks
-// for what they leave.
+// Package run runs gorun on the hosts of a testbed, for the tests of several packages. It builds
+// gorun and other programs, runs them with a time limit, and checks that they leave nothing behind.
 //
 //	func TestMain(m *testing.M) { run.Main(m) }
 //
 //	func TestHello(t *testing.T) {
 //		c := testbed.Up(t, 2)
-//		run.NothingLeft(t, c) // looks when the test ends
+//		run.NothingLeft(t, c) // checks at the end of the test
 //		r := run.Gorun(t, "-ssh", c.SSH(), "-host", strings.Join(c.Names(), ","), "-np", "2", run.Rank(), "hello")
 //		require.Zero(t, r.Code, r.Stderr)
 //	}
@@ -27,24 +26,24 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// module is the path that all packages of the module begin with.
+// module is the prefix of the paths of this module's packages.
 const module = "github.com/weft-hpc/weft/"
 
-// dir has the programs, for as long as the tests of the package run. All hosts see
-// it.
+// dir is the directory of the programs that Main has built. All hosts see it.
 var dir string
 
-// Main is for TestMain: it builds gorun, the program of [Rank] and packages of this
-// module, as "examples/survive", runs the tests, removes all and exits.
+// Main builds gorun, the program of [Rank] and packages of this module, such as
+// "examples/survive". Then it runs the tests, removes everything and exits. A package's TestMain
+// calls it.
 func Main(m *testing.M, packages ...string) { os.Exit(mainCode(m, packages)) }
 
 func mainCode(m *testing.M, packages []string) (code int) {
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
-		if signal.Ignored(s) { // as under nohup: what is started here is to begin as from a shell
+		if signal.Ignored(s) { // for example under nohup; child processes must not inherit that
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
-	if os.Geteuid() != 0 { // every test is skipped
+	if os.Geteuid() != 0 { // then every test is skipped
 		return m.Run()
 	}
 	var err error
@@ -71,22 +70,23 @@ func build(packages ...string) error {
 		args = append(args, module+p)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the tests may run with -race
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // also if the tests run with -race
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 }
 
-// Program is the path of a program that Main has built, by the last word of its
+// Program returns the path of a program that Main has built. name is the last element of its
 // package's path.
 func Program(name string) string { return filepath.Join(dir, name) }
 
-// Rank is the path of a program whose ranks do what their first argument says: see
+// Rank returns the path of a program of ranks. Its first argument selects what the ranks do; see
 // the directory rank.
 func Rank() string { return Program("rank") }
 
-// Copy copies a program to a path, as one that no host sees.
+// Copy copies a program to a path, for example one that no host sees, and returns the path. The
+// end of the test removes the copy.
 func Copy(t testing.TB, from, to string) string {
 	t.Helper()
 	text, err := os.ReadFile(from)

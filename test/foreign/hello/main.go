@@ -1,12 +1,12 @@
 //go:build linux
 
-// Hello is a program for other launchers than gorun to start: every rank says who
-// and where it is, once all have spoken with each other.
+// Hello is a program for tests of launchers other than gorun. The ranks exchange messages, and each
+// prints its rank and host.
 //
 //	srun -n 4 ./hello
 //
-// With "abort N" rank N aborts the job while the others wait for what never
-// comes; with "die N" it is killed then.
+// With "abort N" rank N aborts the job while the others wait for a message from it. With "die N"
+// rank N kills itself.
 package main
 
 import (
@@ -28,7 +28,7 @@ func hello(c *comm.Comm) error {
 		return err
 	}
 	if want := size * (size + 1) / 2; sum[0] != want {
-		return fmt.Errorf("allreduce: %d, not %d", sum[0], want)
+		return fmt.Errorf("allreduce: got %d, want %d", sum[0], want)
 	}
 	const tag = 1
 	left, right := (rank+size-1)%size, (rank+1)%size
@@ -42,7 +42,7 @@ func hello(c *comm.Comm) error {
 	}
 	for i, v := range from {
 		if v != left*len(from)+i {
-			return fmt.Errorf("ring: element %d from rank %d is %d", i, left, v)
+			return fmt.Errorf("ring: element %d from rank %d is %d, want %d", i, left, v, left*len(from)+i)
 		}
 	}
 	if len(os.Args) == 3 {
@@ -56,21 +56,22 @@ func hello(c *comm.Comm) error {
 	return err
 }
 
-func fail(c *comm.Comm, deed, rank string) error {
+// fail has a rank abort or die. The other ranks wait for a message from it.
+func fail(c *comm.Comm, action, rank string) error {
 	const tag = 2
-	who, err := strconv.Atoi(rank)
+	failing, err := strconv.Atoi(rank)
 	if err != nil {
 		return err
 	}
-	if c.Rank() == who {
-		switch deed {
+	if c.Rank() == failing {
+		switch action {
 		case "abort":
 			c.Abort(5)
 		case "die":
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
-		return errors.New("hello: abort N or die N")
+		return errors.New("usage: hello [abort N | die N]")
 	}
-	_, err = comm.Recv(c, make([]int, 1), who, tag)
+	_, err = comm.Recv(c, make([]int, 1), failing, tag)
 	return err
 }

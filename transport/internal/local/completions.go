@@ -1,25 +1,27 @@
-// Package local holds what transports do alike within one rank: its messages to
-// itself, and the completions that await its next Read.
+// Package local implements what all transports do within one rank: messages of a rank to
+// itself, and completions that wait for its next Read.
 package local
 
 import "github.com/weft-hpc/weft/transport"
 
-// Completions is a domain's way into the slices that its user gives to Read.
-// What finds no room there waits for a later Read. The zero value is empty; the
-// domain's user serialises calls.
+// Completions collects a domain's completions for the slices that the caller passes to Read.
+// Completions for which a slice has no room wait for a later Read. The zero value is empty.
+// The caller serialises calls.
 //
-//	Emit ─── room, and none waits ──► Out ──► the user
+//	Emit ─── room, and none waits ──► Out ──► the caller
 //	  └───── otherwise ──► later ── Begin ─────┘
 type Completions struct {
-	// Out is the user's slice during a Read, filled up to its length and with
-	// room up to its capacity; nil outside of a Read. Messages are appended to
-	// it, where it is not Full: then none wait but by Later, since Begin.
+	// Out is the caller's slice during a Read, filled up to its length and with
+	// room up to its capacity. Outside of a Read it is nil. The domain appends messages to
+	// Out directly if it is not Full. This keeps the order: while Out has room, the only
+	// completions that wait are those of Later since Begin.
 	Out   []transport.Completion
-	later []transport.Completion // what found no room, from at
+	later []transport.Completion // the completions that wait, from index at
 	at    int
 }
 
-// Begin begins a Read into out with what waits, as far as there is room for it.
+// Begin begins a Read into out. It first moves completions that wait to out, as far as out has
+// room.
 //
 // Hot path: no allocation.
 func (c *Completions) Begin(out []transport.Completion) {
@@ -29,24 +31,24 @@ func (c *Completions) Begin(out []transport.Completion) {
 	}
 }
 
-// End ends the Read and says how many completions it has given.
+// End ends the Read and returns the number of its completions.
 func (c *Completions) End() int {
 	n := len(c.Out)
 	c.Out = nil
 	return n
 }
 
-// Room is how many completions Out still takes.
+// Room returns how many more completions fit into Out.
 func (c *Completions) Room() int { return cap(c.Out) - len(c.Out) }
 
-// Full says whether Out takes no more, as always outside of a Read.
+// Full reports whether Out has no room. Outside of a Read it is always full.
 func (c *Completions) Full() bool { return len(c.Out) == cap(c.Out) }
 
-// Pending says whether completions wait for a Read.
+// Pending reports whether completions wait for a later Read.
 func (c *Completions) Pending() bool { return len(c.later) > 0 }
 
-// Emit reports x in this Read and answers true, or has it wait for a later one.
-// x must not hold a message, which would not last until then.
+// Emit reports x in this Read and returns true; if there is no room, x waits for a later Read
+// and Emit returns false. x must not be a message, whose bytes are valid only in this Read.
 //
 // Hot path: no allocation while there is room.
 func (c *Completions) Emit(x transport.Completion) bool {
@@ -58,11 +60,11 @@ func (c *Completions) Emit(x transport.Completion) bool {
 	return true
 }
 
-// Later has x wait for the next Read: it must not take the place of a message,
-// whose bytes are there only in this one.
+// Later makes x wait for the next Read. So x does not take the place of a message in this Read,
+// whose bytes are valid only now.
 func (c *Completions) Later(x transport.Completion) { c.later = append(c.later, x) }
 
-// drain gives the user what waits, the oldest first.
+// drain moves completions that wait to Out, the oldest first.
 func (c *Completions) drain() {
 	for !c.Full() && c.at < len(c.later) {
 		c.Out = append(c.Out, c.later[c.at])

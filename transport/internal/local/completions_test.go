@@ -9,12 +9,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// from is a completion that its peer tells from others.
+// from returns a completion that is identified by its peer.
 func from(peer int) transport.Completion {
 	return transport.Completion{Kind: transport.OpDone, Peer: transport.Addr(peer), Op: &transport.Op{}}
 }
 
-// peers are those of the first n completions.
+// peers returns the peers of the first n completions.
 func peers(cs []transport.Completion, n int) []int {
 	ps := []int{}
 	for _, c := range cs[:n] {
@@ -41,7 +41,7 @@ func TestCompletionsWaitForRoom(t *testing.T) {
 	require.True(t, c.Pending())
 	require.Equal(t, 2, c.End())
 	require.Equal(t, []int{0, 1}, peers(user, 2))
-	require.Zero(t, user[2], "beyond what the user gave")
+	require.Zero(t, user[2], "beyond the slice of the Read")
 	require.True(t, c.Full(), "outside of a Read")
 	require.Nil(t, c.Out)
 
@@ -57,7 +57,7 @@ func TestCompletionsWaitForRoom(t *testing.T) {
 	require.Equal(t, 3, c.End())
 	require.Equal(t, []int{3, 4, 5}, peers(user, 3))
 	for _, x := range c.later[:cap(c.later)] {
-		require.Zero(t, x, "what was given is held no longer")
+		require.Zero(t, x, "later keeps no completion that was returned")
 	}
 }
 
@@ -69,7 +69,7 @@ func TestCompletionsLater(t *testing.T) {
 	require.True(t, c.Pending())
 	require.False(t, c.Full(), "room for messages")
 	c.Out = append(c.Out, from(1))
-	require.False(t, c.Emit(from(2)), "it does not pass what waits")
+	require.False(t, c.Emit(from(2)), "it must not overtake the completion that waits")
 	require.Equal(t, 1, c.End())
 	require.Equal(t, []int{1}, peers(user, 1))
 	c.Begin(user)
@@ -77,8 +77,8 @@ func TestCompletionsLater(t *testing.T) {
 	require.Equal(t, []int{0, 2}, peers(user, 2))
 }
 
-// TestCompletionsOrder emits in and between Reads of any size: each completion
-// is given once, in the order of Emit.
+// TestCompletionsOrder emits completions in and between Reads of random sizes. Reads return each
+// completion once, in the order of Emit.
 func TestCompletionsOrder(t *testing.T) {
 	const seed = 7
 	rnd := rand.New(rand.NewPCG(seed, seed))
@@ -113,9 +113,9 @@ func TestCompletionsAllocateNothing(t *testing.T) {
 			c.Emit(x)
 		}
 		c.Begin(user)
-		c.Emit(x) // waits as well
+		c.Emit(x) // waits too
 		c.End()
-		c.Begin(user) // gives the rest
+		c.Begin(user) // returns the others
 		c.Emit(x)
 		c.End()
 	}))

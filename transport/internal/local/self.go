@@ -6,26 +6,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// selfLimit is how many bytes of messages to itself a rank may have waiting.
+// selfLimit is the most bytes of messages to itself that a rank may have queued.
 const selfLimit = 4 << 20
 
-// SelfQueue is the way from a rank to itself: messages are copied to in and
-// delivered from out, which stays as it is until all of it has been. The zero
-// value is empty; the domain's user serialises calls.
+// SelfQueue is the queue of messages from a rank to itself. Send copies messages to in.
+// Deliver returns messages from out, and exchanges the two when all of out is delivered. The
+// zero value is empty. The caller serialises calls.
 //
 //	in, out:  length (4 bytes)  header and data  length ...
 type SelfQueue struct {
 	in, out []byte
-	at      int // delivered of out
+	at      int // bytes of out that are delivered
 }
 
-// Waiting says whether messages are to be delivered.
+// Waiting reports whether messages wait for Deliver.
 func (q *SelfQueue) Waiting() bool { return len(q.in) > 0 || q.at < len(q.out) }
 
-// Send copies op's header and data and answers true: nothing of op is needed any
-// more. Where too much waits already, the error is transport.ErrAgain.
+// Send copies op's header and data and returns true: the caller may use op again. If
+// selfLimit is reached, it returns [transport.ErrAgain].
 //
-// Hot path: no allocation once the queue has grown to what waits at a time.
+// Hot path: no allocation once the queue has grown to the size that is needed at a time.
 func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
 	n := op.HeaderLen + len(op.Data)
 	if len(q.in)+4+n > selfLimit {
@@ -37,9 +37,9 @@ func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-// Deliver gives messages to c as from the rank self, as far as there is room; or
-// drops all that wait. It runs at most once in a Read, so that what it gives stays
-// until the next.
+// Deliver appends messages from the rank self to c.Out, as far as it has room. If drop is set,
+// it drops all queued messages instead. A domain calls it at most once in a Read, so that the
+// messages stay valid until the next Read.
 //
 // Hot path: no allocation, no copy.
 func (q *SelfQueue) Deliver(c *Completions, self transport.Addr, drop bool) {

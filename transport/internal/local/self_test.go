@@ -12,7 +12,7 @@ import (
 
 const me = transport.Addr(3)
 
-// message is an operation that sends a header and data.
+// message returns an operation that sends a header and data.
 func message(header string, data []byte) *transport.Op {
 	op := &transport.Op{Peer: me, HeaderLen: len(header), Data: data}
 	copy(op.Header[:], header)
@@ -27,7 +27,7 @@ func send(t *testing.T, q *SelfQueue, header string, data []byte) {
 	require.True(t, q.Waiting())
 }
 
-// read is a Read with room for n messages, as views.
+// read makes a Read with room for n messages and returns them.
 func read(t *testing.T, q *SelfQueue, n int, drop bool) (msgs [][]byte) {
 	t.Helper()
 	var c Completions
@@ -69,8 +69,8 @@ func TestSelfQueueOrder(t *testing.T) {
 	require.False(t, q.Waiting())
 }
 
-// TestSelfQueueViews sends between Reads, more than the queue has held as yet:
-// what a Read has given stays as it is until the next, and was copied.
+// TestSelfQueueViews sends messages between Reads, more than the queue has held before. The
+// messages of a Read stay unchanged until the next Read, although the sender reuses its buffer.
 func TestSelfQueueViews(t *testing.T) {
 	var q SelfQueue
 	data := make([]byte, 100)
@@ -91,7 +91,7 @@ func TestSelfQueueViews(t *testing.T) {
 		batch(n % 7)
 		for _, m := range msgs {
 			require.Equal(t, stamp(got), m)
-			require.Equal(t, len(m), cap(m), "appending to it must not write over the next")
+			require.Equal(t, len(m), cap(m), "append to a message must not overwrite the next one")
 			got++
 		}
 		if !q.Waiting() {
@@ -114,7 +114,7 @@ func TestSelfQueueLimit(t *testing.T) {
 	send(t, &q, "h", []byte("ab"))
 	again("", 0)
 	require.Len(t, read(t, &q, 1, false), 1)
-	send(t, &q, "later", nil) // there is room again
+	send(t, &q, "later", nil) // the Read has made room
 	require.Equal(t, []string{"hab"}, texts(read(t, &q, 9, false)))
 	require.Equal(t, []string{"later"}, texts(read(t, &q, 9, false)))
 	require.False(t, q.Waiting())
@@ -128,7 +128,7 @@ func TestSelfQueueDrop(t *testing.T) {
 	send(t, &q, "dropped too", nil)
 	require.Empty(t, read(t, &q, 0, true))
 	require.False(t, q.Waiting())
-	require.Equal(t, []string{"given"}, texts(msgs), "it stays")
+	require.Equal(t, []string{"given"}, texts(msgs), "a drop does not change messages of an earlier Read")
 	send(t, &q, "new", nil)
 	require.Equal(t, []string{"new"}, texts(read(t, &q, 9, false)))
 }

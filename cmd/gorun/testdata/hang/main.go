@@ -27,7 +27,7 @@ func main() {
 		case "ring": // each rank waits for the next
 			_, err := comm.Recv(c, buf, (c.Rank()+1)%c.Size(), 5)
 			return err
-		case "compute": // the last rank does not come
+		case "compute": // the last rank does not call Allreduce
 			if c.Rank() < c.Size()-1 {
 				return comm.Allreduce(c, buf, buf, comm.Sum[int])
 			}

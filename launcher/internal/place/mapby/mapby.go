@@ -1,5 +1,5 @@
-// Package mapby reads how ranks are laid over hosts. It is apart from package
-// place for the sake of package job, which place imports.
+// Package mapby parses the rules by which ranks are placed on hosts. It is not part of package place,
+// because package job needs it and place imports job.
 package mapby
 
 import (
@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// Unit is a part of the machines that ranks are laid over.
+// Unit is the part of a machine to which a rule assigns ranks.
 type Unit string
 
 // The units.
 const (
-	Slot Unit = "slot" // only without a number per unit
-	Node Unit = "node" // a host
+	Slot Unit = "slot" // not valid in ppr
+	Node Unit = "node" // a whole host
 	Core Unit = "core"
 	NUMA Unit = "numa"
 )
 
-// Rule is how ranks are laid over hosts.
+// Rule is a rule by which ranks are placed on hosts.
 type Rule struct {
 	Unit Unit
-	Per  int // exactly so many ranks to a unit; 0: as many as there are slots
+	Per  int // number of ranks on each unit; 0: the slots give the number
 }
 
-// Expected are the rules as their users write them.
+// Expected lists the rules in the form that users write.
 const Expected = "slot, node, core, numa or ppr:N:node|numa|core"
 
-// limit is job.MaxRanks.
+// limit equals job.MaxRanks.
 const limit = 1 << 16
 
-// Parse reads "slot", "node", "core", "numa", or "ppr:2:numa" for two ranks per
+// Parse parses "slot", "node", "core", "numa", or a rule such as "ppr:2:numa", which is two ranks per
 // NUMA node.
 func Parse(text string) (Rule, error) {
 	switch u := Unit(text); u {
@@ -51,12 +51,12 @@ func Parse(text string) (Rule, error) {
 			return Rule{}, fmt.Errorf("expected from 1 to %d ranks per %s, found %s", limit, u, quote(text))
 		}
 		return Rule{u, n}, nil
-	case Slot: // it holds one rank
+	case Slot: // a slot holds one rank
 	}
 	return Rule{}, wrong
 }
 
-// String writes what Parse reads.
+// String returns the rule in the form that Parse parses.
 func (r Rule) String() string {
 	if r.Per == 0 {
 		return string(r.Unit)
@@ -64,7 +64,7 @@ func (r Rule) String() string {
 	return "ppr:" + strconv.Itoa(r.Per) + ":" + string(r.Unit)
 }
 
-// quote keeps what a user wrote within a line.
+// quote quotes the beginning of a user's text, for an error of one line.
 func quote(text string) string {
 	const most = 60
 	if len(text) > most {

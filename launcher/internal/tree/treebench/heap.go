@@ -12,12 +12,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// script is a child that answers what the head of a subtree would, with bytes that
-// were made before.
+// script is a child that answers with prepared bytes, as the head of a subtree would answer.
 type script struct {
 	io.Reader
 	w       *io.PipeWriter
-	answers [][]byte // to Launch, Prepare, Start
+	answers [][]byte // to Launch, Prepare and Start
 	due     chan []byte
 	close   sync.Once
 }
@@ -33,7 +32,7 @@ func newScript(answers [][]byte) *script {
 	return s
 }
 
-// Write gets whole frames.
+// Write takes whole frames, and answers those that need an answer.
 func (s *script) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		if k := proto.Kind(rest[4]); k == proto.KindLaunch || k == proto.KindPrepare || k == proto.KindStart {
@@ -45,16 +44,16 @@ func (s *script) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Cause knows nothing.
+// Cause returns nil.
 func (s *script) Cause() error { return nil }
 
-// Close ends the stream; the node does not write any more.
+// Close ends the stream. The node does not write afterwards.
 func (s *script) Close() error {
 	s.close.Do(func() { close(s.due) })
 	return s.w.Close()
 }
 
-// scripts are the answers of a root's children, by their hosts.
+// scripts returns the answers of the root's children, by host name.
 func (s setting) scripts() map[string][][]byte {
 	children := make(map[string][][]byte)
 	parts := min(s.radix, s.agents)
@@ -71,7 +70,7 @@ func (s setting) scripts() map[string][][]byte {
 		for _, m := range []proto.Message{up, proto.Prepared{}, started} {
 			b, err := proto.Append(nil, m)
 			if err != nil {
-				panic(err) // these can be written
+				panic(err) // cannot happen: these messages are valid
 			}
 			children[hostName(first)] = append(children[hostName(first)], b)
 		}
@@ -80,8 +79,8 @@ func (s setting) scripts() map[string][][]byte {
 	return children
 }
 
-// rootHeap is how many bytes of heap a root keeps while ranks run, without what
-// gorun keeps of the messages.
+// rootHeap returns the bytes of heap that a root keeps while ranks run, without what gorun keeps of the
+// messages.
 func rootHeap(s setting) int64 {
 	launch, prepare, children := s.launch(), s.prepare(), s.scripts()
 	said := make(chan proto.Message, 16)
@@ -94,7 +93,7 @@ func rootHeap(s setting) int64 {
 		Up: func(m proto.Message) { said <- m },
 	})
 	if err != nil {
-		panic(err) // the setting has been checked
+		panic(err) // cannot happen: parse has checked the setting
 	}
 	<-said
 	root.Do(prepare)
@@ -111,7 +110,7 @@ func rootHeap(s setting) int64 {
 
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first has freed of pools
+	runtime.GC() // frees what the first has moved out of sync.Pool
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

@@ -1,9 +1,8 @@
-// Command tree measures what the start and the end of a job cost on many hosts,
-// without any: agents are goroutines that run launcher/internal/tree over streams in memory,
-// and time is a bubble's of testing/synctest, which passes when all wait. So what it
-// tells of time is what latencies and the order of messages cost, and not what a
-// processor does; messages and bytes are those of the protocol. What the root itself
-// takes is measured apart, with children that are nothing but bytes.
+// Command treebench measures the cost of the start and the end of a job on many hosts, without any
+// hosts. Agents are goroutines that run launcher/internal/tree over streams in memory. Time is that of
+// a bubble of testing/synctest, which passes only while all goroutines wait. So the times show latencies
+// and the order of messages, not processor time. Messages and bytes are those of the protocol. The
+// memory of the root is measured separately, with children that send prepared bytes.
 //
 //	go run ./launcher/internal/tree/treebench -agents 1,10,100,1000,10000 -radix 64 -latency 200us -connect 20ms
 package main
@@ -21,16 +20,16 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// setting is what is simulated.
+// setting is the job to simulate.
 type setting struct {
 	agents  int
 	radix   int
 	atOnce  int
-	ranks   int // of an agent
-	latency time.Duration
-	connect time.Duration
-	output  int // bytes of an agent
-	puts    int // bytes of a rank in each fence
+	ranks   int           // ranks on each host
+	latency time.Duration // latency of each message, one way
+	connect time.Duration // time to start an agent
+	output  int           // bytes that each host writes
+	puts    int           // bytes that each rank puts before each fence
 }
 
 func main() {
@@ -38,7 +37,7 @@ func main() {
 	if !ok {
 		os.Exit(2)
 	}
-	os.Args = os.Args[:1]                                                 // those of package testing are its defaults
+	os.Args = os.Args[:1]                                                 // so that package testing uses the defaults of its flags
 	testing.Main(func(string, string) (bool, error) { return true, nil }, // a bubble needs a test around it
 		[]testing.InternalTest{{Name: "tree", F: func(t *testing.T) { table(t, os.Stdout, s, sizes) }}}, nil, nil)
 }
@@ -46,11 +45,11 @@ func main() {
 func parse(stderr io.Writer, args []string) (s setting, sizes []int, ok bool) {
 	fs := flag.NewFlagSet("tree", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	agents := fs.String("agents", "1,10,100,1000,10000", "hosts, besides gorun's own; several with commas between")
-	fs.IntVar(&s.radix, "radix", 64, "agents that an agent connects with")
-	fs.IntVar(&s.atOnce, "at-once", 32, "connections that one of them makes at the same time")
+	agents := fs.String("agents", "1,10,100,1000,10000", "numbers of hosts besides gorun's own, separated by commas")
+	fs.IntVar(&s.radix, "radix", 64, "largest number of children of an agent")
+	fs.IntVar(&s.atOnce, "at-once", 32, "connections that an agent opens at the same time")
 	fs.IntVar(&s.ranks, "ranks", 8, "ranks on each host")
-	fs.DurationVar(&s.latency, "latency", 200*time.Microsecond, "of each message, one way")
+	fs.DurationVar(&s.latency, "latency", 200*time.Microsecond, "latency of each message, one way")
 	fs.DurationVar(&s.connect, "connect", 20*time.Millisecond, "time to start an agent")
 	fs.IntVar(&s.output, "output", 4096, "bytes that each host writes")
 	fs.IntVar(&s.puts, "puts", 0, "bytes that each rank puts before each fence")
@@ -60,13 +59,13 @@ func parse(stderr io.Writer, args []string) (s setting, sizes []int, ok bool) {
 	for _, text := range strings.Split(*agents, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > 60000 {
-			fmt.Fprintf(stderr, "tree: -agents: %q is no number of hosts\n", text)
+			fmt.Fprintf(stderr, "treebench: -agents: expected numbers from 1 to 60000, found %q\n", text)
 			return s, nil, false
 		}
 		sizes = append(sizes, n)
 	}
 	if fs.NArg() > 0 || s.radix < 1 || s.atOnce < 1 || s.ranks < 1 || s.latency < 0 || s.connect < 0 || s.output < 0 || s.puts < 0 {
-		fmt.Fprintln(stderr, "tree: numbers above zero, and no arguments, are wanted")
+		fmt.Fprintln(stderr, "treebench: expected positive values of the flags and no arguments")
 		return s, nil, false
 	}
 	return s, sizes, true

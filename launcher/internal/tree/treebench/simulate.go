@@ -19,35 +19,35 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// phaseNames are the columns of result.took.
+// phaseNames are the names of the columns of result.took.
 var phaseNames = []string{"Launch → Up", "Prepare → Prepared", "Start → Started", "fence", "output", "End → Ended", "Bye"}
 
-// result is of one job.
+// result holds the measurements of one job.
 type result struct {
 	took    []time.Duration // by phaseNames
 	root    tree.Stats
-	outputs int64 // that came to the root
-	busiest int64 // messages of the agent that had the most, to and from its parent and children
+	outputs int64 // number of Outputs that the root got
+	busiest int64 // largest number of messages of an agent, to and from its parent and children
 }
 
-// job is a job that is simulated.
+// job is a simulated job.
 type job struct {
 	setting
 	root *tree.Node
 	up   chan proto.Message
 	wg   sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
-	nodes []*tree.Node
-	crews map[int]*treetest.Crew
+	mu        sync.Mutex // guards nodes and hostProcs
+	nodes     []*tree.Node
+	hostProcs map[int]*treetest.Procs
 }
 
 func hostName(i int) string { return fmt.Sprintf("node%05d.cluster", i) }
 
-// here is what every agent says of its cores.
+// here is the topology that every agent reports.
 var here = sync.OnceValue(place.Here)
 
-// agent is what a host of some size says of itself.
+// agent returns what the agent of a typical host reports.
 func agent(i int) proto.Agent {
 	return proto.Agent{
 		Index: i, Hostname: hostName(i), PID: 4000 + i, Topology: here(),
@@ -75,7 +75,7 @@ func (s setting) prepare() proto.Prepare {
 		Apps: []proto.App{{Name: "./a", Path: "/home/user/a", Argv: []string{"./a"}, Env: []string{"HOME=/home/user"}, Wdir: "/home/user"}}}
 	for i := range s.agents {
 		address := fmt.Sprintf("10.2.%d.%d", i>>8, i&255)
-		p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: s.ranks})
+		p.Card.HostOf = append(p.Card.HostOf, bootstrap.Run{Value: i, Count: s.ranks})
 		p.Card.Hosts = append(p.Card.Hosts, address)
 		plan := proto.Plan{Index: i, Address: address}
 		for r := range s.ranks {
@@ -104,7 +104,7 @@ func simulate(t *testing.T, s setting) (r result) {
 }
 
 func (s setting) run(t *testing.T) (r result) {
-	j := &job{setting: s, up: make(chan proto.Message, 16), crews: make(map[int]*treetest.Crew)}
+	j := &job{setting: s, up: make(chan proto.Message, 16), hostProcs: make(map[int]*treetest.Procs)}
 	at := time.Now()
 	lap := func() {
 		r.took = append(r.took, time.Since(at))
@@ -133,7 +133,7 @@ func (s setting) run(t *testing.T) (r result) {
 		}
 		j.root.Do(proto.Release(f))
 	}
-	for i, c := range j.crews {
+	for i, c := range j.hostProcs {
 		j.wg.Go(func() { // ends when all is written
 			for left := s.output; left > 0; left -= min(left, 4096) {
 				if err := j.nodes[i].Output(proto.Output{Index: c.Index, Stream: proto.Merged, Data: bytes.Repeat([]byte("x"), min(left, 4096))}); err != nil {
@@ -180,15 +180,15 @@ func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	time.Sleep(j.setting.connect)
 	p := treetest.NewPipe(j.latency)
 	j.wg.Go(func() { // ends with Bye
-		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts who is there
-			return tree.Config{Self: agent(l.Index), Open: j.connect, Crew: func(n *tree.Node, emit func(proto.Message)) tree.Crew {
-				c := &treetest.Crew{
+		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts the agents
+			return tree.Config{Self: agent(l.Index), Open: j.connect, Procs: func(n *tree.Node, emit func(proto.Message)) tree.Procs {
+				c := &treetest.Procs{
 					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,
 					Puts: func(fence int) map[string]string { return j.putsOf(l.Index, fence) },
 				}
 				j.mu.Lock()
 				defer j.mu.Unlock()
-				j.crews[len(j.nodes)] = c
+				j.hostProcs[len(j.nodes)] = c
 				j.nodes = append(j.nodes, n)
 				return c
 			}}, nil

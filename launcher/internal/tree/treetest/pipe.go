@@ -1,5 +1,5 @@
-// Package treetest is hosts that are not there: streams in memory that take their
-// time, and crews without ranks. Tests of the tree and launcher/internal/tree/treebench use it.
+// Package treetest simulates hosts: streams in memory with a latency, and process managers without
+// ranks. Tests of the tree and launcher/internal/tree/treebench use it.
 package treetest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Buffer is how many bytes are on the way on a stream before Write blocks, as in a
+// Buffer is how many bytes may be on the way on a stream before Write blocks, like the buffer of a
 // socket.
 const Buffer = 128 << 10
 
@@ -19,30 +19,30 @@ var (
 	errCut    = errors.New("stream was cut")
 )
 
-// Pipe is a connection: two streams, and what can happen to it.
+// Pipe is a connection. Tests can stall, break or cut it.
 type Pipe struct {
 	Parent, Child *Stream
 }
 
-// Stream is an end of a Pipe.
+// Stream is one end of a Pipe.
 type Stream struct {
 	in, out *half
-	// Why is what Cause says.
+	// Why is the result of Cause.
 	Why error
 }
 
-// half is one direction.
+// half is one direction of a Pipe.
 type half struct {
 	latency time.Duration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields, except bytes
 	change  sync.Cond
 	chunks  []chunk
 	size    int
 	stalled bool
-	eof     time.Time // when the reader sees its end; zero: the writer has not closed
-	rerr    error     // of Read, at once
-	werr    error     // of Write, at once
+	eof     time.Time // when the reader gets io.EOF; zero: the writer has not closed the stream
+	rerr    error     // error of Read, from now on
+	werr    error     // error of Write, from now on
 
 	bytes atomic.Int64
 }
@@ -71,14 +71,14 @@ func (h *half) set(f func()) {
 	h.change.Broadcast()
 }
 
-// waitUntil waits for a change, or for a time.
+// waitUntil waits for a change, at most until at.
 func (h *half) waitUntil(at time.Time) {
 	t := time.AfterFunc(time.Until(at), func() { h.set(func() {}) })
 	h.change.Wait()
 	t.Stop()
 }
 
-// Read reads what has arrived.
+// Read reads bytes that have arrived.
 func (s *Stream) Read(p []byte) (int, error) {
 	h := s.in
 	h.mu.Lock()
@@ -110,7 +110,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 }
 
-// Write sends p, and blocks while the buffer is full.
+// Write sends p. It blocks while the buffer is full.
 func (s *Stream) Write(p []byte) (int, error) {
 	h := s.out
 	h.mu.Lock()
@@ -134,7 +134,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-// Close ends the stream; the other side reads what is on the way, and then its end.
+// Close ends the stream. The other side reads the bytes on the way, and then io.EOF.
 func (s *Stream) Close() error {
 	s.in.set(func() {
 		s.in.rerr, s.in.werr = errClosed, io.ErrClosedPipe
@@ -149,39 +149,38 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// Cause is Why.
+// Cause returns Why.
 func (s *Stream) Cause() error { return s.Why }
 
-// Bytes is how many were written to this end.
+// Bytes returns the number of bytes written to this end.
 func (s *Stream) Bytes() int64 { return s.out.bytes.Load() }
 
-// Cut ends both sides at once; what is on the way is lost.
+// Cut ends both sides at once. Bytes on the way are lost.
 func (p *Pipe) Cut() {
 	for _, h := range []*half{p.Parent.in, p.Parent.out} {
 		h.set(func() { h.rerr, h.werr, h.chunks, h.size = errCut, errCut, nil, 0 })
 	}
 }
 
-// StallDown has nothing of what the parent sends arrive any more, or again.
+// StallDown stops the delivery of what the parent sends, or continues it.
 func (p *Pipe) StallDown(stalled bool) {
 	h := p.Child.in
 	h.set(func() { h.stalled = stalled })
 }
 
-// StallUp has nothing of what the child sends arrive any more, or again.
+// StallUp stops the delivery of what the child sends, or continues it.
 func (p *Pipe) StallUp(stalled bool) {
 	h := p.Parent.in
 	h.set(func() { h.stalled = stalled })
 }
 
-// BreakDown has all fail that the parent sends from now on; what the child sends
-// arrives.
+// BreakDown makes all further writes of the parent fail. What the child sends still arrives.
 func (p *Pipe) BreakDown() {
 	h := p.Parent.out
 	h.set(func() { h.werr = errCut })
 }
 
-// Stall has nothing arrive any more, or again.
+// Stall stops the delivery in both directions, or continues it.
 func (p *Pipe) Stall(stalled bool) {
 	for _, h := range []*half{p.Parent.in, p.Parent.out} {
 		h.set(func() { h.stalled = stalled })

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package line is what the program of ranks and those who read its output agree on.
+// Package line defines the lines that the program of ranks writes and tests check.
 package line
 
-// Length is how many x end a rank's i-th line of "lines".
+// Length returns the number of x at the end of the i-th line of a rank, with argument "lines".
 func Length(i int) int { return i * 7919 % 200 }

@@ -1,21 +1,20 @@
 //go:build linux
 
-// Rank is a program of weft whose ranks do what the first argument says, for tests
-// of gorun.
+// Rank is a weft program for tests of gorun. Its first argument selects what the ranks do:
 //
-//	hello           rank, size, host, epoch and world, when all have been heard of
-//	work            collectives and a ring, checked
-//	wait            nothing for ever, after saying "up"
-//	until EPOCH     as wait, but well ended in that epoch
-//	exit R CODE     rank R leaves so, the others wait for it
-//	leave R         rank R leaves with 0 and without Finalize, the others wait
-//	kill R          rank R gets SIGKILL from itself, the others wait
+//	hello           print rank, size, host, epoch and the sum of all ranks
+//	work            run collectives and a ring, and check the results
+//	wait            print "up" and sleep
+//	until EPOCH     like wait, but exit with 0 in that epoch
+//	exit R CODE     rank R exits with CODE, the others wait for it
+//	leave R         rank R exits with 0 and without Finalize, the others wait
+//	kill R          rank R sends itself SIGKILL, the others wait
 //	abort R CODE    rank R aborts, the others wait
-//	notify N        goes on until N ranks have failed
-//	lines N         N lines to stdout and N/10 to stderr, without Init
-//	heed            says "up", and then which signal has come, and leaves with 0; without Init
-//	heedless        says so of each that comes, and stays; without Init
-//	once R          rank R gets SIGKILL in the first run; in the next all is well
+//	notify N        survive failures until N ranks have failed
+//	lines N         write N lines to stdout and N/10 to stderr, without Init
+//	catch           print "up", then the first signal, and exit with 0; without Init
+//	catch-all       print "up", then every signal; without Init
+//	once R          rank R sends itself SIGKILL in the first run; the next run succeeds
 package main
 
 import (
@@ -40,8 +39,8 @@ func main() {
 		case "lines":
 			lines(number(2))
 			return
-		case "heed", "heedless":
-			heed(os.Args[1] == "heed")
+		case "catch", "catch-all":
+			catch(os.Args[1] == "catch")
 			return
 		}
 	}
@@ -50,7 +49,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "rank: init:", err)
 		os.Exit(90)
 	}
-	if err := act(c); err != nil {
+	if err := perform(c); err != nil {
 		fmt.Fprintln(os.Stderr, "rank:", err)
 		os.Exit(91)
 	}
@@ -60,7 +59,7 @@ func main() {
 	}
 }
 
-// number is argument i; -1: there is none.
+// number returns argument i; -1 if there is no such argument.
 func number(i int) int {
 	if i >= len(os.Args) {
 		return -1
@@ -72,16 +71,17 @@ func number(i int) int {
 	return n
 }
 
-func act(c *comm.Comm) error {
-	what := "hello"
+// perform does what the first argument says.
+func perform(c *comm.Comm) error {
+	action := "hello"
 	if len(os.Args) > 1 {
-		what = os.Args[1]
+		action = os.Args[1]
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	switch what {
+	switch action {
 	case "hello":
 		sum := []int{0}
 		if err := comm.Allreduce(c, []int{c.Rank()}, sum, comm.Sum); err != nil {
@@ -95,29 +95,29 @@ func act(c *comm.Comm) error {
 		return survive(c, number(2))
 	}
 	if err := comm.Barrier(c); err != nil {
-		return heard(err)
+		return awaitKill(err)
 	}
-	if what == "until" {
+	if action == "until" {
 		fmt.Printf("rank %d up on %s epoch %d\n", c.Rank(), host, c.Epoch())
 		if c.Epoch() < number(2) {
 			time.Sleep(time.Hour)
 		}
 		return comm.Barrier(c)
 	}
-	if c.Rank() != number(2) || what == "once" && c.Epoch() > 0 {
+	if c.Rank() != number(2) || action == "once" && c.Epoch() > 0 {
 		fmt.Printf("rank %d up on %s epoch %d\n", c.Rank(), host, c.Epoch())
-		if what == "once" && c.Epoch() > 0 {
+		if action == "once" && c.Epoch() > 0 {
 			return nil
 		}
-		if what == "wait" {
+		if action == "wait" {
 			time.Sleep(time.Hour)
 		}
-		return heard(comm.Barrier(c)) // which does not end well
+		return awaitKill(comm.Barrier(c)) // the Barrier fails
 	}
 	for i := range 12 {
 		fmt.Fprintf(os.Stderr, "rank %d: last words %d\n", c.Rank(), i)
 	}
-	switch what {
+	switch action {
 	case "exit":
 		os.Exit(number(3))
 	case "leave":
@@ -128,20 +128,20 @@ func act(c *comm.Comm) error {
 	case "abort":
 		c.Abort(number(3))
 	}
-	return fmt.Errorf("no act %q", what)
+	return fmt.Errorf("unknown action %q", action)
 }
 
-// heard stays when another rank has failed: it is for gorun to end this, and to say
-// why. In "once" it does not.
-func heard(err error) error {
+// awaitKill sleeps if another rank has failed, so that gorun, and not this rank, ends the job. With
+// "once" it returns err instead.
+func awaitKill(err error) error {
 	if err != nil && os.Args[1] != "once" {
-		fmt.Fprintln(os.Stderr, "rank: heard of it:", err)
+		fmt.Fprintln(os.Stderr, "rank: wait for gorun to end this rank:", err)
 		time.Sleep(time.Hour)
 	}
 	return err
 }
 
-// work runs collectives and sends around a ring, and checks what comes.
+// work runs collectives, sends messages around a ring, and checks the results.
 func work(c *comm.Comm) error {
 	r, n := c.Rank(), c.Size()
 	for _, length := range []int{1, 1000, 100_000} {
@@ -154,7 +154,7 @@ func work(c *comm.Comm) error {
 		}
 		for i, v := range sum {
 			if want := n*(n-1)/2*i + n; v != want {
-				return fmt.Errorf("allreduce: element %d is %d and not %d", i, v, want)
+				return fmt.Errorf("allreduce: element %d is %d, want %d", i, v, want)
 			}
 		}
 		next, prev := (r+1)%n, (r+n-1)%n
@@ -167,7 +167,7 @@ func work(c *comm.Comm) error {
 		}
 		for i, v := range sum {
 			if want := prev*i + 1; v != want {
-				return fmt.Errorf("ring: element %d is %d and not %d", i, v, want)
+				return fmt.Errorf("ring: element %d is %d, want %d", i, v, want)
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func work(c *comm.Comm) error {
 	}
 	for i, v := range all {
 		if v != i*n+r {
-			return fmt.Errorf("alltoall: element %d is %d and not %d", i, v, i*n+r)
+			return fmt.Errorf("alltoall: element %d is %d, want %d", i, v, i*n+r)
 		}
 	}
 	if err := comm.Barrier(c); err != nil {
@@ -190,7 +190,7 @@ func work(c *comm.Comm) error {
 	return nil
 }
 
-// survive goes on until n ranks have failed.
+// survive runs barriers among the ranks that have not failed, until n ranks have failed.
 func survive(c *comm.Comm, n int) error {
 	world := c
 	fmt.Printf("rank %d up\n", c.Rank())
@@ -219,20 +219,20 @@ func survive(c *comm.Comm, n int) error {
 	return nil
 }
 
-// heed says which signals come.
-func heed(leave bool) {
+// catch prints the signals that it gets. With once it returns after the first one.
+func catch(once bool) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	fmt.Println("up")
 	for s := range signals {
-		fmt.Println("heard", s)
-		if leave {
+		fmt.Println("caught", s)
+		if once {
 			return
 		}
 	}
 }
 
-// lines writes lines that say which they are.
+// lines writes n numbered lines to stdout, and n/10 to stderr.
 func lines(n int) {
 	rank := os.Getenv("PMI_RANK")
 	out := bufio.NewWriter(os.Stdout)

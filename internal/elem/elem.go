@@ -1,0 +1,158 @@
+// Package elem describes the element types of messages: a type's size, its signature, and
+// what built-in operations call it. It converts slices of elements to bytes and back.
+package elem
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/kernel"
+)
+
+// Errors of element types and counts.
+var (
+	ErrType  = errors.New("type cannot be sent") // the type holds pointers, or a value cannot be encoded
+	ErrCount = errors.New("counts disagree")     // a message is not a whole number of elements
+)
+
+// Type describes an element type.
+type Type struct {
+	Go     reflect.Type
+	Size   int // bytes
+	Align  int
+	Sig    uint16      // see Signature
+	Kernel kernel.Type // for built-in operations; that of V for comm.Loc[V]; -1: none apply
+	Err    error       // why the type cannot be sent: an ErrType, or nil
+}
+
+// types holds a *Type for each reflect.Type that Of was called with. A lookup allocates
+// nothing, because a reflect.Type is a pointer.
+var types sync.Map
+
+var (
+	typeInt     = describe[int](kernel.Int)
+	typeInt32   = describe[int32](kernel.Int32)
+	typeInt64   = describe[int64](kernel.Int64)
+	typeUint8   = describe[uint8](kernel.Uint8)
+	typeUint64  = describe[uint64](kernel.Uint64)
+	typeFloat32 = describe[float32](kernel.Float32)
+	typeFloat64 = describe[float64](kernel.Float64)
+)
+
+// describe returns the description of T, which holds no pointers.
+func describe[T any](k kernel.Type) *Type {
+	t := reflect.TypeFor[T]()
+	return &Type{Go: t, Kernel: k, Size: int(t.Size()), Align: t.Align(), Sig: Signature(t)}
+}
+
+// kernels holds the types that built-in operations know.
+var kernels = map[reflect.Kind]kernel.Type{
+	reflect.Int8: kernel.Int8, reflect.Int16: kernel.Int16, reflect.Int32: kernel.Int32,
+	reflect.Int64: kernel.Int64, reflect.Int: kernel.Int,
+	reflect.Uint8: kernel.Uint8, reflect.Uint16: kernel.Uint16, reflect.Uint32: kernel.Uint32,
+	reflect.Uint64: kernel.Uint64, reflect.Uint: kernel.Uint, reflect.Uintptr: kernel.Uintptr,
+	reflect.Float32: kernel.Float32, reflect.Float64: kernel.Float64,
+	reflect.Complex64: kernel.Complex64, reflect.Complex128: kernel.Complex128,
+	reflect.Bool: kernel.Bool,
+}
+
+// Of returns the description of T. It looks the common types up without the map.
+//
+// Hot path: no allocation after the first call for a type.
+func Of[T any]() *Type {
+	switch any((*T)(nil)).(type) {
+	case *byte:
+		return typeUint8
+	case *float64:
+		return typeFloat64
+	case *int:
+		return typeInt
+	case *float32:
+		return typeFloat32
+	case *int32:
+		return typeInt32
+	case *int64:
+		return typeInt64
+	case *uint64:
+		return typeUint64
+	}
+	t := reflect.TypeFor[T]()
+	if info, ok := types.Load(t); ok {
+		return info.(*Type)
+	}
+	return learn(t)
+}
+
+// learn makes the description of t and stores it.
+func learn(t reflect.Type) *Type {
+	info := &Type{Go: t, Size: int(t.Size()), Align: t.Align(), Kernel: -1}
+	kind := t.Kind()
+	if at, what := findPointer(t, t.String()); what != "" && at == t.String() {
+		info.Err = fmt.Errorf("%w: %s holds pointers", ErrType, t)
+	} else if what != "" {
+		info.Err = fmt.Errorf("%w: %s holds pointers: %s is a %s", ErrType, t, at, what)
+	} else if isLoc(t) {
+		kind = t.Field(0).Type.Kind()
+	}
+	if info.Err == nil {
+		info.Sig = Signature(t)
+	}
+	if e, ok := kernels[kind]; ok {
+		info.Kernel = e
+	}
+	got, _ := types.LoadOrStore(t, info)
+	return got.(*Type)
+}
+
+// locPackage is the path of package comm, which declares Loc.
+var locPackage = strings.TrimSuffix(reflect.TypeFor[Type]().PkgPath(), "internal/elem") + "comm"
+
+// isLoc reports whether t is an instance of comm.Loc.
+func isLoc(t reflect.Type) bool {
+	return t.PkgPath() == locPackage && strings.HasPrefix(t.Name(), "Loc[")
+}
+
+// findPointer returns the path and the kind of the first part of t that holds a pointer, or
+// two empty strings. path is the path of t itself.
+func findPointer(t reflect.Type, path string) (at, what string) {
+	switch t.Kind() {
+	case reflect.Bool,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
+		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return "", ""
+	case reflect.Array:
+		if t.Len() == 0 {
+			return "", ""
+		}
+		return findPointer(t.Elem(), path+"[0]")
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if at, what := findPointer(f.Type, path+"."+f.Name); what != "" {
+				return at, what
+			}
+		}
+		return "", ""
+	}
+	return path, t.Kind().String()
+}
+
+// Count returns the number of elements of size bytes in a message of n bytes. It returns 0
+// for elements of size 0. If the message is not a whole number of elements, Count returns
+// the number of whole elements and ErrCount.
+func Count(n, size int) (int, error) {
+	if size <= 1 {
+		if size == 0 {
+			return 0, nil
+		}
+		return n, nil
+	}
+	if n%size != 0 {
+		return n / size, fmt.Errorf("%w: a message of %d bytes is no whole number of elements of %d bytes", ErrCount, n, size)
+	}
+	return n / size, nil
+}

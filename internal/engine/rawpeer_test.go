@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// rawPeer is rank 1 of a job of two ranks. It has no engine: the test sends and receives its
+// messages.
+type rawPeer struct {
+	ep  transport.Endpoint
+	cq  transport.CompletionQueue
+	dom transport.Domain
+	seq uint32
+}
+
+func openRawPeer(t *testing.T) (*Context, *rawPeer) {
+	return openHooked(t, &hooks{}, nil)
+}
+
+// openHooked opens the engine of rank 0 and a rawPeer. h intercepts the engine's calls of its
+// transport.
+func openHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *rawPeer) {
+	f := inproc.NewFabric(opts...)
+	open := func(self transport.Addr) (Rail, transport.AddressVector) {
+		d, err := f.Open(transport.Config{Self: self, Size: 2})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = d.Close() })
+		cq, err := d.OpenCQ()
+		require.NoError(t, err)
+		av, err := d.OpenAV()
+		require.NoError(t, err)
+		ep, err := d.OpenEndpoint(av, cq)
+		require.NoError(t, err)
+		return Rail{d, cq, ep}, av
+	}
+	us, usAV := open(0)
+	them, themAV := open(1)
+	addrs := []transport.Address{us.Endpoint.Address(), them.Endpoint.Address()}
+	for _, av := range []transport.AddressVector{usAV, themAV} {
+		_, err := av.Insert(addrs)
+		require.NoError(t, err)
+	}
+	p := &params.Set{}
+	for k, v := range set {
+		require.NoError(t, p.Set(k, v, params.FromFlag))
+	}
+	rail := Rail{hookedDomain{us.Domain, h}, hookedQueue{us.CQ, h}, hookedEndpoint{us.Endpoint, h}}
+	e, err := New(Config{Rank: 0, Size: 2, Params: p, Rails: []Rail{rail}, LocalRanks: 2})
+	require.NoError(t, err)
+	t.Cleanup(e.Kill)
+	return e.OpenContext(0, []int{0, 1}), &rawPeer{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
+}
+
+func (s *rawPeer) sendRaw(t *testing.T, b []byte) {
+	op := &transport.Op{Peer: 0, Data: b}
+	_, err := s.ep.Send(op)
+	require.NoError(t, err)
+}
+
+// sendMessage sends a message with the next sequence number, as a correct peer does.
+func (s *rawPeer) sendMessage(t *testing.T, m wire.Message, data ...byte) {
+	s.seq++
+	m.Seq = s.seq
+	s.sendRaw(t, encode(m, data...))
+}
+
+// receiveOne reads a completion of the peer, if there is one, and calls f with it.
+func (s *rawPeer) receiveOne(t *testing.T, f func(*transport.Completion)) {
+	var c [1]transport.Completion
+	n, err := s.cq.Read(c[:])
+	require.NoError(t, err)
+	if n > 0 {
+		f(&c[0])
+	}
+}
+
+func encode(m wire.Message, data ...byte) []byte {
+	var b [wire.MessageLong]byte
+	return append(b[:m.Put(b[:]):wire.MessageLong], data...)
+}
+
+// noAsync turns asynchronous progress off, so only the calls of a test poll.
+var noAsync = map[string]string{"engine.async_progress": "false"}
+
+// hooks intercepts the calls of an engine to its transport. The functions may be nil. All except
+// wait and shutdown run under the engine's lock.
+type hooks struct {
+	again    bool                   // Send and Read of the endpoint return ErrAgain
+	full     bool                   // RegisterMemory returns ErrAgain
+	hold     bool                   // completions of operations go to held
+	held     []transport.Completion // completions of operations to deliver after hold
+	read     func() (int, error)    // runs before each Read of the queue; if it returns a number or an error, the Read returns that many of entries
+	wait     func(done bool)        // runs before (false) and after (true) each Wait
+	left     atomic.Bool            // Arm returns false
+	shutdown func()                 // runs in Shutdown, without a lock
+	posted   func()                 // runs at each Send and Read of the endpoint
+	closes   atomic.Int32           // number of Close calls of the domain
+	entries  []transport.Completion // completions that read returns
+}
+
+type hookedDomain struct {
+	transport.Domain
+	h *hooks
+}
+
+func (d hookedDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	if d.h.full {
+		return nil, transport.ErrAgain
+	}
+	return d.Domain.RegisterMemory(buf, access)
+}
+
+func (d hookedDomain) Close() error {
+	d.h.closes.Add(1)
+	return d.Domain.Close()
+}
+
+type hookedEndpoint struct {
+	transport.Endpoint
+	h *hooks
+}
+
+func (e hookedEndpoint) post() error {
+	if e.h.posted != nil {
+		e.h.posted()
+	}
+	if e.h.again {
+		return transport.ErrAgain
+	}
+	return nil
+}
+
+func (e hookedEndpoint) Send(op *transport.Op) (bool, error) {
+	if err := e.post(); err != nil {
+		return false, err
+	}
+	return e.Endpoint.Send(op)
+}
+
+func (e hookedEndpoint) Read(op *transport.Op) error {
+	if err := e.post(); err != nil {
+		return err
+	}
+	return e.Endpoint.(transport.RMAEndpoint).Read(op)
+}
+
+func (e hookedEndpoint) Write(op *transport.Op) error {
+	return e.Endpoint.(transport.RMAEndpoint).Write(op)
+}
+
+func (e hookedEndpoint) Shutdown(ctx context.Context) error {
+	if e.h.shutdown != nil {
+		e.h.shutdown()
+	}
+	return e.Endpoint.Shutdown(ctx)
+}
+
+type hookedQueue struct {
+	transport.CompletionQueue
+	h *hooks
+}
+
+func (q hookedQueue) Read(c []transport.Completion) (int, error) {
+	if q.h.read != nil {
+		if n, err := q.h.read(); n > 0 || err != nil {
+			return copy(c, q.h.entries[:n]), err
+		}
+	}
+	if !q.h.hold && len(q.h.held) > 0 {
+		n := copy(c, q.h.held)
+		q.h.held = q.h.held[n:]
+		return n, nil
+	}
+	n, err := q.CompletionQueue.Read(c)
+	kept := c[:0]
+	for _, x := range c[:n] {
+		if q.h.hold && x.Kind == transport.OpDone {
+			q.h.held = append(q.h.held, x)
+		} else {
+			kept = append(kept, x)
+		}
+	}
+	return len(kept), err
+}
+
+func (q hookedQueue) Arm() bool { return !q.h.left.Load() && q.CompletionQueue.Arm() }
+
+func (q hookedQueue) Wait(timeout time.Duration) error {
+	if q.h.wait != nil {
+		q.h.wait(false)
+		defer q.h.wait(true)
+	}
+	return q.CompletionQueue.Wait(timeout)
+}

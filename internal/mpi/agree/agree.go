@@ -1,0 +1,440 @@
+// Package agree lets the live ranks of a communicator agree although ranks fail (ULFM). Agree and
+// Shrink use it, and Finalize of a job that outlives failed ranks.
+package agree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Ranks runs the agreements of one rank. The ranks of a communicator agree on its failed ranks, while
+// more ranks may fail, and whether or not the communicator is revoked.
+//
+//	every rank ── vote ──────► the coordinator: the lowest rank that the sender knows to live
+//	                              │ decides when it has a vote of each rank that it does not know
+//	                              │ to have ended
+//	every rank ◄── decision ──────┘
+//
+// If the coordinator fails, the ranks vote for the next one, which also sends its own vote to them. A
+// rank that has the decision answers any vote with it. The rules, for any order of messages and of
+// failure notifications, and with k < l in the order of the communicator's ranks:
+//
+//   - A rank without a decision votes for k when it knows that all ranks below k have ended.
+//   - A rank that has voted for l, or is coordinator l, accepts no decision of a rank below l. Such a
+//     decision may have arrived already. So voting and the handling of messages exclude each other (mu).
+//   - Coordinator k decides when it has a vote of each rank that it does not know to have ended. If it
+//     gets a decision instead of a vote, it adopts that decision.
+//
+// So when k decides, no live rank has a decision, and no rank accepts one other than that of k or of a
+// higher rank; and a higher rank, when k has ended, first asks all live ranks. If a rank that continues
+// has a decision, every later decision is equal to it. If the other ranks regard a rank as failed, the
+// decision contains it, and its call fails if the rank lives.
+//
+// A rank in Finalize does not take part in an agreement in which it has not voted before. It answers
+// each vote with a refusal. A rank that refuses has sent no vote and no decision of the agreement, and
+// accepts none. So a rank that gets the refusal treats its sender like a rank that ended before the
+// agreement, and all of the above holds: a rank votes for k when all ranks below k have ended or refused,
+// and k needs no vote of a rank that has refused. The decision names a rank that has refused, and the
+// call fails with ErrFinalized on all ranks. If votes are missing when Remind is called, the coordinator
+// sends its vote once to the ranks that have not voted, so that those in Finalize refuse.
+//
+// A rank votes in an agreement of a communicator only when it has the decision of the previous one, or
+// its program no longer waits for that. So a rank keeps only the last decision of each communicator. A
+// rank that computes, or is in Finalize, answers when its Answer is called.
+//
+// The messages have a message space of the whole world to themselves, which is never revoked.
+type Ranks struct {
+	cfg  Config
+	send func(m *message, world int) // sends to a world rank; a rank that has ended needs no message
+	wake func()                      // lets calls in Attend look at what has changed
+
+	mu        sync.Mutex
+	instances map[instanceID]*instance // guarded by mu; without a decision here
+	decided   map[uint64]*message      // guarded by mu; the last decision, by communicator
+	waiting   int                      // guarded by mu; number of calls in Attend
+	leaving   bool                     // guarded by mu; this rank is in Finalize
+}
+
+// Config is what the agreements of a rank need.
+type Config struct {
+	Engine *engine.Engine
+	Space  *engine.Context // of the whole world; for nothing else
+	Size   int             // of the world
+	NewID  func() uint64   // returns an unused id for a communicator
+}
+
+// Comm is a communicator whose ranks agree.
+type Comm struct {
+	ID           uint64
+	Rank         int
+	Ranks        []int        // world ranks
+	Acknowledged func() []int // the failed ranks that the program has acknowledged
+	seq          atomic.Uint32
+}
+
+// Decision is what the ranks have agreed on. It is the same on all ranks.
+type Decision struct {
+	Flag      uint64 // the bits that all flags have set
+	Next      uint64 // an unused id for a communicator
+	Finalized int    // the lowest rank that is in Finalize and has not voted; -1: none
+	Failed    Bitmap // the ranks that have failed
+	Known     Bitmap // the failed ranks that all ranks have acknowledged
+}
+
+// instance is an agreement without a decision.
+type instance struct {
+	votes map[int]*message // the votes and refusals that have come here, by world rank
+	own   *participant     // this rank's; nil: it has not voted yet
+}
+
+type instanceID struct {
+	id  uint64 // the communicator's
+	seq uint32
+}
+
+// New returns the agreements of a rank.
+func New(cfg Config) *Ranks {
+	return &Ranks{
+		cfg: cfg,
+		send: func(m *message, world int) {
+			cfg.Space.Isend(m.append(nil), engine.Env{Peer: world}).Abandon()
+		},
+		wake: cfg.Engine.WakeAttend, instances: make(map[instanceID]*instance), decided: make(map[uint64]*message),
+	}
+}
+
+// Do blocks until the live ranks of c have all made the call, and returns the decision. If ctx ends, Do
+// returns its error; the vote of this rank still counts for the others.
+func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decision, error) {
+	n := len(c.Ranks)
+	own := &message{
+		kind: vote, call: call, seq: c.seq.Add(1), id: c.ID, flag: flag, next: r.cfg.NewID(),
+		failed: newBitmap(n), known: newBitmap(n),
+	}
+	for _, rank := range c.Acknowledged() {
+		own.known.set(rank)
+	}
+	p := &participant{Ranks: r, comm: c, own: own, votedFor: -1}
+	v, err := p.wait(ctx)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		p.background = true
+		go func() { _, _ = p.wait(context.Background()) }() // for the other ranks; ends with the decision, or the engine
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case v.call != call:
+		return nil, fmt.Errorf("%w: ranks called different ones of Agree and Shrink", engine.ErrMismatch)
+	case !v.fits(n):
+		return nil, errMessage
+	}
+	if call != Finalize {
+		err = r.giveUp(c, v.failed)
+	}
+	return &Decision{Flag: v.flag, Next: v.next, Finalized: int(v.final) - 1, Failed: v.failed, Known: v.known}, err
+}
+
+// giveUp tells the engine that the ranks which the others regard as failed have failed.
+func (r *Ranks) giveUp(c *Comm, failed Bitmap) error {
+	absent := r.cfg.Engine.Absent(c.Ranks)
+	var more []int
+	for _, rank := range failed.Ranks(len(absent)) {
+		if !absent[rank] {
+			more = append(more, c.Ranks[rank])
+		}
+	}
+	r.cfg.Engine.MarkFailed("the other ranks have given it up", more...)
+	if failed.Has(c.Rank) {
+		return fmt.Errorf("%w: the other ranks have given this one up", engine.ErrProcFailed)
+	}
+	return nil
+}
+
+// participant is this rank's part in an agreement.
+type participant struct {
+	*Ranks
+	comm     *Comm
+	own      *message
+	votedFor int // the rank that this rank has voted for, or itself as coordinator; -1: none; guarded by Ranks.mu
+
+	// Of the coordinator; guarded by Ranks.mu.
+	ask   bool // the next step sends the vote to the ranks whose votes are missing
+	asked bool // a step has sent the vote to these ranks
+
+	background bool // the context has ended the call
+
+	turn   uint32 // the engine's, when absent was set
+	absent []bool // by rank: it has ended; nil: not known yet
+	gone   int    // number of absent ranks
+}
+
+func (p *participant) wait(ctx context.Context) (*message, error) {
+	for {
+		if turn := p.cfg.Engine.ChangeCount(); p.absent == nil || turn != p.turn {
+			p.turn = turn
+			p.setAbsent(p.cfg.Engine.Absent(p.comm.Ranks))
+		}
+		v, err := p.step()
+		if v != nil || err != nil {
+			return v, err
+		}
+		m, st, err := p.cfg.Space.Attend(ctx, p.turn, p.background)
+		p.mu.Lock()
+		p.waiting--
+		p.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		p.take(m, st)
+	}
+}
+
+// setAbsent records which ranks have ended.
+func (p *participant) setAbsent(absent []bool) {
+	p.absent, p.gone = absent, 0
+	for i, gone := range absent {
+		if gone {
+			p.own.failed.set(i)
+			p.gone++
+		}
+	}
+}
+
+// step votes, or coordinates, and returns the decision if there is one. Otherwise it counts the caller
+// as waiting.
+func (p *participant) step() (*message, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if v := p.decided[p.comm.ID]; v != nil && v.seq >= p.own.seq {
+		if v.seq > p.own.seq {
+			return nil, fmt.Errorf("%w: the other ranks have gone on without this one", engine.ErrProcFailed)
+		}
+		return v, nil
+	}
+	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // the other ranks may have a refusal of this rank
+		return nil, fmt.Errorf("%w: Finalize was called", engine.ErrClosed)
+	}
+	in := p.instance(instanceID{p.own.id, p.own.seq})
+	in.own = p
+	ranks := p.comm.Ranks
+	coordinator := 0
+	for p.absent[coordinator] || in.refused(ranks[coordinator]) { // ends: this rank is neither
+		coordinator++
+	}
+	if p.votedFor != coordinator {
+		p.votedFor = coordinator
+		if coordinator != p.comm.Rank {
+			p.send(p.own, ranks[coordinator])
+		}
+		p.ask = coordinator == p.comm.Rank && coordinator > 0 // the previous coordinator may have sent a decision to some ranks
+	}
+	if coordinator == p.comm.Rank {
+		if p.ask {
+			p.ask, p.asked = false, true
+			for i, w := range ranks {
+				if i != coordinator && !p.absent[i] && in.votes[w] == nil {
+					p.send(p.own, w)
+				}
+			}
+		}
+		if v := p.decide(in.votes); v != nil {
+			p.setDecidedLocked(v)
+			if p.waiting > 0 { // in an earlier agreement
+				p.wake()
+			}
+			return v, nil
+		}
+	}
+	p.waiting++
+	return nil, nil
+}
+
+// decide returns the coordinator's decision; nil: votes are missing.
+func (p *participant) decide(votes map[int]*message) *message {
+	n := len(p.absent)
+	if len(votes)+p.gone < n-1 {
+		return nil
+	}
+	v := *p.own
+	v.kind, v.failed, v.known = decision, newBitmap(n), newBitmap(n)
+	v.final = 0
+	v.failed.or(p.own.failed)
+	v.known.or(p.own.known)
+	for i, w := range p.comm.Ranks {
+		if i == p.comm.Rank || p.absent[i] {
+			continue
+		}
+		m := votes[w]
+		if m == nil {
+			return nil
+		}
+		if m.kind == refusal {
+			if v.final == 0 {
+				v.final = uint32(i) + 1
+			}
+			continue
+		}
+		if m.call != v.call || !m.fits(n) {
+			v.call = differentCalls
+			continue
+		}
+		v.flag &= m.flag
+		v.failed.or(m.failed)
+		v.known.and(m.known)
+	}
+	return &v
+}
+
+// refused reports whether a world rank has refused to vote.
+func (in *instance) refused(world int) bool {
+	m := in.votes[world]
+	return m != nil && m.kind == refusal
+}
+
+// instance returns an agreement without a decision, and adds it if it is new. The caller holds mu.
+func (r *Ranks) instance(id instanceID) *instance {
+	in := r.instances[id]
+	if in == nil {
+		in = &instance{votes: make(map[int]*message)}
+		r.instances[id] = in
+	}
+	return in
+}
+
+// setDecidedLocked records a decision and sends it to the ranks that have voted for this rank.
+func (r *Ranks) setDecidedLocked(v *message) {
+	r.decided[v.id] = v
+	for w, m := range r.instances[instanceID{v.id, v.seq}].votes {
+		if m.kind == vote {
+			r.send(v, w)
+		}
+	}
+	maps.DeleteFunc(r.instances, func(id instanceID, _ *instance) bool { return id.id == v.id && id.seq <= v.seq })
+}
+
+// handle handles a message of a world rank.
+func (r *Ranks) handle(m *message, world int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := instanceID{m.id, m.seq}
+	last := r.decided[m.id]
+	switch {
+	case last != nil && last.seq > m.seq: // no rank that continues waits for this agreement
+	case last != nil && last.seq == m.seq:
+		if m.kind == vote {
+			r.send(last, world)
+		}
+	case m.kind == vote && r.refuses(id, m):
+		r.send(&message{kind: refusal, call: m.call, seq: m.seq, id: m.id}, world)
+	case m.kind == vote:
+		r.instance(id).votes[world] = m
+	case m.kind == refusal:
+		if in := r.instances[id]; in != nil && in.own != nil { // otherwise this rank has sent no vote
+			in.votes[world] = m
+		}
+	case r.accepts(id, world):
+		delete(r.instances[id].votes, world) // it needs no answer
+		r.setDecidedLocked(m)
+	}
+	if r.waiting > 0 {
+		r.wake()
+	}
+}
+
+// accepts reports whether this rank accepts a decision of a world rank: this rank has voted, and not for
+// a higher rank.
+func (r *Ranks) accepts(id instanceID, world int) bool {
+	in := r.instances[id]
+	return in != nil && in.own != nil && slices.Index(in.own.comm.Ranks, world) >= in.own.votedFor
+}
+
+// refuses reports whether this rank refuses a vote: it is in Finalize, and has not voted in this
+// agreement. It does not refuse votes of the agreement of Finalize itself.
+func (r *Ranks) refuses(id instanceID, m *message) bool {
+	in := r.instances[id]
+	return r.leaving && m.call != Finalize && (in == nil || in.own == nil)
+}
+
+// Leave records that this rank is in Finalize. It refuses the votes that have come for agreements in which
+// this rank has not voted.
+func (r *Ranks) Leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
+	for id, in := range r.instances {
+		for w, m := range in.votes {
+			if r.refuses(id, m) {
+				delete(in.votes, w)
+				r.send(&message{kind: refusal, call: m.call, seq: m.seq, id: m.id}, w)
+			}
+		}
+	}
+}
+
+// Leaving reports whether Leave was called.
+func (r *Ranks) Leaving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leaving
+}
+
+// Remind asks once for the votes that are missing, in each agreement of which this rank is the coordinator.
+// The caller calls it at intervals.
+func (r *Ranks) Remind() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wake := false
+	for _, in := range r.instances {
+		if p := in.own; p != nil && p.votedFor == p.comm.Rank && !p.asked {
+			p.ask, wake = true, true
+		}
+	}
+	if wake {
+		r.wake()
+	}
+}
+
+// take receives and handles a message; the zero message is none.
+func (r *Ranks) take(em engine.Message, st engine.Status) {
+	if em.IsZero() {
+		return
+	}
+	buf := make([]byte, min(st.Bytes, messageHeader+2*len(newBitmap(r.cfg.Size))))
+	var m message
+	if _, err := em.Recv(context.Background(), buf); err != nil || m.parse(buf) != nil {
+		return // its sender has failed, or is not a correct rank
+	}
+	r.handle(&m, st.Source)
+}
+
+// Answer handles the messages that have come while no call of this rank waits for them. A rank without a
+// decision that is not in Finalize has no answer. The caller calls Answer at intervals.
+func (r *Ranks) Answer() {
+	r.mu.Lock()
+	none := len(r.decided) == 0 && !r.leaving
+	r.mu.Unlock()
+	if none {
+		return
+	}
+	for {
+		m, st, err := r.cfg.Space.Iattend()
+		if m.IsZero() || err != nil {
+			return
+		}
+		r.take(m, st)
+	}
+}
+
+// Forget drops the last decision of a communicator that all ranks have freed.
+func (r *Ranks) Forget(id uint64) {
+	r.mu.Lock()
+	delete(r.decided, id)
+	r.mu.Unlock()
+}

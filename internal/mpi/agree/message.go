@@ -1,0 +1,116 @@
+package agree
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// message is a message of an agreement, little endian:
+//
+//	0      1      2      4      8      16     24     32      36
+//	│ kind │ call │  0   │ seq  │  id  │ flag │ next │ final │ failed │ known │
+//	                                                         └ a bit for each rank of the
+//	                                                           communicator, in whole bytes
+//
+// A vote holds what a rank contributes. A decision holds what the ranks have agreed on. A
+// refusal says that its sender is in Finalize and will never vote in this agreement.
+type message struct {
+	kind   messageKind
+	call   Call
+	seq    uint32 // number of the agreement on its communicator
+	id     uint64 // the communicator's
+	flag   uint64 // the bits that all votes have set
+	next   uint64 // an unused id for a communicator
+	final  uint32 // of a decision: 1 + the lowest rank of the communicator that has refused; 0: none
+	failed Bitmap // the ranks that have failed
+	known  Bitmap // the failed ranks that all voters have acknowledged
+}
+
+type messageKind byte
+
+const (
+	vote messageKind = iota + 1
+	decision
+	refusal
+)
+
+// Call is a call that starts an agreement.
+type Call byte
+
+// The calls that start agreements.
+const (
+	Agree Call = iota + 1
+	Shrink
+	Finalize
+	differentCalls // of a decision: the ranks have made different calls
+)
+
+const messageHeader = 36
+
+var errMessage = errors.New("malformed message of an agreement")
+
+func (m *message) append(dst []byte) []byte {
+	dst = append(dst, byte(m.kind), byte(m.call), 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, m.seq)
+	for _, v := range []uint64{m.id, m.flag, m.next} {
+		dst = binary.LittleEndian.AppendUint64(dst, v)
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, m.final)
+	return append(append(dst, m.failed...), m.known...)
+}
+
+// parse reads what append wrote. The bitmaps of m are parts of p.
+func (m *message) parse(p []byte) error {
+	if len(p) < messageHeader || len(p)%2 != 0 || p[2]|p[3] != 0 {
+		return errMessage
+	}
+	word := binary.LittleEndian.Uint64
+	*m = message{
+		kind: messageKind(p[0]), call: Call(p[1]), seq: binary.LittleEndian.Uint32(p[4:]),
+		id: word(p[8:]), flag: word(p[16:]), next: word(p[24:]),
+		final: binary.LittleEndian.Uint32(p[32:]),
+	}
+	maps := p[messageHeader:]
+	m.failed, m.known = maps[:len(maps)/2], maps[len(maps)/2:]
+	if m.kind < vote || m.kind > refusal || m.call < Agree || m.call > differentCalls {
+		return errMessage
+	}
+	return nil
+}
+
+// fits reports whether the message can be of a communicator of n ranks.
+func (m *message) fits(n int) bool {
+	return len(m.failed) == len(newBitmap(n)) && int64(m.final) <= int64(n)
+}
+
+// Bitmap is a set of ranks.
+type Bitmap []byte
+
+func newBitmap(n int) Bitmap { return make(Bitmap, (n+7)/8) }
+
+func (b Bitmap) set(i int) { b[i/8] |= 1 << (i % 8) }
+
+// Has reports whether rank i is in the set.
+func (b Bitmap) Has(i int) bool { return b[i/8]&(1<<(i%8)) != 0 }
+
+func (b Bitmap) or(o Bitmap) {
+	for i := range b {
+		b[i] |= o[i]
+	}
+}
+
+func (b Bitmap) and(o Bitmap) {
+	for i := range b {
+		b[i] &= o[i]
+	}
+}
+
+// Ranks returns the members below n.
+func (b Bitmap) Ranks(n int) (ranks []int) {
+	for i := range n {
+		if b.Has(i) {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
+}

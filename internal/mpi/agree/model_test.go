@@ -1,0 +1,469 @@
+package agree
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// model is a model of ranks that agree. Their agreements are the real code. The test delivers the messages
+// between them, in any order.
+//
+//	call     a rank calls Agree for the next time
+//	abandon  the context of a call ends: the rank may call again
+//	step     a call looks at the messages that have come and at the ranks that have ended
+//	deliver  a rank handles one of the messages in transit, not necessarily the first
+//	die      a rank dies; messages that it has sent may still arrive
+//	finalize a rank whose calls have returned calls Finalize: it makes no more calls
+//	tick     a rank calls Remind
+//	notice   a rank learns of a death; of the messages that the dead rank has sent to it and that
+//	         have not arrived, only the first few still arrive
+//
+// A step that is late models a goroutine without a processor. A delivery without a step models one by
+// Answer, or by another call.
+type model struct {
+	modelSize
+	ranks []*modelRank
+	wire  [][][]*message // by receiver, then sender
+	past  *past
+}
+
+// modelSize counts what may still happen: calls of each rank; deaths, abandons and finals of
+// all ranks together.
+type modelSize struct{ calls, deaths, abandons, finals int }
+
+// past is what has happened.
+type past struct {
+	before *past
+	last   event
+}
+
+func (p *past) String() string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf("%v%v\n", p.before, p.last)
+}
+
+type modelRank struct {
+	*Ranks
+	open      []*modelCall
+	called    uint32
+	decisions map[uint32]*message // that calls have returned
+	knows     []bool              // by rank: its end
+	dead      bool
+}
+
+type modelCall struct {
+	*participant
+	abandoned bool
+	due       bool // a step may change something
+}
+
+// event is what happens next: kind, rank and what it is about.
+type event struct {
+	kind byte
+	rank int
+	peer int // sender; of notice: who died; of step: which call
+	at   int // of deliver: which message; of notice: how many remain
+}
+
+func (e event) String() string { return fmt.Sprintf("%c %d %d %d", e.kind, e.rank, e.peer, e.at) }
+
+const (
+	callEvent    = 'c'
+	abandonEvent = 'a'
+	stepEvent    = 's'
+	deliverEvent = 'd'
+	dieEvent     = '!'
+	finalEvent   = 'f'
+	tickEvent    = 't'
+	noticeEvent  = 'n'
+)
+
+func newModel(n int, size modelSize) *model {
+	m := &model{modelSize: size, wire: make([][][]*message, n)}
+	for i := range n {
+		m.wire[i] = make([][]*message, n)
+		m.ranks = append(m.ranks, &modelRank{
+			Ranks:     &Ranks{instances: make(map[instanceID]*instance), decided: make(map[uint64]*message)},
+			decisions: make(map[uint32]*message), knows: make([]bool, n),
+		})
+	}
+	m.connect()
+	return m
+}
+
+func (m *model) connect() {
+	for i, r := range m.ranks {
+		r.Ranks.wake = r.wakeCalls
+		r.send = func(b *message, to int) {
+			if m.ranks[to].dead || r.knows[to] {
+				return
+			}
+			var sent message
+			if err := sent.parse(b.append(nil)); err != nil {
+				panic(err)
+			}
+			m.wire[to][i] = append(m.wire[to][i], &sent)
+		}
+	}
+}
+
+func (m *model) group() []int {
+	ranks := make([]int, len(m.ranks))
+	for i := range ranks {
+		ranks[i] = i
+	}
+	return ranks
+}
+
+// clone copies what changes. A message does not change after it is sent.
+func (m *model) clone() *model {
+	c := &model{modelSize: m.modelSize, wire: make([][][]*message, len(m.wire)), past: m.past}
+	for to := range m.wire {
+		c.wire[to] = make([][]*message, len(m.wire))
+		for from, queue := range m.wire[to] {
+			c.wire[to][from] = slices.Clone(queue)
+		}
+	}
+	for _, r := range m.ranks {
+		x := &modelRank{
+			Ranks:  &Ranks{instances: make(map[instanceID]*instance), decided: maps.Clone(r.decided), waiting: r.waiting, leaving: r.leaving},
+			called: r.called, decisions: maps.Clone(r.decisions), knows: slices.Clone(r.knows), dead: r.dead,
+		}
+		parties := make(map[*participant]*participant)
+		for _, call := range r.open {
+			p, own := *call.participant, *call.own
+			own.failed = slices.Clone(own.failed)
+			p.Ranks, p.own = x.Ranks, &own
+			parties[call.participant] = &p
+			x.open = append(x.open, &modelCall{participant: &p, abandoned: call.abandoned, due: call.due})
+		}
+		for id, h := range r.instances {
+			x.instances[id] = &instance{votes: maps.Clone(h.votes), own: parties[h.own]}
+		}
+		c.ranks = append(c.ranks, x)
+	}
+	c.connect()
+	return c
+}
+
+// key returns the same text for equal states.
+func (m *model) key() string {
+	k := append(make([]byte, 0, 256), byte(m.abandons), byte(m.finals))
+	flag := func(bits ...bool) {
+		for _, b := range bits {
+			if b {
+				k = append(k, 1)
+			} else {
+				k = append(k, 0)
+			}
+		}
+	}
+	put := func(b *message) {
+		if b != nil {
+			k = append(append(k, byte(b.kind), byte(b.seq), byte(b.next), byte(b.final)), b.failed...)
+		}
+	}
+	for i, r := range m.ranks {
+		k = append(k, 0xff, byte(r.called))
+		flag(r.dead)
+		if r.dead {
+			continue
+		}
+		flag(r.leaving)
+		flag(r.knows...)
+		for _, c := range r.open {
+			k = append(k, byte(c.votedFor))
+			flag(c.due, c.abandoned, c.ask, c.asked)
+			put(c.own)
+		}
+		for seq := range uint32(m.calls) + 1 { // other ranks may be ahead
+			if h := r.instances[instanceID{1, seq}]; h != nil {
+				for w := range m.ranks {
+					k = append(k, 0xfe)
+					put(h.votes[w])
+				}
+			}
+			k = append(k, 0xfd)
+			put(r.decisions[seq])
+		}
+		k = append(k, 0xfc)
+		put(r.decided[1])
+		for _, queue := range m.wire[i] {
+			k = append(k, 0xfb)
+			for _, b := range queue {
+				put(b)
+			}
+		}
+	}
+	return string(k)
+}
+
+// events returns all events that can happen next.
+func (m *model) events() (may []event) {
+	for i, r := range m.ranks {
+		if r.dead {
+			continue
+		}
+		waits, asks := false, false
+		for c, call := range r.open {
+			if call.due {
+				may = append(may, event{stepEvent, i, c, 0})
+			}
+			waits = waits || !call.abandoned
+			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil // nil: there is a later decision
+			if m.abandons > 0 && !call.abandoned {
+				may = append(may, event{abandonEvent, i, c, 0})
+			}
+		}
+		if int(r.called) < m.calls && !waits && !r.leaving {
+			may = append(may, event{callEvent, i, 0, 0})
+		}
+		if m.finals > 0 && !waits && !r.leaving {
+			may = append(may, event{finalEvent, i, 0, 0})
+		}
+		if asks && m.ticks() {
+			may = append(may, event{tickEvent, i, 0, 0})
+		}
+		for from, queue := range m.wire[i] {
+			for at := range queue {
+				may = append(may, event{deliverEvent, i, from, at})
+			}
+			if m.ranks[from].dead && !r.knows[from] {
+				for keep := range len(queue) + 1 {
+					may = append(may, event{noticeEvent, i, from, keep})
+				}
+			}
+		}
+		if m.deaths > 0 {
+			may = append(may, event{dieEvent, i, 0, 0})
+		}
+	}
+	return may
+}
+
+func (m *model) do(e event) error {
+	m.past = &past{m.past, e}
+	r := m.ranks[e.rank]
+	switch e.kind {
+	case callEvent:
+		r.called++
+		n := len(m.ranks)
+		own := &message{kind: vote, call: Agree, seq: r.called, id: 1, next: uint64(e.rank + 1), failed: newBitmap(n), known: newBitmap(n)}
+		r.open = append(r.open, &modelCall{participant: &participant{
+			Ranks: r.Ranks, comm: &Comm{ID: 1, Rank: e.rank, Ranks: m.group()}, own: own, votedFor: -1,
+		}})
+		return m.step(e.rank, len(r.open)-1)
+	case abandonEvent:
+		m.abandons--
+		r.open[e.peer].abandoned = true
+	case stepEvent:
+		return m.step(e.rank, e.peer)
+	case deliverEvent:
+		queue := &m.wire[e.rank][e.peer]
+		b := (*queue)[e.at]
+		*queue = slices.Delete(*queue, e.at, e.at+1)
+		r.handle(b, e.peer)
+	case dieEvent:
+		m.deaths--
+		r.dead = true
+		clear(m.wire[e.rank])
+	case finalEvent:
+		m.finals--
+		r.Leave()
+	case tickEvent:
+		r.Remind()
+		if !slices.ContainsFunc(r.open, func(c *modelCall) bool { return c.ask && c.due }) {
+			return fmt.Errorf("Remind of rank %d asks for no votes", e.rank)
+		}
+	case noticeEvent:
+		r.knows[e.peer] = true
+		queue := &m.wire[e.rank][e.peer]
+		*queue = (*queue)[:e.at]
+		r.wakeCalls()
+	}
+	return nil
+}
+
+// ticks reports whether Remind may be called: a rank refuses, or in a small model may refuse
+// later.
+func (m *model) ticks() bool {
+	return m.finals > 0 && m.calls*len(m.ranks) < 4 || slices.ContainsFunc(m.ranks, func(r *modelRank) bool { return r.leaving })
+}
+
+// wakeCalls ends the calls in Attend.
+func (r *modelRank) wakeCalls() {
+	for _, c := range r.open {
+		c.due = true
+	}
+}
+
+func (m *model) step(rank, call int) error {
+	r := m.ranks[rank]
+	c := r.open[call]
+	if c.absent != nil {
+		r.waiting--
+	}
+	c.due = false
+	c.setAbsent(slices.Clone(r.knows))
+	v, err := c.step()
+	if v == nil && err == nil {
+		return nil
+	}
+	r.open = slices.Delete(r.open, call, call+1)
+	if err != nil {
+		if c.abandoned {
+			return nil
+		}
+		return fmt.Errorf("rank %d, call %d: %w", rank, c.own.seq, err)
+	}
+	return m.learn(rank, v)
+}
+
+// learn checks a decision that a call returns: all live ranks have the same one.
+func (m *model) learn(rank int, v *message) error {
+	for i, r := range m.ranks {
+		if v.failed.Has(i) && !r.dead {
+			return fmt.Errorf("rank %d thinks that %d has failed", rank, i)
+		}
+		if v.final == 0 && !r.dead && r.called < v.seq {
+			return fmt.Errorf("rank %d has a decision of call %d, which %d has not made", rank, v.seq, i)
+		}
+		if int(v.final) == i+1 && (r.called >= v.seq || !r.leaving) {
+			return fmt.Errorf("rank %d thinks that %d is in Finalize and has not voted", rank, i)
+		}
+		if w := r.decisions[v.seq]; !r.dead && w != nil && (w.next != v.next || w.final != v.final || !bytes.Equal(w.failed, v.failed)) {
+			return fmt.Errorf("rank %d has %v without %08b, and %d had %v without %08b", rank, v.next, v.failed, i, w.next, w.failed)
+		}
+	}
+	m.ranks[rank].decisions[v.seq] = v
+	return nil
+}
+
+// rest checks a state in which only deaths, abandons and finalizes can happen.
+func (m *model) rest(events []event) error {
+	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent && e.kind != finalEvent }) {
+		return nil
+	}
+	for i, r := range m.ranks {
+		if !r.dead && len(r.open) > 0 {
+			return fmt.Errorf("rank %d waits for ever", i)
+		}
+	}
+	return nil
+}
+
+// play runs a script of events.
+func (m *model) play(t *testing.T, script string) {
+	t.Helper()
+	for line := range strings.Lines(script) {
+		var e event
+		line, _, _ = strings.Cut(line, "//")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		n, _ := fmt.Sscanf(line, "%c %d %d %d", &e.kind, &e.rank, &e.peer, &e.at)
+		require.Greater(t, n, 1, line)
+		require.Contains(t, m.events(), e, line)
+		require.NoError(t, m.do(e), line)
+	}
+}
+
+// TestDecisionBehindVote: a decision is in the queue of a rank that learns of its sender's failure and
+// votes for the next coordinator.
+func TestDecisionBehindVote(t *testing.T) {
+	m := newModel(3, modelSize{calls: 1, deaths: 1})
+	m.play(t, `
+		c 0
+		c 1
+		c 2
+		d 0 1
+		d 0 2
+		s 0      // coordinates, and sends its decision to both
+		! 0
+		n 1 0 0  // never gets it
+		s 1      // coordinates, and asks 2
+		d 2 1
+		n 2 0 1
+		s 2      // votes for 1
+		d 2 0    // the decision
+		s 2      // is not accepted any more
+		d 1 2
+		s 1
+		d 2 1
+		s 2
+	`)
+	require.NoError(t, m.rest(m.events()))
+	require.Equal(t, Bitmap{1}, m.ranks[2].decisions[1].failed)
+	require.NotNil(t, m.ranks[1].decisions[1])
+}
+
+// TestEveryOrder tries all orders of all events.
+func TestEveryOrder(t *testing.T) {
+	for _, x := range []struct {
+		ranks int
+		modelSize
+	}{
+		{2, modelSize{3, 1, 2, 0}}, {3, modelSize{2, 2, 0, 0}}, {3, modelSize{2, 1, 1, 0}}, {4, modelSize{1, 2, 0, 0}},
+		{2, modelSize{3, 1, 1, 1}}, {3, modelSize{1, 1, 0, 2}}, {3, modelSize{1, 2, 0, 1}}, {4, modelSize{1, 0, 0, 1}}, {3, modelSize{1, 1, 1, 1}}, {3, modelSize{2, 1, 0, 1}},
+	} {
+		t.Run(fmt.Sprint(x), func(t *testing.T) {
+			first := newModel(x.ranks, x.modelSize)
+			seen := map[string]bool{}
+			for open := []*model{first}; len(open) > 0; {
+				m := open[len(open)-1]
+				open = open[:len(open)-1]
+				events := m.events()
+				require.NoError(t, m.rest(events), m.past)
+				for _, e := range events {
+					c := m.clone()
+					require.NoError(t, c.do(e), c.past)
+					if k := c.key(); !seen[k] {
+						seen[k] = true
+						open = append(open, c)
+					}
+				}
+			}
+			t.Logf("%v %d states", x, len(seen))
+		})
+	}
+}
+
+// TestByChance tries random orders with more ranks. In each of them some events come much later than
+// others.
+func TestByChance(t *testing.T) {
+	for seed := range uint64(5000) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		n := 3 + rng.IntN(3)
+		m := newModel(n, modelSize{1 + rng.IntN(2), rng.IntN(n), rng.IntN(3), rng.IntN(n)})
+		late := map[event]int{}
+		for events := m.events(); len(events) > 0; events = m.events() {
+			require.NoError(t, m.rest(events), m.past)
+			var next event
+			least := math.MaxFloat64
+			for _, e := range events {
+				about := event{kind: e.kind, rank: e.rank, peer: e.peer}
+				if _, ok := late[about]; !ok {
+					late[about] = rng.IntN(4)
+					if e.kind == dieEvent || e.kind == abandonEvent || e.kind == finalEvent {
+						late[about] += 2
+					}
+				}
+				if at := rng.ExpFloat64() * float64(int(1)<<(3*late[about])); at < least {
+					next, least = e, at
+				}
+			}
+			require.NoError(t, m.do(next), m.past)
+		}
+		require.NoError(t, m.rest(nil), m.past)
+	}
+}

@@ -1,0 +1,79 @@
+package mpi_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// TestComputingRankAnswers: the only rank that has the decision makes no call of weft while the next
+// coordinator asks for it.
+func TestComputingRankAnswers(t *testing.T) {
+	overEach(t, func(t *testing.T, p transport.Provider) {
+		sent, computes, shrunk := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		ranks(t, 3, func(c *comm.Comm) error {
+			switch c.Rank() {
+			case 0:
+				err := mpi.SendDecision((*mpi.Comm)(c))
+				<-sent
+				commtest.Kill(c)
+				return err
+			case 1:
+				<-computes
+				next, err := c.Shrink()
+				close(shrunk)
+				return first(err, barrierOf(next, 2))
+			}
+			next, err := c.Shrink()
+			close(sent)
+			for range 10000 {
+				if len(c.FailedRanks()) > 0 { // asks no transport
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			close(computes)
+			<-shrunk
+			return first(err, barrierOf(next, 2))
+		}, commtest.WithNotify(), commtest.WithProviders(p), commtest.WithTimeout(20*time.Second))
+	})
+}
+
+// TestLeftoverOfTheDead: in a job that outlives failed ranks, the end of a rank is not a message that was
+// left, whenever this rank learns of it.
+func TestLeftoverOfTheDead(t *testing.T) {
+	overAll(t, 3, func(c *comm.Comm) error {
+		if c.Rank() == 2 {
+			commtest.Kill(c)
+			return nil
+		}
+		_, err := comm.Recv(c, []int{1}, 2, 0)
+		return first(wantErr("Recv", err, comm.ErrProcFailed, ""), mpi.Leftover((*mpi.Comm)(c)))
+	})
+}
+
+// TestDifferingAfterAFailure: a rank detects that calls differ, also after another rank has failed. One
+// rank gets ErrMismatch, and the other ErrRevoked with the same text.
+func TestDifferingAfterAFailure(t *testing.T) {
+	overEach(t, func(t *testing.T, p transport.Provider) {
+		ranks(t, 3, func(c *comm.Comm) error {
+			if c.Rank() == 2 {
+				commtest.Kill(c)
+				return nil
+			}
+			next, err := c.Shrink()
+			if err != nil {
+				return err
+			}
+			err = comm.Bcast(next, []int{1}, 1-next.Rank()) // each waits for the other
+			if isErr(err, comm.ErrMismatch) {
+				return nil
+			}
+			return wantErr("Bcast", err, comm.ErrRevoked, comm.ErrMismatch.Error())
+		}, commtest.WithNotify(), commtest.WithProviders(p), commtest.WithTimeout(20*time.Second))
+	})
+}

@@ -1,0 +1,160 @@
+package mpi_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// TestAllocations: what runs in a program's inner loop allocates nothing in
+// steady state. All ranks do the same, and all their allocations count.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	in, out := make([][]float64, 4), make([][]float64, 4)
+	for i := range in {
+		in[i], out[i] = make([]float64, 64), make([]float64, 64)
+	}
+	large := [2][]float64{make([]float64, 1<<16), make([]float64, 1<<16)}
+	twice := comm.OpFunc(true, func(inout, in []float64) {
+		for i := range inout {
+			inout[i] += 2 * in[i]
+		}
+	})
+	other := func(c *comm.Comm) int { return 1 - c.Rank() }
+	for _, x := range []struct {
+		name  string
+		ranks int
+		call  func(c *comm.Comm) error
+	}{
+		{"Send and Recv", 2, func(c *comm.Comm) error {
+			if c.Rank() == 0 {
+				if err := comm.Send(c, in[0], 1, 0); err != nil {
+					return err
+				}
+				_, err := comm.Recv(c, out[0], 1, 0)
+				return err
+			}
+			if _, err := comm.Recv(c, out[1], comm.AnySource, comm.AnyTag); err != nil {
+				return err
+			}
+			return comm.Send(c, in[1], 0, 0)
+		}},
+		{"large Sendrecv", 2, func(c *comm.Comm) error {
+			_, err := comm.Sendrecv(c, large[1-c.Rank()][:1<<15], other(c), 0, large[c.Rank()][1<<15:], other(c), 0)
+			return err
+		}},
+		{"Isend, Irecv and Wait", 2, func(c *comm.Comm) error {
+			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
+			s := comm.Isend(c, in[c.Rank()], other(c), 0)
+			_, err := r.Wait()
+			_, err2 := s.Wait()
+			if err == nil {
+				err = err2
+			}
+			return err
+		}},
+		{"WaitAny", 2, func(c *comm.Comm) error {
+			var rs [2]comm.Request
+			rs[0] = comm.Irecv(c, out[c.Rank()], other(c), 0)
+			rs[1] = comm.Isend(c, in[c.Rank()], other(c), 0)
+			for range rs {
+				if _, _, err := comm.WaitAny(rs[:]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"Ssend", 2, func(c *comm.Comm) error {
+			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
+			if err := comm.Ssend(c, in[c.Rank()], other(c), 0); err != nil {
+				return err
+			}
+			return wait(r)
+		}},
+		{"Barrier", 4, comm.Barrier},
+		// With a barrier, or some ranks would run ahead of the others, and what they
+		// send wait in memory that grows until their credits are used up.
+		{"Bcast", 4, func(c *comm.Comm) error {
+			if err := comm.Bcast(c, out[c.Rank()], 2); err != nil {
+				return err
+			}
+			return comm.Barrier(c)
+		}},
+		{"Reduce", 4, func(c *comm.Comm) error {
+			if err := comm.Reduce(c, in[c.Rank()], out[c.Rank()], comm.Sum, 1); err != nil {
+				return err
+			}
+			return comm.Barrier(c)
+		}},
+		{"Allreduce", 4, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Sum) }},
+		{"Allreduce of 3", 3, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Max) }},
+		{"Allreduce by function", 2, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], twice) }},
+		{"Alltoall", 4, func(c *comm.Comm) error { return comm.Alltoall(c, in[c.Rank()], out[c.Rank()]) }},
+		{"Scan", 3, func(c *comm.Comm) error {
+			if err := comm.Scan(c, in[c.Rank()], out[c.Rank()], comm.Sum); err != nil {
+				return err
+			}
+			return comm.Barrier(c)
+		}},
+		{"large Allreduce", 2, func(c *comm.Comm) error { return comm.Allreduce(c, large[c.Rank()], large[c.Rank()], comm.Sum) }},
+		{"ReduceScatterBlock", 4, func(c *comm.Comm) error {
+			return comm.ReduceScatterBlock(c, in[c.Rank()], out[c.Rank()][:16], comm.Sum)
+		}},
+		{"Allgather", 4, func(c *comm.Comm) error { return comm.Allgather(c, in[c.Rank()][:16], out[c.Rank()]) }},
+	} {
+		for _, over := range []string{"inproc", "inproc by messages", "tcp"} {
+			var opts []commtest.Option
+			switch over {
+			case "inproc by messages":
+				opts = append(opts, commtest.WithParam("coll.shared_memory", "0"))
+			case "tcp":
+				opts = append(opts, commtest.WithProviders(tcp.New()))
+			}
+			t.Run(over+"/"+x.name, func(t *testing.T) { countAllocations(t, x.ranks, x.call, opts...) })
+		}
+	}
+}
+
+func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts ...commtest.Option) {
+	t.Helper()
+	var perCall float64
+	ranks(t, n, func(c *comm.Comm) error {
+		const rounds = 300
+		loop := func() error {
+			for range rounds {
+				if err := call(c); err != nil {
+					return err
+				}
+			}
+			return comm.Barrier(c)
+		}
+		for attempt := range 5 { // pools fill, and grow once more when ranks drift apart
+			var before, after runtime.MemStats
+			if c.Rank() == 0 {
+				runtime.ReadMemStats(&before)
+			}
+			if err := first(comm.Barrier(c), loop()); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				runtime.ReadMemStats(&after)
+				if n := float64(after.Mallocs-before.Mallocs) / rounds; attempt == 0 || n < perCall {
+					perCall = n
+				}
+			}
+			if err := comm.Barrier(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, opts...)
+	// What the runtime itself allocates now and then is far below one per call.
+	if perCall > 0.1 {
+		t.Errorf("%.2f allocations per call", perCall)
+	}
+}

@@ -1,0 +1,360 @@
+package mpi
+
+import (
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+	"math"
+	"runtime/debug"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Every collective is made of three steps, which its blocking and its
+// nonblocking form share: a function of the collective's name in small letters
+// checks the arguments and puts them into a link, as bytes; then run performs
+// the collective in the caller's goroutine, or spawn in another.
+
+// plan is a collective's checked arguments. Lengths, counts and displacements
+// are bytes.
+type plan struct {
+	what       coll.Kind
+	send, recv []byte
+	op         coll.Op
+	opID       int
+	root       int
+	elem       int    // bytes of an element
+	typ        uint16 // type signature of an element; see elem.Signature
+
+	sendCounts, sendDispls []int // by rank; scratch memory
+	recvCounts, recvDispls []int
+}
+
+// Calls that this package builds from the algorithms of other collectives. Each has a
+// fingerprint of its own.
+const (
+	kindDup coll.Kind = iota + 128
+	kindFree
+	kindFinalize
+	kindSplit
+	kindCreate
+	kindCreateGroup
+	kindLast
+	kindWin
+	kindWinParts
+	kindWinReady
+	kindFence
+	kindWinFree
+	kindEnd
+)
+
+// kindNames holds the names of these calls, in their order from kindDup.
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
+
+// open starts a collective over elements of type t.
+func (c *Comm) open(name string, t *elem.Type) (*link, error) {
+	l, err := c.begin(name)
+	if err != nil {
+		return nil, err
+	}
+	if t.Err != nil {
+		return nil, l.end(t.Err)
+	}
+	l.elem, l.typ = t.Size, t.Sig
+	return l, nil
+}
+
+// ready says that the arguments are good; count is bytes.
+func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
+	l.what, l.root = what, root
+	l.sign(what, root, count)
+	l.seek(count)
+	return l, nil
+}
+
+// signature is what of a call its ranks must agree on, and its fingerprint.
+type signature struct {
+	signed   signedCall
+	sig      uint16 // fingerprint of signed
+	unsigned bool   // signed is not in state.called yet
+}
+
+// sign sets what all ranks must agree on. Programs repeat calls, so sign keeps the last
+// call's fingerprint.
+//
+// Hot path: no allocation.
+func (l *link) sign(what coll.Kind, root, count int) {
+	if call := (signedCall{what, root, count, l.elem, l.typ, l.opID}); l.sig == 0 || call != l.signed {
+		l.signed, l.sig = call, call.fingerprint()
+	}
+	l.env.Sig = l.sig
+	l.unsigned = true
+}
+
+// countersign records the call in state.called, where this rank finds it when another
+// rank asks; see disagree.go. In shared memory a call runs countersign while it waits for
+// another rank.
+func (l *link) countersign() {
+	l.unsigned = false
+	if seq := l.env.Tag; seq <= seqMask {
+		l.s.called.put(recordOf(uint32(seq), l.env.Sig, &l.signed))
+	}
+}
+
+// refuse ends a collective whose arguments are wrong.
+func (l *link) refuse(err error) (*link, error) { return nil, l.end(err) }
+
+// run does a collective in the caller's goroutine.
+func run(l *link, err error) error {
+	if err != nil {
+		return err
+	}
+	if k := l.s.check; k != nil {
+		return l.runChecked(k)
+	}
+	return l.run()
+}
+
+// spawn does a collective in another goroutine.
+func (c *Comm) spawn(l *link, err error) Request {
+	if err != nil {
+		return c.refused("", noRank, noRank, err)
+	}
+	s := l.s // the link is the goroutine's from here on
+	p, err := s.check.startCollective(l)
+	if err != nil {
+		return c.refused("", noRank, noRank, l.end(err))
+	}
+	l.leave()
+	r := s.job.eng.Go(l.task)
+	return c.using(p, r).begun(r, opCollective, noRank, noRank, 0)
+}
+
+func (l *link) run() error { return l.end(l.perform()) }
+
+// perform runs the algorithm. A panic in an operation of the program's becomes
+// an error.
+func (l *link) perform() error {
+	if l.opID == opOfProgram {
+		return l.performShielded()
+	}
+	return l.carryOut()
+}
+
+// performShielded runs perform with an operation of the program. If the operation ends
+// its goroutine, performShielded ends the collective, because run and spawn do not
+// continue.
+func (l *link) performShielded() (err error) {
+	returned := false
+	defer func() {
+		if p := recover(); p != nil {
+			err = caught(p)
+		} else if !returned {
+			_ = l.end(fmt.Errorf("%w: %w", ErrOp, engine.ErrGoexit))
+		}
+	}()
+	err = l.carryOut()
+	returned = true
+	return err
+}
+
+func (l *link) carryOut() error {
+	cfg := l.s.job.coll
+	if l.seeks {
+		if err := l.enter(); err != nil {
+			return err
+		}
+		if l.shared {
+			h := l.arena.host
+			h.Enter(l, l.env.Sig) // release does what Owes says
+			switch l.what {
+			case coll.KindBarrier:
+				return h.Barrier(cfg)
+			case coll.KindBcast:
+				return h.Bcast(l.recv, l.root)
+			case coll.KindReduce:
+				return h.Reduce(cfg, l.send, l.recv, l.op, l.root)
+			case coll.KindAllreduce:
+				return h.Allreduce(cfg, l.send, l.recv, l.op)
+			case coll.KindAllgather:
+				return h.Allgather(l.send, l.recv)
+			case coll.KindAlltoall:
+				return h.Alltoall(l.send, l.recv)
+			default:
+			}
+		}
+	}
+	l.countersign()
+	switch l.what {
+	case coll.KindBarrier:
+		if l.s.id == finalID { // of ranks that perhaps never sent each other anything
+			return coll.SparseBarrier(l)
+		}
+		return coll.Barrier(l, cfg)
+	case coll.KindBcast:
+		return coll.Bcast(l, cfg, l.recv, l.root)
+	case coll.KindReduce:
+		return coll.Reduce(l, cfg, l.send, l.recv, l.op, l.root)
+	case coll.KindAllreduce:
+		return coll.Allreduce(l, cfg, l.send, l.recv, l.op)
+	case coll.KindGather:
+		return coll.Gather(l, cfg, l.send, l.recv, l.root)
+	case coll.KindGatherv:
+		return coll.Gatherv(l, cfg, l.send, l.recv, l.recvCounts, l.recvDispls, l.root)
+	case coll.KindScatter:
+		return coll.Scatter(l, cfg, l.send, l.recv, l.root)
+	case coll.KindScatterv:
+		return coll.Scatterv(l, cfg, l.send, l.sendCounts, l.sendDispls, l.recv, l.root)
+	case coll.KindAllgather:
+		return coll.Allgather(l, cfg, l.send, l.recv)
+	case coll.KindAllgatherv:
+		return coll.Allgatherv(l, cfg, l.send, l.recv, l.recvCounts, l.recvDispls)
+	case coll.KindAlltoall:
+		return coll.Alltoall(l, cfg, l.send, l.recv)
+	case coll.KindAlltoallv:
+		return coll.Alltoallv(l, cfg, l.send, l.sendCounts, l.sendDispls, l.recv, l.recvCounts, l.recvDispls)
+	case coll.KindReduceScatterBlock:
+		return coll.ReduceScatterBlock(l, cfg, l.send, l.recv, l.op)
+	case coll.KindReduceScatter:
+		return coll.ReduceScatter(l, cfg, l.send, l.recv, l.recvCounts, l.op)
+	case coll.KindScan:
+		return coll.Scan(l, cfg, l.send, l.recv, l.op)
+	case coll.KindExscan:
+		return coll.Exscan(l, cfg, l.send, l.recv, l.op)
+	}
+	return fmt.Errorf("%w: collective %d", ErrNotSupported, l.what)
+}
+
+// opPanic carries a panic of a program's operation through the algorithm.
+type opPanic struct {
+	value any
+	stack []byte
+}
+
+// Error is comm.opPanic.Error.
+func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
+
+// caught returns a panic in an operation as an error. It panics again with any other
+// value.
+func caught(p any) error {
+	op, ok := p.(*opPanic)
+	if !ok {
+		panic(p)
+	}
+	return fmt.Errorf("%w: %w", ErrOp, op)
+}
+
+// Shield calls f, a function of the program that an operation runs, and makes an opPanic of a panic in it.
+func Shield(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			panic(&opPanic{value: p, stack: debug.Stack()})
+		}
+	}()
+	f()
+}
+
+func (l *link) checkRoot(root int) error {
+	if uint(root) >= uint(l.Size()) {
+		return fmt.Errorf("%w: root %d in a communicator of %d", ErrRank, root, l.Size())
+	}
+	return nil
+}
+
+// checkPair checks slices that are equally long, and the same or apart.
+func (l *link) checkPair(send, recv []byte) error {
+	if len(send) != len(recv) {
+		return l.wrongLength("recv", recv, len(send))
+	}
+	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
+		return ErrBuffer
+	}
+	return nil
+}
+
+// checkBlocks checks a slice of equal blocks, one per rank.
+func (l *link) checkBlocks(name string, all []byte) error {
+	if size := max(l.elem, 1); len(all)/size%l.Size() != 0 {
+		return fmt.Errorf("%w: %s has %d elements, which is no multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
+	}
+	return nil
+}
+
+// ownBlock is ownPart for a slice all of equal blocks, one per rank. It checks the length
+// of all.
+func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
+	inPlace := elem.SameStart(part, all) && len(part) == len(all)
+	if n := l.Size(); !inPlace && len(all) != n*len(part) {
+		size := max(l.elem, 1)
+		return nil, fmt.Errorf("%w: %s has %d elements and %s has %d: %d ranks × %d of %s are %d", ErrCount,
+			name, len(part)/size, allName, len(all)/size, n, len(part)/size, name, n*len(part)/size)
+	}
+	if err := l.checkBlocks(allName, all); err != nil {
+		return nil, err
+	}
+	block := len(all) / l.Size()
+	return l.ownPart(name, part, all, rank*block, block)
+}
+
+// ownPart checks a slice that is the rank's own part, all[at:at+n], of a slice
+// of all parts: it is n long and is that part itself, or all of all, which
+// stands for it, or lies apart. The part is returned in bytes.
+func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
+	own := all[at : at+n]
+	if elem.SameStart(part, all) && len(part) == len(all) {
+		return own, nil
+	}
+	if len(part) != n {
+		size := max(l.elem, 1)
+		return nil, fmt.Errorf("%w: %s has %d elements, and the counts give this rank %d", ErrCount, name, len(part)/size, n/size)
+	}
+	if elem.Overlap(part, all) && !elem.SameStart(part, own) {
+		return nil, ErrBuffer
+	}
+	return part, nil
+}
+
+// layout checks the counts and displacements of parts of buf, one per rank, in
+// elements, and returns them in bytes, in scratch memory. Without displs the
+// parts fill buf.
+func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []int, err error) {
+	n, size := l.Size(), l.elem
+	have := math.MaxInt // elements; any number of no size fits
+	if size > 0 {
+		have = len(buf) / size
+	}
+	if len(counts) != n {
+		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d ranks", ErrCount, len(counts), name, n)
+	}
+	if displs != nil && len(displs) != n {
+		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d ranks", ErrCount, len(displs), name, n)
+	}
+	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
+	cb, db = words[:n:n], words[n:]
+	next := 0
+	for i, c := range counts {
+		at := next
+		if displs != nil {
+			at = displs[i]
+		}
+		if c < 0 || at < 0 || c > have || at > have-c {
+			return nil, nil, fmt.Errorf("%w: the part of rank %d, %d elements from %d on, is not within %s of %d", ErrCount, i, c, at, name, have)
+		}
+		cb[i], db[i] = c*size, at*size
+		next = at + c
+	}
+	if displs == nil && next != have && size > 0 {
+		return nil, nil, fmt.Errorf("%w: %s has %d elements, and the counts add up to %d", ErrCount, name, have, next)
+	}
+	return cb, db, nil
+}
+
+func (l *link) wrongLength(name string, have []byte, want int) error {
+	return l.wrongCount(name, len(have), want)
+}
+
+// wrongCount takes bytes and tells elements.
+func (l *link) wrongCount(name string, have, want int) error {
+	size := max(l.elem, 1)
+	return fmt.Errorf("%w: %s has %d elements, not %d", ErrCount, name, have/size, want/size)
+}

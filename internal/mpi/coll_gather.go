@@ -1,0 +1,195 @@
+package mpi
+
+import (
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// Gather is comm.Gather.
+func (c *Comm) Gather(send, recv elem.Buffer, root int) error {
+	return run(c.gather("Gather", send, recv, root))
+}
+
+// Igather is comm.Igather.
+func (c *Comm) Igather(send, recv elem.Buffer, root int) Request {
+	return c.spawn(c.gather("Igather", send, recv, root))
+}
+
+func (c *Comm) gather(name string, send, recv elem.Buffer, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	return l.gather(send.Bytes(), recv.Bytes(), root)
+}
+
+func (l *link) gather(send, recv []byte, root int) (*link, error) {
+	err := l.checkRoot(root)
+	if err == nil && l.Rank() == root {
+		send, err = l.ownBlock("send", send, "recv", recv, root)
+	} else {
+		recv = nil
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = send, recv
+	return l.ready(coll.KindGather, root, len(send))
+}
+
+// Gatherv is comm.Gatherv.
+func (c *Comm) Gatherv(send, recv elem.Buffer, counts, displs []int, root int) error {
+	return run(c.gatherv("Gatherv", send, recv, counts, displs, root))
+}
+
+// Igatherv is comm.Igatherv.
+func (c *Comm) Igatherv(send, recv elem.Buffer, counts, displs []int, root int) Request {
+	return c.spawn(c.gatherv("Igatherv", send, recv, counts, displs, root))
+}
+
+func (c *Comm) gatherv(name string, send, recv elem.Buffer, counts, displs []int, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	sb, rb := send.Bytes(), recv.Bytes()
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs); err == nil {
+			sb, err = l.ownPart("send", sb, rb, l.recvDispls[root], l.recvCounts[root])
+		}
+	} else {
+		rb = nil
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindGatherv, root, 0)
+}
+
+// Scatter is comm.Scatter.
+func (c *Comm) Scatter(send, recv elem.Buffer, root int) error {
+	return run(c.scatter("Scatter", send, recv, root))
+}
+
+// Iscatter is comm.Iscatter.
+func (c *Comm) Iscatter(send, recv elem.Buffer, root int) Request {
+	return c.spawn(c.scatter("Iscatter", send, recv, root))
+}
+
+func (c *Comm) scatter(name string, send, recv elem.Buffer, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	return l.scatter(send.Bytes(), recv.Bytes(), root)
+}
+
+func (l *link) scatter(send, recv []byte, root int) (*link, error) {
+	err := l.checkRoot(root)
+	if err == nil && l.Rank() == root {
+		recv, err = l.ownBlock("recv", recv, "send", send, root)
+	} else {
+		send = nil
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = send, recv
+	return l.ready(coll.KindScatter, root, len(recv))
+}
+
+// Scatterv is comm.Scatterv.
+func (c *Comm) Scatterv(send elem.Buffer, counts, displs []int, recv elem.Buffer, root int) error {
+	return run(c.scatterv("Scatterv", send, counts, displs, recv, root))
+}
+
+// Iscatterv is comm.Iscatterv.
+func (c *Comm) Iscatterv(send elem.Buffer, counts, displs []int, recv elem.Buffer, root int) Request {
+	return c.spawn(c.scatterv("Iscatterv", send, counts, displs, recv, root))
+}
+
+func (c *Comm) scatterv(name string, send elem.Buffer, counts, displs []int, recv elem.Buffer, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	sb, rb := send.Bytes(), recv.Bytes()
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, counts, displs); err == nil {
+			rb, err = l.ownPart("recv", rb, sb, l.sendDispls[root], l.sendCounts[root])
+		}
+	} else {
+		sb = nil
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindScatterv, root, 0)
+}
+
+// Allgather is comm.Allgather.
+func (c *Comm) Allgather(send, recv elem.Buffer) error {
+	return run(c.allgather("Allgather", send, recv))
+}
+
+// Iallgather is comm.Iallgather.
+func (c *Comm) Iallgather(send, recv elem.Buffer) Request {
+	return c.spawn(c.allgather("Iallgather", send, recv))
+}
+
+func (c *Comm) allgather(name string, send, recv elem.Buffer) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	return l.allgather(send.Bytes(), recv.Bytes())
+}
+
+func (l *link) allgather(send, recv []byte) (*link, error) {
+	send, err := l.ownBlock("send", send, "recv", recv, l.Rank())
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = send, recv
+	return l.ready(coll.KindAllgather, 0, len(send))
+}
+
+// Allgatherv is comm.Allgatherv.
+func (c *Comm) Allgatherv(send, recv elem.Buffer, counts, displs []int) error {
+	return run(c.allgatherv("Allgatherv", send, recv, counts, displs))
+}
+
+// Iallgatherv is comm.Iallgatherv.
+func (c *Comm) Iallgatherv(send, recv elem.Buffer, counts, displs []int) Request {
+	return c.spawn(c.allgatherv("Iallgatherv", send, recv, counts, displs))
+}
+
+func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	sb, rb := send.Bytes(), recv.Bytes()
+	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs); err == nil {
+		sb, err = l.ownPart("send", sb, rb, l.recvDispls[l.Rank()], l.recvCounts[l.Rank()])
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	total := 0
+	for _, n := range l.recvCounts {
+		total += n
+	}
+	l.send, l.recv = sb, rb
+	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
+}
+
+// readyWith is ready where the ranks agree on the counts of all, total bytes.
+func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
+	l.what = what
+	l.sign(what, 0, coll.Fold(counts))
+	l.seek(total)
+	return l, nil
+}

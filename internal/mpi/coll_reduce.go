@@ -1,0 +1,142 @@
+package mpi
+
+import (
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// Reduce is comm.Reduce.
+//
+// Hot path: no allocation in steady state.
+func (c *Comm) Reduce(send, recv elem.Buffer, op Op, root int) error {
+	return run(c.reduce("Reduce", coll.KindReduce, send, recv, op, root))
+}
+
+// Ireduce is comm.Ireduce.
+func (c *Comm) Ireduce(send, recv elem.Buffer, op Op, root int) Request {
+	return c.spawn(c.reduce("Ireduce", coll.KindReduce, send, recv, op, root))
+}
+
+// Allreduce is comm.Allreduce.
+//
+// Hot path: no allocation in steady state.
+func (c *Comm) Allreduce(send, recv elem.Buffer, op Op) error {
+	return run(c.reduce("Allreduce", coll.KindAllreduce, send, recv, op, 0))
+}
+
+// Iallreduce is comm.Iallreduce.
+func (c *Comm) Iallreduce(send, recv elem.Buffer, op Op) Request {
+	return c.spawn(c.reduce("Iallreduce", coll.KindAllreduce, send, recv, op, 0))
+}
+
+// Scan is comm.Scan.
+func (c *Comm) Scan(send, recv elem.Buffer, op Op) error {
+	return run(c.reduce("Scan", coll.KindScan, send, recv, op, 0))
+}
+
+// Iscan is comm.Iscan.
+func (c *Comm) Iscan(send, recv elem.Buffer, op Op) Request {
+	return c.spawn(c.reduce("Iscan", coll.KindScan, send, recv, op, 0))
+}
+
+// Exscan is comm.Exscan.
+func (c *Comm) Exscan(send, recv elem.Buffer, op Op) error {
+	return run(c.reduce("Exscan", coll.KindExscan, send, recv, op, 0))
+}
+
+// Iexscan is comm.Iexscan.
+func (c *Comm) Iexscan(send, recv elem.Buffer, op Op) Request {
+	return c.spawn(c.reduce("Iexscan", coll.KindExscan, send, recv, op, 0))
+}
+
+func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op Op, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	if l.op, l.opID, err = op.on(send.Type); err != nil {
+		return l.refuse(err)
+	}
+	return l.reduce(what, send.Bytes(), recv.Bytes(), root)
+}
+
+func (l *link) reduce(what coll.Kind, send, recv []byte, root int) (*link, error) {
+	if err := l.checkRoot(root); err != nil {
+		return l.refuse(err)
+	}
+	if what == coll.KindReduce && l.Rank() != root {
+		recv = nil
+	} else if err := l.checkPair(send, recv); err != nil {
+		return l.refuse(err)
+	}
+	l.send, l.recv = send, recv
+	return l.ready(what, root, len(send))
+}
+
+// ReduceScatterBlock is comm.ReduceScatterBlock.
+func (c *Comm) ReduceScatterBlock(send, recv elem.Buffer, op Op) error {
+	return run(c.reduceScatterBlock("ReduceScatterBlock", send, recv, op))
+}
+
+// IreduceScatterBlock is comm.IreduceScatterBlock.
+func (c *Comm) IreduceScatterBlock(send, recv elem.Buffer, op Op) Request {
+	return c.spawn(c.reduceScatterBlock("IreduceScatterBlock", send, recv, op))
+}
+
+func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op Op) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	sb, rb := send.Bytes(), recv.Bytes()
+	if l.op, l.opID, err = op.on(send.Type); err != nil {
+		return l.refuse(err)
+	}
+	if rb, err = l.ownBlock("recv", rb, "send", sb, 0); err != nil {
+		return l.refuse(err)
+	}
+	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, len(sb)/l.Size())
+}
+
+// reduceScatter takes the rank's own block in bytes.
+func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*link, error) {
+	if elem.SameStart(send, recv) && len(recv) == len(send) {
+		recv = recv[:block]
+	}
+	if len(recv) != block {
+		return l.refuse(l.wrongLength("recv", recv, block))
+	}
+	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
+		return l.refuse(ErrBuffer)
+	}
+	l.send, l.recv = send, recv
+	if what == coll.KindReduceScatter {
+		return l.readyWith(what, l.recvCounts, len(send))
+	}
+	return l.ready(what, 0, block)
+}
+
+// ReduceScatter is comm.ReduceScatter.
+func (c *Comm) ReduceScatter(send, recv elem.Buffer, counts []int, op Op) error {
+	return run(c.reduceScatter("ReduceScatter", send, recv, counts, op))
+}
+
+// IreduceScatter is comm.IreduceScatter.
+func (c *Comm) IreduceScatter(send, recv elem.Buffer, counts []int, op Op) Request {
+	return c.spawn(c.reduceScatter("IreduceScatter", send, recv, counts, op))
+}
+
+func (c *Comm) reduceScatter(name string, send, recv elem.Buffer, counts []int, op Op) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	sb, rb := send.Bytes(), recv.Bytes()
+	if l.op, l.opID, err = op.on(send.Type); err != nil {
+		return l.refuse(err)
+	}
+	if l.recvCounts, _, err = l.layout("send", sb, counts, nil); err != nil {
+		return l.refuse(err)
+	}
+	return l.reduceScatter(coll.KindReduceScatter, sb, rb, l.recvCounts[l.Rank()])
+}

@@ -1,0 +1,307 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
+)
+
+// Comm is a communicator: a group of processes that includes the caller, and a message
+// space of its own (MPI 4.1 §7). Any number of goroutines may run its methods, and
+// functions that take it, at the same time, except collectives. The collectives of one
+// communicator must start in the same order on all its ranks. If a goroutine starts a
+// collective while another goroutine is in a blocking collective of the same
+// communicator, it gets [ErrConcurrent]. Goroutines that use collectives at the same time
+// need a communicator each; see [Comm.Dup].
+//
+// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
+// return [ErrClosed].
+type Comm struct {
+	s     *state
+	ctx   context.Context
+	early *early   // it is none, but stands for a request that is complete from the start
+	use   *pending // of the request for which this copy was made; nil for all others
+}
+
+// state is what all copies of a communicator made by WithContext share.
+//
+// Messages of the program and messages of collectives travel in two contexts
+// of the engine: 2·id and 2·id+1. An id is the world rank of the
+// communicator's rank 0 and a number that this process counts up, so it is
+// unique in the job without anybody being asked.
+type state struct {
+	job   *job
+	id    uint64
+	rank  int
+	group Group
+
+	window atomic.Bool // a window owns this communicator
+	within *state      // parent communicator while this one is being made: both end together; guarded by watch.mu
+
+	p2p   *engine.Context
+	coll  *engine.Context
+	check *checker // nil: nothing is checked
+
+	seq        atomic.Uint32 // collectives started
+	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
+	agreements *agree.Comm   // of Agree and Shrink; they have no order relative to collectives
+	closed     atomic.Bool
+
+	turn   atomic.Uint32 // 0: somebody has it; see turn.go
+	spare  *link         // that lies with the turn; of who has that
+	queued atomic.Int32  // links of queue
+	arena  atomic.Pointer[arena]
+	news   uint32 // of the engine when coll was last found usable; of who has the turn
+
+	linkMu sync.Mutex
+	links  []*link   // free; guarded by linkMu
+	all    []*link   // guarded by linkMu; for the watch
+	queue  turnQueue // guarded by linkMu
+
+	called callRing // the last collectives
+}
+
+// The ids of the communicators that Init makes.
+const (
+	worldID = 0
+	agreeID = finalID - 1 // of the messages of agreements
+	finalID = 1<<63 - 1   // of job.final; agreeID is the one before
+)
+
+// newState opens a communicator whose ranks are group's, in which the caller
+// has the given rank.
+func (j *job) newState(id uint64, group Group, rank int) *state {
+	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
+	s.p2p = j.eng.OpenContext(2*id, group.ranks)
+	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
+	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
+	s.freeTurn(s.spareLocked())
+	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
+		s.arena.Store(noArena) // on all ranks alike
+	}
+	j.watch.add(s)
+	return s
+}
+
+// newID returns an id for a communicator of which this process is rank 0.
+func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
+
+// live returns the state of a communicator that can be used.
+func (c *Comm) live() (*state, error) {
+	if c == nil || c.s == nil || c.s.closed.Load() || c.s.job.closed.Load() {
+		return nil, c.whyClosed()
+	}
+	return c.s, nil
+}
+
+func (c *Comm) whyClosed() error {
+	switch {
+	case c == nil || c.s == nil:
+		return fmt.Errorf("%w: the communicator is nil", ErrClosed)
+	case c.s.job.closed.Load():
+		return fmt.Errorf("%w: the job was finalized", ErrClosed)
+	}
+	return fmt.Errorf("%w: the communicator was freed", ErrClosed)
+}
+
+// name is what errors call the communicator.
+func (c *Comm) name() string {
+	if c == nil || c.s == nil {
+		return ""
+	}
+	return c.s.name()
+}
+
+func (s *state) name() string {
+	if s.window.Load() {
+		return commName("win", s.id)
+	}
+	return commName("comm", s.id)
+}
+
+// commName returns the name of the communicator with the id.
+func commName(kind string, id uint64) string {
+	if id == worldID || id == finalID {
+		return "world"
+	}
+	return fmt.Sprintf("%s %d.%d", kind, id>>32, uint32(id))
+}
+
+// Rank is comm.Comm.Rank.
+func (c *Comm) Rank() int {
+	if c == nil || c.s == nil {
+		return Undefined
+	}
+	return c.s.rank
+}
+
+// Size is comm.Comm.Size.
+func (c *Comm) Size() int {
+	if c == nil || c.s == nil {
+		return 0
+	}
+	return len(c.s.group.ranks)
+}
+
+// Group is comm.Comm.Group.
+func (c *Comm) Group() Group {
+	if c == nil || c.s == nil {
+		return Group{}
+	}
+	return c.s.group
+}
+
+// Transport is comm.Comm.Transport.
+func (c *Comm) Transport(rank int) string {
+	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.group.ranks)) {
+		return ""
+	}
+	if rank == c.s.rank {
+		return "self"
+	}
+	return c.s.job.eng.Transport(c.s.group.ranks[rank])
+}
+
+// Context is comm.Comm.Context.
+func (c *Comm) Context() context.Context {
+	if c == nil || c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
+}
+
+// WithContext is comm.Comm.WithContext.
+func (c *Comm) WithContext(ctx context.Context) *Comm {
+	if c == nil {
+		return nil
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	return &Comm{s: c.s, ctx: ctx}
+}
+
+// Dup is comm.Comm.Dup.
+func (c *Comm) Dup() (*Comm, error) {
+	l, err := c.begin("Dup")
+	if err != nil {
+		return nil, err
+	}
+	s := l.s
+	buf := l.Scratch(8)
+	if s.rank == 0 {
+		putUint64(buf, s.job.newID())
+	}
+	l.what, l.recv = coll.KindBcast, buf
+	l.sign(kindDup, 0, 0)
+	err = l.perform()
+	id := getUint64(buf)
+	if err := l.end(err); err != nil {
+		return nil, err
+	}
+	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+}
+
+// Free is comm.Comm.Free.
+func (c *Comm) Free() error {
+	s, err := c.live()
+	if err != nil {
+		return c.fail("Free", noRank, noRank, err)
+	}
+	if s.id == worldID {
+		return c.fail("Free", noRank, noRank, fmt.Errorf("%w: the world is freed by Finalize", ErrArg))
+	}
+	if err := s.p2p.FlushBuffered(c.ctx); err != nil && isContext(err) {
+		return c.fail("Free", noRank, noRank, err)
+	}
+	if s.coll.Err() == nil {
+		err = c.part()
+		if errors.Is(err, ErrRevoked) {
+			err = nil
+		} else if err == nil {
+			s.job.agreements.Forget(s.id)
+		}
+	}
+	if !s.closed.CompareAndSwap(false, true) {
+		return c.fail("Free", noRank, noRank, ErrClosed)
+	}
+	s.job.watch.remove(s)
+	s.p2p.Close()
+	s.coll.Close()
+	return err
+}
+
+// part waits for all ranks to be through with the communicator, and gives its
+// arena back. Collectives that this rank has started before leave the arena first.
+func (c *Comm) part() error {
+	s := c.s
+	if err := s.lastTurn(c.Context()); err != nil {
+		err = c.fail("Free", noRank, noRank, err)
+		if isContext(err) {
+			s.revoke(err)
+		}
+		return err
+	}
+	if a := s.arena.Load(); a != nil && a != noArena { // all arrive there before any looks who made which calls
+		if err := run(barrier(c, "Free", kindLast)); err != nil {
+			return err
+		}
+	}
+	differs := s.differs()
+	if err := run(barrier(c, "Free", kindFree)); err != nil {
+		return err
+	}
+	s.giveBack()
+	return c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
+}
+
+// differs is an error where a rank of this one's host made other collectives
+// in the arena, and all are through with theirs.
+func (s *state) differs() error {
+	a := s.arena.Load()
+	if a == nil || a == noArena {
+		return nil
+	}
+	if rank, ok := a.host.FindMismatch(); ok {
+		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
+	}
+	return nil
+}
+
+// leftover is an error where a collective's message was never received: the
+// ranks called different ones, and nobody had to wait for another.
+func (s *state) leftover() error {
+	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
+	switch {
+	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.outlives || s.job.ending.Load()):
+		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection
+	case err != nil || !ok:
+		return err
+	}
+	return fmt.Errorf("%w: there is a message of rank %d of a collective that this rank did not call so", ErrMismatch, st.Source)
+}
+
+// Revoke is comm.Comm.Revoke.
+func (c *Comm) Revoke() error {
+	s, err := c.live()
+	if err != nil {
+		return c.fail("Revoke", noRank, noRank, err)
+	}
+	s.revoke(s.calledRevoke())
+	return nil
+}
+
+// calledRevoke returns the cause of a revocation by the program.
+func (s *state) calledRevoke() error {
+	return fmt.Errorf("rank %d of the world called Revoke", s.job.world.Rank)
+}
+
+func (s *state) revoke(cause error) {
+	s.coll.Revoke(cause) // and with it p2p: they are the contexts of one communicator
+}

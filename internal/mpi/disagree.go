@@ -1,0 +1,263 @@
+package mpi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Ranks that disagree about a collective
+//
+// Each message of a collective carries the call's fingerprint, so a rank detects that
+// another rank made a different call. The fingerprint does not say which call that was.
+// So the rank sends a question that holds its own last calls in full. The other rank
+// compares them with its own calls and revokes the communicator with a text that names
+// both calls.
+//
+//	rank 0: Barrier      ◄── fingerprint of Bcast ──      rank 1: Bcast
+//	   │
+//	   └── question: communicator, last calls of rank 0 ──► compares them with its own
+//	 all ranks ◄── revoked: rank 0 called Barrier, rank 1 Bcast of 10 float64 ──┘
+//
+// A rank that waits for a long time asks the same question; see watch.
+
+// signedCall is what the ranks of a collective must agree on.
+type signedCall struct {
+	what        coll.Kind
+	root, count int // count: bytes; for some calls the Fold of all counts
+	elem        int // bytes per element
+	typ         uint16
+	opID        int
+}
+
+// fingerprint is the call's signature; see coll.Signature.
+func (k *signedCall) fingerprint() uint16 {
+	return coll.Signature(k.what, k.root, k.count, k.elem<<16|int(k.typ), k.opID)
+}
+
+// String is comm.signedCall.String.
+func (k *signedCall) String() string {
+	if k.what >= kindDup {
+		return kindNames[k.what-kindDup]
+	}
+	var b strings.Builder
+	b.WriteString(k.what.String())
+	if k.what == coll.KindBarrier {
+		return b.String()
+	}
+	b.WriteString(" of ")
+	switch k.what {
+	case coll.KindGatherv, coll.KindScatterv, coll.KindAllgatherv, coll.KindAlltoallv, coll.KindReduceScatter:
+	default:
+		if k.elem > 0 && k.elem < maxElem {
+			fmt.Fprintf(&b, "%d × ", k.count/k.elem)
+		}
+	}
+	b.WriteString(elem.SigName(k.typ))
+	switch k.what {
+	case coll.KindGather, coll.KindScatter, coll.KindAllgather, coll.KindAlltoall, coll.KindReduceScatterBlock:
+		b.WriteString(" per rank")
+	default:
+	}
+	switch {
+	case k.opID == opOfProgram:
+		b.WriteString(" by OpFunc")
+	case k.opID != 0:
+		b.WriteString(" by " + opNames[k.opID-1])
+	}
+	switch k.what {
+	case coll.KindBcast, coll.KindScatter, coll.KindScatterv:
+		fmt.Fprintf(&b, " from root %d", k.root)
+	case coll.KindReduce, coll.KindGather, coll.KindGatherv:
+		fmt.Fprintf(&b, " to root %d", k.root)
+	default:
+	}
+	return b.String()
+}
+
+// callRecord is a collective that a rank has called, in three words. Each word holds
+// bits of the call's number, so that a reader detects words of different calls:
+//
+//	│ number 32              │ fingerprint 16 │
+//	│ count 40           │ element bytes 16 │ number 8 │
+//	│ root 24 │ kind 8 │ type 16 │ operation 8 │ number 8 │
+type callRecord [3]uint64
+
+const maxElem = 1<<16 - 1 // also stands for longer elements
+
+func recordOf(seq uint32, sig uint16, k *signedCall) callRecord {
+	lap := uint64(byte(seq / signedCalls))
+	return callRecord{
+		uint64(seq)<<16 | uint64(sig),
+		uint64(k.count)<<24 | uint64(min(k.elem, maxElem))<<8 | lap,
+		uint64(k.root)<<40 | uint64(k.what)<<32 | uint64(k.typ)<<16 | uint64(k.opID)<<8 | lap,
+	}
+}
+
+func (r callRecord) seq() uint32 { return uint32(r[0] >> 16) }
+func (r callRecord) sig() uint16 { return uint16(r[0]) }
+
+// whole reports whether all three words belong to one call.
+func (r callRecord) whole() bool {
+	lap := byte(r.seq() / signedCalls)
+	return r.seq() != 0 && byte(r[1]) == lap && byte(r[2]) == lap
+}
+
+// call returns the call. ok is false if no such call exists.
+func (r callRecord) call() (k signedCall, ok bool) {
+	k = signedCall{
+		what: coll.Kind(byte(r[2] >> 32)), root: int(r[2] >> 40), count: int(r[1] >> 24), elem: int(uint16(r[1] >> 8)),
+		typ: uint16(r[2] >> 16), opID: int(byte(r[2] >> 8)),
+	}
+	known := k.what >= coll.KindBarrier && k.what <= coll.KindExscan || k.what >= kindDup && k.what < kindEnd
+	return k, known && (k.opID <= len(opNames) || k.opID == opOfProgram)
+}
+
+// signedCalls is how many collectives of a communicator a rank remembers.
+const signedCalls = 64
+
+// callRing holds the last collectives of a communicator, by number. The goroutine that runs
+// a collective writes its record; any goroutine may read it. Collectives that run at the same
+// time and whose numbers differ by a multiple of signedCalls write to the same entry. If they
+// do so at once, the entry holds one of the records, or words of both, which get refuses.
+type callRing [signedCalls][3]atomic.Uint64
+
+func (c *callRing) put(r callRecord) {
+	at := &c[r.seq()%signedCalls]
+	at[0].Store(r[0])
+	at[1].Store(r[1])
+	at[2].Store(r[2])
+}
+
+// get returns the record of a call. ok is false if a later call has overwritten it.
+func (c *callRing) get(seq uint32) (r callRecord, ok bool) {
+	at := &c[seq%signedCalls]
+	r = callRecord{at[0].Load(), at[1].Load(), at[2].Load()}
+	return r, r.seq() == seq && r.whole()
+}
+
+// question is the message in which a rank sends its last calls to another rank, which
+// compares them with its own.
+//
+//	0    8        32
+//	│ id │ record │ record │ …        the last askedCalls, the newest first
+type question []byte
+
+// askedCalls is the number of calls in a question: as many as ranks in shared memory may
+// have made since the call that differs.
+const askedCalls = 16
+
+const (
+	recordBytes = 24
+	maxQuestion = 8 + askedCalls*recordBytes
+)
+
+// question returns the question about a collective and the collectives before it.
+func (s *state) question(seq uint32) question {
+	q := binary.LittleEndian.AppendUint64(nil, s.id)
+	for range askedCalls {
+		r, ok := s.called.get(seq)
+		if !ok {
+			break
+		}
+		for _, w := range r {
+			q = binary.LittleEndian.AppendUint64(q, w)
+		}
+		seq--
+	}
+	return q
+}
+
+// parse returns the communicator and the calls, the newest first.
+func (q question) parse() (id uint64, calls []callRecord, ok bool) {
+	if len(q) < 8 || (len(q)-8)%recordBytes != 0 || len(q) > maxQuestion {
+		return 0, nil, false
+	}
+	for at := 8; at < len(q); at += recordBytes {
+		var r callRecord
+		for i := range r {
+			r[i] = getUint64(q[at+8*i:])
+		}
+		calls = append(calls, r)
+	}
+	return getUint64(q), calls, true
+}
+
+// ask sends a question to a rank of the communicator.
+func (s *state) ask(rank int, q question) {
+	s.job.final.p2p.SendBuffered(q, engine.Env{Peer: s.group.ranks[rank]})
+}
+
+// compare handles a question of world rank asker. If this rank made another call than the
+// asker, compare revokes the communicator.
+func (j *job) compare(q question, asker int) {
+	id, calls, ok := q.parse()
+	if !ok {
+		return
+	}
+	j.watch.mu.Lock()
+	s := j.watch.states[id]
+	j.watch.mu.Unlock()
+	if s == nil {
+		return
+	}
+	rank := slices.Index(s.group.ranks, asker)
+	for i := len(calls) - 1; i >= 0 && rank >= 0; i-- { // find the first call that differs
+		theirs := calls[i]
+		own, ok := s.called.get(theirs.seq())
+		if !ok || own.sig() == theirs.sig() {
+			continue
+		}
+		a, known := theirs.call()
+		b, _ := own.call()
+		switch {
+		case !known:
+		case a.String() == b.String(): // they differ in something that the text leaves out
+			s.revoke(fmt.Errorf("%w: ranks %d and %d called %v with other counts, or with elements of another layout", ErrMismatch, rank, s.rank, &a))
+		default:
+			s.revoke(fmt.Errorf("%w: rank %d called %v, rank %d called %v", ErrMismatch, rank, &a, s.rank, &b))
+		}
+		return
+	}
+}
+
+// disagreement returns the error of a collective in which another rank made a different
+// call. If that rank answers in time, the error names both calls.
+func (l *link) disagreement(rank int) error {
+	s, j := l.s, l.s.job
+	if l.unsigned {
+		l.countersign()
+	}
+	if q := s.question(uint32(l.env.Tag)); len(q) > 8 && rank != s.rank {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for i := range int(answerIntervals * j.watch.interval / (10 * time.Millisecond)) {
+			if i%25 == 0 { // the rank may not have recorded its call at the last question
+				s.ask(rank, q)
+			}
+			<-tick.C
+			if !j.answer() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil { // answer: the other rank may be asking this one
+				break
+			}
+			var revoked *engine.RevokedError
+			if errors.As(s.coll.Err(), &revoked) {
+				if what, ok := strings.CutPrefix(revoked.Cause, ErrMismatch.Error()+": "); ok {
+					return fmt.Errorf("%w: %s", ErrMismatch, what)
+				}
+				break
+			}
+		}
+	}
+	return fmt.Errorf("%w: rank %d called another collective than rank %d, which called %v, or other ones before", ErrMismatch, rank, s.rank, &l.signed)
+}
+
+// answerIntervals is the number of watch intervals for which a rank waits for an answer.
+const answerIntervals = 4

@@ -1,0 +1,151 @@
+package mpi_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// TestDisagreementInACircle has ranks wait for each other, with no message
+// under way that could tell them that they disagree: they get an error all the
+// same.
+func TestDisagreementInACircle(t *testing.T) {
+	const odd = 5 // the rank that gives other counts
+	counts := func(c *comm.Comm, good, other int) int {
+		if c.Rank() == odd {
+			return other
+		}
+		return good
+	}
+	other := func(c *comm.Comm) int { return 1 - c.Rank() }
+	for name, x := range map[string]struct {
+		ranks int
+		call  func(c *comm.Comm) error
+	}{
+		"roots of Bcast":  {2, func(c *comm.Comm) error { return comm.Bcast(c, count(3, 0), other(c)) }},
+		"roots of Ibcast": {2, func(c *comm.Comm) error { return wait(comm.Ibcast(c, count(3, 0), other(c))) }},
+		"roots of Reduce": {2, func(c *comm.Comm) error { return comm.Reduce(c, count(3, 0), count(3, 0), comm.Sum, c.Rank()) }},
+		"counts of Bcast": {7, func(c *comm.Comm) error {
+			return comm.Bcast(c, make([]int, counts(c, 40000, 200000)), 0)
+		}},
+		"counts of Allreduce": {7, func(c *comm.Comm) error {
+			n := counts(c, 40000, 200000)
+			return comm.Allreduce(c, make([]int, n), make([]int, n), comm.Sum)
+		}},
+		"counts of Gather": {9, func(c *comm.Comm) error {
+			n := counts(c, 100, 9000)
+			return comm.Gather(c, make([]int, n), make([]int, 9*n), 0)
+		}},
+	} {
+		for _, memory := range []string{"256k", "0"} {
+			t.Run(name+"/shared memory "+memory, func(t *testing.T) {
+				t.Parallel()
+				ranks(t, x.ranks, func(world *comm.Comm) error {
+					c, err := world.Dup()
+					if err != nil {
+						return err
+					}
+					if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
+						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
+					}
+					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+					return first(c.Free(), comm.Barrier(world))
+				}, commtest.WithParam("coll.shared_memory", memory))
+			})
+		}
+	}
+}
+
+// TestCountsThatDiffer: ranks whose counts differ, but not in their sum, get no
+// wrong result.
+func TestCountsThatDiffer(t *testing.T) {
+	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
+	for name, call := range map[string]func(c *comm.Comm) error{
+		"Allgatherv": func(c *comm.Comm) error {
+			n := counts(c)
+			return comm.Allgatherv(c, make([]int, n[c.Rank()]), make([]int, 3), n, nil)
+		},
+		"ReduceScatter": func(c *comm.Comm) error {
+			n := counts(c)
+			return comm.ReduceScatter(c, make([]int, 3), make([]int, n[c.Rank()]), n, comm.Sum)
+		},
+	} {
+		for _, memory := range []string{"256k", "0"} {
+			t.Run(name+"/shared memory "+memory, func(t *testing.T) {
+				ranks(t, 2, func(world *comm.Comm) error {
+					c, err := world.Dup()
+					if err != nil {
+						return err
+					}
+					if err := call(c); !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+					return first(c.Free(), comm.Barrier(world))
+				}, commtest.WithParam("coll.shared_memory", memory))
+			})
+		}
+	}
+}
+
+// TestQuestionsOfHostilePeers: a rank ignores a question that is too long, whether it
+// comes by the eager or by the rendezvous protocol, and answers later ones.
+func TestQuestionsOfHostilePeers(t *testing.T) {
+	for name, limit := range map[string]int{"eager": 1 << 14, "rendezvous": 0} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 2, func(world *comm.Comm) error {
+				c, err := world.Dup()
+				if err != nil {
+					return err
+				}
+				if err := comm.Barrier(c); err != nil { // the first collective
+					return err
+				}
+				if c.Rank() == 1 {
+					for _, n := range []int{mpi.AskedCalls + 1, 1 << 16} {
+						if err := mpi.Contradict((*mpi.Comm)(c), 0, n); err != nil {
+							return err
+						}
+					}
+				}
+				if err := first(comm.Barrier(world), comm.Barrier(c)); err != nil {
+					return err
+				}
+				if c.Rank() == 1 {
+					if err := mpi.Contradict((*mpi.Comm)(c), 0, mpi.AskedCalls); err != nil {
+						return err
+					}
+				}
+				_, err = comm.Recv(c, []int{1}, 1-c.Rank(), 0)
+				return wantErr("Recv", err, comm.ErrRevoked, "rank 1 called Bcast")
+			}, commtest.WithProviders(inproc.NewFabric(inproc.WithEagerLimit(limit))))
+		})
+	}
+}
+
+// FuzzQuestion reads the questions in which ranks send each other their last collectives.
+// The text of every call that exists can be printed.
+func FuzzQuestion(f *testing.F) {
+	q := mpi.Question()
+	f.Add(q)
+	f.Add(q[:8])
+	f.Add(append(bytes.Clone(q), bytes.Repeat([]byte{0xff}, 24)...))
+	f.Add(bytes.Repeat(q[8:], 9))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		again, calls, ok := mpi.ReadQuestion(b)
+		if ok && !bytes.Equal(again, b) {
+			t.Fatalf("%x became %x", b, again)
+		}
+		for _, text := range calls {
+			if len(text) > 200 {
+				t.Fatalf("a call is %q", text)
+			}
+		}
+	})
+}

@@ -1,0 +1,232 @@
+package mpi
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Group is an ordered set of processes: the rank of each is its place in the
+// order. Groups are values and never change; the zero Group is empty
+// (MPI_GROUP_EMPTY). All calls are local, do not block and may run at once
+// (MPI 4.1 §7.3).
+type Group struct {
+	ranks []int // world ranks in order; shared, never written
+	self  int   // this process's world rank + 1; 0: unknown
+}
+
+// Comparison is how two groups relate.
+type Comparison int
+
+// The results of a comparison.
+const (
+	Ident   Comparison = iota // the same processes in the same order (MPI_IDENT)
+	Similar                   // the same processes in another order (MPI_SIMILAR)
+	Unequal                   // other processes (MPI_UNEQUAL)
+)
+
+// String names the comparison.
+func (k Comparison) String() string {
+	switch k {
+	case Ident:
+		return "ident"
+	case Similar:
+		return "similar"
+	case Unequal:
+		return "unequal"
+	}
+	return "unknown"
+}
+
+// Range names the ranks First, First+Stride, … up to Last, which may be left
+// out by the stride. A negative stride counts down; a stride of 0 is an error.
+type Range struct{ First, Last, Stride int }
+
+// Size is comm.Group.Size.
+func (g Group) Size() int { return len(g.ranks) }
+
+// Rank is comm.Group.Rank.
+func (g Group) Rank() int {
+	if i := slices.Index(g.ranks, g.self-1); i >= 0 {
+		return i
+	}
+	return Undefined
+}
+
+func (g Group) set() map[int]int {
+	m := make(map[int]int, len(g.ranks))
+	for i, r := range g.ranks {
+		m[r] = i
+	}
+	return m
+}
+
+func (g Group) with(ranks []int, other Group) Group {
+	return Group{ranks: ranks, self: max(g.self, other.self)}
+}
+
+// Union is comm.Group.Union.
+func (g Group) Union(h Group) Group {
+	in := g.set()
+	ranks := slices.Clone(g.ranks)
+	for _, r := range h.ranks {
+		if _, ok := in[r]; !ok {
+			ranks = append(ranks, r)
+		}
+	}
+	return g.with(ranks, h)
+}
+
+// Intersection is comm.Group.Intersection.
+func (g Group) Intersection(h Group) Group {
+	in := h.set()
+	var ranks []int
+	for _, r := range g.ranks {
+		if _, ok := in[r]; ok {
+			ranks = append(ranks, r)
+		}
+	}
+	return g.with(ranks, h)
+}
+
+// Difference is comm.Group.Difference.
+func (g Group) Difference(h Group) Group {
+	in := h.set()
+	var ranks []int
+	for _, r := range g.ranks {
+		if _, ok := in[r]; !ok {
+			ranks = append(ranks, r)
+		}
+	}
+	return g.with(ranks, h)
+}
+
+// Incl is comm.Group.Incl.
+func (g Group) Incl(ranks ...int) (Group, error) {
+	if _, err := g.marks("Incl", ranks); err != nil {
+		return Group{}, err
+	}
+	out := make([]int, len(ranks))
+	for i, r := range ranks {
+		out[i] = g.ranks[r]
+	}
+	return Group{ranks: out, self: g.self}, nil
+}
+
+// Excl is comm.Group.Excl.
+func (g Group) Excl(ranks ...int) (Group, error) {
+	gone, err := g.marks("Excl", ranks)
+	if err != nil {
+		return Group{}, err
+	}
+	out := make([]int, 0, len(g.ranks)-len(ranks))
+	for i, r := range g.ranks {
+		if !gone[i] {
+			out = append(out, r)
+		}
+	}
+	return Group{ranks: out, self: g.self}, nil
+}
+
+// RangeIncl is comm.Group.RangeIncl.
+func (g Group) RangeIncl(ranges ...Range) (Group, error) {
+	ranks, err := g.expand("RangeIncl", ranges)
+	if err != nil {
+		return Group{}, err
+	}
+	return g.Incl(ranks...)
+}
+
+// RangeExcl is comm.Group.RangeExcl.
+func (g Group) RangeExcl(ranges ...Range) (Group, error) {
+	ranks, err := g.expand("RangeExcl", ranges)
+	if err != nil {
+		return Group{}, err
+	}
+	return g.Excl(ranks...)
+}
+
+// Translate is comm.Group.Translate.
+func (g Group) Translate(ranks []int, h Group) ([]int, error) {
+	in := h.set()
+	out := make([]int, len(ranks))
+	for i, r := range ranks {
+		if r == ProcNull {
+			out[i] = ProcNull
+			continue
+		}
+		if r < 0 || r >= len(g.ranks) {
+			return nil, g.badRank("Translate", r)
+		}
+		if at, ok := in[g.ranks[r]]; ok {
+			out[i] = at
+		} else {
+			out[i] = Undefined
+		}
+	}
+	return out, nil
+}
+
+// Compare is comm.Group.Compare.
+func (g Group) Compare(h Group) Comparison {
+	if slices.Equal(g.ranks, h.ranks) {
+		return Ident
+	}
+	if len(g.ranks) == len(h.ranks) && g.Difference(h).Size() == 0 {
+		return Similar
+	}
+	return Unequal
+}
+
+// contains says whether all of h is in g.
+func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
+
+// marks sets a flag for each rank named, and checks that each is one of g's
+// and named once.
+func (g Group) marks(op string, ranks []int) ([]bool, error) {
+	seen := make([]bool, len(g.ranks))
+	for _, r := range ranks {
+		if r < 0 || r >= len(g.ranks) {
+			return nil, g.badRank(op, r)
+		}
+		if seen[r] {
+			return nil, &Error{Op: "Group." + op, Peer: r, Tag: noRank, Err: fmt.Errorf("%w: named twice", ErrRank)}
+		}
+		seen[r] = true
+	}
+	return seen, nil
+}
+
+func (g Group) expand(op string, ranges []Range) ([]int, error) {
+	var ranks []int
+	for _, x := range ranges {
+		if x.Stride == 0 {
+			return nil, &Error{Op: "Group." + op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: a range with stride 0", ErrArg)}
+		}
+		for _, r := range []int{x.First, x.Last} {
+			if r < 0 || r >= len(g.ranks) {
+				return nil, g.badRank(op, r)
+			}
+		}
+		if x.Stride > 0 {
+			for r := x.First; r <= x.Last; r += x.Stride {
+				ranks = append(ranks, r)
+				if x.Stride > x.Last-r { // the next step may overflow
+					break
+				}
+			}
+		} else {
+			for r := x.First; r >= x.Last; r += x.Stride {
+				ranks = append(ranks, r)
+				if x.Stride < x.Last-r {
+					break
+				}
+			}
+		}
+	}
+	return ranks, nil
+}
+
+func (g Group) badRank(op string, r int) error {
+	return &Error{Op: "Group." + op, Peer: r, Tag: noRank,
+		Err: fmt.Errorf("%w: the group has %d", ErrRank, len(g.ranks))}
+}

@@ -1,0 +1,305 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
+	"github.com/weft-hpc/weft/internal/mpi/wireup"
+	"github.com/weft-hpc/weft/internal/rma"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Setup replaces what Init finds out by itself. A nil field replaces nothing. Tests and package
+// commtest use it.
+type Setup struct {
+	World     *bootstrap.World
+	Providers []transport.Provider          // in order of preference, instead of transport.use
+	Engine    func(*engine.Engine)          // gets the engine before the world's first message
+	Exit      func(code int, reason string) // instead of os.Exit in Abort
+}
+
+// job is this process's part in a job.
+type job struct {
+	world  *bootstrap.World
+	eng    *engine.Engine
+	exit   func(code int, reason string)
+	nextID atomic.Uint32 // numbers communicators of which this process is rank 0
+	ending atomic.Bool   // Finalize was called
+	closed atomic.Bool   // finalized
+	coll   *coll.Config
+	final  *state // the world for Finalize alone: nobody else revokes it
+	first  *state // the world, whose buffered sends Finalize waits for
+	watch  watch
+	asked  *inspector
+
+	agreements *agree.Ranks
+	agreeSpace *engine.Context // of the messages of agreements
+
+	refusals refusals
+
+	checks        bool              // the tunable check
+	check         *checker          // nil: nothing is checked
+	outlives      bool              // ranks that fail; the launcher tells which
+	shares        bool              // a transport is of shared memory; the same on all ranks
+	deferredFrees rma.DeferredFrees // memory of closed windows
+	arenas        arenaPool
+}
+
+// finalizeTimeout bounds how long Finalize waits for what is still being sent.
+const finalizeTimeout = 30 * time.Second
+
+// started is the process's own world, which only one Init may take.
+var started struct {
+	sync.Mutex
+	world *bootstrap.World // guarded; nil until the first Init
+	busy  bool             // guarded; an Init that was not finalized
+}
+
+// Init is comm.Init. A zero Setup changes nothing.
+func Init(ctx context.Context, s Setup) (*Comm, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	own := s.World == nil
+	if own {
+		w, err := claimWorld(ctx)
+		if err != nil {
+			return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: err}
+		}
+		s.World = w
+	}
+	c, err := start(ctx, &s)
+	if err != nil {
+		if own {
+			yieldWorld()
+		}
+		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: fmt.Errorf("rank %d: %w", s.World.Rank, err)}
+	}
+	if own {
+		ownJob.Store(c.s.job)
+	}
+	return c, nil
+}
+
+func claimWorld(ctx context.Context) (*bootstrap.World, error) {
+	started.Lock()
+	defer started.Unlock()
+	if started.busy || started.world != nil && started.world.Launcher != "none" {
+		return nil, ErrInit
+	}
+	if started.world == nil {
+		w, err := bootstrap.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		started.world = w
+		if w.Size > 1 && runtime.GOMAXPROCS(0) < minProcs && os.Getenv("GOMAXPROCS") == "" {
+			runtime.GOMAXPROCS(minProcs)
+		}
+	}
+	started.busy = true
+	return started.world, nil
+}
+
+// minProcs is what Init raises GOMAXPROCS to, unless the user has set it: on one
+// processor a goroutine that computes would keep transfers from moving on for
+// 10 ms at a time. Under gorun it is no less anyway.
+const minProcs = 2
+
+func yieldWorld() {
+	started.Lock()
+	started.busy = false
+	started.Unlock()
+}
+
+// start makes this process's job and its world.
+func start(ctx context.Context, s *Setup) (*Comm, error) {
+	w := s.World
+	news, asked := w.Failures, startInspector(w.Inspect)
+	w.Failures, w.Inspect = nil, nil
+	defer func() {
+		if news != nil { // the engine has not taken it
+			_ = news.Close()
+		}
+		if asked != nil { // no job owns it
+			asked.stop()
+		}
+	}()
+	rails, routes, err := wireup.Open(ctx, w, s.Providers)
+	if err != nil {
+		return nil, err
+	}
+	local := 0
+	for _, n := range w.HostOf {
+		if n == w.HostOf[w.Rank] {
+			local++
+		}
+	}
+	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, outlives: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
+	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
+		wireup.Close(rails)
+		return nil, err
+	}
+	if routes.SharesMemory && local == w.Size {
+		j.coll.OneHost()
+	}
+	j.eng, err = engine.New(engine.Config{
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
+		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: elem.SigName,
+		Launcher: news,
+	})
+	if err != nil {
+		wireup.Close(rails)
+		return nil, err
+	}
+	news = nil
+	j.eng.OnClose(j.leaveArenas)
+	j.eng.OnClose(j.check.close)
+	if s.Engine != nil {
+		s.Engine(j.eng)
+	}
+	all := Group{ranks: make([]int, w.Size), self: w.Rank + 1}
+	for i := range all.ranks {
+		all.ranks[i] = i
+	}
+	j.agreeSpace = j.eng.OpenContext(2*agreeID, all.ranks)
+	j.agreeSpace.KeepInFinalize()
+	j.agreements = agree.New(agree.Config{Engine: j.eng, Space: j.agreeSpace, Size: w.Size, NewID: j.newID})
+	j.first = j.newState(worldID, all, w.Rank)
+	j.final = j.newState(finalID, all, w.Rank)
+	j.final.p2p.KeepInFinalize()
+	j.final.coll.KeepInFinalize()
+	j.startWatch(local)
+	j.asked, asked = asked, nil
+	j.asked.job.Store(j)
+	if w.Rank == 0 && wireup.Verbose() {
+		wireup.Report(w, rails, routes)
+	}
+	return &Comm{s: j.first, ctx: ctx}, nil
+}
+
+// noticer tells the first oddity of a process on stderr: strangers at a
+// listening port are worth a line, and no more than one.
+func noticer(rank int) func(error) {
+	var once sync.Once
+	return func(err error) {
+		once.Do(func() { fmt.Fprintf(os.Stderr, "weft: rank %d: %v (told once)\n", rank, err) })
+	}
+}
+
+// Finalize is comm.Comm.Finalize.
+func (c *Comm) Finalize() error {
+	if _, err := c.live(); err != nil {
+		if c == nil || c.s == nil || c.s.job.closed.Load() {
+			return c.fail("Finalize", noRank, noRank, ErrClosed)
+		}
+	}
+	j := c.s.job
+	world := &Comm{s: j.final, ctx: c.ctx}
+	j.ending.Store(true)
+	j.endOthers()
+	j.agreements.Leave()
+	errs := []error{
+		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
+		c.fail("Finalize", noRank, noRank, j.first.p2p.FlushBuffered(c.ctx)),
+		run(barrier(world, "Finalize", kindFinalize)),
+	}
+	met := true
+	if j.outlives {
+		met, errs = world.parting(errs)
+	}
+	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
+		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
+	}
+	good := met && errors.Join(errs...) == nil && len(j.eng.Failed()) == 0
+	if good {
+		j.settle()
+	}
+	neglected := j.neglected() // after settle, in which requests may fail
+	if good && neglected == nil {
+		j.tellLeft()
+	}
+	errs = append(errs, c.fail("Finalize", noRank, noRank, neglected))
+	if !j.closed.CompareAndSwap(false, true) {
+		return c.fail("Finalize", noRank, noRank, ErrClosed)
+	}
+	j.stopWatch()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
+	defer cancel()
+	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),
+		c.fail("Finalize", noRank, noRank, j.world.Finalize(j.eng.Account())))
+	j.asked.stop()
+	started.Lock()
+	if j.world == started.world {
+		ownJob.Store(nil)
+		started.busy = false
+	}
+	started.Unlock()
+	return errors.Join(errs...)
+}
+
+// leave waits for the nonblocking collectives that this rank has started, for at most
+// finalizeTimeout: a collective of another rank may wait for this one. Then leave tells
+// the other ranks that this rank is in Finalize.
+func (j *job) leave(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, finalizeTimeout)
+	defer cancel()
+	if err := j.final.p2p.Leave(limited); ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
+// parting replaces the errors that are of ranks which have failed by what becomes
+// of a meeting of those that live; all: there is none. Some may have met all before
+// one failed: they have left or will, and are waited for until then.
+func (c *Comm) parting(errs []error) (all bool, rest []error) {
+	if !slices.ContainsFunc(errs, isFailure) {
+		return true, errs
+	}
+	_, err := c.s.job.agreements.Do(c.ctx, c.s.agreements, agree.Finalize, 0)
+	return false, append(slices.DeleteFunc(errs, isFailure), c.fail("Finalize", noRank, noRank, err))
+}
+
+// Abort is comm.Comm.Abort.
+func (c *Comm) Abort(code int) { c.abort(code, "", false) }
+
+// abort ends the job. If consequence is set, the reason follows from the failure of another
+// rank, and the launcher writes the reason if it knows no other failure. If the launcher does
+// not get such a reason, abort writes the reason to stderr.
+func (c *Comm) abort(code int, reason string, consequence bool) {
+	if code < 1 || code > 255 {
+		code = 1
+	}
+	if c != nil && c.s != nil {
+		j := c.s.job
+		if err := j.world.KVS.Abort(bootstrap.Abort{Code: code, Reason: reason, Consequence: consequence}); err != nil && consequence {
+			c.write(reason)
+		}
+		if j.exit != nil {
+			j.exit(code, reason)
+			return
+		}
+	}
+	os.Exit(code)
+}
+
+// worldRank is the process's rank in the world.
+func (c *Comm) worldRank() int {
+	if c == nil || c.s == nil {
+		return 0
+	}
+	return c.s.job.world.Rank
+}

@@ -1,0 +1,379 @@
+package mpi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// TestInspect has rank 1 wait for rank 0 in a call of each kind, and asks it meanwhile
+// what it does. Rank 0 comes when rank 1 has been asked.
+func TestInspect(t *testing.T) {
+	large := make([]int, 1<<20)
+	for name, test := range map[string]struct {
+		waits func(c *comm.Comm) error // of rank 1
+		comes func(c *comm.Comm) error // of rank 0
+		want  wire.RankCall
+	}{
+		"recv": {
+			func(c *comm.Comm) error { _, err := comm.Recv(c, make([]int, 1), 0, 99); return err },
+			func(c *comm.Comm) error { return comm.Send(c, []int{1}, 1, 99) },
+			wire.RankCall{Name: "Recv", Wait: wire.WaitRecv, Tag: 99},
+		},
+		"any": {
+			func(c *comm.Comm) error {
+				_, err := comm.Recv(c, make([]int, 1), comm.AnySource, comm.AnyTag)
+				return err
+			},
+			func(c *comm.Comm) error { return comm.Send(c, []int{1}, 1, 99) },
+			wire.RankCall{Name: "Recv", Wait: wire.WaitRecv, Peer: -1, World: -1, Tag: -1},
+		},
+		"request": {
+			func(c *comm.Comm) error { _, err := comm.Irecv(c, make([]int, 1), 0, 7).Wait(); return err },
+			func(c *comm.Comm) error { return comm.Send(c, []int{1}, 1, 7) },
+			wire.RankCall{Name: "Request.Wait", Wait: wire.WaitRecv, Tag: 7},
+		},
+		"send": {
+			func(c *comm.Comm) error { return comm.Send(c, large, 0, 5) },
+			func(c *comm.Comm) error { _, err := comm.Recv(c, make([]int, len(large)), 1, 5); return err },
+			wire.RankCall{Name: "Send", Wait: wire.WaitSend, Tag: 5},
+		},
+		"ssend": {
+			func(c *comm.Comm) error { return comm.Ssend(c, large[:1], 0, 5) },
+			func(c *comm.Comm) error { _, err := comm.Recv(c, make([]int, 1), 1, 5); return err },
+			wire.RankCall{Name: "Ssend", Wait: wire.WaitSend, Tag: 5},
+		},
+		"probe": {
+			func(c *comm.Comm) error {
+				if _, err := c.Probe(0, 3); err != nil {
+					return err
+				}
+				_, err := comm.Recv(c, make([]int, 1), 0, 3)
+				return err
+			},
+			func(c *comm.Comm) error { return comm.Send(c, []int{1}, 1, 3) },
+			wire.RankCall{Name: "Probe", Wait: wire.WaitProbe, Tag: 3},
+		},
+		"barrier": {
+			comm.Barrier, comm.Barrier,
+			wire.RankCall{Name: "Barrier", Wait: wire.WaitCollective, Seq: 2, Tag: -1},
+		},
+		"allreduce": {
+			func(c *comm.Comm) error { return comm.Allreduce(c, []int{1}, make([]int, 1), comm.Sum[int]) },
+			func(c *comm.Comm) error { return comm.Allreduce(c, []int{1}, make([]int, 1), comm.Sum[int]) },
+			wire.RankCall{Name: "Allreduce", Wait: wire.WaitCollective, Seq: 2, Tag: -1},
+		},
+		"dup": {
+			func(c *comm.Comm) error { d, err := c.Dup(); return errors.Join(err, d.Free()) },
+			func(c *comm.Comm) error { d, err := c.Dup(); return errors.Join(err, d.Free()) },
+			wire.RankCall{Name: "Dup", Wait: wire.WaitCollective, Seq: 2, Tag: -1},
+		},
+	} {
+		for _, shared := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/shared=%v", name, shared), func(t *testing.T) {
+				provider := inproc.NewFabric(inproc.WithoutSharedMemory())
+				if shared {
+					provider = inproc.NewFabric()
+				}
+				asked := make(chan error, 1)
+				ranks(t, 2, func(c *comm.Comm) error {
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					if c.Rank() == 0 {
+						if err := <-asked; err != nil {
+							return err
+						}
+						return test.comes(c)
+					}
+					go func() { asked <- inspected(c, test.want) }() // ends when rank 1 waits; received by rank 0
+					return test.waits(c)
+				}, commtest.WithProviders(provider))
+			})
+		}
+	}
+}
+
+// untilWaiting inspects a rank until one of its goroutines waits in the named call.
+func untilWaiting(c *comm.Comm, name string) {
+	waits := func(call wire.RankCall) bool { return call.Name == name && call.Still }
+	for !slices.ContainsFunc((<-mpi.Inspect((*mpi.Comm)(c))).Calls, waits) {
+		runtime.Gosched()
+	}
+}
+
+// inspected asks a rank until it waits, and compares.
+func inspected(c *comm.Comm, want wire.RankCall) error {
+	for {
+		s := <-mpi.Inspect((*mpi.Comm)(c))
+		for _, call := range s.Calls {
+			if !call.Still || call.Comm == "" {
+				continue
+			}
+			want.Comm, want.Still, want.Goroutine, want.Where, want.Event = "world", true, call.Goroutine, call.Where, call.Event
+			if call != want || call.Event == "" {
+				return fmt.Errorf("it says %+v, want %+v", call, want)
+			}
+			if call.Where == "" || len(s.Comms) == 0 || s.Comms[0].Seq < want.Seq {
+				return fmt.Errorf("it says %+v", s)
+			}
+			return nil
+		}
+	}
+}
+
+// TestInspectCollectiveUnderWay asks a rank whose nonblocking collective runs on another
+// goroutine than the one that waits for it.
+func TestInspectCollectiveUnderWay(t *testing.T) {
+	asked := make(chan error, 1)
+	ranks(t, 2, func(c *comm.Comm) error {
+		if c.Rank() == 0 {
+			if err := <-asked; err != nil {
+				return err
+			}
+			return comm.Barrier(c)
+		}
+		r := comm.Ibarrier(c)
+		go func() { // ends when rank 1 waits; received by rank 0
+			for {
+				var follows, runs bool
+				for _, call := range (<-mpi.Inspect((*mpi.Comm)(c))).Calls {
+					follows = follows || call.Name == "Request.Wait" && call.Follows && call.Still
+					runs = runs || call.Name == "Barrier" && call.Where == "" && call.Wait == wire.WaitCollective && call.Seq == 1 && call.World == 0
+				}
+				if follows && runs {
+					asked <- nil
+					return
+				}
+			}
+		}()
+		_, err := r.Wait()
+		return err
+	}, commtest.WithProviders(inproc.NewFabric(inproc.WithoutSharedMemory())))
+}
+
+// TestInspectManyComms: the world, Finalize's communicator and the one of a call are in the
+// answer of a rank that has many communicators.
+func TestInspectManyComms(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		last := c
+		for range 100 {
+			d, err := c.Dup()
+			if err != nil {
+				return err
+			}
+			last = d
+		}
+		if c.Rank() == 0 {
+			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil {
+				return err
+			}
+			return comm.Send(last, []int{1}, 1, 5)
+		}
+		asked := make(chan error, 1)
+		go func() { // ends when the rank waits
+			for {
+				s := <-mpi.Inspect((*mpi.Comm)(c))
+				i := slices.IndexFunc(s.Calls, func(c wire.RankCall) bool { return c.Still }) // rank 0, in the same process, is in a call, too
+				if i < 0 {
+					continue
+				}
+				has := func(id uint64) bool {
+					return slices.ContainsFunc(s.Comms, func(c wire.RankComm) bool { return c.ID == id })
+				}
+				err := comm.Send(c, []int{1}, 0, 1)
+				if !s.MoreComms || !has(0) || !has(1<<63-1) || !has(s.Calls[i].ID) || s.Calls[i].ID == 0 {
+					err = fmt.Errorf("it says %+v", s)
+				}
+				asked <- err
+				return
+			}
+		}()
+		if _, err := comm.Recv(last, make([]int, 1), 0, 5); err != nil {
+			return err
+		}
+		return <-asked
+	})
+}
+
+// TestInspectLater asks a rank with goroutines that may run later, and one that cannot.
+func TestInspectLater(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	mu.Lock()
+	wg.Go(func() { _, _ = reader.Read(make([]byte, 1)) })
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Hour):
+		}
+	})
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			time.Sleep(time.Second)
+		}
+	})
+	wg.Go(func() { mu.Lock() })
+	ranks(t, 1, func(c *comm.Comm) error {
+		for {
+			s := <-mpi.Inspect((*mpi.Comm)(c))
+			has := func(state string) bool { return slices.Contains(s.Later, state) }
+			if has("sync.Mutex.Lock") {
+				return fmt.Errorf("it says %+v", s)
+			}
+			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // else one of them has not got there
+				return nil
+			}
+		}
+	})
+	cancel()
+	mu.Unlock()
+	require.NoError(t, writer.Close())
+	wg.Wait()
+	require.NoError(t, reader.Close())
+}
+
+// TestInspectBounded asks a rank whose wait ends with a context.
+func TestInspectBounded(t *testing.T) {
+	ranks(t, 1, func(c *comm.Comm) error {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		asked := make(chan error, 1)
+		go func() { // ends when the rank waits
+			s := <-mpi.Inspect((*mpi.Comm)(c))
+			for len(s.Calls) == 0 || !s.Calls[0].Still {
+				s = <-mpi.Inspect((*mpi.Comm)(c))
+			}
+			var err error
+			if !s.Calls[0].Bounded {
+				err = fmt.Errorf("it says %+v", s)
+			}
+			asked <- err
+			cancel()
+		}()
+		if _, err := comm.Recv(c.WithContext(ctx), make([]int, 1), 0, 1); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return <-asked
+	})
+}
+
+// TestInspectAnswersTheLast: a rank that was stopped while gorun asked it several times
+// answers once, and also sends the stacks that an earlier request asked for.
+func TestInspectAnswersTheLast(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.SetNonblock(fds[0], true)) // so that Close ends a Read
+	require.NoError(t, unix.SetNonblock(fds[1], true))
+	ours, theirs := os.NewFile(uintptr(fds[0]), "gorun"), os.NewFile(uintptr(fds[1]), "rank")
+	var questions []byte
+	for n, kind := range []byte{wire.InspectStacks, wire.InspectState, wire.InspectState} {
+		questions = wire.AppendInspect(questions, uint32(n+1), kind, nil)
+	}
+	_, err = ours.Write(questions)
+	require.NoError(t, err)
+	stop := mpi.StartInspector(theirs)
+	type frame struct {
+		number uint32
+		kind   byte
+	}
+	var frames []frame
+	var in []byte
+	for buf := make([]byte, 64<<10); !slices.Contains(frames, frame{3, wire.InspectState}); {
+		n, err := ours.Read(buf)
+		require.NoError(t, err)
+		in = append(in, buf[:n]...)
+		for {
+			number, kind, _, rest, ok, err := wire.ParseInspect(in)
+			require.NoError(t, err)
+			if !ok {
+				break
+			}
+			frames, in = append(frames, frame{number, kind}), rest
+		}
+	}
+	require.Equal(t, []frame{{0, wire.InspectReady}, {1, wire.InspectStacks}, {3, wire.InspectState}}, frames)
+	stop()
+	require.NoError(t, ours.Close())
+}
+
+// TestGoroutinesOfWeft: only goroutines of the program and of other packages count as the
+// program's.
+func TestGoroutinesOfWeft(t *testing.T) {
+	const at = "(0x1)\n\t/some/where.go:7 +0x1\n"
+	const weft = "github.com/weft-hpc/weft/"
+	for name, test := range map[string]struct {
+		functions    []string
+		program, own bool
+	}{
+		"of the program":             {[]string{"time.Sleep", "main.work"}, true, false},
+		"of the transport":           {[]string{"internal/poll.(*FD).Read", weft + "transport/tcp.(*conn).read", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, false, true},
+		"of the program, in a group": {[]string{"time.Sleep", "main.work", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, true, false},
+		"an operation":               {[]string{"time.Sleep", "main.add", weft + "internal/coll.Reduce", weft + "internal/mpi.(*link).run"}, true, false},
+		"of the standard library":    {[]string{"internal/poll.(*FD).Read", "net/http.(*conn).serve"}, false, false},
+		"for signals":                {[]string{"os/signal.signal_recv", "os/signal.loop"}, false, true},
+	} {
+		text := "goroutine 7 [sleep]:\n"
+		for _, f := range test.functions {
+			text += f + at
+		}
+		program, own := mpi.Belongs(text)
+		require.Equal(t, test.program, program, name)
+		require.Equal(t, test.own, own, name)
+	}
+}
+
+// TestInspectComputing asks a rank that computes.
+func TestInspectComputing(t *testing.T) {
+	ranks(t, 1, func(c *comm.Comm) error {
+		s := compute(mpi.Inspect((*mpi.Comm)(c)))
+		if !s.Busy || !strings.HasPrefix(s.At, "mpi_test.compute at inspect_test.go:") {
+			return fmt.Errorf("it says %+v", s)
+		}
+		return nil
+	})
+}
+
+var busy atomic.Int64
+
+func compute(done <-chan *wire.RankState) *wire.RankState {
+	for len(done) == 0 {
+		busy.Add(1)
+	}
+	return <-done
+}
+
+// FuzzStacks reads the stacks of goroutines, in which names come from the program.
+func FuzzStacks(f *testing.F) {
+	buf := make([]byte, 64<<10)
+	f.Add(string(buf[:runtime.Stack(buf, true)]))
+	f.Add("goroutine 1 [chan receive, 2 minutes]:\ngithub.com/weft-hpc/weft/comm.Recv[...](0x1)\n\t/a/p2p.go:1 +0x1\nmain.main()\n\t/b/main.go:18 +0x2")
+	f.Add("goroutine 7 [running]:\n(\n\t\ncreated by x\n\n\ngoroutine -1 [\n\t:")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, part := range mpi.StackText(text) {
+			if len(part) > len(text)+20 {
+				t.Fatalf("%q from %q", part, text)
+			}
+		}
+	})
+}

@@ -1,0 +1,311 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
+)
+
+// What a program leaves behind
+//
+//	request that failed, and that no Wait or Test has reported ─► error of Finalize and Main
+//	request that is not complete, message that is not received ─► a line on stderr
+//
+// A request that failed because a process failed, because the communicator was revoked, or
+// because a context ended is not reported: the program may tolerate that. A request that
+// failed because the other side is in Finalize, or because the communicator was freed, counts
+// as one that is not complete.
+
+// refusals counts the requests whose calls failed because of a mistake of the program before
+// an operation had started, and which no Wait or Test has reported yet.
+type refusals struct {
+	mu    sync.Mutex
+	n     int           // guarded by mu
+	few   []*early      // at most leftLimit of them, in order; guarded by mu
+	calls []refusedCall // the calls of all refused requests, in the order of their first refusals; guarded by mu
+}
+
+// refusedCall counts the refused requests of one operation that started at one line.
+type refusedCall struct {
+	op, line string // line: see early
+	n        int
+}
+
+// add counts a request.
+func (r *refusals) add(e *early) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.counted = true
+	r.callOf(e).n++
+	if r.n++; len(r.few) < leftLimit {
+		r.few = append(r.few, e)
+	}
+}
+
+// remove stops counting a request whose error Wait or Test reports.
+func (r *refusals) remove(e *early) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !e.counted {
+		return
+	}
+	e.counted = false
+	r.callOf(e).n--
+	r.n--
+	if i := slices.Index(r.few, e); i >= 0 {
+		r.few = slices.Delete(r.few, i, i+1)
+	}
+}
+
+// callOf returns the entry for the call of a request. The caller holds r.mu.
+func (r *refusals) callOf(e *early) *refusedCall {
+	op := ""
+	if err := (*Error)(nil); errors.As(e.err, &err) {
+		op = err.Op
+	}
+	i := slices.IndexFunc(r.calls, func(c refusedCall) bool { return c.op == op && c.line == e.line })
+	if i < 0 {
+		i = len(r.calls)
+		r.calls = append(r.calls, refusedCall{op: op, line: e.line})
+	}
+	return &r.calls[i]
+}
+
+// left returns the number of requests, and some of them.
+func (r *refusals) left() (int, []*early) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n, slices.Clone(r.few)
+}
+
+// leftCalls names at most leftLimit calls, each with its number of refused requests that no
+// Wait or Test has reported.
+func (r *refusals) leftCalls() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var calls []string
+	for _, c := range r.calls {
+		if c.n > 0 && len(calls) < leftLimit {
+			calls = append(calls, fmt.Sprintf("%d of %s%s", c.n, c.op, startedAt(c.line)))
+		}
+	}
+	return strings.Join(calls, "; ")
+}
+
+// ownJob is the job of this process, unless the program is a test whose ranks are
+// goroutines; nil before Init and after Finalize.
+var ownJob atomic.Pointer[job]
+
+// refused returns a request whose call failed at once.
+func (c *Comm) refused(op string, peer, tag int, err error) Request {
+	e := &early{err: c.fail(op, peer, tag, err)}
+	if c != nil && c.s != nil {
+		e.job = c.s.job
+	} else {
+		e.job = ownJob.Load()
+	}
+	if e.job != nil && !e.job.closed.Load() && isMistake(e.err) {
+		if e.job.checks {
+			e.line = stack.ProgramLine()
+		}
+		e.job.refusals.add(e)
+	}
+	return Request{c: &Comm{early: e}}
+}
+
+// outcome returns the outcome, and records that the program has seen it.
+func (e *early) outcome() (Status, error) {
+	if e.job != nil {
+		e.job.refusals.remove(e)
+	}
+	if e.use != nil {
+		return e.st, e.c.fail(e.at.op().String(), e.at.peer(), e.at.tag(), e.use.end(nil))
+	}
+	return e.st, e.err
+}
+
+// noteLine records the line of the program that has started a request.
+//
+//go:noinline
+func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
+
+// listed names those of n that a report describes.
+func listed(n int) string {
+	if n > leftLimit {
+		return fmt.Sprintf("the first %d", leftLimit)
+	}
+	return "them"
+}
+
+// leftLimit is the number of requests, and of messages, that a report describes.
+const leftLimit = 8
+
+// neglected returns an error if requests have failed and the program has not seen their errors.
+func (j *job) neglected() error {
+	var errs []error
+	var lines []string
+	n, few := j.refusals.left()
+	for _, e := range few {
+		errs, lines = append(errs, e.err), append(lines, e.line)
+	}
+	for _, l := range j.eng.Leftovers() {
+		if !l.Unfinished() && isMistake(l.Err) {
+			n++
+			errs, lines = append(errs, leftError(&l)), append(lines, l.Origin)
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	head := "1 request failed, and the program did not wait for it"
+	if n > 1 {
+		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
+	}
+	if len(errs) == 0 { // by now the program has waited for all requests that few held
+		calls := j.refusals.leftCalls()
+		if !j.checks {
+			calls += " (WEFT_CHECK=1 names the lines of the calls)"
+		}
+		return fmt.Errorf("%s: %s", head, calls)
+	}
+	if !j.checks {
+		errs = errs[:1]
+	}
+	errs = errs[:min(len(errs), leftLimit)]
+	tail := ""
+	for i, err := range errs {
+		if i > 0 {
+			tail += "; " + err.Error()
+		}
+		tail += startedAt(lines[i])
+	}
+	switch {
+	case !j.checks && n > 1:
+		tail = fmt.Sprintf("; and %d more (WEFT_CHECK=1 lists %s, with the lines that started them)", n-1, listed(n))
+	case !j.checks:
+		tail = " (WEFT_CHECK=1 names the line that started it)"
+	case n > len(errs):
+		tail += fmt.Sprintf("; and %d more", n-len(errs))
+	}
+	return fmt.Errorf("%s: %w%s", head, errs[0], tail)
+}
+
+// isMistake reports whether the error of a request is a mistake of the program, and no
+// failure that it may tolerate.
+func isMistake(err error) bool {
+	return !isFailure(err) && !errors.Is(err, ErrFinalized) && !isContext(err)
+}
+
+// isFailure reports whether err follows from the failure of a process, or from Revoke.
+func isFailure(err error) bool {
+	return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
+}
+
+// leftError returns the error that Wait would have returned.
+func leftError(l *engine.Leftover) error {
+	if e := (*Error)(nil); errors.As(l.Err, &e) {
+		return e
+	}
+	return leftCall(l)
+}
+
+// leftCall returns an Error that describes the call that started a request.
+func leftCall(l *engine.Leftover) *Error {
+	e := &Error{Peer: noRank, Tag: noRank, Err: l.Err}
+	switch l.Kind {
+	case engine.LeftTask:
+		e.Op = "nonblocking collective"
+		return e
+	case engine.LeftOneSided:
+		e.Op = "one-sided operation"
+		return e
+	case engine.LeftSend:
+		e.Op = opIsend.String()
+	case engine.LeftSsend:
+		e.Op = opIssend.String()
+	case engine.LeftRecv:
+		e.Op = opIrecv.String()
+	case engine.LeftMrecv:
+		e.Op = opImrecv.String()
+	}
+	e.Comm, e.Peer, e.Tag = commName("comm", l.Context/2), l.Peer, l.Tag
+	return e
+}
+
+func startedAt(line string) string {
+	if line == "" {
+		return ""
+	}
+	return ", started at " + line
+}
+
+// settleTime is how long Finalize waits for transfers that the program did not wait for.
+const settleTime = time.Second
+
+// settle waits until the transfers that the program did not wait for are complete, for at
+// most settleTime. All ranks are in Finalize.
+func (j *job) settle() {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
+	j.eng.Settle(ctx)
+}
+
+// tellLeft writes a line to stderr if requests of the program are not complete, or if it
+// has not received messages. It is called after settle.
+func (j *job) tellLeft() {
+	var parts, calls []string
+	for _, l := range j.eng.Leftovers() {
+		if l.Unfinished() {
+			calls = append(calls, leftCall(&l).call()+startedAt(l.Origin))
+		}
+	}
+	switch n := len(calls); n {
+	case 0:
+	case 1:
+		parts = append(parts, "1 request did not complete"+j.list(n, calls))
+	default:
+		parts = append(parts, fmt.Sprintf("%d requests did not complete%s", n, j.list(n, calls)))
+	}
+	n, few := j.eng.Unreceived()
+	var messages []string
+	for _, m := range few {
+		messages = append(messages, fmt.Sprintf("from rank %d of the world, tag %d, %d bytes (%s)", m.Source, m.Tag, m.Bytes, commName("comm", m.Context/2)))
+	}
+	switch n {
+	case 0:
+	case 1:
+		parts = append(parts, "1 message was not received"+j.list(n, messages))
+	default:
+		parts = append(parts, fmt.Sprintf("%d messages were not received%s", n, j.list(n, messages)))
+	}
+	if len(parts) == 0 {
+		return
+	}
+	line := strings.Join(parts, ", and ")
+	if !j.checks {
+		line += " (WEFT_CHECK=1 lists them)"
+	}
+	fmt.Fprintf(os.Stderr, "weft: rank %d: %s\n", j.world.Rank, line)
+}
+
+// list returns the part of a report that describes n requests or messages.
+func (j *job) list(n int, few []string) string {
+	if !j.checks {
+		return ""
+	}
+	few = few[:min(len(few), leftLimit)]
+	text := ": " + strings.Join(few, "; ")
+	if n > len(few) {
+		text += fmt.Sprintf("; and %d more", n-len(few))
+	}
+	return text
+}

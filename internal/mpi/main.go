@@ -1,0 +1,91 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Main is comm.Main. Package comm calls it in its own Main, which marks the beginning of the
+// program on the stack.
+func Main(run func(c *Comm) error) {
+	c, err := Init(context.Background(), Setup{})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n", err)
+		os.Exit(1)
+	}
+	guard(c, run)
+	if c.s.job.closed.Load() {
+		return
+	}
+	if err := c.Finalize(); err != nil {
+		c.die(1, fmt.Sprintf("finalize: %v", err), "")
+	}
+}
+
+// guard calls run and aborts the job unless it returns nil.
+func guard(c *Comm, run func(c *Comm) error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if p := recover(); p != nil {
+			c.die(2, fmt.Sprintf("panic: %v", p), "\n"+string(debug.Stack()))
+			return
+		}
+		c.die(1, "the program ended its main goroutine", "") // runtime.Goexit
+	}()
+	err := run(c)
+	returned = true
+	if j := c.s.job; !j.closed.Load() {
+		if left := j.neglected(); err == nil {
+			err = left
+		} else if left != nil {
+			err = fmt.Errorf("%w; %w", err, left)
+		}
+	}
+	switch {
+	case err == nil:
+	case c.s.job.world.Launcher == "gorun" && isConsequence(err):
+		c.abort(1, err.Error(), true)
+	default:
+		c.die(1, err.Error(), "")
+	}
+}
+
+// isConsequence reports whether all of err follows from the failure of another rank. Then
+// gorun gets the reason with the abort, and writes it only if it knows no earlier failure.
+// An error that wraps several errors is a consequence if each of them is. A kind of failure
+// with its reason ([engine.ReasonError], [engine.RevokedError]) counts as one error.
+func isConsequence(err error) bool {
+	switch err := err.(type) { //nolint:errorlint // it looks at each error of the tree itself
+	case *engine.ReasonError, *engine.RevokedError:
+		return isFailure(err)
+	case interface{ Unwrap() []error }:
+		some := false
+		for _, e := range err.Unwrap() {
+			if e != nil && !isConsequence(e) {
+				return false
+			}
+			some = some || e != nil
+		}
+		return some
+	case interface{ Unwrap() error }:
+		return isConsequence(err.Unwrap())
+	}
+	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // the same
+}
+
+// die tells why on stderr and aborts the job.
+func (c *Comm) die(code int, reason, more string) {
+	c.write(reason)
+	fmt.Fprint(os.Stderr, more)
+	c.abort(code, reason, false)
+}
+
+// write writes the reason of a failure to stderr.
+func (c *Comm) write(reason string) { fmt.Fprintf(os.Stderr, "rank %d: %s\n", c.worldRank(), reason) }

@@ -1,0 +1,83 @@
+package mpi
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/kernel"
+)
+
+// Op is an operation of reductions and accumulates (MPI_Op). The zero Op is invalid.
+type Op struct {
+	name     string
+	kind     kernel.Op
+	combine  func(inout, in []byte) // of the program; nil: built in
+	commutes bool
+}
+
+// The operations that only accumulates have. Reductions return ErrOp for them.
+const (
+	OpReplace kernel.Op = -1 - iota
+	OpNoOp
+)
+
+// opNames holds the names of the built-in operations, by kernel.Op.
+var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
+
+// BuiltIn returns a built-in operation.
+func BuiltIn(kind kernel.Op) Op {
+	switch kind {
+	case OpReplace:
+		return Op{name: "Replace", kind: kind}
+	case OpNoOp:
+		return Op{name: "NoOp", kind: kind}
+	}
+	return Op{name: opNames[kind], kind: kind, commutes: true}
+}
+
+// UserOp returns an operation of the program. combine calls the program within Shield.
+func UserOp(commutes bool, combine func(inout, in []byte)) Op {
+	return Op{name: "OpFunc", combine: combine, commutes: commutes}
+}
+
+// OpByName is comm.OpByName.
+func OpByName(t *elem.Type, name string) (Op, error) {
+	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
+		if !strings.EqualFold(name, opNames[kind]) {
+			continue
+		}
+		if _, ok := kernel.For(kind, t.Kernel); !ok {
+			return Op{}, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %v", ErrOp, opNames[kind], t.Go)}
+		}
+		return BuiltIn(kind), nil
+	}
+	return Op{}, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
+		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
+}
+
+// opOfProgram is the number that stands for any operation of a program. The numbers of the
+// built-in operations begin with 1.
+const opOfProgram = 255
+
+// on returns what the algorithms need to combine elements of type t, and the number by which
+// ranks compare operations.
+//
+// Hot path: no allocation.
+func (o Op) on(t *elem.Type) (coll.Op, int, error) {
+	if o.combine != nil {
+		// Elements of size 0 are never combined.
+		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Reduce2: o.combine}, opOfProgram, nil
+	}
+	if o.name == "" {
+		return coll.Op{}, 0, errNoOp
+	}
+	k, ok := kernel.For(o.kind, t.Kernel)
+	if !ok || k.Size != t.Size { // the constraints of package comm exclude this, except for Replace and NoOp
+		return coll.Op{}, 0, fmt.Errorf("%w: %s over %v", ErrOp, o.name, t.Go)
+	}
+	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}, int(o.kind) + 1, nil
+}
+
+var errNoOp = fmt.Errorf("%w: it is nil or zero, or its function is nil", ErrOp)

@@ -1,0 +1,209 @@
+package mpi
+
+import (
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/sys"
+)
+
+// Probe is comm.Comm.Probe.
+func (c *Comm) Probe(source, tag int) (Status, error) {
+	s, err := c.checkRecv(nil, source, tag)
+	if err != nil {
+		return Status{}, c.fail("Probe", source, tag, err)
+	}
+	if source == ProcNull {
+		return nobody, nil
+	}
+	est, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
+	if err != nil {
+		return Status{}, c.fail("Probe", source, tag, err)
+	}
+	return found(est), nil
+}
+
+// Iprobe is comm.Comm.Iprobe.
+func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
+	s, err := c.checkRecv(nil, source, tag)
+	if err != nil {
+		return Status{}, false, c.fail("Iprobe", source, tag, err)
+	}
+	if source == ProcNull {
+		return nobody, true, nil
+	}
+	est, ok, err := s.p2p.Iprobe(engine.Env{Peer: source, Tag: tag})
+	if err != nil || !ok {
+		return Status{}, false, c.fail("Iprobe", source, tag, err)
+	}
+	return found(est), true, nil
+}
+
+// Message is a message that a matched probe took: no other receive or probe
+// sees it any more, and Mrecv or Imrecv must receive it, once (MPI_Message,
+// MPI 4.1 §3.8.2).
+type Message struct {
+	m    engine.Message
+	c    *Comm
+	st   Status
+	null bool // from ProcNull
+	used atomic.Bool
+}
+
+// Mprobe is comm.Comm.Mprobe.
+func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
+	m, err := c.mprobe("Mprobe", source, tag)
+	if err != nil {
+		return nil, Status{}, err
+	}
+	return &m, m.st, nil
+}
+
+func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
+	s, err := c.checkRecv(nil, source, tag)
+	if err != nil {
+		return Message{}, c.fail(op, source, tag, err)
+	}
+	if source == ProcNull {
+		return Message{c: c, st: nobody, null: true}, nil
+	}
+	m, st, err := s.p2p.Mprobe(c.ctx, engine.Env{Peer: source, Tag: tag})
+	if err != nil {
+		return Message{}, c.fail(op, source, tag, err)
+	}
+	return Message{m: m, c: c, st: found(st)}, nil
+}
+
+// Improbe is comm.Comm.Improbe.
+func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
+	s, err := c.checkRecv(nil, source, tag)
+	if err != nil {
+		return nil, Status{}, c.fail("Improbe", source, tag, err)
+	}
+	if source == ProcNull {
+		return &Message{c: c, st: nobody, null: true}, nobody, nil
+	}
+	m, est, ok, err := s.p2p.Improbe(engine.Env{Peer: source, Tag: tag})
+	if err != nil || !ok {
+		return nil, Status{}, c.fail("Improbe", source, tag, err)
+	}
+	st := found(est)
+	return &Message{m: m, c: c, st: st}, st, nil
+}
+
+// claim takes the right to receive the message.
+func (m *Message) claim(op string) error {
+	if m == nil || m.c == nil {
+		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: no message", ErrArg)}
+	}
+	if _, err := m.c.live(); err != nil {
+		return m.c.fail(op, m.st.Source, m.st.Tag, err)
+	}
+	if !m.used.CompareAndSwap(false, true) {
+		return m.c.fail(op, m.st.Source, m.st.Tag, fmt.Errorf("%w: the message has been received", ErrArg))
+	}
+	return nil
+}
+
+// Mrecv is comm.Mrecv.
+func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
+	if err := b.Type.Err; err != nil {
+		return Status{}, (*Comm)(nil).fail("Mrecv", noRank, noRank, err)
+	}
+	if err := m.claim("Mrecv"); err != nil {
+		return Status{}, err
+	}
+	if m.null {
+		return nobody, nil
+	}
+	p, err := m.c.s.check.call(opMrecv, nil, b.Bytes())
+	if err != nil {
+		m.used.Store(false)
+		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
+	}
+	est, err := m.m.Irecv(b.Bytes(), b.Type.Sig).Finish(m.c.ctx)
+	st, err := status(est, b.Type.Size, p.ended(m.c.s, err))
+	if err != nil {
+		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
+	}
+	return st, nil
+}
+
+// Imrecv is comm.Imrecv.
+func (m *Message) Imrecv(b elem.Buffer) Request {
+	if err := b.Type.Err; err != nil {
+		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
+	}
+	if err := m.claim("Imrecv"); err != nil {
+		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
+	}
+	if m.null {
+		return Request{c: fromNobody}
+	}
+	p, err := m.c.s.check.start(opImrecv, nil, b.Bytes())
+	if err != nil {
+		m.used.Store(false)
+		return m.c.refused("Imrecv", m.st.Source, m.st.Tag, err)
+	}
+	r := m.m.Irecv(b.Bytes(), b.Type.Sig)
+	p.received(r)
+	return m.c.using(p, r).begun(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
+}
+
+// MprobeSized is the first half of comm.RecvAlloc: it waits for a message, takes it, and returns
+// its number of elements of type t. m is nil if there is no message to receive.
+func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st Status, err error) {
+	m = new(Message)
+	n, err = c.probeSized("RecvAlloc", m, t, source, tag)
+	if err != nil || m.null {
+		return nil, 0, m.st, err
+	}
+	return m, n, m.st, nil
+}
+
+// RenamedTo returns the error of Mrecv as an error of the call op, which has called Mrecv.
+func RenamedTo(err error, op string) error { return renamed(err, op) }
+
+// probeSized waits for a message, takes it into m, and returns its number of elements of type t.
+// If the message is not a whole number of elements, or is larger than this host's memory,
+// probeSized drops the message.
+func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) (n int, err error) {
+	if t.Err != nil {
+		return 0, c.fail(op, source, tag, t.Err)
+	}
+	*m, err = c.mprobe(op, source, tag)
+	if err != nil || m.null {
+		return 0, err
+	}
+	n, err = elem.Count(m.st.Bytes, t.Size)
+	if err == nil && m.st.Bytes > memory() {
+		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, m.st.Bytes)
+	}
+	if err != nil {
+		_, _ = m.m.Recv(c.ctx, nil) // so that its sender does not wait
+		m.st.Count = n
+		return 0, c.fail(op, source, tag, err)
+	}
+	return n, nil
+}
+
+// memory is how many bytes this host has. A peer's word for a length must not
+// make an allocation fail, which would end the process.
+var memory = sync.OnceValue(func() int {
+	if n := sys.Memory(); n > 0 {
+		return int(min(n, math.MaxInt))
+	}
+	return math.MaxInt
+})
+
+// renamed gives an error the name of the call that the program made.
+func renamed(err error, op string) error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // only what this package made just now
+		e.Op = op
+	}
+	return err
+}

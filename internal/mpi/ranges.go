@@ -1,0 +1,133 @@
+package mpi
+
+import (
+	"math/rand/v2"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// ranges is a set of ranges of memory, which may overlap: a treap by start. add, remove and
+// find take logarithmic time.
+type ranges struct {
+	root *memRange
+	seq  uint64 // orders ranges with the same start
+}
+
+type memRange struct {
+	from, to    uintptr // to: the address after the last byte
+	owner       *pending
+	seq         uint64
+	priority    uint64  // no child has a higher one
+	last        uintptr // the highest value of to in the subtree
+	left, right *memRange
+}
+
+// add adds the memory of b, and returns its range; nil if b is empty.
+func (t *ranges) add(b []byte, owner *pending) *memRange {
+	if len(b) == 0 {
+		return nil
+	}
+	from, to := elem.Bounds(b)
+	t.seq++
+	r := &memRange{from: from, to: to, owner: owner, seq: t.seq, priority: rand.Uint64()}
+	t.root = t.root.insert(r)
+	return r
+}
+
+// remove removes a range that add has returned.
+func (t *ranges) remove(r *memRange) {
+	if r != nil {
+		t.root = t.root.without(r)
+	}
+}
+
+// find returns a range that shares memory with b; nil: there is none.
+func (t *ranges) find(b []byte) *memRange {
+	if len(b) == 0 {
+		return nil
+	}
+	from, to := elem.Bounds(b)
+	for n := t.root; n != nil; {
+		switch {
+		case n.from < to && from < n.to:
+			return n
+		case n.left != nil && n.left.last > from: // if no range on the left overlaps b, the ranges on the right start after b
+			n = n.left
+		default:
+			n = n.right
+		}
+	}
+	return nil
+}
+
+func (n *memRange) before(other *memRange) bool {
+	return n.from < other.from || n.from == other.from && n.seq < other.seq
+}
+
+// update computes n.last from n and its children, and returns n.
+func (n *memRange) update() *memRange {
+	n.last = n.to
+	for _, child := range []*memRange{n.left, n.right} {
+		if child != nil {
+			n.last = max(n.last, child.last)
+		}
+	}
+	return n
+}
+
+// insert adds r to the subtree of n, and returns the subtree.
+func (n *memRange) insert(r *memRange) *memRange {
+	switch {
+	case n == nil || r.priority > n.priority:
+		r.left, r.right = n.split(r)
+		return r.update()
+	case r.before(n):
+		n.left = n.left.insert(r)
+	default:
+		n.right = n.right.insert(r)
+	}
+	return n.update()
+}
+
+// split divides the subtree of n into the ranges before at and the others.
+func (n *memRange) split(at *memRange) (before, after *memRange) {
+	switch {
+	case n == nil:
+		return nil, nil
+	case n.before(at):
+		n.right, after = n.right.split(at)
+		return n.update(), after
+	default:
+		before, n.left = n.left.split(at)
+		return before, n.update()
+	}
+}
+
+// without removes r from the subtree of n, and returns the subtree.
+func (n *memRange) without(r *memRange) *memRange {
+	switch {
+	case n == r:
+		return n.left.join(n.right)
+	case r.before(n):
+		n.left = n.left.without(r)
+	default:
+		n.right = n.right.without(r)
+	}
+	return n.update()
+}
+
+// join returns a subtree of the ranges of n and of those of after, which all come later.
+func (n *memRange) join(after *memRange) *memRange {
+	switch {
+	case n == nil:
+		return after
+	case after == nil:
+		return n
+	case n.priority > after.priority:
+		n.right = n.right.join(after)
+		return n.update()
+	default:
+		after.left = n.join(after.left)
+		return after.update()
+	}
+}

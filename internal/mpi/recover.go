@@ -1,0 +1,117 @@
+package mpi
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
+)
+
+// Going on after failures (ULFM, MPI 4.1 has none of it)
+//
+//	a call fails with ErrProcFailed ─► Revoke: the others leave their calls too
+//	                                   Shrink: a communicator of those that live
+
+// Epoch is comm.Comm.Epoch.
+func (c *Comm) Epoch() int {
+	if c == nil || c.s == nil {
+		return 0
+	}
+	return c.s.job.world.Epoch
+}
+
+// FailedRanks is comm.Comm.FailedRanks.
+func (c *Comm) FailedRanks() []int {
+	s, err := c.live()
+	if err != nil {
+		return nil
+	}
+	var ranks []int
+	for r, gone := range s.job.eng.Absent(s.group.ranks) {
+		if gone {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// AckFailed is comm.Comm.AckFailed.
+func (c *Comm) AckFailed() []int {
+	s, err := c.live()
+	if err != nil {
+		return nil
+	}
+	s.p2p.Acknowledge()
+	return s.p2p.Acknowledged()
+}
+
+// Agree is comm.Comm.Agree.
+func (c *Comm) Agree(flag int) (int, error) {
+	s, err := c.live()
+	if err != nil {
+		return 0, c.fail("Agree", noRank, noRank, err)
+	}
+	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Agree, uint64(flag))
+	if err != nil {
+		return 0, c.fail("Agree", noRank, noRank, err)
+	}
+	err = s.unknown(v)
+	if final := s.finalized(v); final != nil && err != nil {
+		err = fmt.Errorf("%w; %w", final, err)
+	} else if final != nil {
+		err = final
+	}
+	return int(v.Flag), c.fail("Agree", noRank, noRank, err)
+}
+
+// finalized returns an error if a rank is in Finalize.
+func (s *state) finalized(d *agree.Decision) error {
+	if d.Finalized < 0 {
+		return nil
+	}
+	return engine.FinalizedError(s.group.ranks[d.Finalized])
+}
+
+// unknown returns an error if ranks have failed and not all ranks have acknowledged that.
+func (s *state) unknown(d *agree.Decision) error {
+	n := len(s.group.ranks)
+	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
+	if len(ranks) == 0 {
+		return nil
+	}
+	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
+	if why == nil { // the engine has been closed meanwhile
+		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
+	}
+	if len(ranks) > 1 {
+		return fmt.Errorf("%w; ranks %v of the communicator failed in all", why, ranks)
+	}
+	return why
+}
+
+// Shrink is comm.Comm.Shrink.
+func (c *Comm) Shrink() (*Comm, error) {
+	s, err := c.live()
+	if err != nil {
+		return nil, c.fail("Shrink", noRank, noRank, err)
+	}
+	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Shrink, 0)
+	if err == nil {
+		err = s.finalized(v)
+	}
+	if err != nil {
+		return nil, c.fail("Shrink", noRank, noRank, err)
+	}
+	var ranks []int
+	own := 0
+	for r, world := range s.group.ranks {
+		if r == s.rank {
+			own = len(ranks)
+		}
+		if !v.Failed.Has(r) {
+			ranks = append(ranks, world)
+		}
+	}
+	return &Comm{s: s.job.newState(v.Next, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
+}

@@ -1,0 +1,511 @@
+package mpi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/fault"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+const silent = "host node1 does not answer"
+
+// overAll runs f on n ranks over several transports, in a job that outlives ranks.
+func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
+	t.Helper()
+	overEach(t, func(t *testing.T, p transport.Provider) {
+		t.Helper()
+		ranks(t, n, f, commtest.WithNotify(), commtest.WithProviders(p))
+	})
+}
+
+func overEach(t *testing.T, f func(t *testing.T, p transport.Provider)) {
+	t.Helper()
+	for name, open := range map[string]func() transport.Provider{
+		"inproc":      func() transport.Provider { return inproc.NewFabric() },
+		"without RMA": func() transport.Provider { return inproc.NewFabric(inproc.WithoutRMA()) },
+		"faults":      func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(11)) },
+		"tcp":         func() transport.Provider { return tcp.New() },
+	} {
+		t.Run(name, func(t *testing.T) { f(t, open()) })
+	}
+}
+
+// barrierOf checks that a communicator works.
+func barrierOf(c *comm.Comm, n int) error {
+	if c.Size() != n {
+		return fmt.Errorf("%d ranks, not %d", c.Size(), n)
+	}
+	sum := make([]int, 1)
+	if err := comm.Allreduce(c, []int{c.Rank()}, sum, comm.Sum); err != nil {
+		return err
+	}
+	return same("sum", sum, []int{n * (n - 1) / 2})
+}
+
+// TestShrinkAfterAHostIsGone: ranks 2 and 3 live and say nothing, as on a host that
+// is cut off.
+func TestShrinkAfterAHostIsGone(t *testing.T) {
+	for name, call := range map[string]func(c *comm.Comm) error{
+		"Recv":     func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 3, 0); return err },
+		"any":      func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, comm.AnySource, 0); return err },
+		"eager":    func(c *comm.Comm) error { return comm.Ssend(c, []int{1}, 2, 0) },
+		"Send":     func(c *comm.Comm) error { return comm.Send(c, make([]int, 1<<18), 2, 0) },
+		"Probe":    func(c *comm.Comm) error { _, err := c.Probe(2, 0); return err },
+		"Barrier":  comm.Barrier,
+		"Ibarrier": func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) },
+		"Allreduce": func(c *comm.Comm) error {
+			return comm.Allreduce(c, make([]int, 100000), make([]int, 100000), comm.Sum)
+		},
+		"NewWin": func(c *comm.Comm) error { _, err := comm.NewWin[int](c, 10); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fabrics := []transport.Provider{inproc.NewFabric()}
+			if name == "Barrier" {
+				fabrics = append(fabrics, tcp.New(), fault.Wrap(inproc.NewFabric(), fault.Legal(11)))
+			}
+			for _, fabric := range fabrics {
+				loseTwoOfFive(t, fabric, name, call)
+			}
+		})
+	}
+}
+
+// loseTwoOfFive has call wait for ranks 2 and 3 when the launcher gives them up.
+func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call func(c *comm.Comm) error) {
+	t.Helper()
+	var met, over sync.WaitGroup // all; those that live
+	met.Add(5)
+	over.Add(3)
+	ranks(t, 5, func(c *comm.Comm) error {
+		lost := c.Rank() == 2 || c.Rank() == 3
+		if !lost {
+			defer over.Done()
+		}
+		err := comm.Barrier(c) // all have messages of each other
+		met.Done()
+		if err != nil {
+			return err
+		}
+		met.Wait()
+		if lost {
+			over.Wait()
+			err := comm.Ssend(c, []int{1}, 0, 0)
+			commtest.Kill(c)
+			return wantErr("one that was given up", err, comm.ErrProcFailed, "")
+		}
+		if c.Rank() == 0 {
+			commtest.Report(c, silent, 2, 3)
+		}
+		err = call(c)
+		if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
+			return fmt.Errorf("%s: %s", name, text(err))
+		}
+		if err := c.Revoke(); err != nil {
+			return err
+		}
+		next, err := c.Shrink()
+		if err != nil {
+			return err
+		}
+		if _, err := comm.Recv(c, []int{1}, 2, 0); !isErr(err, comm.ErrRevoked) {
+			return fmt.Errorf("Recv: %s", text(err))
+		}
+		if got := c.FailedRanks(); !slices.Equal(got, []int{2, 3}) {
+			return fmt.Errorf("failed: %v", got)
+		}
+		return first(barrierOf(next, 3), next.Free(), c.Finalize())
+	}, commtest.WithNotify(), commtest.WithProviders(fabric))
+}
+
+// TestReasonInErrors: what the launcher said is in the error of a call.
+func TestReasonInErrors(t *testing.T) {
+	over := make(chan struct{})
+	ranks(t, 3, func(c *comm.Comm) error {
+		switch c.Rank() {
+		case 1:
+			_, err := comm.Recv(c, []int{1}, 0, 0)
+			return err
+		case 2:
+			_, err := comm.Recv(c, []int{1}, 1, 0)
+			<-over
+			commtest.Kill(c)
+			return wantErr("given up", err, comm.ErrProcFailed, "")
+		}
+		defer close(over)
+		commtest.Report(c, silent, 2)
+		_, err := comm.Recv(c, []int{1}, 2, 0)
+		return first(wantErr("Recv", err, comm.ErrProcFailed, "comm: Recv (world, rank 2, tag 0): rank 2 of the world failed: "+silent),
+			comm.Send(c, []int{1}, 1, 0))
+	}, commtest.WithNotify())
+}
+
+// TestFailedRanksInTexts: the errors of a communicator whose ranks differ from those of the
+// world say which of the two they mean.
+func TestFailedRanksInTexts(t *testing.T) {
+	partOf := func(world *comm.Comm) (*comm.Comm, error) { return world.Split(min(world.Rank(), 1), 0) }
+	t.Run("reported", func(t *testing.T) {
+		var over sync.WaitGroup
+		over.Add(2)
+		ranks(t, 5, func(world *comm.Comm) error {
+			part, err := partOf(world)
+			if err := first(err, comm.Barrier(world)); err != nil {
+				return err
+			}
+			switch world.Rank() {
+			case 0:
+				commtest.Report(world, silent, 3, 4)
+				return nil
+			case 3, 4:
+				over.Wait()
+				commtest.Kill(world)
+				return nil
+			}
+			defer over.Done()
+			_, recv := comm.Recv(part, []int{1}, 2, 0)
+			_, last := comm.Recv(part, []int{1}, 3, 0) // the rank knows both failures
+			_, agree := part.Agree(1)
+			return first(wantErr("Recv", recv, comm.ErrProcFailed, "rank 2, tag 0): rank 3 of the world failed: "+silent),
+				wantErr("Recv", last, comm.ErrProcFailed, "rank 3, tag 0): rank 4 of the world failed: "+silent),
+				wantErr("Agree", agree, comm.ErrProcFailed, "): rank 3 of the world failed: "+silent+"; ranks [2 3] of the communicator failed in all"))
+		}, commtest.WithNotify())
+	})
+	t.Run("noticed", func(t *testing.T) {
+		ranks(t, 3, func(world *comm.Comm) error {
+			defer commtest.Kill(world) // Finalize would fail
+			part, err := partOf(world)
+			if err != nil {
+				return err
+			}
+			switch world.Rank() {
+			case 0: // until rank 1 has ended
+				_, err := comm.Recv(world, []int{1}, 1, 0)
+				return unless(err, comm.ErrProcFailed)
+			case 2:
+				_, err := comm.Recv(part, []int{1}, 0, 0)
+				return err
+			}
+			err = comm.Ssend(part, []int{1}, 1, 0)
+			_, recv := comm.Recv(part, []int{1}, 1, 0)
+			return first(err, wantErr("Recv", recv, comm.ErrProcFailed, "rank 1, tag 0): process failed: rank 2 of the world: "))
+		})
+	})
+	t.Run("Start", func(t *testing.T) {
+		ranks(t, 3, func(world *comm.Comm) error {
+			part, err := partOf(world)
+			if err != nil || world.Rank() == 0 {
+				return err
+			}
+			ctx, cancel := context.WithCancel(world.Context())
+			defer cancel()
+			w, err := comm.NewWin[int](part.WithContext(ctx), 1)
+			if err := first(err, comm.Barrier(part)); err != nil {
+				return err
+			}
+			if world.Rank() == 2 {
+				cancel()
+				err = wantErr("Start", w.Start([]int{0}), context.Canceled, "")
+			} else {
+				err = wantErr("Start", w.Start([]int{1}), comm.ErrRevoked, "revoked by rank 2 of the world: Start of rank 1 of win 1.")
+			}
+			return first(err, unless(w.Free(), comm.ErrRevoked, comm.ErrRMASync))
+		})
+	})
+}
+
+// TestShrinkAgainAndAgain: ranks die one after the other, some while the others
+// agree, the one who presides first of all.
+func TestShrinkAgainAndAgain(t *testing.T) {
+	overAll(t, 6, func(c *comm.Comm) error {
+		for n := 6; n > 1; n-- {
+			if c.Rank() == 0 {
+				if n%2 == 0 { // in the midst of an agreement
+					ctx, cancel := context.WithCancel(context.Background())
+					cancel()
+					_, err := c.WithContext(ctx).Shrink()
+					if err == nil || n < 6 && !isErr(err, context.Canceled) {
+						return fmt.Errorf("Shrink: %s", text(err))
+					}
+				}
+				commtest.Kill(c)
+				return nil
+			}
+			err := comm.Barrier(c)
+			if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
+				return fmt.Errorf("Barrier: %s", text(err))
+			}
+			if err := c.Revoke(); err != nil {
+				return err
+			}
+			next, err := c.Shrink()
+			if err != nil {
+				return err
+			}
+			if err := c.Free(); c.Size() < 6 && err != nil {
+				return err
+			}
+			if c = next; c.Size() != n-1 {
+				return fmt.Errorf("%d ranks, not %d", c.Size(), n-1)
+			}
+			_ = comm.Barrier(c) // the next one dies when all are here
+		}
+		return barrierOf(c, 1)
+	})
+}
+
+// TestVerdictsOutlive: who presides dies as soon as it knows the verdict, and the
+// others agree all the same, or one after the other would wait for ever.
+func TestVerdictsOutlive(t *testing.T) {
+	for range 5 {
+		overAll(t, 6, func(c *comm.Comm) error {
+			for c.Size() > 1 {
+				if c.Rank() == 0 {
+					commtest.Kill(c)
+					return nil
+				}
+				next, err := c.Shrink()
+				if err != nil {
+					return err
+				}
+				c = next
+			}
+			return barrierOf(c, 1)
+		})
+	}
+}
+
+// TestSurvivorsAgree has ranks die before and after agreements, by chance; those
+// that are left at the end have come by the same communicators.
+func TestSurvivorsAgree(t *testing.T) {
+	const n, steps = 7, 8
+	for seed := range uint64(6) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var dies [n]int // before which step, of which every other one is an agreement
+		for r := range dies {
+			dies[r] = rng.IntN(2 * steps)
+		}
+		dies[rng.IntN(n)] = steps // not at all
+		overEach(t, func(t *testing.T, p transport.Provider) {
+			t.Logf("seed %d: %v", seed, dies)
+			chains := make(chan string, n) // of those that live
+			ranks(t, n, func(world *comm.Comm) error {
+				c, chain := world, ""
+				for step := range steps {
+					if dies[world.Rank()] == step {
+						commtest.Kill(c)
+						return nil
+					}
+					if step%2 == 1 {
+						continue
+					}
+					next, err := c.Shrink()
+					if err != nil {
+						return err
+					}
+					c = next
+					who, err := c.Group().Translate(count(c.Size(), 0), world.Group())
+					if err != nil {
+						return err
+					}
+					chain += fmt.Sprint(who)
+				}
+				chains <- chain
+				return nil
+			}, commtest.WithNotify(), commtest.WithProviders(p))
+			close(chains)
+			want := <-chains
+			for chain := range chains {
+				require.Equal(t, want, chain)
+			}
+		})
+	}
+}
+
+func TestAgree(t *testing.T) {
+	overAll(t, 4, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		flag, err := c.Agree(0b1111 &^ (1 << c.Rank()))
+		if err != nil || flag != 0 {
+			return fmt.Errorf("%b: %w", flag, err)
+		}
+		if flag, err = c.Agree(-1); err != nil || flag != -1 {
+			return fmt.Errorf("%b: %w", flag, err)
+		}
+		if c.Rank() == 3 {
+			commtest.Kill(c)
+			return nil
+		}
+		if c.Rank() == 1 {
+			_ = c.Revoke()
+		}
+		flag, err = c.Agree(0b11<<c.Rank() | 0b100)
+		if err := first(wantErr("Agree", err, comm.ErrProcFailed, ""), same("flag", []int{flag}, []int{0b100})); err != nil {
+			return err
+		}
+		if got := c.AckFailed(); !slices.Equal(got, []int{3}) {
+			return fmt.Errorf("acknowledged: %v", got)
+		}
+		if flag, err = c.Agree(c.Rank() + 4); err != nil || flag != 4 {
+			return fmt.Errorf("%b: %w", flag, err)
+		}
+		return first(c.Revoke(), c.Free())
+	})
+}
+
+// TestAckFailed: who waits for any goes on without the dead.
+func TestAckFailed(t *testing.T) {
+	overAll(t, 3, func(c *comm.Comm) error {
+		switch c.Rank() {
+		case 2:
+			commtest.Kill(c)
+			return nil
+		case 1:
+			if _, err := comm.Recv(c, []int{1}, 0, 0); err != nil {
+				return err
+			}
+			return comm.Send(c, []int{1}, 0, 0)
+		}
+		_, err := comm.Recv(c, []int{1}, comm.AnySource, 0)
+		if err := wantErr("any", err, comm.ErrProcFailed, "2"); err != nil {
+			return err
+		}
+		if got := c.AckFailed(); !slices.Equal(got, []int{2}) {
+			return fmt.Errorf("acknowledged: %v", got)
+		}
+		r := comm.Irecv(c, []int{1}, comm.AnySource, 0)
+		return first(comm.Send(c, []int{1}, 1, 0), wait(r))
+	})
+}
+
+func TestDifferentAgreements(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		var err error
+		if c.Rank() == 1 {
+			_, err = c.Shrink()
+		} else {
+			_, err = c.Agree(1)
+		}
+		return first(wantErr("mismatch", err, comm.ErrMismatch, ""), barrierOf(c, 3))
+	})
+}
+
+// TestAgreementIsCutShort: the others do not wait for who has lost patience.
+func TestAgreementIsCutShort(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		if c.Rank() == 0 {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if _, err := c.WithContext(ctx).Agree(1); err != nil && !isErr(err, context.Canceled) {
+				return err
+			}
+		} else if _, err := c.Agree(1); err != nil {
+			return err
+		}
+		return barrierOf(c, 3)
+	})
+}
+
+// TestAgreeOnClosed and on none.
+func TestAgreeOnClosed(t *testing.T) {
+	ranks(t, 2, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		if err := c.Free(); err != nil {
+			return err
+		}
+		var none *comm.Comm
+		_, err1 := c.Agree(1)
+		_, err2 := none.Shrink()
+		if c.FailedRanks() != nil || none.AckFailed() != nil || none.Epoch() != 0 || world.Epoch() != 3 {
+			return errors.New("of nothing comes something")
+		}
+		return first(wantErr("Agree", err1, comm.ErrClosed, "Agree"), wantErr("Shrink", err2, comm.ErrClosed, "nil"))
+	}, commtest.WithEpoch(3))
+}
+
+// TestFinalizeOutlives: who lives meets in Finalize, and has no error. One dies
+// before, and one in it.
+func TestFinalizeOutlives(t *testing.T) {
+	overAll(t, 5, func(c *comm.Comm) error {
+		if c.Rank() == 1 || c.Rank() == 4 {
+			if c.Rank() == 4 {
+				if _, err := comm.Recv(c, []int{1}, 1, 0); !isErr(err, comm.ErrProcFailed) {
+					return fmt.Errorf("Recv: %s", text(err))
+				}
+			}
+			commtest.Kill(c)
+		}
+		return nil
+	})
+}
+
+// TestNewsWhileFinalizing: ranks are in Finalize when the launcher gives up one that
+// never comes there.
+func TestNewsWhileFinalizing(t *testing.T) {
+	overAll(t, 4, func(c *comm.Comm) error {
+		if c.Rank() < 3 {
+			return nil
+		}
+		commtest.Report(c, silent, 3)
+		_, err := comm.Recv(c, []int{1}, 0, 0)
+		commtest.Kill(c)
+		return wantErr("given up", err, comm.ErrProcFailed, "")
+	})
+}
+
+// TestWindowsOutlive: whatever waits in a window for a lost rank ends.
+func TestWindowsOutlive(t *testing.T) {
+	for name, call := range map[string]func(w *comm.Win[int]) error{
+		"Lock":  func(w *comm.Win[int]) error { return first(w.Lock(2, comm.LockExclusive), w.Unlock(2)) },
+		"Fence": func(w *comm.Win[int]) error { return w.Fence() },
+		"RGet":  func(w *comm.Win[int]) error { return first(w.LockAll(), wait(w.RGet([]int{1}, 2, 0))) },
+		"Wait":  func(w *comm.Win[int]) error { return first(w.Post([]int{2}), w.Wait()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 3, func(c *comm.Comm) error {
+				w, err := comm.NewWin[int](c, 10)
+				if err == nil && c.Rank() == 2 { // has its own lock, so that nobody gets it
+					err = w.Lock(2, comm.LockExclusive)
+				}
+				if err := first(err, comm.Barrier(c)); err != nil {
+					return err
+				}
+				switch c.Rank() {
+				case 2:
+					commtest.Report(c, silent, 2)
+					_, rerr := comm.Recv(c, []int{1}, 0, 0)
+					commtest.Kill(c)
+					return wantErr("given up", rerr, comm.ErrProcFailed, "")
+				case 1: // begins when the news is there
+					_, err := comm.Recv(c, []int{1}, 2, 0)
+					if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {
+						return err
+					}
+				}
+				err = call(w)
+				if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
+					return fmt.Errorf("%s: %s", name, text(err))
+				}
+				_ = w.Free()
+				next, err := c.Shrink()
+				return first(err, barrierOf(next, 2))
+			}, commtest.WithNotify())
+		})
+	}
+}

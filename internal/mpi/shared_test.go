@@ -1,0 +1,476 @@
+package mpi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/mpi"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
+)
+
+// hosts is an inproc fabric that leads to the ranks of the same host only, and
+// counts the shared memory that is in use.
+type hosts struct {
+	transport.Provider
+	of   []int // by rank; nil: one host
+	live atomic.Int64
+	// arenas counts what was ever allocated that is as large as an arena.
+	arenas atomic.Int64
+
+	noAlloc, noMap int // the rank that cannot, or -1
+}
+
+func newHosts(of ...int) *hosts {
+	return &hosts{Provider: inproc.NewFabric(), of: of, noAlloc: -1, noMap: -1}
+}
+
+// providers is this fabric, and between the hosts one without shared memory.
+func (h *hosts) providers() commtest.Option {
+	return commtest.WithProviders(h, inproc.NewFabric(inproc.WithoutSharedMemory()))
+}
+
+func (h *hosts) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := h.Provider.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &hostDomain{Domain: d, SharedMemoryDomain: d.(transport.SharedMemoryDomain), h: h, self: int(cfg.Self)}, nil
+}
+
+// leastArena is less than an arena, and more than the windows of these tests.
+const leastArena = 64 << 10
+
+type hostDomain struct {
+	transport.Domain
+	transport.SharedMemoryDomain
+	h    *hosts
+	self int
+}
+
+type hostVector struct {
+	transport.AddressVector
+	d *hostDomain
+}
+
+func (v hostVector) Reaches(a transport.Addr) bool {
+	return v.d.h.of == nil || v.d.h.of[a] == v.d.h.of[v.d.self]
+}
+
+func (d *hostDomain) OpenAV() (transport.AddressVector, error) {
+	av, err := d.Domain.OpenAV()
+	return hostVector{av, d}, err
+}
+
+func (d *hostDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	return d.Domain.OpenEndpoint(av.(hostVector).AddressVector, cq.(hostQueue).CompletionQueue)
+}
+
+func (d *hostDomain) OpenCQ() (transport.CompletionQueue, error) {
+	cq, err := d.Domain.OpenCQ()
+	return hostQueue{cq, d}, err
+}
+
+// hostQueue hears nothing of other hosts.
+type hostQueue struct {
+	transport.CompletionQueue
+	d *hostDomain
+}
+
+func (q hostQueue) Read(c []transport.Completion) (int, error) {
+	n, err := q.CompletionQueue.Read(c)
+	kept := 0
+	for _, x := range c[:n] {
+		if (hostVector{d: q.d}).Reaches(x.Peer) {
+			c[kept] = x
+			kept++
+		}
+	}
+	return kept, err
+}
+
+type hostRegion struct {
+	transport.MemoryRegion
+	closed sync.Once
+	live   *atomic.Int64
+}
+
+func (r *hostRegion) Close() error {
+	r.closed.Do(func() { r.live.Add(-1) })
+	return r.MemoryRegion.Close()
+}
+
+func (d *hostDomain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
+	if d.self == d.h.noAlloc {
+		return nil, nil, transport.ErrAgain
+	}
+	mem, mr, err := d.SharedMemoryDomain.Alloc(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n >= leastArena {
+		d.h.arenas.Add(1)
+	}
+	d.h.live.Add(1)
+	return mem, &hostRegion{MemoryRegion: mr, live: &d.h.live}, nil
+}
+
+func (d *hostDomain) Map(peer transport.Addr, key uint64) ([]byte, error) {
+	if d.self == d.h.noMap {
+		return nil, transport.ErrKey
+	}
+	return d.SharedMemoryDomain.Map(peer, key)
+}
+
+// TestCollectivesOnHosts runs all collectives where ranks lie on several hosts,
+// through arenas so small that hardly anything fits in one piece.
+func TestCollectivesOnHosts(t *testing.T) {
+	for _, of := range [][]int{
+		{0, 0}, {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2}, {2, 0, 1, 0, 0, 2, 1},
+		make([]int, 8), make([]int, 13),
+	} {
+		for _, algorithm := range []string{coll.Auto, "shared", "hierarchical"} {
+			for _, memory := range []string{"256k", "1k"} {
+				t.Run(fmt.Sprintf("%v/%s/%s", of, algorithm, memory), func(t *testing.T) {
+					h := newHosts(of...)
+					opts := []commtest.Option{h.providers(), commtest.WithParam("coll.shared_memory", memory)}
+					for _, f := range coll.Families() {
+						if coll.DefaultConfig().Force(f, algorithm) == nil {
+							opts = append(opts, commtest.WithParam(f.Key(), algorithm))
+						}
+					}
+					seed := rand.Uint64()
+					ranks(t, len(of), func(c *comm.Comm) error {
+						if err := rounds(c, seed); err != nil {
+							return fmt.Errorf("seed %d: %w", seed, err)
+						}
+						if several := len(of) > 2 || of[0] == of[1]; several != (h.live.Load() > 0) {
+							return fmt.Errorf("%d arenas", h.live.Load())
+						}
+						return nil
+					}, opts...)
+				})
+			}
+		}
+	}
+}
+
+// TestSharedMemoryIsGivenBack makes and frees communicators. What is kept for later
+// ones is bounded, and no more is allocated once there is enough.
+func TestSharedMemoryIsGivenBack(t *testing.T) {
+	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
+		h := newHosts(of...)
+		ranks(t, len(of), func(world *comm.Comm) error {
+			if err := comm.Barrier(world); err != nil {
+				return err
+			}
+			var allocated int64
+			for i := range 20 {
+				d, err := world.Dup()
+				if err != nil {
+					return err
+				}
+				s, err := d.Split(d.Rank()%2, 0)
+				if err != nil {
+					return err
+				}
+				w, err := comm.NewWin[int](s, 10)
+				if err != nil {
+					return err
+				}
+				got := make([]int, 3)
+				err = first(comm.Bcast(d, count(3, i), i%4), wait(comm.Iallreduce(s, count(3, 0), got, comm.Sum)),
+					same("sum", got, []int{0, 2, 4}), w.Fence(), w.Fence(), w.Free(), s.Free(), d.Free())
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					err = comm.Barrier(world)
+					allocated = h.arenas.Load()
+					err = errors.Join(err, comm.Barrier(world))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			if err := comm.Barrier(world); err != nil {
+				return err
+			}
+			if n := h.arenas.Load(); n != allocated {
+				return fmt.Errorf("%d arenas were allocated at first, %d in the end", allocated, n)
+			}
+			for range 10 { // of groups that have been in no communicator before
+				order := rand.New(rand.NewPCG(uint64(world.Size()), 0)).Perm(world.Size())
+				c, err := world.Split(0, order[world.Rank()])
+				if err != nil {
+					return err
+				}
+				if err := first(comm.Barrier(c), c.Free()); err != nil {
+					return err
+				}
+			}
+			if n := h.live.Load(); n > int64((1+mpi.PoolSize)*len(of)) {
+				return fmt.Errorf("%d arenas are left", n)
+			}
+			return comm.Barrier(world)
+		}, h.providers())
+		require.Equal(t, of[1] == 0, h.arenas.Load() > 0, "%v", of)
+	}
+}
+
+// TestSharedMemoryThatCannotBeHad: where one rank cannot take part, all go by
+// messages, and nothing is left of what the others had.
+func TestSharedMemoryThatCannotBeHad(t *testing.T) {
+	for _, of := range [][]int{{0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
+		for rank := range of {
+			for what := range 2 {
+				h := newHosts(of...)
+				if what == 0 {
+					h.noAlloc = rank
+				} else {
+					h.noMap = rank
+				}
+				ranks(t, len(of), func(c *comm.Comm) error { return rounds(c, 1) }, h.providers())
+				require.Zero(t, h.live.Load(), "%v, rank %d", of, rank)
+			}
+		}
+	}
+}
+
+// TestOutstandingCollectives has many collectives of several communicators under
+// way at once, large and small, with blocking ones and messages among them.
+func TestOutstandingCollectives(t *testing.T) {
+	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}, nil} {
+		over, n := newHosts(of...).providers(), len(of)
+		if of == nil {
+			over, n = commtest.WithProviders(shm.New()), 4
+		}
+		ranks(t, n, func(world *comm.Comm) error {
+			d, err := world.Dup()
+			if err != nil {
+				return err
+			}
+			rng := rand.New(rand.NewPCG(1, 2)) // the same on all ranks
+			size, me := world.Size(), world.Rank()
+			for round := range 15 {
+				var open []comm.Request
+				var checks []func() error
+				for range 12 {
+					c, n := []*comm.Comm{world, d}[rng.IntN(2)], []int{1, 5, 700, 30000}[rng.IntN(4)]
+					send, recv := count(n, me), make([]int, n)
+					sum := func() error {
+						want := make([]int, n)
+						for i := range want {
+							want[i] = size*i + size*(size-1)/2
+						}
+						return same("sum", recv, want)
+					}
+					switch rng.IntN(5) {
+					case 0:
+						open, checks = append(open, comm.Iallreduce(c, send, recv, comm.Sum)), append(checks, sum)
+					case 1:
+						if err := first(comm.Allreduce(c, send, recv, comm.Sum), sum()); err != nil {
+							return err
+						}
+					case 2:
+						root := rng.IntN(size)
+						if me == root {
+							copy(recv, count(n, round))
+						}
+						open = append(open, comm.Ibcast(c, recv, root))
+						checks = append(checks, func() error { return same("bcast", recv, count(n, round)) })
+					case 3:
+						open = append(open, comm.Ibarrier(c))
+					case 4:
+						open = append(open, comm.Isend(c, send, (me+1)%size, 3), comm.Irecv(c, recv, (me+size-1)%size, 3))
+						checks = append(checks, func() error { return same("message", recv, count(n, (me+size-1)%size)) })
+					}
+				}
+				if err := comm.WaitAll(open); err != nil {
+					return err
+				}
+				for _, check := range checks {
+					if err := check(); err != nil {
+						return fmt.Errorf("round %d: %w", round, err)
+					}
+				}
+			}
+			return d.Free()
+		}, over)
+	}
+}
+
+// TestDeathInACollective kills a rank at any moment of each kind of collective:
+// the others get an error soon.
+func TestDeathInACollective(t *testing.T) {
+	for name, call := range map[string]func(c *comm.Comm, send, recv []int) error{
+		"Barrier":   func(c *comm.Comm, _, _ []int) error { return comm.Barrier(c) },
+		"Bcast":     func(c *comm.Comm, _, recv []int) error { return comm.Bcast(c, recv, 1) },
+		"Reduce":    func(c *comm.Comm, send, recv []int) error { return comm.Reduce(c, send, recv, comm.Sum, 1) },
+		"Allreduce": func(c *comm.Comm, send, recv []int) error { return comm.Allreduce(c, send, recv, comm.Sum) },
+		"Iallreduce": func(c *comm.Comm, send, recv []int) error {
+			return wait(comm.Iallreduce(c, send, recv, comm.Sum))
+		},
+		"Scan":      func(c *comm.Comm, send, recv []int) error { return comm.Scan(c, send, recv, comm.Sum) },
+		"Allgather": func(c *comm.Comm, send, recv []int) error { return comm.Allgather(c, send[:len(send)/4], recv) },
+		"Alltoall":  func(c *comm.Comm, send, recv []int) error { return comm.Alltoall(c, send, recv) },
+		"Gather": func(c *comm.Comm, send, recv []int) error {
+			return comm.Gather(c, send[:len(send)/4], recv, 2)
+		},
+		"Scatter": func(c *comm.Comm, send, recv []int) error {
+			return comm.Scatter(c, send, recv[:len(send)/4], 2)
+		},
+		"ReduceScatterBlock": func(c *comm.Comm, send, recv []int) error {
+			return comm.ReduceScatterBlock(c, send, recv[:len(send)/4], comm.Sum)
+		},
+	} {
+		for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, nil} {
+			for _, n := range []int{4, 4000, 200000} {
+				t.Run(fmt.Sprintf("%s/%v/%d", name, of, n), func(t *testing.T) {
+					over := commtest.WithProviders(shm.New())
+					if of != nil {
+						over = newHosts(of...).providers()
+					}
+					after := time.Duration(rand.IntN(3000)) * time.Microsecond
+					ranks(t, 4, func(c *comm.Comm) error {
+						dead := make(chan struct{})
+						if c.Rank() == 1 {
+							go func() { // ends by itself, and is waited for below
+								time.Sleep(after)
+								commtest.Kill(c)
+								close(dead)
+							}()
+						}
+						send, recv := make([]int, n), make([]int, n)
+						var err error
+						for err == nil {
+							if err = call(c, send, recv); err == nil {
+								err = comm.Barrier(c) // or the root would not wait for the dead
+							}
+						}
+						if c.Rank() == 1 {
+							<-dead
+							return nil
+						}
+						commtest.Kill(c) // Finalize would rightly complain
+						if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
+							return err
+						}
+						return nil
+					}, over, commtest.WithParam("coll.shared_memory", "4k"), commtest.WithTimeout(20*time.Second))
+				})
+			}
+		}
+	}
+}
+
+// TestPanicInSharedMemory: a function that panics ends the call on all ranks,
+// and the turn goes on to those that queue, who get the error too.
+func TestPanicInSharedMemory(t *testing.T) {
+	bad := comm.OpFunc(true, func(_, _ []int) { panic("out of cheese") })
+	ranks(t, 3, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		open := []comm.Request{
+			comm.Iallreduce(c, count(9, 0), make([]int, 9), bad), comm.Ibarrier(c), comm.Iallreduce(c, count(9, 0), make([]int, 9), comm.Sum),
+		}
+		for _, r := range open {
+			if _, err := r.Wait(); !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
+				return fmt.Errorf("after a panic: %w", err)
+			}
+		}
+		return first(wantErr("later", comm.Barrier(c), comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
+	})
+}
+
+// TestQueueEndsWithContext: a collective that waits for its turn ends with its
+// context.
+func TestQueueEndsWithContext(t *testing.T) {
+	ranks(t, 2, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		if err := comm.Barrier(c); err != nil {
+			return err
+		}
+		if c.Rank() == 1 { // never calls anything
+			_, err := comm.Recv(c, []int{0}, 0, 0)
+			return first(wantErr("Recv", err, comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
+		}
+		r := comm.Ibarrier(c)
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- comm.Barrier(c.WithContext(ctx)) }() // ends with ctx; received below
+		for mpi.Queued((*mpi.Comm)(c)) == 0 {
+			runtime.Gosched()
+		}
+		cancel()
+		err = <-done
+		if !errors.Is(err, ctx.Err()) {
+			return fmt.Errorf("Barrier: %w", err)
+		}
+		if _, err := r.Wait(); !isErr(err, comm.ErrRevoked) {
+			return fmt.Errorf("Ibarrier: %w", err)
+		}
+		return first(c.Free(), comm.Barrier(world))
+	})
+}
+
+// TestGoexitInAnOperation: a function that ends its goroutine ends the call on all ranks.
+func TestGoexitInAnOperation(t *testing.T) {
+	bad := comm.OpFunc(true, func(_, _ []int) { runtime.Goexit() })
+	call := map[string]func(c *comm.Comm) error{
+		"blocking": func(c *comm.Comm) (err error) {
+			returned := make(chan struct{})
+			go func() { // ends with the call
+				defer close(returned)
+				err = comm.Allreduce(c, count(9, 0), make([]int, 9), bad)
+			}()
+			<-returned
+			return err
+		},
+		"nonblocking": func(c *comm.Comm) error {
+			_, err := comm.Iallreduce(c, count(9, 0), make([]int, 9), bad).Wait()
+			if err == nil {
+				return errors.New("no error")
+			}
+			return err
+		},
+	}
+	for name, f := range call {
+		for _, shared := range []string{"0", "1m"} {
+			t.Run(name+" "+shared, func(t *testing.T) {
+				commtest.Run(t, 3, func(world *comm.Comm) error {
+					c, err := world.Dup()
+					if err != nil {
+						return err
+					}
+					if err := f(c); err != nil && !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
+						return err
+					}
+					for err == nil { // the others may have been through before
+						err = comm.Barrier(c)
+					}
+					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))
+				}, commtest.WithParam("coll.shared_memory", shared))
+			})
+		}
+	}
+}

@@ -1,0 +1,213 @@
+// Package stack finds the calls of weft on the stacks of a program's goroutines.
+package stack
+
+import (
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// Goroutine is one goroutine in the output of runtime.Stack.
+type Goroutine struct {
+	ID     int
+	State  string  // such as "running" or "chan receive"
+	frames []Frame // the innermost first
+	Text   string
+}
+
+// Frame is a function on a stack.
+type Frame struct {
+	function string // with the path of its package, without arguments
+	where    string // such as "main.go:18"
+}
+
+// Parse parses the output of runtime.Stack for all goroutines. The last goroutine
+// may be cut off.
+func Parse(text string) []Goroutine {
+	var list []Goroutine
+	for block := range strings.SplitSeq(text, "\n\n") {
+		g := Goroutine{Text: block}
+		head, rest, _ := strings.Cut(strings.TrimLeft(block, "\n"), "\n")
+		head, ok := strings.CutPrefix(head, "goroutine ")
+		number, _, _ := strings.Cut(head, " ")
+		id, err := strconv.Atoi(number)
+		if !ok || err != nil {
+			continue
+		}
+		g.ID = id
+		_, state, _ := strings.Cut(head, "[")
+		state, _, _ = strings.Cut(state, "]")
+		g.State, _, _ = strings.Cut(state, ",") // the rest says for how long
+		function := ""
+		for line := range strings.Lines(rest) {
+			line = strings.TrimSuffix(line, "\n")
+			at, isFile := strings.CutPrefix(line, "\t")
+			switch {
+			case strings.HasPrefix(line, "created by "):
+				function = ""
+			case !isFile:
+				function = line[:max(0, strings.LastIndexByte(line, '('))]
+			case function != "":
+				at, _, _ = strings.Cut(at, " +0x")
+				g.frames = append(g.frames, Frame{function, at[strings.LastIndexByte(at, '/')+1:]})
+				function = ""
+			}
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+// The packages that the search for a call looks for in a stack.
+var (
+	module     = strings.TrimSuffix(reflect.TypeFor[Goroutine]().PkgPath(), "internal/mpi/stack")
+	ownPackage = module + "comm."
+)
+
+// ours reports whether a function belongs to package comm or to a package below it. Their
+// external tests are programs.
+func (f Frame) ours() bool {
+	path, ok := strings.CutPrefix(f.function, module)
+	if !ok {
+		return false
+	}
+	path, _, _ = strings.Cut(path, ".")
+	return path == "comm" || !strings.HasSuffix(path, "_test") &&
+		(strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "transport/"))
+}
+
+// start reports whether the function calls the user's program: frames further out on the
+// stack are not the program's.
+func (f Frame) start() bool {
+	name, ok := strings.CutPrefix(f.function, ownPackage)
+	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")
+}
+
+// standard reports whether the function belongs to Go's standard library: the first
+// element of its package path has no dot, and its package is not main.
+func (f Frame) standard() bool {
+	path := f.function
+	if i := strings.LastIndexByte(path, '/'); i < 0 {
+		return !strings.HasPrefix(path, "main.")
+	}
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+// Call returns the call of package comm that the goroutine is in, and the line of the
+// program that makes the call. name is empty if the goroutine is in no call. where is
+// empty if no line of the program makes it.
+func (g *Goroutine) Call() (name, where string) {
+	for i := 0; i < len(g.frames); i++ {
+		f := g.frames[i]
+		if f.start() {
+			return name, where
+		}
+		if own, ok := strings.CutPrefix(f.function, ownPackage); ok {
+			name = callTitle(own)
+			for i++; i < len(g.frames) && g.frames[i].ours(); i++ {
+				if own, ok := strings.CutPrefix(g.frames[i].function, ownPackage); ok && !g.frames[i].start() {
+					name = callTitle(own)
+				}
+			}
+			if i < len(g.frames) {
+				where = g.frames[i].where
+			}
+			return name, where
+		}
+	}
+	return "", ""
+}
+
+// ProgramLine returns the line of the program that called package comm, such as
+// "main.go:18". It is empty if no function of the program is on the stack.
+func ProgramLine() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		at, more := frames.Next()
+		f := Frame{function: at.Function}
+		switch {
+		case f.start() || !more:
+			return ""
+		case !f.ours() && !f.standard():
+			return filepath.Base(at.File) + ":" + strconv.Itoa(at.Line)
+		}
+	}
+}
+
+// callTitle returns "Recv" for "Recv[...]", "Dup" for "(*Comm).Dup" and "Win.Fence" for
+// "(*Win).Fence[...]".
+func callTitle(function string) string {
+	function = strings.ReplaceAll(function, "[...]", "")
+	function = strings.NewReplacer("(*", "", ")", "").Replace(function)
+	return strings.TrimPrefix(function, "Comm.")
+}
+
+// Collective returns the name of the collective whose algorithm the goroutine Runs, such
+// as "Allreduce". It is empty if the goroutine runs none.
+func (g *Goroutine) Collective() (name string) {
+	for _, f := range g.frames {
+		if own, ok := strings.CutPrefix(f.function, module+"internal/coll."); ok {
+			name = strings.TrimPrefix(callTitle(own), "Host.")
+		}
+	}
+	return name
+}
+
+// Program returns the innermost function of the program; ok is false if the goroutine
+// runs none, or has called weft from it.
+func (g *Goroutine) Program() (f Frame, ok bool) {
+	for _, f := range g.frames {
+		if f.ours() {
+			break
+		}
+		if !f.standard() {
+			return f, true
+		}
+	}
+	return Frame{}, false
+}
+
+// Own reports whether the goroutine is weft's or the runtime's. It is false for the
+// goroutines that other packages have started.
+func (g *Goroutine) Own() bool {
+	for _, f := range g.frames {
+		if f.ours() || strings.HasPrefix(f.function, "os/signal.") {
+			return true
+		}
+		if !f.standard() {
+			return false
+		}
+	}
+	return false
+}
+
+// Ability says whether a goroutine can continue.
+type Ability int
+
+const (
+	Waits  Ability = iota // only if another goroutine acts
+	MayRun                // by a timer, a signal, or an event outside of the process
+	Runs
+)
+
+// Ability returns whether the goroutine can continue, as far as its state says: a
+// goroutine that receives from a channel may wait for a timer or a signal.
+func (g *Goroutine) Ability() Ability {
+	switch s := g.State; {
+	case s == "running", s == "runnable", s == "preempted", strings.HasPrefix(s, "GC "):
+		return Runs
+	case s == "chan send", s == "semacquire", s == "select (no cases)", s == "coroutine", strings.HasSuffix(s, "(nil chan)"), strings.HasPrefix(s, "sync."):
+		return Waits
+	}
+	return MayRun
+}
+
+// Place returns the goroutine's function, line and state as text.
+func (g *Goroutine) Place(f Frame) string {
+	function := f.function[strings.LastIndexByte(f.function, '/')+1:]
+	return function + " at " + f.where + " (" + g.State + ")"
+}

@@ -1,0 +1,75 @@
+package mpi
+
+import (
+	"context"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Unfinished is part of the error of a Send, Recv, Sendrecv or one of their variants if
+// the context ended after a transfer had begun that cannot be withdrawn. errors.As finds
+// it. It wraps the error of the context.
+//
+// The transfer goes on and uses the call's buffers until [Unfinished.Wait] returns. If a
+// program does not use the buffers again, it need not call Wait.
+type Unfinished struct {
+	why   error
+	parts []*engine.Unfinished
+	use   *pending // of the call; nil: nothing is checked
+}
+
+// Error returns a text that says that buffers are in use.
+func (u *Unfinished) Error() string { return u.why.Error() }
+
+// Unwrap returns the error that ended the call.
+func (u *Unfinished) Unwrap() error { return u.why }
+
+// Wait blocks until the caller may use the call's buffers again. For a send, Wait returns
+// nil if the message has left (for a synchronous send: has been received), else the
+// send's error. For a receive, Wait returns nil: another receive gets the message. If ctx
+// ends first, Wait returns ctx's error, and may be called again. With the tunable check,
+// Wait returns ErrInUse if the program has changed the buffer of a send.
+func (u *Unfinished) Wait(ctx context.Context) error {
+	var first error
+	for _, p := range u.parts {
+		err := p.Wait(ctx)
+		if isContext(err) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return u.use.end(first)
+}
+
+// ended completes a blocking call on a communicator with the outcome err, and returns the
+// call's error.
+//
+// Hot path: no allocation for a nil pending.
+func (p *pending) ended(s *state, err error) error {
+	if p == nil && err == nil {
+		return nil
+	}
+	return unfinished(s, p, err)
+}
+
+// unfinished completes the blocking call of p on a communicator, and returns the first of
+// errs. If some of errs are an engine.Unfinished, unfinished returns an Unfinished that
+// wraps the first error and waits for all of these. Then p is pending until
+// Unfinished.Wait returns.
+func unfinished(s *state, p *pending, errs ...error) error {
+	var parts []*engine.Unfinished
+	for _, err := range errs {
+		if u, ok := err.(*engine.Unfinished); ok { //nolint:errorlint // the engine does not wrap it
+			parts = append(parts, u)
+		}
+	}
+	if parts == nil {
+		return p.end(errs[0])
+	}
+	if p != nil {
+		p.began(s, engine.Request{}, parts...)
+	}
+	return &Unfinished{why: errs[0], parts: parts, use: p}
+}

@@ -1,0 +1,66 @@
+package mpi
+
+import (
+	"github.com/weft-hpc/weft/internal/elem"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/value"
+)
+
+// SendValue is comm.SendValue.
+func (c *Comm) SendValue(v any, dest, tag int) error {
+	if _, err := c.checkSend(elem.Of[byte](), dest, tag); err != nil {
+		return c.fail("SendValue", dest, tag, err)
+	}
+	buf := valueBuffers.Get().(*[]byte)
+	b, err := value.Append(*buf, v)
+	if err != nil {
+		return c.fail("SendValue", dest, tag, err)
+	}
+	if err := c.send(opSend, elem.Raw(b), dest, tag, engine.Standard); err != nil {
+		return renamed(err, "SendValue") // a transfer may still read b
+	}
+	keepValueBuffer(buf, b)
+	return nil
+}
+
+// RecvValue is comm.RecvValue.
+func (c *Comm) RecvValue(v any, source, tag int) (Status, error) {
+	const op = "RecvValue"
+	var m Message
+	n, err := c.probeSized(op, &m, elem.Of[byte](), source, tag)
+	if err != nil || m.null {
+		return m.st, err
+	}
+	buf := valueBuffers.Get().(*[]byte)
+	b := *buf
+	if cap(b) < n {
+		b = make([]byte, n)
+	}
+	b = b[:n]
+	st, err := m.Mrecv(elem.Raw(b))
+	if err != nil {
+		return st, renamed(err, op) // a transfer may still write to b
+	}
+	st.Count = 0
+	err = value.Decode(b, v)
+	keepValueBuffer(buf, b)
+	if err != nil {
+		return st, c.fail(op, st.Source, st.Tag, err)
+	}
+	st.Count = 1
+	return st, nil
+}
+
+// valueBuffers holds empty slices for messages of up to value.Kept bytes.
+var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops
+// both if b is larger than value.Kept.
+func keepValueBuffer(buf *[]byte, b []byte) {
+	if cap(b) <= value.Kept {
+		*buf = b[:0]
+		valueBuffers.Put(buf)
+	}
+}

@@ -1,0 +1,75 @@
+package mpi_test
+
+import (
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+)
+
+// BenchmarkSendValueSelf is a small struct that a rank sends to itself: what the calls cost
+// without the way between ranks.
+func BenchmarkSendValueSelf(b *testing.B) {
+	type settings struct {
+		Name  string
+		Steps int
+		Scale float64
+	}
+	b.ReportAllocs()
+	commtest.Run(b, 1, func(c *comm.Comm) error {
+		var got settings
+		for b.Loop() {
+			if err := comm.SendValue(c, settings{"run", 100, 0.5}, 0, 0); err != nil {
+				return err
+			}
+			if _, err := comm.RecvValue(c, &got, 0, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// BenchmarkSendValue is a round trip of a small struct between two goroutines.
+func BenchmarkSendValue(b *testing.B) {
+	type settings struct {
+		Name  string
+		Steps int
+		Scale float64
+	}
+	for name, v := range map[string]any{"struct": settings{"run", 100, 0.5}, "interface": struct{ V any }{7}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			commtest.Run(b, 2, func(c *comm.Comm) error {
+				trip := func() error {
+					if c.Rank() == 0 {
+						if err := comm.SendValue(c, v, 1, 0); err != nil {
+							return err
+						}
+					}
+					var err error
+					if name == "struct" {
+						var got settings
+						_, err = comm.RecvValue(c, &got, 1-c.Rank(), 0)
+					} else {
+						var got struct{ V any }
+						_, err = comm.RecvValue(c, &got, 1-c.Rank(), 0)
+					}
+					if err != nil || c.Rank() == 0 {
+						return err
+					}
+					return comm.SendValue(c, v, 0, 0)
+				}
+				if err := trip(); err != nil {
+					return err
+				}
+				for i := 0; i < b.N; i++ {
+					if err := trip(); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,300 @@
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+	"hash/fnv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/rma"
+)
+
+// Win is a window (comm.Win). Methods of a nil Win return ErrWin.
+type Win struct {
+	win  *rma.Window
+	elem *elem.Type
+	c    *Comm // the window's own
+	of   *Comm // what it was made of
+	lens []int // elements, by rank
+
+	comparable bool // CompareSwap is defined for the elements
+
+	freed atomic.Bool
+	pscw  exposure
+
+	cellMu sync.Mutex
+	cells  []*cell // guarded by cellMu; not in use
+}
+
+// NewWin is comm.NewWin for n elements of type t. Local returns this rank's part.
+func (c *Comm) NewWin(t *elem.Type, n int) (*Win, error) {
+	return c.makeWin("NewWin", t, func() (int, []byte, int, error) {
+		bytes, err := memoryFor(t, n)
+		return n, nil, bytes, err
+	})
+}
+
+// WinOf is comm.WinOf.
+func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
+	return c.makeWin("WinOf", b.Type, func() (int, []byte, int, error) {
+		if err := b.Type.Err; err != nil {
+			return 0, nil, 0, err
+		}
+		return b.Count, b.Bytes(), 0, nil
+	})
+}
+
+// makeWin makes a window. memory returns the number of elements of this rank's part, and the
+// part itself or the bytes to allocate for it.
+func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []byte, alloc int, err error)) (*Win, error) {
+	l, err := c.begin(name)
+	if err != nil {
+		return nil, err
+	}
+	n, local, alloc, err := memory()
+	if err != nil {
+		return nil, l.end(err)
+	}
+	x, err := l.openWindow(t, n)
+	if err != nil {
+		return nil, err
+	}
+	err = x.connect(name, local, alloc)
+	x.c.s.standAlone()
+	if err != nil {
+		_ = x.close() // err says more
+		return nil, err
+	}
+	return x, nil
+}
+
+// hashOf identifies an element type among the ranks.
+func hashOf(t *elem.Type) int64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %d", t.Go, t.Size) // never fails
+	return int64(h.Sum64())
+}
+
+// openWindow has the ranks agree on a window and gives it a message space. It
+// ends l.
+func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
+	s, c, hash := l.s, l.c, hashOf(t)
+	cards, err := l.gatherCards(kindWin, card{color: hash, key: int64(n)})
+	if err != nil {
+		return nil, l.end(err)
+	}
+	x := &Win{of: c, elem: t, lens: make([]int, len(cards))}
+	var differs error // on all ranks, if on one: there is nobody to be told
+	for r := range cards {
+		if cards[r].color != hash && differs == nil {
+			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
+		}
+		x.lens[r] = int(cards[r].key)
+	}
+	name, id := l.name, cards[0].id
+	if err := l.end(nil); err != nil || differs != nil {
+		if err == nil {
+			err = c.fail(name, noRank, noRank, differs)
+		}
+		return nil, err
+	}
+	own := s.job.newState(id, s.group, s.rank)
+	own.window.Store(true)
+	own.p2p.HideLeftovers()
+	own.coll.HideLeftovers()
+	own.endWith(s)
+	x.c = &Comm{s: own, ctx: c.ctx}
+	return x, nil
+}
+
+// connect makes or registers the memory and tells all ranks how to reach it.
+// When it returns the window may be used; an error on one rank is one on all.
+func (x *Win) connect(name string, local []byte, alloc int) error {
+	l, err := x.c.begin(name)
+	if err != nil {
+		return err
+	}
+	cfg := rma.Config{
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.elem.Size, Align: x.elem.Align, Kernel: x.accumulator,
+		DeferredFrees: &x.c.s.job.deferredFrees,
+	}
+	cfg.Datatype, cfg.HasType = datatype(x.elem)
+	x.comparable = comparableBytes(x.elem)
+	var own rma.Part
+	if x.win, own, err = rma.New(cfg); err != nil {
+		return l.end(err)
+	}
+	all := l.Scratch(l.Size() * rma.PartSize)
+	at := func(r int) []byte { return all[r*rma.PartSize:][:rma.PartSize] }
+	own.Encode(at(l.Rank()))
+	l.what, l.send, l.recv = coll.KindAllgather, at(l.Rank()), all
+	l.sign(kindWinParts, 0, 0)
+	if err := l.perform(); err != nil {
+		return l.end(err)
+	}
+	parts := make([]rma.Part, l.Size())
+	for r := range parts {
+		if err := parts[r].Decode(at(r)); err != nil {
+			return l.end(err)
+		}
+	}
+	reach, err := x.win.Connect(parts)
+	if err != nil {
+		return l.end(err)
+	}
+	if err := l.end(nil); err != nil {
+		return err
+	}
+	return x.settle(name, reach)
+}
+
+// settle has the ranks agree on how they reach each other.
+func (x *Win) settle(name string, own rma.Reach) error {
+	l, err := x.c.begin(name)
+	if err != nil {
+		return err
+	}
+	all := l.Scratch(l.Size())
+	all[l.Rank()] = byte(own)
+	l.what, l.send, l.recv = coll.KindAllgather, all[l.Rank():l.Rank()+1], all
+	l.sign(kindWinReady, 0, 0)
+	if err := l.perform(); err != nil {
+		return l.end(err)
+	}
+	for _, reach := range all {
+		own &= rma.Reach(reach)
+	}
+	return l.end(x.win.Settle(own))
+}
+
+// Local is comm.Win.Local.
+func (x *Win) Local() []byte { return x.win.Local() }
+
+// Len is comm.Win.Len.
+func (x *Win) Len(rank int) int {
+	if x == nil || uint(rank) >= uint(len(x.lens)) {
+		return 0
+	}
+	return x.lens[rank]
+}
+
+// Comm is comm.Win.Comm.
+func (x *Win) Comm() *Comm {
+	if x == nil {
+		return nil
+	}
+	return x.of
+}
+
+// Free is comm.Win.Free.
+func (x *Win) Free() error {
+	if err := x.live(); err != nil {
+		return x.fail("Free", noRank, err)
+	}
+	var err error
+	if x.c.s.coll.Err() == nil {
+		if err = x.together("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
+			err = nil
+		}
+	}
+	if !x.freed.CompareAndSwap(false, true) {
+		return x.c.fail("Free", noRank, noRank, errFreed)
+	}
+	if cerr := x.close(); err == nil {
+		err = x.c.fail("Free", noRank, noRank, cerr)
+	}
+	return err
+}
+
+// close ends this rank's part in the window.
+func (x *Win) close() error {
+	var err error
+	if x.win != nil {
+		err = x.win.Close()
+	}
+	s := x.c.s
+	s.closed.Store(true)
+	s.job.watch.remove(s)
+	s.p2p.Close()
+	s.coll.Close()
+	return err
+}
+
+// Revoke is comm.Win.Revoke.
+func (x *Win) Revoke() error {
+	err := x.live()
+	if err != nil {
+		return x.fail("Revoke", noRank, err)
+	}
+	x.c.s.revoke(x.c.s.calledRevoke())
+	return nil
+}
+
+var errFreed = fmt.Errorf("%w: it was freed", ErrWin)
+
+// live returns an error if the window cannot be used.
+func (x *Win) live() error {
+	switch {
+	case x == nil:
+		return fmt.Errorf("%w: it is nil", ErrWin)
+	case x.freed.Load():
+		return errFreed
+	case x.c.s.job.closed.Load():
+		return x.c.whyClosed()
+	}
+	return nil
+}
+
+// reach checks the target of an operation of n elements, and returns the byte of the target's
+// part at which the operation begins.
+//
+// Hot path: no allocation.
+func (x *Win) reach(n, target, disp int) (int, error) {
+	if err := x.live(); err != nil {
+		return 0, err
+	}
+	switch {
+	case target == ProcNull:
+		return 0, nil
+	case uint(target) >= uint(len(x.lens)):
+		return 0, fmt.Errorf("%w: the window has %d", ErrRank, len(x.lens))
+	case disp < 0:
+		return 0, fmt.Errorf("%w: %d is negative", ErrDisp, disp)
+	case disp > x.lens[target] || n > x.lens[target]-disp:
+		return 0, fmt.Errorf("%w: %d elements from %d on, and it has %d", ErrRMARange, n, disp, x.lens[target])
+	}
+	return disp * x.elem.Size, nil
+}
+
+// fail wraps err for a call on x; nil stays nil.
+func (x *Win) fail(op string, target int, err error) error {
+	return x.comm().fail(op, target, noRank, err)
+}
+
+// refused returns a request whose call failed at once.
+func (x *Win) refused(op string, target int, err error) Request {
+	return x.comm().refused(op, target, noRank, err)
+}
+
+// comm returns the window's own communicator; nil for a nil window.
+func (x *Win) comm() *Comm {
+	if x == nil {
+		return nil
+	}
+	return x.c
+}
+
+// request is what the forms with R return.
+func (x *Win) request(op callName, target int, r engine.Request, err error) Request {
+	if err != nil {
+		return x.c.refused(op.String(), target, noRank, err)
+	}
+	if r == (engine.Request{}) {
+		return Request{c: hasLeft}
+	}
+	return x.c.begun(r, op, target, noRank, 0)
+}

@@ -1,0 +1,327 @@
+package mpi
+
+import (
+	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
+
+	"github.com/weft-hpc/weft/internal/kernel"
+	"github.com/weft-hpc/weft/internal/rma"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// accOps are the operations of windows. Those with Loc are the only ones that
+// are defined for it, and take the places of Min and Max there.
+var accOps = [...]rma.Op{
+	kernel.Sum: rma.Sum, kernel.Prod: rma.Prod, kernel.Min: rma.Min, kernel.Max: rma.Max,
+	kernel.Band: rma.Band, kernel.Bor: rma.Bor, kernel.Bxor: rma.Bxor,
+	kernel.Land: rma.Land, kernel.Lor: rma.Lor, kernel.Lxor: rma.Lxor,
+	kernel.MinLoc: rma.Min, kernel.MaxLoc: rma.Max,
+}
+
+// accumulator returns the kernel of an operation over the window's elements; nil: there is none.
+func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
+	for kind, o := range accOps {
+		if o != op {
+			continue
+		}
+		if k, ok := kernel.For(kernel.Op(kind), x.elem.Kernel); ok && k.Size == x.elem.Size {
+			return k.Reduce2
+		}
+	}
+	return nil
+}
+
+// datatypes are the names that fabrics have for element types.
+var datatypes = map[kernel.Type]transport.Datatype{
+	kernel.Int8: transport.Int8, kernel.Int16: transport.Int16, kernel.Int32: transport.Int32, kernel.Int64: transport.Int64,
+	kernel.Uint8: transport.Uint8, kernel.Uint16: transport.Uint16, kernel.Uint32: transport.Uint32, kernel.Uint64: transport.Uint64,
+	kernel.Float32: transport.Float32, kernel.Float64: transport.Float64,
+	kernel.Complex64: transport.Complex64, kernel.Complex128: transport.Complex128,
+	kernel.Bool: transport.Uint8,
+}
+
+// datatype is what fabrics call the type, if they know it.
+func datatype(t *elem.Type) (transport.Datatype, bool) {
+	e := t.Kernel
+	switch {
+	case e == kernel.Int && t.Size == 8:
+		e = kernel.Int64
+	case e == kernel.Int:
+		e = kernel.Int32
+	case (e == kernel.Uint || e == kernel.Uintptr) && t.Size == 8:
+		e = kernel.Uint64
+	case e == kernel.Uint || e == kernel.Uintptr:
+		e = kernel.Uint32
+	}
+	d, ok := datatypes[e]
+	return d, ok && d.Size() == t.Size // else it is a Loc
+}
+
+// comparableBytes reports whether elements are equal where their bytes are, and only
+// there: integers and bools.
+func comparableBytes(t *elem.Type) bool {
+	d, ok := datatype(t)
+	return ok && d < transport.Float32
+}
+
+// builtIn returns a built-in operation as windows name it, whether or not it is defined for
+// the window's elements.
+//
+// Hot path: no allocation.
+func (o Op) builtIn() (rma.Op, bool) {
+	switch {
+	case o.combine != nil || o.name == "":
+		return 0, false
+	case o.kind == OpReplace:
+		return rma.Replace, true
+	case o.kind == OpNoOp:
+		return rma.NoOp, true
+	default:
+		return accOps[o.kind], true
+	}
+}
+
+// accumulate returns an operation over elements of type t as windows name it.
+//
+// Hot path: no allocation.
+func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
+	switch {
+	case o.combine != nil:
+		return 0, fmt.Errorf("%w: one of OpFunc would have to run at the target", ErrOp)
+	case o.name == "":
+		return 0, errNoOp
+	case o.kind == OpReplace:
+		return rma.Replace, nil
+	case o.kind == OpNoOp:
+		return rma.NoOp, nil
+	}
+	if k, ok := kernel.For(o.kind, t.Kernel); !ok || k.Size != t.Size {
+		return 0, fmt.Errorf("%w: %s over %v", ErrOp, o.name, t.Go)
+	}
+	return accOps[o.kind], nil
+}
+
+// reachAccumulate checks an accumulate of buf.
+func (x *Win) reachAccumulate(buf elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+	if at, err = x.reach(buf.Count, target, disp); err != nil {
+		return 0, 0, err
+	}
+	o, err = op.accumulate(x.elem)
+	return at, o, err
+}
+
+// Accumulate is comm.Win.Accumulate.
+//
+// Hot path: no allocation in steady state.
+func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op Op) error {
+	at, o, err := x.reachAccumulate(buf, target, disp, op)
+	if err == nil && target != ProcNull {
+		err = x.win.Accumulate(x.c.ctx, target, at, buf.Bytes(), o)
+	}
+	if err != nil {
+		return x.fail("Accumulate", target, err)
+	}
+	return nil
+}
+
+// RAccumulate is comm.Win.RAccumulate.
+func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op Op) Request {
+	at, o, err := x.reachAccumulate(buf, target, disp, op)
+	if err != nil {
+		return x.refused("RAccumulate", target, err)
+	}
+	if target == ProcNull {
+		return Request{c: hasLeft}
+	}
+	r, err := x.win.RAccumulate(x.c.ctx, target, at, buf.Bytes(), o)
+	return x.request(opRAccumulate, target, r, err)
+}
+
+// GetAccumulate is comm.Win.GetAccumulate.
+//
+// Hot path: no allocation in steady state.
+func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op Op) error {
+	at, o, err := x.reachFetch(buf, result, target, disp, op)
+	if err == nil && target != ProcNull {
+		err = x.win.GetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
+	}
+	if err != nil {
+		return x.fail("GetAccumulate", target, err)
+	}
+	return nil
+}
+
+// RGetAccumulate is comm.Win.RGetAccumulate.
+func (x *Win) RGetAccumulate(buf, result elem.Buffer, target, disp int, op Op) Request {
+	return x.fetch(opRGetAccumulate, buf, result, target, disp, op)
+}
+
+func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op Op) Request {
+	at, o, err := x.reachFetch(buf, result, target, disp, op)
+	if err != nil {
+		return x.refused(name.String(), target, err)
+	}
+	if target == ProcNull {
+		return Request{c: hasLeft}
+	}
+	r, err := x.win.RGetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
+	return x.request(name, target, r, err)
+}
+
+// reachFetch checks an accumulate of buf that fetches into result. With NoOp, buf may be nil.
+func (x *Win) reachFetch(buf, result elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+	if at, err = x.reach(result.Count, target, disp); err != nil {
+		return 0, 0, err
+	}
+	o, err = op.accumulate(x.elem)
+	switch {
+	case err != nil:
+	case o == rma.NoOp && buf.IsNil():
+	case buf.Count != result.Count:
+		err = fmt.Errorf("%w: buf has %d elements, result %d", ErrCount, buf.Count, result.Count)
+	case elem.Overlap(buf.Bytes(), result.Bytes()):
+		err = ErrBuffer
+	}
+	return at, o, err
+}
+
+// FetchWord is comm.Win.FetchOp of an element of 4 or 8 bytes that this rank has mapped. ok is
+// false if FetchOp must be used.
+//
+// Hot path: no allocation.
+func (x *Win) FetchWord(word uint64, target, disp int, op Op) (old uint64, ok bool) {
+	at, err := x.reach(1, target, disp)
+	if err != nil || !x.win.Words() {
+		return 0, false
+	}
+	o, ok := op.builtIn()
+	if !ok {
+		return 0, false
+	}
+	return x.win.FetchWord(target, at, o, word)
+}
+
+// FetchOp is comm.Win.FetchOp.
+//
+// Hot path: no allocation in steady state.
+func (x *Win) FetchOp(value, result []byte, target, disp int, op Op) error {
+	if err := x.live(); err != nil {
+		return x.fail("FetchOp", target, err)
+	}
+	z := x.cell()
+	copy(z.value(), value)
+	clear(z.result()) // for ProcNull
+	r := x.fetch(opFetchOp, z.buffer(z.value()), z.buffer(z.result()), target, disp, op)
+	return x.await(r, z, result)
+}
+
+// RFetchOp is comm.Win.RFetchOp.
+func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op Op) Request {
+	return x.fetch(opRFetchOp, value, result, target, disp, op)
+}
+
+// SwapWord is comm.Win.CompareSwap of an element of 4 or 8 bytes that this rank has mapped. ok is
+// false if CompareSwap must be used.
+//
+// Hot path: no allocation.
+func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok bool) {
+	at, err := x.reach(1, target, disp)
+	if err != nil || !x.win.Words() || !x.comparable {
+		return 0, false
+	}
+	return x.win.SwapWord(target, at, compare, word)
+}
+
+// CompareSwap is comm.Win.CompareSwap.
+//
+// Hot path: no allocation in steady state.
+func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error {
+	if err := x.live(); err != nil {
+		return x.fail("CompareSwap", target, err)
+	}
+	z := x.cell()
+	copy(z.compare(), compare)
+	copy(z.value(), value)
+	clear(z.result()) // for ProcNull
+	r := x.swap(opCompareSwap, z, z.result(), target, disp)
+	return x.await(r, z, result)
+}
+
+// RCompareSwap is comm.Win.RCompareSwap.
+func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Request {
+	if err := x.live(); err != nil {
+		return x.refused("RCompareSwap", target, err)
+	}
+	z := x.cell()
+	copy(z.compare(), compare)
+	copy(z.value(), value)
+	r := x.swap(opRCompareSwap, z, result, target, disp)
+	x.putCell(z) // its elements were copied
+	return r
+}
+
+func (x *Win) swap(name callName, z *cell, result []byte, target, disp int) Request {
+	at, err := x.reach(1, target, disp)
+	if err == nil && !x.comparable {
+		err = fmt.Errorf("%w: CompareSwap is for integers and bools, and %v is neither", ErrType, x.elem.Go)
+	}
+	if err != nil {
+		return x.refused(name.String(), target, err)
+	}
+	if target == ProcNull {
+		return Request{c: hasLeft}
+	}
+	r, err := x.win.RCompareSwap(x.c.ctx, target, at, z.value(), z.compare(), result)
+	return x.request(name, target, r, err)
+}
+
+// NilPointer returns the request of a call that got a nil pointer.
+func (x *Win) NilPointer(op string, target int) Request {
+	return x.refused(op, target, errNilPointer)
+}
+
+var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
+
+// cell is the memory of a blocking fetch, which the engine may need for longer than the call
+// lasts: three elements.
+type cell struct {
+	t   *elem.Type
+	mem []byte
+}
+
+func (z *cell) value() []byte   { return z.mem[:z.t.Size] }
+func (z *cell) compare() []byte { return z.mem[z.t.Size:][:z.t.Size] }
+func (z *cell) result() []byte  { return z.mem[2*z.t.Size:] }
+
+// buffer returns the buffer of one of the elements.
+func (z *cell) buffer(b []byte) elem.Buffer { return elem.At(b, 1, z.t) }
+
+// cell returns a cell that no call uses.
+func (x *Win) cell() *cell {
+	x.cellMu.Lock()
+	defer x.cellMu.Unlock()
+	n := len(x.cells)
+	if n == 0 {
+		return &cell{t: x.elem, mem: elem.AlignedBytes(3 * x.elem.Size)}
+	}
+	z := x.cells[n-1]
+	x.cells = x.cells[:n-1]
+	return z
+}
+
+func (x *Win) putCell(z *cell) {
+	x.cellMu.Lock()
+	defer x.cellMu.Unlock()
+	x.cells = append(x.cells, z)
+}
+
+// await waits for the fetch into a cell and copies the result.
+func (x *Win) await(r Request, z *cell, result []byte) error {
+	if _, err := r.Wait(); err != nil {
+		r.r.Abandon() // the fetch may go on, and z is left to it
+		return err
+	}
+	copy(result, z.result())
+	x.putCell(z)
+	return nil
+}

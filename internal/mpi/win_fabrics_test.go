@@ -1,0 +1,72 @@
+package mpi_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/fault"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// winFabric is what windows are tested over.
+type winFabric struct {
+	name string
+	open func() transport.Provider // anew for each job
+	opts []commtest.Option
+	// immortal says that no rank may be killed: the fabric does not tell of it
+	// (no CapPeerDown), or does not survive it where all ranks are one process.
+	immortal bool
+}
+
+// winFabrics make windows take each of their ways. Files with build tags add to
+// them.
+var winFabrics = []winFabric{
+	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
+	{name: "RMA", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) }},
+	{name: "without RMA", open: func() transport.Provider {
+		return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
+	}},
+	{name: "like verbs", open: func() transport.Provider {
+		return inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal), inproc.WithInjectSize(0),
+			inproc.WithMaxRMASize(3000), inproc.WithRMADelay(2))
+	}},
+	{name: "at random", open: func() transport.Provider {
+		return fault.Wrap(inproc.NewFabric(inproc.WithoutSharedMemory()), fault.Legal(7))
+	}},
+	{name: "no async", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) },
+		opts: []commtest.Option{commtest.WithParam("engine.async_progress", "false")}},
+	{name: "own shm", open: shm.New},
+	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
+}
+
+// winCounts are numbers of ranks for windows.
+var winCounts = []int{1, 2, 3, 5, 7}
+
+// overFabrics runs f over all fabrics, with some numbers of ranks.
+func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
+	t.Helper()
+	for _, fab := range winFabrics {
+		for _, n := range counts {
+			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
+				ranks(t, n, f, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+			})
+		}
+	}
+}
+
+// within opens a window, does something with it, and frees it.
+func within[T any](c *comm.Comm, n int, f func(w *comm.Win[T]) error) error {
+	w, err := comm.NewWin[T](c, n)
+	if err != nil {
+		return err
+	}
+	if err := f(w); err != nil {
+		return err
+	}
+	return w.Free()
+}

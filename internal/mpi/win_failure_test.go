@@ -1,0 +1,339 @@
+package mpi_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+)
+
+// blocked are calls that wait for rank 0, which has everybody's lock.
+var blocked = map[string]func(w *comm.Win[int]) error{
+	"Lock":  func(w *comm.Win[int]) error { return w.Lock(1, comm.LockShared) },
+	"own":   func(w *comm.Win[int]) error { return w.Lock(w.Comm().Rank(), comm.LockExclusive) },
+	"Fence": func(w *comm.Win[int]) error { return w.Fence() },
+	"Start": func(w *comm.Win[int]) error { return w.Start([]int{0}) },
+	"Wait":  func(w *comm.Win[int]) error { return first(w.Post([]int{0}), w.Wait()) },
+	"Put":   func(w *comm.Win[int]) error { return first(w.LockAll(), w.Put([]int{1}, 2, 0)) },
+	"RGet":  func(w *comm.Win[int]) error { return first(w.LockAll(), wait(w.RGet([]int{1}, 1, 0))) },
+	"FetchOp": func(w *comm.Win[int]) error {
+		if err := w.LockAll(); err != nil {
+			return err
+		}
+		_, err := w.FetchOp(1, 1, 0, comm.Sum)
+		return err
+	},
+}
+
+// TestRevokedWindow: calls under way and later ones end, and only Free may
+// follow; the communicator goes on.
+func TestRevokedWindow(t *testing.T) {
+	for name, call := range blocked {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 3, func(c *comm.Comm) error {
+				w, err := comm.NewWin[int](c, 4)
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					err = first(w.Lock(0, comm.LockExclusive), w.Lock(1, comm.LockExclusive), w.Lock(2, comm.LockExclusive),
+						comm.Barrier(c), w.Revoke(), w.Revoke())
+				} else {
+					if err = comm.Barrier(c); err == nil {
+						err = wantErr(name, call(w), comm.ErrRevoked, "rank 0 of the world called Revoke")
+					}
+				}
+				return first(err, wantErr("later", w.Fence(), comm.ErrRevoked, "Fence"),
+					wantErr("Lock", w.Lock(0, comm.LockShared), comm.ErrRevoked, ""), w.Free(), comm.Barrier(c))
+			})
+		})
+	}
+}
+
+// TestWindowOfRevokedComm: the window has a message space of its own.
+func TestWindowOfRevokedComm(t *testing.T) {
+	ranks(t, 3, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		return within(c, 1, func(w *comm.Win[int]) error {
+			if err := first(comm.Barrier(world), c.Revoke()); err != nil {
+				return err
+			}
+			_, err := comm.NewWin[int](c, 1)
+			return first(wantErr("NewWin", err, comm.ErrRevoked, "NewWin"), c.Free(),
+				w.Fence(), w.Put([]int{7}, (w.Comm().Rank()+1)%3, 0), w.Fence(), same("own", w.Local(), []int{7}))
+		})
+	})
+}
+
+// TestKilledTarget: whatever needs a dead rank fails in bounded time, with the
+// documented error; Free gives the window up.
+func TestKilledTarget(t *testing.T) {
+	type win = *comm.Win[int]
+	for name, call := range map[string]func(w win) error{
+		"Put": func(w win) error {
+			return first(w.Lock(1, comm.LockShared), w.Put(make([]int, 5000), 1, 0), w.Unlock(1))
+		},
+		"Get": func(w win) error {
+			return first(w.Lock(1, comm.LockShared), w.Get(make([]int, 5000), 1, 0), w.Flush(1))
+		},
+		"RGet":  func(w win) error { return first(w.Lock(1, comm.LockShared), wait(w.RGet([]int{1}, 1, 0))) },
+		"Fence": func(w win) error { return w.Fence() },
+		"FetchOp": func(w win) error {
+			if err := w.LockAll(); err != nil {
+				return err
+			}
+			_, err := w.FetchOp(1, 1, 0, comm.Sum)
+			return err
+		},
+		"CompareSwap": func(w win) error {
+			if err := w.Lock(1, comm.LockExclusive); err != nil {
+				return err
+			}
+			_, err := w.CompareSwap(0, 1, 1, 0)
+			return err
+		},
+		"Start": func(w win) error { return w.Start([]int{1}) },
+		"Wait":  func(w win) error { return first(w.Post([]int{1}), w.Wait()) },
+		"Free":  func(w win) error { return w.Free() },
+	} {
+		for _, fab := range winFabrics {
+			if fab.immortal {
+				continue
+			}
+			t.Run(name+"/"+fab.name, func(t *testing.T) {
+				dead := make(chan struct{})
+				ranks(t, 3, func(c *comm.Comm) error {
+					w, err := comm.NewWin[int](c, 5000)
+					if err != nil {
+						return err
+					}
+					meet := comm.Barrier(c)
+					if c.Rank() == 1 {
+						commtest.Kill(c)
+						close(dead)
+						return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
+					}
+					if name != "Fence" && name != "Wait" { // those wait for it, so they may find it alive
+						<-dead
+					}
+					err = call(w)
+					// Of Free it is fine that another's has revoked the window before.
+					if unless(err, comm.ErrProcFailed, comm.ErrRevoked) != nil || err == nil && name != "Free" {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+					if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
+						return err
+					}
+					commtest.Kill(c) // Finalize would rightly complain
+					return nil
+				}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+			})
+		}
+	}
+}
+
+// TestDeadHolder: the lock that a rank had goes on to the next.
+func TestDeadHolder(t *testing.T) {
+	holder := func(c *comm.Comm) error {
+		w, err := comm.NewWin[int](c, 1)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			if err := first(w.Lock(0, comm.LockExclusive), comm.Barrier(c)); err != nil {
+				return err
+			}
+			commtest.Kill(c)
+			return nil
+		}
+		if err := unless(comm.Barrier(c), comm.ErrProcFailed, comm.ErrRevoked); err != nil {
+			return err
+		}
+		if err := w.Lock(0, comm.LockExclusive); err != nil {
+			return err
+		}
+		if _, err := w.FetchOp(1, 0, 0, comm.Sum); err != nil {
+			return err
+		}
+		if err := w.Unlock(0); err != nil {
+			return err
+		}
+		if c.Rank() == 0 { // until the other has been there
+			for n := 0; n < 2; {
+				if err := w.Lock(0, comm.LockShared); err != nil {
+					return err
+				}
+				n = w.Local()[0]
+				if err := w.Unlock(0); err != nil {
+					return err
+				}
+			}
+		}
+		commtest.Kill(c)
+		return nil
+	}
+	for _, fab := range winFabrics {
+		if !fab.immortal {
+			t.Run(fab.name, func(t *testing.T) {
+				ranks(t, 3, holder, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+			})
+		}
+	}
+}
+
+// TestFreeWhileOthersAreInEpochs: Free waits for them and serves them.
+func TestFreeWhileOthersAreInEpochs(t *testing.T) {
+	overFabrics(t, []int{2, 3, 5}, func(c *comm.Comm) error {
+		return within(c, 1, func(w *comm.Win[int]) error {
+			if c.Rank() == 0 {
+				return nil // frees
+			}
+			for range 20 {
+				if err := first(w.Lock(0, comm.LockExclusive), w.Accumulate([]int{1}, 0, 0, comm.Sum), w.Unlock(0)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	ranks(t, 3, func(c *comm.Comm) error {
+		w, err := comm.NewWin[int](c, 1)
+		if err := first(err, comm.Barrier(c)); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			err := first(w.Lock(2, comm.LockExclusive), wantErr("Free", w.Free(), comm.ErrRMASync, "comm: Free (win 0.1)"))
+			return first(err, wantErr("again", w.Free(), comm.ErrWin, "freed"), comm.Barrier(c))
+		}
+		return first(w.Free(), comm.Barrier(c))
+	})
+}
+
+// TestContextEndsWindowCalls: the lock that was waited for is not held, and can
+// be had later.
+func TestContextEndsWindowCalls(t *testing.T) {
+	overFabrics(t, []int{2}, func(world *comm.Comm) error {
+		ctx, cancel := context.WithCancel(world.Context())
+		defer cancel()
+		return within(world, 1, func(v *comm.Win[int]) error {
+			w, err := comm.WinOf(world.WithContext(ctx), make([]int, 1))
+			if err != nil {
+				return err
+			}
+			if world.Rank() == 0 {
+				return first(w.Lock(0, comm.LockExclusive), comm.Barrier(world), comm.Barrier(world), w.Unlock(0),
+					comm.Barrier(world), v.Fence(), w.Free())
+			}
+			if err := comm.Barrier(world); err != nil {
+				return err
+			}
+			cancel()
+			err = w.Lock(0, comm.LockShared)
+			_, ferr := w.FetchOp(1, 0, 0, comm.Sum)
+			return first(wantErr("Lock", err, context.Canceled, "comm: Lock ("), wantErr("FetchOp", ferr, comm.ErrRMASync, ""),
+				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // it need not have waited
+		})
+	})
+}
+
+// unless forgives errors of some kinds.
+func unless(err error, kinds ...error) error {
+	for _, k := range kinds {
+		if isErr(err, k) {
+			return nil
+		}
+	}
+	return err
+}
+
+// TestFenceBesidePost: Wait must close the epoch of Post before another opens,
+// or the window is freed.
+func TestFenceBesidePost(t *testing.T) {
+	for name, call := range map[string]func(w *comm.Win[int]) error{
+		"Fence": func(w *comm.Win[int]) error { return w.Fence() },
+		"Free":  func(w *comm.Win[int]) error { return w.Free() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 2, func(c *comm.Comm) error {
+				w, err := comm.NewWin[int](c, 1)
+				if err := first(err, comm.Barrier(c)); err != nil { // all have it
+					return err
+				}
+				if c.Rank() == 0 {
+					err = first(w.Post([]int{1}), wantErr(name, call(w), comm.ErrRMASync, "Wait has not been called"))
+				} else {
+					err = unless(call(w), comm.ErrRevoked)
+				}
+				if name == "Fence" {
+					err = first(err, w.Free())
+				}
+				return first(err, comm.Barrier(c))
+			})
+		})
+	}
+}
+
+// TestWaitAgain: where the context ends, the epoch of Post is still open, also
+// if an origin has failed, of which the last Wait tells.
+func TestWaitAgain(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		w, err := comm.NewWin[int](c.WithContext(ctx), 1)
+		if err != nil {
+			return err
+		}
+		one := make([]int, 1)
+		switch c.Rank() {
+		case 0:
+			if err := first(w.Post([]int{1, 2}), comm.Send(c, one, 1, 0)); err != nil {
+				return err
+			}
+			_, err := comm.Recv(c, one, 1, 0)
+			if err := wantErr("the dead", err, comm.ErrProcFailed, ""); err != nil {
+				return err
+			}
+			cancel()
+			if err := first(wantErr("one is missing", w.Wait(), context.Canceled, "Wait"),
+				wantErr("still", w.Wait(), context.Canceled, "Wait"), comm.Send(c, one, 2, 0)); err != nil {
+				return err
+			}
+			if _, err := comm.Recv(c, one, 2, 0); err != nil {
+				return err
+			}
+			if err := first(wantErr("all have ended", w.Wait(), comm.ErrProcFailed, "Wait"),
+				wantErr("closed", w.Wait(), comm.ErrRMASync, "Wait")); err != nil {
+				return err
+			}
+		case 1: // dies when the others have the window
+			for range 2 {
+				if _, err := comm.Recv(c, one, comm.AnySource, 0); err != nil {
+					return err
+				}
+			}
+		case 2:
+			if err := first(comm.Send(c, one, 1, 0), w.Start([]int{0})); err != nil {
+				return err
+			}
+			if _, err := comm.Recv(c, one, 0, 0); err != nil {
+				return err
+			}
+			if err := first(w.Complete(), comm.Send(c, one, 0, 0)); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 2 { // until rank 0 has heard
+			_, err := comm.Recv(c, one, 0, 1)
+			if err := unless(err, comm.ErrProcFailed); err != nil {
+				return err
+			}
+		}
+		commtest.Kill(c)
+		return nil
+	})
+}

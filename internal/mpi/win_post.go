@@ -1,0 +1,197 @@
+package mpi
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Post and Start name ranks on both sides (MPI 4.1 §12.5.2). Their messages have
+// the window's own space, where nobody else sends:
+//
+//	target                        origin
+//	Post(origins) ── tagPost ───► Start(targets)
+//	                              Put, Get, Accumulate
+//	Wait ◄────────── tagDone ──── Complete
+const (
+	tagPost = iota
+	tagDone
+)
+
+// exposure is this rank's side in epochs of Post and Start.
+type exposure struct {
+	mu     sync.Mutex       // held by the calls of each side, not while they wait
+	posted bool             // guarded by mu
+	done   []engine.Request // guarded by mu; of the origins, since Post
+	err    error            // guarded by mu; the first of those of done that Wait has seen
+	to     []int            // guarded by mu; the targets of Start
+}
+
+// Post is comm.Win.Post.
+func (x *Win) Post(origins []int) error {
+	err := x.peers(origins)
+	if err == nil {
+		err = x.post(origins)
+	}
+	return x.fail("Post", noRank, err)
+}
+
+func (x *Win) post(origins []int) error {
+	e := &x.pscw
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.posted {
+		return fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync)
+	}
+	s := x.c.s
+	if err := s.p2p.Err(); err != nil {
+		return err
+	}
+	e.posted = true
+	for _, r := range origins {
+		e.done = append(e.done, s.p2p.Irecv(nil, engine.Env{Peer: r, Tag: tagDone}))
+		s.p2p.SendBuffered(nil, engine.Env{Peer: r, Tag: tagPost})
+	}
+	return nil
+}
+
+// Start is comm.Win.Start.
+func (x *Win) Start(targets []int) error {
+	err := x.peers(targets)
+	if err == nil {
+		err = x.start(targets)
+	}
+	return x.fail("Start", noRank, err)
+}
+
+func (x *Win) start(targets []int) error {
+	if err := x.win.Start(targets); err != nil {
+		return err
+	}
+	s := x.c.s
+	for _, r := range targets {
+		if _, err := s.p2p.Recv(x.c.ctx, nil, engine.Env{Peer: r, Tag: tagPost}); err != nil {
+			s.revoke(fmt.Errorf("Start of rank %d of %s: %w", s.rank, s.name(), err))
+			return err
+		}
+	}
+	x.pscw.mu.Lock()
+	x.pscw.to = slices.Clone(targets)
+	x.pscw.mu.Unlock()
+	return nil
+}
+
+// Complete is comm.Win.Complete.
+func (x *Win) Complete() error {
+	return x.all("Complete", func() error {
+		err := x.win.Complete(x.c.ctx)
+		if isContext(err) {
+			return err
+		}
+		x.pscw.mu.Lock()
+		defer x.pscw.mu.Unlock()
+		for _, r := range x.pscw.to {
+			x.c.s.p2p.SendBuffered(nil, engine.Env{Peer: r, Tag: tagDone})
+		}
+		x.pscw.to = nil
+		return err
+	})
+}
+
+// Wait is comm.Win.Wait.
+func (x *Win) Wait() error {
+	return x.all("Wait", func() error {
+		done, err := x.exposed()
+		if err != nil {
+			return err
+		}
+		for _, r := range done {
+			_, err := r.Wait(x.c.ctx)
+			if isContext(err) {
+				return err // the others are still to come
+			}
+			x.pscw.note(err)
+		}
+		return x.pscw.close()
+	})
+}
+
+// Test is comm.Win.Test.
+func (x *Win) Test() (bool, error) {
+	closed := false
+	err := x.all("Test", func() error {
+		done, err := x.exposed()
+		if err != nil {
+			return err
+		}
+		if err := x.win.Sync(); err != nil {
+			return err
+		}
+		for _, r := range done {
+			if !r.Done() {
+				return nil
+			}
+		}
+		for _, r := range done {
+			_, err := r.Wait(x.c.ctx)
+			x.pscw.note(err)
+		}
+		closed = true
+		return x.pscw.close()
+	})
+	return closed, err
+}
+
+// exposed is what the epoch of Post waits for.
+func (x *Win) exposed() ([]engine.Request, error) {
+	e := &x.pscw
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.posted {
+		return nil, fmt.Errorf("%w: Post has not been called", ErrRMASync)
+	}
+	return slices.Clone(e.done), nil
+}
+
+// note keeps the first error of the epoch of Post.
+func (e *exposure) note(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+// close ends the epoch of Post and returns its first error.
+func (e *exposure) close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.err
+	e.posted, e.done, e.err = false, nil, nil
+	return err
+}
+
+// open says whether Post has been called and Wait has not.
+func (e *exposure) open() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.posted
+}
+
+// peers checks a list of ranks.
+func (x *Win) peers(ranks []int) error {
+	for i, r := range ranks {
+		if r == ProcNull {
+			return fmt.Errorf("%w: rank %d", ErrRank, r)
+		}
+		if err := x.peer(r); err != nil {
+			return err
+		}
+		if slices.Contains(ranks[:i], r) {
+			return fmt.Errorf("%w: rank %d twice", ErrArg, r)
+		}
+	}
+	return x.live()
+}

@@ -1,0 +1,382 @@
+// Package wireup connects a rank with the others: it opens the transports of the job, makes their
+// address vectors, and finds the transport that leads to each rank.
+package wireup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Open opens the transports of a job in the order of their preference. Index r of each address
+// vector is the address of rank r. Each rank is reached by the first transport that leads to it, so
+// Open does not open the transports after the one that reaches the last ranks. given replaces the
+// transports that the tunable transport.use names. A job of one rank needs no transport.
+func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, routes *Routes, err error) {
+	if w.Memory != nil {
+		defer func() {
+			_ = w.Memory.Close() // the domain has its own descriptor
+			w.Memory = nil
+		}()
+	}
+	if w.Size == 1 {
+		return nil, &Routes{}, nil
+	}
+	if given == nil {
+		for _, name := range w.Params.List("transport.use") {
+			p, ok := providers[name]
+			if !ok {
+				return nil, nil, fmt.Errorf("transport %q: %w: this program was built without it", name, transport.ErrNotSupported)
+			}
+			given = append(given, p())
+		}
+	}
+	defer func() {
+		if err != nil {
+			Close(rails)
+			rails, routes = nil, nil
+		}
+	}()
+	found := newRoutes(w)
+	rest := *w // without what a transport has taken
+	for i, p := range given {
+		r, reaches, err := openRail(ctx, &rest, p)
+		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
+			if err := abstain(ctx, w, p, given[i+1], err); err != nil {
+				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
+			}
+			found.SharesMemory = true // as on a rank that is alone on its host
+			continue
+		}
+		if err != nil {
+			return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
+		}
+		rails = append(rails, r)
+		found.SharesMemory = found.SharesMemory || r.Domain.Attr().Caps.Has(transport.CapSharedMemory)
+		switch some := found.take(len(rails)-1, reaches); {
+		case found.left == 0:
+			return rails, found, nil
+		case !some: // for example shared memory, if the rank is alone on its host
+			rails = rails[:len(rails)-1]
+			if err := r.Domain.Close(); err != nil {
+				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
+			}
+		}
+	}
+	return rails, nil, found.missing(given)
+}
+
+// abstain takes part in the exchange of a transport that this rank cannot open, so that the
+// other ranks know that the transport does not reach this rank. cause is the error of Open.
+// next is the transport that this rank tries next.
+func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
+	if Verbose() && w.Rank == slices.Index(w.HostOf, w.HostOf[w.Rank]) {
+		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
+	}
+	if w.NoMemory != "" {
+		return nil // ranks of other hosts have inherited their memory, and exchange nothing
+	}
+	if err := w.KVS.Put(addressKey(p.Name(), w.Rank), noAddress); err != nil {
+		return fmt.Errorf("publish that there is no address: %w", err)
+	}
+	for range 2 { // in exchange, and in openRail
+		if err := w.KVS.Fence(ctx); err != nil {
+			return fmt.Errorf("wait for the addresses of all ranks: %w", err)
+		}
+	}
+	return nil
+}
+
+// Routes says which transport leads to each rank.
+type Routes struct {
+	Rail []uint8 // by rank: the index of the transport; the caller's own rank has none
+
+	// SharesMemory reports that one of the transports is shared memory, even if this rank shares
+	// it with no other rank. All ranks open the same transports in the same order, so the value is
+	// the same on all ranks.
+	SharesMemory bool
+
+	self  int
+	found []bool // by rank: Rail is valid
+	left  int    // number of ranks without a route
+}
+
+func newRoutes(w *bootstrap.World) *Routes {
+	r := &Routes{self: w.Rank, Rail: make([]uint8, w.Size), found: make([]bool, w.Size), left: w.Size - 1}
+	r.found[w.Rank] = true // no transport leads to the rank itself
+	return r
+}
+
+// take adds a transport: it becomes the route to each rank that it reaches and that has no route yet.
+// some reports whether the transport reaches any other rank.
+func (v *Routes) take(rail int, reaches func(transport.Addr) bool) (some bool) {
+	for rank, found := range v.found {
+		if rank == v.self || !reaches(transport.Addr(rank)) {
+			continue
+		}
+		some = true
+		if !found {
+			v.Rail[rank], v.found[rank] = uint8(rail), true
+			v.left--
+		}
+	}
+	return some
+}
+
+// missing returns an error that names a rank without a route.
+func (v *Routes) missing(tried []transport.Provider) error {
+	if len(tried) == 0 {
+		return errors.New("no transport is named for a job of several ranks")
+	}
+	names := make([]string, len(tried))
+	for i, p := range tried {
+		names[i] = p.Name()
+	}
+	for rank, found := range v.found {
+		if !found {
+			return fmt.Errorf("rank %d is not reached by %s", rank, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// Close closes transports of which no engine was made.
+func Close(rails []engine.Rail) {
+	for _, r := range rails {
+		_ = r.Domain.Close() // the caller has an earlier error
+	}
+}
+
+// openRail opens one transport. reaches reports whether the transport leads to a rank. The first
+// transport that uses the rank's port sets w.Listener to nil.
+func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
+	r.Domain, err = p.Open(config(w))
+	if err != nil {
+		return r, nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = r.Domain.Close()
+		}
+	}()
+	if r.CQ, err = r.Domain.OpenCQ(); err != nil {
+		return r, nil, err
+	}
+	av, err := r.Domain.OpenAV()
+	if err != nil {
+		return r, nil, err
+	}
+	if r.Endpoint, err = r.Domain.OpenEndpoint(av, r.CQ); err != nil {
+		return r, nil, err
+	}
+	attr := r.Domain.Attr()
+	how, err := insertAddresses(ctx, w, p.Name(), attr, av, r.Endpoint)
+	if w.Listener != nil {
+		if _, closed := w.Listener.Stat(); how != exchanged && how != there || errors.Is(closed, os.ErrClosed) {
+			w.Listener = nil
+		}
+	}
+	if err != nil {
+		return r, nil, err
+	}
+	if w.Rank == 0 && Verbose() {
+		fmt.Fprintf(os.Stderr, "weft: %s: %d addresses inserted %s\n", attr.Provider, w.Size, how)
+	}
+	partial, ok := av.(transport.Reacher)
+	if !ok {
+		return r, func(transport.Addr) bool { return true }, nil
+	}
+	if how != there { // inserting shows which ranks can be reached
+		if err = w.KVS.Fence(ctx); err != nil {
+			return r, nil, fmt.Errorf("wait for all ranks to have inserted addresses: %w", err)
+		}
+	}
+	return r, partial.Reaches, nil
+}
+
+// config returns what a transport needs to know of this process.
+func config(w *bootstrap.World) transport.Config {
+	cfg := transport.Config{
+		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
+		Params: w.Params, Listener: w.Listener, Memory: w.Memory, NoMemory: w.NoMemory, OneHost: true,
+	}
+	if w.Memory != nil {
+		cfg.Locals = make([]transport.Addr, 0, w.Size)
+	}
+	for rank, n := range w.HostOf {
+		cfg.OneHost = cfg.OneHost && n == w.HostOf[0]
+		if w.Memory != nil && n == w.HostOf[w.Rank] {
+			cfg.Locals = append(cfg.Locals, transport.Addr(rank))
+		}
+	}
+	return cfg
+}
+
+// Where the addresses in a vector come from, if not from the launcher.
+const (
+	exchanged = "in bulk, after an exchange"
+	there     = "by the transport itself"
+)
+
+// insertAddresses makes index r of av the address of rank r, unless the transport has done so. If the
+// launcher has chosen the addresses and the transport listens there, they are computed, or taken from
+// the launcher's list. Otherwise the ranks exchange them through the launcher's key-value space. how says
+// which of these ways it was.
+func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
+	switch {
+	case av.Len() == w.Size:
+		how = there
+	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
+		how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
+		err = insertSymmetric(w, av)
+	case w.Listener != nil && len(w.Addrs) == w.Size && sameAddress(string(ep.Address()), w.Addrs[w.Rank]):
+		how = "in bulk, from the launcher's list"
+		addrs := make([]transport.Address, w.Size)
+		for i, a := range w.Addrs {
+			addrs[i] = transport.Address(a)
+		}
+		err = insertAll(av, addrs)
+	default:
+		how = exchanged
+		err = exchange(ctx, w, name, av, ep.Address())
+	}
+	if err != nil {
+		return how, err
+	}
+	if n := av.Len(); n != w.Size {
+		return how, fmt.Errorf("%d addresses for %d ranks", n, w.Size)
+	}
+	return how, nil
+}
+
+// insertSymmetric computes the addresses. One call of InsertSym inserts consecutive ranks of one host.
+// Afterwards insertSymmetric checks the first and the last address.
+func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
+	next := make([]int, len(w.Hosts)) // port, by host
+	var ends [2]string
+	for rank := 0; rank < w.Size; {
+		host := w.HostOf[rank]
+		n := 1
+		for rank+n < w.Size && w.HostOf[rank+n] == host {
+			n++
+		}
+		port := w.BasePort + next[host]
+		first, err := av.InsertSym(w.Hosts[host], 1, strconv.Itoa(port), n)
+		if err != nil {
+			return fmt.Errorf("insert %d addresses from %s port %d: %w", n, w.Hosts[host], port, err)
+		}
+		if int(first) != rank {
+			return fmt.Errorf("the address of rank %d has index %d", rank, first)
+		}
+		if rank == 0 {
+			ends[0] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port))
+		}
+		next[host] += n
+		rank += n
+		ends[1] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port+n-1))
+	}
+	for i, rank := range []int{0, w.Size - 1} {
+		got, err := av.Lookup(transport.Addr(rank))
+		if err != nil {
+			return fmt.Errorf("look rank %d up: %w", rank, err)
+		}
+		if !sameAddress(string(got), ends[i]) {
+			return fmt.Errorf("rank %d should be at %s, and is taken to be at %s", rank, ends[i], got)
+		}
+	}
+	return nil
+}
+
+// sameAddress reports whether two numeric addresses are equal. An IPv6 address has several forms.
+func sameAddress(a, b string) bool {
+	x, errX := netip.ParseAddrPort(a)
+	y, errY := netip.ParseAddrPort(b)
+	return errX == nil && errY == nil && x == y
+}
+
+func insertAll(av transport.AddressVector, addrs []transport.Address) error {
+	first, err := av.Insert(addrs)
+	if err != nil {
+		return fmt.Errorf("insert %d addresses: %w", len(addrs), err)
+	}
+	if first != 0 {
+		return fmt.Errorf("the first address has index %d", first)
+	}
+	return nil
+}
+
+// noAddress is what a rank publishes if it has no address in a transport.
+const noAddress = "-"
+
+// addressKey is the key under which a rank publishes its address in a transport.
+func addressKey(transport string, rank int) string {
+	return "weft-" + transport + "-" + strconv.Itoa(rank)
+}
+
+// exchange publishes this rank's address and inserts those of all ranks.
+func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
+	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
+		return fmt.Errorf("publish address %q: %w", own, err)
+	}
+	if err := w.KVS.Fence(ctx); err != nil {
+		return fmt.Errorf("wait for the addresses of all ranks: %w", err)
+	}
+	addrs := make([]transport.Address, w.Size)
+	for i := range addrs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		a, err := w.KVS.Get(addressKey(name, i))
+		if err != nil {
+			return fmt.Errorf("learn the address of rank %d: %w", i, err)
+		}
+		if a != noAddress {
+			addrs[i] = transport.Address(a)
+		}
+	}
+	return insertAll(av, addrs)
+}
+
+// Report writes a line to stderr: the transports, and the number of ranks to which each leads.
+func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
+	if len(rails) == 0 {
+		fmt.Fprintln(os.Stderr, "weft: a world of one uses no transport")
+		return
+	}
+	hosts := 0
+	for _, n := range w.HostOf {
+		hosts = max(hosts, n+1)
+	}
+	leads := make([]int, len(rails))
+	for rank, rail := range routes.Rail {
+		if rank != w.Rank {
+			leads[rail]++
+		}
+	}
+	names := make([]string, len(rails))
+	for i, r := range rails {
+		a := r.Domain.Attr()
+		names[i] = a.Provider
+		if a.Name != "" {
+			names[i] += " (" + a.Name + ")"
+		}
+		names[i] += " to " + strconv.Itoa(leads[i])
+	}
+	fmt.Fprintf(os.Stderr, "weft: ranks: %d, hosts: %d, started by %s, joined by %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
+}
+
+// Verbose reports whether WEFT_VERBOSE asks for lines about the transports.
+func Verbose() bool {
+	v, _ := strconv.ParseBool(os.Getenv("WEFT_VERBOSE"))
+	return v
+}

@@ -1,0 +1,74 @@
+package mpi_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
+)
+
+// TestWindowThatNotAllRanksGoOnWith has a rank give up between the steps of NewWin, as
+// one does that hears of a failure there: the others, which wait in the window's own
+// collectives, come back.
+func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
+	ranks(t, 3, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			err = first(mpi.OpenWindow[int]((*mpi.Comm)(c), 4), c.Revoke())
+		} else {
+			_, err = comm.NewWin[int](c, 4)
+			err = wantErr("NewWin", err, comm.ErrRevoked, "rank 1 of the world called Revoke")
+		}
+		return first(err, c.Free(), comm.Barrier(world))
+	})
+}
+
+// TestFinalizeDoesNotWaitAfterDeath: a rank in Finalize does not wait for one that does not
+// come there, once a third one has died.
+func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
+			dies, finalized := make(chan struct{}), make(chan struct{})
+			ranks(t, 3, func(c *comm.Comm) error {
+				switch c.Rank() {
+				case 0:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					<-dies
+					commtest.Kill(c)
+					return nil
+				case 1:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					if !late {
+						close(dies)
+					}
+					<-finalized
+					commtest.Kill(c) // Finalize would rightly complain
+					return nil
+				default:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					if late {
+						close(dies) // before or after Finalize waits
+					} else {
+						_, err := comm.Recv(c, make([]int, 1), 0, 0)
+						if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {
+							return err
+						}
+					}
+					defer close(finalized)
+					return wantErr("Finalize", c.Finalize(), comm.ErrProcFailed, "")
+				}
+			})
+		})
+	}
+}

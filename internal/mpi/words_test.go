@@ -1,0 +1,30 @@
+package mpi_test
+
+import (
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// TestErrorsSayWhatToChange: errors speak of the program's calls, not of weft's parts.
+func TestErrorsSayWhatToChange(t *testing.T) {
+	ranks(t, 1, func(c *comm.Comm) error {
+		if err := comm.SendValue(c, "text", 0, 0); err != nil {
+			return err
+		}
+		var n int
+		_, err := comm.RecvValue(c, &n, 0, 0)
+		d, derr := c.Dup()
+		if derr != nil {
+			return derr
+		}
+		recv := comm.Irecv(d, make([]int, 1), 0, 0)
+		ferr := d.Free()
+		_, rerr := recv.Wait()
+		return first(
+			wantErr("RecvValue of another type", err, comm.ErrType, "receive into a pointer to the type that was sent"),
+			ferr,
+			wantErr("Wait after Free", rerr, comm.ErrClosed, "the communicator was freed"),
+		)
+	})
+}

@@ -1,0 +1,173 @@
+package rma
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// lockTable is the state of the lock of one rank's part, in memory that all ranks of its host map:
+//
+//	0          64                                 128              128+8n
+//	┌──────────┬──────────────────────────────────┬─────────────────┐
+//	│ latch    │ tickets, waiting, sharing, owned │ n states        │
+//	└──────────┴──────────────────────────────────┴─────────────────┘
+//
+// The latch is a spin lock: 0, or 1 + the rank that holds it. It guards the rest of the lock table,
+// and elements of the part that the processor cannot change atomically. A rank holds it for a few
+// stores, or for a chunk of elements.
+//
+// Each rank has a state with respect to the lock of the part:
+//
+//	  ┌───────── request, lock free ────────┐
+//	  │                                     ▼
+//	free ── request ──► waiting ─ grant ──► shared or exclusive ── release ──► free
+//	  ▲                   │
+//	  └───── release ─────┘       left: the rank does not use the window any more
+//
+// The states are authoritative: each change is one store, and the counts can be computed from the
+// states. So if a rank dies while it holds the latch, the rank that takes the latch over computes
+// the counts again (repair).
+//
+// A faulty rank can overwrite all of this memory. That can break locks, but nothing else: no word of
+// it is an address or a length.
+type lockTable struct {
+	*lockTableHead
+	states []atomic.Uint64 // by rank: ticket << stateBits | state
+}
+
+type lockTableHead struct {
+	latch atomic.Uint64
+	_     [56]byte
+
+	tickets uint64 // number of requests that had to wait, ever
+	waiting uint64 // number of states that wait
+	sharing uint64 // number of states that are stateShared
+	owned   uint64 // number of states that are stateExclusive
+	_       [32]byte
+}
+
+// lockTableHeadSize is the offset of the states.
+const lockTableHeadSize = 128
+
+// lockTableAlign is the alignment of a lock table: a cache line.
+const lockTableAlign = 64
+
+// lockTableSize returns the bytes of the lock table for n ranks.
+func lockTableSize(n int) int { return lockTableHeadSize + 8*n }
+
+// The states.
+const (
+	stateFree uint64 = iota
+	stateWaitsShared
+	stateWaitsExclusive
+	stateShared
+	stateExclusive
+	stateLeft
+
+	stateBits = 3
+	stateMask = 1<<stateBits - 1
+)
+
+// state returns the state of a rank.
+func (t lockTable) state(rank int) uint64 { return t.states[rank].Load() & stateMask }
+
+// holds reports whether a rank has the lock. The caller need not hold the latch.
+func (t lockTable) holds(rank int) bool {
+	s := t.state(rank)
+	return s == stateShared || s == stateExclusive
+}
+
+// tryLatch takes the latch for a rank if the latch is free, and reports whether it was.
+func (t lockTable) tryLatch(rank int) bool { return t.latch.CompareAndSwap(0, uint64(rank)+1) }
+
+// unlatch releases the latch.
+func (t lockTable) unlatch() { t.latch.Store(0) }
+
+// The caller of the following methods holds the latch.
+
+// request requests the lock for a rank. If no rank waits and the lock is compatible, the rank has it
+// at once; otherwise its state is waiting.
+func (t lockTable) request(rank int, exclusive bool) {
+	switch {
+	case t.waiting == 0 && t.owned == 0 && !exclusive:
+		t.states[rank].Store(stateShared)
+		t.sharing++
+	case t.waiting == 0 && t.owned == 0 && t.sharing == 0:
+		t.states[rank].Store(stateExclusive)
+		t.owned++
+	default:
+		s := stateWaitsShared
+		if exclusive {
+			s = stateWaitsExclusive
+		}
+		t.states[rank].Store(t.tickets<<stateBits | s)
+		t.tickets++
+		t.waiting++
+	}
+}
+
+// release releases a rank's lock, or withdraws its request.
+func (t lockTable) release(rank int) {
+	switch t.state(rank) {
+	case stateWaitsShared, stateWaitsExclusive:
+		t.waiting--
+	case stateShared:
+		t.sharing--
+	case stateExclusive:
+		t.owned--
+	default:
+		return
+	}
+	t.states[rank].Store(stateFree)
+}
+
+// grant grants the lock to waiting ranks, in the order of their tickets, as long as it is
+// compatible. It appends the ranks that have got the lock to ranks.
+func (t lockTable) grant(ranks []int) []int {
+	if t.waiting == 0 || t.owned != 0 {
+		return ranks
+	}
+	// Grant all shared requests with a ticket before that of the first exclusive request.
+	exclusive, first := -1, uint64(math.MaxUint64)
+	for r := range t.states {
+		if s := t.states[r].Load(); s&stateMask == stateWaitsExclusive && s>>stateBits < first {
+			exclusive, first = r, s>>stateBits
+		}
+	}
+	for r := range t.states {
+		if s := t.states[r].Load(); s&stateMask == stateWaitsShared && s>>stateBits < first {
+			t.states[r].Store(stateShared)
+			t.waiting--
+			t.sharing++
+			ranks = append(ranks, r)
+		}
+	}
+	if exclusive >= 0 && t.sharing == 0 {
+		t.states[exclusive].Store(stateExclusive)
+		t.waiting--
+		t.owned++
+		ranks = append(ranks, exclusive)
+	}
+	return ranks
+}
+
+// repair releases the locks and requests of ranks that are gone, and computes the counts from the
+// states.
+func (t lockTable) repair(gone func(rank int) bool) {
+	t.waiting, t.sharing, t.owned = 0, 0, 0
+	for r := range t.states {
+		s := t.state(r)
+		if s != stateFree && s != stateLeft && gone(r) {
+			t.states[r].Store(stateFree)
+			s = stateFree
+		}
+		switch s {
+		case stateWaitsShared, stateWaitsExclusive:
+			t.waiting++
+		case stateShared:
+			t.sharing++
+		case stateExclusive:
+			t.owned++
+		}
+	}
+}

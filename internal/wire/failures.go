@@ -1,0 +1,143 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Failure reports: gorun reports to the ranks of a job with -on-failure notify which ranks have
+// failed. A report is a line:
+//
+//	failed 3,7-9 killed by signal 9 (SIGKILL) on node2\n
+//	       │     └─ reason; may be missing
+//	       └─ ranks, ascending, without spaces
+const (
+	FailuresMaxLine   = 4096 // bytes of a line, its newline included
+	failuresMaxReason = 1024
+	failuresVerb      = "failed "
+)
+
+// The errors of malformed lines.
+var (
+	ErrFailuresLong  = errors.New("failure report: line is longer than 4096 bytes")
+	ErrFailuresVerb  = errors.New("failure report: line does not begin with \"failed\" and a space, or has a second line")
+	ErrFailuresRanks = errors.New("failure report: not a list of ranks in ascending order")
+	ErrFailuresSize  = errors.New("failure report: a rank that the job does not have")
+)
+
+// AppendFailures appends to dst a report that ranks have failed for a reason: one line, or
+// several if one line has no room for all ranks; no line without ranks. The ranks may be in any
+// order. A reason that is too long is cut, and bytes that a line cannot contain become spaces.
+func AppendFailures(dst []byte, ranks []int, reason string) []byte {
+	sorted := slices.Clone(ranks)
+	slices.Sort(sorted)
+	sorted = slices.Compact(sorted)
+	why := appendReason(nil, reason)
+	for len(sorted) > 0 {
+		begin := len(dst)
+		dst = append(dst, failuresVerb...)
+		for first := true; len(sorted) > 0; first = false {
+			n := 1
+			for n < len(sorted) && sorted[n] == sorted[0]+n {
+				n++
+			}
+			var b [2*20 + 2]byte
+			run := b[:0]
+			if !first {
+				run = append(run, ',')
+			}
+			run = strconv.AppendInt(run, int64(sorted[0]), 10)
+			if n > 1 {
+				run = append(run, '-')
+				run = strconv.AppendInt(run, int64(sorted[n-1]), 10)
+			}
+			if len(dst)-begin+len(run)+len(why)+1 > FailuresMaxLine {
+				break
+			}
+			dst = append(dst, run...)
+			sorted = sorted[n:]
+		}
+		dst = append(dst, why...)
+		dst = append(dst, '\n')
+	}
+	return dst
+}
+
+// appendReason appends a space and the part of reason that fits into a line.
+func appendReason(dst []byte, reason string) []byte {
+	begin := len(dst)
+	for _, r := range reason {
+		if !unicode.IsPrint(r) || r == utf8.RuneError { // also a newline
+			r = ' '
+		}
+		if r == ' ' && (len(dst) == begin || dst[len(dst)-1] == ' ') {
+			continue
+		}
+		if len(dst) == begin {
+			dst = append(dst, ' ')
+		}
+		if len(dst)-begin+utf8.RuneLen(r) > failuresMaxReason {
+			break
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	return bytes.TrimRight(dst, " ")
+}
+
+// ParseFailures reads a line, with or without its newline. It returns the failed ranks of a job
+// of size ranks, in ascending order, and the reason, which may be empty.
+func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
+	if len(line) > FailuresMaxLine {
+		return nil, "", ErrFailuresLong
+	}
+	rest, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte{'\n'}), []byte(failuresVerb))
+	if !ok || bytes.IndexByte(rest, '\n') >= 0 {
+		return nil, "", ErrFailuresVerb
+	}
+	list, why, _ := bytes.Cut(rest, []byte{' '})
+	next := 0 // the smallest rank that may follow
+	for more := true; more; {
+		var run []byte
+		run, list, more = bytes.Cut(list, []byte{','})
+		from, to, several := bytes.Cut(run, []byte{'-'})
+		first, err := failureRank(from, size)
+		if err != nil {
+			return nil, "", err
+		}
+		last := first
+		if several {
+			if last, err = failureRank(to, size); err != nil {
+				return nil, "", err
+			}
+		}
+		if first < next || last < first || several && last == first {
+			return nil, "", ErrFailuresRanks
+		}
+		for r := first; r <= last; r++ {
+			ranks = append(ranks, r)
+		}
+		next = last + 1
+	}
+	return ranks, string(bytes.TrimLeft(appendReason(nil, string(why)), " ")), nil
+}
+
+// failureRank parses a rank: a number below size, without sign and leading zeros.
+func failureRank(digits []byte, size int) (int, error) {
+	if len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
+		return 0, ErrFailuresRanks
+	}
+	n := 0
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, ErrFailuresRanks
+		}
+		if n = 10*n + int(c-'0'); n >= size {
+			return 0, ErrFailuresSize
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,109 @@
+package wire
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFailures(t *testing.T) {
+	for _, c := range []struct {
+		ranks  []int
+		reason string
+		line   string
+		told   string // the reason that ParseFailures returns
+	}{
+		{[]int{3}, "killed by signal 9 (SIGKILL) on node2", "failed 3 killed by signal 9 (SIGKILL) on node2\n", "killed by signal 9 (SIGKILL) on node2"},
+		{[]int{9, 3, 8, 7, 3}, "host node3 does not answer", "failed 3,7-9 host node3 does not answer\n", "host node3 does not answer"},
+		{[]int{0, 1}, "", "failed 0-1\n", ""},
+		{[]int{0}, " \n two\tlines \r\n", "failed 0 two lines\n", "two lines"},
+		{[]int{0}, "\xff\x00é", "failed 0 é\n", "é"},
+	} {
+		line := AppendFailures([]byte("before "), c.ranks, c.reason)
+		require.Equal(t, "before "+c.line, string(line))
+		_, reason, err := ParseFailures([]byte(c.line), 10)
+		require.NoError(t, err)
+		require.Equal(t, c.told, reason)
+	}
+	require.Empty(t, AppendFailures(nil, nil, "nobody"))
+	ranks, _, err := ParseFailures([]byte("failed 3,7-9 x"), 10)
+	require.NoError(t, err)
+	require.Equal(t, []int{3, 7, 8, 9}, ranks)
+}
+
+// TestFailuresInSeveralLines: more ranks fail than one line has room for.
+func TestFailuresInSeveralLines(t *testing.T) {
+	var ranks []int
+	for r := 0; r < 1<<16; r += 2 {
+		ranks = append(ranks, r)
+	}
+	var told []int
+	for line := range bytes.Lines(AppendFailures(nil, ranks, strings.Repeat("ö", 1<<20))) {
+		require.LessOrEqual(t, len(line), FailuresMaxLine)
+		some, reason, err := ParseFailures(line, 1<<16)
+		require.NoError(t, err)
+		require.Equal(t, strings.Repeat("ö", (failuresMaxReason-1)/2), reason)
+		told = append(told, some...)
+	}
+	require.Equal(t, ranks, told)
+}
+
+func TestFailuresErrors(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want error
+	}{
+		{"", ErrFailuresVerb},
+		{"failed", ErrFailuresVerb},
+		{"saved 3", ErrFailuresVerb},
+		{"failed 3\nfailed 4\n", ErrFailuresVerb},
+		{"failed ", ErrFailuresRanks},
+		{"failed  3", ErrFailuresRanks},
+		{"failed 3,", ErrFailuresRanks},
+		{"failed ,3", ErrFailuresRanks},
+		{"failed +3", ErrFailuresRanks},
+		{"failed 03", ErrFailuresRanks},
+		{"failed -3", ErrFailuresRanks},
+		{"failed 3-", ErrFailuresRanks},
+		{"failed 3-3", ErrFailuresRanks},
+		{"failed 3-1", ErrFailuresRanks},
+		{"failed 3,3", ErrFailuresRanks},
+		{"failed 4,3", ErrFailuresRanks},
+		{"failed 1-3,2", ErrFailuresRanks},
+		{"failed 1-2-3", ErrFailuresRanks},
+		{"failed x", ErrFailuresRanks},
+		{"failed 10", ErrFailuresSize},
+		{"failed 9-10 x", ErrFailuresSize},
+		{"failed 99999999999999999999999999", ErrFailuresSize},
+		{"failed 3 " + strings.Repeat("x", FailuresMaxLine), ErrFailuresLong},
+	} {
+		_, _, err := ParseFailures([]byte(c.line), 10)
+		require.ErrorIs(t, err, c.want, c.line)
+	}
+}
+
+func FuzzFailures(f *testing.F) {
+	f.Add(AppendFailures(nil, []int{3, 7, 8, 9}, "killed by signal 9"), 10)
+	f.Add(AppendFailures(nil, []int{0}, ""), 1)
+	f.Add([]byte("failed 0-16777215 "), 1<<24)
+	f.Add([]byte("failed 1,1"), 4)
+	f.Fuzz(func(t *testing.T, line []byte, size int) {
+		ranks, reason, err := ParseFailures(line, min(size, 1<<20))
+		if err != nil {
+			require.Empty(t, ranks)
+			return
+		}
+		require.NotEmpty(t, ranks)
+		require.Less(t, ranks[len(ranks)-1], size)
+		var again []int
+		for l := range bytes.Lines(AppendFailures(nil, ranks, reason)) {
+			some, why, err := ParseFailures(l, size)
+			require.NoError(t, err)
+			require.True(t, strings.HasPrefix(reason, why))
+			again = append(again, some...)
+		}
+		require.Equal(t, ranks, again)
+	})
+}

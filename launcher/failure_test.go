@@ -1,0 +1,421 @@
+//go:build linux
+
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// testTimeout bounds each wait of a test in this file.
+const testTimeout = 20 * time.Second
+
+// pidIn waits until a file has a process id, and returns the id.
+func pidIn(name string) (int, error) {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(name)
+		if pid, whole := strings.CutSuffix(string(text), "\n"); whole {
+			return strconv.Atoi(pid)
+		}
+	}
+	return 0, fmt.Errorf("no process id in %s", name)
+}
+
+// hasEnded reports whether a process is a zombie or does not exist any more.
+func hasEnded(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z")
+}
+
+// holdDying makes rank 0 kill itself, and stops it while it exits, so that the kernel does not
+// report its end yet. holdDying lets rank 0 go when gorun has ended rank 2 because of what rank 1
+// has done meanwhile.
+func holdDying(dir string) error {
+	runtime.LockOSThread() // never unlocked: when the thread ends, the kernel ends the tracing
+	pid, err := pidIn(filepath.Join(dir, "pid0"))
+	if err != nil {
+		return err
+	}
+	bystander, err := pidIn(filepath.Join(dir, "pid2"))
+	if err != nil {
+		return err
+	}
+	if err := unix.PtraceAttach(pid); err != nil {
+		return err
+	}
+	for attached := false; ; {
+		var ws unix.WaitStatus
+		if _, err := unix.Wait4(pid, &ws, unix.WALL, nil); err != nil {
+			return err
+		}
+		pass := 0
+		switch {
+		case !ws.Stopped():
+			return fmt.Errorf("rank 0 has ended: %#x", ws)
+		case ws.TrapCause() == unix.PTRACE_EVENT_EXIT:
+			if err := os.WriteFile(filepath.Join(dir, "dying"), nil, 0o600); err != nil {
+				return err
+			}
+			for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+				if hasEnded(bystander) {
+					return unix.PtraceDetach(pid)
+				}
+				if time.Now().After(end) {
+					return errors.New("gorun does not end the job")
+				}
+			}
+		case !attached:
+			attached = true
+			if err := unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
+				return err
+			}
+		default:
+			pass = int(ws.StopSignal())
+		}
+		if err := unix.PtraceCont(pid, pass); err != nil {
+			return err
+		}
+	}
+}
+
+// TestSecondaryBeforeKill: rank 0 is killed. Rank 1 notices that and fails, and gorun hears of rank
+// 1's failure first.
+func TestSecondaryBeforeKill(t *testing.T) {
+	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
+		for _, grace := range []time.Duration{0, time.Second} {
+			t.Run(fmt.Sprintf("%s, grace %v", last, grace), func(t *testing.T) {
+				j := testJob(3, "-c", `
+					await() { until test -e $1; do sleep .01; done; }
+					echo $$ >pid$PMI_RANK
+					case $PMI_RANK in
+					0) await die; kill -9 $$;;
+					1) await dying; `+last+`;;
+					esac
+					while :; do sleep .1; done`)
+				dir := t.TempDir()
+				j.Apps[0].Program, j.Apps[0].Wdir, j.Grace = "sh", dir, grace
+				held := make(chan error, 1)
+				go func() { // ends at the latest with rank 0; the test receives from held
+					err := holdDying(dir)
+					if err != nil { // so that the job ends
+						_ = os.WriteFile(filepath.Join(dir, "die"), nil, 0o600)
+					}
+					held <- err
+				}()
+				res, _, stderr := runJob(t, j)
+				err := <-held
+				if errors.Is(err, unix.EPERM) {
+					t.Skip("no process may be traced here")
+				}
+				require.NoError(t, err, stderr)
+				require.Equal(t, 137, res.ExitCode, stderr)
+				require.Contains(t, stderr, "rank 0 was killed by signal 9 (SIGKILL)")
+				require.Zero(t, res.Failure.Rank)
+			})
+		}
+	}
+}
+
+// TestFirstFailureStays: the outcome does not change if other ranks fail because of the first
+// failure, or because the job ends.
+func TestFirstFailureStays(t *testing.T) {
+	for first, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"exit 3":             {3, "rank 1 exited with code 3"},
+		"echo cmd=abort >&3": {1, "rank 1 called Abort"},
+		"kill -SEGV $$":      {139, "rank 1 was killed by signal 11 (SIGSEGV)"},
+	} {
+		for _, then := range []string{"KILL", "ABRT"} {
+			j := testJob(3, "-c", `
+				case $PMI_RANK in
+				0) trap 'kill -`+then+` $$' TERM; echo >ready0;;
+				1) until test -e ready0 -a -e ready2; do sleep .01; done; `+first+`;;
+				2) echo >ready2;; # and gorun knows that rank 1 runs
+				esac
+				while :; do sleep .1; done`)
+			j.Apps[0].Program, j.Apps[0].Wdir = "sh", t.TempDir()
+			res, _, stderr := runJob(t, j)
+			require.Equal(t, want.code, res.ExitCode, "%s: %s", then, stderr)
+			require.Contains(t, stderr, "gorun: "+want.says)
+		}
+	}
+}
+
+// TestEarlierElsewhere: a host may report a consequence faster than another host reports the cause.
+// gorun compares times only if the hosts' clocks agree.
+func TestEarlierElsewhere(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	for name, test := range map[string]struct {
+		clock time.Duration // by which the clock of rank 1's host is ahead
+		at    time.Duration // when rank 1 ended after rank 0, by a right clock
+		told  bool
+		want  int
+	}{
+		"cause comes late": {0, -time.Millisecond, false, 1},
+		"consequence":      {0, time.Millisecond, false, 0},
+		"ended by gorun":   {0, -time.Millisecond, true, 0},
+		"clock is slow":    {-time.Minute, time.Millisecond, false, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}, {Host: hosts.Host{Name: "b"}}}
+		r.startSent, r.startDone = begun, begun.Add(time.Second)
+		started := begun.Add(time.Second / 2)
+		r.ranks = []rank{{host: 0, pid: 1, started: started}, {host: 1, pid: 2, started: started.Add(test.clock)}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		ended := begun.Add(time.Hour)
+		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
+		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, AfterEnd: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
+		require.Equal(t, test.want, r.outcome.Rank, name)
+	}
+}
+
+// TestDyingFirst: a rank that a signal was already ending has failed before a rank of the same host
+// that noticed its failure.
+func TestDyingFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		second proto.Exit
+		want   int
+	}{
+		"crashed, and exiting": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Exiting: true}, 1},
+		"crashed later":        {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
+		"ended by gorun":       {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Exiting: true}, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
+		r.ranks = []rank{{pid: 1}, {pid: 2}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.aborted(proto.Aborted{Rank: 0, Code: 1})
+		r.exited(test.second)
+		require.Equal(t, test.want, r.outcome.Rank, name)
+	}
+}
+
+// TestConsequenceFirst: rank 0 aborts because of another rank's failure, and gorun hears of that
+// first. The failure of a rank that failed by itself replaces it.
+func TestConsequenceFirst(t *testing.T) {
+	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
+	for name, test := range map[string]struct {
+		second proto.Message
+		want   int
+	}{
+		"exit":                       {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5}}, 1},
+		"exit without Finalize":      {proto.Exited{Exit: proto.Exit{Rank: 1, Early: true}}, 1},
+		"exit after Finalize":        {proto.Exited{Exit: proto.Exit{Rank: 1}}, 0},
+		"exit after SIGTERM":         {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, AfterEnd: true}}, 0},
+		"exit begun before SIGTERM":  {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, AfterEnd: true, Exiting: true}}, 1},
+		"signal":                     {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM)}}, 1},
+		"signal of gorun":            {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), AfterEnd: true}}, 0},
+		"abort":                      {proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"}, 1},
+		"abort after SIGTERM":        {proto.Aborted{Rank: 1, Code: 3, Reason: "interrupted", AfterEnd: true}, 0},
+		"another consequence":        {consequence, 0},
+		"exit of another that noted": {proto.Exited{Exit: proto.Exit{Rank: 2, Code: 1}}, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
+		r.ranks = []rank{{pid: 1}, {pid: 2}, {pid: 3}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
+		r.aborted(proto.Aborted{Rank: 2, Code: 1, Consequence: true})
+		switch m := test.second.(type) {
+		case proto.Exited:
+			r.exited(m.Exit)
+		case proto.Aborted:
+			r.aborted(m)
+		}
+		require.Equal(t, test.want, r.outcome.Rank, name)
+		require.Equal(t, test.want == 0, r.first.kind == kindConsequence, name)
+	}
+}
+
+// failedRun returns a run of three ranks. If apart is set, rank 1 runs on another host. If
+// clocks is set, the hosts' clocks are known to agree.
+func failedRun(apart, clocks bool) *run {
+	r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+	r.hosts = []host{{Host: hosts.Host{Name: "a"}, state: hostUp}, {Host: hosts.Host{Name: "b"}, state: hostUp}}
+	r.plans = []proto.Plan{{Ranks: []proto.Rank{{Rank: 0}, {Rank: 2}}}, {Ranks: []proto.Rank{{Rank: 1}}}}
+	begun := time.Unix(1000, 0)
+	started := begun.Add(time.Second / 2)
+	if clocks {
+		r.startSent, r.startDone = begun, begun.Add(time.Second)
+	}
+	r.ranks = []rank{{pid: 1, started: started}, {pid: 2, started: started}, {pid: 3, started: started}}
+	if apart {
+		r.ranks[1].host = 1
+	}
+	r.phase, r.killed = phaseRunning, true // nothing is sent
+	return r
+}
+
+// TestOutcomeIsReplaced checks which failures replace an earlier reported failure, for all pairs of
+// kinds and for each timing.
+func TestOutcomeIsReplaced(t *testing.T) {
+	const atVerdict, before = 1 << 40, 1<<40 - 1
+	tell := func(r *run, kind string, rank int, at int64, told bool) {
+		e := proto.Exit{Rank: rank, At: at, AfterEnd: told}
+		switch kind {
+		case "other":
+			if rank == 0 {
+				r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Signal: unix.SIGINT}, 130)
+				return
+			}
+		case "consequence":
+			r.aborted(proto.Aborted{Rank: rank, Code: 1, Reason: "rank 7 has failed", Consequence: true, AfterEnd: told})
+			e.Code = 1
+		case "follower":
+			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, AfterEnd: told})
+			e.Code = 5
+		case "noreason":
+			e.Code = 5
+		case "reason":
+			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", AfterEnd: told})
+			e.Code = 6
+		case "signal":
+			e.Signal = int(unix.SIGPIPE)
+		case "crash":
+			e.Signal = int(unix.SIGSEGV)
+		case "lost":
+			r.hostsLost(proto.Lost{First: r.ranks[rank].host, Count: 1, Cause: "no answer"})
+			return
+		}
+		r.exited(e)
+	}
+	timings := []string{"ending", "after", "apart", "before"}
+	failures := []string{"other", "consequence", "noreason", "reason", "signal", "crash", "lost"}
+	for outcome, least := range map[string]string{ // the columns are in the order of failures
+		"other":       "-  -  -       -       -       -      -",
+		"consequence": "-  -  after   after   after   after  apart",
+		"follower":    "-  -  before  after   after   after  apart",
+		"noreason":    "-  -  before  before  before  apart  apart",
+		"reason":      "-  -  before  before  before  apart  apart",
+		"signal":      "-  -  -       -       -       -      -",
+		"crash":       "-  -  -       -       -       -      -",
+		"lost":        "-  -  -       -       -       -      -",
+	} {
+		for i, failure := range failures {
+			from := slices.Index(timings, strings.Fields(least)[i]) // -1: never
+			for n, timing := range timings {
+				r := failedRun(timing == "apart" || timing == "before", timing == "before")
+				tell(r, outcome, 0, atVerdict, false)
+				first := *r.outcome
+				tell(r, failure, 1, before, timing == "ending")
+				what := fmt.Sprintf("%s, then %s, %s", outcome, failure, timing)
+				switch {
+				case from < 0 || n < from:
+					require.Equal(t, first, *r.outcome, what)
+				case failure == "lost":
+					require.Equal(t, "b: no answer", r.outcome.Reason, what)
+				default:
+					require.Equal(t, 1, r.outcome.Rank, what)
+					require.Equal(t, failure == "reason", r.outcome.Reason == "failed: no such mesh", what)
+				}
+			}
+		}
+	}
+}
+
+// TestReasonAfterFollower: if ranks exit without a reason after a consequence, an abort with
+// a reason still replaces the outcome, regardless of the number of these ranks.
+func TestReasonAfterFollower(t *testing.T) {
+	r := failedRun(false, false)
+	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
+	r.exited(proto.Exit{Rank: 2, Code: 1})
+	require.Equal(t, 2, r.outcome.Rank)
+	r.exited(proto.Exit{Rank: 0, Code: 1})
+	require.Equal(t, 2, r.outcome.Rank)
+	r.aborted(proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"})
+	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.outcome.Failure)
+	require.Equal(t, 3, r.outcome.code)
+}
+
+// TestDyingElsewhere: a rank on another host that was ending when its host heard of the first
+// failure may have noticed that failure. The outcome names this rank if it ended earlier, or
+// if the first failure is a consequence.
+func TestDyingElsewhere(t *testing.T) {
+	dying := proto.Exit{Rank: 1, Code: 3, Exiting: true, AfterEnd: true, At: 5}
+	for name, test := range map[string]struct {
+		clocks      bool
+		consequence bool
+		ended       int64 // when rank 0 ended
+		want        int
+	}{
+		"order not known": {false, false, 6, 0},
+		"ended later":     {true, false, 4, 0},
+		"ended earlier":   {true, false, 6, 1},
+		"consequence":     {false, true, 6, 1},
+	} {
+		for _, signal := range []unix.Signal{0, unix.SIGSEGV} {
+			r := failedRun(true, test.clocks)
+			r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: test.consequence})
+			r.exited(proto.Exit{Rank: 0, Code: 1, At: test.ended})
+			second := dying
+			second.Signal = int(signal)
+			r.exited(second)
+			want := test.want
+			if signal == unix.SIGSEGV { // no other rank's failure causes it
+				want = 1
+			}
+			require.Equal(t, want, r.outcome.Rank, "%s, %v", name, signal)
+		}
+	}
+}
+
+// TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
+// code after Finalize does not fail the job, and its exit does not replace the outcome.
+func TestExitThatFailsNobody(t *testing.T) {
+	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Exiting: true}, {Code: 5, Exiting: true, AfterEnd: true}} {
+		for _, apart := range []bool{false, true} {
+			for _, consequence := range []bool{false, true} {
+				r := failedRun(apart, true)
+				r.job.OnFailure = job.FailNotify
+				r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: consequence})
+				r.exited(proto.Exit{Rank: 0, Code: 1, At: 2})
+				exit.Rank = 1
+				r.exited(exit)
+				require.Zero(t, r.outcome.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
+			}
+		}
+	}
+}
+
+// TestReasonAfterConsequence: rank 1 revokes the communicator, and rank 0 fails because of
+// that and ends the job, before rank 1 reports its reason.
+func TestReasonAfterConsequence(t *testing.T) {
+	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
+	lingerLimit = testTimeout // rank 0 may be slow on a busy machine
+	program := filepath.Join(t.TempDir(), "revoke")
+	text, err := exec.Command("go", "build", "-o", program, "./testdata/revoke").CombinedOutput()
+	require.NoError(t, err, string(text))
+	for _, use := range []string{"shm,tcp", "tcp"} {
+		j := testJob(2)
+		j.Apps[0].Program, j.Params = program, &params.Set{}
+		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
+		res, _, stderr := runJob(t, j)
+		require.Equal(t, 1, res.ExitCode, stderr)
+		require.Contains(t, stderr, "rank 1: no such mesh\ngorun: rank 1 failed (exit code 1)")
+		require.NotContains(t, stderr, "rank 0")
+		require.Equal(t, 1, res.Failure.Rank)
+		require.Equal(t, "failed: no such mesh", res.Failure.Reason)
+	}
+}

@@ -1,0 +1,112 @@
+package procs
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"golang.org/x/sys/unix"
+)
+
+// Cores of several jobs
+//
+// Jobs on one host are placed alike: the first rank of each goes to the first core. So a
+// process manager claims the core of each rank that is bound to one core only. If another job has
+// claimed that core, the rank goes to a free one. A rank that may run on several cores
+// claims none, because the kernel moves it to an idle one.
+//
+//	rank's core ── claim ──► ok: the rank stays
+//	                   └──► taken ── claim of a core that the plan does not use ──► ok: the rank goes there
+//	                                                                          └──► none is free: the rank stays
+//
+// A claim is a socket bound to an abstract name (unix(7)) with the number of the core's
+// first hardware thread. The kernel gives each name to one socket, and ends the claim with
+// the process, however that ends. So two process managers that start at the same time get different
+// cores. The name does not contain the user: jobs of different users avoid each other, too.
+// If a process takes all names, ranks stay where they are planned.
+// Names belong to a network namespace. Jobs in different namespaces do not see each
+// other's claims.
+
+// coreNames is the beginning of the names of claims.
+var coreNames = "@weft-core-"
+
+// claimCore claims a core for as long as this process manager exists. The error is unix.EADDRINUSE if
+// another job has claimed the core.
+func (c *Manager) claimCore(core []int) error {
+	fd, err := sys.Socket(unix.AF_UNIX, unix.SOCK_DGRAM)
+	if err != nil {
+		return err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: coreNames + strconv.Itoa(core[0])}); err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	c.claims = append(c.claims, fd)
+	return nil
+}
+
+// claimCores claims the cores of ranks, and rebinds ranks whose core is taken if the job
+// permits it.
+func (c *Manager) claimCores() {
+	if !slices.ContainsFunc(c.ranks, func(r rank) bool { return len(r.cpus) > 0 }) {
+		return
+	}
+	cores := c.topo().Cores
+	of := make(map[int]int) // core of each hardware thread
+	for i, core := range cores {
+		for _, cpu := range core {
+			of[cpu] = i
+		}
+	}
+	planned := make([]bool, len(cores)) // this job's ranks may run there
+	bound := make(map[int][]int)        // by core: the ranks that can run nowhere else
+	for i, r := range c.ranks {
+		single := -1
+		for k, cpu := range r.cpus {
+			core, known := of[cpu]
+			if known {
+				planned[core] = true
+			}
+			switch {
+			case !known || k > 0 && core != single:
+				single = -1
+			case k == 0:
+				single = core
+			}
+		}
+		if single >= 0 {
+			bound[single] = append(bound[single], i)
+		}
+	}
+	var taken []int
+	for i := range cores {
+		if len(bound[i]) > 0 && errors.Is(c.claimCore(cores[i]), unix.EADDRINUSE) {
+			taken = append(taken, i)
+		}
+	}
+	if !c.job.Rebind {
+		return
+	}
+	for _, from := range taken {
+		for k := range cores {
+			to := (from + k) % len(cores)
+			if planned[to] || c.claimCore(cores[to]) != nil {
+				continue
+			}
+			planned[to] = true
+			for _, i := range bound[from] {
+				c.ranks[i].cpus, c.ranks[i].rebound = cores[to], true
+			}
+			break
+		}
+	}
+}
+
+// endClaims releases the cores.
+func (c *Manager) endClaims() {
+	for _, fd := range c.claims {
+		_ = unix.Close(fd)
+	}
+	c.claims = nil
+}

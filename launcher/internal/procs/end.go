@@ -1,0 +1,414 @@
+package procs
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// rankEnded checks whether a rank's process has ended, and handles its end.
+func (c *Manager) rankEnded(i int) {
+	rk := &c.ranks[i]
+	c.mu.Lock()
+	pid, fd := rk.pid, rk.pidfd
+	c.mu.Unlock()
+	if pid <= 0 || rk.exited {
+		return
+	}
+	if st, ended := c.exitOf(pid); ended {
+		c.recordExit(i, pid, fd, st)
+	}
+}
+
+// abandonStuck treats ranks that SIGKILL has not ended as ended.
+func (c *Manager) abandonStuck() {
+	c.stuckAt = time.Time{}
+	if c.numStarted < 0 { // forkAll may still start some
+		c.stuckAt = time.Now().Add(c.stuckAfter)
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		c.mu.Lock()
+		pid, fd := rk.pid, rk.pidfd
+		c.mu.Unlock()
+		if pid > 0 && !rk.exited {
+			rk.stuck = true
+			c.recordExit(i, pid, fd, status{signal: syscall.SIGKILL})
+		}
+	}
+}
+
+// recordExit handles the end of rank i. It reports the end by Exited unless the rank has ended
+// normally.
+func (c *Manager) recordExit(i, pid, fd int, st status) {
+	rk := &c.ranks[i]
+	if fd >= 0 {
+		c.poller.Remove(fd)
+		_ = unix.Close(fd)
+	} else if !rk.stuck { // exitStatus has reaped it
+		c.cfg.Watchdog.reaped(pid)
+	}
+	c.mu.Lock()
+	rk.pidfd = -1
+	c.mu.Unlock()
+	c.endControl(i)
+	rk.exited, rk.status = true, st
+	c.stopAsking(i)
+	c.ended++
+	c.markEnded(i)
+	early, joined := c.pmi.exit(i)
+	now := time.Now()
+	rk.exit = proto.Exit{
+		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: now.UnixNano(), Account: c.pmi.account(i, now.Sub(rk.at)),
+		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
+		AfterEnd: c.ending, KillPending: rk.killPending, Exiting: rk.exiting, Stuck: rk.stuck,
+		Late: c.graceOver && st.signal == syscall.SIGKILL,
+	}
+	if st.signal == syscall.SIGKILL && !c.ending {
+		rk.exit.Memory = c.oom.reason()
+	}
+	if !rk.stuck {
+		rk.exit.Usage = usageOf(pid)
+	}
+	if st == (status{}) && !early {
+		if c.stateAt.IsZero() && !c.watchState {
+			c.stateAt = time.Now().Add(stateDelay)
+		}
+		return
+	}
+	if st.signal == 0 {
+		c.recordFailure(i, c.runs(i))
+	}
+	c.cfg.Emit(proto.Exited{Exit: rk.exit})
+}
+
+// recordFailure records the state of the other ranks when rank i has failed the job by itself, and
+// not by a signal. It records which of them have got SIGKILL from another process. If
+// independent is set, recordFailure also records which of them are ending. independent means that
+// their ends cannot follow from the failure of rank i: rank i still runs, or names another
+// rank's failure as its reason. Rank i may notice that another rank has died, and abort or
+// exit because of that, before the kernel reports the other rank's end here.
+func (c *Manager) recordFailure(i int, independent bool) {
+	if c.recorded || c.ending {
+		return
+	}
+	c.recorded = true
+	for j := range c.ranks {
+		if j != i {
+			c.recordProcess(j, independent)
+		}
+	}
+}
+
+// recordProcess records whether rank j is being killed, and, if independent is set, whether it is
+// ending.
+func (c *Manager) recordProcess(j int, independent bool) {
+	rk := &c.ranks[j]
+	c.mu.Lock()
+	pid := rk.pid
+	c.mu.Unlock()
+	if pid > 0 && !rk.exited {
+		var ends bool
+		rk.killPending, ends = killed(pid)
+		rk.exiting = independent && (ends || exiting(pid))
+	}
+}
+
+// runs reports whether a rank was started and has not ended.
+func (c *Manager) runs(i int) bool {
+	c.mu.Lock()
+	pid := c.ranks[i].pid
+	c.mu.Unlock()
+	if pid <= 0 || c.ranks[i].exited {
+		return false
+	}
+	_, ended := exitStatus(pid)
+	return !ended
+}
+
+// exiting reports whether the first thread of a process is in exit(2), or past it
+// (proc_pid_stat(5), flags). It returns false if this is not known.
+func exiting(pid int) bool {
+	const pfExiting = 4 // PF_EXITING of linux/sched.h
+	fields := statOf(pid)
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&pfExiting != 0
+}
+
+// killed reports which SIGKILLs are pending for a process that has not been reaped
+// (proc_pid_status(5)). sent: another process sent SIGKILL, which stays pending for the
+// whole process. ends: the kernel ends the threads, because one of them has called
+// exit_group(2) or because of a signal, and the first thread has not handled its SIGKILL
+// yet. Both are false if the file cannot be read.
+func killed(pid int) (sent, ends bool) {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	pending := func(field string) bool {
+		_, rest, _ := strings.Cut(string(text), "\n"+field+":")
+		mask, _, _ := strings.Cut(rest, "\n")
+		set, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		return err == nil && set>>(syscall.SIGKILL-1)&1 == 1
+	}
+	return pending("ShdPnd"), pending("SigPnd")
+}
+
+// end begins to end the ranks, with the grace periods of the message.
+func (c *Manager) end(m proto.End) {
+	if c.phase != phaseRunning {
+		return
+	}
+	if !c.ending && !c.recorded { // the cause is on another host, or not the failure of a rank
+		c.recorded = true
+		for j := range c.ranks {
+			if c.plan.Ranks[j].Rank != m.Except {
+				c.recordProcess(j, true)
+			}
+		}
+	}
+	c.beginEnd()
+	if m.Grace <= 0 {
+		c.kill()
+		return
+	}
+	now := time.Now()
+	killAt := now.Add(m.Grace + m.Linger)
+	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // an earlier End has begun to end them
+		if killAt.Before(c.killAt) {
+			c.killAt = killAt
+		}
+		return
+	}
+	for i := range c.ranks {
+		// A rank that called Abort is about to end by itself, after its last output.
+		c.ranks[i].signaled = m.Asked
+		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
+	}
+	c.killAt, c.termBy = killAt, now.Add(m.Linger)
+	c.terminate()
+}
+
+// beginEnd sets ending and prevents the start of more ranks. First it reports the ranks that
+// have already ended, because the process manager did not end them.
+func (c *Manager) beginEnd() {
+	if !c.ending {
+		for j := range c.ranks {
+			c.rankEnded(j)
+		}
+	}
+	c.ending = true
+	c.mu.Lock()
+	c.stop = true
+	c.mu.Unlock()
+}
+
+// endRank sends a rank a signal to end it. First it reads what the rank has written to its
+// control channel, because an abort there does not follow from the signal.
+func (c *Manager) endRank(i int, s syscall.Signal) {
+	c.drainControl(i)
+	c.ranks[i].signaled = true
+	c.signalRank(i, s)
+}
+
+// Several ranks may fail for the same reason at slightly different times, and one of them
+// may not have written its error message yet. So if a rank is busy when another one fails,
+// it gets End.Linger to end by itself before SIGTERM. If a rank is idle at two checks, it
+// waits for something and gets SIGTERM at once.
+const (
+	lingerStep = 5 * time.Millisecond
+	idleLooks  = 2
+)
+
+// terminate sends SIGTERM to the ranks that have not got it, except to busy ranks that still
+// have time.
+func (c *Manager) terminate() {
+	now := time.Now()
+	c.termCheckAt = time.Time{}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.termDone {
+			continue
+		}
+		c.mu.Lock()
+		pid := rk.pid
+		c.mu.Unlock()
+		if now.Before(c.termBy) && pid > 0 && !rk.exited {
+			if rk.idle++; c.busyOf(pid) {
+				rk.idle = 0
+			}
+			if rk.idle < idleLooks {
+				c.termCheckAt = now.Add(lingerStep)
+				continue
+			}
+		}
+		rk.termDone = true
+		c.endRank(i, syscall.SIGTERM)
+		c.signalRank(i, syscall.SIGCONT) // a stopped process does not handle SIGTERM
+	}
+}
+
+// busy reports whether a thread of a process or of one of its children runs, waits for a
+// processor, or waits for a disk. If there is no /proc, it returns false.
+func busy(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, t := range tasks {
+		if f := fieldsOf(dir + t.Name() + "/stat"); len(f) > 0 && (f[0] == "R" || f[0] == "D") {
+			return true
+		}
+		text, _ := os.ReadFile(dir + t.Name() + "/children") // if the kernel has no such file, only the process itself counts
+		for f := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(f); err == nil && busy(child) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// kill sends SIGKILL to every rank's process group.
+func (c *Manager) kill() {
+	c.killAt, c.termCheckAt = time.Time{}, time.Time{}
+	if c.phase == phaseRunning && c.stuckAt.IsZero() {
+		c.stuckAt = time.Now().Add(c.stuckAfter)
+	}
+	c.beginEnd()
+	for i := range c.ranks {
+		c.endRank(i, syscall.SIGKILL)
+	}
+}
+
+// signalRank signals a rank's process group.
+func (c *Manager) signalRank(i int, s syscall.Signal) {
+	c.mu.Lock()
+	pid := c.ranks[i].pid
+	c.mu.Unlock()
+	if pid > 0 {
+		signalGroup(pid, s)
+	}
+}
+
+// signal passes a signal to the ranks. A rank whose state gorun has already printed does
+// not get SIGQUIT, because a Go program then prints the same in many lines.
+func (c *Manager) signal(s syscall.Signal) {
+	if c.phase != phaseRunning {
+		return
+	}
+	for i := range c.ranks {
+		if s == syscall.SIGQUIT && c.ranks[i].answers.ready {
+			continue
+		}
+		c.signalRank(i, s)
+	}
+}
+
+// finish runs when every rank has ended. It kills the processes that they have left behind, and
+// lets output.loop pass on what is still in the pipes.
+func (c *Manager) finish() {
+	c.phase = phaseEnded
+	c.killAt, c.stuckAt, c.termCheckAt = time.Time{}, time.Time{}, time.Time{}
+	pids := c.pids()
+	for _, pid := range pids {
+		signalGroup(pid, syscall.SIGKILL)
+	}
+	if slices.ContainsFunc(c.ranks, func(rk rank) bool { return rk.stuck }) {
+		c.cgroup.end(0) // the group cannot become empty
+	} else {
+		c.cgroup.end(leftoverLimit)
+	}
+	limit := time.Now().Add(leftoverLimit)
+	if c.job.Segments {
+		removeSegments(pids, c.begun)
+	}
+	// Job makes the watchdog forget the process groups, because their numbers may soon
+	// belong to other processes.
+	c.cfg.Watchdog.Job(c.job.Card.JobID)
+	left := c.jobProcs(pids)
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.stuck {
+			reapNow(rk.pid) // it may have ended by now
+			left.stuck[rk.pid] = true
+		} else if rk.exited {
+			reap(rk.pid, time.Until(limit))
+		}
+	}
+	left.killLeftoverChildren(time.Until(limit))
+	left.reapOrphans(c.orphans)
+	close(c.allExited)
+	<-c.forked
+	if c.in != nil {
+		c.in.close()
+	}
+	if c.feed != nil {
+		c.feed.close()
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		c.closeControl(i)
+		c.closeNotify(i)
+		c.closeAnswers(i)
+		if rk.pidfd >= 0 {
+			_ = unix.Close(rk.pidfd)
+			rk.pidfd = -1
+		}
+	}
+	if c.output == nil {
+		c.emitEnded()
+		return
+	}
+	c.output.finish()
+	if !c.outputStarted {
+		c.output.abandon()
+	}
+	c.stateAt = time.Now().Add(stateDelay)
+	go func() { // ends when the output is written; Close does not wait for it
+		<-c.output.done
+		c.post(drained{})
+	}()
+}
+
+// emitEnded reports the ends of all ranks.
+func (c *Manager) emitEnded() {
+	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if !rk.exited { // it was not started
+			continue
+		}
+		m.Exits = append(m.Exits, rk.exit)
+		if rk.status != (status{}) || rk.exit.Early {
+			if lines := lastLines(c.output.streams[2*i+1].tail); len(lines) > 0 {
+				m.Tails = append(m.Tails, proto.Tail{Rank: rk.exit.Rank, Lines: lines})
+			}
+		}
+	}
+	c.cfg.Emit(m)
+}
+
+// release frees everything that control uses, at its end.
+func (c *Manager) release() {
+	if c.phase == phasePrepared {
+		c.ports.close()
+	}
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.poller.Close()
+	c.wake.Close()
+	closeFiles(c.mem)
+	c.endClaims()
+	if c.files != nil {
+		c.files.close()
+	}
+}

@@ -1,0 +1,110 @@
+package procs
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+)
+
+// foreignEnv lists the beginnings of variables by which a launcher tells a rank its number, or
+// salloc's gorun that salloc has started it. A rank of this job must not inherit those of a
+// launcher that has started gorun.
+var foreignEnv = []string{
+	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
+	envSize + "=", envLocalRank + "=", envLocalSize + "=",
+	"PMI_", "PMI2_", "PMIX_", "MPI_LOCALRANKID=", "MPI_LOCALNRANKS=", "HYDI_CONTROL_FD=",
+	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_", EnvAllocated + "=",
+}
+
+// ForeignEnv reports whether kv, as NAME=VALUE, is a variable by which a launcher tells a rank
+// its number.
+func ForeignEnv(kv string) bool {
+	return slices.ContainsFunc(foreignEnv, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
+}
+
+// Variables for scripts, besides bootstrap.EnvRank. A weft program has these values from its
+// job card.
+const (
+	envSize      = "WEFT_SIZE"
+	envLocalRank = "WEFT_LOCAL_RANK" // among the ranks of its host
+	envLocalSize = "WEFT_LOCAL_SIZE"
+)
+
+// EnvAllocated marks a gorun that salloc has started for another gorun.
+const EnvAllocated = "WEFT_ALLOCATED"
+
+// envStage names the directory of files that gorun has copied to the hosts.
+const envStage = "WEFT_STAGE_DIR"
+
+// MergeEnv merges lists of variables, as NAME=VALUE. A later variable replaces an earlier one
+// of the same name.
+func MergeEnv(lists ...[]string) []string {
+	var env []string
+	at := make(map[string]int)
+	for _, list := range lists {
+		for _, kv := range list {
+			name, _, ok := strings.Cut(kv, "=")
+			if !ok || name == "" {
+				continue
+			}
+			if i, ok := at[name]; ok {
+				env[i] = kv
+				continue
+			}
+			at[name] = len(env)
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// hostEnv returns the environment of an app's ranks on this host. If base is not nil, it is the
+// environment that app extends.
+func hostEnv(base, app []string, wdir, staged string) []string {
+	if base != nil {
+		base = slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
+			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // the values of gorun's host and options count
+		})
+		app = MergeEnv(base, app, []string{"PWD=" + wdir})
+	}
+	if staged != "" {
+		app = MergeEnv(app, []string{envStage + "=" + staged})
+	}
+	return app
+}
+
+// rankEnv returns the environment of a rank: that of its app, and the rank's number.
+func (c *Manager) rankEnv(i int, listens bool) []string {
+	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
+	env := make([]string, len(a.env), len(a.env)+16)
+	copy(env, a.env)
+	r, n := strconv.Itoa(c.plan.Ranks[i].Rank), strconv.Itoa(c.job.Card.Size)
+	env = append(env,
+		bootstrap.EnvRank+"="+r, envSize+"="+n, envLocalRank+"="+strconv.Itoa(i), envLocalSize+"="+strconv.Itoa(len(c.ranks)),
+		bootstrap.EnvJobFD+"="+strconv.Itoa(childCard),
+		bootstrap.EnvJobID+"="+c.job.Card.JobID,
+		bootstrap.EnvEpoch+"="+strconv.Itoa(c.job.Card.Epoch),
+		"PMI_FD="+strconv.Itoa(childControl), "PMI_RANK="+r, "PMI_SIZE="+n,
+		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // the variables of Hydra
+	)
+	if listens {
+		env = append(env, bootstrap.EnvListenFD+"="+strconv.Itoa(childListen))
+	}
+	if !a.keep {
+		procs := c.job.Apps[rk.app].MaxProcs
+		if procs == 0 {
+			procs = c.topo().MaxProcs(rk.cpus, len(c.ranks))
+		}
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(procs))
+	}
+	return env
+}
+
+// topo returns this host's topology. It reads the topology once.
+func (c *Manager) topo() place.Topology {
+	c.topology.Do(func() { c.here = place.Here() })
+	return c.here
+}

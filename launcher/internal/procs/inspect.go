@@ -1,0 +1,203 @@
+package procs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// inspectLimit is how long a rank may take to answer. A rank that is stopped, or that waits for
+// a core, answers late.
+const inspectLimit = time.Second
+
+// inspection is the state of an Inspect that has not been answered yet.
+//
+//	idle ──Inspect──► asked ──all have answered, or inspectLimit──► Inspected, idle
+type inspection struct {
+	proto.Inspect
+	on     bool
+	until  time.Time
+	awaits int // ranks that have been asked and have not answered
+}
+
+// answers is the state of a rank's channel for inspections.
+type answers struct {
+	fd    int             // this process's end; -1: closed
+	in    []byte          // the part of a frame that has arrived
+	ready bool            // the rank answers: it is a weft program that has called Init
+	state *wire.RankState // its last answer
+	asked bool            // the rank was asked and has not answered yet
+
+	stacks int // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
+}
+
+// inspect asks the ranks for their states.
+func (c *Manager) inspect(m proto.Inspect) {
+	c.inspection = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
+	if c.phase == phaseRunning {
+		kind := byte(wire.InspectState)
+		if m.Stacks {
+			kind = wire.InspectStacks
+		}
+		question := wire.AppendInspect(nil, uint32(m.N), kind, nil)
+		for i := range c.ranks {
+			a := &c.ranks[i].answers
+			a.state, a.asked = nil, false
+			if m.Stacks {
+				a.stacks = 0
+			}
+			if a.ready && a.fd >= 0 && !c.ranks[i].exited && send(a.fd, question) == len(question) {
+				a.asked = true
+				c.inspection.awaits++
+				if m.Stacks {
+					a.stacks = m.N
+				}
+			}
+		}
+	}
+	c.inspected()
+}
+
+// readAnswer reads at most one buffer from a rank's channel for inspections.
+func (c *Manager) readAnswer(i int) {
+	a := &c.ranks[i].answers
+	if a.fd < 0 {
+		return
+	}
+	buf := make([]byte, 64<<10)
+	n, _, err := unix.Recvfrom(a.fd, buf, unix.MSG_DONTWAIT)
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		return
+	case err != nil || n == 0:
+		c.closeAnswers(i)
+		return
+	}
+	rest := append(a.in, buf[:n]...)
+	for {
+		number, kind, body, behind, ok, err := wire.ParseInspect(rest)
+		if err != nil {
+			c.closeAnswers(i)
+			return
+		}
+		if !ok {
+			break
+		}
+		rest = behind
+		c.answered(i, number, kind, body)
+	}
+	if a.in = rest; len(rest) == 0 {
+		a.in = nil
+	}
+}
+
+// answered handles a frame from a rank. It ignores a state that answers an older Inspect. It
+// passes on stacks even if they are late, but only once for each Inspect: gorun ends a job that
+// sends more, see tree.Node.inspect.
+func (c *Manager) answered(i int, number uint32, kind byte, body []byte) {
+	a := &c.ranks[i].answers
+	if kind == wire.InspectReady {
+		a.ready = true
+		return
+	}
+	if kind == wire.InspectStacks {
+		if a.stacks > 0 && number == uint32(a.stacks) {
+			m := proto.Stacks{N: a.stacks, Rank: c.plan.Ranks[i].Rank, Data: bytes.Clone(body)}
+			a.stacks = 0
+			c.cfg.Emit(m)
+		}
+		return
+	}
+	if !c.inspection.on || !a.asked || number != uint32(c.inspection.N) {
+		return
+	}
+	state := &wire.RankState{}
+	if json.Unmarshal(body, state) == nil {
+		a.state = state
+	}
+	c.stopAsking(i)
+}
+
+// stopAsking records that a rank has answered, or that it cannot answer.
+func (c *Manager) stopAsking(i int) {
+	if a := &c.ranks[i].answers; a.asked {
+		a.asked = false
+		c.inspection.awaits--
+		c.inspected()
+	}
+}
+
+func (c *Manager) closeAnswers(i int) {
+	a := &c.ranks[i].answers
+	if a.fd >= 0 {
+		c.poller.Remove(a.fd) // as in closeControl
+		_ = unix.Close(a.fd)
+		a.fd, a.in = -1, nil
+	}
+	c.stopAsking(i)
+}
+
+// inspected emits Inspected if all ranks have answered or the time limit is over. It puts ranks
+// with equal states into one group.
+func (c *Manager) inspected() {
+	if !c.inspection.on || c.inspection.awaits > 0 && time.Now().Before(c.inspection.until) {
+		return
+	}
+	m := proto.Inspected{N: c.inspection.N, Index: c.cfg.Index}
+	c.inspection = inspection{}
+	at := make(map[string]int) // in m.Groups
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.exited || c.phase != phaseRunning {
+			continue
+		}
+		c.mu.Lock()
+		pid := rk.pid
+		c.mu.Unlock()
+		if pid <= 0 {
+			continue
+		}
+		g := proto.Group{State: rk.answers.state}
+		if g.State == nil {
+			g.NoAnswer, g.Process = rk.answers.ready, processState(pid)
+		}
+		key, _ := json.Marshal(g)
+		k, ok := at[string(key)]
+		if !ok {
+			k = len(m.Groups)
+			at[string(key)] = k
+			m.Groups = append(m.Groups, g)
+		}
+		m.Groups[k].Ranks = append(m.Groups[k].Ranks, c.plan.Ranks[i].Rank)
+		rk.answers.state, rk.answers.asked = nil, false
+	}
+	c.cfg.Emit(m)
+}
+
+// processState returns what the kernel reports about a process (proc_pid_stat(5)).
+func processState(pid int) string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if err != nil || open < 0 || end < open || end+2 >= len(text) {
+		return "process " + strconv.Itoa(pid) + " cannot be found"
+	}
+	does := map[byte]string{'R': "runs", 'S': "sleeps", 'D': "waits for a disk or a file server", 'T': "is stopped", 't': "is stopped by a debugger", 'Z': "has ended"}[text[end+2]]
+	if does == "" {
+		does = fmt.Sprintf("is in state %c", text[end+2])
+	}
+	name := strings.ToValidUTF8(string(text[open+1:end]), "?")
+	where, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/wchan")
+	if w := string(where); does == "sleeps" && w != "" && w != "0" {
+		does += " in " + w
+	}
+	return name + " " + does
+}

@@ -1,0 +1,313 @@
+//go:build !portable
+
+package procs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"golang.org/x/sys/unix"
+)
+
+// jobProcs recognizes the processes of a job: by the job's id in their environment, which
+// descendants inherit; by the process group of a rank; or because they have become children of
+// this process.
+type jobProcs struct {
+	mark   []byte // WEFT_JOB_ID=…
+	groups map[int]bool
+	stuck  map[int]bool // processes that SIGKILL does not end
+	others *others      // nil: a child of this process may belong to any program
+}
+
+// others records the descendants of this process that do not belong to the job:
+//
+//   - all descendants that exist before the ranks start;
+//   - later processes in the sessions of these, such as the master that ssh leaves for
+//     connection sharing;
+//   - processes in this process's own session that do not have the job's mark: the program
+//     that runs the launcher may have started them.
+//
+// If a rank's process clears its environment and begins a session, it becomes a child of
+// this process, the reaper, when its parent ends. It is in none of these sets.
+type others struct {
+	own      string         // this process's session: its own new children and the ranks are in it
+	since    map[int]string // start time of a process, by its pid
+	sessions map[string]bool
+}
+
+// The indexes of fields of proc_pid_stat(5) in the result of statOf.
+const (
+	statState   = 0
+	statParent  = 1
+	statGroup   = 2
+	statSession = 3
+	statStarted = 19
+)
+
+// newOthers records all present descendants of this process.
+func newOthers() *others {
+	o := &others{since: make(map[int]string), sessions: make(map[string]bool)}
+	if own := statOf(os.Getpid()); len(own) > statSession {
+		o.own = own[statSession]
+	}
+	list := children()
+	for len(list) > 0 {
+		pid := list[0]
+		list = list[1:]
+		f := statOf(pid)
+		if len(f) <= statStarted || o.since[pid] != "" {
+			continue
+		}
+		o.since[pid] = f[statStarted]
+		if f[statSession] != o.own {
+			o.sessions[f[statSession]] = true
+		}
+		list = append(list, childrenOf(strconv.Itoa(pid))...)
+	}
+	return o
+}
+
+// adopted reports whether a process is a child of this process that a rank has left
+// behind. f is its stat.
+func (o *others) adopted(pid int, f []string) bool {
+	return o != nil && len(f) > statStarted && f[statParent] == strconv.Itoa(os.Getpid()) &&
+		o.since[pid] != f[statStarted] && f[statSession] != o.own && !o.sessions[f[statSession]]
+}
+
+func newJobProcs(id string, groups []int) jobProcs {
+	b := jobProcs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups)), stuck: make(map[int]bool)}
+	for _, g := range groups {
+		b.groups[g] = true
+	}
+	return b
+}
+
+// alive reports whether a pid is a process of the job that is not a zombie. unsure: the process is in
+// execve(2), which shows no environment for a moment, so it may or may not be one.
+func (b jobProcs) alive(pid int) (ours, unsure bool) {
+	f := statOf(pid)
+	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
+		return false, false
+	}
+	if b.others.adopted(pid, f) {
+		return true, false
+	}
+	if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
+		return true, false
+	}
+	env, whole := environOf(pid, f)
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if bytes.Equal(kv, b.mark) {
+			return true, false
+		}
+	}
+	return false, !whole
+}
+
+// environOf returns the environment that the program of a process was started with, and whether
+// that is the whole environment: during execve(2) /proc shows that of the old program, then none,
+// then that of the new one. stat is the process's stat, read before. If this process may not read
+// the environment, env is empty and whole is true.
+func environOf(pid int, stat []string) (env []byte, whole bool) {
+	const vsize, envStart, envEnd = 20, 47, 48 // see proc_pid_stat(5)
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil, true
+	}
+	defer func() { _ = f.Close() }()
+	if len(stat) <= envEnd || stat[vsize] == "0" { // a kernel thread
+		return nil, true
+	}
+	from, _ := strconv.ParseInt(stat[envStart], 10, 64)
+	to, _ := strconv.ParseInt(stat[envEnd], 10, 64)
+	size := min(max(to-from, 0), 8<<20)
+	env = make([]byte, size+1)
+	n, _ := f.Read(env) // in one read: two could return parts of two programs' environments
+	return env[:n], to > 0 && int64(n) == size
+}
+
+// kill kills a process if it belongs to the job. The pidfd makes sure that the process that alive
+// has checked is the one that gets the signal.
+func (b jobProcs) kill(pid int) (killed, unsure bool) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false, false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ours, unsure := b.alive(pid)
+	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
+}
+
+// leftoverPause is the time between the kill of processes and the next search for some.
+const leftoverPause = 2 * time.Millisecond
+
+// killLeftovers kills every process of the job on this host. It searches until it finds none twice in a
+// row, or until limit has passed. One search is not enough: a process that was not in the list yet
+// may be the child of one that had ended when alive checked it. killLeftovers never kills this process.
+func (b jobProcs) killLeftovers(limit time.Duration) {
+	none := 0
+	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(leftoverPause) {
+		found := false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
+				killed, unsure := b.kill(pid)
+				found = found || killed || unsure
+			}
+		}
+		if none++; found {
+			none = 0
+		}
+	}
+}
+
+// killLeftoverChildren kills and reaps the children of this process that belong to the job: orphans
+// of the ranks, which this process adopts. Killing one may make its children orphans, so
+// killLeftoverChildren repeats the search until it finds none.
+func (b jobProcs) killLeftoverChildren(limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		again := false
+		for _, pid := range children() {
+			if b.stuck[pid] {
+				continue
+			}
+			killed, unsure := b.kill(pid)
+			switch {
+			case killed:
+				reap(pid, time.Until(end))
+			case unsure:
+				time.Sleep(leftoverPause)
+			}
+			again = again || killed || unsure
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// reap waits until a killed child has ended, at most for limit: a child that waits in the kernel
+// may not end.
+func reap(pid int, limit time.Duration) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(p, int(max(limit.Milliseconds(), 1)))
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		_ = unix.Close(fd)
+	}
+	reapNow(pid)
+}
+
+func reapNow(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// reapOrphans reaps ended processes of ranks that have become children of this process:
+// those in a rank's process group, those that are not in b.others, and those in known. A
+// known process had the job's mark when it lived; a zombie does not show the mark.
+// Another part of the program may wait for other children.
+func (b jobProcs) reapOrphans(known map[int]bool) {
+	for _, pid := range children() {
+		if b.groups[pid] {
+			continue // finish reaps the ranks
+		}
+		f := statOf(pid)
+		if len(f) < 3 {
+			continue
+		}
+		group, err := strconv.Atoi(f[2])
+		switch {
+		case f[0] == "Z":
+			if known[pid] || err == nil && b.groups[group] || b.others.adopted(pid, f) {
+				delete(known, pid)
+				reapNow(pid)
+			}
+		case f[0] == "D": // its environment may not be readable before it wakes
+		case !known[pid]:
+			if ours, _ := b.alive(pid); ours {
+				known[pid] = true
+			}
+		}
+	}
+}
+
+// statOf returns the fields of /proc/pid/stat after the name: state, parent, process group, and so
+// on. It returns nil if there is no such process.
+func statOf(pid int) []string { return fieldsOf("/proc/" + strconv.Itoa(pid) + "/stat") }
+
+// fieldsOf is statOf for a named file, such as the stat of one thread.
+func fieldsOf(name string) []string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may contain blanks and parentheses
+}
+
+// children returns the children of this process.
+func children() []int { return childrenOf("self") }
+
+// childrenOf returns the children of a process. process is its directory in /proc. If the kernel
+// does not list children, childrenOf checks the parent of every process.
+func childrenOf(process string) []int {
+	var pids []int
+	dir := "/proc/" + process + "/task/"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, t := range tasks {
+		text, err := os.ReadFile(dir + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(dir + t.Name()); err == nil {
+				return childrenByParent(process)
+			}
+			continue // the thread has ended meanwhile
+		}
+		for f := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func childrenByParent(process string) []int {
+	if process == "self" {
+		process = strconv.Itoa(os.Getpid())
+	}
+	var pids []int
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f := statOf(pid); len(f) > statParent && f[statParent] == process {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

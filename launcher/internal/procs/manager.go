@@ -1,0 +1,495 @@
+// Package procs is the process manager of one host. It starts the host's ranks, carries their
+// input and output, serves PMI-1 to them, passes signals on to them, ends them, and kills the
+// processes that they leave behind. It takes orders and reports events as messages of package
+// proto. It does not depend on whether gorun or an agent uses it.
+package procs
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// Config is what the process around it gives to a Manager.
+type Config struct {
+	Index int    // index of this host among the hosts of the job
+	Host  string // name of this host, for messages and tags
+
+	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State,
+	// Request, Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block.
+	Emit func(proto.Message)
+
+	// Output takes what the ranks write. One goroutine calls it. It may block; meanwhile
+	// the ranks' pipes fill up and their writes block. If its error wraps EPIPE, the ranks
+	// get EPIPE, too. After another error the ranks' output is dropped.
+	Output func(proto.Output) error
+
+	// Stored is called once for each FilePart, when its data is on disk or not needed here.
+	// It must not block.
+	Stored func(proto.FilePart)
+
+	// In is the standard input for the ranks that Prepare.Stdin names. nil: the input comes
+	// in Stdin messages.
+	In *os.File
+
+	Own      bool      // the job's files come from this host
+	Environ  []string  // environment that App.Env extends; nil: App.Env is complete
+	Watchdog *Watchdog // kills the ranks if this process dies; not nil
+}
+
+// Manager manages the ranks of this host. It uses these goroutines for any number of ranks:
+//
+//	forkAll       on one thread during the whole job: starts ranks, then waits
+//	output.loop   pipes → Config.Output
+//	feed.pump     Stdin messages → a pipe, if standard input comes in messages
+//	input.pump    standard input → ranks, if several ranks read it or it is a terminal
+//	control       everything else: messages, ends of ranks, PMI-1, deadlines
+//
+// At the end another goroutine waits for output.loop.
+//
+// control never waits for a rank or for a reader of output. In each turn it handles at most
+// one read of a rank's control channel, so no rank keeps it busy.
+//
+//	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
+type Manager struct {
+	cfg        Config
+	begun      time.Time
+	job        proto.Prepare
+	plan       proto.Plan
+	local      map[int]int // local number of each rank
+	apps       []app
+	prepareErr error // error of prepare; not nil: Start must not start any rank
+	files      *staging
+	ports      *layout
+	in         *input
+	feed       *feed
+	mem        *os.File // memory file that the ranks share; nil: none
+	noMem      error    // why mem is nil although the job asks for shared memory
+	card       *os.File
+	claims     []int // sockets that claim the ranks' cores; see cores.go
+	ranks      []rank
+	output     *output
+	pmi        *pmiServer
+
+	topology sync.Once // guards here
+	here     place.Topology
+
+	poller    *sys.Poller
+	wake      *sys.Waker    // wakes control: inbox is not empty
+	forked    chan struct{} // closed by forkAll at its end
+	allExited chan struct{} // closed when all ranks have ended: forkAll may end
+	done      chan struct{} // closed when control has ended
+
+	bound bool  // used by forkAll alone: it has bound its thread
+	free  []int // used by forkAll alone: the cpus of its thread before that; nil: not known
+
+	mu     sync.Mutex // guards inbox to closed, and pid and pidfd of a rank until it has started
+	inbox  []any
+	stop   bool // forkAll must not start more ranks
+	closed bool // control has ended and has closed wake
+
+	// The following fields are used by control alone.
+	stuckAfter    time.Duration                // stuckLimit
+	allowed       func(pid int) []int          // sys.Allowed; used by forkAll alone
+	exitOf        func(pid int) (status, bool) // exitStatus
+	busyOf        func(pid int) bool           // busy
+	phase         phase
+	numStarted    int       // number of ranks that forkAll has started; -1: it has not finished yet
+	ended         int       // number of ranks that have ended
+	ending        bool      // control has begun to end the ranks
+	recorded      bool      // the states of the other ranks at the first failure are recorded
+	termCheckAt   time.Time // when to check again which ranks without SIGTERM are busy
+	termBy        time.Time // when also busy ranks get SIGTERM
+	killAt        time.Time // when the grace period after SIGTERM ends
+	graceOver     bool      // the grace period is over, and ranks got SIGKILL
+	stuckAt       time.Time // when ranks that survive SIGKILL count as stuck
+	reapAt        time.Time
+	stateAt       time.Time // when to begin to emit State without a Watch message
+	watchState    bool      // State is emitted whenever it changes
+	state         proto.State
+	outputStarted bool // output.loop has been started
+	closing       bool // Close was called: end when no rank runs
+	inspection    inspection
+	orphans       map[int]bool // children of ranks that have become children of this process
+	oom           *oomCount
+	cgroup        *cgroup
+	others        *others // processes that do not belong to ranks; nil: only marks identify orphans
+}
+
+type phase int
+
+const (
+	phaseNew phase = iota
+	phasePrepared
+	phaseRunning
+	phaseEnded // no rank lives; output may still be on the way
+)
+
+// started reports that forkAll has started n ranks. err is why it has not started all.
+type started struct {
+	n   int
+	err error
+}
+
+// childEnded reports that a child of this process has ended. It may be a rank.
+type childEnded struct{}
+
+// drained reports that output.loop has ended.
+type drained struct{}
+
+// The poller's numbers of events. A number from 0 on is that of a rank's pidfd.
+const wakeIndex = -1
+
+func ctlIndex(i int) int    { return -2 - 3*i } // rank i's control channel
+func notifyIndex(i int) int { return -3 - 3*i } // its channel for failure notifications
+func answerIndex(i int) int { return -4 - 3*i } // its channel for inspections
+
+const (
+	// reapEvery is the time between two searches for ended processes of ranks that have
+	// become children of this process. It is also the least time for which a kill for lack of
+	// memory may explain the end of a rank.
+	reapEvery = 10 * time.Second
+	// stateDelay is the time after the first normal end of a rank during which State is not
+	// emitted. Other ranks usually end in this time; if not, they may wait for that rank.
+	stateDelay = 100 * time.Millisecond
+	// stuckLimit is how long a process may take to end after SIGKILL. A process that waits
+	// for a disk or a file server in the kernel may never end.
+	stuckLimit = 10 * time.Second
+)
+
+// New returns a Manager that waits for messages. The caller must call Close.
+func New(cfg Config) (*Manager, error) {
+	c := &Manager{
+		cfg: cfg, begun: time.Now(), numStarted: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), stuckAfter: stuckLimit, allowed: sys.Allowed,
+		forked: make(chan struct{}), allExited: make(chan struct{}), done: make(chan struct{}),
+	}
+	var err error
+	if c.poller, c.wake, err = newPoller(wakeIndex); err != nil {
+		return nil, err
+	}
+	c.noticeExits()
+	go c.control() // ends with Close, which waits for its end
+	return c, nil
+}
+
+// newPoller makes a poller with a waker in it. The waker's events have the number id.
+func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
+	p, err := sys.NewPoller()
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := sys.NewWaker()
+	if err != nil {
+		p.Close()
+		return nil, nil, err
+	}
+	if err := p.Add(w.FD(), id, sys.In); err != nil {
+		p.Close()
+		w.Close()
+		return nil, nil, err
+	}
+	return p, w, nil
+}
+
+// Do passes a message to control. It does not block.
+func (c *Manager) Do(m proto.Message) { c.post(m) }
+
+func (c *Manager) post(m any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.inbox = append(c.inbox, m)
+	c.wake.Wake()
+}
+
+// Close kills the ranks that run, releases everything, and waits until this is done. It does
+// not wait for output that cannot be written.
+func (c *Manager) Close() {
+	c.post(proto.Bye{})
+	<-c.done
+}
+
+func (c *Manager) stopped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stop
+}
+
+// control handles all events until Close.
+func (c *Manager) control() {
+	defer close(c.done)
+	var events [64]sys.Event
+	c.reapAt = time.Now().Add(reapEvery)
+	for !c.closing || c.phase == phaseRunning {
+		n, err := c.poller.Wait(events[:], c.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			if c.phase == phaseRunning {
+				c.kill() // never happens; but then no other goroutine would end the ranks
+			}
+			break
+		}
+		c.timers()
+		for i := 0; i < n; i++ {
+			switch index := events[i].ID(); {
+			case index == wakeIndex:
+				c.readInbox()
+			case index >= 0:
+				c.rankEnded(index)
+			default:
+				switch i := (ctlIndex(0) - index) / 3; index {
+				case ctlIndex(i):
+					c.readControl(i, controlBytes)
+				case notifyIndex(i):
+					c.sendNotify(i)
+				case answerIndex(i):
+					c.readAnswer(i)
+				}
+			}
+		}
+		c.sendState()
+		if c.phase == phaseRunning && c.numStarted >= 0 && c.ended == c.numStarted {
+			c.finish()
+		}
+	}
+	c.release()
+}
+
+// timeout returns the time until the next deadline, in milliseconds.
+func (c *Manager) timeout() int {
+	next := c.reapAt
+	for _, t := range []time.Time{c.termCheckAt, c.killAt, c.stuckAt, c.stateAt, c.inspection.until} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return int(max(time.Until(next)+time.Millisecond-1, 0) / time.Millisecond)
+}
+
+func (c *Manager) timers() {
+	now := time.Now()
+	if !c.termCheckAt.IsZero() && !now.Before(c.termCheckAt) {
+		c.terminate()
+	}
+	if !c.killAt.IsZero() && !now.Before(c.killAt) {
+		c.graceOver = true
+		c.kill()
+	}
+	if !c.stuckAt.IsZero() && !now.Before(c.stuckAt) {
+		c.abandonStuck()
+	}
+	if !c.stateAt.IsZero() && !now.Before(c.stateAt) {
+		c.watchState, c.stateAt = true, time.Time{}
+	}
+	if c.inspection.on && !now.Before(c.inspection.until) {
+		c.inspected()
+	}
+	if !now.Before(c.reapAt) {
+		c.reapAt = now.Add(reapEvery)
+		if c.phase == phaseRunning {
+			c.jobProcs(c.pids()).reapOrphans(c.orphans)
+			c.oom.forget()
+		}
+	}
+}
+
+// jobProcs returns a recognizer of the job's processes. pids are those of the ranks, and so the
+// numbers of their process groups.
+func (c *Manager) jobProcs(pids []int) jobProcs {
+	b := newJobProcs(c.job.Card.JobID, pids)
+	if c.numStarted >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
+		b.others = c.others
+	}
+	return b
+}
+
+func (c *Manager) readInbox() {
+	c.wake.Clear()
+	c.mu.Lock()
+	messages := c.inbox
+	c.inbox = nil
+	c.mu.Unlock()
+	for _, m := range messages {
+		if c.closing && c.phase != phaseRunning {
+			return // nothing starts after Bye
+		}
+		c.act(m)
+	}
+}
+
+func (c *Manager) act(m any) {
+	switch m := m.(type) {
+	case proto.Prepare:
+		if c.phase == phaseNew {
+			c.prepare(m)
+		}
+	case proto.FilePart:
+		c.store(m)
+		c.cfg.Stored(m)
+	case proto.Start:
+		if c.phase == phasePrepared {
+			c.start(m)
+		}
+	case started:
+		c.allStarted(m)
+	case proto.Release:
+		if c.pmi != nil {
+			c.pmi.release(m)
+		}
+	case proto.Watch:
+		c.watchState = true
+		c.state = proto.State{Index: -1} // differs from each real State, so the next one is emitted
+	case proto.Reply:
+		if i, ok := c.local[m.Rank]; ok {
+			c.pmi.answered(i, m.Line)
+		}
+	case proto.OutputClosed:
+		if c.output != nil {
+			c.output.broken(m.Stderr)
+		}
+	case proto.Stdin:
+		if c.feed != nil {
+			c.feed.add(m.Data)
+		}
+	case proto.Inspect:
+		c.inspect(m)
+	case proto.Signal:
+		c.signal(syscall.Signal(m.Signal))
+	case proto.RanksFailed:
+		c.notify(m)
+	case proto.End:
+		c.end(m)
+	case childEnded:
+		for i := range c.ranks {
+			c.rankEnded(i)
+		}
+	case drained:
+		c.emitEnded()
+	case proto.Bye:
+		c.closing = true
+		if c.phase == phaseRunning {
+			c.kill()
+		}
+	}
+}
+
+// sendState emits State if it has changed. gorun uses it to detect a job that hangs.
+func (c *Manager) sendState() {
+	if !c.watchState || c.pmi == nil {
+		return
+	}
+	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
+	s.Index, s.Ended = c.cfg.Index, c.phase == phaseEnded
+	if s != c.state {
+		c.state = s
+		c.cfg.Emit(s)
+	}
+}
+
+// markEnded records in the shared memory that a rank's process has ended, or was never started.
+// The other ranks need this if a process dies by SIGKILL, because it leaves no trace there.
+func (c *Manager) markEnded(i int) {
+	if c.mem != nil {
+		_ = wire.PutShmEnded(c.mem, i) // if the file cannot be written, the rank itself reports its end
+	}
+}
+
+// controlBytes is how much of a control channel is read at a time.
+const controlBytes = 4 * wire.PMIMaxLine
+
+// readControl reads once from a rank's control channel, at most most bytes, and returns how
+// many it has read. If there are more, the poller reports another event. So a rank that writes
+// without end does not keep control from other events.
+func (c *Manager) readControl(i, most int) (n int) {
+	rk := &c.ranks[i]
+	if rk.ctl < 0 || rk.ctlDone {
+		return 0
+	}
+	var buf [controlBytes]byte
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(rk.ctl, buf[:min(most, len(buf))], unix.MSG_DONTWAIT)
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0
+	case err != nil || n == 0:
+		c.closeControl(i)
+		return 0
+	}
+	rk.in = append(rk.in, buf[:n]...)
+	for rest := rk.in; rk.ctl >= 0 && !rk.ctlDone; {
+		line, behind, ok, err := wire.PMILine(rest)
+		if err == nil && !ok {
+			rk.in = append(rk.in[:0], rest...)
+			break
+		}
+		if err == nil {
+			err = c.pmi.line(i, line)
+		}
+		if err != nil {
+			c.controlError(i, err)
+		}
+		rest = behind
+	}
+	return n
+}
+
+// drainControl reads what a rank has written to its control channel before the call:
+// requests, finalize, or abort. It does not block, and it returns even if a process
+// continues to write.
+func (c *Manager) drainControl(i int) {
+	left := sys.Unread(c.ranks[i].ctl) // 0 if it is closed
+	for n := 1; left > 0 && n > 0; left -= n {
+		n = c.readControl(i, left)
+	}
+}
+
+// endControl reads the last lines of a rank that has ended, and closes its control channel.
+// The rank's children may still have the other end open.
+func (c *Manager) endControl(i int) {
+	c.drainControl(i)
+	c.closeControl(i)
+}
+
+// controlError reports that a rank has called Abort or has broken the PMI-1 protocol.
+// Afterwards control no longer reads from the rank.
+func (c *Manager) controlError(i int, err error) {
+	rk := &c.ranks[i]
+	c.mu.Lock()
+	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, PID: rk.pid, Code: proto.ExitFailed}
+	c.mu.Unlock()
+	var abort *pmiAbort
+	if errors.As(err, &abort) {
+		a.Code, a.Reason, a.Consequence = abort.code, abort.reason, abort.consequence
+		c.poller.Remove(rk.ctl) // the channel stays open, or the rank would get an error from it
+		rk.in = nil
+	} else {
+		a.Broken, a.Reason = true, err.Error()
+		c.closeControl(i)
+	}
+	a.AfterEnd = rk.signaled
+	c.recordFailure(i, a.Consequence || c.runs(i))
+	rk.exiting = false // its Abort says why it ends
+	rk.ctlDone = true
+	c.cfg.Emit(a)
+}
+
+func (c *Manager) closeControl(i int) {
+	rk := &c.ranks[i]
+	if rk.ctl >= 0 {
+		// Close alone is not enough: a rank that is being forked may have a copy of ctl.
+		c.poller.Remove(rk.ctl)
+		_ = unix.Close(rk.ctl)
+		rk.ctl, rk.in = -1, nil
+	}
+}

@@ -1,0 +1,100 @@
+package procs
+
+import (
+	"errors"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// notifyLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
+const notifyLimit = 1 << 20
+
+// reply sends a line to a rank. A rank that reads each reply before its next request always has
+// room for one. The channel of a rank that does not is closed.
+func (c *Manager) reply(i int, line []byte) {
+	fd := c.ranks[i].ctl
+	if fd < 0 {
+		return
+	}
+	// If n is -1, the rank has closed its end. The channel stays open, because an abort may
+	// still be in it.
+	if n := send(fd, line); n >= 0 && n < len(line) {
+		c.closeControl(i)
+	}
+}
+
+// notify sends failure notifications to the ranks of this host, except to the failed ranks.
+func (c *Manager) notify(m proto.RanksFailed) {
+	line := wire.AppendFailures(nil, m.Ranks, m.Reason)
+	failed := make(map[int]bool, len(m.Ranks))
+	for _, r := range m.Ranks {
+		failed[r] = true
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.notify < 0 || failed[c.plan.Ranks[i].Rank] {
+			continue
+		}
+		full := len(rk.unsent) > 0
+		if rk.unsent = append(rk.unsent, line...); !full {
+			c.sendNotify(i)
+		}
+		if len(rk.unsent) > notifyLimit {
+			c.closeNotify(i) // a rank must get all notifications or see the channel closed
+		}
+	}
+}
+
+// sendNotify sends as much of rk.unsent as the channel has room for. control calls it again when
+// there is more room.
+func (c *Manager) sendNotify(i int) {
+	rk := &c.ranks[i]
+	if rk.notify < 0 {
+		return
+	}
+	n := send(rk.notify, rk.unsent)
+	switch {
+	case n < 0:
+		c.closeNotify(i)
+	case n == len(rk.unsent):
+		c.poller.Remove(rk.notify) // fails if it was not added
+		rk.unsent = nil
+	default:
+		rk.unsent = append(rk.unsent[:0], rk.unsent[n:]...)
+		err := c.poller.Add(rk.notify, notifyIndex(i), sys.Out)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			c.closeNotify(i)
+		}
+	}
+}
+
+func (c *Manager) closeNotify(i int) {
+	rk := &c.ranks[i]
+	if rk.notify >= 0 {
+		c.poller.Remove(rk.notify) // Close alone is not enough, see closeControl
+		_ = unix.Close(rk.notify)
+		rk.notify, rk.unsent = -1, nil
+	}
+}
+
+// send sends as many bytes as fd has room for, and returns their number. -1: the reader has closed
+// its end; if it has ended, its pidfd reports that.
+func send(fd int, data []byte) int {
+	sent := 0
+	for sent < len(data) {
+		n, err := unix.SendmsgN(fd, data[sent:], nil, nil, unix.MSG_DONTWAIT|sys.NoSignal)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			return sent
+		case err != nil:
+			return -1
+		default:
+			sent += n
+		}
+	}
+	return sent
+}

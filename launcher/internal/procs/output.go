@@ -1,0 +1,544 @@
+package procs
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// Output goes from the ranks' pipes to Config.Output, line by line:
+//
+//	rank 0 stdout ─┐                     ┌─► stdout
+//	rank 0 stderr ─┤  one goroutine:     │
+//	rank 1 stdout ─┼─ epoll, read, cut ──┤
+//	…             ─┘  into lines         └─► stderr
+//
+// The same goroutine reads and calls Config.Output. So if Config.Output blocks, the pipes fill up
+// and the ranks block; nothing is dropped, and each stream uses at most lineLimit bytes of memory.
+// A line longer than lineLimit is passed on in pieces. Until it ends, no other stream
+// may write to its sink, unless the line stalls for longer than stallLimit. With
+// Prepare.PerRank each stream has a sink of its own, which gets the bytes as they come,
+// without tags.
+//
+// If a line does not end within partialDelay, as a prompt does not, its beginning is
+// passed on, provided that the lines of ranks cannot mix or a person reads them: see
+// newOutput.
+const (
+	readBytes  = 64 << 10
+	lineLimit  = 64 << 10
+	stallLimit = 100 * time.Millisecond
+
+	partialDelay = 100 * time.Millisecond // time after which the beginning of a line is passed on
+
+	holdLimit = time.Second // time for which one long line may block other streams
+	tailBytes = 8 << 10     // bytes of stderr kept for the summary
+)
+
+type output struct {
+	poller  *sys.Poller
+	wake    *sys.Waker               // wakes loop; nil: loop has ended
+	pass    func(proto.Output) error // Config.Output
+	tags    []string                 // prefix of lines, by stream; nil: no prefixes
+	perRank bool
+
+	mu       sync.Mutex // guards closed and finished, and the fd of a stream until loop has its first event
+	closed   [2]bool    // the reader of stdout, of stderr has closed it
+	finished bool       // all writers have ended
+
+	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
+
+	sinks []*sink // one for each stream; or one for stdout and one for stderr; or one for both
+	buf   []byte
+	done  chan struct{} // closed when everything is passed on
+
+	prompts    []int   // streams whose unfinished lines are passed on
+	seenClosed [2]bool // copy of closed that loop has handled: these streams are closed
+	draining   bool    // loop is about to end
+}
+
+// stream is a rank's stdout or stderr.
+type stream struct {
+	fd      int       // read end; -1: the stream has ended, or the rank has not started
+	left    int       // while draining: bytes that are still to be read
+	partial []byte    // the beginning of a line
+	since   time.Time // when partial, or its first byte, arrived
+	tail    []byte    // the last bytes of stderr
+}
+
+// sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
+type sink struct {
+	to  proto.Output // template for each Output: all fields except Mid and Data
+	buf []byte
+	mid int   // 1 + index of the stream whose unfinished line is the last thing passed on
+	err error // the first error of pass; afterwards nothing is passed on
+}
+
+func newOutput(c *Manager) (*output, error) {
+	np := len(c.plan.Ranks)
+	o := &output{pass: c.cfg.Output, perRank: c.job.PerRank,
+		streams: make([]stream, 2*np), buf: make([]byte, readBytes), done: make(chan struct{})}
+	for s := range o.streams {
+		o.streams[s].fd = -1
+		if c.job.Tag && !o.perRank {
+			o.tags = append(o.tags, c.tagOf(s))
+		}
+		// Prompts are passed on for a sink with one writer, and for rank 0's output to a terminal.
+		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
+			o.prompts = append(o.prompts, s)
+		}
+		if o.perRank {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stderr: s%2 == 1, Stream: c.plan.Ranks[s/2].Rank}})
+		}
+	}
+	if !o.perRank {
+		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged}}}
+		if !c.job.OneSink {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged, Stderr: true}})
+		}
+	}
+	var e error
+	if o.poller, o.wake, e = newPoller(wakeIndex); e != nil {
+		return nil, e
+	}
+	return o, nil
+}
+
+// tagOf returns the prefix of a stream's lines.
+func (c *Manager) tagOf(s int) string {
+	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
+	if c.job.TagHost {
+		tag += "@" + c.cfg.Host
+	}
+	tag += "]"
+	if s%2 == 1 {
+		tag += "<stderr>"
+	}
+	return tag + " "
+}
+
+// sink returns the sink of a stream.
+func (o *output) sink(s int) *sink {
+	switch {
+	case o.perRank:
+		return o.sinks[s]
+	case len(o.sinks) == 1:
+		return o.sinks[0]
+	}
+	return o.sinks[s%2]
+}
+
+var errNoLoop = errors.New("the output of ranks is no longer read")
+
+// add takes over the read ends of a rank's pipes; -1: none. Even if add fails, they are closed. It
+// may run beside loop: loop handles no event of one pipe before both are registered.
+func (o *output) add(rank, out, err int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ends := [2]int{out, err}
+	if o.poller == nil { // loop has ended
+		for _, fd := range ends {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+		return errNoLoop
+	}
+	for i, fd := range ends {
+		o.streams[2*rank+i].fd = fd
+	}
+	for i, fd := range ends {
+		if fd < 0 {
+			continue
+		}
+		if err := o.poller.Add(fd, 2*rank+i, sys.In); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken records that the reader of stdout, or of stderr, has closed it.
+func (o *output) broken(stderr bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k := 0
+	if stderr {
+		k = 1
+	}
+	o.closed[k] = true
+	o.signal()
+}
+
+// finish tells loop that all writers have ended. Then loop passes on what is in the pipes, and
+// ends.
+func (o *output) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finished = true
+	o.signal()
+}
+
+// signal wakes loop unless it has ended. The caller holds o.mu.
+func (o *output) signal() {
+	if o.wake != nil {
+		o.wake.Wake()
+	}
+}
+
+// loop passes on output until finish is called, and then what is left in the pipes. At its end
+// it closes o.done.
+func (o *output) loop() {
+	defer close(o.done)
+	var events [64]sys.Event
+	for last := false; !last; {
+		n, err := o.poller.Wait(events[:], o.timeout())
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			break
+		}
+		for i := range n {
+			if events[i].ID() == wakeIndex {
+				o.wake.Clear() // before closeBroken: a later Wake wakes loop again
+			}
+		}
+		last = o.closeBroken() // from here on loop sees what add did before these events
+		for i := range n {
+			if s := events[i].ID(); s >= 0 {
+				o.read(s)
+			}
+		}
+		o.passPrompts()
+		o.flush()
+	}
+	o.drain()
+	for s := range o.streams {
+		o.end(s)
+	}
+	o.flush()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+}
+
+// timeout returns the time until the next unfinished line must be passed on, in milliseconds; -1:
+// there is no such line.
+func (o *output) timeout() int {
+	next := -1
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.partial) > 0 {
+			left := int(max(time.Until(st.since.Add(partialDelay))+time.Millisecond-1, 0) / time.Millisecond)
+			if next < 0 || left < next {
+				next = left
+			}
+		}
+	}
+	return next
+}
+
+// passPrompts passes on unfinished lines that are older than partialDelay.
+func (o *output) passPrompts() {
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.partial) > 0 && time.Since(st.since) >= partialDelay {
+			o.passPartial(o.sink(s), s)
+		}
+	}
+}
+
+// closeBroken closes the streams whose reader has closed them. It reports whether loop must end.
+func (o *output) closeBroken() (last bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed == o.seenClosed {
+		return o.finished
+	}
+	o.seenClosed = o.closed
+	for _, k := range o.sinks {
+		if k.err == nil && (k.to.Stderr && o.closed[1] || !k.to.Stderr && o.closed[0]) {
+			k.err = unix.EPIPE
+		}
+	}
+	for s := range o.streams {
+		if o.sink(s).broken() {
+			o.closeStream(s)
+			o.streams[s].partial = nil
+		}
+	}
+	return o.finished
+}
+
+// drain passes on the bytes that are in the pipes when it is called. It does not read until the
+// end of the pipes, because a process that has left the job unnoticed may write for ever.
+func (o *output) drain() {
+	for s := range o.streams {
+		st := &o.streams[s]
+		if st.fd >= 0 {
+			st.left = sys.Unread(st.fd)
+		}
+	}
+	o.draining = true
+	for again := true; again; o.flush() {
+		again = false
+		o.closeBroken()
+		for s := range o.streams {
+			if st := &o.streams[s]; st.fd >= 0 && st.left > 0 {
+				o.read(s)
+				again = true
+			}
+		}
+	}
+}
+
+// take reads from a stream, while draining at most what drain has counted.
+func (o *output) take(st *stream) ([]byte, error) {
+	buf := o.buf
+	if o.draining {
+		buf = buf[:min(len(buf), st.left)]
+	}
+	n, err := unix.Read(st.fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	st.left -= n
+	return buf[:n], nil
+}
+
+// abandon ends an output whose loop was not started.
+func (o *output) abandon() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+	close(o.done)
+}
+
+// closeFDs closes the poller. The caller holds o.mu, or no other goroutine knows o.
+func (o *output) closeFDs() {
+	if o.poller != nil {
+		o.poller.Close()
+		o.wake.Close()
+		o.poller, o.wake = nil, nil
+	}
+}
+
+// read passes on what a stream has. It blocks if the pipe is empty.
+func (o *output) read(s int) {
+	st := &o.streams[s]
+	if st.fd < 0 {
+		return
+	}
+	if o.sink(s).broken() {
+		o.end(s) // the rank's next write fails with EPIPE, as it would without gorun
+		return
+	}
+	data, err := o.take(st)
+	switch {
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		return
+	case err != nil || len(data) == 0:
+		o.end(s)
+		return
+	}
+	if s%2 == 1 {
+		st.tail = keepTail(st.tail, data)
+	}
+	k := o.sink(s)
+	if o.perRank { // no other stream writes to this sink
+		k.buf = append(k.buf, data...)
+		o.send(k)
+		return
+	}
+	if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+		o.lines(k, s, data[:i+1])
+		data = data[i+1:]
+	}
+	if len(st.partial) == 0 {
+		st.since = time.Now()
+	}
+	st.partial = append(st.partial, data...)
+	if len(st.partial) > lineLimit {
+		o.passPartial(k, s)
+		o.hold(k, s)
+	}
+}
+
+// lines appends whole lines to the sink: the partial line, then data.
+func (o *output) lines(k *sink, s int, data []byte) {
+	st := &o.streams[s]
+	resumed := o.enter(k, s)
+	if o.tags == nil {
+		k.buf = append(append(k.buf, st.partial...), data...)
+	} else {
+		prefix := o.tags[s]
+		for len(data) > 0 {
+			i := bytes.IndexByte(data, '\n') + 1
+			if !resumed {
+				k.buf = append(k.buf, prefix...)
+			}
+			k.buf = append(append(k.buf, st.partial...), data[:i]...)
+			data, st.partial, resumed = data[i:], st.partial[:0], false
+		}
+	}
+	st.partial = st.partial[:0]
+	k.mid = 0
+	if len(k.buf) >= readBytes {
+		o.send(k)
+	}
+}
+
+// passPartial appends an unfinished line to the sink.
+func (o *output) passPartial(k *sink, s int) {
+	st := &o.streams[s]
+	if len(st.partial) == 0 {
+		return
+	}
+	if resumed := o.enter(k, s); !resumed && o.tags != nil {
+		k.buf = append(k.buf, o.tags[s]...)
+	}
+	k.buf = append(k.buf, st.partial...)
+	st.partial = st.partial[:0]
+	k.mid = s + 1
+	o.send(k)
+}
+
+// hold reads from stream s alone until its long line ends, or stalls, or holdLimit is over.
+func (o *output) hold(k *sink, s int) {
+	st := &o.streams[s]
+	deadline := time.Now().Add(holdLimit)
+	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) && (!o.draining || st.left > 0) {
+		p := []unix.PollFd{{Fd: int32(st.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(stallLimit.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		data, err := o.take(st)
+		if err != nil || len(data) == 0 {
+			return // the next event handles the error or the end
+		}
+		if s%2 == 1 {
+			st.tail = keepTail(st.tail, data)
+		}
+		if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+			o.lines(k, s, data[:i+1])
+			data = data[i+1:]
+			st.partial = append(st.partial, data...)
+			return
+		}
+		st.partial = append(st.partial, data...)
+		o.passPartial(k, s)
+	}
+}
+
+// end closes a stream and passes on its last line if that is unfinished.
+func (o *output) end(s int) {
+	o.closeStream(s)
+	o.passPartial(o.sink(s), s)
+}
+
+func (o *output) closeStream(s int) {
+	st := &o.streams[s]
+	if st.fd >= 0 {
+		// Close alone is not enough: a rank that is being forked may have a copy of fd.
+		o.poller.Remove(st.fd)
+		_ = unix.Close(st.fd)
+		st.fd = -1
+	}
+}
+
+func (o *output) flush() {
+	if o.perRank { // read has sent everything
+		return
+	}
+	for _, k := range o.sinks {
+		o.send(k)
+	}
+}
+
+// send passes on what a sink has gathered. After an error the sink drops what it gets, because a
+// reader that has gone is no reason to end the job.
+func (o *output) send(k *sink) {
+	if k.err == nil && len(k.buf) > 0 {
+		m := k.to
+		m.Mid, m.Data = k.mid != 0, k.buf
+		k.err = o.pass(m)
+	}
+	k.buf = k.buf[:0]
+}
+
+// enter prepares the sink for a stream. It reports whether the last thing there is this
+// stream's own unfinished line. It ends an unfinished line of another rank. Without tags
+// the other stream of the same rank continues the line, as it does on a terminal without
+// gorun.
+func (o *output) enter(k *sink, s int) (resumed bool) {
+	if k.mid == s+1 {
+		return true
+	}
+	if k.mid != 0 && (o.tags != nil || (k.mid-1)/2 != s/2) {
+		k.buf = append(k.buf, '\n')
+	}
+	k.mid = 0
+	return false
+}
+
+// broken reports whether the reader of the sink has closed it.
+func (k *sink) broken() bool { return errors.Is(k.err, unix.EPIPE) }
+
+// keepTail appends data and keeps the last tailBytes, or up to twice as many.
+func keepTail(tail, data []byte) []byte {
+	data = data[max(len(data)-tailBytes, 0):]
+	if len(tail)+len(data) > 2*tailBytes {
+		tail = tail[:copy(tail, tail[len(tail)+len(data)-tailBytes:])]
+	}
+	return append(tail, data...)
+}
+
+// tailLines is how many lines of a rank's stderr are reported, and panicLines how many from the
+// beginning of a panic on.
+const (
+	tailLines  = 10
+	panicLines = 40
+)
+
+// panics are beginnings of the message that the Go runtime writes when it ends a program.
+var panics = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("SIGQUIT: "), []byte("unexpected fault address ")}
+
+// lastLines returns the last lines of a tail. If a panic is in it, it returns the lines from
+// there on, because a panic begins with its reason.
+func lastLines(tail []byte) []string {
+	tail = bytes.TrimRight(tail, "\n")
+	if len(tail) > tailBytes {
+		tail = tail[len(tail)-tailBytes:]
+	}
+	if len(tail) == 0 {
+		return nil
+	}
+	lines := bytes.Split(tail, []byte{'\n'})
+	from := max(len(lines)-tailLines, 0)
+	panicked := slices.IndexFunc(lines, func(l []byte) bool {
+		if rest, ok := bytes.CutPrefix(l, []byte("rank ")); ok { // as comm.Main writes it
+			if _, text, ok := bytes.Cut(rest, []byte(": ")); ok {
+				l = text
+			}
+		}
+		return slices.ContainsFunc(panics, func(p []byte) bool { return bytes.HasPrefix(l, p) })
+	})
+	if panicked >= 0 {
+		from = panicked
+		lines = lines[:min(len(lines), panicked+panicLines)]
+	}
+	var out []string
+	for _, l := range lines[from:] {
+		out = append(out, string(l))
+	}
+	return out
+}

@@ -1,0 +1,349 @@
+package procs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a state machine without
+// descriptors or locks. It takes lines from ranks by line and sends lines by reply. When all ranks
+// of this host are in a fence, it reports the fence by fence.
+//
+//	silent ──init──► joined ──finalize──► finalized
+//	                  ▲  │                    │
+//	                  │  ▼ barrier_in         │ init: a script may start one
+//	                  └─ waiting              │ program after the other
+//	                  ▲                       │
+//	                  └───────────────────────┘
+type pmiServer struct {
+	size        int    // number of ranks of the job; all rank parameters here are local numbers
+	name        string // name of the key-value space
+	appnum      []int  // by rank: its app
+	kvs         map[string]string
+	puts        map[string]string // what ranks have put since the last fence
+	ranks       []pmiRank
+	waiting     int  // ranks in the barrier
+	fences      int  // number of fences that all ranks of the job have left
+	full        bool // all ranks of this host are in the next fence, and fence was called for it
+	exited      int  // number of ranks whose process has ended
+	countExited bool // a rank that has ended counts as being in every fence
+
+	reply   func(local int, line []byte)
+	fence   func(f proto.Fence)
+	request func(local int, line []byte) // sends gorun a request that only it can answer; at most one of a rank at a time
+	buf     []byte                       // memory for replies
+}
+
+type pmiRank struct {
+	joined         bool // it has sent init, and not finalize since
+	finalized      bool
+	waiting        bool // in the barrier
+	spawning       bool // between mcmd=spawn and endcmd
+	requestPending bool // gorun has not answered its request yet
+	exited         bool
+
+	account *wire.Account // the sum of its programs' accounts; nil: none has reported one
+}
+
+// pmiAbort is the error of line if a rank calls Abort.
+type pmiAbort struct {
+	code        int
+	reason      string
+	consequence bool
+}
+
+func (a *pmiAbort) Error() string { return fmt.Sprintf("abort with code %d: %s", a.code, a.reason) }
+
+func newPMIServer(name string, size int, mapping string, appnum []int) *pmiServer {
+	s := &pmiServer{
+		size: size, name: name, appnum: appnum, ranks: make([]pmiRank, len(appnum)),
+		kvs: make(map[string]string), puts: make(map[string]string),
+	}
+	if mapping != "" {
+		s.kvs["PMI_process_mapping"] = mapping
+	}
+	return s
+}
+
+// line handles a line of a rank. It returns a *pmiAbort if the rank calls Abort, and another
+// error if the rank breaks the PMI-1 protocol.
+func (s *pmiServer) line(rank int, line []byte) error {
+	st := &s.ranks[rank]
+	if st.spawning {
+		if bytes.Equal(bytes.TrimSpace(line), []byte("endcmd")) {
+			st.spawning = false
+			s.answer(rank, wire.NewPMI("spawn_result", "rc", "-1", "msg", "spawn_is_not_supported"))
+		}
+		return nil
+	}
+	m, err := wire.ParsePMI(line)
+	if err != nil {
+		return err
+	}
+	switch m.Cmd {
+	case "init":
+		rc := "0"
+		if v, _ := m.Get("pmi_version"); v != "1" {
+			rc = "-1"
+		}
+		answer := wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc)
+		if st.joined || st.finalized {
+			answer = wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc, "again", "1")
+		}
+		st.joined, st.finalized = true, false
+		s.answer(rank, answer)
+	case "get_maxes":
+		s.answer(rank, wire.NewPMI("maxes", "kvsname_max", strconv.Itoa(wire.PMIMaxKVSName),
+			"keylen_max", strconv.Itoa(wire.PMIMaxKey), "vallen_max", strconv.Itoa(wire.PMIMaxValue)))
+	case "get_appnum":
+		s.answer(rank, wire.NewPMI("appnum", "appnum", strconv.Itoa(s.appnum[rank])))
+	case "get_my_kvsname":
+		s.answer(rank, wire.NewPMI("my_kvsname", "kvsname", s.name))
+	case "get_universe_size":
+		s.answer(rank, wire.NewPMI("universe_size", "size", strconv.Itoa(s.size)))
+	case "put":
+		s.put(rank, m)
+	case "get":
+		s.get(rank, m)
+	case "barrier_in":
+		return s.barrier(rank)
+	case "publish_name", "lookup_name", "unpublish_name":
+		if st.requestPending {
+			return errors.New(m.Cmd + " without waiting for the reply to a request before it")
+		}
+		st.requestPending = true
+		s.request(rank, line)
+	case "spawn":
+		if m.Multi {
+			st.spawning = true
+			return nil
+		}
+		s.answer(rank, wire.NewPMI("spawn_result", "rc", "-1", "msg", "spawn_is_not_supported"))
+	case "abort":
+		code, _ := m.Get("exitcode")
+		reason, _ := m.Get("reason")
+		n, err := strconv.Atoi(code)
+		if n &= 0xff; err != nil || n == 0 {
+			n = proto.ExitFailed // an abort is a failure, also with code 0
+		}
+		_, consequence := m.Get("consequence")
+		return &pmiAbort{n, bootstrap.UnescapeReason(reason), consequence}
+	case "finalize":
+		if st.joined {
+			st.add(m)
+		}
+		st.joined, st.finalized = false, true
+		s.answer(rank, wire.NewPMI("finalize_ack"))
+	default:
+		s.answer(rank, wire.NewPMI("error_result", "rc", "-1", "msg", "unknown_command"))
+	}
+	return nil
+}
+
+// add adds the account of a program that finalizes, if the program reports one. Several
+// programs may be the rank one after the other.
+func (st *pmiRank) add(finalize wire.PMIMessage) {
+	a, ok := wire.ParseAccount(finalize)
+	if !ok {
+		return
+	}
+	if st.account == nil {
+		st.account = &a
+	} else {
+		st.account.Add(&a)
+	}
+}
+
+func (s *pmiServer) put(rank int, m wire.PMIMessage) {
+	key, ok1 := m.Get("key")
+	value, ok2 := m.Get("value")
+	msg := ""
+	switch {
+	case !s.named(m):
+		msg = "kvsname_not_found"
+	case !ok1 || !ok2:
+		msg = "key_or_value_missing"
+	case key == "" || len(key) >= wire.PMIMaxKey:
+		msg = "key_too_long"
+	case len(value) >= wire.PMIMaxValue:
+		msg = "value_too_long"
+	default:
+		s.kvs[key], s.puts[key] = value, value
+		s.answer(rank, wire.NewPMI("put_result", "rc", "0", "msg", "success"))
+		return
+	}
+	s.answer(rank, wire.NewPMI("put_result", "rc", "-1", "msg", msg))
+}
+
+func (s *pmiServer) get(rank int, m wire.PMIMessage) {
+	key, _ := m.Get("key")
+	value, ok := s.kvs[key]
+	switch {
+	case !s.named(m):
+		s.answer(rank, wire.NewPMI("get_result", "rc", "-1", "msg", "kvsname_not_found"))
+	case !ok:
+		s.answer(rank, wire.NewPMI("get_result", "rc", "-1", "msg", "key_"+key+"_not_found"))
+	default:
+		s.answer(rank, wire.NewPMI("get_result", "rc", "0", "msg", "success", "value", value))
+	}
+}
+
+// named reports whether a request names the job's key-value space. There is only one.
+func (s *pmiServer) named(m wire.PMIMessage) bool {
+	name, ok := m.Get("kvsname")
+	return !ok || name == s.name
+}
+
+func (s *pmiServer) barrier(rank int) error {
+	st := &s.ranks[rank]
+	if st.waiting {
+		return errors.New("barrier_in twice")
+	}
+	st.waiting = true
+	s.waiting++
+	s.complete()
+	return nil
+}
+
+// complete calls fence, once, when all ranks of this host are in the fence.
+func (s *pmiServer) complete() {
+	in, lives := s.waiting, false
+	for _, st := range s.ranks {
+		lives = lives || st.waiting && !st.exited
+		if s.countExited && st.exited && !st.waiting {
+			in++
+		}
+	}
+	if in < len(s.ranks) || s.full {
+		return
+	}
+	s.full = true
+	puts := s.puts
+	s.puts = make(map[string]string)
+	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
+}
+
+// answered passes gorun's reply to the rank that has sent the request.
+func (s *pmiServer) answered(rank int, line []byte) {
+	if s.ranks[rank].requestPending {
+		s.ranks[rank].requestPending = false
+		s.reply(rank, line)
+	}
+}
+
+// release ends the fence: it sends barrier_out to the ranks that wait in it.
+func (s *pmiServer) release(m proto.Release) {
+	maps.Copy(s.kvs, m.Puts)
+	s.fences, s.full, s.waiting = m.N, false, 0
+	for r := range s.ranks {
+		was := s.ranks[r].waiting
+		s.ranks[r].waiting = false
+		if was {
+			s.answer(r, wire.NewPMI("barrier_out"))
+		}
+	}
+	if s.countExited && s.exited == len(s.ranks) && m.Waiting {
+		s.complete() // ranks of other hosts may still enter fences
+	}
+}
+
+// state returns what gorun needs to know of these ranks to detect a job that hangs. rank returns
+// the number of a local rank in the job.
+func (s *pmiServer) state(rank func(local int) int) proto.State {
+	sum := proto.State{Left: -1, Absent: -1}
+	if s.waiting > 0 {
+		sum.Waiting = s.fences + 1
+	}
+	for i, st := range s.ranks {
+		switch {
+		case !st.exited:
+			sum.Begun = sum.Begun || st.joined
+			continue
+		case !st.joined && !st.finalized && sum.Absent < 0:
+			sum.Absent = rank(i)
+		}
+		if !st.waiting && sum.Left < 0 {
+			sum.Left = rank(i)
+		}
+	}
+	return sum
+}
+
+// exit records that a rank's process has ended. early: the rank has sent init and then no
+// finalize. joined: it has sent init.
+func (s *pmiServer) exit(rank int) (early, joined bool) {
+	st := &s.ranks[rank]
+	if !st.exited {
+		st.exited = true
+		s.exited++
+		if s.countExited {
+			s.complete()
+		}
+	}
+	return st.joined, st.joined || st.finalized
+}
+
+// account returns the account that a rank has reported. lived is the time for which the rank
+// has run. account returns nil if the rank has not finalized, or if the account is wrong: it
+// says that the rank has waited for longer than lived.
+func (s *pmiServer) account(rank int, lived time.Duration) *wire.Account {
+	st := &s.ranks[rank]
+	if st.joined || st.account == nil || st.account.Waited > lived {
+		return nil
+	}
+	return st.account
+}
+
+// answer sends a reply. If the reply does not fit into a line, it sends an error instead.
+func (s *pmiServer) answer(rank int, m wire.PMIMessage) {
+	line, err := m.Append(s.buf[:0])
+	if err != nil {
+		line, _ = wire.NewPMI(m.Cmd, "rc", "-1", "msg", "reply_does_not_fit").Append(s.buf[:0])
+	}
+	s.buf = line[:0]
+	s.reply(rank, line)
+}
+
+// processMapping returns the value of PMI_process_mapping, by which MPICH learns which rank runs on
+// which host. A block is: first host, number of hosts, ranks on each. If the text does not fit into
+// a value, processMapping returns ""; then MPICH's ranks exchange their hosts themselves.
+func processMapping(nodes []bootstrap.Run) string {
+	type block struct{ first, nodes, ranks int }
+	var blocks []block
+	for _, r := range nodes {
+		if n := len(blocks); n > 0 && blocks[n-1].ranks == r.Count && blocks[n-1].first+blocks[n-1].nodes == r.Value {
+			blocks[n-1].nodes++
+			continue
+		}
+		blocks = append(blocks, block{r.Value, 1, r.Count})
+	}
+	repeats := true // ranks are placed round-robin: clients repeat the vector
+	for i, b := range blocks {
+		if i == len(blocks)-1 && b.nodes < blocks[0].nodes {
+			b.nodes = blocks[0].nodes
+		}
+		repeats = repeats && b == blocks[0]
+	}
+	if repeats {
+		blocks = blocks[:1]
+	}
+	var b strings.Builder
+	b.WriteString("(vector")
+	for _, k := range blocks {
+		fmt.Fprintf(&b, ",(%d,%d,%d)", k.first, k.nodes, k.ranks)
+	}
+	b.WriteString(")")
+	if b.Len() > bootstrap.MaxValue {
+		return ""
+	}
+	return b.String()
+}

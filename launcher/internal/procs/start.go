@@ -1,0 +1,299 @@
+package procs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// status is how a process ended: by a signal, or with an exit code.
+type status struct {
+	code   int
+	signal syscall.Signal
+}
+
+// rank is the state of one rank's process.
+type rank struct {
+	app     int
+	cpus    []int // cpus that the rank is bound to; nil: all
+	rebound bool  // cpus are not those of the plan
+
+	// Manager.mu guards these until the rank has started.
+	pid   int // 0: not started
+	pidfd int
+	at    time.Time // time of the start
+
+	ctl         int // this process's end of the rank's control channel; -1: closed
+	notify      int // this process's end of the channel for failure notifications; -1: none
+	answers     answers
+	in          []byte // the part of a line that has arrived from ctl
+	unsent      []byte // bytes for which notify had no room; if not empty, the poller reports when it has room
+	exited      bool
+	termDone    bool // the rank has got SIGTERM, or gets none
+	signaled    bool // the rank has got SIGTERM or SIGKILL because the job ends
+	idle        int  // number of consecutive checks before SIGTERM that found it idle
+	stuck       bool // it counts as ended but still runs: SIGKILL does not end it
+	ctlDone     bool // it has called Abort or broken the protocol; the process manager no longer reads from it
+	status      status
+	exiting     bool // it was ending when another rank, which still ran, failed the job
+	killPending bool // another process had sent it SIGKILL when another rank failed the job
+	exit        proto.Exit
+}
+
+// app is one program of the job on this host.
+type app struct {
+	path string
+	env  []string
+	keep bool // the user has set GOMAXPROCS
+}
+
+// errStart is why a rank or a program cannot be started. code is gorun's exit code for it.
+type errStart struct {
+	code int
+	msg  string
+}
+
+func (e *errStart) Error() string { return e.msg }
+
+// forkAll starts the ranks one after the other and then waits until the job has ended. The
+// kernel sends PR_SET_PDEATHSIG when the *thread* that forked dies, so this thread must live as
+// long as the job. forkAll does not unlock the thread; so the runtime ends it together with the
+// goroutine, and no other goroutine inherits its affinity. Manager.finish ends forkAll and waits
+// for it.
+func (c *Manager) forkAll(ends childEnds) {
+	defer close(c.forked)
+	runtime.LockOSThread()
+	var err error
+	n := 0
+	for ; n < len(c.ranks) && err == nil && !c.stopped(); n++ {
+		if err = c.fork(n, ends); err != nil {
+			break
+		}
+	}
+	ends.close()
+	c.ports.close()
+	_ = c.card.Close()
+	c.in.started()
+	c.post(started{n, err})
+	<-c.allExited
+}
+
+// Descriptor numbers in a rank, after stdin, stdout and stderr.
+const (
+	childControl = 3 // PMI-1
+	childCard    = 4
+	childMemory  = 5 // memory file, if the ranks share memory
+	childListen  = 6
+	childNotify  = 7 // failure notifications, if the job continues after the failure of a rank
+	childInspect = 8
+	childFiles   = 9
+
+	// noFile stands for a descriptor that a rank does not inherit.
+	noFile = ^uintptr(0)
+)
+
+// childEnds are the ends of channels that ranks inherit, by local rank; -1: closed.
+type childEnds struct {
+	control, inspect []int
+	notify           []int // empty: the job ends with the first rank that fails
+}
+
+func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.notify} }
+
+// closeOf closes this process's copies of the ends that a rank has inherited.
+func (e *childEnds) closeOf(i int) {
+	for _, list := range e.all() {
+		if i < len(list) && list[i] >= 0 {
+			_ = unix.Close(list[i])
+			list[i] = -1
+		}
+	}
+}
+
+func (e *childEnds) close() {
+	for i := range e.control {
+		e.closeOf(i)
+	}
+}
+
+// fork starts rank i.
+func (c *Manager) fork(i int, ends childEnds) error {
+	rk := &c.ranks[i]
+	if err := c.bind(rk.cpus); err != nil {
+		return &errStart{proto.ExitFailed, fmt.Sprintf("rank %d: %v", c.plan.Ranks[i].Rank, err)}
+	}
+	reads, writes, err := outputs()
+	if err != nil {
+		return &errStart{proto.ExitFailed, err.Error()}
+	}
+	listens := len(c.ports.fds) > 0
+	files := make([]uintptr, childFiles)
+	for k := range files {
+		files[k] = noFile
+	}
+	files[0], files[1], files[2] = uintptr(c.in.fd(i)), uintptr(writes[0]), uintptr(writes[1])
+	files[childControl], files[childCard], files[childInspect] = uintptr(ends.control[i]), c.card.Fd(), uintptr(ends.inspect[i])
+	if c.mem != nil {
+		files[childMemory] = c.mem.Fd()
+	}
+	if listens {
+		files[childListen] = uintptr(c.ports.fds[i])
+	}
+	if len(ends.notify) > 0 {
+		files[childNotify] = uintptr(ends.notify[i])
+	}
+	a := &c.apps[rk.app]
+	pid, pidfd, err := forkExec(a.path, c.job.Apps[rk.app].Argv, &syscall.ProcAttr{
+		Dir:   c.job.Apps[rk.app].Wdir,
+		Env:   c.rankEnv(i, listens),
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	}, c.cgroup)
+	for _, fd := range writes {
+		_ = unix.Close(fd)
+	}
+	ends.closeOf(i)
+	if listens {
+		c.ports.release(i)
+	}
+	if err != nil {
+		for _, fd := range reads {
+			_ = unix.Close(fd)
+		}
+		return execError(c.job.Apps[rk.app].Name, err)
+	}
+	err = c.output.add(i, reads[0], reads[1])
+	c.mu.Lock() // control must not handle the rank's events before pid is set
+	if err == nil && pidfd >= 0 {
+		err = c.poller.Add(pidfd, i, sys.In)
+	}
+	if err == nil {
+		rk.pid, rk.pidfd, rk.at = pid, pidfd, time.Now()
+	}
+	late := c.stop
+	c.mu.Unlock()
+	if err != nil {
+		if pidfd >= 0 {
+			_ = unix.Close(pidfd)
+		}
+		signalGroup(pid, syscall.SIGKILL)
+		reap(pid, leftoverLimit)
+		return &errStart{proto.ExitFailed, err.Error()}
+	}
+	if pidfd < 0 {
+		c.cfg.Watchdog.groups([]int{pid}) // without a pidfd the rank does not die with this process
+		c.post(childEnded{})              // the rank may have ended before pid was set
+	}
+	if late { // c.end or c.kill has run during this start
+		signalGroup(pid, syscall.SIGKILL)
+	}
+	return nil
+}
+
+// outputs makes the pipes for a rank's stdout and stderr, and returns their read and write
+// ends.
+func outputs() (reads, writes [2]int, err error) {
+	for k := range writes {
+		r, w, err := sys.Pipe()
+		if err != nil {
+			if k == 1 {
+				_ = unix.Close(reads[0])
+				_ = unix.Close(writes[0])
+			}
+			return reads, writes, err
+		}
+		reads[k], writes[k] = r, w
+	}
+	return reads, writes, nil
+}
+
+// execError returns the error of a failed start with the exit code that a shell would use.
+func execError(program string, err error) error {
+	var started *errStart
+	switch {
+	case errors.As(err, &started):
+		return err
+	case errors.Is(err, syscall.ENOENT):
+		return &errStart{proto.ExitNotFound, program + ": cannot be started: no such file, or it names an interpreter that does not exist"}
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC), errors.Is(err, syscall.EPERM),
+		errors.Is(err, syscall.ETXTBSY), errors.Is(err, syscall.EISDIR), errors.Is(err, errLibrary):
+		return &errStart{proto.ExitNotExec, program + ": cannot be executed: " + err.Error()}
+	}
+	return &errStart{proto.ExitFailed, program + ": cannot be started: " + err.Error()}
+}
+
+// bind binds this thread, and so the rank that the thread forks next, to cpus. If cpus is
+// empty, bind binds the thread to the cpus that it had at first.
+func (c *Manager) bind(cpus []int) error {
+	if len(cpus) == 0 {
+		if !c.bound {
+			return nil
+		}
+		if cpus = c.free; len(cpus) == 0 {
+			return errors.New("cannot be started without binding after a rank that is bound: sched_getaffinity does not say where gorun may run")
+		}
+	}
+	if !c.bound {
+		c.free, c.bound = c.allowed(0), true
+	}
+	if err := sys.Bind(cpus); err != nil {
+		return fmt.Errorf("bind to cpus %v: %w", cpus, err)
+	}
+	return nil
+}
+
+// allStarted handles the end of forkAll and emits Started.
+func (c *Manager) allStarted(m started) {
+	c.numStarted = m.n
+	c.cfg.Watchdog.groups(c.pids())
+	for i := m.n; i < len(c.ranks); i++ {
+		c.markEnded(i)
+	}
+	s := proto.Started{}
+	for i := range m.n {
+		rk := &c.ranks[i]
+		started := proto.StartedRank{Rank: c.plan.Ranks[i].Rank, PID: rk.pid, At: rk.at.UnixNano()}
+		if rk.rebound {
+			started.CPUs = rk.cpus
+		}
+		s.Ranks = append(s.Ranks, started)
+	}
+	if m.err != nil {
+		s.Failed = &proto.StartFailure{Rank: c.plan.Ranks[m.n].Rank, Code: proto.ExitFailed, Reason: m.err.Error()}
+		var se *errStart
+		if errors.As(m.err, &se) {
+			s.Failed.Code = se.code
+		}
+	}
+	c.cfg.Emit(s)
+}
+
+// pids returns the pids of the ranks that were started. Each is also the number of the rank's
+// process group.
+func (c *Manager) pids() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var pids []int
+	for i := range c.ranks {
+		if pid := c.ranks[i].pid; pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// closeFiles closes files, of which some may be nil.
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package procs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// The watchdog is a process that runs this executable, in a session of its own. It inherits only
+// the read end of a pipe. Lines on the pipe describe the job. If the pipe ends without the line
+// "end", gorun, or its agent on this host, was killed. Then the watchdog kills the processes of the
+// job on this host and removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
+// watchdog is for their children.
+//
+//	job ID      the mark of the processes; groups named earlier no longer exist
+//	group PID   a rank's process group
+//	gone PID    this rank was reaped, so its number may become another process's
+//	cgroup PATH cgroup of the ranks, to be killed and removed
+//	dir PATH    a directory to be removed
+//	segments T  the ranks may have shared memory, made since T, in ns since 1970
+//	end         the job has ended normally
+const (
+	watchdogName  = "gorun-watchdog" // argv[0]
+	watchdogFD    = 3
+	leftoverLimit = 5 * time.Second
+)
+
+// init turns the process into a watchdog if it was started as one. It is here and not in main, so
+// that every program that imports this package can be a watchdog, test programs, too.
+func init() {
+	if len(os.Args) == 1 && os.Args[0] == watchdogName && os.Getppid() != 0 {
+		signal.Ignore()
+		os.Exit(watchdogMain(os.NewFile(watchdogFD, "gorun")))
+	}
+}
+
+func watchdogMain(from io.Reader) int {
+	if from == nil {
+		return proto.ExitUsage
+	}
+	var id, cgroup string
+	var groups []int
+	reaped := make(map[int]bool)
+	var dirs []string
+	var begun int64 // start of a job that may have segments; 0: no such job
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "job":
+			id, groups, cgroup = rest, nil, ""
+			clear(reaped)
+		case "group":
+			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
+				groups = append(groups, pid)
+			}
+		case "gone":
+			if pid, err := strconv.Atoi(rest); err == nil {
+				reaped[pid] = true
+			}
+		case "cgroup":
+			cgroup = rest
+		case "dir":
+			dirs = append(dirs, rest)
+		case "segments":
+			begun, _ = strconv.ParseInt(rest, 10, 64)
+		case "end":
+			return 0
+		}
+	}
+	if cgroup != "" {
+		endCgroup(cgroup, leftoverLimit)
+	}
+	if id != "" {
+		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return reaped[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		newJobProcs(id, own).killLeftovers(leftoverLimit)
+	}
+	if begun != 0 {
+		removeSegments(groups, time.Unix(0, begun))
+	}
+	for _, d := range dirs {
+		_ = os.RemoveAll(d)
+	}
+	return 0
+}
+
+// Watchdog is a running watchdog process. The zero Watchdog is none; its methods do nothing.
+type Watchdog struct {
+	pid  int
+	pipe *os.File
+}
+
+// StartWatchdog starts a watchdog for a job. If the system cannot do so, it returns a Watchdog
+// without a process, and the job runs without one.
+func StartWatchdog(id string) *Watchdog {
+	exe, err := sys.Executable()
+	if err != nil {
+		return &Watchdog{}
+	}
+	r, wr, err := sys.Pipe()
+	if err != nil {
+		return &Watchdog{}
+	}
+	defer func() { _ = unix.Close(r) }()
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		_ = unix.Close(wr)
+		return &Watchdog{}
+	}
+	defer func() { _ = unix.Close(null) }()
+	n := uintptr(null)
+	pid, err := syscall.ForkExec(exe, []string{watchdogName}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1"},
+		Files: []uintptr{n, n, n, watchdogFD: uintptr(r)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		_ = unix.Close(wr)
+		return &Watchdog{}
+	}
+	w := &Watchdog{pid: pid, pipe: os.NewFile(uintptr(wr), "watchdog")}
+	w.send("job", id)
+	return w
+}
+
+// send writes a line to the watchdog.
+func (w *Watchdog) send(word, rest string) {
+	if w.pipe != nil {
+		_, _ = fmt.Fprintf(w.pipe, "%s %s\n", word, rest)
+	}
+}
+
+// Job tells the watchdog that a new job has begun. Nothing of the job before it is left.
+func (w *Watchdog) Job(id string) { w.send("job", id) }
+
+// RemoveDir makes the watchdog remove a directory if this process is killed.
+func (w *Watchdog) RemoveDir(path string) { w.send("dir", path) }
+
+// cgroup tells the watchdog the control group in which the ranks are about to start.
+func (w *Watchdog) cgroup(path string) { w.send("cgroup", path) }
+
+// groups tells the watchdog the process groups of all ranks, in one write.
+func (w *Watchdog) groups(pids []int) {
+	var b strings.Builder
+	for _, pid := range pids {
+		fmt.Fprintf(&b, "group %d\n", pid)
+	}
+	if w.pipe != nil {
+		_, _ = w.pipe.WriteString(b.String())
+	}
+}
+
+// reaped tells the watchdog that a rank was reaped.
+func (w *Watchdog) reaped(pid int) { w.send("gone", strconv.Itoa(pid)) }
+
+// End ends the watchdog and waits for its end.
+func (w *Watchdog) End() {
+	if w.pipe == nil {
+		return
+	}
+	w.send("end", "")
+	_ = w.pipe.Close()
+	w.pipe = nil
+	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it need not read "end" first
+	var ws syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(w.pid, &ws, 0, nil); err != syscall.EINTR {
+			return
+		}
+	}
+}
