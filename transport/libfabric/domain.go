@@ -42,6 +42,7 @@ type domain struct {
 	alternateRMA bool // a peer never has reads and writes in flight at the same time
 	keySize      int  // bytes of a memory key
 	inject       int  // largest message with its frame that fi_inject takes
+	keySize      int  // bytes of a memory key
 	tries        int  // how often one poll reads the queue while it is empty
 	emptyPolls   int  // consecutive polls without a completion
 	writeFlags   fi.Flags
@@ -92,6 +93,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
 		multiRecv:  info.Caps&fi.CapMultiRecv != 0,
 		inject:     min(info.Tx.InjectSize, stageSize),
+		keySize:    min(max(info.Domain.MRKeySize, 1), 8),
 		tries:      4,
 		writeFlags: fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:      make([]peer, cfg.Size),
