@@ -37,7 +37,7 @@ type checker struct {
 	pending map[*pending]struct{} // guarded by mu
 	reads   ranges                // that pending operations read; only with check; guarded by mu
 	writes  ranges                // that pending operations write; the same
-	helpers int                   // pending operations with a goroutine; guarded by mu
+	readers int                   // pending operations with a goroutine; guarded by mu
 	sweepAt int                   // number of pending operations at which open calls sweep; guarded by mu
 }
 
@@ -57,14 +57,14 @@ type pending struct {
 	r             engine.Request       // the operation; guarded by k.mu
 	unfinished    []*engine.Unfinished // transfers of a blocking call that go on; guarded by k.mu
 	done          bool                 // end was called; guarded by k.mu
-	over          chan struct{}        // end closes it; nil: no goroutine waits for it; guarded by k.mu
+	stopReader    chan struct{}        // end closes it; nil: no goroutine waits for it; guarded by k.mu
 	token         [1]byte              // its address orders the goroutine before end
 }
 
-// maxHelpers bounds the goroutines that wait for the end of an operation. The detector
+// maxReaders bounds the goroutines that wait for the end of an operation. The detector
 // forgets what a goroutine has done soon after it has ended, and cannot have more than
 // some thousand goroutines.
-const maxHelpers = 128
+const maxReaders = 128
 
 // minSweep is the lowest number of pending operations at which open calls sweep.
 const minSweep = 64
@@ -286,12 +286,12 @@ func (p *pending) annotate() {
 	if !race.Enabled {
 		return
 	}
-	p.retire()
+	p.endReader()
 	over := make(chan struct{})
 	p.k.mu.Lock()
-	if p.k.helpers < maxHelpers {
-		p.k.helpers++
-		p.over = over
+	if p.k.readers < maxReaders {
+		p.k.readers++
+		p.stopReader = over
 	} else {
 		close(over)
 	}
@@ -322,17 +322,17 @@ func (p *pending) received(r engine.Request) {
 }
 
 // retire ends the goroutine of annotate.
-func (p *pending) retire() {
+func (p *pending) endReader() {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
-	p.retireLocked()
+	p.endReaderLocked()
 }
 
-func (p *pending) retireLocked() {
-	if p.over != nil {
-		close(p.over)
-		p.over = nil
-		p.k.helpers--
+func (p *pending) endReaderLocked() {
+	if p.stopReader != nil {
+		close(p.stopReader)
+		p.stopReader = nil
+		p.k.readers--
 	}
 }
 
@@ -353,7 +353,7 @@ func (p *pending) finish(err error) error {
 	k.mu.Lock()
 	again := p.done
 	p.done = true
-	p.retireLocked()
+	p.endReaderLocked()
 	k.remove(p)
 	k.mu.Unlock()
 	if again || err != nil || !k.check || p.sum == p.checksum() {
@@ -378,7 +378,7 @@ func (k *checker) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for p := range k.pending {
-		p.retireLocked()
+		p.endReaderLocked()
 		p.held = nil
 	}
 	k.pending, k.reads, k.writes = nil, ranges{}, ranges{}

@@ -127,7 +127,7 @@ func (c *Comm) spawn(l *link, err error) Request {
 	}
 	l.leave()
 	r := s.job.eng.Go(l.task)
-	return c.using(p, r).begun(r, opCollective, noRank, noRank, 0)
+	return c.withPending(p, r).startedRequest(r, opCollective, noRank, noRank, 0)
 }
 
 func (l *link) run() error { return l.end(l.perform()) }

@@ -23,10 +23,10 @@ import (
 // Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
 // return [ErrClosed].
 type Comm struct {
-	s     *state
-	ctx   context.Context
-	early *early   // it is none, but stands for a request that is complete from the start
-	use   *pending // of the request for which this copy was made; nil for all others
+	s         *state
+	ctx       context.Context
+	completed *completedRequest // it is none, but stands for a request that is complete from the start
+	use       *pending          // of the request for which this copy was made; nil for all others
 }
 
 // state is what all copies of a communicator made by WithContext share.
@@ -279,7 +279,7 @@ func (s *state) differs() error {
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
-	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.outlives || s.job.ending.Load()):
+	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.survivesFailures || s.job.ending.Load()):
 		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection
 	case err != nil || !ok:
 		return err

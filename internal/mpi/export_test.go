@@ -81,7 +81,7 @@ const MinSweep = minSweep
 // Refused is the number of refused requests that the program has not waited for, and how
 // many of them this rank keeps.
 func Refused(c *Comm) (n, kept int) {
-	n, few := c.s.job.refusals.left()
+	n, few := c.s.job.refusals.unreported()
 	return n, len(few)
 }
 

@@ -102,7 +102,7 @@ func (g Group) Difference(h Group) Group {
 
 // Incl is comm.Group.Incl.
 func (g Group) Incl(ranks ...int) (Group, error) {
-	if _, err := g.marks("Incl", ranks); err != nil {
+	if _, err := g.flagRanks("Incl", ranks); err != nil {
 		return Group{}, err
 	}
 	out := make([]int, len(ranks))
@@ -114,7 +114,7 @@ func (g Group) Incl(ranks ...int) (Group, error) {
 
 // Excl is comm.Group.Excl.
 func (g Group) Excl(ranks ...int) (Group, error) {
-	gone, err := g.marks("Excl", ranks)
+	gone, err := g.flagRanks("Excl", ranks)
 	if err != nil {
 		return Group{}, err
 	}
@@ -182,7 +182,7 @@ func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
 
 // marks sets a flag for each rank named, and checks that each is one of g's
 // and named once.
-func (g Group) marks(op string, ranks []int) ([]bool, error) {
+func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 	seen := make([]bool, len(g.ranks))
 	for _, r := range ranks {
 		if r < 0 || r >= len(g.ranks) {

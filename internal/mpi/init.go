@@ -32,29 +32,29 @@ type Setup struct {
 
 // job is this process's part in a job.
 type job struct {
-	world  *bootstrap.World
-	eng    *engine.Engine
-	exit   func(code int, reason string)
-	nextID atomic.Uint32 // numbers communicators of which this process is rank 0
-	ending atomic.Bool   // Finalize was called
-	closed atomic.Bool   // finalized
-	coll   *coll.Config
-	final  *state // the world for Finalize alone: nobody else revokes it
-	first  *state // the world, whose buffered sends Finalize waits for
-	watch  watch
-	asked  *inspector
+	world     *bootstrap.World
+	eng       *engine.Engine
+	exit      func(code int, reason string)
+	nextID    atomic.Uint32 // numbers communicators of which this process is rank 0
+	ending    atomic.Bool   // Finalize was called
+	closed    atomic.Bool   // finalized
+	coll      *coll.Config
+	final     *state // the world for Finalize alone: nobody else revokes it
+	first     *state // the world, whose buffered sends Finalize waits for
+	watch     watch
+	inspector *inspector
 
 	agreements *agree.Ranks
 	agreeSpace *engine.Context // of the messages of agreements
 
 	refusals refusals
 
-	checks        bool              // the tunable check
-	check         *checker          // nil: nothing is checked
-	outlives      bool              // ranks that fail; the launcher tells which
-	shares        bool              // a transport is of shared memory; the same on all ranks
-	deferredFrees rma.DeferredFrees // memory of closed windows
-	arenas        arenaPool
+	checks           bool              // the tunable check
+	check            *checker          // nil: nothing is checked
+	survivesFailures bool              // ranks that fail; the launcher tells which
+	shares           bool              // a transport is of shared memory; the same on all ranks
+	deferredFrees    rma.DeferredFrees // memory of closed windows
+	arenas           arenaPool
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -83,7 +83,7 @@ func Init(ctx context.Context, s Setup) (*Comm, error) {
 	c, err := start(ctx, &s)
 	if err != nil {
 		if own {
-			yieldWorld()
+			releaseWorld()
 		}
 		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: fmt.Errorf("rank %d: %w", s.World.Rank, err)}
 	}
@@ -118,7 +118,7 @@ func claimWorld(ctx context.Context) (*bootstrap.World, error) {
 // 10 ms at a time. Under gorun it is no less anyway.
 const minProcs = 2
 
-func yieldWorld() {
+func releaseWorld() {
 	started.Lock()
 	started.busy = false
 	started.Unlock()
@@ -147,7 +147,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, outlives: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
+	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		wireup.Close(rails)
 		return nil, err
@@ -157,7 +157,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
-		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: elem.SigName,
+		LocalRanks: local, Cores: w.Cores, Notice: firstNotice(w.Rank), TypeName: elem.SigName,
 		Launcher: news,
 	})
 	if err != nil {
@@ -182,20 +182,20 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final.p2p.KeepInFinalize()
 	j.final.coll.KeepInFinalize()
 	j.startWatch(local)
-	j.asked, asked = asked, nil
-	j.asked.job.Store(j)
+	j.inspector, asked = asked, nil
+	j.inspector.job.Store(j)
 	if w.Rank == 0 && wireup.Verbose() {
 		wireup.Report(w, rails, routes)
 	}
 	return &Comm{s: j.first, ctx: ctx}, nil
 }
 
-// noticer tells the first oddity of a process on stderr: strangers at a
+// firstNotice tells the first oddity of a process on stderr: strangers at a
 // listening port are worth a line, and no more than one.
-func noticer(rank int) func(error) {
+func firstNotice(rank int) func(error) {
 	var once sync.Once
 	return func(err error) {
-		once.Do(func() { fmt.Fprintf(os.Stderr, "weft: rank %d: %v (told once)\n", rank, err) })
+		once.Do(func() { fmt.Fprintf(os.Stderr, "weft: rank %d: %v (reported once)\n", rank, err) })
 	}
 }
 
@@ -217,8 +217,8 @@ func (c *Comm) Finalize() error {
 		run(barrier(world, "Finalize", kindFinalize)),
 	}
 	met := true
-	if j.outlives {
-		met, errs = world.parting(errs)
+	if j.survivesFailures {
+		met, errs = world.finishWithSurvivors(errs)
 	}
 	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
 		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
@@ -227,11 +227,11 @@ func (c *Comm) Finalize() error {
 	if good {
 		j.settle()
 	}
-	neglected := j.neglected() // after settle, in which requests may fail
-	if good && neglected == nil {
-		j.tellLeft()
+	unreported := j.unreportedFailures() // after settle, in which requests may fail
+	if good && unreported == nil {
+		j.reportLeftovers()
 	}
-	errs = append(errs, c.fail("Finalize", noRank, noRank, neglected))
+	errs = append(errs, c.fail("Finalize", noRank, noRank, unreported))
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
@@ -240,7 +240,7 @@ func (c *Comm) Finalize() error {
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),
 		c.fail("Finalize", noRank, noRank, j.world.Finalize(j.eng.Account())))
-	j.asked.stop()
+	j.inspector.stop()
 	started.Lock()
 	if j.world == started.world {
 		ownJob.Store(nil)
@@ -265,7 +265,7 @@ func (j *job) leave(ctx context.Context) error {
 // parting replaces the errors that are of ranks which have failed by what becomes
 // of a meeting of those that live; all: there is none. Some may have met all before
 // one failed: they have left or will, and are waited for until then.
-func (c *Comm) parting(errs []error) (all bool, rest []error) {
+func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
 	}

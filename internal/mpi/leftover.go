@@ -29,30 +29,30 @@ import (
 // an operation had started, and which no Wait or Test has reported yet.
 type refusals struct {
 	mu    sync.Mutex
-	n     int           // guarded by mu
-	few   []*early      // at most leftLimit of them, in order; guarded by mu
-	calls []refusedCall // the calls of all refused requests, in the order of their first refusals; guarded by mu
+	n     int                 // guarded by mu
+	few   []*completedRequest // at most reportLimit of them, in order; guarded by mu
+	calls []refusedCall       // the calls of all refused requests, in the order of their first refusals; guarded by mu
 }
 
 // refusedCall counts the refused requests of one operation that started at one line.
 type refusedCall struct {
-	op, line string // line: see early
+	op, line string // line: see completedRequest
 	n        int
 }
 
 // add counts a request.
-func (r *refusals) add(e *early) {
+func (r *refusals) add(e *completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.counted = true
 	r.callOf(e).n++
-	if r.n++; len(r.few) < leftLimit {
+	if r.n++; len(r.few) < reportLimit {
 		r.few = append(r.few, e)
 	}
 }
 
 // remove stops counting a request whose error Wait or Test reports.
-func (r *refusals) remove(e *early) {
+func (r *refusals) remove(e *completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !e.counted {
@@ -67,7 +67,7 @@ func (r *refusals) remove(e *early) {
 }
 
 // callOf returns the entry for the call of a request. The caller holds r.mu.
-func (r *refusals) callOf(e *early) *refusedCall {
+func (r *refusals) callOf(e *completedRequest) *refusedCall {
 	op := ""
 	if err := (*Error)(nil); errors.As(e.err, &err) {
 		op = err.Op
@@ -81,20 +81,20 @@ func (r *refusals) callOf(e *early) *refusedCall {
 }
 
 // left returns the number of requests, and some of them.
-func (r *refusals) left() (int, []*early) {
+func (r *refusals) unreported() (int, []*completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.n, slices.Clone(r.few)
 }
 
-// leftCalls names at most leftLimit calls, each with its number of refused requests that no
+// unreportedCalls names at most reportLimit calls, each with its number of refused requests that no
 // Wait or Test has reported.
-func (r *refusals) leftCalls() string {
+func (r *refusals) unreportedCalls() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var calls []string
 	for _, c := range r.calls {
-		if c.n > 0 && len(calls) < leftLimit {
+		if c.n > 0 && len(calls) < reportLimit {
 			calls = append(calls, fmt.Sprintf("%d of %s%s", c.n, c.op, startedAt(c.line)))
 		}
 	}
@@ -107,7 +107,7 @@ var ownJob atomic.Pointer[job]
 
 // refused returns a request whose call failed at once.
 func (c *Comm) refused(op string, peer, tag int, err error) Request {
-	e := &early{err: c.fail(op, peer, tag, err)}
+	e := &completedRequest{err: c.fail(op, peer, tag, err)}
 	if c != nil && c.s != nil {
 		e.job = c.s.job
 	} else {
@@ -119,11 +119,11 @@ func (c *Comm) refused(op string, peer, tag int, err error) Request {
 		}
 		e.job.refusals.add(e)
 	}
-	return Request{c: &Comm{early: e}}
+	return Request{c: &Comm{completed: e}}
 }
 
 // outcome returns the outcome, and records that the program has seen it.
-func (e *early) outcome() (Status, error) {
+func (e *completedRequest) result() (Status, error) {
 	if e.job != nil {
 		e.job.refusals.remove(e)
 	}
@@ -140,27 +140,27 @@ func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
 
 // listed names those of n that a report describes.
 func listed(n int) string {
-	if n > leftLimit {
-		return fmt.Sprintf("the first %d", leftLimit)
+	if n > reportLimit {
+		return fmt.Sprintf("the first %d", reportLimit)
 	}
 	return "them"
 }
 
-// leftLimit is the number of requests, and of messages, that a report describes.
-const leftLimit = 8
+// reportLimit is the number of requests, and of messages, that a report describes.
+const reportLimit = 8
 
-// neglected returns an error if requests have failed and the program has not seen their errors.
-func (j *job) neglected() error {
+// unreported returns an error if requests have failed and the program has not seen their errors.
+func (j *job) unreportedFailures() error {
 	var errs []error
 	var lines []string
-	n, few := j.refusals.left()
+	n, few := j.refusals.unreported()
 	for _, e := range few {
 		errs, lines = append(errs, e.err), append(lines, e.line)
 	}
 	for _, l := range j.eng.Leftovers() {
 		if !l.Unfinished() && isMistake(l.Err) {
 			n++
-			errs, lines = append(errs, leftError(&l)), append(lines, l.Origin)
+			errs, lines = append(errs, leftoverError(&l)), append(lines, l.Origin)
 		}
 	}
 	if n == 0 {
@@ -171,7 +171,7 @@ func (j *job) neglected() error {
 		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
 	}
 	if len(errs) == 0 { // by now the program has waited for all requests that few held
-		calls := j.refusals.leftCalls()
+		calls := j.refusals.unreportedCalls()
 		if !j.checks {
 			calls += " (WEFT_CHECK=1 names the lines of the calls)"
 		}
@@ -180,7 +180,7 @@ func (j *job) neglected() error {
 	if !j.checks {
 		errs = errs[:1]
 	}
-	errs = errs[:min(len(errs), leftLimit)]
+	errs = errs[:min(len(errs), reportLimit)]
 	tail := ""
 	for i, err := range errs {
 		if i > 0 {
@@ -210,16 +210,16 @@ func isFailure(err error) bool {
 	return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
 }
 
-// leftError returns the error that Wait would have returned.
-func leftError(l *engine.Leftover) error {
+// leftoverError returns the error that Wait would have returned.
+func leftoverError(l *engine.Leftover) error {
 	if e := (*Error)(nil); errors.As(l.Err, &e) {
 		return e
 	}
-	return leftCall(l)
+	return leftoverCall(l)
 }
 
-// leftCall returns an Error that describes the call that started a request.
-func leftCall(l *engine.Leftover) *Error {
+// leftoverCall returns an Error that describes the call that started a request.
+func leftoverCall(l *engine.Leftover) *Error {
 	e := &Error{Peer: noRank, Tag: noRank, Err: l.Err}
 	switch l.Kind {
 	case engine.LeftTask:
@@ -259,13 +259,13 @@ func (j *job) settle() {
 	j.eng.Settle(ctx)
 }
 
-// tellLeft writes a line to stderr if requests of the program are not complete, or if it
+// reportLeftovers writes a line to stderr if requests of the program are not complete, or if it
 // has not received messages. It is called after settle.
-func (j *job) tellLeft() {
+func (j *job) reportLeftovers() {
 	var parts, calls []string
 	for _, l := range j.eng.Leftovers() {
 		if l.Unfinished() {
-			calls = append(calls, leftCall(&l).call()+startedAt(l.Origin))
+			calls = append(calls, leftoverCall(&l).call()+startedAt(l.Origin))
 		}
 	}
 	switch n := len(calls); n {
@@ -302,7 +302,7 @@ func (j *job) list(n int, few []string) string {
 	if !j.checks {
 		return ""
 	}
-	few = few[:min(len(few), leftLimit)]
+	few = few[:min(len(few), reportLimit)]
 	text := ": " + strings.Join(few, "; ")
 	if n > len(few) {
 		text += fmt.Sprintf("; and %d more", n-len(few))

@@ -42,7 +42,7 @@ func guard(c *Comm, run func(c *Comm) error) {
 	err := run(c)
 	returned = true
 	if j := c.s.job; !j.closed.Load() {
-		if left := j.neglected(); err == nil {
+		if left := j.unreportedFailures(); err == nil {
 			err = left
 		} else if left != nil {
 			err = fmt.Errorf("%w; %w", err, left)

@@ -116,7 +116,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 }
 
 // nobody is the status of a receive from ProcNull.
-var nobody = Status{Source: ProcNull, Tag: AnyTag}
+var procNullStatus = Status{Source: ProcNull, Tag: AnyTag}
 
 // Recv is comm.Recv.
 //
@@ -127,7 +127,7 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 		return Status{}, c.fail("Recv", source, tag, err)
 	}
 	if source == ProcNull {
-		return nobody, nil
+		return procNullStatus, nil
 	}
 	p, err := s.check.call(opRecv, nil, b.Bytes())
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 		}
 	}
 	if source == ProcNull {
-		return nobody, c.fail(op.String(), dest, sendtag, p.end(nil))
+		return procNullStatus, c.fail(op.String(), dest, sendtag, p.end(nil))
 	}
 	est, err := r.Finish(c.ctx)
 	st, err := status(est, recv.Type.Size, err)

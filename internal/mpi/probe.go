@@ -18,7 +18,7 @@ func (c *Comm) Probe(source, tag int) (Status, error) {
 		return Status{}, c.fail("Probe", source, tag, err)
 	}
 	if source == ProcNull {
-		return nobody, nil
+		return procNullStatus, nil
 	}
 	est, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
@@ -34,7 +34,7 @@ func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 		return Status{}, false, c.fail("Iprobe", source, tag, err)
 	}
 	if source == ProcNull {
-		return nobody, true, nil
+		return procNullStatus, true, nil
 	}
 	est, ok, err := s.p2p.Iprobe(engine.Env{Peer: source, Tag: tag})
 	if err != nil || !ok {
@@ -69,7 +69,7 @@ func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
 		return Message{}, c.fail(op, source, tag, err)
 	}
 	if source == ProcNull {
-		return Message{c: c, st: nobody, null: true}, nil
+		return Message{c: c, st: procNullStatus, null: true}, nil
 	}
 	m, st, err := s.p2p.Mprobe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 		return nil, Status{}, c.fail("Improbe", source, tag, err)
 	}
 	if source == ProcNull {
-		return &Message{c: c, st: nobody, null: true}, nobody, nil
+		return &Message{c: c, st: procNullStatus, null: true}, procNullStatus, nil
 	}
 	m, est, ok, err := s.p2p.Improbe(engine.Env{Peer: source, Tag: tag})
 	if err != nil || !ok {
@@ -118,7 +118,7 @@ func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
 		return Status{}, err
 	}
 	if m.null {
-		return nobody, nil
+		return procNullStatus, nil
 	}
 	p, err := m.c.s.check.call(opMrecv, nil, b.Bytes())
 	if err != nil {
@@ -142,7 +142,7 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
 	}
 	if m.null {
-		return Request{c: fromNobody}
+		return Request{c: procNullRecv}
 	}
 	p, err := m.c.s.check.start(opImrecv, nil, b.Bytes())
 	if err != nil {
@@ -151,7 +151,7 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 	}
 	r := m.m.Irecv(b.Bytes(), b.Type.Sig)
 	p.received(r)
-	return m.c.using(p, r).begun(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
+	return m.c.withPending(p, r).startedRequest(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
 }
 
 // MprobeSized is the first half of comm.RecvAlloc: it waits for a message, takes it, and returns

@@ -75,7 +75,7 @@ func (c call) tag() int     { return int(int32(c)) }
 
 // early is the outcome of a request that never was under way; its Comm stands
 // for it in the Request.
-type early struct {
+type completedRequest struct {
 	st   Status
 	err  error
 	job  *job   // whose refusals may hold it; nil: it is no refusal
@@ -90,17 +90,17 @@ type early struct {
 
 // left returns a request that is complete at once, except that the program must not use
 // its buffers before Wait.
-func (c *Comm) left(p *pending, op callName, peer, tag int) Request {
+func (c *Comm) completedSend(p *pending, op callName, peer, tag int) Request {
 	if p == nil {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	p.began(c.s, engine.Request{})
-	return Request{c: &Comm{early: &early{use: p, at: callOf(op, peer, tag), c: c}}}
+	return Request{c: &Comm{completed: &completedRequest{use: p, at: callOf(op, peer, tag), c: c}}}
 }
 
 // using returns the Comm that a request holds instead of c: one with the pending operation
 // p, which r is. If p is nil, it returns c.
-func (c *Comm) using(p *pending, r engine.Request) *Comm {
+func (c *Comm) withPending(p *pending, r engine.Request) *Comm {
 	if p == nil {
 		return c
 	}
@@ -109,12 +109,12 @@ func (c *Comm) using(p *pending, r engine.Request) *Comm {
 }
 
 var (
-	fromNobody = &Comm{early: &early{st: nobody}}
-	hasLeft    = &Comm{early: &early{}} // a send or a one-sided operation that was complete at once
+	procNullRecv     = &Comm{completed: &completedRequest{st: procNullStatus}}
+	completedAtStart = &Comm{completed: &completedRequest{}} // a send or a one-sided operation that was complete at once
 )
 
 // begun is a request that is under way. size is of a receive's elements.
-func (c *Comm) begun(r engine.Request, op callName, peer, tag, size int) Request {
+func (c *Comm) startedRequest(r engine.Request, op callName, peer, tag, size int) Request {
 	if c.s.job.checks {
 		noteLine(r)
 	}
@@ -141,7 +141,7 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 		return c.refused("Irecv", source, tag, err)
 	}
 	if source == ProcNull {
-		return Request{c: fromNobody}
+		return Request{c: procNullRecv}
 	}
 	p, err := s.check.start(opIrecv, nil, b.Bytes())
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	}
 	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
 	p.received(r)
-	return c.using(p, r).begun(r, opIrecv, source, tag, b.Type.Size)
+	return c.withPending(p, r).startedRequest(r, opIrecv, source, tag, b.Type.Size)
 }
 
 // isend starts a send.
@@ -161,7 +161,7 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 		return c.refused(op.String(), dest, tag, err)
 	}
 	if dest == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	p, err := s.check.start(op, b.Bytes(), nil)
 	if err != nil {
@@ -169,9 +169,9 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	}
 	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode})
 	if r == (engine.Request{}) {
-		return c.left(p, op, dest, tag)
+		return c.completedSend(p, op, dest, tag)
 	}
-	return c.using(p, r).begun(r, op, dest, tag, 0)
+	return c.withPending(p, r).startedRequest(r, op, dest, tag, 0)
 }
 
 // Wait is comm.Request.Wait.
@@ -181,11 +181,11 @@ func (r Request) Wait() (Status, error) {
 	if r.c == nil {
 		return Status{}, nil
 	}
-	if e := r.c.early; e != nil {
-		return e.outcome()
+	if e := r.c.completed; e != nil {
+		return e.result()
 	}
 	st, err := r.r.Wait(r.context())
-	return r.outcome(st, err == nil || !isContext(err) || r.r.Done(), err)
+	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
 }
 
 // context ends a wait for the request.
@@ -201,15 +201,15 @@ func (r Request) Test() (Status, bool, error) {
 	if r.c == nil {
 		return Status{}, true, nil
 	}
-	if e := r.c.early; e != nil {
-		st, err := e.outcome()
+	if e := r.c.completed; e != nil {
+		st, err := e.result()
 		return st, true, err
 	}
 	est, done, err := r.r.Test()
 	if !done {
 		return Status{}, false, nil
 	}
-	st, err := r.outcome(est, true, err)
+	st, err := r.result(est, true, err)
 	return st, true, err
 }
 
@@ -226,7 +226,7 @@ func (r Request) Cancel() error {
 
 // outcome makes of the engine's outcome what Wait returns; done says that the
 // operation has ended.
-func (r *Request) outcome(est engine.Status, done bool, err error) (Status, error) {
+func (r *Request) result(est engine.Status, done bool, err error) (Status, error) {
 	var st Status
 	op := r.call.op()
 	if op == opIrecv || op == opImrecv {
@@ -248,7 +248,7 @@ func (r *Request) outcome(est engine.Status, done bool, err error) (Status, erro
 }
 
 // pending says that the request is neither zero nor complete from the start.
-func (r Request) pending() bool { return r.c != nil && r.c.early == nil }
+func (r Request) pending() bool { return r.c != nil && r.c.completed == nil }
 
 // WaitAll is comm.WaitAll.
 func WaitAll(rs []Request) error {
@@ -263,7 +263,7 @@ func WaitAll(rs []Request) error {
 		r := &rs[i]
 		if !r.pending() {
 			if r.c != nil {
-				_, err := r.c.early.outcome()
+				_, err := r.c.completed.result()
 				failed(i, err)
 			}
 			*r = Request{}
@@ -271,7 +271,7 @@ func WaitAll(rs []Request) error {
 		}
 		return r.r, r.context()
 	}, func(i int, st engine.Status, done bool, err error) {
-		_, err = rs[i].outcome(st, done, err)
+		_, err = rs[i].result(st, done, err)
 		failed(i, err)
 		if done {
 			rs[i] = Request{}
@@ -282,7 +282,7 @@ func WaitAll(rs []Request) error {
 
 // WaitAny is comm.WaitAny.
 func WaitAny(rs []Request) (int, Status, error) {
-	first, done := beforeEngine(rs)
+	first, done := firstCompleted(rs)
 	switch {
 	case done >= 0:
 		return take(rs, done)
@@ -300,16 +300,16 @@ func WaitAny(rs []Request) (int, Status, error) {
 	return take(rs, i)
 }
 
-// beforeEngine returns the first request that the engine knows, and the index of
+// firstCompleted returns the first request that the engine knows, and the index of
 // one that is complete without it; -1: there is none.
-func beforeEngine(rs []Request) (first *Request, done int) {
+func firstCompleted(rs []Request) (first *Request, done int) {
 	var known *Comm // the last one that was looked at and has no outcome
 	for i := range rs {
 		c := rs[i].c
 		if c == nil || c == known {
 			continue
 		}
-		if c.early != nil {
+		if c.completed != nil {
 			return first, i
 		}
 		if known = c; first == nil {
@@ -328,7 +328,7 @@ func take(rs []Request, i int) (int, Status, error) {
 
 // TestAny is comm.TestAny.
 func TestAny(rs []Request) (int, Status, bool, error) {
-	first, i := beforeEngine(rs)
+	first, i := firstCompleted(rs)
 	if i < 0 && first != nil {
 		var live bool
 		if i, live = engine.TestAny(len(rs), func(i int) engine.Request { return rs[i].r }); i < 0 && live {
@@ -391,7 +391,7 @@ func collect(rs []Request, done []Completion) []Completion {
 	before := len(done)
 	found := func(i int) { done = append(done, Completion{Index: i}) }
 	for i := range rs {
-		if c := rs[i].c; c != nil && c.early != nil {
+		if c := rs[i].c; c != nil && c.completed != nil {
 			found(i)
 		}
 	}

@@ -23,7 +23,7 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 
 // card is what a rank tells the others when communicators are made of parts:
 // every rank gathers those of all, and sorts the few that concern it.
-type card struct {
+type splitArgs struct {
 	color int64 // or what identifies the group
 	key   int64
 	id    uint64 // that the communicator gets if this rank becomes its rank 0
@@ -38,7 +38,7 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	if color < 0 && color != Undefined {
 		return nil, l.end(fmt.Errorf("%w: colour %d is negative and not Undefined", ErrArg, color))
 	}
-	cards, err := l.gatherCards(kindSplit, card{color: int64(color), key: int64(key)})
+	all, err := l.allgatherArgs(kindSplit, splitArgs{color: int64(color), key: int64(key)})
 	if err != nil {
 		return nil, l.end(err)
 	}
@@ -47,9 +47,9 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 		rank int
 	}
 	var members []member
-	for r := range cards {
-		if cards[r].color == int64(color) {
-			members = append(members, member{cards[r].key, r})
+	for r := range all {
+		if all[r].color == int64(color) {
+			members = append(members, member{all[r].key, r})
 		}
 	}
 	// In c's order already: a stable sort keeps it where keys are equal.
@@ -70,17 +70,17 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 			own = i
 		}
 	}
-	id := cards[members[0].rank].id
+	id := all[members[0].rank].id
 	if err := l.end(nil); err != nil || color == Undefined {
 		return nil, err
 	}
 	return &Comm{s: s.job.newState(id, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
 }
 
-// gatherCards gives every rank's card to all; they are scratch memory.
-func (l *link) gatherCards(sign coll.Kind, own card) ([]card, error) {
+// allgatherArgs gives every rank's card to all; they are scratch memory.
+func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error) {
 	own.id = l.s.job.newID()
-	all := elem.Slice[card](l.Scratch(l.Size() * elem.SizeOf[card]()))
+	all := elem.Slice[splitArgs](l.Scratch(l.Size() * elem.SizeOf[splitArgs]()))
 	all[l.Rank()] = own
 	l.what = coll.KindAllgather
 	l.send, l.recv = elem.Bytes(all[l.Rank():l.Rank()+1]), elem.Bytes(all)
@@ -102,7 +102,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	if self < 0 {
 		self = Undefined
 	}
-	cards, err := l.gatherCards(kindCreate, card{color: g.hash(), key: int64(self)})
+	all, err := l.allgatherArgs(kindCreate, splitArgs{color: g.hash(), key: int64(self)})
 	if err != nil || self == Undefined {
 		return nil, l.end(err)
 	}
@@ -111,11 +111,11 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 		return nil, l.end(err)
 	}
 	for i, r := range places {
-		if cards[r].color != g.hash() || cards[r].key != int64(i) {
+		if all[r].color != g.hash() || all[r].key != int64(i) {
 			return nil, l.end(fmt.Errorf("%w: rank %d gave another", ErrGroup, r))
 		}
 	}
-	id := cards[places[0]].id
+	id := all[places[0]].id
 	if err := l.end(nil); err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		putUint64(buf, s.job.newID())
 		putUint64(buf[8:], uint64(g.hash()))
 	}
-	if err := l.spread(buf, places, self); err != nil {
+	if err := l.sendDownTree(buf, places, self); err != nil {
 		return nil, l.end(err)
 	}
 	id := getUint64(buf)
@@ -168,7 +168,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 
 // spread passes buf from the first of places to all, down a binomial tree; self
 // is the caller's index.
-func (l *link) spread(buf []byte, places []int, self int) error {
+func (l *link) sendDownTree(buf []byte, places []int, self int) error {
 	mask := 1
 	for mask < len(places) && self&mask == 0 {
 		mask *= 2

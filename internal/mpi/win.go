@@ -26,8 +26,8 @@ type Win struct {
 	freed atomic.Bool
 	pscw  exposure
 
-	cellMu sync.Mutex
-	cells  []*cell // guarded by cellMu; not in use
+	bufferMu    sync.Mutex
+	freeBuffers []*fetchBuffer // guarded by bufferMu; not in use
 }
 
 // NewWin is comm.NewWin for n elements of type t. Local returns this rank's part.
@@ -83,19 +83,19 @@ func hashOf(t *elem.Type) int64 {
 // ends l.
 func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	s, c, hash := l.s, l.c, hashOf(t)
-	cards, err := l.gatherCards(kindWin, card{color: hash, key: int64(n)})
+	all, err := l.allgatherArgs(kindWin, splitArgs{color: hash, key: int64(n)})
 	if err != nil {
 		return nil, l.end(err)
 	}
-	x := &Win{of: c, elem: t, lens: make([]int, len(cards))}
+	x := &Win{of: c, elem: t, lens: make([]int, len(all))}
 	var differs error // on all ranks, if on one: there is nobody to be told
-	for r := range cards {
-		if cards[r].color != hash && differs == nil {
+	for r := range all {
+		if all[r].color != hash && differs == nil {
 			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
 		}
-		x.lens[r] = int(cards[r].key)
+		x.lens[r] = int(all[r].key)
 	}
-	name, id := l.name, cards[0].id
+	name, id := l.name, all[0].id
 	if err := l.end(nil); err != nil || differs != nil {
 		if err == nil {
 			err = c.fail(name, noRank, noRank, differs)
@@ -197,7 +197,7 @@ func (x *Win) Free() error {
 	}
 	var err error
 	if x.c.s.coll.Err() == nil {
-		if err = x.together("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
+		if err = x.fence("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
 			err = nil
 		}
 	}
@@ -253,7 +253,7 @@ func (x *Win) live() error {
 // part at which the operation begins.
 //
 // Hot path: no allocation.
-func (x *Win) reach(n, target, disp int) (int, error) {
+func (x *Win) checkElements(n, target, disp int) (int, error) {
 	if err := x.live(); err != nil {
 		return 0, err
 	}
@@ -294,7 +294,7 @@ func (x *Win) request(op callName, target int, r engine.Request, err error) Requ
 		return x.c.refused(op.String(), target, noRank, err)
 	}
 	if r == (engine.Request{}) {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
-	return x.c.begun(r, op, target, noRank, 0)
+	return x.c.startedRequest(r, op, target, noRank, 0)
 }

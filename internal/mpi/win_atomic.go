@@ -101,9 +101,9 @@ func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
 	return accOps[o.kind], nil
 }
 
-// reachAccumulate checks an accumulate of buf.
-func (x *Win) reachAccumulate(buf elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
-	if at, err = x.reach(buf.Count, target, disp); err != nil {
+// checkAccumulate checks an accumulate of buf.
+func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+	if at, err = x.checkElements(buf.Count, target, disp); err != nil {
 		return 0, 0, err
 	}
 	o, err = op.accumulate(x.elem)
@@ -114,7 +114,7 @@ func (x *Win) reachAccumulate(buf elem.Buffer, target, disp int, op Op) (at int,
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op Op) error {
-	at, o, err := x.reachAccumulate(buf, target, disp, op)
+	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.Accumulate(x.c.ctx, target, at, buf.Bytes(), o)
 	}
@@ -126,12 +126,12 @@ func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op Op) error {
 
 // RAccumulate is comm.Win.RAccumulate.
 func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op Op) Request {
-	at, o, err := x.reachAccumulate(buf, target, disp, op)
+	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err != nil {
 		return x.refused("RAccumulate", target, err)
 	}
 	if target == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	r, err := x.win.RAccumulate(x.c.ctx, target, at, buf.Bytes(), o)
 	return x.request(opRAccumulate, target, r, err)
@@ -141,7 +141,7 @@ func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op Op) Request {
 //
 // Hot path: no allocation in steady state.
 func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op Op) error {
-	at, o, err := x.reachFetch(buf, result, target, disp, op)
+	at, o, err := x.checkFetch(buf, result, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.GetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
 	}
@@ -157,20 +157,20 @@ func (x *Win) RGetAccumulate(buf, result elem.Buffer, target, disp int, op Op) R
 }
 
 func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op Op) Request {
-	at, o, err := x.reachFetch(buf, result, target, disp, op)
+	at, o, err := x.checkFetch(buf, result, target, disp, op)
 	if err != nil {
 		return x.refused(name.String(), target, err)
 	}
 	if target == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	r, err := x.win.RGetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
 	return x.request(name, target, r, err)
 }
 
-// reachFetch checks an accumulate of buf that fetches into result. With NoOp, buf may be nil.
-func (x *Win) reachFetch(buf, result elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
-	if at, err = x.reach(result.Count, target, disp); err != nil {
+// checkFetch checks an accumulate of buf that fetches into result. With NoOp, buf may be nil.
+func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+	if at, err = x.checkElements(result.Count, target, disp); err != nil {
 		return 0, 0, err
 	}
 	o, err = op.accumulate(x.elem)
@@ -190,7 +190,7 @@ func (x *Win) reachFetch(buf, result elem.Buffer, target, disp int, op Op) (at i
 //
 // Hot path: no allocation.
 func (x *Win) FetchWord(word uint64, target, disp int, op Op) (old uint64, ok bool) {
-	at, err := x.reach(1, target, disp)
+	at, err := x.checkElements(1, target, disp)
 	if err != nil || !x.win.Words() {
 		return 0, false
 	}
@@ -208,7 +208,7 @@ func (x *Win) FetchOp(value, result []byte, target, disp int, op Op) error {
 	if err := x.live(); err != nil {
 		return x.fail("FetchOp", target, err)
 	}
-	z := x.cell()
+	z := x.takeFetchBuffer()
 	copy(z.value(), value)
 	clear(z.result()) // for ProcNull
 	r := x.fetch(opFetchOp, z.buffer(z.value()), z.buffer(z.result()), target, disp, op)
@@ -225,7 +225,7 @@ func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op Op) Reque
 //
 // Hot path: no allocation.
 func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok bool) {
-	at, err := x.reach(1, target, disp)
+	at, err := x.checkElements(1, target, disp)
 	if err != nil || !x.win.Words() || !x.comparable {
 		return 0, false
 	}
@@ -239,7 +239,7 @@ func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error
 	if err := x.live(); err != nil {
 		return x.fail("CompareSwap", target, err)
 	}
-	z := x.cell()
+	z := x.takeFetchBuffer()
 	copy(z.compare(), compare)
 	copy(z.value(), value)
 	clear(z.result()) // for ProcNull
@@ -252,16 +252,16 @@ func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Requ
 	if err := x.live(); err != nil {
 		return x.refused("RCompareSwap", target, err)
 	}
-	z := x.cell()
+	z := x.takeFetchBuffer()
 	copy(z.compare(), compare)
 	copy(z.value(), value)
 	r := x.swap(opRCompareSwap, z, result, target, disp)
-	x.putCell(z) // its elements were copied
+	x.putFetchBuffer(z) // its elements were copied
 	return r
 }
 
-func (x *Win) swap(name callName, z *cell, result []byte, target, disp int) Request {
-	at, err := x.reach(1, target, disp)
+func (x *Win) swap(name callName, z *fetchBuffer, result []byte, target, disp int) Request {
+	at, err := x.checkElements(1, target, disp)
 	if err == nil && !x.comparable {
 		err = fmt.Errorf("%w: CompareSwap is for integers and bools, and %v is neither", ErrType, x.elem.Go)
 	}
@@ -269,7 +269,7 @@ func (x *Win) swap(name callName, z *cell, result []byte, target, disp int) Requ
 		return x.refused(name.String(), target, err)
 	}
 	if target == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	r, err := x.win.RCompareSwap(x.c.ctx, target, at, z.value(), z.compare(), result)
 	return x.request(name, target, r, err)
@@ -284,44 +284,44 @@ var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
 
 // cell is the memory of a blocking fetch, which the engine may need for longer than the call
 // lasts: three elements.
-type cell struct {
+type fetchBuffer struct {
 	t   *elem.Type
 	mem []byte
 }
 
-func (z *cell) value() []byte   { return z.mem[:z.t.Size] }
-func (z *cell) compare() []byte { return z.mem[z.t.Size:][:z.t.Size] }
-func (z *cell) result() []byte  { return z.mem[2*z.t.Size:] }
+func (z *fetchBuffer) value() []byte   { return z.mem[:z.t.Size] }
+func (z *fetchBuffer) compare() []byte { return z.mem[z.t.Size:][:z.t.Size] }
+func (z *fetchBuffer) result() []byte  { return z.mem[2*z.t.Size:] }
 
 // buffer returns the buffer of one of the elements.
-func (z *cell) buffer(b []byte) elem.Buffer { return elem.At(b, 1, z.t) }
+func (z *fetchBuffer) buffer(b []byte) elem.Buffer { return elem.At(b, 1, z.t) }
 
 // cell returns a cell that no call uses.
-func (x *Win) cell() *cell {
-	x.cellMu.Lock()
-	defer x.cellMu.Unlock()
-	n := len(x.cells)
+func (x *Win) takeFetchBuffer() *fetchBuffer {
+	x.bufferMu.Lock()
+	defer x.bufferMu.Unlock()
+	n := len(x.freeBuffers)
 	if n == 0 {
-		return &cell{t: x.elem, mem: elem.AlignedBytes(3 * x.elem.Size)}
+		return &fetchBuffer{t: x.elem, mem: elem.AlignedBytes(3 * x.elem.Size)}
 	}
-	z := x.cells[n-1]
-	x.cells = x.cells[:n-1]
+	z := x.freeBuffers[n-1]
+	x.freeBuffers = x.freeBuffers[:n-1]
 	return z
 }
 
-func (x *Win) putCell(z *cell) {
-	x.cellMu.Lock()
-	defer x.cellMu.Unlock()
-	x.cells = append(x.cells, z)
+func (x *Win) putFetchBuffer(z *fetchBuffer) {
+	x.bufferMu.Lock()
+	defer x.bufferMu.Unlock()
+	x.freeBuffers = append(x.freeBuffers, z)
 }
 
 // await waits for the fetch into a cell and copies the result.
-func (x *Win) await(r Request, z *cell, result []byte) error {
+func (x *Win) await(r Request, z *fetchBuffer, result []byte) error {
 	if _, err := r.Wait(); err != nil {
 		r.r.Abandon() // the fetch may go on, and z is left to it
 		return err
 	}
 	copy(result, z.result())
-	x.putCell(z)
+	x.putFetchBuffer(z)
 	return nil
 }

@@ -6,7 +6,7 @@ import "github.com/weft-hpc/weft/internal/elem"
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Put(buf elem.Buffer, target, disp int) error {
-	at, err := x.reach(buf.Count, target, disp)
+	at, err := x.checkElements(buf.Count, target, disp)
 	if err == nil && target != ProcNull {
 		err = x.win.Put(x.c.ctx, target, at, buf.Bytes())
 	}
@@ -18,12 +18,12 @@ func (x *Win) Put(buf elem.Buffer, target, disp int) error {
 
 // RPut is comm.Win.RPut.
 func (x *Win) RPut(buf elem.Buffer, target, disp int) Request {
-	at, err := x.reach(buf.Count, target, disp)
+	at, err := x.checkElements(buf.Count, target, disp)
 	if err != nil {
 		return x.refused("RPut", target, err)
 	}
 	if target == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	r, err := x.win.Rput(x.c.ctx, target, at, buf.Bytes())
 	return x.request(opRPut, target, r, err)
@@ -33,7 +33,7 @@ func (x *Win) RPut(buf elem.Buffer, target, disp int) Request {
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Get(buf elem.Buffer, target, disp int) error {
-	at, err := x.reach(buf.Count, target, disp)
+	at, err := x.checkElements(buf.Count, target, disp)
 	if err == nil && target != ProcNull {
 		err = x.win.Get(x.c.ctx, target, at, buf.Bytes())
 	}
@@ -45,12 +45,12 @@ func (x *Win) Get(buf elem.Buffer, target, disp int) error {
 
 // RGet is comm.Win.RGet.
 func (x *Win) RGet(buf elem.Buffer, target, disp int) Request {
-	at, err := x.reach(buf.Count, target, disp)
+	at, err := x.checkElements(buf.Count, target, disp)
 	if err != nil {
 		return x.refused("RGet", target, err)
 	}
 	if target == ProcNull {
-		return Request{c: hasLeft}
+		return Request{c: completedAtStart}
 	}
 	r, err := x.win.Rget(x.c.ctx, target, at, buf.Bytes())
 	return x.request(opRGet, target, r, err)

@@ -31,7 +31,7 @@ type exposure struct {
 
 // Post is comm.Win.Post.
 func (x *Win) Post(origins []int) error {
-	err := x.peers(origins)
+	err := x.checkRanks(origins)
 	if err == nil {
 		err = x.post(origins)
 	}
@@ -59,7 +59,7 @@ func (x *Win) post(origins []int) error {
 
 // Start is comm.Win.Start.
 func (x *Win) Start(targets []int) error {
-	err := x.peers(targets)
+	err := x.checkRanks(targets)
 	if err == nil {
 		err = x.start(targets)
 	}
@@ -85,7 +85,7 @@ func (x *Win) start(targets []int) error {
 
 // Complete is comm.Win.Complete.
 func (x *Win) Complete() error {
-	return x.all("Complete", func() error {
+	return x.checked("Complete", func() error {
 		err := x.win.Complete(x.c.ctx)
 		if isContext(err) {
 			return err
@@ -102,8 +102,8 @@ func (x *Win) Complete() error {
 
 // Wait is comm.Win.Wait.
 func (x *Win) Wait() error {
-	return x.all("Wait", func() error {
-		done, err := x.exposed()
+	return x.checked("Wait", func() error {
+		done, err := x.exposureRequests()
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (x *Win) Wait() error {
 			if isContext(err) {
 				return err // the others are still to come
 			}
-			x.pscw.note(err)
+			x.pscw.keepError(err)
 		}
 		return x.pscw.close()
 	})
@@ -121,8 +121,8 @@ func (x *Win) Wait() error {
 // Test is comm.Win.Test.
 func (x *Win) Test() (bool, error) {
 	closed := false
-	err := x.all("Test", func() error {
-		done, err := x.exposed()
+	err := x.checked("Test", func() error {
+		done, err := x.exposureRequests()
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (x *Win) Test() (bool, error) {
 		}
 		for _, r := range done {
 			_, err := r.Wait(x.c.ctx)
-			x.pscw.note(err)
+			x.pscw.keepError(err)
 		}
 		closed = true
 		return x.pscw.close()
@@ -145,7 +145,7 @@ func (x *Win) Test() (bool, error) {
 }
 
 // exposed is what the epoch of Post waits for.
-func (x *Win) exposed() ([]engine.Request, error) {
+func (x *Win) exposureRequests() ([]engine.Request, error) {
 	e := &x.pscw
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -156,7 +156,7 @@ func (x *Win) exposed() ([]engine.Request, error) {
 }
 
 // note keeps the first error of the epoch of Post.
-func (e *exposure) note(err error) {
+func (e *exposure) keepError(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err == nil {
@@ -181,12 +181,12 @@ func (e *exposure) open() bool {
 }
 
 // peers checks a list of ranks.
-func (x *Win) peers(ranks []int) error {
+func (x *Win) checkRanks(ranks []int) error {
 	for i, r := range ranks {
 		if r == ProcNull {
 			return fmt.Errorf("%w: rank %d", ErrRank, r)
 		}
-		if err := x.peer(r); err != nil {
+		if err := x.checkTarget(r); err != nil {
 			return err
 		}
 		if slices.Contains(ranks[:i], r) {

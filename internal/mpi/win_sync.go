@@ -21,11 +21,11 @@ func (x *Win) Fence() error {
 	if err != nil {
 		return x.fail("Fence", noRank, err)
 	}
-	return x.together("Fence", kindFence, false)
+	return x.fence("Fence", kindFence, false)
 }
 
 // together closes this rank's fence epoch and waits for all ranks to do so.
-func (x *Win) together(name string, sign coll.Kind, last bool) error {
+func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	l, err := barrier(x.c, name, sign)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (x *Win) together(name string, sign coll.Kind, last bool) error {
 
 // Lock is comm.Win.Lock.
 func (x *Win) Lock(target int, kind LockKind) error {
-	err := x.peer(target)
+	err := x.checkTarget(target)
 	if err == nil && kind != LockShared && kind != LockExclusive {
 		err = fmt.Errorf("%w: %d", ErrLockType, kind)
 	}
@@ -60,7 +60,7 @@ func (x *Win) Lock(target int, kind LockKind) error {
 
 // Unlock is comm.Win.Unlock.
 func (x *Win) Unlock(target int) error {
-	err := x.peer(target)
+	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.Unlock(x.c.ctx, target)
 	}
@@ -69,19 +69,19 @@ func (x *Win) Unlock(target int) error {
 
 // LockAll is comm.Win.LockAll.
 func (x *Win) LockAll() error {
-	return x.all("LockAll", func() error { return x.win.LockAll(x.c.ctx) })
+	return x.checked("LockAll", func() error { return x.win.LockAll(x.c.ctx) })
 }
 
 // UnlockAll is comm.Win.UnlockAll.
 func (x *Win) UnlockAll() error {
-	return x.all("UnlockAll", func() error { return x.win.UnlockAll(x.c.ctx) })
+	return x.checked("UnlockAll", func() error { return x.win.UnlockAll(x.c.ctx) })
 }
 
 // Flush is comm.Win.Flush.
 //
 // Hot path: no allocation.
 func (x *Win) Flush(target int) error {
-	err := x.peer(target)
+	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.Flush(x.c.ctx, target)
 	}
@@ -95,7 +95,7 @@ func (x *Win) Flush(target int) error {
 //
 // Hot path: no allocation.
 func (x *Win) FlushLocal(target int) error {
-	err := x.peer(target)
+	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.FlushLocal(x.c.ctx, target)
 	}
@@ -104,27 +104,27 @@ func (x *Win) FlushLocal(target int) error {
 
 // FlushAll is comm.Win.FlushAll.
 func (x *Win) FlushAll() error {
-	return x.all("FlushAll", func() error { return x.win.FlushAll(x.c.ctx) })
+	return x.checked("FlushAll", func() error { return x.win.FlushAll(x.c.ctx) })
 }
 
 // FlushLocalAll is comm.Win.FlushLocalAll.
 func (x *Win) FlushLocalAll() error {
-	return x.all("FlushLocalAll", func() error { return x.win.FlushLocalAll(x.c.ctx) })
+	return x.checked("FlushLocalAll", func() error { return x.win.FlushLocalAll(x.c.ctx) })
 }
 
 // Sync is comm.Win.Sync.
 func (x *Win) Sync() error {
-	return x.all("Sync", func() error { return x.win.Sync() })
+	return x.checked("Sync", func() error { return x.win.Sync() })
 }
 
 // peer checks a call that is about a target.
-func (x *Win) peer(target int) error {
-	_, err := x.reach(0, target, 0)
+func (x *Win) checkTarget(target int) error {
+	_, err := x.checkElements(0, target, 0)
 	return err
 }
 
 // all does a call that is about all targets, or none.
-func (x *Win) all(op string, f func() error) error {
+func (x *Win) checked(op string, f func() error) error {
 	err := x.live()
 	if err == nil {
 		err = f()
