@@ -1,5 +1,5 @@
-// Package commtest runs ranks as goroutines of a test, so that programs that
-// use package comm can be tested by go test alone.
+// Package commtest runs ranks as goroutines of a test, so that go test can test programs that use
+// package comm without a launcher.
 //
 //	func TestSum(t *testing.T) {
 //		commtest.Run(t, 4, func(c *comm.Comm) error {
@@ -35,26 +35,25 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// Option changes how Run runs.
+// Option is an option of [Run].
 type Option func(*config)
 
 type config struct {
 	providers []transport.Provider
 	params    *params.Set
-	bad       error // of an option
+	bad       error // the first error of an option
 	timeout   time.Duration
 	nodes     []int
 	outlive   bool
 	epoch     int
 }
 
-// WithProviders joins the ranks by these transports, in order of preference,
-// in place of one of goroutines: by transport/tcp, or by one that
-// transport/fault wraps.
+// WithProviders connects the ranks by these transports, in order of preference: for example by
+// transport/tcp, or by a transport with faults of transport/fault. The default is transport/inproc.
 func WithProviders(p ...transport.Provider) Option { return func(c *config) { c.providers = p } }
 
-// WithParam sets a tunable by its key in job files, such as
-// "coll.bcast.algorithm", for all ranks.
+// WithParam sets a tunable for all ranks. key is its key in job files, such as
+// "coll.bcast.algorithm".
 func WithParam(key, value string) Option {
 	return func(c *config) {
 		if err := c.params.Set(key, value, params.FromFlag); err != nil && c.bad == nil {
@@ -63,29 +62,30 @@ func WithParam(key, value string) Option {
 	}
 }
 
-// WithTimeout sets after what time ranks that have not ended are taken to be
-// in a deadlock. The default is a little before the test's own deadline.
+// WithTimeout sets the time after which Run fails the test if ranks have not ended. The default is a
+// little before the test's own deadline.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
-// WithNodes says on which host each rank is to believe itself; the default is
-// one host.
+// WithNodes sets the number of the host on which each rank pretends to run. By default all ranks are
+// on one host.
 func WithNodes(nodes ...int) Option { return func(c *config) { c.nodes = nodes } }
 
-// WithNotify has the job outlive ranks that fail, as under gorun -on-failure
-// notify: who Kills itself is reported to the others, as is who Report names, and
-// Finalize waits for those that live.
+// WithNotify makes the job continue after ranks fail, as gorun -on-failure notify does. A rank that
+// calls [Kill], and the ranks that [Report] names, are reported to the other ranks as failed.
+// Finalize waits for the live ranks only.
 func WithNotify() Option { return func(c *config) { c.outlive = true } }
 
-// WithEpoch says how often the job is to seem to have been started anew.
+// WithEpoch sets the number of restarts of the job that [comm.Comm.Epoch] returns.
 func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
 
-// Run runs f as each of n ranks, each a goroutine with a world of its own, and
-// returns when all have ended. Where f returns nil the rank is finalized. The
-// first rank whose f returns an error, panics, aborts, or ends by FailNow fails the
-// test, and ends the other ranks: their calls fail. Ranks that do not end in
-// time fail the test with the stack of each. Tests may call the methods of t
-// in f, FailNow included. Of the tunables, Run reads only check from the environment
-// (WEFT_CHECK).
+// Run runs f on n ranks, each in a goroutine of its own, and returns when all ranks have ended. c is the
+// world communicator of the rank. If f returns nil, Run calls Finalize for the rank.
+//
+// If f returns an error, panics, or calls Abort or t.FailNow on some rank, the test fails with the
+// first such failure, and calls of the other ranks fail. If ranks do not end in time, the test fails
+// with the stacks of all ranks. f may call all methods of t.
+//
+// Run reads no tunable except check from the environment (WEFT_CHECK).
 func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	t.Helper()
 	cfg := config{params: &params.Set{}, timeout: untilDeadline(t)}
@@ -107,7 +107,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 		cfg.nodes = make([]int, n)
 	}
 	if len(cfg.nodes) != n {
-		t.Fatalf("commtest: hosts for %d ranks, and there are %d", len(cfg.nodes), n)
+		t.Fatalf("commtest: WithNodes has hosts for %d ranks, but the job has %d", len(cfg.nodes), n)
 	}
 	if cfg.providers == nil {
 		cfg.providers = []transport.Provider{inproc.NewFabric()}
@@ -127,10 +127,10 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 			Exit:      r.exit,
 		}
 		if cfg.outlive {
-			if err := r.openNews(); err != nil {
+			if err := r.openFailures(); err != nil {
 				t.Fatalf("commtest: %v", err)
 			}
-			defer func() { _ = r.news.Close() }() // what is told is told
+			defer func() { _ = r.failures.Close() }() // no notification is sent after the ranks have ended
 		}
 	}
 	for i := range j.ranks {
@@ -156,7 +156,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	t.Fatalf("rank %d: %v", j.culprit, j.first)
 }
 
-// untilDeadline is the time that ranks have if nothing else is said; 0: no end.
+// untilDeadline returns the default of WithTimeout, or 0 if the test has no deadline.
 func untilDeadline(t testing.TB) time.Duration {
 	d, ok := t.(interface{ Deadline() (time.Time, bool) })
 	if !ok {
@@ -170,7 +170,7 @@ func untilDeadline(t testing.TB) time.Duration {
 	return max(left-max(left/20, 2*time.Second), time.Second)
 }
 
-// job is the ranks of one Run.
+// job is the job of one Run.
 type job struct {
 	kvs     *kvs
 	ranks   []rank
@@ -178,26 +178,26 @@ type job struct {
 	killing sync.WaitGroup
 
 	mu      sync.Mutex
-	culprit int   // guarded by mu; the rank that failed first, -1: none in particular
-	first   error // guarded by mu; why
+	culprit int   // guarded by mu; the rank that failed first; -1: the failure is of no single rank
+	first   error // guarded by mu; the first failure
 }
 
-// rank is one of them.
+// rank is one rank of a job.
 type rank struct {
-	job    *job
-	number int
-	setup  mpi.Setup
-	news   *os.File // our end of its channel; nil: it has none
+	job      *job
+	number   int
+	setup    mpi.Setup
+	failures *os.File // failure notifications for the rank are written here; nil without WithNotify
 
 	mu        sync.Mutex
 	engine    *engine.Engine // guarded by mu
-	goroutine string         // guarded by mu; as the runtime names it
+	goroutine string         // guarded by mu; the name that runtime.Stack gives it
 	dead      bool           // guarded by mu; killed by Kill
 }
 
 type rankKey struct{}
 
-// errGoexit is the failure of a rank that has told t why.
+// errGoexit is the failure of a rank that has called t.FailNow or runtime.Goexit.
 var errGoexit = errors.New("the rank ended its goroutine")
 
 func (r *rank) run(f func(c *comm.Comm) error) {
@@ -274,13 +274,13 @@ func (r *rank) kill() {
 	}
 }
 
-// Kill ends the calling rank, which has c, as the death of its process would:
-// its calls fail, the other ranks see that it is gone. f should return nil then.
-// It panics for a communicator that is not of Run.
+// Kill makes the calling rank fail as if its process had died: its calls fail, and the other ranks
+// get ErrProcFailed. c is any communicator of the rank. f should return nil after Kill. If c does not
+// come from Run, Kill panics.
 func Kill(c *comm.Comm) {
 	r, ok := c.Context().Value(rankKey{}).(*rank)
 	if !ok {
-		panic("commtest: Kill of a communicator that is not of Run")
+		panic("commtest: Kill with a communicator that does not come from Run")
 	}
 	r.mu.Lock()
 	r.dead = true
@@ -289,7 +289,7 @@ func Kill(c *comm.Comm) {
 	r.job.report("killed by itself", []int{r.number})
 }
 
-// fail notes the first failure and ends all ranks.
+// fail records the first failure and ends all ranks. rank is the rank that failed, or -1.
 func (j *job) fail(rank int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -303,10 +303,11 @@ func (j *job) fail(rank int, err error) {
 	}
 }
 
-// wait waits for the ranks to end.
+// wait waits until all ranks have ended. It returns false if timeout passes first. A timeout of 0 means
+// no limit.
 func (j *job) wait(timeout time.Duration) bool {
 	done := make(chan struct{})
-	go func() { // ends when the ranks have ended; if they never do, the test fails
+	go func() { // ends when all ranks have ended; otherwise the test fails
 		j.running.Wait()
 		close(done)
 	}()

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// witness is a testing.TB that notes failures instead of failing.
+// witness is a testing.TB that records failures instead of failing the test.
 type witness struct {
 	testing.TB
 	mu   sync.Mutex
@@ -35,7 +35,7 @@ func (w *witness) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// failure runs ranks and returns what was told of their failure.
+// failure runs n ranks and returns the text of their failure.
 func failure(t *testing.T, n int, f func(c *comm.Comm) error, opts ...commtest.Option) string {
 	w := &witness{TB: t}
 	var wg sync.WaitGroup
@@ -61,7 +61,7 @@ func TestRunPasses(t *testing.T) {
 	require.Len(t, seen, 5)
 }
 
-// TestFirstFailureEndsAll: the others would wait for ever.
+// TestFirstFailureEndsAll has one rank fail while the other ranks wait for messages that never come.
 func TestFirstFailureEndsAll(t *testing.T) {
 	for name, x := range map[string]struct {
 		f    func(c *comm.Comm) error
@@ -81,12 +81,12 @@ func TestFirstFailureEndsAll(t *testing.T) {
 				return block(c)
 			})
 			require.Contains(t, text, x.text)
-			require.Equal(t, 1, strings.Count(text, "rank 2:"), "only the first failure is told:\n%s", text)
+			require.Equal(t, 1, strings.Count(text, "rank 2:"), "only the first failure is reported:\n%s", text)
 		})
 	}
 }
 
-func TestDeadlockIsTold(t *testing.T) {
+func TestDeadlockIsReported(t *testing.T) {
 	text := failure(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
 			return nil // waits in Finalize
@@ -105,7 +105,7 @@ func TestBadOptions(t *testing.T) {
 	ok := func(*comm.Comm) error { return nil }
 	require.Contains(t, failure(t, 2, ok, commtest.WithParam("no.such", "1")), "no.such")
 	require.Contains(t, failure(t, 2, ok, commtest.WithParam("coll.bcast.algorithm", "magic")), "magic")
-	require.Contains(t, failure(t, 2, ok, commtest.WithNodes(0)), "hosts for 1 ranks, and there are 2")
+	require.Contains(t, failure(t, 2, ok, commtest.WithNodes(0)), "WithNodes has hosts for 1 ranks, but the job has 2")
 	require.Contains(t, failure(t, 0, ok), "0 ranks")
 }
 

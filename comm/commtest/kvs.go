@@ -15,8 +15,8 @@ type kvs struct {
 
 	mu     sync.Mutex
 	values map[string]string // guarded by mu
-	in     int               // guarded by mu; ranks in the fence
-	open   chan struct{}     // guarded by mu; closed when the fence opens
+	in     int               // guarded by mu; number of ranks that are in the current fence
+	open   chan struct{}     // guarded by mu; closed when all ranks are in the current fence
 	closed bool              // guarded by mu
 	gone   chan struct{}     // closed when the job has failed
 }

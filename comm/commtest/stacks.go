@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// goroutineName is how the runtime names the calling goroutine in stacks, as
+// goroutineName returns the name of the calling goroutine in the output of runtime.Stack, such as
 // "goroutine 12 ".
 func goroutineName() string {
 	var b [64]byte
@@ -17,7 +17,7 @@ func goroutineName() string {
 	return text
 }
 
-// stacks are the stacks of all ranks, and then those of all other goroutines.
+// stacks returns the stacks of all ranks, and then those of all other goroutines.
 func (j *job) stacks() string {
 	buf := make([]byte, 1<<20)
 	for {

@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Alloc is comm.Alloc: memory for n elements of type t, and the function that frees it. Elements
-// of size 0 take none: mem is nil.
+// Alloc is comm.Alloc for n elements of type t. It returns the memory and the function that frees
+// it. If the elements have size 0, mem is nil.
 func (c *Comm) Alloc(t *elem.Type, n int) (mem []byte, free func(), err error) {
 	mem, free, err = c.alloc(t, n)
 	if err != nil {
@@ -38,12 +38,12 @@ func (c *Comm) alloc(t *elem.Type, n int) ([]byte, func(), error) {
 	}
 	free := func() {
 		span.Free()
-		_ = j.reap() // the memory that stays is of no use, and no caller could do anything about it
+		_ = j.reap() // after an error the memory stays allocated; the caller could not free it either
 	}
 	return span.Bytes(), free, nil
 }
 
-// memoryFor is how many bytes n elements take, and why they cannot be had.
+// memoryFor returns the number of bytes of n elements, or an error if they cannot be allocated.
 func memoryFor(t *elem.Type, n int) (int, error) {
 	if t.Err != nil {
 		return 0, t.Err
@@ -57,8 +57,9 @@ func memoryFor(t *elem.Type, n int) (int, error) {
 	return n * t.Size, nil
 }
 
-// reap gives back what was freed of Alloc's memory, unless a collective runs
-// that might use it: of its buffers the engine knows those that it is moving.
+// reap returns freed memory of Alloc to the system. While a collective runs, reap does nothing: the
+// collective may use that memory as a buffer, and the engine knows only the buffers of transfers in
+// progress.
 func (j *job) reap() error {
 	if j.collecting() {
 		return nil
@@ -66,7 +67,7 @@ func (j *job) reap() error {
 	return j.eng.Reap()
 }
 
-// collecting says whether a collective runs.
+// collecting reports whether a collective runs on this rank.
 func (j *job) collecting() bool {
 	j.watch.mu.Lock()
 	defer j.watch.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/weft-hpc/weft/internal/race"
 )
 
-// checker finds wrong uses of the buffers of operations. A rank has one with the tunable
-// check, and in programs that are built with -race. Otherwise it is nil: the methods of a
-// nil checker and of a nil pending do nothing.
+// checker detects programs that use the buffer of an operation before the operation is complete.
+// A rank has a checker if the tunable check is set, or if the program is built with -race.
+// Otherwise the checker is nil. The methods of a nil checker and of a nil pending do nothing.
 //
 //	Isend ─► start ─► pending ───────────────────► end ◄── Wait
 //	          │                                     │
@@ -26,9 +26,9 @@ import (
 //	          │ takes a checksum                    │
 //	   -race: │ a goroutine reads the buffer        │ the reads happen before Wait returns
 //
-// For the race detector nothing orders the goroutine's reads, or its writes of a receive's
-// buffer, with what the program does between Isend and Wait. So the detector finds every
-// access there that conflicts, and reports the line of Isend as the one that created the
+// With -race, a goroutine reads the buffer of a send, or writes the buffer of a receive. Nothing
+// orders these accesses with the program's accesses between Isend and Wait. So the race detector
+// reports every conflicting access, and names the line of Isend as the one that created the
 // goroutine.
 type checker struct {
 	check bool // the tunable
@@ -57,13 +57,14 @@ type pending struct {
 	r             engine.Request       // the operation; guarded by k.mu
 	unfinished    []*engine.Unfinished // transfers of a blocking call that go on; guarded by k.mu
 	done          bool                 // end was called; guarded by k.mu
-	stopReader    chan struct{}        // end closes it; nil: no goroutine waits for it; guarded by k.mu
-	token         [1]byte              // its address orders the goroutine before end
+	stopReader    chan struct{}        // end closes it to end the goroutine of annotate; nil: no such goroutine runs; guarded by k.mu
+	token         [1]byte              // race annotations on its address order the goroutine of annotate before end
 }
 
-// maxReaders bounds the goroutines that wait for the end of an operation. The detector
-// forgets what a goroutine has done soon after it has ended, and cannot have more than
-// some thousand goroutines.
+// maxReaders is the maximum number of goroutines of annotate that stay alive until their operation
+// ends. A goroutine must stay alive because the race detector soon forgets the accesses of a
+// goroutine that has ended. The number is bounded because the race detector supports only a few
+// thousand goroutines.
 const maxReaders = 128
 
 // minSweep is the lowest number of pending operations at which open calls sweep.
@@ -71,7 +72,7 @@ const minSweep = 64
 
 var checkSeed = maphash.MakeSeed()
 
-// newChecker returns the checker of a rank, or nil if nothing is checked.
+// newChecker returns the checker of a rank, or nil without the tunable check and without -race.
 func newChecker(check bool) *checker {
 	if !check && !race.Enabled {
 		return nil
@@ -79,7 +80,7 @@ func newChecker(check bool) *checker {
 	return &checker{check: check, sweepAt: minSweep}
 }
 
-// call begins a blocking call that reads and writes these buffers.
+// call records a blocking call that reads the buffer read and writes the buffer write.
 //
 // Hot path: no allocation without check and -race.
 func (k *checker) call(name callName, read, write []byte) (*pending, error) {
@@ -107,7 +108,7 @@ func (k *checker) callWith(name string, reads, writes [][]byte) (*pending, error
 	return p, p.open()
 }
 
-// start begins a nonblocking operation that reads and writes these buffers.
+// start records a nonblocking operation that reads the buffer read and writes the buffer write.
 //
 // Hot path: no allocation without check and -race.
 func (k *checker) start(name callName, read, write []byte) (*pending, error) {
@@ -130,7 +131,7 @@ func (k *checker) startWith(name string, reads, writes [][]byte) (*pending, erro
 	return p, nil
 }
 
-// open records an operation, unless a pending operation uses its buffers.
+// open records the operation. If a pending operation uses its buffers, open returns ErrInUse instead.
 func (p *pending) open() error {
 	k := p.k
 	if k.check {
@@ -177,7 +178,7 @@ func (k *checker) clash(p *pending) (*pending, error) {
 	return nil, nil
 }
 
-// add records an operation. The caller holds k.mu.
+// add adds an operation and its buffers to k. The caller holds k.mu.
 func (k *checker) add(p *pending) {
 	if k.pending == nil {
 		k.pending = make(map[*pending]struct{})
@@ -222,7 +223,7 @@ func (k *checker) sweep(operations []*pending) {
 	k.mu.Unlock()
 }
 
-// remove removes what add has recorded. The caller holds k.mu.
+// remove removes an operation and its buffers from k. The caller holds k.mu.
 func (k *checker) remove(p *pending) {
 	delete(k.pending, p)
 	for i, r := range p.held {
@@ -235,8 +236,8 @@ func (k *checker) remove(p *pending) {
 	p.held = nil
 }
 
-// inUse returns the error of an operation that shares memory with another operation's
-// buffer. The caller holds k.mu.
+// inUse returns the error of p if p shares memory with the buffer of the operation other. The
+// caller holds k.mu.
 func (p *pending) inUse(other *pending) error {
 	advice := "wait for that request first, or use other memory"
 	switch {
@@ -249,7 +250,7 @@ func (p *pending) inUse(other *pending) error {
 		ErrInUse, p.name, p.where, other.name, other.where, advice)
 }
 
-// began records what the engine does for the operation.
+// began records the communicator, the engine request and the unfinished transfers of the operation.
 func (p *pending) began(s *state, r engine.Request, unfinished ...*engine.Unfinished) {
 	p.k.mu.Lock()
 	p.s, p.r, p.unfinished = s, r, unfinished
@@ -279,26 +280,25 @@ func (p *pending) checksum() uint64 {
 
 // annotate starts a goroutine that reads or writes the buffers, so that the race detector
 // sees the operation's accesses. The engine's writes to a receive's buffer happen after
-// those of the goroutine, because the engine acquires the buffer when it has matched a
-// message. If the engine may have acquired the buffer already, the caller calls annotate
-// again.
+// those of the goroutine, because the engine calls race.Acquire for the buffer when it has matched
+// a message. If the engine may have done so already, the caller calls annotate again.
 func (p *pending) annotate() {
 	if !race.Enabled {
 		return
 	}
 	p.endReader()
-	over := make(chan struct{})
+	stop := make(chan struct{})
 	p.k.mu.Lock()
 	if p.k.readers < maxReaders {
 		p.k.readers++
-		p.stopReader = over
+		p.stopReader = stop
 	} else {
-		close(over)
+		close(stop)
 	}
 	p.k.mu.Unlock()
 	used := make(chan struct{})
-	go func() { // ends when end or checker.close closes over, which do not wait for it
-		race.Acquire(p.token[:]) // of an earlier annotate
+	go func() { // ends when end or checker.close closes stop; they do not wait for it
+		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier annotate
 		for _, b := range p.reads {
 			race.Read(b)
 			race.Release(b)
@@ -309,19 +309,20 @@ func (p *pending) annotate() {
 		}
 		race.Release(p.token[:])
 		close(used)
-		<-over
+		<-stop
 	}()
 	race.Await(used)
 }
 
-// received is called when a receive has been given to the engine.
+// received annotates a receive again, if the engine has matched r already. The caller calls received
+// when it has started r.
 func (p *pending) received(r engine.Request) {
 	if race.Enabled && r.Done() { // the engine has acquired the buffer for this goroutine
 		p.annotate()
 	}
 }
 
-// retire ends the goroutine of annotate.
+// endReader ends the goroutine of an earlier annotate.
 func (p *pending) endReader() {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
@@ -336,8 +337,8 @@ func (p *pending) endReaderLocked() {
 	}
 }
 
-// end completes an operation whose outcome is err, and returns its error. A second end
-// returns err.
+// end marks the operation as complete and returns its error: err, or ErrInUse if err is nil and
+// the program has changed a buffer that the operation reads. A second end returns err.
 //
 // Hot path: no allocation for a nil pending.
 func (p *pending) end(err error) error {
@@ -407,7 +408,8 @@ func (l *link) buffers() (reads, writes [][]byte) {
 	return send, recv
 }
 
-// partsOf returns the parts of a buffer; nil on a rank that does not use the buffer.
+// partsOf returns the part of a buffer for each rank. It returns nil if buf is nil: this rank does
+// not use the buffer.
 func partsOf(buf []byte, counts, displs []int) [][]byte {
 	if buf == nil {
 		return nil
@@ -430,7 +432,7 @@ func (k *checker) startCollective(l *link) (*pending, error) {
 	return k.startWith(l.name, reads, writes)
 }
 
-// acquire orders the goroutine of annotate before what the collective writes.
+// acquire orders the goroutine of annotate before the collective's writes, for the race detector.
 func (l *link) acquire() {
 	if race.Enabled {
 		_, writes := l.buffers()
@@ -440,7 +442,7 @@ func (l *link) acquire() {
 	}
 }
 
-// runChecked does what run does, with a checker.
+// runChecked is run for a rank that has a checker.
 func (l *link) runChecked(k *checker) error {
 	reads, writes := l.buffers()
 	p, err := k.callWith(l.name, reads, writes)

@@ -5,10 +5,7 @@ import (
 	"slices"
 )
 
-// Group is an ordered set of processes: the rank of each is its place in the
-// order. Groups are values and never change; the zero Group is empty
-// (MPI_GROUP_EMPTY). All calls are local, do not block and may run at once
-// (MPI 4.1 §7.3).
+// Group is comm.Group.
 type Group struct {
 	ranks []int // world ranks in order; shared, never written
 	self  int   // this process's world rank + 1; 0: unknown
@@ -37,8 +34,7 @@ func (k Comparison) String() string {
 	return "unknown"
 }
 
-// Range names the ranks First, First+Stride, … up to Last, which may be left
-// out by the stride. A negative stride counts down; a stride of 0 is an error.
+// Range is comm.Range.
 type Range struct{ First, Last, Stride int }
 
 // Size is comm.Group.Size.
@@ -177,11 +173,11 @@ func (g Group) Compare(h Group) Comparison {
 	return Unequal
 }
 
-// contains says whether all of h is in g.
+// contains reports whether all processes of h are in g.
 func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
 
-// marks sets a flag for each rank named, and checks that each is one of g's
-// and named once.
+// flagRanks returns a flag for each rank of g: whether ranks contains it. If ranks contains a rank
+// that g does not have, or the same rank twice, flagRanks returns an error.
 func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 	seen := make([]bool, len(g.ranks))
 	for _, r := range ranks {

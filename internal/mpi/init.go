@@ -21,50 +21,51 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Setup replaces what Init finds out by itself. A nil field replaces nothing. Tests and package
-// commtest use it.
+// Setup replaces parts of what Init would set up by itself. Init uses its defaults for nil fields.
+// Tests and package commtest use Setup.
 type Setup struct {
 	World     *bootstrap.World
 	Providers []transport.Provider          // in order of preference, instead of transport.use
-	Engine    func(*engine.Engine)          // gets the engine before the world's first message
+	Engine    func(*engine.Engine)          // called with the engine before the world's first message
 	Exit      func(code int, reason string) // instead of os.Exit in Abort
 }
 
-// job is this process's part in a job.
+// job is the state of this process in a job.
 type job struct {
 	world     *bootstrap.World
 	eng       *engine.Engine
 	exit      func(code int, reason string)
 	nextID    atomic.Uint32 // numbers communicators of which this process is rank 0
-	ending    atomic.Bool   // Finalize was called
+	ending    atomic.Bool   // Finalize has been called
 	closed    atomic.Bool   // finalized
 	coll      *coll.Config
-	final     *state // the world for Finalize alone: nobody else revokes it
-	first     *state // the world, whose buffered sends Finalize waits for
+	final     *state // a world communicator that only Finalize uses, so that the program cannot revoke it
+	first     *state // the world communicator; Finalize waits for its buffered sends
 	watch     watch
 	inspector *inspector
 
 	agreements *agree.Ranks
-	agreeSpace *engine.Context // of the messages of agreements
+	agreeSpace *engine.Context // for the messages of agreements
 
 	refusals refusals
 
 	checks           bool              // the tunable check
-	check            *checker          // nil: nothing is checked
-	survivesFailures bool              // ranks that fail; the launcher tells which
-	shares           bool              // a transport is of shared memory; the same on all ranks
+	check            *checker          // nil without the tunable check and without -race
+	survivesFailures bool              // the job continues after ranks fail; the launcher reports the failed ranks
+	shares           bool              // one of the transports is shared memory; the same on all ranks
 	deferredFrees    rma.DeferredFrees // memory of closed windows
 	arenas           arenaPool
 }
 
-// finalizeTimeout bounds how long Finalize waits for what is still being sent.
+// finalizeTimeout is how long Finalize waits for messages that are still being sent, and for
+// collectives that are in progress.
 const finalizeTimeout = 30 * time.Second
 
-// started is the process's own world, which only one Init may take.
+// started holds the process's own world. Only one job at a time may use the world.
 var started struct {
 	sync.Mutex
 	world *bootstrap.World // guarded; nil until the first Init
-	busy  bool             // guarded; an Init that was not finalized
+	busy  bool             // guarded; a job that is not finalized uses the world
 }
 
 // Init is comm.Init. A zero Setup changes nothing.
@@ -113,9 +114,9 @@ func claimWorld(ctx context.Context) (*bootstrap.World, error) {
 	return started.world, nil
 }
 
-// minProcs is what Init raises GOMAXPROCS to, unless the user has set it: on one
-// processor a goroutine that computes would keep transfers from moving on for
-// 10 ms at a time. Under gorun it is no less anyway.
+// minProcs is the value to which Init raises GOMAXPROCS, unless the user has set GOMAXPROCS. With
+// one processor, a goroutine that computes would stop the progress of transfers for 10 ms at a
+// time. gorun sets at least this value.
 const minProcs = 2
 
 func releaseWorld() {
@@ -124,17 +125,17 @@ func releaseWorld() {
 	started.Unlock()
 }
 
-// start makes this process's job and its world.
+// start makes this process's job, and returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	news, asked := w.Failures, startInspector(w.Inspect)
+	failures, inspector := w.Failures, startInspector(w.Inspect)
 	w.Failures, w.Inspect = nil, nil
 	defer func() {
-		if news != nil { // the engine has not taken it
-			_ = news.Close()
+		if failures != nil { // the engine does not own it
+			_ = failures.Close()
 		}
-		if asked != nil { // no job owns it
-			asked.stop()
+		if inspector != nil { // no job owns it
+			inspector.stop()
 		}
 	}()
 	rails, routes, err := wireup.Open(ctx, w, s.Providers)
@@ -147,7 +148,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
+	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: failures != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		wireup.Close(rails)
 		return nil, err
@@ -158,13 +159,13 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
 		LocalRanks: local, Cores: w.Cores, Notice: firstNotice(w.Rank), TypeName: elem.SigName,
-		Launcher: news,
+		Launcher: failures,
 	})
 	if err != nil {
 		wireup.Close(rails)
 		return nil, err
 	}
-	news = nil
+	failures = nil
 	j.eng.OnClose(j.leaveArenas)
 	j.eng.OnClose(j.check.close)
 	if s.Engine != nil {
@@ -182,7 +183,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final.p2p.KeepInFinalize()
 	j.final.coll.KeepInFinalize()
 	j.startWatch(local)
-	j.inspector, asked = asked, nil
+	j.inspector, inspector = inspector, nil
 	j.inspector.job.Store(j)
 	if w.Rank == 0 && wireup.Verbose() {
 		wireup.Report(w, rails, routes)
@@ -190,8 +191,9 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	return &Comm{s: j.first, ctx: ctx}, nil
 }
 
-// firstNotice tells the first oddity of a process on stderr: strangers at a
-// listening port are worth a line, and no more than one.
+// firstNotice returns a function that writes the first error that it gets to stderr, and ignores
+// later ones. The engine calls it for errors that do not end the job, such as connections from
+// processes that do not belong to the job.
 func firstNotice(rank int) func(error) {
 	var once sync.Once
 	return func(err error) {
@@ -250,9 +252,9 @@ func (c *Comm) Finalize() error {
 	return errors.Join(errs...)
 }
 
-// leave waits for the nonblocking collectives that this rank has started, for at most
-// finalizeTimeout: a collective of another rank may wait for this one. Then leave tells
-// the other ranks that this rank is in Finalize.
+// leave waits, for at most finalizeTimeout, for the nonblocking collectives that this rank has
+// started, because other ranks may need this rank in them. Then leave notifies the other ranks that
+// this rank is in Finalize.
 func (j *job) leave(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, finalizeTimeout)
 	defer cancel()
@@ -262,9 +264,11 @@ func (j *job) leave(ctx context.Context) error {
 	return nil
 }
 
-// parting replaces the errors that are of ranks which have failed by what becomes
-// of a meeting of those that live; all: there is none. Some may have met all before
-// one failed: they have left or will, and are waited for until then.
+// finishWithSurvivors handles failed ranks in Finalize. errs are the errors of Finalize so far. If
+// none of them is of a failure, all ranks have met in Finalize: all is true. Otherwise
+// finishWithSurvivors waits for an agreement of the live ranks, and returns errs with the errors of
+// failures replaced by the agreement's error. A rank that met all ranks before the failure does not
+// take part in the agreement; the agreement waits until such a rank has ended.
 func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
@@ -296,7 +300,7 @@ func (c *Comm) abort(code int, reason string, consequence bool) {
 	os.Exit(code)
 }
 
-// worldRank is the process's rank in the world.
+// worldRank returns the process's rank in the world.
 func (c *Comm) worldRank() int {
 	if c == nil || c.s == nil {
 		return 0

@@ -24,11 +24,11 @@ import (
 //	                                     the goroutines' stacks   ├─► RankState ──► gorun
 //	                                     the engine's waits again ┘
 //
-// A wait that is the same before and after the stacks are read also holds while they are read.
-// The name of a call and the line of the program that makes it come from the stack. The
-// call's communicator, peer and tag come from the engine's pending operations. The
-// address of the waiter, which is on the stack, joins the two. So a call keeps no record
-// for the inspector.
+// If the engine reports the same wait before and after the inspector reads the stacks, the wait
+// also held in between. The name of a call and the line of the program that makes it come from
+// the stack. The call's communicator, peer and tag come from the engine's pending operations. The
+// inspector finds the wait of a stack by the address of the waiter, which is on the stack. So
+// a call keeps no record for the inspector.
 //
 // The inspector's goroutine waits in the runtime's poller and costs nothing until gorun
 // asks.
@@ -38,7 +38,7 @@ type inspector struct {
 	done chan struct{} // closed when the goroutine has ended
 }
 
-// The bounds of an answer.
+// Limits of an answer.
 const (
 	inspectCalls  = 16
 	inspectComms  = 64 // besides those that RankState.Comms always has
@@ -47,7 +47,8 @@ const (
 	inspectStacks = 4 << 20                // bytes of stacks that are searched
 )
 
-// startInspector starts an inspector that answers on file, which it owns.
+// startInspector starts an inspector that reads requests from file and writes answers to it. The
+// inspector closes file.
 func startInspector(file *os.File) *inspector {
 	in := &inspector{file: file, done: make(chan struct{})}
 	if file == nil {
@@ -66,10 +67,10 @@ func (in *inspector) stop() {
 	<-in.done
 }
 
-// loop answers requests until the channel ends or a frame is malformed. If several requests
+// loop answers requests until gorun closes the stream or a frame is malformed. If several requests
 // have come, loop sends the state for the last one only, because gorun no longer waits for
-// the others. It sends the stacks for the last one that asks for stacks, because gorun
-// still takes them.
+// the others. It sends the stacks for the last request for stacks, because gorun still accepts
+// them.
 func (in *inspector) loop() {
 	defer close(in.done)
 	if _, err := in.file.Write(wire.AppendInspect(nil, 0, wire.InspectReady, nil)); err != nil {
@@ -127,8 +128,8 @@ func (in *inspector) answer(number, stacks uint32) (frames []byte) {
 	return wire.AppendInspect(frames, number, wire.InspectState, state)
 }
 
-// allStacks returns the stacks of all goroutines, at most inspectStacks bytes; whole is
-// false if that cuts off some.
+// allStacks returns the stacks of all goroutines, at most inspectStacks bytes. If that limit cuts
+// the text off, whole is false.
 func allStacks() (text string, whole bool) {
 	for size := 64 << 10; ; size *= 4 {
 		buf := make([]byte, size)
@@ -138,8 +139,9 @@ func allStacks() (text string, whole bool) {
 	}
 }
 
-// inspect returns what the rank does, from its stacks and from a snapshot of its engine
-// with the waits that have lasted for inspectPause. j is nil while Init runs.
+// inspect returns the state of the rank: what its goroutines do and wait for. all are the stacks of
+// its goroutines. eng is a snapshot of its engine, with the waits that have lasted for
+// inspectPause. j is nil while Init runs.
 func (j *job) inspect(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
 	s := &wire.RankState{Moves: eng.Moves}
 	var rest []*stack.Goroutine // goroutines of the program that are in no call
@@ -210,7 +212,7 @@ func waitOf(g *stack.Goroutine, waits []engine.Wait) *engine.Wait {
 	return nil
 }
 
-// describe sets in call what it waits for.
+// describe sets the fields of call that say what it waits for, from the wait w.
 func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 	call.Still, call.Event, call.Bounded = !w.Moves, w.ID, w.Bounded
 	switch w.Kind {
@@ -249,8 +251,9 @@ func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 	call.Tag = engine.AnyTag
 }
 
-// openComms returns the open communicators in the order of their creation. If there are
-// too many, more is true, and the list has the world, those of calls and the first ones.
+// openComms returns the open communicators in the order of their ids. If there are more than
+// inspectComms, more is true, and the list holds the first ones (the world is the first), Finalize's
+// communicator and the communicators of calls.
 func (j *job) openComms(calls []wire.RankCall) (list []wire.RankComm, more bool) {
 	j.watch.mu.Lock()
 	defer j.watch.mu.Unlock()

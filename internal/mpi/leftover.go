@@ -15,9 +15,9 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/stack"
 )
 
-// What a program leaves behind
+// Requests and messages that are left at the end of a program
 //
-//	request that failed, and that no Wait or Test has reported ─► error of Finalize and Main
+//	failed request whose error no Wait or Test has returned ─► error of Finalize and Main
 //	request that is not complete, message that is not received ─► a line on stderr
 //
 // A request that failed because a process failed, because the communicator was revoked, or
@@ -34,13 +34,13 @@ type refusals struct {
 	calls []refusedCall       // the calls of all refused requests, in the order of their first refusals; guarded by mu
 }
 
-// refusedCall counts the refused requests of one operation that started at one line.
+// refusedCall counts the refused requests of one call at one line of the program.
 type refusedCall struct {
-	op, line string // line: see completedRequest
+	op, line string // line: as in completedRequest
 	n        int
 }
 
-// add counts a request.
+// add adds a refused request to the counts.
 func (r *refusals) add(e *completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,15 +80,16 @@ func (r *refusals) callOf(e *completedRequest) *refusedCall {
 	return &r.calls[i]
 }
 
-// left returns the number of requests, and some of them.
+// unreported returns the number of refused requests that no Wait or Test has reported, and at most
+// reportLimit of them.
 func (r *refusals) unreported() (int, []*completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.n, slices.Clone(r.few)
 }
 
-// unreportedCalls names at most reportLimit calls, each with its number of refused requests that no
-// Wait or Test has reported.
+// unreportedCalls returns a text that names at most reportLimit calls, each with the number of its
+// refused requests that no Wait or Test has reported.
 func (r *refusals) unreportedCalls() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,11 +102,12 @@ func (r *refusals) unreportedCalls() string {
 	return strings.Join(calls, "; ")
 }
 
-// ownJob is the job of this process, unless the program is a test whose ranks are
-// goroutines; nil before Init and after Finalize.
+// ownJob is the job of this process. It is nil before Init and after Finalize, and in tests whose
+// ranks are goroutines.
 var ownJob atomic.Pointer[job]
 
-// refused returns a request whose call failed at once.
+// refused returns a request for a call that failed before it started an operation. Wait and Test of
+// the request return the error.
 func (c *Comm) refused(op string, peer, tag int, err error) Request {
 	e := &completedRequest{err: c.fail(op, peer, tag, err)}
 	if c != nil && c.s != nil {
@@ -122,7 +124,7 @@ func (c *Comm) refused(op string, peer, tag int, err error) Request {
 	return Request{c: &Comm{completed: e}}
 }
 
-// outcome returns the outcome, and records that the program has seen it.
+// result returns what Wait or Test returns, and records that the program has seen it.
 func (e *completedRequest) result() (Status, error) {
 	if e.job != nil {
 		e.job.refusals.remove(e)
@@ -138,7 +140,7 @@ func (e *completedRequest) result() (Status, error) {
 //go:noinline
 func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
 
-// listed names those of n that a report describes.
+// listed returns the word by which a report refers to the requests that it lists, out of n.
 func listed(n int) string {
 	if n > reportLimit {
 		return fmt.Sprintf("the first %d", reportLimit)
@@ -146,7 +148,7 @@ func listed(n int) string {
 	return "them"
 }
 
-// reportLimit is the number of requests, and of messages, that a report describes.
+// reportLimit is the maximum number of requests, and of messages, that a report describes.
 const reportLimit = 8
 
 // unreported returns an error if requests have failed and the program has not seen their errors.
@@ -170,7 +172,7 @@ func (j *job) unreportedFailures() error {
 	if n > 1 {
 		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
 	}
-	if len(errs) == 0 { // by now the program has waited for all requests that few held
+	if len(errs) == 0 { // few held only requests that the program has waited for since
 		calls := j.refusals.unreportedCalls()
 		if !j.checks {
 			calls += " (WEFT_CHECK=1 names the lines of the calls)"
@@ -199,8 +201,8 @@ func (j *job) unreportedFailures() error {
 	return fmt.Errorf("%s: %w%s", head, errs[0], tail)
 }
 
-// isMistake reports whether the error of a request is a mistake of the program, and no
-// failure that it may tolerate.
+// isMistake reports whether the error of a request shows a mistake of the program, and not a
+// failure that the program may tolerate.
 func isMistake(err error) bool {
 	return !isFailure(err) && !errors.Is(err, ErrFinalized) && !isContext(err)
 }
@@ -210,7 +212,7 @@ func isFailure(err error) bool {
 	return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
 }
 
-// leftoverError returns the error that Wait would have returned.
+// leftoverError returns the error that Wait would return for the request.
 func leftoverError(l *engine.Leftover) error {
 	if e := (*Error)(nil); errors.As(l.Err, &e) {
 		return e

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Main is comm.Main. Package comm calls it in its own Main, which marks the beginning of the
-// program on the stack.
+// Main is comm.Main. comm.Main calls it, so that package stack can find the frame of comm.Main, which
+// is the start of the program.
 func Main(run func(c *Comm) error) {
 	c, err := Init(context.Background(), Setup{})
 	if err != nil {
@@ -26,7 +26,7 @@ func Main(run func(c *Comm) error) {
 	}
 }
 
-// guard calls run and aborts the job unless it returns nil.
+// guard calls run. If run returns an error, panics, or ends its goroutine, guard aborts the job.
 func guard(c *Comm, run func(c *Comm) error) {
 	returned := false
 	defer func() {
@@ -77,10 +77,10 @@ func isConsequence(err error) bool {
 	case interface{ Unwrap() error }:
 		return isConsequence(err.Unwrap())
 	}
-	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // the same
+	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // err wraps nothing here
 }
 
-// die tells why on stderr and aborts the job.
+// die writes the reason and more to stderr, and aborts the job.
 func (c *Comm) die(code int, reason, more string) {
 	c.write(reason)
 	fmt.Fprint(os.Stderr, more)

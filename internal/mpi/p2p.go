@@ -59,7 +59,7 @@ func (c *Comm) SendrecvReplace(b elem.Buffer, dest, sendtag, source, recvtag int
 	return c.sendrecv(opSendrecvReplace, own, b.Type.Sig, dest, sendtag, b, source, recvtag)
 }
 
-// checkSend checks what every send is given.
+// checkSend checks the arguments of a send, and returns the communicator's state.
 func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	if t.Err != nil {
 		return nil, t.Err
@@ -77,7 +77,8 @@ func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	return s, nil
 }
 
-// checkRecv checks what every receive and probe is given. A probe has no type: t is nil.
+// checkRecv checks the arguments of a receive or probe, and returns the communicator's state. For a
+// probe, t is nil.
 func (c *Comm) checkRecv(t *elem.Type, source, tag int) (*state, error) {
 	if t != nil && t.Err != nil {
 		return nil, t.Err
@@ -115,7 +116,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 	return nil
 }
 
-// nobody is the status of a receive from ProcNull.
+// procNullStatus is the Status of a receive from ProcNull.
 var procNullStatus = Status{Source: ProcNull, Tag: AnyTag}
 
 // Recv is comm.Recv.
@@ -177,7 +178,7 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 			err := unfinished(s, p, serr, rerr)
 			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // not withdrawn: complete, or failed by itself
 				st.Cancelled = false
-				if failed != nil && failed != serr { //nolint:errorlint // of the same cause
+				if failed != nil && failed != serr { //nolint:errorlint // the receive was withdrawn because of serr
 					err = fmt.Errorf("%w; the receive failed too: %w", err, failed)
 				}
 			}

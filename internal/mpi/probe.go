@@ -43,15 +43,13 @@ func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 	return found(est), true, nil
 }
 
-// Message is a message that a matched probe took: no other receive or probe
-// sees it any more, and Mrecv or Imrecv must receive it, once (MPI_Message,
-// MPI 4.1 §3.8.2).
+// Message is comm.Message.
 type Message struct {
 	m    engine.Message
 	c    *Comm
 	st   Status
-	null bool // from ProcNull
-	used atomic.Bool
+	null bool        // the probe was of ProcNull
+	used atomic.Bool // a call receives the message, or has received it
 }
 
 // Mprobe is comm.Comm.Mprobe.
@@ -95,7 +93,7 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	return &Message{m: m, c: c, st: st}, st, nil
 }
 
-// claim takes the right to receive the message.
+// claim marks the message as used for the call op. If another call has done so, claim returns ErrArg.
 func (m *Message) claim(op string) error {
 	if m == nil || m.c == nil {
 		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: no message", ErrArg)}
@@ -191,8 +189,8 @@ func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) 
 	return n, nil
 }
 
-// memory is how many bytes this host has. A peer's word for a length must not
-// make an allocation fail, which would end the process.
+// memory returns the number of bytes of memory of this host. Calls check a length from a message or
+// from the program against it before they allocate, because a failed allocation ends the process.
 var memory = sync.OnceValue(func() int {
 	if n := sys.Memory(); n > 0 {
 		return int(min(n, math.MaxInt))
@@ -200,9 +198,9 @@ var memory = sync.OnceValue(func() int {
 	return math.MaxInt
 })
 
-// renamed gives an error the name of the call that the program made.
+// renamed returns err with op as the name of the call, the one that the program made.
 func renamed(err error, op string) error {
-	if e, ok := err.(*Error); ok { //nolint:errorlint // only what this package made just now
+	if e, ok := err.(*Error); ok { //nolint:errorlint // the callers pass an error that this package has just made
 		e.Op = op
 	}
 	return err

@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// ranges is a set of ranges of memory, which may overlap: a treap by start. add, remove and
-// find take logarithmic time.
+// ranges is a set of memory ranges, which may overlap. It is a treap, ordered by the start of the
+// ranges. add, remove and find take logarithmic time.
 type ranges struct {
 	root *memRange
 	seq  uint64 // orders ranges with the same start
@@ -22,7 +22,7 @@ type memRange struct {
 	left, right *memRange
 }
 
-// add adds the memory of b, and returns its range; nil if b is empty.
+// add adds the memory of b and returns its range. If b is empty, add returns nil.
 func (t *ranges) add(b []byte, owner *pending) *memRange {
 	if len(b) == 0 {
 		return nil
@@ -41,7 +41,7 @@ func (t *ranges) remove(r *memRange) {
 	}
 }
 
-// find returns a range that shares memory with b; nil: there is none.
+// find returns a range that shares memory with b, or nil if there is none.
 func (t *ranges) find(b []byte) *memRange {
 	if len(b) == 0 {
 		return nil

@@ -8,10 +8,10 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/agree"
 )
 
-// Going on after failures (ULFM, MPI 4.1 has none of it)
+// How a program continues after failures (ULFM; not part of MPI 4.1)
 //
-//	a call fails with ErrProcFailed ─► Revoke: the others leave their calls too
-//	                                   Shrink: a communicator of those that live
+//	a call fails with ErrProcFailed ─► Revoke: the calls of the other ranks fail, too
+//	                                   Shrink: returns a communicator of the live ranks
 
 // Epoch is comm.Comm.Epoch.
 func (c *Comm) Epoch() int {
@@ -56,7 +56,7 @@ func (c *Comm) Agree(flag int) (int, error) {
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
-	err = s.unknown(v)
+	err = s.unacknowledged(v)
 	if final := s.finalized(v); final != nil && err != nil {
 		err = fmt.Errorf("%w; %w", final, err)
 	} else if final != nil {
@@ -65,7 +65,7 @@ func (c *Comm) Agree(flag int) (int, error) {
 	return int(v.Flag), c.fail("Agree", noRank, noRank, err)
 }
 
-// finalized returns an error if a rank is in Finalize.
+// finalized returns ErrFinalized if the decision names a rank that is in Finalize.
 func (s *state) finalized(d *agree.Decision) error {
 	if d.Finalized < 0 {
 		return nil
@@ -73,15 +73,15 @@ func (s *state) finalized(d *agree.Decision) error {
 	return engine.FinalizedError(s.group.ranks[d.Finalized])
 }
 
-// unknown returns an error if ranks have failed and not all ranks have acknowledged that.
-func (s *state) unknown(d *agree.Decision) error {
+// unacknowledged returns ErrProcFailed if ranks have failed and some rank has not acknowledged that.
+func (s *state) unacknowledged(d *agree.Decision) error {
 	n := len(s.group.ranks)
 	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
 	if len(ranks) == 0 {
 		return nil
 	}
 	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
-	if why == nil { // the engine has been closed meanwhile
+	if why == nil { // the engine has been closed since
 		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
 	}
 	if len(ranks) > 1 {

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// callName names a call that ends in an Error, one byte in each Request.
+// callName is the name of a call in an Error, as one byte, which each Request holds.
 type callName uint8
 
 const (
@@ -25,7 +25,7 @@ const (
 	opIssend
 	opIrecv
 	opImrecv
-	opCollective // the error says its name itself
+	opCollective // the error of the collective has its name already
 	opRPut
 	opRGet
 	opRAccumulate
@@ -43,23 +43,14 @@ var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvR
 
 func (o callName) String() string { return callNames[o] }
 
-// Request names an operation under way: a send, a receive or a collective
-// (MPI 4.1 §3.7). It is a value; copies are the same request. A copy of one
-// that has been waited for is harmless and answers that it is complete, as the
-// zero Request does. If the arguments of the call that started it were wrong, Wait or Test
-// returns the error.
-//
-// The buffers of the operation belong to it until Wait or Test has said that
-// it is complete. The program must wait for every request, or test it until it is
-// complete. [Comm.Finalize] reports the requests for which the program did not do so and
-// that failed or did not complete.
-type Request struct { // of four words, which the compiler keeps in registers
-	r    engine.Request // its note is the size of a receive's elements
+// Request is comm.Request. It has four words, so that the compiler keeps it in registers.
+type Request struct {
+	r    engine.Request // its Note is the size of a receive's elements
 	c    *Comm          // nil in the zero Request
 	call call
 }
 
-// call is what an error says of the operation:
+// call holds the fields of an Error about the operation:
 //
 //	┌ operation ┬ peer ──┬ tag ┐
 //	└ 5 bits    ┴ 27     ┴ 32  ┘
@@ -73,23 +64,23 @@ func (c call) op() callName { return callName(c >> 59) }
 func (c call) peer() int    { return int(int64(c) << 5 >> 37) }
 func (c call) tag() int     { return int(int32(c)) }
 
-// early is the outcome of a request that never was under way; its Comm stands
-// for it in the Request.
+// completedRequest is the result of a request that is complete from the start. Request.c is then a
+// Comm that holds only this result.
 type completedRequest struct {
 	st   Status
 	err  error
-	job  *job   // whose refusals may hold it; nil: it is no refusal
-	line string // of the program; empty unless the tunable check is on
+	job  *job   // the job whose refusals may hold it; nil: the request was not refused
+	line string // line of the program that made the call; empty without the tunable check
 
-	counted bool // in job.refusals; guarded by its mu
+	counted bool // job.refusals counts it; guarded by refusals.mu
 
-	use *pending // of a send that has left; nil: nothing is checked
+	use *pending // of a send that was complete at once; nil without a checker
 	at  call     // of that send
 	c   *Comm    // of that send
 }
 
-// left returns a request that is complete at once, except that the program must not use
-// its buffers before Wait.
+// completedSend returns the request of a send that was complete when it started. With a checker, its
+// buffer stays in use until Wait.
 func (c *Comm) completedSend(p *pending, op callName, peer, tag int) Request {
 	if p == nil {
 		return Request{c: completedAtStart}
@@ -98,8 +89,8 @@ func (c *Comm) completedSend(p *pending, op callName, peer, tag int) Request {
 	return Request{c: &Comm{completed: &completedRequest{use: p, at: callOf(op, peer, tag), c: c}}}
 }
 
-// using returns the Comm that a request holds instead of c: one with the pending operation
-// p, which r is. If p is nil, it returns c.
+// withPending returns the Comm for a request r that the checker has recorded as p: a copy of c that
+// holds p. If p is nil, withPending returns c.
 func (c *Comm) withPending(p *pending, r engine.Request) *Comm {
 	if p == nil {
 		return c
@@ -113,7 +104,8 @@ var (
 	completedAtStart = &Comm{completed: &completedRequest{}} // a send or a one-sided operation that was complete at once
 )
 
-// begun is a request that is under way. size is of a receive's elements.
+// startedRequest returns the Request for r, an operation that the engine has started. size is the
+// size of a receive's elements.
 func (c *Comm) startedRequest(r engine.Request, op callName, peer, tag, size int) Request {
 	if c.s.job.checks {
 		noteLine(r)
@@ -188,10 +180,10 @@ func (r Request) Wait() (Status, error) {
 	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
 }
 
-// context ends a wait for the request.
+// context returns the context that ends a Wait for the request.
 func (r *Request) context() context.Context {
 	if r.call.op() == opCollective {
-		return context.Background() // it watches the communicator's context itself
+		return context.Background() // the collective observes the communicator's context itself
 	}
 	return r.c.ctx
 }
@@ -224,7 +216,7 @@ func (r Request) Cancel() error {
 	return nil
 }
 
-// outcome makes of the engine's outcome what Wait returns; done says that the
+// result returns what Wait returns, from the engine's status and error. done reports whether the
 // operation has ended.
 func (r *Request) result(est engine.Status, done bool, err error) (Status, error) {
 	var st Status
@@ -247,13 +239,13 @@ func (r *Request) result(est engine.Status, done bool, err error) (Status, error
 	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
 }
 
-// pending says that the request is neither zero nor complete from the start.
+// pending reports whether the request is neither zero nor complete from the start.
 func (r Request) pending() bool { return r.c != nil && r.c.completed == nil }
 
 // WaitAll is comm.WaitAll.
 func WaitAll(rs []Request) error {
 	var first error
-	at := len(rs) // of first
+	at := len(rs) // index of the request that first is the error of
 	failed := func(i int, err error) {
 		if err != nil && i < at {
 			first, at = err, i
@@ -293,17 +285,17 @@ func WaitAny(rs []Request) (int, Status, error) {
 	if err != nil {
 		return -1, Status{}, first.c.fail("WaitAny", noRank, noRank, err)
 	}
-	if i < 0 { // all are copies of requests that were waited for
+	if i < 0 { // all are copies of requests that the program has waited for
 		clear(rs)
 		return -1, Status{}, nil
 	}
 	return take(rs, i)
 }
 
-// firstCompleted returns the first request that the engine knows, and the index of
-// one that is complete without it; -1: there is none.
+// firstCompleted returns the index of the first request that is complete from the start, or -1 if
+// there is none. first is the first request before it that the engine knows.
 func firstCompleted(rs []Request) (first *Request, done int) {
-	var known *Comm // the last one that was looked at and has no outcome
+	var known *Comm // the last Comm that the loop has found to be of the engine's requests
 	for i := range rs {
 		c := rs[i].c
 		if c == nil || c == known {
@@ -319,7 +311,7 @@ func firstCompleted(rs []Request) (first *Request, done int) {
 	return first, -1
 }
 
-// take waits for a request that is complete and makes it zero.
+// take returns the result of a request that is complete, and sets the request to zero.
 func take(rs []Request, i int) (int, Status, error) {
 	st, err := rs[i].Wait()
 	rs[i] = Request{}
@@ -336,7 +328,7 @@ func TestAny(rs []Request) (int, Status, bool, error) {
 		}
 	}
 	if i < 0 {
-		clear(rs) // zero, or copies of requests that were waited for
+		clear(rs) // all are zero, or copies of requests that the program has waited for
 		return -1, Status{}, true, nil
 	}
 	i, st, err := take(rs, i)
@@ -351,7 +343,7 @@ func TestAll(rs []Request) (bool, error) {
 	return true, WaitAll(rs)
 }
 
-// Completion is one request's end, as WaitSome and TestSome tell it.
+// Completion is comm.Completion.
 type Completion struct {
 	Index  int // in the slice of requests
 	Status Status
@@ -386,7 +378,7 @@ func TestSome(rs []Request, done []Completion) []Completion {
 	return collect(rs, done)
 }
 
-// collect appends the requests that are complete to done, and makes them zero.
+// collect appends the results of the complete requests to done, and sets these requests to zero.
 func collect(rs []Request, done []Completion) []Completion {
 	before := len(done)
 	found := func(i int) { done = append(done, Completion{Index: i}) }

@@ -21,12 +21,12 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 	return c.split("SplitNode", color, key)
 }
 
-// card is what a rank tells the others when communicators are made of parts:
-// every rank gathers those of all, and sorts the few that concern it.
+// splitArgs are the arguments of one rank in a call that makes communicators or a window. Every
+// rank gathers the arguments of all ranks, and selects those of its own new communicator.
 type splitArgs struct {
-	color int64 // or what identifies the group
+	color int64 // for Create the hash of the group, for windows the hash of the element type
 	key   int64
-	id    uint64 // that the communicator gets if this rank becomes its rank 0
+	id    uint64 // the new communicator's id, if this rank is its rank 0
 }
 
 func (c *Comm) split(name string, color, key int) (*Comm, error) {
@@ -52,7 +52,7 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 			members = append(members, member{all[r].key, r})
 		}
 	}
-	// In c's order already: a stable sort keeps it where keys are equal.
+	// members are in the order of c's ranks. A stable sort keeps this order among equal keys.
 	slices.SortStableFunc(members, func(a, b member) int {
 		switch {
 		case a.key < b.key:
@@ -77,7 +77,7 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	return &Comm{s: s.job.newState(id, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
 }
 
-// allgatherArgs gives every rank's card to all; they are scratch memory.
+// allgatherArgs returns the arguments of all ranks, by rank. The slice is scratch memory of l.
 func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error) {
 	own.id = l.s.job.newID()
 	all := elem.Slice[splitArgs](l.Scratch(l.Size() * elem.SizeOf[splitArgs]()))
@@ -144,7 +144,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasTurn { // it is in no order with the collectives, and none may have to wait for its end
+	if l.hasTurn { // CreateGroup has no place in the order of collectives, and a collective must not wait for its end
 		l.dropTurn()
 	}
 	l.sign(kindCreateGroup, 0, 0)
@@ -166,8 +166,8 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	return &Comm{s: s.job.newState(id, Group{ranks: g.ranks, self: s.group.self}, self), ctx: c.ctx}, nil
 }
 
-// spread passes buf from the first of places to all, down a binomial tree; self
-// is the caller's index.
+// sendDownTree sends buf from rank places[0] to all ranks in places, down a binomial tree. self is
+// the caller's index in places.
 func (l *link) sendDownTree(buf []byte, places []int, self int) error {
 	mask := 1
 	for mask < len(places) && self&mask == 0 {
@@ -188,7 +188,7 @@ func (l *link) sendDownTree(buf []byte, places []int, self int) error {
 	return nil
 }
 
-// hash identifies a group, for finding out that ranks gave different ones.
+// hash returns a hash of the group. Ranks compare it to detect that they have passed different groups.
 func (g Group) hash() int64 {
 	h := fnv.New64a()
 	_, _ = h.Write(elem.Bytes(g.ranks)) // never fails

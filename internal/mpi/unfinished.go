@@ -6,16 +6,16 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Unfinished is part of the error of a Send, Recv, Sendrecv or one of their variants if
-// the context ended after a transfer had begun that cannot be withdrawn. errors.As finds
-// it. It wraps the error of the context.
+// Unfinished is part of the error of a blocking send or receive if the context ended while a
+// transfer was in progress that cannot be withdrawn. errors.As finds it. Unfinished wraps the error
+// of the context.
 //
-// The transfer goes on and uses the call's buffers until [Unfinished.Wait] returns. If a
+// The transfer continues and uses the call's buffers until [Unfinished.Wait] returns. If a
 // program does not use the buffers again, it need not call Wait.
 type Unfinished struct {
 	why   error
 	parts []*engine.Unfinished
-	use   *pending // of the call; nil: nothing is checked
+	use   *pending // of the call; nil without a checker
 }
 
 // Error returns a text that says that buffers are in use.
@@ -25,7 +25,7 @@ func (u *Unfinished) Error() string { return u.why.Error() }
 func (u *Unfinished) Unwrap() error { return u.why }
 
 // Wait blocks until the caller may use the call's buffers again. For a send, Wait returns
-// nil if the message has left (for a synchronous send: has been received), else the
+// nil if the message has been sent (for a synchronous send: has been matched), else the
 // send's error. For a receive, Wait returns nil: another receive gets the message. If ctx
 // ends first, Wait returns ctx's error, and may be called again. With the tunable check,
 // Wait returns ErrInUse if the program has changed the buffer of a send.
@@ -43,8 +43,8 @@ func (u *Unfinished) Wait(ctx context.Context) error {
 	return u.use.end(first)
 }
 
-// ended completes a blocking call on a communicator with the outcome err, and returns the
-// call's error.
+// ended ends the blocking call p on a communicator. err is the engine's error for the call. ended
+// returns the call's error.
 //
 // Hot path: no allocation for a nil pending.
 func (p *pending) ended(s *state, err error) error {
@@ -54,10 +54,9 @@ func (p *pending) ended(s *state, err error) error {
 	return unfinished(s, p, err)
 }
 
-// unfinished completes the blocking call of p on a communicator, and returns the first of
-// errs. If some of errs are an engine.Unfinished, unfinished returns an Unfinished that
-// wraps the first error and waits for all of these. Then p is pending until
-// Unfinished.Wait returns.
+// unfinished ends the blocking call p on a communicator, and returns the first of errs. If errs
+// contain an engine.Unfinished, unfinished returns an Unfinished that wraps the first of errs and
+// whose Wait waits for every engine.Unfinished. Then p stays pending until that Wait returns.
 func unfinished(s *state, p *pending, errs ...error) error {
 	var parts []*engine.Unfinished
 	for _, err := range errs {

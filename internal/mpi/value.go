@@ -53,7 +53,7 @@ func (c *Comm) RecvValue(v any, source, tag int) (Status, error) {
 	return st, nil
 }
 
-// valueBuffers holds empty slices for messages of up to value.Kept bytes.
+// valueBuffers holds empty slices with capacity for messages, of up to value.Kept bytes.
 var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops

@@ -17,9 +17,9 @@ import (
 type Win struct {
 	win  *rma.Window
 	elem *elem.Type
-	c    *Comm // the window's own
-	of   *Comm // what it was made of
-	lens []int // elements, by rank
+	c    *Comm // the window's own communicator
+	of   *Comm // the communicator that the window was made from
+	lens []int // number of elements of each rank's part
 
 	comparable bool // CompareSwap is defined for the elements
 
@@ -30,7 +30,7 @@ type Win struct {
 	freeBuffers []*fetchBuffer // guarded by bufferMu; not in use
 }
 
-// NewWin is comm.NewWin for n elements of type t. Local returns this rank's part.
+// NewWin is comm.NewWin for n elements of type t.
 func (c *Comm) NewWin(t *elem.Type, n int) (*Win, error) {
 	return c.makeWin("NewWin", t, func() (int, []byte, int, error) {
 		bytes, err := memoryFor(t, n)
@@ -72,15 +72,15 @@ func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []
 	return x, nil
 }
 
-// hashOf identifies an element type among the ranks.
+// hashOf returns a hash of an element type. Ranks compare it to detect that their types differ.
 func hashOf(t *elem.Type) int64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s %d", t.Go, t.Size) // never fails
 	return int64(h.Sum64())
 }
 
-// openWindow has the ranks agree on a window and gives it a message space. It
-// ends l.
+// openWindow gathers the arguments of all ranks, and makes a window without memory that has a message
+// space of its own. It ends l.
 func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	s, c, hash := l.s, l.c, hashOf(t)
 	all, err := l.allgatherArgs(kindWin, splitArgs{color: hash, key: int64(n)})
@@ -88,7 +88,7 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 		return nil, l.end(err)
 	}
 	x := &Win{of: c, elem: t, lens: make([]int, len(all))}
-	var differs error // on all ranks, if on one: there is nobody to be told
+	var differs error // the same on all ranks, so no rank needs a message about it
 	for r := range all {
 		if all[r].color != hash && differs == nil {
 			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
@@ -111,8 +111,8 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	return x, nil
 }
 
-// connect makes or registers the memory and tells all ranks how to reach it.
-// When it returns the window may be used; an error on one rank is one on all.
+// connect allocates or registers this rank's part, and exchanges with all ranks how to access the
+// parts. If connect fails on one rank, it fails on all ranks.
 func (x *Win) connect(name string, local []byte, alloc int) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -152,7 +152,9 @@ func (x *Win) connect(name string, local []byte, alloc int) error {
 	return x.settle(name, reach)
 }
 
-// settle has the ranks agree on how they reach each other.
+// settle completes the creation of the window on all ranks. own is the memory that this rank accesses
+// by loads and stores. All ranks exchange own, so that they choose the same methods for accumulates
+// and locks.
 func (x *Win) settle(name string, own rma.Reach) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -210,7 +212,7 @@ func (x *Win) Free() error {
 	return err
 }
 
-// close ends this rank's part in the window.
+// close releases this rank's resources of the window.
 func (x *Win) close() error {
 	var err error
 	if x.win != nil {
@@ -249,8 +251,8 @@ func (x *Win) live() error {
 	return nil
 }
 
-// reach checks the target of an operation of n elements, and returns the byte of the target's
-// part at which the operation begins.
+// checkElements checks the arguments of an operation of n elements with a target. It returns the
+// byte of the target's part at which the operation begins.
 //
 // Hot path: no allocation.
 func (x *Win) checkElements(n, target, disp int) (int, error) {
@@ -275,7 +277,7 @@ func (x *Win) fail(op string, target int, err error) error {
 	return x.comm().fail(op, target, noRank, err)
 }
 
-// refused returns a request whose call failed at once.
+// refused returns a request for a call that failed before it started an operation.
 func (x *Win) refused(op string, target int, err error) Request {
 	return x.comm().refused(op, target, noRank, err)
 }
@@ -288,7 +290,7 @@ func (x *Win) comm() *Comm {
 	return x.c
 }
 
-// request is what the forms with R return.
+// request returns the Request of a call such as RPut, from the results of package rma.
 func (x *Win) request(op callName, target int, r engine.Request, err error) Request {
 	if err != nil {
 		return x.c.refused(op.String(), target, noRank, err)

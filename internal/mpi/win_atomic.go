@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// accOps are the operations of windows. Those with Loc are the only ones that
-// are defined for it, and take the places of Min and Max there.
+// accOps maps the built-in operations to those of windows. Elements of type Loc have no operations
+// other than MinLoc and MaxLoc, so these two use the numbers of Min and Max.
 var accOps = [...]rma.Op{
 	kernel.Sum: rma.Sum, kernel.Prod: rma.Prod, kernel.Min: rma.Min, kernel.Max: rma.Max,
 	kernel.Band: rma.Band, kernel.Bor: rma.Bor, kernel.Bxor: rma.Bxor,
@@ -18,7 +18,8 @@ var accOps = [...]rma.Op{
 	kernel.MinLoc: rma.Min, kernel.MaxLoc: rma.Max,
 }
 
-// accumulator returns the kernel of an operation over the window's elements; nil: there is none.
+// accumulator returns the function that computes an operation over the window's elements, or nil if
+// the operation is not defined for them.
 func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 	for kind, o := range accOps {
 		if o != op {
@@ -31,7 +32,7 @@ func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 	return nil
 }
 
-// datatypes are the names that fabrics have for element types.
+// datatypes maps element types to the datatypes of fabrics.
 var datatypes = map[kernel.Type]transport.Datatype{
 	kernel.Int8: transport.Int8, kernel.Int16: transport.Int16, kernel.Int32: transport.Int32, kernel.Int64: transport.Int64,
 	kernel.Uint8: transport.Uint8, kernel.Uint16: transport.Uint16, kernel.Uint32: transport.Uint32, kernel.Uint64: transport.Uint64,
@@ -40,7 +41,7 @@ var datatypes = map[kernel.Type]transport.Datatype{
 	kernel.Bool: transport.Uint8,
 }
 
-// datatype is what fabrics call the type, if they know it.
+// datatype returns the fabrics' datatype for t. ok is false if they have none.
 func datatype(t *elem.Type) (transport.Datatype, bool) {
 	e := t.Kernel
 	switch {
@@ -54,21 +55,21 @@ func datatype(t *elem.Type) (transport.Datatype, bool) {
 		e = kernel.Uint32
 	}
 	d, ok := datatypes[e]
-	return d, ok && d.Size() == t.Size // else it is a Loc
+	return d, ok && d.Size() == t.Size // the size differs for a Loc
 }
 
-// comparableBytes reports whether elements are equal where their bytes are, and only
-// there: integers and bools.
+// comparableBytes reports whether two elements are equal if and only if their bytes are equal: true
+// for integers and bools.
 func comparableBytes(t *elem.Type) bool {
 	d, ok := datatype(t)
 	return ok && d < transport.Float32
 }
 
-// builtIn returns a built-in operation as windows name it, whether or not it is defined for
-// the window's elements.
+// builtIn returns the rma.Op of a built-in operation, whether or not it is defined for
+// the window's elements. ok is false for other operations.
 //
 // Hot path: no allocation.
-func (o Op) builtIn() (rma.Op, bool) {
+func (o Op) builtIn() (op rma.Op, ok bool) {
 	switch {
 	case o.combine != nil || o.name == "":
 		return 0, false
@@ -81,7 +82,8 @@ func (o Op) builtIn() (rma.Op, bool) {
 	}
 }
 
-// accumulate returns an operation over elements of type t as windows name it.
+// accumulate returns the rma.Op of an operation over elements of type t. If windows do not have the
+// operation, or it is not defined for t, accumulate returns ErrOp.
 //
 // Hot path: no allocation.
 func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
@@ -101,7 +103,7 @@ func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
 	return accOps[o.kind], nil
 }
 
-// checkAccumulate checks an accumulate of buf.
+// checkAccumulate checks the arguments of an accumulate of buf.
 func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(buf.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -168,7 +170,8 @@ func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op
 	return x.request(name, target, r, err)
 }
 
-// checkFetch checks an accumulate of buf that fetches into result. With NoOp, buf may be nil.
+// checkFetch checks the arguments of an accumulate of buf that fetches into result. With NoOp, buf may
+// be nil.
 func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(result.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -210,7 +213,7 @@ func (x *Win) FetchOp(value, result []byte, target, disp int, op Op) error {
 	}
 	z := x.takeFetchBuffer()
 	copy(z.value(), value)
-	clear(z.result()) // for ProcNull
+	clear(z.result()) // the result if target is ProcNull
 	r := x.fetch(opFetchOp, z.buffer(z.value()), z.buffer(z.result()), target, disp, op)
 	return x.await(r, z, result)
 }
@@ -242,7 +245,7 @@ func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error
 	z := x.takeFetchBuffer()
 	copy(z.compare(), compare)
 	copy(z.value(), value)
-	clear(z.result()) // for ProcNull
+	clear(z.result()) // the result if target is ProcNull
 	r := x.swap(opCompareSwap, z, z.result(), target, disp)
 	return x.await(r, z, result)
 }
@@ -256,7 +259,7 @@ func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Requ
 	copy(z.compare(), compare)
 	copy(z.value(), value)
 	r := x.swap(opRCompareSwap, z, result, target, disp)
-	x.putFetchBuffer(z) // its elements were copied
+	x.putFetchBuffer(z) // rma has copied its elements
 	return r
 }
 
@@ -282,8 +285,8 @@ func (x *Win) NilPointer(op string, target int) Request {
 
 var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
 
-// cell is the memory of a blocking fetch, which the engine may need for longer than the call
-// lasts: three elements.
+// fetchBuffer is memory for the three elements of a blocking fetch. The call does not use the
+// caller's variables, because the engine may need the memory for longer than the call lasts.
 type fetchBuffer struct {
 	t   *elem.Type
 	mem []byte
@@ -296,7 +299,7 @@ func (z *fetchBuffer) result() []byte  { return z.mem[2*z.t.Size:] }
 // buffer returns the buffer of one of the elements.
 func (z *fetchBuffer) buffer(b []byte) elem.Buffer { return elem.At(b, 1, z.t) }
 
-// cell returns a cell that no call uses.
+// takeFetchBuffer returns a buffer that no call uses.
 func (x *Win) takeFetchBuffer() *fetchBuffer {
 	x.bufferMu.Lock()
 	defer x.bufferMu.Unlock()
@@ -315,10 +318,10 @@ func (x *Win) putFetchBuffer(z *fetchBuffer) {
 	x.freeBuffers = append(x.freeBuffers, z)
 }
 
-// await waits for the fetch into a cell and copies the result.
+// await waits for the fetch into z and copies the result.
 func (x *Win) await(r Request, z *fetchBuffer, result []byte) error {
 	if _, err := r.Wait(); err != nil {
-		r.r.Abandon() // the fetch may go on, and z is left to it
+		r.r.Abandon() // the fetch may continue and use z, so z is not reused
 		return err
 	}
 	copy(result, z.result())

@@ -8,8 +8,9 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Post and Start name ranks on both sides (MPI 4.1 §12.5.2). Their messages have
-// the window's own space, where nobody else sends:
+// Epochs of Post and Start (MPI 4.1 §12.5.2): Post names the origins, and Start names the targets.
+// Their messages use the point-to-point space of the window's own communicator, which has no other
+// messages:
 //
 //	target                        origin
 //	Post(origins) ── tagPost ───► Start(targets)
@@ -20,12 +21,12 @@ const (
 	tagDone
 )
 
-// exposure is this rank's side in epochs of Post and Start.
+// exposure is the state of a rank's epochs of Post and Start.
 type exposure struct {
-	mu     sync.Mutex       // held by the calls of each side, not while they wait
-	posted bool             // guarded by mu
-	done   []engine.Request // guarded by mu; of the origins, since Post
-	err    error            // guarded by mu; the first of those of done that Wait has seen
+	mu     sync.Mutex       // calls do not hold it while they wait
+	posted bool             // guarded by mu; Post has been called, and Wait has not returned
+	done   []engine.Request // guarded by mu; receives of tagDone from the origins
+	err    error            // guarded by mu; the first error of done that Wait has seen
 	to     []int            // guarded by mu; the targets of Start
 }
 
@@ -110,7 +111,7 @@ func (x *Win) Wait() error {
 		for _, r := range done {
 			_, err := r.Wait(x.c.ctx)
 			if isContext(err) {
-				return err // the others are still to come
+				return err // other origins have not called Complete yet
 			}
 			x.pscw.keepError(err)
 		}
@@ -144,7 +145,7 @@ func (x *Win) Test() (bool, error) {
 	return closed, err
 }
 
-// exposed is what the epoch of Post waits for.
+// exposureRequests returns the receives that are complete when every origin has called Complete.
 func (x *Win) exposureRequests() ([]engine.Request, error) {
 	e := &x.pscw
 	e.mu.Lock()
@@ -155,7 +156,7 @@ func (x *Win) exposureRequests() ([]engine.Request, error) {
 	return slices.Clone(e.done), nil
 }
 
-// note keeps the first error of the epoch of Post.
+// keepError keeps err if it is the first error of the epoch of Post.
 func (e *exposure) keepError(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,14 +174,14 @@ func (e *exposure) close() error {
 	return err
 }
 
-// open says whether Post has been called and Wait has not.
+// open reports whether Post has been called and Wait has not returned.
 func (e *exposure) open() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.posted
 }
 
-// peers checks a list of ranks.
+// checkRanks checks the ranks that Post or Start names.
 func (x *Win) checkRanks(ranks []int) error {
 	for i, r := range ranks {
 		if r == ProcNull {

@@ -6,13 +6,13 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 )
 
-// LockKind says with whom a lock is shared.
+// LockKind is comm.LockKind.
 type LockKind int
 
 // The kinds of lock (MPI 4.1 §12.5.3).
 const (
-	LockShared    LockKind = iota + 1 // with others that lock it so (MPI_LOCK_SHARED)
-	LockExclusive                     // with nobody (MPI_LOCK_EXCLUSIVE)
+	LockShared    LockKind = iota + 1 // other ranks may hold a shared lock at the same time (MPI_LOCK_SHARED)
+	LockExclusive                     // no other rank holds a lock (MPI_LOCK_EXCLUSIVE)
 )
 
 // Fence is comm.Win.Fence.
@@ -24,7 +24,8 @@ func (x *Win) Fence() error {
 	return x.fence("Fence", kindFence, false)
 }
 
-// together closes this rank's fence epoch and waits for all ranks to do so.
+// fence closes this rank's fence epoch and waits until all ranks have closed theirs. last reports that
+// the call is Free.
 func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	l, err := barrier(x.c, name, sign)
 	if err != nil {
@@ -117,13 +118,13 @@ func (x *Win) Sync() error {
 	return x.checked("Sync", func() error { return x.win.Sync() })
 }
 
-// peer checks a call that is about a target.
+// checkTarget checks the target of a call that names one.
 func (x *Win) checkTarget(target int) error {
 	_, err := x.checkElements(0, target, 0)
 	return err
 }
 
-// all does a call that is about all targets, or none.
+// checked runs f, the body of the call op, if the window can be used. It is for calls without a target.
 func (x *Win) checked(op string, f func() error) error {
 	err := x.live()
 	if err == nil {

@@ -58,11 +58,11 @@ type Ranks struct {
 	mu        sync.Mutex
 	instances map[instanceID]*instance // guarded by mu; without a decision here
 	decided   map[uint64]*message      // guarded by mu; the last decision, by communicator
-	waiting   int                      // guarded by mu; number of calls in Attend
+	waiting   int                      // guarded by mu; number of calls that wait in Attend of the engine
 	leaving   bool                     // guarded by mu; this rank is in Finalize
 }
 
-// Config is what the agreements of a rank need.
+// Config holds what the agreements of a rank need from it.
 type Config struct {
 	Engine *engine.Engine
 	Space  *engine.Context // of the whole world; for nothing else
@@ -91,7 +91,7 @@ type Decision struct {
 // instance is an agreement without a decision.
 type instance struct {
 	votes map[int]*message // the votes and refusals that have come here, by world rank
-	own   *participant     // this rank's; nil: it has not voted yet
+	own   *participant     // this rank's part; nil: this rank has not voted yet
 }
 
 type instanceID struct {
@@ -111,7 +111,7 @@ func New(cfg Config) *Ranks {
 }
 
 // Do blocks until the live ranks of c have all made the call, and returns the decision. If ctx ends, Do
-// returns its error; the vote of this rank still counts for the others.
+// returns ctx's error. The vote of this rank still counts.
 func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decision, error) {
 	n := len(c.Ranks)
 	own := &message{
@@ -125,7 +125,7 @@ func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decis
 	v, err := p.wait(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		p.background = true
-		go func() { _, _ = p.wait(context.Background()) }() // for the other ranks; ends with the decision, or the engine
+		go func() { _, _ = p.wait(context.Background()) }() // the other ranks still need this rank; ends with the decision, or when the engine closes
 	}
 	switch {
 	case err != nil:
@@ -136,13 +136,14 @@ func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decis
 		return nil, errMessage
 	}
 	if call != Finalize {
-		err = r.giveUp(c, v.failed)
+		err = r.markFailed(c, v.failed)
 	}
 	return &Decision{Flag: v.flag, Next: v.next, Finalized: int(v.final) - 1, Failed: v.failed, Known: v.known}, err
 }
 
-// giveUp tells the engine that the ranks which the others regard as failed have failed.
-func (r *Ranks) giveUp(c *Comm, failed Bitmap) error {
+// markFailed marks the ranks of failed, the decision's failed ranks, as failed in the engine. If this rank
+// is one of them, markFailed returns ErrProcFailed.
+func (r *Ranks) markFailed(c *Comm, failed Bitmap) error {
 	absent := r.cfg.Engine.Absent(c.Ranks)
 	var more []int
 	for _, rank := range failed.Ranks(len(absent)) {
@@ -150,9 +151,9 @@ func (r *Ranks) giveUp(c *Comm, failed Bitmap) error {
 			more = append(more, c.Ranks[rank])
 		}
 	}
-	r.cfg.Engine.MarkFailed("the other ranks have given it up", more...)
+	r.cfg.Engine.MarkFailed("the other ranks regard it as failed", more...)
 	if failed.Has(c.Rank) {
-		return fmt.Errorf("%w: the other ranks have given this one up", engine.ErrProcFailed)
+		return fmt.Errorf("%w: the other ranks regard this rank as failed", engine.ErrProcFailed)
 	}
 	return nil
 }
@@ -170,22 +171,22 @@ type participant struct {
 
 	background bool // the context has ended the call
 
-	turn   uint32 // the engine's, when absent was set
-	absent []bool // by rank: it has ended; nil: not known yet
-	gone   int    // number of absent ranks
+	changes uint32 // the engine's ChangeCount when absent was set
+	absent  []bool // by rank: whether it has ended; nil: not determined yet
+	gone    int    // number of absent ranks
 }
 
 func (p *participant) wait(ctx context.Context) (*message, error) {
 	for {
-		if turn := p.cfg.Engine.ChangeCount(); p.absent == nil || turn != p.turn {
-			p.turn = turn
+		if changes := p.cfg.Engine.ChangeCount(); p.absent == nil || changes != p.changes {
+			p.changes = changes
 			p.setAbsent(p.cfg.Engine.Absent(p.comm.Ranks))
 		}
 		v, err := p.step()
 		if v != nil || err != nil {
 			return v, err
 		}
-		m, st, err := p.cfg.Space.Attend(ctx, p.turn, p.background)
+		m, st, err := p.cfg.Space.Attend(ctx, p.changes, p.background)
 		p.mu.Lock()
 		p.waiting--
 		p.mu.Unlock()
@@ -207,25 +208,25 @@ func (p *participant) setAbsent(absent []bool) {
 	}
 }
 
-// step votes, or coordinates, and returns the decision if there is one. Otherwise it counts the caller
-// as waiting.
+// step votes, or acts as the coordinator, and returns the decision if there is one. Otherwise step
+// adds the caller to waiting.
 func (p *participant) step() (*message, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if v := p.decided[p.comm.ID]; v != nil && v.seq >= p.own.seq {
 		if v.seq > p.own.seq {
-			return nil, fmt.Errorf("%w: the other ranks have gone on without this one", engine.ErrProcFailed)
+			return nil, fmt.Errorf("%w: the other ranks have continued without this rank", engine.ErrProcFailed)
 		}
 		return v, nil
 	}
-	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // the other ranks may have a refusal of this rank
+	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // this rank may have sent refusals to the other ranks
 		return nil, fmt.Errorf("%w: Finalize was called", engine.ErrClosed)
 	}
 	in := p.instance(instanceID{p.own.id, p.own.seq})
 	in.own = p
 	ranks := p.comm.Ranks
 	coordinator := 0
-	for p.absent[coordinator] || in.refused(ranks[coordinator]) { // ends: this rank is neither
+	for p.absent[coordinator] || in.refused(ranks[coordinator]) { // the loop ends at this rank, which is neither absent nor has refused
 		coordinator++
 	}
 	if p.votedFor != coordinator {
@@ -246,7 +247,7 @@ func (p *participant) step() (*message, error) {
 		}
 		if v := p.decide(in.votes); v != nil {
 			p.setDecidedLocked(v)
-			if p.waiting > 0 { // in an earlier agreement
+			if p.waiting > 0 { // calls of earlier agreements wait
 				p.wake()
 			}
 			return v, nil
@@ -256,7 +257,7 @@ func (p *participant) step() (*message, error) {
 	return nil, nil
 }
 
-// decide returns the coordinator's decision; nil: votes are missing.
+// decide returns the coordinator's decision, or nil if votes are missing.
 func (p *participant) decide(votes map[int]*message) *message {
 	n := len(p.absent)
 	if len(votes)+p.gone < n-1 {
@@ -298,7 +299,8 @@ func (in *instance) refused(world int) bool {
 	return m != nil && m.kind == refusal
 }
 
-// instance returns an agreement without a decision, and adds it if it is new. The caller holds mu.
+// instance returns the agreement id, which has no decision yet, and adds it if it is new. The caller
+// holds mu.
 func (r *Ranks) instance(id instanceID) *instance {
 	in := r.instances[id]
 	if in == nil {
@@ -340,7 +342,7 @@ func (r *Ranks) handle(m *message, world int) {
 			in.votes[world] = m
 		}
 	case r.accepts(id, world):
-		delete(r.instances[id].votes, world) // it needs no answer
+		delete(r.instances[id].votes, world) // the sender of a decision needs no answer
 		r.setDecidedLocked(m)
 	}
 	if r.waiting > 0 {
@@ -348,22 +350,22 @@ func (r *Ranks) handle(m *message, world int) {
 	}
 }
 
-// accepts reports whether this rank accepts a decision of a world rank: this rank has voted, and not for
-// a higher rank.
+// accepts reports whether this rank accepts a decision of a world rank: this rank has voted for that
+// rank or for a lower one.
 func (r *Ranks) accepts(id instanceID, world int) bool {
 	in := r.instances[id]
 	return in != nil && in.own != nil && slices.Index(in.own.comm.Ranks, world) >= in.own.votedFor
 }
 
-// refuses reports whether this rank refuses a vote: it is in Finalize, and has not voted in this
-// agreement. It does not refuse votes of the agreement of Finalize itself.
+// refuses reports whether this rank refuses the vote m: this rank is in Finalize and has not voted in
+// the agreement, and the agreement is not that of Finalize itself.
 func (r *Ranks) refuses(id instanceID, m *message) bool {
 	in := r.instances[id]
 	return r.leaving && m.call != Finalize && (in == nil || in.own == nil)
 }
 
-// Leave records that this rank is in Finalize. It refuses the votes that have come for agreements in which
-// this rank has not voted.
+// Leave records that this rank is in Finalize. It refuses the votes that have arrived for agreements in
+// which this rank has not voted.
 func (r *Ranks) Leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -386,7 +388,7 @@ func (r *Ranks) Leaving() bool {
 }
 
 // Remind asks once for the votes that are missing, in each agreement of which this rank is the coordinator.
-// The caller calls it at intervals.
+// The caller must call Remind at intervals.
 func (r *Ranks) Remind() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -401,7 +403,7 @@ func (r *Ranks) Remind() {
 	}
 }
 
-// take receives and handles a message; the zero message is none.
+// take receives and handles a message. If em is the zero Message, take does nothing.
 func (r *Ranks) take(em engine.Message, st engine.Status) {
 	if em.IsZero() {
 		return
@@ -409,13 +411,13 @@ func (r *Ranks) take(em engine.Message, st engine.Status) {
 	buf := make([]byte, min(st.Bytes, messageHeader+2*len(newBitmap(r.cfg.Size))))
 	var m message
 	if _, err := em.Recv(context.Background(), buf); err != nil || m.parse(buf) != nil {
-		return // its sender has failed, or is not a correct rank
+		return // the sender has failed, or does not follow the protocol
 	}
 	r.handle(&m, st.Source)
 }
 
-// Answer handles the messages that have come while no call of this rank waits for them. A rank without a
-// decision that is not in Finalize has no answer. The caller calls Answer at intervals.
+// Answer handles the messages that have arrived while no call of this rank waits for them. A rank that
+// has no decision and is not in Finalize can answer nothing. The caller must call Answer at intervals.
 func (r *Ranks) Answer() {
 	r.mu.Lock()
 	none := len(r.decided) == 0 && !r.leaving

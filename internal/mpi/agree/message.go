@@ -78,7 +78,7 @@ func (m *message) parse(p []byte) error {
 	return nil
 }
 
-// fits reports whether the message can be of a communicator of n ranks.
+// fits reports whether the message's bitmaps and final are valid for a communicator of n ranks.
 func (m *message) fits(n int) bool {
 	return len(m.failed) == len(newBitmap(n)) && int64(m.final) <= int64(n)
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzMessage: a message that can be parsed is written as it was read.
+// FuzzMessage checks that parse and append are inverse: a message that parse accepts is written as it
+// was read.
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(append([]byte{1, 1, 0, 0}, make([]byte, 34)...))

@@ -23,8 +23,8 @@ type Frame struct {
 	where    string // such as "main.go:18"
 }
 
-// Parse parses the output of runtime.Stack for all goroutines. The last goroutine
-// may be cut off.
+// Parse parses the output of runtime.Stack for all goroutines. The text of the last goroutine may be
+// incomplete.
 func Parse(text string) []Goroutine {
 	var list []Goroutine
 	for block := range strings.SplitSeq(text, "\n\n") {
@@ -39,7 +39,7 @@ func Parse(text string) []Goroutine {
 		g.ID = id
 		_, state, _ := strings.Cut(head, "[")
 		state, _, _ = strings.Cut(state, "]")
-		g.State, _, _ = strings.Cut(state, ",") // the rest says for how long
+		g.State, _, _ = strings.Cut(state, ",") // the rest is the time that the goroutine has been in this state
 		function := ""
 		for line := range strings.Lines(rest) {
 			line = strings.TrimSuffix(line, "\n")
@@ -60,14 +60,14 @@ func Parse(text string) []Goroutine {
 	return list
 }
 
-// The packages that the search for a call looks for in a stack.
+// The path of the module, with a final slash, and of package comm, with a final dot.
 var (
 	module     = strings.TrimSuffix(reflect.TypeFor[Goroutine]().PkgPath(), "internal/mpi/stack")
 	ownPackage = module + "comm."
 )
 
-// ours reports whether a function belongs to package comm or to a package below it. Their
-// external tests are programs.
+// ours reports whether a function belongs to package comm or to a package below it. Functions of
+// their external test packages count as functions of a program.
 func (f Frame) ours() bool {
 	path, ok := strings.CutPrefix(f.function, module)
 	if !ok {
@@ -78,8 +78,8 @@ func (f Frame) ours() bool {
 		(strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "transport/"))
 }
 
-// start reports whether the function calls the user's program: frames further out on the
-// stack are not the program's.
+// start reports whether the function is the one that calls the user's program: Main, or a function
+// of commtest. Frames of its callers do not belong to the program.
 func (f Frame) start() bool {
 	name, ok := strings.CutPrefix(f.function, ownPackage)
 	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")
@@ -98,7 +98,7 @@ func (f Frame) standard() bool {
 
 // Call returns the call of package comm that the goroutine is in, and the line of the
 // program that makes the call. name is empty if the goroutine is in no call. where is
-// empty if no line of the program makes it.
+// empty if the call does not come from the program.
 func (g *Goroutine) Call() (name, where string) {
 	for i := 0; i < len(g.frames); i++ {
 		f := g.frames[i]
@@ -146,8 +146,8 @@ func callTitle(function string) string {
 	return strings.TrimPrefix(function, "Comm.")
 }
 
-// Collective returns the name of the collective whose algorithm the goroutine Runs, such
-// as "Allreduce". It is empty if the goroutine runs none.
+// Collective returns the name of the collective whose algorithm the goroutine runs, such
+// as "Allreduce". The name is empty if the goroutine runs no collective.
 func (g *Goroutine) Collective() (name string) {
 	for _, f := range g.frames {
 		if own, ok := strings.CutPrefix(f.function, module+"internal/coll."); ok {
@@ -157,8 +157,8 @@ func (g *Goroutine) Collective() (name string) {
 	return name
 }
 
-// Program returns the innermost function of the program; ok is false if the goroutine
-// runs none, or has called weft from it.
+// Program returns the innermost function of the program on the stack. ok is false if there is none,
+// or if the function is in a call of weft.
 func (g *Goroutine) Program() (f Frame, ok bool) {
 	for _, f := range g.frames {
 		if f.ours() {
@@ -171,8 +171,7 @@ func (g *Goroutine) Program() (f Frame, ok bool) {
 	return Frame{}, false
 }
 
-// Own reports whether the goroutine is weft's or the runtime's. It is false for the
-// goroutines that other packages have started.
+// Own reports whether weft or the Go runtime has started the goroutine.
 func (g *Goroutine) Own() bool {
 	for _, f := range g.frames {
 		if f.ours() || strings.HasPrefix(f.function, "os/signal.") {
@@ -189,13 +188,13 @@ func (g *Goroutine) Own() bool {
 type Ability int
 
 const (
-	Waits  Ability = iota // only if another goroutine acts
-	MayRun                // by a timer, a signal, or an event outside of the process
-	Runs
+	Waits  Ability = iota // the goroutine continues only if another goroutine acts
+	MayRun                // a timer, a signal, or an event outside of the process may let it continue
+	Runs                  // it runs, or is ready to run
 )
 
-// Ability returns whether the goroutine can continue, as far as its state says: a
-// goroutine that receives from a channel may wait for a timer or a signal.
+// Ability returns whether the goroutine can continue, judged by its state alone. A goroutine that
+// receives from a channel is MayRun, because it may wait for a timer or a signal.
 func (g *Goroutine) Ability() Ability {
 	switch s := g.State; {
 	case s == "running", s == "runnable", s == "preempted", strings.HasPrefix(s, "GC "):

@@ -1,5 +1,5 @@
-// Package wireup connects a rank with the others: it opens the transports of the job, makes their
-// address vectors, and finds the transport that leads to each rank.
+// Package wireup connects a rank with the other ranks: it opens the transports of the job, fills their
+// address vectors, and chooses the transport that leads to each rank.
 package wireup
 
 import (
@@ -48,11 +48,11 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 		}
 	}()
 	found := newRoutes(w)
-	rest := *w // without what a transport has taken
+	rest := *w // w without the listener, once a transport owns it
 	for i, p := range given {
 		r, reaches, err := openRail(ctx, &rest, p)
 		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
-			if err := abstain(ctx, w, p, given[i+1], err); err != nil {
+			if err := publishNoAddress(ctx, w, p, given[i+1], err); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 			}
 			found.SharesMemory = true // as on a rank that is alone on its host
@@ -76,10 +76,10 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 	return rails, nil, found.missing(given)
 }
 
-// abstain takes part in the exchange of a transport that this rank cannot open, so that the
-// other ranks know that the transport does not reach this rank. cause is the error of Open.
+// publishNoAddress takes part in the address exchange of a transport that this rank cannot open, so
+// that the other ranks know that the transport does not reach this rank. cause is the error of Open.
 // next is the transport that this rank tries next.
-func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
+func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
 	if Verbose() && w.Rank == slices.Index(w.HostOf, w.HostOf[w.Rank]) {
 		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
 	}
@@ -89,7 +89,7 @@ func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider
 	if err := w.KVS.Put(addressKey(p.Name(), w.Rank), noAddress); err != nil {
 		return fmt.Errorf("publish that there is no address: %w", err)
 	}
-	for range 2 { // in exchange, and in openRail
+	for range 2 { // the other ranks call Fence in exchange, and in openRail
 		if err := w.KVS.Fence(ctx); err != nil {
 			return fmt.Errorf("wait for the addresses of all ranks: %w", err)
 		}
@@ -150,7 +150,7 @@ func (v *Routes) missing(tried []transport.Provider) error {
 	return nil
 }
 
-// Close closes transports of which no engine was made.
+// Close closes transports that no engine uses.
 func Close(rails []engine.Rail) {
 	for _, r := range rails {
 		_ = r.Domain.Close() // the caller has an earlier error
@@ -182,7 +182,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	attr := r.Domain.Attr()
 	how, err := insertAddresses(ctx, w, p.Name(), attr, av, r.Endpoint)
 	if w.Listener != nil {
-		if _, closed := w.Listener.Stat(); how != exchanged && how != there || errors.Is(closed, os.ErrClosed) {
+		if _, closed := w.Listener.Stat(); how != exchanged && how != byTransport || errors.Is(closed, os.ErrClosed) {
 			w.Listener = nil
 		}
 	}
@@ -196,7 +196,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	if !ok {
 		return r, func(transport.Addr) bool { return true }, nil
 	}
-	if how != there { // inserting shows which ranks can be reached
+	if how != byTransport { // Insert determines which ranks can be reached, so all ranks must have inserted
 		if err = w.KVS.Fence(ctx); err != nil {
 			return r, nil, fmt.Errorf("wait for all ranks to have inserted addresses: %w", err)
 		}
@@ -204,7 +204,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	return r, partial.Reaches, nil
 }
 
-// config returns what a transport needs to know of this process.
+// config returns the configuration of this process for a transport.
 func config(w *bootstrap.World) transport.Config {
 	cfg := transport.Config{
 		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
@@ -222,10 +222,10 @@ func config(w *bootstrap.World) transport.Config {
 	return cfg
 }
 
-// Where the addresses in a vector come from, if not from the launcher.
+// How insertAddresses got the addresses, if not from the launcher.
 const (
-	exchanged = "in bulk, after an exchange"
-	there     = "by the transport itself"
+	exchanged   = "in bulk, after an exchange"
+	byTransport = "by the transport itself"
 )
 
 // insertAddresses makes index r of av the address of rank r, unless the transport has done so. If the
@@ -235,7 +235,7 @@ const (
 func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
 	switch {
 	case av.Len() == w.Size:
-		how = there
+		how = byTransport
 	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
 		how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
 		err = insertSymmetric(w, av)
@@ -288,10 +288,10 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	for i, rank := range []int{0, w.Size - 1} {
 		got, err := av.Lookup(transport.Addr(rank))
 		if err != nil {
-			return fmt.Errorf("look rank %d up: %w", rank, err)
+			return fmt.Errorf("look up the address of rank %d: %w", rank, err)
 		}
 		if !sameAddress(string(got), ends[i]) {
-			return fmt.Errorf("rank %d should be at %s, and is taken to be at %s", rank, ends[i], got)
+			return fmt.Errorf("the address of rank %d should be %s, but the vector has %s", rank, ends[i], got)
 		}
 	}
 	return nil
@@ -323,7 +323,7 @@ func addressKey(transport string, rank int) string {
 	return "weft-" + transport + "-" + strconv.Itoa(rank)
 }
 
-// exchange publishes this rank's address and inserts those of all ranks.
+// exchange publishes this rank's address, waits for those of all ranks, and inserts them.
 func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
 	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
 		return fmt.Errorf("publish address %q: %w", own, err)
@@ -338,7 +338,7 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 		}
 		a, err := w.KVS.Get(addressKey(name, i))
 		if err != nil {
-			return fmt.Errorf("learn the address of rank %d: %w", i, err)
+			return fmt.Errorf("get the address of rank %d: %w", i, err)
 		}
 		if a != noAddress {
 			addrs[i] = transport.Address(a)
