@@ -1,6 +1,5 @@
-// Package comm is message passing in the manner of MPI: communicators, point-
-// to-point messages, collectives and windows over slices of any type without
-// pointers.
+// Package comm is message passing in the manner of MPI: communicators, point-to-point messages,
+// collectives and windows. The elements of a message are a slice of any type without pointers.
 //
 //	comm.Main(func(c *comm.Comm) error {
 //		sum := make([]float64, 1)
@@ -11,43 +10,101 @@
 //		return nil
 //	})
 //
-// Names and meanings are MPI's; a comment names the section of the MPI 4.1 standard that a call
-// comes from. The functions of this package are a typed skin: they describe slices as memory
-// and an element type, and call internal/mpi.
+// Names and meanings are those of MPI. The comment of each call names its section in the MPI 4.1
+// standard. Package commtest runs ranks as goroutines, for unit tests and without a launcher.
 //
-//	your slices ─► elem.View ─► internal/mpi ─► engine          Send, Recv, …
-//	                                         └─► coll ─► engine  Bcast, Allreduce, …
+// # Index by topic
+//
+// Start and end of a program:
+//   - [Main], or [Init] and [Comm.Finalize]; [Comm.Abort]
+//
+// Point-to-point messages:
+//   - blocking: [Send], [Recv], [Sendrecv], [SendrecvReplace]; other kinds of send: [Ssend], [Bsend], [Rsend]
+//   - nonblocking: [Isend], [Issend], [Irecv]
+//   - messages of unknown length: [RecvAlloc], [Comm.Probe], [Comm.Iprobe], [CountOf]
+//   - matched probes: [Comm.Mprobe], [Comm.Improbe], [Mrecv], [Imrecv]
+//   - descriptions and special values: [Status], [AnySource], [AnyTag], [ProcNull]
+//
+// Values, which may have pointers, by encoding/gob:
+//   - [SendValue], [RecvValue]
+//
+// Requests:
+//   - one [Request]: [Request.Wait], [Request.Test], [Request.Cancel]
+//   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]
+//
+// Collectives. The name of each nonblocking form begins with I and a lower-case letter, as in
+// [Ibcast]:
+//   - [Barrier]
+//   - from one rank to all: [Bcast], [Scatter], [Scatterv]
+//   - from all ranks to one: [Gather], [Gatherv]
+//   - from all ranks to all: [Allgather], [Allgatherv], [Alltoall], [Alltoallv]
+//
+// Reductions:
+//   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]
+//   - operations: [Sum], [Prod], [Min], [Max], [MinLoc], [MaxLoc], [Land], [Lor], [Lxor], [Band], [Bor],
+//     [Bxor], and functions of the program: [OpFunc]; by name: [OpByName]
+//
+// Windows, for one-sided operations:
+//   - make and free: [NewWin], [WinOf], [Win.Free]
+//   - operations: [Win.Put], [Win.Get], [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp],
+//     [Win.CompareSwap], and forms that return a request, such as [Win.RPut]
+//   - epochs of all ranks: [Win.Fence]
+//   - epochs of one target, which does nothing: [Win.Lock], [Win.LockAll], [Win.Flush], [Win.Unlock]
+//   - epochs of some ranks: [Win.Post], [Win.Start], [Win.Complete], [Win.Wait]
+//   - loads and stores: [Win.Local], [Win.Shared], [Win.Sync]
+//
+// Communicators and groups:
+//   - [Comm.Rank], [Comm.Size], [Comm.Transport]
+//   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create], [Comm.CreateGroup];
+//     [Comm.Free]
+//   - limits of time: [Comm.WithContext], [Unfinished]
+//   - groups: [Comm.Group], [Group.Incl], [Group.Excl], [Group.Union], [Group.Translate], and other
+//     methods of [Group]
+//
+// Failures of processes:
+//   - [Comm.Revoke], [Comm.Shrink], [Comm.Agree], [Comm.FailedRanks], [Comm.AckFailed], [Comm.Epoch]
+//
+// Memory:
+//   - [Alloc]
 //
 // # Errors
 //
-// Wrong arguments, dead peers and revoked communicators are errors of type
-// *Error, found out by errors.Is with the variables of this package. Nothing
-// that a program passes in makes this package panic.
+// Wrong arguments, failed processes and revoked communicators are errors of type [*Error]. errors.Is
+// compares an error with the variables of this package, such as [ErrTruncate]. No argument makes this
+// package panic.
 //
-// An error in a collective revokes its communicator, so that no rank waits for
-// one that has given up: the rank that failed gets its own error, the others
-// ErrRevoked with that error's text. That is so for wrong arguments too, even
-// where all ranks pass the same wrong ones, since no rank knows that. Ranks that
-// call different collectives, or one with different counts or roots, get
-// ErrMismatch, ErrCount or ErrRevoked: at once where their messages meet, within
-// seconds where all of them wait.
+// An error in a collective revokes its communicator, so that no rank waits for a rank that has
+// returned with an error. The rank on which the collective failed gets its own error; the other ranks
+// get [ErrRevoked] with the text of that error. Wrong arguments have the same effect, even if all
+// ranks pass the same wrong ones, because a rank does not know the arguments of the others. Ranks
+// that call different collectives, or one collective with different counts or roots, get
+// [ErrMismatch], [ErrCount] or [ErrRevoked]: at once if their messages meet, and within seconds if all
+// of them wait.
 //
 // # Buffers in flight
 //
-// A buffer belongs to the call, or to the request until Wait or Test has completed it. With
-// the tunable check (WEFT_CHECK=1) a program that breaks this rule gets ErrInUse: the
-// buffer of a send has changed, or two operations use the same memory. In a program that
-// is built with -race, the race detector reports accesses to the buffers of Isend and
-// Irecv before Wait.
+// A blocking call owns its buffers until it returns. A nonblocking operation owns them until Wait or
+// Test of its request has completed it. With the tunable check (WEFT_CHECK=1), a program that breaks
+// this rule gets [ErrInUse]: the program has changed the buffer of a send, or two operations use the
+// same memory. If a program is built with -race, the race detector reports accesses to the buffers of
+// Isend and Irecv before Wait.
 //
 // # Failures
 //
-// Where the launcher lets it (gorun -on-failure notify), a job goes on without
-// processes that have died: a call that needs one fails with ErrProcFailed and the
-// reason, Revoke makes the others leave their calls too, Shrink makes a
-// communicator of those that live, and Finalize waits for these alone.
+// By default the launcher ends the job if a process fails. With gorun -on-failure notify the job
+// continues without the failed processes. Then a call that needs a failed process returns
+// [ErrProcFailed] with the reason. [Comm.Revoke] makes the calls of the other ranks fail, too.
+// [Comm.Shrink] makes a communicator of the live ranks. [Comm.Finalize] waits only for the live ranks.
 //
-// A rank that has called Finalize, or returned from Main, does not make the calls that
-// another rank waits for. So calls that need the rank fail with ErrFinalized; see
-// [Comm.Finalize]. Agree and Shrink then fail with the same error on all other ranks.
+// A rank that has called Finalize, or returned from Main, does not make the calls that another rank
+// waits for. So calls that need the rank fail with [ErrFinalized]; see [Comm.Finalize]. Agree and
+// Shrink then fail with the same error on all other ranks.
+//
+// # Implementation
+//
+// The functions of this package are a typed skin. They describe slices as memory with an element
+// type, and call internal/mpi:
+//
+//	your slices ─► elem.View ─► internal/mpi ─► engine          Send, Recv, …
+//	                                         └─► coll ─► engine  Bcast, Allreduce, …
 package comm

@@ -3,11 +3,25 @@ package comm_test
 import (
 	"context"
 	"fmt"
+	"testing"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// world makes the world of an example: alone, as no launcher started it.
+// t stands for the *testing.T of a test, because examples have none.
+var t exampleT
+
+// exampleT panics if an example fails.
+type exampleT struct{ testing.TB }
+
+func (exampleT) Helper() {}
+
+func (exampleT) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+func (exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+// world returns a world of one rank: no launcher has started the process.
 func world() *comm.Comm {
 	c, err := comm.Init(context.Background())
 	if err != nil {
@@ -29,44 +43,111 @@ func ExampleMain() {
 	// Output: 0 of 1 sum 1
 }
 
+// A rank sends two numbers to another rank.
 func ExampleSend() {
-	c := world()
-	defer c.Finalize()
-	r := comm.Irecv(c, make([]int, 3), comm.AnySource, 5)
-	if err := comm.Send(c, []int{1, 2}, c.Rank(), 5); err != nil {
-		fmt.Println(err)
-	}
-	st, err := r.Wait()
-	fmt.Println(st.Source, st.Tag, st.Count, err)
-
-	err = comm.Send(c, []string{"no"}, 0, 5)
-	fmt.Println(err)
-	// Output:
-	// 0 5 2 <nil>
-	// comm: Send (world, rank 0, tag 5): type cannot be sent: string holds pointers
+	commtest.Run(t, 2, func(c *comm.Comm) error {
+		const tag = 5
+		if c.Rank() == 0 {
+			return comm.Send(c, []int{1, 2}, 1, tag)
+		}
+		buf := make([]int, 3)
+		st, err := comm.Recv(c, buf, 0, tag)
+		fmt.Println(st.Source, st.Tag, buf[:st.Count], err)
+		return err
+	})
+	// Output: 0 5 [1 2] <nil>
 }
 
-func ExampleAllreduce() {
+// The elements of a message must not hold pointers.
+func ExampleSend_pointers() {
 	c := world()
 	defer c.Finalize()
+	fmt.Println(comm.Send(c, []string{"no"}, 0, 5))
+	// Output: comm: Send (world, rank 0, tag 5): type cannot be sent: string holds pointers
+}
 
-	type celsius float64
-	coldest := make([]celsius, 2)
-	err := comm.Allreduce(c, []celsius{-3.5, 20}, coldest, comm.Min)
-	fmt.Println(coldest, err)
+// Rank 0 receives a message from each other rank, in the order in which they arrive.
+func ExampleRecv() {
+	commtest.Run(t, 4, func(c *comm.Comm) error {
+		if c.Rank() != 0 {
+			return comm.Send(c, []int{10 * c.Rank()}, 0, 0)
+		}
+		sent := make([]int, c.Size())
+		for range c.Size() - 1 {
+			buf := make([]int, 1)
+			st, err := comm.Recv(c, buf, comm.AnySource, comm.AnyTag)
+			if err != nil {
+				return err
+			}
+			sent[st.Source] = buf[0]
+		}
+		fmt.Println(sent)
+		return nil
+	})
+	// Output: [0 10 20 30]
+}
 
-	// In place: both slices are the same.
-	err = comm.Allreduce(c, coldest, coldest, comm.Sum)
-	fmt.Println(coldest, err)
-
-	// Where is the largest value?
-	where := make([]comm.Loc[float64], 1)
-	err = comm.Allreduce(c, []comm.Loc[float64]{{Value: 7.5, Index: c.Rank()}}, where, comm.MaxLoc)
-	fmt.Println(where[0].Value, where[0].Index, err)
+// A halo exchange: each rank has two cells of a line, and a copy of the nearest cell of each
+// neighbor. The ends of the line have one neighbor only.
+func ExampleSendrecv() {
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		const n = 2
+		cells := make([]float64, n+2) // the first and the last one are the copies
+		for i := range n {
+			cells[1+i] = float64(1 + n*c.Rank() + i)
+		}
+		left, right := c.Rank()-1, c.Rank()+1
+		if left < 0 {
+			left = comm.ProcNull
+		}
+		if right == c.Size() {
+			right = comm.ProcNull
+		}
+		if _, err := comm.Sendrecv(c, cells[n:n+1], right, 0, cells[:1], left, 0); err != nil {
+			return err
+		}
+		if _, err := comm.Sendrecv(c, cells[1:2], left, 1, cells[n+1:], right, 1); err != nil {
+			return err
+		}
+		all := make([]float64, c.Size()*len(cells))
+		if err := comm.Gather(c, cells, all, 0); err != nil || c.Rank() != 0 {
+			return err
+		}
+		for rank := range c.Size() {
+			fmt.Println(rank, all[rank*len(cells):][:len(cells)])
+		}
+		return nil
+	})
 	// Output:
-	// [-3.5 20] <nil>
-	// [-3.5 20] <nil>
-	// 7.5 0 <nil>
+	// 0 [0 1 2 3]
+	// 1 [2 3 4 5]
+	// 2 [4 5 6 0]
+}
+
+// All ranks get the lowest of their temperatures, the sum, and the rank with the highest one.
+func ExampleAllreduce() {
+	type celsius float64
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		own := []celsius{-3.5, 20, 7}[c.Rank()]
+
+		coldest := make([]celsius, 1)
+		if err := comm.Allreduce(c, []celsius{own}, coldest, comm.Min); err != nil {
+			return err
+		}
+		sum := []celsius{own} // in place: both slices are the same
+		if err := comm.Allreduce(c, sum, sum, comm.Sum); err != nil {
+			return err
+		}
+		warmest := make([]comm.Loc[celsius], 1)
+		if err := comm.Allreduce(c, []comm.Loc[celsius]{{Value: own, Index: c.Rank()}}, warmest, comm.MaxLoc); err != nil {
+			return err
+		}
+		if c.Rank() == 2 {
+			fmt.Println(coldest[0], sum[0], warmest[0].Value, "on rank", warmest[0].Index)
+		}
+		return nil
+	})
+	// Output: -3.5 23.5 20 on rank 1
 }
 
 func ExampleOpFunc() {
@@ -83,19 +164,34 @@ func ExampleOpFunc() {
 	// Output: bye <nil>
 }
 
+// The ranks with even and with odd numbers get a communicator each.
 func ExampleComm_Split() {
-	c := world()
-	defer c.Finalize()
-	half, err := c.Split(c.Rank()%2, c.Rank())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(half.Rank(), half.Size())
-	fmt.Println(half.Free())
+	commtest.Run(t, 5, func(c *comm.Comm) error {
+		half, err := c.Split(c.Rank()%2, c.Rank())
+		if err != nil {
+			return err
+		}
+		sum := make([]int, 1)
+		if err := comm.Allreduce(half, []int{c.Rank()}, sum, comm.Sum); err != nil {
+			return err
+		}
+		all := make([][3]int, c.Size())
+		if err := comm.Gather(c, [][3]int{{half.Rank(), half.Size(), sum[0]}}, all, 0); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			for rank, x := range all {
+				fmt.Printf("rank %d: rank %d of %d, sum %d\n", rank, x[0], x[1], x[2])
+			}
+		}
+		return half.Free()
+	})
 	// Output:
-	// 0 1
-	// <nil>
+	// rank 0: rank 0 of 3, sum 6
+	// rank 1: rank 0 of 2, sum 4
+	// rank 2: rank 1 of 3, sum 6
+	// rank 3: rank 1 of 2, sum 4
+	// rank 4: rank 2 of 3, sum 6
 }
 
 func ExampleSendValue() {

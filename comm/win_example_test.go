@@ -2,69 +2,78 @@ package comm_test
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-func ExampleWin() {
-	c := world()
-	defer c.Finalize()
-	w, err := comm.NewWin[float64](c, 4) // on each rank
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	next := (c.Rank() + 1) % c.Size()
-	row := make([]float64, 2)
-	for _, step := range []func() error{
-		w.Fence,
-		func() error { return w.Put([]float64{1.5, 2.5}, next, 1) },
-		w.Fence, // what all have put is there
-		func() error { return w.Get(row, next, 2) },
-		w.Fence, // row is filled
-	} {
-		if err := step(); err != nil {
-			fmt.Println(err)
+// Each rank puts two numbers into the window part of the next rank, and gets two from there.
+func ExampleNewWin() {
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		w, err := comm.NewWin[float64](c, 4) // four elements on each rank
+		if err != nil {
+			return err
 		}
-	}
-	fmt.Println(w.Local(), row)
-	fmt.Println(w.Put(row, next, 3))
-	fmt.Println(w.Free())
+		next := (c.Rank() + 1) % c.Size()
+		row := make([]float64, 2)
+		for _, step := range []func() error{
+			w.Fence,
+			func() error { return w.Put([]float64{float64(c.Rank()), 0.5}, next, 1) },
+			w.Fence, // now each part holds what the other ranks have put there
+			func() error { return w.Get(row, next, 1) },
+			w.Fence, // now row holds what Get has read
+		} {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 1 {
+			fmt.Println(w.Local(), row)
+			fmt.Println(w.Put(row, next, 3))
+		}
+		return w.Free()
+	})
 	// Output:
-	// [0 1.5 2.5 0] [2.5 0]
-	// comm: Put (win 0.1, rank 0): outside the target's part of the window: 2 elements from 3 on, and it has 4
-	// <nil>
+	// [0 0 0.5 0] [1 0.5]
+	// comm: Put (win 0.1, rank 2): outside the target's part of the window: 2 elements from 3 on, and it has 4
 }
 
-// A counter that all ranks draw numbers from, whatever rank 0 is doing.
+// A shared counter: all ranks draw numbers from an element of rank 0, which need not call anything
+// for that. No number is drawn twice.
 func ExampleWin_FetchOp() {
-	c := world()
-	defer c.Finalize()
-	n := 0
-	if c.Rank() == 0 {
-		n = 1
-	}
-	w, err := comm.NewWin[int64](c, n)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := w.LockAll(); err != nil {
-		fmt.Println(err)
-	}
-	for range 3 {
-		ticket, err := w.FetchOp(1, 0, 0, comm.Sum)
-		fmt.Println(ticket, err)
-	}
-	drawn, err := w.FetchOp(0, 0, 0, comm.NoOp)
-	fmt.Println(drawn, err)
-	fmt.Println(w.UnlockAll(), w.Free())
-	// Output:
-	// 0 <nil>
-	// 1 <nil>
-	// 2 <nil>
-	// 3 <nil>
-	// <nil> <nil>
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		n := 0
+		if c.Rank() == 0 {
+			n = 1
+		}
+		w, err := comm.NewWin[int64](c, n)
+		if err != nil {
+			return err
+		}
+		if err := w.LockAll(); err != nil {
+			return err
+		}
+		drawn := make([]int64, 2)
+		for i := range drawn {
+			if drawn[i], err = w.FetchOp(1, 0, 0, comm.Sum); err != nil {
+				return err
+			}
+		}
+		if err := w.UnlockAll(); err != nil {
+			return err
+		}
+		all := make([]int64, len(drawn)*c.Size())
+		if err := comm.Gather(c, drawn, all, 0); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			slices.Sort(all)
+			fmt.Println(all)
+		}
+		return w.Free()
+	})
+	// Output: [0 1 2 3 4 5]
 }
 
 func ExampleWin_CompareSwap() {
@@ -78,7 +87,7 @@ func ExampleWin_CompareSwap() {
 	_ = w.Lock(0, comm.LockShared)
 	was, err := w.CompareSwap(0, 5, 0, 0)
 	fmt.Println(was, err)
-	was, err = w.CompareSwap(0, 6, 0, 0) // it is 5 by now
+	was, err = w.CompareSwap(0, 6, 0, 0) // fails, because the element is 5
 	fmt.Println(was, err)
 	_ = w.Unlock(0)
 	fmt.Println(w.Local(), w.Free())
@@ -97,7 +106,7 @@ func ExampleWin_Shared() {
 		return
 	}
 	next := (c.Rank() + 1) % c.Size()
-	if part, ok := w.Shared(next); ok { // ranks of one host: a store is all it takes
+	if part, ok := w.Shared(next); ok { // the ranks share memory, so a store is enough
 		part[2] = 2.5
 	} else {
 		_ = w.Lock(next, comm.LockShared)
@@ -106,7 +115,7 @@ func ExampleWin_Shared() {
 	}
 	err = comm.Barrier(c)
 	fmt.Println(w.Local(), err)
-	fmt.Println(w.Free()) // and with it the parts
+	fmt.Println(w.Free()) // frees the parts, too
 	// Output:
 	// [0 0 2.5] <nil>
 	// <nil>
