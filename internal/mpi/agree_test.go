@@ -43,8 +43,8 @@ func TestComputingRankAnswers(t *testing.T) {
 	})
 }
 
-// TestLeftoverOfTheDead: in a job that outlives failed ranks, the end of a rank is not a message that was
-// left, whenever this rank learns of it.
+// TestLeftoverOfTheDead: in a job that continues after ranks fail, the check for messages that were not
+// received ignores the failure of a rank, regardless of when this rank learns of it.
 func TestLeftoverOfTheDead(t *testing.T) {
 	overAll(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 2 {

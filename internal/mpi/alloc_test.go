@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestAllocations: what runs in a program's inner loop allocates nothing in
-// steady state. All ranks do the same, and all their allocations count.
+// TestAllocations: calls that programs make in inner loops allocate nothing in steady state. All ranks
+// make the same calls, and the test counts the allocations of all ranks.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -77,8 +77,8 @@ func TestAllocations(t *testing.T) {
 			return wait(r)
 		}},
 		{"Barrier", 4, comm.Barrier},
-		// With a barrier, or some ranks would run ahead of the others, and what they
-		// send wait in memory that grows until their credits are used up.
+		// The barrier keeps the ranks together. Otherwise messages of faster ranks would wait at slower
+		// ranks, in memory that grows until the senders have no credit left.
 		{"Bcast", 4, func(c *comm.Comm) error {
 			if err := comm.Bcast(c, out[c.Rank()], 2); err != nil {
 				return err
@@ -133,7 +133,7 @@ func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts .
 			}
 			return comm.Barrier(c)
 		}
-		for attempt := range 5 { // pools fill, and grow once more when ranks drift apart
+		for attempt := range 5 { // the pools fill, and grow again if some ranks are faster than others
 			var before, after runtime.MemStats
 			if c.Rank() == 0 {
 				runtime.ReadMemStats(&before)
@@ -153,7 +153,7 @@ func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts .
 		}
 		return nil
 	}, opts...)
-	// What the runtime itself allocates now and then is far below one per call.
+	// The runtime itself allocates from time to time, far less than once per call.
 	if perCall > 0.1 {
 		t.Errorf("%.2f allocations per call", perCall)
 	}

@@ -107,7 +107,7 @@ func TestCheckCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			commtest.Run(t, 2, func(c *comm.Comm) error {
 				buf := make([]int, 1)
-				if c.Rank() == 1 { // once rank 0 has said that it has changed the buffer
+				if c.Rank() == 1 { // receives only after rank 0 has changed the buffer
 					if _, err := comm.Recv(c, buf, 0, 1); err != nil {
 						return err
 					}
@@ -131,8 +131,8 @@ func TestCheckCalls(t *testing.T) {
 	}
 }
 
-// TestCheckChangedUnfinished: the program changes the buffer of a send that goes on after
-// its context has ended.
+// TestCheckChangedUnfinished: the program changes the buffer of a send whose transfer continues after
+// the context has ended.
 func TestCheckChangedUnfinished(t *testing.T) {
 	commtest.Run(t, 2, func(c *comm.Comm) error {
 		buf := make([]int, 300000) // beyond every eager limit
@@ -192,7 +192,7 @@ func TestCheckCollective(t *testing.T) {
 // overlaps matches the error of an operation that would share a buffer.
 const overlaps = `buffer is in use: %s at check_changed_test\.go:\d+ has memory in common with the buffer of %s at check_changed_test\.go:\d+, which is not complete`
 
-// TestCheckOverlap: an operation whose buffer is one of a pending operation is refused.
+// TestCheckOverlap: an operation that would share a buffer with a pending operation fails.
 func TestCheckOverlap(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second string

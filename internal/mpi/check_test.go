@@ -23,12 +23,12 @@ import (
 // and the standard library.
 func TestProgramLine(t *testing.T) {
 	require.Regexp(t, `^check_test\.go:[0-9]+$`, mpi.ProgramLine())
-	through := make([]string, 0, 1)
+	lines := make([]string, 0, 1)
 	slices.SortFunc([]int{1, 2}, func(a, b int) int {
-		through = append(through, mpi.ProgramLine())
+		lines = append(lines, mpi.ProgramLine())
 		return a - b
 	})
-	require.Regexp(t, `^check_test\.go:[0-9]+$`, through[0])
+	require.Regexp(t, `^check_test\.go:[0-9]+$`, lines[0])
 	outside := make(chan string)
 	go func() { outside <- mpi.ProgramLine() }()
 	require.Regexp(t, `^check_test\.go:[0-9]+$`, <-outside)
@@ -133,7 +133,7 @@ func TestCheckSweeps(t *testing.T) {
 	}
 }
 
-// TestCheckUnfinished: the buffer of a call whose transfer goes on is in use until
+// TestCheckUnfinished: the buffer of a call whose transfer continues is in use until
 // Unfinished.Wait returns, or until the communicator is revoked and the transfer has ended.
 func TestCheckUnfinished(t *testing.T) {
 	const n = 300000 // beyond every eager limit

@@ -15,16 +15,16 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// ended is c with a context that has ended: a call does what it can without waiting.
+// ended returns c with a context that has ended: calls do what they can without waiting.
 func ended(c *comm.Comm) *comm.Comm {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return c.WithContext(ctx)
 }
 
-// TestSendrecvCutShort: a Sendrecv that its context has ended does not touch its slices
-// any more, and the message that it would have received can be received.
-func TestSendrecvCutShort(t *testing.T) {
+// TestSendrecvCancelled: after its context has ended a Sendrecv, the call does not access its slices any
+// more, and a later receive gets the message.
+func TestSendrecvCancelled(t *testing.T) {
 	const n = 300000 // beyond every eager limit
 	ranks(t, 2, func(c *comm.Comm) error {
 		one := make([]int, 1)
@@ -44,7 +44,7 @@ func TestSendrecvCutShort(t *testing.T) {
 			}
 			return err
 		}
-		// The receive does not come.
+		// No message has come for the receive.
 		recv := []int{-1}
 		st, err := comm.Sendrecv(ended(c), []int{1}, 1, 1, recv, 1, 2)
 		if err := wantErr("Sendrecv", err, context.Canceled, ""); err != nil || !st.Cancelled {
@@ -54,12 +54,12 @@ func TestSendrecvCutShort(t *testing.T) {
 			return err
 		}
 		if recv[0] != -1 {
-			return errors.New("a message came to a receive that had been given up")
+			return errors.New("a withdrawn receive got a message")
 		}
 		if _, err := comm.Recv(c, one, 1, 2); err != nil || one[0] != 5 {
 			return fmt.Errorf("received %v: %w", one, err)
 		}
-		// Nor does the receiver of the send.
+		// No receive has matched the send.
 		big := make([]int, n)
 		st, err = comm.Sendrecv(ended(c), big, 1, 4, recv, 1, 5)
 		var u *comm.Unfinished
@@ -73,9 +73,9 @@ func TestSendrecvCutShort(t *testing.T) {
 	})
 }
 
-// TestSendValueCutShort: after its context has ended a SendValue, later calls do not write
-// to the message that is still to be received.
-func TestSendValueCutShort(t *testing.T) {
+// TestSendValueCancelled: after a context has ended a SendValue, later calls do not overwrite its
+// message, which the receiver has not received yet.
+func TestSendValueCancelled(t *testing.T) {
 	first, second := strings.Repeat("a", 1000), strings.Repeat("b", 1000)
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
@@ -130,8 +130,8 @@ func TestSendrecvFailsTwice(t *testing.T) {
 	})
 }
 
-// TestUnfinishedOfTwoParts: if its context ends a Sendrecv while both transfers are under
-// way, Unfinished.Wait waits for both.
+// TestUnfinishedOfTwoParts: if the context ends a Sendrecv while both transfers are in progress,
+// Unfinished.Wait waits for both.
 func TestUnfinishedOfTwoParts(t *testing.T) {
 	const n = 300000 // beyond every eager limit
 	slow := inproc.NewFabric(inproc.WithRMADelay(1000))

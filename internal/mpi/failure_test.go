@@ -41,7 +41,7 @@ func TestRevokeEndsEverything(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 0 {
-					// The others are in f, or soon will be: both must end.
+					// The other ranks are in f, or will call it soon. In both cases f must return.
 					if err := first(comm.Barrier(world), c.Revoke(), c.Revoke()); err != nil {
 						return err
 					}
@@ -60,9 +60,9 @@ func TestRevokeEndsEverything(t *testing.T) {
 	}
 }
 
-// TestRevokedBesideOthers asks whether requests are complete of which one has ended
-// with its communicator: the other moves on by nothing but the asking.
-func TestRevokedBesideOthers(t *testing.T) {
+// TestTestAllAfterRevoke: TestAll makes progress for a request although another request in the list has
+// failed with its revoked communicator. There is no background progress.
+func TestTestAllAfterRevoke(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {
@@ -120,12 +120,12 @@ func TestContextEndsWaiting(t *testing.T) {
 		if _, done, err := r.Test(); !done || err != nil {
 			return fmt.Errorf("cancelled: %v %w", done, err)
 		}
-		return comm.Send(world, []int{1}, 1, 9) // the world goes on
+		return comm.Send(world, []int{1}, 1, 9) // the world is not affected
 	})
 }
 
-// TestContextEndsCollective: the ranks that wait for the one that has given up
-// get an error.
+// TestContextEndsCollective: a context ends a collective on one rank. The ranks that wait for this
+// rank get an error.
 func TestContextEndsCollective(t *testing.T) {
 	for _, nonblocking := range []bool{false, true} {
 		ranks(t, 3, func(world *comm.Comm) error {
@@ -138,7 +138,7 @@ func TestContextEndsCollective(t *testing.T) {
 				call = func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) }
 			}
 			switch c.Rank() {
-			case 0: // never calls it
+			case 0: // never calls the barrier
 				_, err := comm.Recv(c, []int{1}, 1, 0)
 				if err := wantErr("Recv", err, comm.ErrRevoked, "context canceled"); err != nil {
 					return err
@@ -182,14 +182,14 @@ func TestDeadRank(t *testing.T) {
 				if err = f(c); !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				commtest.Kill(c) // Finalize would rightly complain
+				commtest.Kill(c) // otherwise Finalize would return an error
 				return nil
 			})
 		})
 	}
 }
 
-// TestFinalizeAfterDeath: it fails, and closes all the same.
+// TestFinalizeAfterDeath: if a rank has died, Finalize returns an error and closes everything.
 func TestFinalizeAfterDeath(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
@@ -218,7 +218,7 @@ func TestFinalize(t *testing.T) {
 		if err := comm.Barrier(d); err != nil {
 			return err
 		}
-		if c.Rank() == 0 { // a revoked world finalizes as well
+		if c.Rank() == 0 { // Finalize also works after Revoke of the world
 			if err := c.Revoke(); err != nil {
 				return err
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestLegalFaults runs everything over transports that do whatever they may:
-// no program may notice.
+// TestLegalFaults runs many kinds of calls over transports that make use of every freedom that the
+// contract of transports gives them. The results must be correct.
 func TestLegalFaults(t *testing.T) {
 	for over, open := range map[string]func() transport.Provider{
 		"inproc":      func() transport.Provider { return inproc.NewFabric() },

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// onEach makes the transports between processes and goroutines.
+// onEach returns functions that make transports: between processes, and between goroutines.
 func onEach() []func() transport.Provider {
 	return []func() transport.Provider{shm.New, tcp.New, func() transport.Provider { return inproc.NewFabric() }}
 }
@@ -53,8 +53,8 @@ var needsTheLastRank = map[string]func(c *comm.Comm) error{
 	"Split":     func(c *comm.Comm) error { _, err := c.Split(0, 0); return err },
 }
 
-// TestRanksInFinalize: a call that needs a rank that has returned ends with an error. The
-// two have exchanged messages before, or have not.
+// TestRanksInFinalize: a call that needs a rank in Finalize fails, whether or not the two ranks have
+// exchanged messages before.
 func TestRanksInFinalize(t *testing.T) {
 	for name, call := range needsTheLastRank {
 		for _, p := range onEach() {
@@ -69,7 +69,7 @@ func TestRanksInFinalize(t *testing.T) {
 								err = comm.Alltoall(c, make([]int, n), make([]int, n))
 							}
 							if c.Rank() < n-1 {
-								if err == nil { // else the other one has ended the world already
+								if err == nil { // an error: the other rank has revoked the world already
 									err = call(c)
 								}
 								kind := comm.ErrFinalized
@@ -78,7 +78,7 @@ func TestRanksInFinalize(t *testing.T) {
 								}
 								err = wantErr(name, err, kind, "called Finalize")
 							}
-							_ = c.Finalize() // it may say that a rank did not take part in the collective
+							_ = c.Finalize() // may return an error: a rank did not take part in the collective
 							return err
 						}, commtest.WithProviders(p()), commtest.WithParam("coll.shared_memory", memory))
 					})
@@ -88,15 +88,15 @@ func TestRanksInFinalize(t *testing.T) {
 	}
 }
 
-// TestSentBeforeFinalize: what a rank has sent before it returned is received, also what
-// it does not wait for.
+// TestSentBeforeFinalize: messages that a rank has sent before Finalize are received, even if the rank
+// has not waited for them.
 func TestSentBeforeFinalize(t *testing.T) {
 	const n, long = 2000, 1 << 18
 	for _, p := range onEach() {
 		t.Run(p().Name(), func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				if c.Rank() == 1 {
-					for i := range n { // more than the credit
+					for i := range n { // more messages than the credit allows
 						if err := comm.Bsend(c, []int{i}, 0, 1); err != nil {
 							return err
 						}
@@ -143,14 +143,14 @@ func TestFinalizeWaitsForCollectives(t *testing.T) {
 	})
 }
 
-// TestCorrectBesideFinalize: what does not need the ranks in Finalize goes on.
-func TestCorrectBesideFinalize(t *testing.T) {
+// TestCallsBesideFinalize: calls that do not need the rank in Finalize succeed.
+func TestCallsBesideFinalize(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
 			return comm.Barrier(c)
 		}
 		stop := make(chan error)
-		go func() { // a server that this rank itself stops
+		go func() { // a server: this rank itself sends the message that stops it
 			_, err := comm.Recv(c, make([]int, 1), comm.AnySource, 7)
 			stop <- err
 		}()
@@ -158,7 +158,7 @@ func TestCorrectBesideFinalize(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		_, err := comm.Recv(c, make([]int, 1), 1, 6) // until rank 1 is in Finalize
+		_, err := comm.Recv(c, make([]int, 1), 1, 6) // fails when rank 1 is in Finalize
 		if err := wantErr("Recv", err, comm.ErrFinalized, ""); err != nil {
 			return err
 		}
@@ -180,8 +180,8 @@ func TestCorrectBesideFinalize(t *testing.T) {
 	})
 }
 
-// TestFailureBesideFinalize: a rank in Finalize takes another one for failed with which it
-// exchanges no message there, as if that rank had left first and refused a connection. All
+// TestFailureBesideFinalize: a rank in Finalize regards another rank as failed, for example because
+// that rank has ended first and refuses a connection. The two exchange no messages in Finalize. All
 // ranks meet in Finalize, so Finalize returns no error.
 func TestFailureBesideFinalize(t *testing.T) {
 	for _, p := range onEach() {
@@ -190,7 +190,7 @@ func TestFailureBesideFinalize(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				switch c.Rank() {
 				case 0:
-					<-lost // without this rank the others do not leave Finalize
+					<-lost // the other ranks stay in Finalize until this rank calls it
 				case 2:
 					go func() { // ends soon after rank 2 is in Finalize
 						defer close(lost)
@@ -203,8 +203,8 @@ func TestFailureBesideFinalize(t *testing.T) {
 	}
 }
 
-// TestBsendsMeetInFinalize: two ranks that have sent each other what neither receives both
-// end, with an error.
+// TestBsendsMeetInFinalize: two ranks have sent each other a message that neither receives. Finalize
+// returns an error on both.
 func TestBsendsMeetInFinalize(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if err := comm.Bsend(c, make([]int, 1<<18), 1-c.Rank(), 0); err != nil {
@@ -294,7 +294,7 @@ func TestFailedRequests(t *testing.T) {
 }
 
 // TestManyRefused: a rank counts the refused requests that the program has not waited for,
-// and keeps few of them.
+// and keeps only a few of them.
 func TestManyRefused(t *testing.T) {
 	const n, kept = 20, 8
 	for name, x := range map[string]struct {
@@ -336,7 +336,7 @@ func TestManyRefused(t *testing.T) {
 	}
 }
 
-// TestRanksInTexts: an error says whether a rank is one of the communicator or of the
+// TestRanksInTexts: the text of an error says whether a number is a rank of the communicator or of the
 // world.
 func TestRanksInTexts(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
@@ -359,8 +359,8 @@ func TestRanksInTexts(t *testing.T) {
 	})
 }
 
-// TestAgreementsBesideFinalize: if a rank is in Finalize, Agree and Shrink return the same
-// error on all others, whether the rank would preside or vote.
+// TestAgreementsBesideFinalize: if a rank is in Finalize, Agree and Shrink return the same error on all
+// other ranks, whether the rank would be the coordinator or a voter.
 func TestAgreementsBesideFinalize(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm) error{
 		"Agree": func(c *comm.Comm) error {
@@ -394,8 +394,8 @@ func TestAgreementsBesideFinalize(t *testing.T) {
 	}
 }
 
-// TestAgreementsAfterFailureAndFinalize: a rank has failed, and the rank that would preside
-// next is in Finalize.
+// TestAgreementsAfterFailureAndFinalize: a rank has failed, and the rank that would be the next
+// coordinator is in Finalize.
 func TestAgreementsAfterFailureAndFinalize(t *testing.T) {
 	overAll(t, 5, func(c *comm.Comm) error {
 		switch c.Rank() {

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// rankCounts are powers of two and others.
+// rankCounts are the numbers of ranks of eachCount: powers of two and others.
 var rankCounts = []int{1, 2, 3, 4, 5, 7, 8, 9}
 
 const patience = 60 * time.Second
@@ -22,14 +22,14 @@ func ranks(t *testing.T, n int, f func(c *comm.Comm) error, opts ...commtest.Opt
 	commtest.Run(t, n, f, append([]commtest.Option{commtest.WithTimeout(patience)}, opts...)...)
 }
 
-// eachCount runs f for all numbers of ranks, in tests of their own.
+// eachCount runs f for all numbers of ranks in rankCounts, each in a subtest.
 func eachCount(t *testing.T, f func(c *comm.Comm) error) {
 	for _, n := range rankCounts {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { ranks(t, n, f) })
 	}
 }
 
-// same is an error where two slices differ; it says where.
+// same returns an error if two slices differ. The error names the first element that differs.
 func same[T comparable](what string, got, want []T) error {
 	if slices.Equal(got, want) {
 		return nil
@@ -55,7 +55,7 @@ func first(errs ...error) error {
 	return nil
 }
 
-// wantErr is an error unless err is of the kind and its text has the part.
+// wantErr returns an error unless err is of the kind and its text contains part.
 func wantErr(what string, err, kind error, part string) error {
 	switch {
 	case !isErr(err, kind):
@@ -73,7 +73,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// count is n numbers from from on.
+// count returns the n numbers that begin with from.
 func count(n, from int) []int {
 	s := make([]int, n)
 	for i := range s {

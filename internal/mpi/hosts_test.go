@@ -23,16 +23,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// hostsVar says to the program "hosts" on which host each rank is, as "0011".
+// hostsVar gives the program "hosts" the host of each rank, such as "0011".
 const hostsVar = "COMM_TEST_HOSTS"
 
-// hiddenVar says that this process has no /proc.
+// hiddenVar is set in a process that has no /proc.
 const hiddenVar = "WEFT_COMM_TEST_HIDDEN"
 
 func init() { programs["hosts"] = onHosts }
 
-// onHosts checks that shared memory joins the ranks of a host, and tcp those of
-// two; with one host no socket of the internet is open.
+// onHosts checks that ranks of one host use shared memory, and that ranks of different hosts use tcp. On
+// one host no internet socket is open.
 func onHosts(c *comm.Comm) error {
 	hosts := os.Getenv(hostsVar)
 	if len(hosts) != c.Size() {
@@ -52,7 +52,7 @@ func onHosts(c *comm.Comm) error {
 	}
 	n, err := internetSockets()
 	if os.Getenv(hiddenVar) != "" {
-		n, err = strings.Count(hosts, "1"), nil // there is no list of them
+		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be listed
 	}
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func onHosts(c *comm.Comm) error {
 	if err := exercise(c, c, count(c.Size(), 0)); err != nil {
 		return err
 	}
-	// Long messages, and from whoever comes first.
+	// Long messages, received from AnySource.
 	const words = 1 << 18
 	mine, all := make([]int, words), make([]int, words*c.Size())
 	for i := range mine {
@@ -88,7 +88,7 @@ func onHosts(c *comm.Comm) error {
 			return fmt.Errorf("%d from rank %d: %w", all[0], st.Source, err)
 		}
 	}
-	// A window, in which every rank counts at every other.
+	// A window: every rank adds to an element of every other rank.
 	w, err := comm.NewWin[int](c, 1)
 	if err != nil {
 		return err
@@ -110,8 +110,8 @@ func onHosts(c *comm.Comm) error {
 	return w.Free()
 }
 
-// internetSockets counts those that this process has opened: what it inherits
-// from a launcher is open to programs that it starts, too.
+// internetSockets returns the number of internet sockets that this process has opened. Sockets that it
+// has inherited from a launcher do not count: they lack the flag FD_CLOEXEC.
 func internetSockets() (n int, err error) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	for _, e := range fds {
@@ -125,18 +125,18 @@ func internetSockets() (n int, err error) {
 	return n, err
 }
 
-// newHost starts a process in namespaces of its own, as the first of a
-// container is, and returns the words of a command that runs another there.
+// newHost starts a process in namespaces of its own, like the first process of a container. It returns
+// the words of a command that runs another process in these namespaces.
 func newHost(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && echo up && exec cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe() // its end ends the host
+	in, err := cmd.StdinPipe() // closing it ends the host
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	if err := cmd.Start(); errors.Is(err, unix.EPERM) {
-		t.Skip("namespaces are not for this user")
+		t.Skip("this user must not make namespaces")
 	} else {
 		require.NoError(t, err)
 	}
@@ -150,8 +150,8 @@ func newHost(t *testing.T) []string {
 	return []string{"nsenter", "--target", strconv.Itoa(cmd.Process.Pid), "--pid", "--ipc", "--mount", "--"}
 }
 
-// TestHosts starts ranks by hydra, on one host and on two: they cannot see each
-// other's processes there, and so cannot share memory.
+// TestHosts starts ranks with mpiexec.hydra, on one host or on two. Ranks of two hosts cannot see each
+// other's processes, so they cannot share memory.
 func TestHosts(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestHosts(t *testing.T) {
 		"0000": "joined by shm (memory of this host) to 3\n",
 		"0011": " to 1, tcp (",
 		"0101": " to 1, tcp (",
-		"0111": "joined by tcp (", // rank 0 shares memory with nobody
+		"0111": "joined by tcp (", // rank 0 shares memory with no other rank
 	} {
 		t.Run(hosts, func(t *testing.T) {
 			var enter [2][]string
@@ -186,7 +186,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHostRefusesSharedMemory starts ranks by hydra. Some ranks cannot make memory files, or
+// TestHostRefusesSharedMemory starts ranks with mpiexec.hydra. Some ranks cannot make memory files, or
 // have no /proc: these use tcp, and the others share memory.
 func TestHostRefusesSharedMemory(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
@@ -204,13 +204,13 @@ func TestHostRefusesSharedMemory(t *testing.T) {
 	}
 	for name, wrap := range wraps {
 		for hosts, says := range map[string]string{
-			"0123": "joined by tcp (", // all are refused
-			"0100": " to 2, tcp (",    // rank 1 alone is
+			"0123": "joined by tcp (", // no rank can use shared memory
+			"0100": " to 2, tcp (",    // all ranks except rank 1 can
 			"1000": "joined by tcp (",
 		} {
 			t.Run(name+" "+hosts, func(t *testing.T) {
 				if wrap[0] == "unshare" && exec.Command("unshare", "--mount", "true").Run() != nil {
-					t.Skip("namespaces are not for this user")
+					t.Skip("this user must not make namespaces")
 				}
 				var args []string
 				for _, h := range hosts {

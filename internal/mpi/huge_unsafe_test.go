@@ -20,11 +20,11 @@ import (
 
 const (
 	hugeWindow = 16 << 20
-	hugeBytes  = 2<<30 + hugeWindow - 3 // more than 31 bits can count
+	hugeBytes  = 2<<30 + hugeWindow - 3 // does not fit into 31 bits
 )
 
-// TestHugeMessages moves more than 2 GiB in one message, to another rank and
-// to oneself, and in a collective.
+// TestHugeMessages sends a message of more than 2 GiB to another rank and to the rank itself, and
+// broadcasts one.
 func TestHugeMessages(t *testing.T) {
 	if raceEnabled || unsafe.Sizeof(uintptr(0)) < 8 {
 		t.Skip("needs 64-bit addresses, and a build without the race detector, with which the test takes too long")
@@ -57,8 +57,8 @@ func TestHugeMessages(t *testing.T) {
 	}
 }
 
-// hugeSlice is one window of memory mapped again and again: the length counts
-// here, and memory that is new for every page takes most of the time.
+// hugeSlice returns a slice of hugeBytes in which the same memory of hugeWindow bytes is mapped again and
+// again. This saves the time to allocate memory for every page; the tests only need the length.
 func hugeSlice(t *testing.T) []byte {
 	t.Helper()
 	fd, err := unix.MemfdCreate("weft-huge", unix.MFD_CLOEXEC)

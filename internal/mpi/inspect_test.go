@@ -23,13 +23,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestInspect has rank 1 wait for rank 0 in a call of each kind, and asks it meanwhile
-// what it does. Rank 0 comes when rank 1 has been asked.
+// TestInspect has rank 1 wait for rank 0 in a call of each kind, and inspects rank 1 meanwhile. Then
+// rank 0 makes its call.
 func TestInspect(t *testing.T) {
 	large := make([]int, 1<<20)
 	for name, test := range map[string]struct {
-		waits func(c *comm.Comm) error // of rank 1
-		comes func(c *comm.Comm) error // of rank 0
+		waits func(c *comm.Comm) error // the call of rank 1
+		comes func(c *comm.Comm) error // the later call of rank 0
 		want  wire.RankCall
 	}{
 		"recv": {
@@ -119,7 +119,7 @@ func untilWaiting(c *comm.Comm, name string) {
 	}
 }
 
-// inspected asks a rank until it waits, and compares.
+// inspected inspects a rank until it waits, and compares the result with want.
 func inspected(c *comm.Comm, want wire.RankCall) error {
 	for {
 		s := <-mpi.Inspect((*mpi.Comm)(c))
@@ -139,8 +139,8 @@ func inspected(c *comm.Comm, want wire.RankCall) error {
 	}
 }
 
-// TestInspectCollectiveUnderWay asks a rank whose nonblocking collective runs on another
-// goroutine than the one that waits for it.
+// TestInspectCollectiveUnderWay inspects a rank whose nonblocking collective runs on another goroutine
+// than the one that waits for it.
 func TestInspectCollectiveUnderWay(t *testing.T) {
 	asked := make(chan error, 1)
 	ranks(t, 2, func(c *comm.Comm) error {
@@ -213,7 +213,7 @@ func TestInspectManyComms(t *testing.T) {
 	})
 }
 
-// TestInspectLater asks a rank with goroutines that may run later, and one that cannot.
+// TestInspectLater inspects a rank with goroutines that may run later, and one that cannot.
 func TestInspectLater(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestInspectLater(t *testing.T) {
 			if has("sync.Mutex.Lock") {
 				return fmt.Errorf("it says %+v", s)
 			}
-			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // else one of them has not got there
+			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // otherwise a goroutine does not wait yet
 				return nil
 			}
 		}
@@ -253,7 +253,7 @@ func TestInspectLater(t *testing.T) {
 	require.NoError(t, reader.Close())
 }
 
-// TestInspectBounded asks a rank whose wait ends with a context.
+// TestInspectBounded inspects a rank whose wait ends with a context.
 func TestInspectBounded(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -278,9 +278,9 @@ func TestInspectBounded(t *testing.T) {
 	})
 }
 
-// TestInspectAnswersTheLast: a rank that was stopped while gorun asked it several times
+// TestInspectSeveralRequests: a rank that was stopped while gorun asked it several times
 // answers once, and also sends the stacks that an earlier request asked for.
-func TestInspectAnswersTheLast(t *testing.T) {
+func TestInspectSeveralRequests(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.SetNonblock(fds[0], true)) // so that Close ends a Read
@@ -343,7 +343,7 @@ func TestGoroutinesOfWeft(t *testing.T) {
 	}
 }
 
-// TestInspectComputing asks a rank that computes.
+// TestInspectComputing inspects a rank that computes.
 func TestInspectComputing(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		s := compute(mpi.Inspect((*mpi.Comm)(c)))
@@ -363,7 +363,7 @@ func compute(done <-chan *wire.RankState) *wire.RankState {
 	return <-done
 }
 
-// FuzzStacks reads the stacks of goroutines, in which names come from the program.
+// FuzzStacks parses stacks of goroutines. They contain names that the program has chosen.
 func FuzzStacks(f *testing.F) {
 	buf := make([]byte, 64<<10)
 	f.Add(string(buf[:runtime.Stack(buf, true)]))

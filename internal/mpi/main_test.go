@@ -23,7 +23,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// programVar tells the test binary to be one of programs instead.
+// programVar names the variable that makes the test binary run one of programs instead of the tests.
 const programVar = "COMM_TEST_PROGRAM"
 
 var programs = map[string]func(c *comm.Comm) error{
@@ -130,7 +130,7 @@ var programs = map[string]func(c *comm.Comm) error{
 	},
 }
 
-// TestMain fails the package where goroutines are left over.
+// TestMain fails the tests of the package if goroutines are left at the end.
 func TestMain(m *testing.M) {
 	if p, ok := programs[os.Getenv(programVar)]; ok {
 		comm.Main(p)

@@ -303,9 +303,9 @@ func TestCollectivesAtOnce(t *testing.T) {
 	}
 }
 
-// TestConcurrentIsTold: a collective that begins while another goroutine is in one is an
+// TestConcurrentCollectives: a collective that begins while another goroutine is in one is an
 // error of its own, and of the communicator.
-func TestConcurrentIsTold(t *testing.T) {
+func TestConcurrentCollectives(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {

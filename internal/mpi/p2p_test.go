@@ -15,7 +15,7 @@ import (
 
 func isErr(err, kind error) bool { return errors.Is(err, kind) }
 
-// sizes in elements of 8 bytes: none, within a header, eager, rendezvous.
+// sizes are lengths of messages in elements of 8 bytes: empty, short, eager and rendezvous messages.
 var sizes = []int{0, 1, 5, 500, 20000, 200000}
 
 func TestSendRecvRing(t *testing.T) {
@@ -87,12 +87,12 @@ func TestSendKinds(t *testing.T) {
 	}
 }
 
-// TestSsendWaits: a synchronous send is not complete before it has matched.
+// TestSsendWaits: a synchronous send is not complete before a receive has matched it.
 func TestSsendWaits(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 0 {
 			r := comm.Issend(c, []int{1}, 1, 7)
-			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil { // 1 has seen the message, but not received it
+			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil { // rank 1 has probed the message, but not received it
 				return err
 			}
 			if _, done, err := r.Test(); done {
@@ -187,7 +187,7 @@ func TestSendrecvShifts(t *testing.T) {
 				return err
 			}
 		}
-		// A line with open ends.
+		// Shifts along a line, whose ends have one neighbor only.
 		up, down := me+1, me-1
 		if me == n-1 {
 			up = comm.ProcNull

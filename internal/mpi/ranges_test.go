@@ -54,7 +54,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangesAreFlat: with many ranges, in order or all the same, a search visits few.
+// TestRangesAreFlat: with many ranges, in ascending order or all equal, a search visits few nodes.
 func TestRangesAreFlat(t *testing.T) {
 	const n = 1 << 16
 	memory := make([]byte, n)

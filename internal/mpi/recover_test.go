@@ -21,7 +21,7 @@ import (
 
 const silent = "host node1 does not answer"
 
-// overAll runs f on n ranks over several transports, in a job that outlives ranks.
+// overAll runs f on n ranks over several transports, in a job that continues after ranks fail.
 func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
 	t.Helper()
 	overEach(t, func(t *testing.T, p transport.Provider) {
@@ -54,8 +54,8 @@ func barrierOf(c *comm.Comm, n int) error {
 	return same("sum", sum, []int{n * (n - 1) / 2})
 }
 
-// TestShrinkAfterAHostIsGone: ranks 2 and 3 live and say nothing, as on a host that
-// is cut off.
+// TestShrinkAfterAHostIsGone: the launcher reports ranks 2 and 3 as failed, although they live. They
+// send nothing, like ranks of a host without network.
 func TestShrinkAfterAHostIsGone(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm) error{
 		"Recv":     func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 3, 0); return err },
@@ -82,10 +82,10 @@ func TestShrinkAfterAHostIsGone(t *testing.T) {
 	}
 }
 
-// loseTwoOfFive has call wait for ranks 2 and 3 when the launcher gives them up.
+// loseTwoOfFive runs call, which waits for ranks 2 and 3, while the launcher reports these as failed.
 func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call func(c *comm.Comm) error) {
 	t.Helper()
-	var met, over sync.WaitGroup // all; those that live
+	var met, over sync.WaitGroup // met: all ranks have left the barrier; over: the live ranks have returned
 	met.Add(5)
 	over.Add(3)
 	ranks(t, 5, func(c *comm.Comm) error {
@@ -93,7 +93,7 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 		if !lost {
 			defer over.Done()
 		}
-		err := comm.Barrier(c) // all have messages of each other
+		err := comm.Barrier(c) // so that every rank has exchanged messages with the others
 		met.Done()
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 			over.Wait()
 			err := comm.Ssend(c, []int{1}, 0, 0)
 			commtest.Kill(c)
-			return wantErr("one that was given up", err, comm.ErrProcFailed, "")
+			return wantErr("a rank reported as failed", err, comm.ErrProcFailed, "")
 		}
 		if c.Rank() == 0 {
 			commtest.Report(c, silent, 2, 3)
@@ -129,7 +129,7 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 	}, commtest.WithNotify(), commtest.WithProviders(fabric))
 }
 
-// TestReasonInErrors: what the launcher said is in the error of a call.
+// TestReasonInErrors: the error of a call contains the launcher's reason.
 func TestReasonInErrors(t *testing.T) {
 	over := make(chan struct{})
 	ranks(t, 3, func(c *comm.Comm) error {
@@ -151,8 +151,8 @@ func TestReasonInErrors(t *testing.T) {
 	}, commtest.WithNotify())
 }
 
-// TestFailedRanksInTexts: the errors of a communicator whose ranks differ from those of the
-// world say which of the two they mean.
+// TestFailedRanksInTexts: in the errors of a communicator whose ranks differ from those of the world,
+// the text says whether a number is a rank of the communicator or of the world.
 func TestFailedRanksInTexts(t *testing.T) {
 	partOf := func(world *comm.Comm) (*comm.Comm, error) { return world.Split(min(world.Rank(), 1), 0) }
 	t.Run("reported", func(t *testing.T) {
@@ -224,13 +224,13 @@ func TestFailedRanksInTexts(t *testing.T) {
 	})
 }
 
-// TestShrinkAgainAndAgain: ranks die one after the other, some while the others
-// agree, the one who presides first of all.
-func TestShrinkAgainAndAgain(t *testing.T) {
+// TestRepeatedShrink: ranks die one after the other, always the one that would be the coordinator.
+// Some of them die during an agreement.
+func TestRepeatedShrink(t *testing.T) {
 	overAll(t, 6, func(c *comm.Comm) error {
 		for n := 6; n > 1; n-- {
 			if c.Rank() == 0 {
-				if n%2 == 0 { // in the midst of an agreement
+				if n%2 == 0 { // dies during an agreement
 					ctx, cancel := context.WithCancel(context.Background())
 					cancel()
 					_, err := c.WithContext(ctx).Shrink()
@@ -258,15 +258,15 @@ func TestShrinkAgainAndAgain(t *testing.T) {
 			if c = next; c.Size() != n-1 {
 				return fmt.Errorf("%d ranks, not %d", c.Size(), n-1)
 			}
-			_ = comm.Barrier(c) // the next one dies when all are here
+			_ = comm.Barrier(c) // the next rank dies only after all ranks have the new communicator
 		}
 		return barrierOf(c, 1)
 	})
 }
 
-// TestVerdictsOutlive: who presides dies as soon as it knows the verdict, and the
-// others agree all the same, or one after the other would wait for ever.
-func TestVerdictsOutlive(t *testing.T) {
+// TestDecisionsSurviveCoordinators: each coordinator dies as soon as it has the decision. The other
+// ranks still agree, and none waits for ever.
+func TestDecisionsSurviveCoordinators(t *testing.T) {
 	for range 5 {
 		overAll(t, 6, func(c *comm.Comm) error {
 			for c.Size() > 1 {
@@ -285,20 +285,20 @@ func TestVerdictsOutlive(t *testing.T) {
 	}
 }
 
-// TestSurvivorsAgree has ranks die before and after agreements, by chance; those
-// that are left at the end have come by the same communicators.
+// TestSurvivorsAgree has ranks die before and after agreements, at random. All ranks that are alive at
+// the end have had the same sequence of communicators.
 func TestSurvivorsAgree(t *testing.T) {
 	const n, steps = 7, 8
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var dies [n]int // before which step, of which every other one is an agreement
+		var dies [n]int // the step before which each rank dies; every other step is an agreement
 		for r := range dies {
 			dies[r] = rng.IntN(2 * steps)
 		}
-		dies[rng.IntN(n)] = steps // not at all
+		dies[rng.IntN(n)] = steps // one rank does not die
 		overEach(t, func(t *testing.T, p transport.Provider) {
 			t.Logf("seed %d: %v", seed, dies)
-			chains := make(chan string, n) // of those that live
+			chains := make(chan string, n) // the communicators of each live rank, as text
 			ranks(t, n, func(world *comm.Comm) error {
 				c, chain := world, ""
 				for step := range steps {
@@ -314,11 +314,11 @@ func TestSurvivorsAgree(t *testing.T) {
 						return err
 					}
 					c = next
-					who, err := c.Group().Translate(count(c.Size(), 0), world.Group())
+					members, err := c.Group().Translate(count(c.Size(), 0), world.Group())
 					if err != nil {
 						return err
 					}
-					chain += fmt.Sprint(who)
+					chain += fmt.Sprint(members)
 				}
 				chains <- chain
 				return nil
@@ -366,7 +366,7 @@ func TestAgree(t *testing.T) {
 	})
 }
 
-// TestAckFailed: who waits for any goes on without the dead.
+// TestAckFailed: after AckFailed, a receive from AnySource ignores the failed rank.
 func TestAckFailed(t *testing.T) {
 	overAll(t, 3, func(c *comm.Comm) error {
 		switch c.Rank() {
@@ -403,8 +403,8 @@ func TestDifferentAgreements(t *testing.T) {
 	})
 }
 
-// TestAgreementIsCutShort: the others do not wait for who has lost patience.
-func TestAgreementIsCutShort(t *testing.T) {
+// TestAgreeCancelled: the context of rank 0 ends its Agree. The Agree of the other ranks completes.
+func TestAgreeCancelled(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 0 {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -419,7 +419,7 @@ func TestAgreementIsCutShort(t *testing.T) {
 	})
 }
 
-// TestAgreeOnClosed and on none.
+// TestAgreeOnClosed calls the functions of ULFM on a freed and on a nil communicator.
 func TestAgreeOnClosed(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -433,15 +433,15 @@ func TestAgreeOnClosed(t *testing.T) {
 		_, err1 := c.Agree(1)
 		_, err2 := none.Shrink()
 		if c.FailedRanks() != nil || none.AckFailed() != nil || none.Epoch() != 0 || world.Epoch() != 3 {
-			return errors.New("of nothing comes something")
+			return errors.New("a freed or nil communicator has failed ranks, or the epoch is wrong")
 		}
 		return first(wantErr("Agree", err1, comm.ErrClosed, "Agree"), wantErr("Shrink", err2, comm.ErrClosed, "nil"))
 	}, commtest.WithEpoch(3))
 }
 
-// TestFinalizeOutlives: who lives meets in Finalize, and has no error. One dies
-// before, and one in it.
-func TestFinalizeOutlives(t *testing.T) {
+// TestFinalizeOfSurvivors: Finalize of the live ranks returns no error. One rank dies before the others
+// are in Finalize, and one while they are in it.
+func TestFinalizeOfSurvivors(t *testing.T) {
 	overAll(t, 5, func(c *comm.Comm) error {
 		if c.Rank() == 1 || c.Rank() == 4 {
 			if c.Rank() == 4 {
@@ -455,9 +455,9 @@ func TestFinalizeOutlives(t *testing.T) {
 	})
 }
 
-// TestNewsWhileFinalizing: ranks are in Finalize when the launcher gives up one that
-// never comes there.
-func TestNewsWhileFinalizing(t *testing.T) {
+// TestFailureDuringFinalize: the launcher reports a rank as failed while the other ranks wait for it
+// in Finalize.
+func TestFailureDuringFinalize(t *testing.T) {
 	overAll(t, 4, func(c *comm.Comm) error {
 		if c.Rank() < 3 {
 			return nil
@@ -469,8 +469,8 @@ func TestNewsWhileFinalizing(t *testing.T) {
 	})
 }
 
-// TestWindowsOutlive: whatever waits in a window for a lost rank ends.
-func TestWindowsOutlive(t *testing.T) {
+// TestWindowCallsAfterFailure: every call on a window that waits for a failed rank ends.
+func TestWindowCallsAfterFailure(t *testing.T) {
 	for name, call := range map[string]func(w *comm.Win[int]) error{
 		"Lock":  func(w *comm.Win[int]) error { return first(w.Lock(2, comm.LockExclusive), w.Unlock(2)) },
 		"Fence": func(w *comm.Win[int]) error { return w.Fence() },
@@ -480,7 +480,7 @@ func TestWindowsOutlive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 10)
-				if err == nil && c.Rank() == 2 { // has its own lock, so that nobody gets it
+				if err == nil && c.Rank() == 2 { // rank 2 holds the lock of its own part, so that no other rank gets it
 					err = w.Lock(2, comm.LockExclusive)
 				}
 				if err := first(err, comm.Barrier(c)); err != nil {
@@ -492,7 +492,7 @@ func TestWindowsOutlive(t *testing.T) {
 					_, rerr := comm.Recv(c, []int{1}, 0, 0)
 					commtest.Kill(c)
 					return wantErr("given up", rerr, comm.ErrProcFailed, "")
-				case 1: // begins when the news is there
+				case 1: // makes the call after it has got the failure notification
 					_, err := comm.Recv(c, []int{1}, 2, 0)
 					if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {
 						return err

@@ -25,7 +25,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// counted is a provider that counts registrations, of all ranks.
+// counted is a provider that counts the memory registrations of all ranks.
 type counted struct {
 	transport.Provider
 	n *atomic.Int64
@@ -49,8 +49,8 @@ func (d countedDomain) RegisterMemory(buf []byte, access transport.Access) (tran
 	return d.Domain.RegisterMemory(buf, access)
 }
 
-// TestSendsFromAllocRegisterNothing: however many there are, of any size and
-// from any part of the memory.
+// TestSendsFromAllocRegisterNothing: sends from memory of Alloc register no memory, for any number of
+// sends, any size and any part of the memory.
 func TestSendsFromAllocRegisterNothing(t *testing.T) {
 	sends := 1_000_000
 	if testing.Short() || raceEnabled {
@@ -117,7 +117,7 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 	if err := comm.Barrier(c); err != nil {
 		return err
 	}
-	// The count counts: a rendezvous of other memory does register.
+	// Check that the counter works: a rendezvous message from other memory registers the memory.
 	if c.Rank() == 0 {
 		err = comm.Send(c, make([]int, 1<<16), 1, 0)
 	} else {
@@ -132,7 +132,7 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 	return nil
 }
 
-// mapped says whether there is memory behind b.
+// mapped reports whether the memory of b is mapped into the process.
 func mapped(b []int) bool {
 	at := reflect.ValueOf(b).Pointer()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -148,8 +148,8 @@ func mapped(b []int) bool {
 	return false
 }
 
-// peek reads the last word of memory that may be gone; others in this process may have got
-// its place then.
+// peek reads the last word of memory that may have been unmapped. there is false if it is unmapped. If
+// other memory of this process has been mapped at the same address since, peek reads that.
 func peek(mem []int) (last int, there bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -160,8 +160,8 @@ func peek(mem []int) (last int, there bool) {
 	return mem[len(mem)-1], true
 }
 
-// TestFreeOfAllocWhileInUse: what is under way goes on to its end, and then the
-// memory is given back.
+// TestFreeOfAllocWhileInUse: operations in progress that use freed memory complete, and then the memory
+// is unmapped.
 func TestFreeOfAllocWhileInUse(t *testing.T) {
 	t.Run("pages of its own", func(t *testing.T) {
 		testFreeWhileInUse(t, func() transport.Provider { return inproc.NewFabric() })
@@ -194,7 +194,7 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 				var r comm.Request
 				uses := name != "collectives" || c.Rank() == 0
 				if uses {
-					r = use(d, mem) // it cannot end before the other rank does something
+					r = use(d, mem) // it cannot complete before the other rank makes a call
 				}
 				var wg sync.WaitGroup
 				for range 3 {
@@ -205,7 +205,7 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 					return err
 				}
 				if uses && !mapped(mem) {
-					return errors.New("the memory is gone while it is in use")
+					return errors.New("the memory was unmapped while an operation used it")
 				}
 				switch name {
 				case "sends":
@@ -225,9 +225,9 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 					return err
 				}
 				was, there := peek(mem)
-				free() // at the latest now nothing uses it
-				// A rank that did not use it has given it back long ago, and something
-				// else may lie there.
+				free() // no operation uses the memory any more, so this call unmaps it
+				// On a rank that did not use the memory, the first free has unmapped it, and other memory
+				// may have the same address.
 				if is, still := peek(mem); uses && there && still && is == was && was != 0 {
 					return errors.New("the memory was not given back")
 				}
@@ -266,7 +266,7 @@ func call2[T any](check func(any, func(), error) error, f func(*comm.Comm, int) 
 	return check(mem, free, err)
 }
 
-// TestFreeOfAllocAfterFinalize: the memory outlives the job, until it is freed.
+// TestFreeOfAllocAfterFinalize: memory of Alloc stays valid after Finalize, until it is freed.
 func TestFreeOfAllocAfterFinalize(t *testing.T) {
 	for _, p := range []transport.Provider{inproc.NewFabric(), shm.New()} {
 		var mem [2][]int
@@ -287,9 +287,9 @@ func TestFreeOfAllocAfterFinalize(t *testing.T) {
 	}
 }
 
-// TestAllocOfWhatTheHostDoesNotHave: memory that ranks share is there from the
-// start, or the allocation is an error.
-func TestAllocOfWhatTheHostDoesNotHave(t *testing.T) {
+// TestAllocTooMuch: Alloc reserves shared memory when it is called. If the host has too little memory,
+// Alloc fails, and not a later access.
+func TestAllocTooMuch(t *testing.T) {
 	all := int(sys.Memory()) - 1
 	ranks(t, 2, func(c *comm.Comm) error {
 		_, _, err := comm.Alloc[byte](c, all)
@@ -305,8 +305,8 @@ func TestAllocOfWhatTheHostDoesNotHave(t *testing.T) {
 	}, commtest.WithProviders(shm.New()))
 }
 
-// TestSharedAllocs: messages of every protocol go from and to memory of the
-// shared heap, more of it than there are places in its directory.
+// TestSharedAllocs sends messages of every protocol from and to memory of the shared heap. There are
+// more allocations than the heap's directory has entries.
 func TestSharedAllocs(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		var frees []func()

@@ -7,12 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A request of more than four words would go through memory at each return.
-func TestARequestHasFourWords(t *testing.T) {
+// TestRequestSize: a Request has four words. The compiler returns larger structs in memory, which is
+// slower.
+func TestRequestSize(t *testing.T) {
 	require.Equal(t, uintptr(32), reflect.TypeFor[Request]().Size())
 }
 
-func TestWhatARequestSaysInErrors(t *testing.T) {
+func TestCallOfRequest(t *testing.T) {
 	for op := range callNames {
 		for _, peer := range []int{0, 1, 1<<24 - 1, AnySource, ProcNull, noRank} {
 			for _, tag := range []int{0, 7, MaxTag, AnyTag, noRank} {

@@ -38,7 +38,7 @@ func TestWaitAll(t *testing.T) {
 	})
 }
 
-// TestWaitAllError: all are waited for, and the first error is told.
+// TestWaitAllError: WaitAll waits for all requests and returns the first error.
 func TestWaitAllError(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		other := 1 - c.Rank()
@@ -124,15 +124,15 @@ func TestWaitAnySome(t *testing.T) {
 	})
 }
 
-func TestTesting(t *testing.T) {
-	for _, async := range []string{"true", "false"} { // without, the tests themselves move things on
+func TestTestCalls(t *testing.T) {
+	for _, async := range []string{"true", "false"} { // false: only the calls of Test make progress
 		t.Run("async="+async, func(t *testing.T) {
-			ranks(t, 2, tests, commtest.WithParam("engine.async_progress", async))
+			ranks(t, 2, testCalls, commtest.WithParam("engine.async_progress", async))
 		})
 	}
 }
 
-func tests(c *comm.Comm) error {
+func testCalls(c *comm.Comm) error {
 	other := 1 - c.Rank()
 	rs := []comm.Request{comm.Irecv(c, make([]int, 1), other, 1), comm.Irecv(c, make([]int, 4), other, 2), {}}
 	kept := append([]comm.Request{}, rs...)
@@ -186,9 +186,9 @@ func tests(c *comm.Comm) error {
 			break
 		}
 	}
-	for _, r := range kept { // stale copies
+	for _, r := range kept { // copies of requests that are complete
 		if st, done, err := r.Test(); !done || err != nil || st != (comm.Status{}) {
-			return fmt.Errorf("stale: %+v %v %w", st, done, err)
+			return fmt.Errorf("copy: %+v %v %w", st, done, err)
 		}
 		if _, err := r.Wait(); err != nil {
 			return err
@@ -199,7 +199,7 @@ func tests(c *comm.Comm) error {
 	}
 	i, _, err := comm.WaitAny(kept)
 	if i != -1 || err != nil {
-		return fmt.Errorf("WaitAny of stale requests: %d %w", i, err)
+		return fmt.Errorf("WaitAny of copies: %d %w", i, err)
 	}
 	return nil
 }
@@ -332,7 +332,7 @@ func TestMrecvTruncates(t *testing.T) {
 	})
 }
 
-// TestOverlappingCollectives starts many and waits for them in another order.
+// TestOverlappingCollectives starts many collectives and waits for them in the reverse order.
 func TestOverlappingCollectives(t *testing.T) {
 	eachCount(t, func(c *comm.Comm) error {
 		const n = 12

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// BenchmarkSeveral is calls on many requests of which none is complete, or one
-// after the other is.
+// BenchmarkSeveral measures calls on many requests. Either none of them is complete, or they complete
+// one after the other.
 func BenchmarkSeveral(b *testing.B) {
 	const many = 1000
 	start := func(c *comm.Comm) ([]comm.Request, []int) {

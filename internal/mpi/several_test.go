@@ -10,9 +10,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestSeveral: WaitAny, TestAny, WaitSome and TestSome return each request once,
-// when it is complete, however requests lie in slices, move between calls and are
-// replaced by others.
+// TestSeveral: WaitAny, TestAny, WaitSome and TestSome return each request once, when it is complete,
+// even if the requests change their places in the slice between calls, or others replace them.
 func TestSeveral(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 4} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -21,7 +20,7 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// pending is a receive from this rank itself, and where its message goes.
+// pending is a receive of a message from this rank itself, with its buffer.
 type pending struct {
 	r   comm.Request
 	buf []int
@@ -45,7 +44,7 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 		sent[p.tag] = true
 		return comm.Send(c, []int{p.tag}, 0, p.tag)
 	}
-	// took checks that what a call returned is complete, and drops it.
+	// took checks that a request that a call has returned is complete, and removes it.
 	took := func(i int, st comm.Status, err error) error {
 		p := all[i]
 		all[i].tag = -1
@@ -73,7 +72,7 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 				complete++
 			}
 		}
-		rs = append(rs, comm.Request{}) // a zero one among them
+		rs = append(rs, comm.Request{}) // one request is zero
 		var i int
 		var st comm.Status
 		var err error
@@ -130,7 +129,7 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 	if err := comm.WaitAll(rs); err != nil {
 		return err
 	}
-	// Copies of requests that were waited for are as good as zero.
+	// Copies of requests that the program has waited for count as zero requests.
 	i, _, done, err := comm.TestAny(append([]comm.Request(nil), copies...))
 	if i >= 0 || !done || err != nil {
 		return fmt.Errorf("TestAny of copies: %d, %v, %w", i, done, err)

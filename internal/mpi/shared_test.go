@@ -168,9 +168,9 @@ func TestCollectivesOnHosts(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryIsGivenBack makes and frees communicators. What is kept for later
+// TestArenasAreReleased makes and frees communicators. What is kept for later
 // ones is bounded, and no more is allocated once there is enough.
-func TestSharedMemoryIsGivenBack(t *testing.T) {
+func TestArenasAreReleased(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
 		h := newHosts(of...)
 		ranks(t, len(of), func(world *comm.Comm) error {
@@ -231,9 +231,9 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryThatCannotBeHad: where one rank cannot take part, all go by
+// TestSharedMemoryUnavailable: where one rank cannot take part, all go by
 // messages, and nothing is left of what the others had.
-func TestSharedMemoryThatCannotBeHad(t *testing.T) {
+func TestSharedMemoryUnavailable(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
 		for rank := range of {
 			for what := range 2 {
@@ -365,7 +365,7 @@ func TestDeathInACollective(t *testing.T) {
 							<-dead
 							return nil
 						}
-						commtest.Kill(c) // Finalize would rightly complain
+						commtest.Kill(c) // otherwise Finalize would return an error
 						if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 							return err
 						}

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// BenchmarkSendValueSelf is a small struct that a rank sends to itself: what the calls cost
-// without the way between ranks.
+// BenchmarkSendValueSelf sends a small struct from a rank to itself. It measures the calls without the
+// transfer between ranks.
 func BenchmarkSendValueSelf(b *testing.B) {
 	type settings struct {
 		Name  string
@@ -30,7 +30,7 @@ func BenchmarkSendValueSelf(b *testing.B) {
 	})
 }
 
-// BenchmarkSendValue is a round trip of a small struct between two goroutines.
+// BenchmarkSendValue measures the round trip of a small struct between two ranks.
 func BenchmarkSendValue(b *testing.B) {
 	type settings struct {
 		Name  string

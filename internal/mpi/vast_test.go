@@ -11,8 +11,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// A length that no memory holds is an error of the receive, not the end of its
-// process; what is sent is address space without memory behind it.
+// TestRecvAllocOfMoreThanThereIsMemory: if a message is larger than the memory of the host, RecvAlloc
+// returns an error, and the process does not end. The sender sends address space without memory.
 func TestRecvAllocOfMoreThanThereIsMemory(t *testing.T) {
 	vast, err := unix.Mmap(-1, 0, 1<<44, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	require.NoError(t, err)

@@ -125,8 +125,8 @@ func TestOutsideOfEpochs(t *testing.T) {
 	})
 }
 
-// TestWindowsThatAreNone: nil, zero and freed windows.
-func TestWindowsThatAreNone(t *testing.T) {
+// TestInvalidWindows: nil, zero and freed windows.
+func TestInvalidWindows(t *testing.T) {
 	type win = *comm.Win[int]
 	calls := map[string]func(w win) error{
 		"Put": func(w win) error { return w.Put([]int{1}, 0, 0) }, "Get": func(w win) error { return w.Get([]int{1}, 0, 0) },
@@ -177,9 +177,9 @@ func TestWindowsThatAreNone(t *testing.T) {
 	require.ErrorIs(t, after.Fence(), comm.ErrWin)
 }
 
-// TestWindowsThatCannotBe: one rank's wrong argument is an error on all, who
+// TestWindowCreationErrors: one rank's wrong argument is an error on all, who
 // then have no window, and no call waits for ever.
-func TestWindowsThatCannotBe(t *testing.T) {
+func TestWindowCreationErrors(t *testing.T) {
 	for name, x := range map[string]struct {
 		make func(c *comm.Comm, bad bool) error
 		kind error

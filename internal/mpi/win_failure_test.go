@@ -129,7 +129,7 @@ func TestKilledTarget(t *testing.T) {
 					if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
 						return err
 					}
-					commtest.Kill(c) // Finalize would rightly complain
+					commtest.Kill(c) // otherwise Finalize would return an error
 					return nil
 				}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
 			})
@@ -137,8 +137,8 @@ func TestKilledTarget(t *testing.T) {
 	}
 }
 
-// TestDeadHolder: the lock that a rank had goes on to the next.
-func TestDeadHolder(t *testing.T) {
+// TestLockOfFailedRank: the lock that a rank had goes on to the next.
+func TestLockOfFailedRank(t *testing.T) {
 	holder := func(c *comm.Comm) error {
 		w, err := comm.NewWin[int](c, 1)
 		if err != nil {

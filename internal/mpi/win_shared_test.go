@@ -72,8 +72,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestSharedOfWhat: only memory that can be mapped is, besides one's own.
-func TestSharedOfWhat(t *testing.T) {
+// TestSharedParts: only memory that can be mapped is, besides one's own.
+func TestSharedParts(t *testing.T) {
 	shares := func(w *comm.Win[int], want bool) error {
 		for r := range w.Comm().Size() {
 			if _, ok := w.Shared(r); ok != (want || r == w.Comm().Rank()) {

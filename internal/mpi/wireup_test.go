@@ -23,9 +23,9 @@ type partial struct {
 	transport.Provider
 	name  string
 	group func(transport.Addr) int
-	full  bool              // its vector holds all addresses from the start
-	alive atomic.Int32      // domains
-	told  *transport.Config // that Open got; may be nil
+	full  bool              // its address vector holds all addresses from the start
+	alive atomic.Int32      // number of open domains
+	got   *transport.Config // Open stores its configuration here; may be nil
 }
 
 type partialDomain struct {
@@ -49,8 +49,8 @@ func (p *partial) Name() string { return p.name }
 
 func (p *partial) Open(cfg transport.Config) (transport.Domain, error) {
 	p.alive.Add(1)
-	if p.told != nil {
-		*p.told = cfg
+	if p.got != nil {
+		*p.got = cfg
 	}
 	d, err := p.Provider.Open(cfg)
 	return &partialDomain{d, p, cfg.Self, cfg.Size}, err
@@ -80,7 +80,7 @@ func (d *partialDomain) OpenCQ() (transport.CompletionQueue, error) {
 	return &partialQueue{cq, d}, err
 }
 
-// Read leaves out what happens to ranks of other groups.
+// Read drops completions about ranks of other groups.
 func (q *partialQueue) Read(c []transport.Completion) (int, error) {
 	n, err := q.CompletionQueue.Read(c)
 	kept := 0
@@ -102,14 +102,14 @@ func (v *partialVector) Reaches(a transport.Addr) bool {
 	return v.d.p.group(a) == v.d.p.group(v.d.self)
 }
 
-// Each rank is reached by the first transport that leads to it; one that leads
-// nowhere is closed, and one behind the last that is needed never opened.
-func TestTransportsThatLeadNotEverywhere(t *testing.T) {
+// TestPartialTransports: a rank uses the first transport that leads to a peer. It closes a transport
+// that leads to no peer, and does not open transports after the last one that it needs.
+func TestPartialTransports(t *testing.T) {
 	const n = 5
 	for name, c := range map[string]struct {
 		group  func(transport.Addr) int
-		first  int // domains of the first that are kept
-		second int // of the second
+		first  int // number of open domains of the first transport
+		second int // and of the second
 	}{
 		"two groups": {func(a transport.Addr) int { return int(a) % 2 }, n, n},
 		"one alone":  {func(a transport.Addr) int { return int(a) / (n - 1) }, n - 1, n},
@@ -147,7 +147,7 @@ func TestTransportsThatLeadNotEverywhere(t *testing.T) {
 	}
 }
 
-func TestRankThatNoTransportReaches(t *testing.T) {
+func TestUnreachableRank(t *testing.T) {
 	alone := func(a transport.Addr) int { return int(a) }
 	p := &partial{Provider: inproc.NewFabric(), name: "first", group: alone, full: true}
 	w := &bootstrap.World{Rank: 1, Size: 3, HostOf: make([]int, 3), JobID: "job", Launcher: "test"}
@@ -156,14 +156,14 @@ func TestRankThatNoTransportReaches(t *testing.T) {
 	require.Zero(t, p.alive.Load())
 }
 
-// The memory file that a launcher hands over is closed once the transports are
-// open, and only the ranks of this host are told of as sharing it.
+// TestMemoryOfTheWorld: Init closes the launcher's memory file after it has opened the transports.
+// The configuration of a transport lists only the ranks of this host as ranks that share the file.
 func TestMemoryOfTheWorld(t *testing.T) {
 	for _, size := range []int{1, 3} {
 		f, err := bootstrap.MemoryFile("job")
 		require.NoError(t, err)
-		var told transport.Config
-		p := &partial{Provider: inproc.NewFabric(), name: "first", group: func(transport.Addr) int { return 0 }, full: true, told: &told}
+		var got transport.Config
+		p := &partial{Provider: inproc.NewFabric(), name: "first", group: func(transport.Addr) int { return 0 }, full: true, got: &got}
 		w := &bootstrap.World{Rank: 0, Size: size, HostOf: []int{0, 1, 0}[:size], JobID: "job", Launcher: "test", Memory: f}
 		var e *engine.Engine
 		_, err = mpi.Init(t.Context(), mpi.Setup{World: w, Providers: []transport.Provider{p},
@@ -172,9 +172,9 @@ func TestMemoryOfTheWorld(t *testing.T) {
 		require.Nil(t, w.Memory)
 		require.ErrorIs(t, f.Close(), os.ErrClosed)
 		if size > 1 {
-			require.Same(t, f, told.Memory)
-			require.Equal(t, []transport.Addr{0, 2}, told.Locals)
-			require.False(t, told.OneHost)
+			require.Same(t, f, got.Memory)
+			require.Equal(t, []transport.Addr{0, 2}, got.Locals)
+			require.False(t, got.OneHost)
 		}
 		e.Kill()
 	}

@@ -51,7 +51,7 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 						close(dies)
 					}
 					<-finalized
-					commtest.Kill(c) // Finalize would rightly complain
+					commtest.Kill(c) // otherwise Finalize would return an error
 					return nil
 				default:
 					if err := comm.Barrier(c); err != nil {

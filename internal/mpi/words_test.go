@@ -6,7 +6,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// TestErrorsSayWhatToChange: errors speak of the program's calls, not of weft's parts.
+// TestErrorsSayWhatToChange: the texts of errors name calls of the program, not internals of weft.
 func TestErrorsSayWhatToChange(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		if err := comm.SendValue(c, "text", 0, 0); err != nil {

@@ -18,7 +18,7 @@ import (
 //
 //	call     a rank calls Agree for the next time
 //	abandon  the context of a call ends: the rank may call again
-//	step     a call looks at the messages that have come and at the ranks that have ended
+//	step     a call examines the messages that have come and the ranks that have ended
 //	deliver  a rank handles one of the messages in transit, not necessarily the first
 //	die      a rank dies; messages that it has sent may still arrive
 //	finalize a rank whose calls have returned calls Finalize: it makes no more calls
@@ -67,11 +67,11 @@ type modelCall struct {
 	due       bool // a step may change something
 }
 
-// event is what happens next: kind, rank and what it is about.
+// event is something that can happen next: its kind, its rank and its details.
 type event struct {
 	kind byte
 	rank int
-	peer int // sender; of notice: who died; of step: which call
+	peer int // sender; of notice: the rank that died; of step: which call
 	at   int // of deliver: which message; of notice: how many remain
 }
 
