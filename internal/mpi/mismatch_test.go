@@ -9,8 +9,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestMismatchNamesBoth: where two ranks call different collectives, both get an error
-// that says which.
+// TestMismatchNamesBoth: if two ranks call different collectives, both get an error that names both calls.
 func TestMismatchNamesBoth(t *testing.T) {
 	barrier := comm.Barrier
 	for name, x := range map[string]struct {
@@ -77,7 +76,7 @@ func TestMismatchNamesBoth(t *testing.T) {
 					if err := x.calls[c.Rank()](c); err != nil {
 						return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 					}
-					// This rank waited for nobody. It hears of it in its next call.
+					// This rank waited for no other rank, so its next call returns the error.
 					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 				}, commtest.WithParam("coll.shared_memory", memory))
@@ -98,7 +97,7 @@ func says(err error, texts [2]string) error {
 	return nil
 }
 
-// TestMismatchBehind: the calls that differ lie before those at which it shows.
+// TestMismatchBehind: the ranks detect the difference in a later call than the one that differs.
 func TestMismatchBehind(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -108,7 +107,7 @@ func TestMismatchBehind(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		for i := 0; i < 6 && err == nil; i++ { // the root waits for nobody
+		for i := 0; i < 6 && err == nil; i++ { // the root waits for no other rank
 			if c.Rank() == 0 || i != 0 {
 				err = comm.Bcast(c, []int{i}, 0)
 			} else {
@@ -122,7 +121,7 @@ func TestMismatchBehind(t *testing.T) {
 	})
 }
 
-// TestCountsThatDoNotFit: the error of a v-form says who sent how much.
+// TestCountsThatDoNotFit: the error of a collective with counts per rank names the sender and both counts.
 func TestCountsThatDoNotFit(t *testing.T) {
 	for _, memory := range []string{"256k", "0"} {
 		ranks(t, 2, func(world *comm.Comm) error {
@@ -156,13 +155,13 @@ type atom struct {
 	Number   int32
 }
 
-// TestTypesOfMessages: elements that differ from the sender's are an error at the receiver,
-// and at the sender where that waits for the receiver.
+// TestTypesOfMessages: if sender and receiver use different element types, the receiver gets an error,
+// and so does the sender if it waits for the receiver.
 func TestTypesOfMessages(t *testing.T) {
 	const large = 1 << 18
 	for name, x := range map[string]struct {
 		send, recv func(c *comm.Comm) error
-		text       string // empty: they fit
+		text       string // part of the error; empty: the types match
 	}{
 		"float64 as int64":      {sends[float64](1), recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
 		"uint32 as int32":       {sends[uint32](5), recvs[int32](5), "rank 0 sent elements of uint32, and rank 1 receives int32"},
@@ -260,8 +259,8 @@ func valueAsBytes(c *comm.Comm) error {
 	return nil
 }
 
-// TestCollectivesAtOnce: two goroutines that use collectives of one communicator at once
-// get an error, on all ranks.
+// TestCollectivesAtOnce: if two goroutines use collectives of one communicator at the same time, all
+// ranks get an error.
 func TestCollectivesAtOnce(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, v int) error{
 		"blocking": func(c *comm.Comm, v int) error {
@@ -282,7 +281,7 @@ func TestCollectivesAtOnce(t *testing.T) {
 				}
 				errs := make(chan error)
 				for _, v := range []int{1, 100} {
-					go func() { // it ends with the communicator, at the latest
+					go func() { // ends at the latest when the communicator is revoked
 						for {
 							if err := call(c, v); err != nil {
 								errs <- err
@@ -303,8 +302,8 @@ func TestCollectivesAtOnce(t *testing.T) {
 	}
 }
 
-// TestConcurrentCollectives: a collective that begins while another goroutine is in one is an
-// error of its own, and of the communicator.
+// TestConcurrentCollectives: if a collective starts while another goroutine is in one, it returns
+// ErrConcurrent and revokes the communicator.
 func TestConcurrentCollectives(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -333,7 +332,7 @@ func TestConcurrentCollectives(t *testing.T) {
 	})
 }
 
-// TestGatherBlamesBoth: lengths that do not fit are both in the error.
+// TestGatherBlamesBoth: if the lengths of a Gather do not match, the error contains both lengths.
 func TestGatherBlamesBoth(t *testing.T) {
 	const want = "send has 4 elements and recv has 4: 2 ranks × 4 of send are 8"
 	ranks(t, 2, func(world *comm.Comm) error {

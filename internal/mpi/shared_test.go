@@ -22,23 +22,23 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// hosts is an inproc fabric that leads to the ranks of the same host only, and
-// counts the shared memory that is in use.
+// hosts is an inproc fabric that leads only to ranks of the same host, and counts the shared memory that
+// is in use.
 type hosts struct {
 	transport.Provider
-	of   []int // by rank; nil: one host
-	live atomic.Int64
-	// arenas counts what was ever allocated that is as large as an arena.
+	of   []int        // host of each rank; nil: all ranks are on one host
+	live atomic.Int64 // number of arenas in use
+	// arenas is the number of allocations so far that are as large as an arena.
 	arenas atomic.Int64
 
-	noAlloc, noMap int // the rank that cannot, or -1
+	noAlloc, noMap int // the rank whose allocations fail, and the rank whose mappings fail; -1: none
 }
 
 func newHosts(of ...int) *hosts {
 	return &hosts{Provider: inproc.NewFabric(), of: of, noAlloc: -1, noMap: -1}
 }
 
-// providers is this fabric, and between the hosts one without shared memory.
+// providers returns the option for this fabric, and a fabric without shared memory between hosts.
 func (h *hosts) providers() commtest.Option {
 	return commtest.WithProviders(h, inproc.NewFabric(inproc.WithoutSharedMemory()))
 }
@@ -51,7 +51,7 @@ func (h *hosts) Open(cfg transport.Config) (transport.Domain, error) {
 	return &hostDomain{Domain: d, SharedMemoryDomain: d.(transport.SharedMemoryDomain), h: h, self: int(cfg.Self)}, nil
 }
 
-// leastArena is less than an arena, and more than the windows of these tests.
+// leastArena is a size below that of every arena, and above that of the windows of these tests.
 const leastArena = 64 << 10
 
 type hostDomain struct {
@@ -84,7 +84,7 @@ func (d *hostDomain) OpenCQ() (transport.CompletionQueue, error) {
 	return hostQueue{cq, d}, err
 }
 
-// hostQueue hears nothing of other hosts.
+// hostQueue drops completions about ranks of other hosts.
 type hostQueue struct {
 	transport.CompletionQueue
 	d *hostDomain
@@ -135,8 +135,8 @@ func (d *hostDomain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return d.SharedMemoryDomain.Map(peer, key)
 }
 
-// TestCollectivesOnHosts runs all collectives where ranks lie on several hosts,
-// through arenas so small that hardly anything fits in one piece.
+// TestCollectivesOnHosts runs all collectives with ranks on several hosts. The arenas are so small that
+// most data passes through them in several pieces.
 func TestCollectivesOnHosts(t *testing.T) {
 	for _, of := range [][]int{
 		{0, 0}, {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2}, {2, 0, 1, 0, 0, 2, 1},
@@ -168,8 +168,8 @@ func TestCollectivesOnHosts(t *testing.T) {
 	}
 }
 
-// TestArenasAreReleased makes and frees communicators. What is kept for later
-// ones is bounded, and no more is allocated once there is enough.
+// TestArenasAreReleased makes and frees communicators. The number of arenas that a rank keeps for later
+// communicators is bounded, and later communicators use these arenas instead of new ones.
 func TestArenasAreReleased(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
 		h := newHosts(of...)
@@ -212,7 +212,7 @@ func TestArenasAreReleased(t *testing.T) {
 			if n := h.arenas.Load(); n != allocated {
 				return fmt.Errorf("%d arenas were allocated at first, %d in the end", allocated, n)
 			}
-			for range 10 { // of groups that have been in no communicator before
+			for range 10 { // with groups that no earlier communicator has had
 				order := rand.New(rand.NewPCG(uint64(world.Size()), 0)).Perm(world.Size())
 				c, err := world.Split(0, order[world.Rank()])
 				if err != nil {
@@ -231,8 +231,8 @@ func TestArenasAreReleased(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryUnavailable: where one rank cannot take part, all go by
-// messages, and nothing is left of what the others had.
+// TestSharedMemoryUnavailable: if one rank cannot use shared memory, all ranks use messages, and the
+// other ranks free the shared memory that they have allocated.
 func TestSharedMemoryUnavailable(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
 		for rank := range of {
@@ -250,8 +250,8 @@ func TestSharedMemoryUnavailable(t *testing.T) {
 	}
 }
 
-// TestOutstandingCollectives has many collectives of several communicators under
-// way at once, large and small, with blocking ones and messages among them.
+// TestOutstandingCollectives runs many nonblocking collectives of several communicators at the same time,
+// large and small, together with blocking ones and messages.
 func TestOutstandingCollectives(t *testing.T) {
 	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}, nil} {
 		over, n := newHosts(of...).providers(), len(of)
@@ -313,8 +313,8 @@ func TestOutstandingCollectives(t *testing.T) {
 	}
 }
 
-// TestDeathInACollective kills a rank at any moment of each kind of collective:
-// the others get an error soon.
+// TestDeathInACollective kills a rank at a random time in each kind of collective. The other ranks get
+// an error soon.
 func TestDeathInACollective(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, send, recv []int) error{
 		"Barrier":   func(c *comm.Comm, _, _ []int) error { return comm.Barrier(c) },
@@ -358,7 +358,7 @@ func TestDeathInACollective(t *testing.T) {
 						var err error
 						for err == nil {
 							if err = call(c, send, recv); err == nil {
-								err = comm.Barrier(c) // or the root would not wait for the dead
+								err = comm.Barrier(c) // without it, a root may never wait for the dead rank
 							}
 						}
 						if c.Rank() == 1 {
@@ -377,8 +377,8 @@ func TestDeathInACollective(t *testing.T) {
 	}
 }
 
-// TestPanicInSharedMemory: a function that panics ends the call on all ranks,
-// and the turn goes on to those that queue, who get the error too.
+// TestPanicInSharedMemory: if an operation panics, the collective fails on all ranks. The collectives
+// that wait behind it fail, too.
 func TestPanicInSharedMemory(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { panic("out of cheese") })
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -409,7 +409,7 @@ func TestQueueEndsWithContext(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		if c.Rank() == 1 { // never calls anything
+		if c.Rank() == 1 { // does not call the collectives
 			_, err := comm.Recv(c, []int{0}, 0, 0)
 			return first(wantErr("Recv", err, comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
 		}
@@ -433,7 +433,7 @@ func TestQueueEndsWithContext(t *testing.T) {
 	})
 }
 
-// TestGoexitInAnOperation: a function that ends its goroutine ends the call on all ranks.
+// TestGoexitInAnOperation: if an operation ends its goroutine, the collective fails on all ranks.
 func TestGoexitInAnOperation(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { runtime.Goexit() })
 	call := map[string]func(c *comm.Comm) error{
@@ -465,7 +465,7 @@ func TestGoexitInAnOperation(t *testing.T) {
 					if err := f(c); err != nil && !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
 						return err
 					}
-					for err == nil { // the others may have been through before
+					for err == nil { // the call may be complete on the other ranks before the failure
 						err = comm.Barrier(c)
 					}
 					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestWindowsAllocateNothing: what a program does in its inner loop, once pools
-// have filled.
+// TestWindowsAllocateNothing: calls on windows that programs make in inner loops allocate nothing once
+// the pools have filled.
 func TestWindowsAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -70,7 +70,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	} {
 		for _, fab := range winFabrics {
 			if fab.name == "at random" || fab.name == "no async" {
-				continue // faults allocate; and the path is that of inproc
+				continue // the provider of faults allocates, and the code in weft is the same as with inproc
 			}
 			t.Run(x.name+"/"+fab.name, func(t *testing.T) {
 				windows := make([]*comm.Win[int64], 2)

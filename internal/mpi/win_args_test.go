@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestWrongWindowCalls passes everything wrong: an error of the documented kind,
-// no element anywhere is touched, and the window goes on.
+// TestWrongWindowCalls passes wrong arguments: each call returns the documented error and changes no
+// element, and the window can still be used.
 func TestWrongWindowCalls(t *testing.T) {
 	type win = *comm.Win[int]
 	value := func(_ int, err error) error { return err }
@@ -79,12 +79,12 @@ func TestWrongWindowCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
-				return within(c, 10*c.Rank(), func(w win) error {
+				return withWindow(c, 10*c.Rank(), func(w win) error {
 					copy(w.Local(), count(10, 0))
 					if err := comm.Barrier(c); err != nil {
 						return err
 					}
-					if c.Rank() == 0 { // locks rank 1, not itself
+					if c.Rank() == 0 { // rank 0 has locked rank 1, not itself
 						got := make([]int, 10)
 						if err := first(w.Lock(1, comm.LockExclusive), wantErr(name, bad.call(w), bad.kind, bad.text),
 							w.Get(got, 1, 0), w.Unlock(1), same("target", got, count(10, 0))); err != nil {
@@ -98,10 +98,10 @@ func TestWrongWindowCalls(t *testing.T) {
 	}
 }
 
-// TestOutsideOfEpochs: no operation starts without one.
+// TestOutsideOfEpochs: without an epoch every operation returns ErrRMASync.
 func TestOutsideOfEpochs(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
-		return within(c, 4, func(w *comm.Win[int]) error {
+		return withWindow(c, 4, func(w *comm.Win[int]) error {
 			one, other := []int{1}, 1-c.Rank()
 			closed := func(when string) error {
 				_, ferr := w.FetchOp(1, other, 0, comm.Sum)
@@ -125,7 +125,7 @@ func TestOutsideOfEpochs(t *testing.T) {
 	})
 }
 
-// TestInvalidWindows: nil, zero and freed windows.
+// TestInvalidWindows calls methods of nil, zero and freed windows.
 func TestInvalidWindows(t *testing.T) {
 	type win = *comm.Win[int]
 	calls := map[string]func(w win) error{
@@ -169,16 +169,16 @@ func TestInvalidWindows(t *testing.T) {
 			return errors.New("Local, Len or Comm")
 		}
 		if c.Rank() == 0 {
-			return within(c, 1, func(w win) error { after = w; return nil })
+			return withWindow(c, 1, func(w win) error { after = w; return nil })
 		}
-		return within(c, 1, func(win) error { return nil })
+		return withWindow(c, 1, func(win) error { return nil })
 	})
 	require.Len(t, after.Local(), 1)
 	require.ErrorIs(t, after.Fence(), comm.ErrWin)
 }
 
-// TestWindowCreationErrors: one rank's wrong argument is an error on all, who
-// then have no window, and no call waits for ever.
+// TestWindowCreationErrors: if one rank passes a wrong argument, the call fails on all ranks, and no
+// rank waits for ever.
 func TestWindowCreationErrors(t *testing.T) {
 	for name, x := range map[string]struct {
 		make func(c *comm.Comm, bad bool) error
@@ -238,7 +238,7 @@ func TestWindowCreationErrors(t *testing.T) {
 				} else {
 					err = nil
 				}
-				return first(err, c.Free(), within(world, 1, func(*comm.Win[int]) error { return nil }))
+				return first(err, c.Free(), withWindow(world, 1, func(*comm.Win[int]) error { return nil }))
 			})
 		})
 	}
@@ -246,19 +246,19 @@ func TestWindowCreationErrors(t *testing.T) {
 	require.ErrorIs(t, err, comm.ErrClosed)
 }
 
-// TestUnusualElements: of no size, large, and those that CompareSwap refuses.
+// TestUnusualElements uses elements of size 0, large ones, and types that CompareSwap does not accept.
 func TestUnusualElements(t *testing.T) {
 	type large struct{ Words [100]uint64 }
 	overFabrics(t, []int{1, 3}, func(c *comm.Comm) error {
 		other := c.Size() - 1 - c.Rank()
-		err := within(c, 5, func(w *comm.Win[struct{}]) error {
+		err := withWindow(c, 5, func(w *comm.Win[struct{}]) error {
 			return first(w.Fence(), w.Put(make([]struct{}, 5), other, 0), w.Accumulate(make([]struct{}, 2), other, 3, comm.Replace), w.Fence(),
 				wantErr("beyond", w.Put(make([]struct{}, 6), other, 0), comm.ErrRMARange, "6 elements"))
 		})
 		if err != nil {
 			return err
 		}
-		return within(c, 4, func(w *comm.Win[large]) error {
+		return withWindow(c, 4, func(w *comm.Win[large]) error {
 			var x large
 			x.Words[99] = 7
 			if err := first(w.Fence(), w.Accumulate([]large{x, x}, other, 2, comm.Replace), w.Fence(),
@@ -272,8 +272,8 @@ func TestUnusualElements(t *testing.T) {
 	})
 }
 
-// TestWindowOverAlloc: it registers nothing, and the memory stays until it is
-// freed too.
+// TestWindowOverAlloc: a window over memory of Alloc registers nothing. The memory stays mapped until
+// both the window and the memory are freed.
 func TestWindowOverAlloc(t *testing.T) {
 	var n atomic.Int64
 	ranks(t, 3, func(c *comm.Comm) error {

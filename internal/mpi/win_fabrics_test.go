@@ -13,18 +13,18 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// winFabric is what windows are tested over.
+// winFabric is a transport, with options, that tests of windows use.
 type winFabric struct {
 	name string
-	open func() transport.Provider // anew for each job
+	open func() transport.Provider // called for each job
 	opts []commtest.Option
-	// immortal says that no rank may be killed: the fabric does not tell of it
-	// (no CapPeerDown), or does not survive it where all ranks are one process.
+	// immortal means that tests must not kill a rank: the fabric does not report its death (no
+	// CapPeerDown), or fails itself if a rank dies and all ranks are in one process.
 	immortal bool
 }
 
-// winFabrics make windows take each of their ways. Files with build tags add to
-// them.
+// winFabrics are fabrics with which windows use each of their methods. Files with build tags add more
+// fabrics.
 var winFabrics = []winFabric{
 	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
 	{name: "RMA", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) }},
@@ -44,10 +44,10 @@ var winFabrics = []winFabric{
 	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
 }
 
-// winCounts are numbers of ranks for windows.
+// winCounts are the numbers of ranks of tests of windows.
 var winCounts = []int{1, 2, 3, 5, 7}
 
-// overFabrics runs f over all fabrics, with some numbers of ranks.
+// overFabrics runs f over each fabric, with each number of ranks in counts.
 func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 	t.Helper()
 	for _, fab := range winFabrics {
@@ -59,8 +59,8 @@ func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 	}
 }
 
-// within opens a window, does something with it, and frees it.
-func within[T any](c *comm.Comm, n int, f func(w *comm.Win[T]) error) error {
+// withWindow makes a window, calls f with it, and frees it.
+func withWindow[T any](c *comm.Comm, n int, f func(w *comm.Win[T]) error) error {
 	w, err := comm.NewWin[T](c, n)
 	if err != nil {
 		return err

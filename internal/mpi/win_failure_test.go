@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// blocked are calls that wait for rank 0, which has everybody's lock.
+// blocked are calls that wait for rank 0, which holds the locks of all parts.
 var blocked = map[string]func(w *comm.Win[int]) error{
 	"Lock":  func(w *comm.Win[int]) error { return w.Lock(1, comm.LockShared) },
 	"own":   func(w *comm.Win[int]) error { return w.Lock(w.Comm().Rank(), comm.LockExclusive) },
@@ -27,8 +27,8 @@ var blocked = map[string]func(w *comm.Win[int]) error{
 	},
 }
 
-// TestRevokedWindow: calls under way and later ones end, and only Free may
-// follow; the communicator goes on.
+// TestRevokedWindow: calls in progress and later calls fail with ErrRevoked, except Free. The
+// communicator is not affected.
 func TestRevokedWindow(t *testing.T) {
 	for name, call := range blocked {
 		t.Run(name, func(t *testing.T) {
@@ -52,14 +52,15 @@ func TestRevokedWindow(t *testing.T) {
 	}
 }
 
-// TestWindowOfRevokedComm: the window has a message space of its own.
+// TestWindowOfRevokedComm: a window works after its communicator is revoked, because it has a message
+// space of its own.
 func TestWindowOfRevokedComm(t *testing.T) {
 	ranks(t, 3, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {
 			return err
 		}
-		return within(c, 1, func(w *comm.Win[int]) error {
+		return withWindow(c, 1, func(w *comm.Win[int]) error {
 			if err := first(comm.Barrier(world), c.Revoke()); err != nil {
 				return err
 			}
@@ -70,8 +71,8 @@ func TestWindowOfRevokedComm(t *testing.T) {
 	})
 }
 
-// TestKilledTarget: whatever needs a dead rank fails in bounded time, with the
-// documented error; Free gives the window up.
+// TestKilledTarget: every call that needs a dead rank fails in bounded time, with the documented error.
+// Then Free frees the window.
 func TestKilledTarget(t *testing.T) {
 	type win = *comm.Win[int]
 	for name, call := range map[string]func(w win) error{
@@ -118,11 +119,11 @@ func TestKilledTarget(t *testing.T) {
 						close(dead)
 						return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
 					}
-					if name != "Fence" && name != "Wait" { // those wait for it, so they may find it alive
+					if name != "Fence" && name != "Wait" { // these two wait for a call of rank 1, so they may start before its death
 						<-dead
 					}
 					err = call(w)
-					// Of Free it is fine that another's has revoked the window before.
+					// Free returns nil if the Free of another rank has revoked the window before.
 					if unless(err, comm.ErrProcFailed, comm.ErrRevoked) != nil || err == nil && name != "Free" {
 						return fmt.Errorf("%s: %w", name, err)
 					}
@@ -137,7 +138,7 @@ func TestKilledTarget(t *testing.T) {
 	}
 }
 
-// TestLockOfFailedRank: the lock that a rank had goes on to the next.
+// TestLockOfFailedRank: if a rank that holds a lock dies, the next rank gets the lock.
 func TestLockOfFailedRank(t *testing.T) {
 	holder := func(c *comm.Comm) error {
 		w, err := comm.NewWin[int](c, 1)
@@ -163,7 +164,7 @@ func TestLockOfFailedRank(t *testing.T) {
 		if err := w.Unlock(0); err != nil {
 			return err
 		}
-		if c.Rank() == 0 { // until the other has been there
+		if c.Rank() == 0 { // until the other rank has had the lock
 			for n := 0; n < 2; {
 				if err := w.Lock(0, comm.LockShared); err != nil {
 					return err
@@ -186,12 +187,12 @@ func TestLockOfFailedRank(t *testing.T) {
 	}
 }
 
-// TestFreeWhileOthersAreInEpochs: Free waits for them and serves them.
+// TestFreeWhileOthersAreInEpochs: Free waits for ranks that are in an epoch, and serves their operations.
 func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	overFabrics(t, []int{2, 3, 5}, func(c *comm.Comm) error {
-		return within(c, 1, func(w *comm.Win[int]) error {
+		return withWindow(c, 1, func(w *comm.Win[int]) error {
 			if c.Rank() == 0 {
-				return nil // frees
+				return nil // calls Free at once
 			}
 			for range 20 {
 				if err := first(w.Lock(0, comm.LockExclusive), w.Accumulate([]int{1}, 0, 0, comm.Sum), w.Unlock(0)); err != nil {
@@ -214,13 +215,13 @@ func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	})
 }
 
-// TestContextEndsWindowCalls: the lock that was waited for is not held, and can
-// be had later.
+// TestContextEndsWindowCalls: if the context ends Lock, the rank does not hold the lock, and can get it
+// later.
 func TestContextEndsWindowCalls(t *testing.T) {
 	overFabrics(t, []int{2}, func(world *comm.Comm) error {
 		ctx, cancel := context.WithCancel(world.Context())
 		defer cancel()
-		return within(world, 1, func(v *comm.Win[int]) error {
+		return withWindow(world, 1, func(v *comm.Win[int]) error {
 			w, err := comm.WinOf(world.WithContext(ctx), make([]int, 1))
 			if err != nil {
 				return err
@@ -236,12 +237,12 @@ func TestContextEndsWindowCalls(t *testing.T) {
 			err = w.Lock(0, comm.LockShared)
 			_, ferr := w.FetchOp(1, 0, 0, comm.Sum)
 			return first(wantErr("Lock", err, context.Canceled, "comm: Lock ("), wantErr("FetchOp", ferr, comm.ErrRMASync, ""),
-				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // it need not have waited
+				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // Free may have returned nil, without waiting
 		})
 	})
 }
 
-// unless forgives errors of some kinds.
+// unless returns err, or nil if err is of one of the kinds.
 func unless(err error, kinds ...error) error {
 	for _, k := range kinds {
 		if isErr(err, k) {
@@ -251,8 +252,7 @@ func unless(err error, kinds ...error) error {
 	return err
 }
 
-// TestFenceBesidePost: Wait must close the epoch of Post before another opens,
-// or the window is freed.
+// TestFenceBesidePost: Fence and Free fail while an epoch of Post is open, until Wait has closed it.
 func TestFenceBesidePost(t *testing.T) {
 	for name, call := range map[string]func(w *comm.Win[int]) error{
 		"Fence": func(w *comm.Win[int]) error { return w.Fence() },
@@ -261,7 +261,7 @@ func TestFenceBesidePost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 1)
-				if err := first(err, comm.Barrier(c)); err != nil { // all have it
+				if err := first(err, comm.Barrier(c)); err != nil { // all ranks have the window
 					return err
 				}
 				if c.Rank() == 0 {
@@ -278,8 +278,8 @@ func TestFenceBesidePost(t *testing.T) {
 	}
 }
 
-// TestWaitAgain: where the context ends, the epoch of Post is still open, also
-// if an origin has failed, of which the last Wait tells.
+// TestWaitAgain: if the context ends Wait, the epoch of Post stays open, and Wait may be called again.
+// The Wait that closes the epoch returns the failure of an origin.
 func TestWaitAgain(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		ctx, cancel := context.WithCancel(c.Context())
@@ -310,7 +310,7 @@ func TestWaitAgain(t *testing.T) {
 				wantErr("closed", w.Wait(), comm.ErrRMASync, "Wait")); err != nil {
 				return err
 			}
-		case 1: // dies when the others have the window
+		case 1: // dies after the other ranks have got the window
 			for range 2 {
 				if _, err := comm.Recv(c, one, comm.AnySource, 0); err != nil {
 					return err
@@ -327,7 +327,7 @@ func TestWaitAgain(t *testing.T) {
 				return err
 			}
 		}
-		if c.Rank() == 2 { // until rank 0 has heard
+		if c.Rank() == 2 { // waits until rank 0 has ended
 			_, err := comm.Recv(c, one, 0, 1)
 			if err := unless(err, comm.ErrProcFailed); err != nil {
 				return err

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric"
 )
 
-// Windows over providers of libfabric, of which some have atomics and some have
-// memory that is named by its virtual address.
+// Tests of windows also run over providers of libfabric. Some of them have atomics, and some address
+// remote memory by its virtual address.
 func init() {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"} {
 		winFabrics = append(winFabrics, winFabric{

@@ -8,7 +8,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// accOp is an operation with what it must do, said once more and plainly.
+// accOp is an operation with a simple function that computes the expected result.
 type accOp[T any] struct {
 	name string
 	op   comm.OpFor[T]
@@ -72,15 +72,15 @@ func locOps[T comm.Real]() []accOp[comm.Loc[T]] {
 	}
 }
 
-// integral makes numbers whose sums and products are exact in all types, or
-// wrap round, so that their order does not matter.
+// integral returns small integers. Their sums and products do not depend on the order of operations,
+// because they are exact or wrap around in every type.
 func integral[T comm.Real](rng *rand.Rand) T { return T(rng.IntN(3)) }
 
 func located[T comm.Real](rng *rand.Rand) comm.Loc[T] {
 	return comm.Loc[T]{Value: T(rng.IntN(4)), Index: rng.IntN(100)}
 }
 
-// TestAccumulates runs every operation over every type that has it.
+// TestAccumulates runs each operation over each type that it is defined for.
 func TestAccumulates(t *testing.T) {
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
 		return first(
@@ -97,9 +97,8 @@ func TestAccumulates(t *testing.T) {
 	})
 }
 
-// accTrial has all ranks accumulate into parts of all ranks. Each operation has
-// elements of its own, and those of Replace are one rank's, so that the outcome
-// does not depend on who comes first.
+// accTrial has all ranks accumulate into the parts of all ranks. Each operation has elements of its own,
+// and only one rank uses those of Replace. So the result does not depend on the order of the ranks.
 func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand) T) error {
 	const n, updates = 37, 5
 	draw := func(rank, target, op int) (ats []int, data [][]T) {
@@ -114,7 +113,7 @@ func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand
 		}
 		return ats, data
 	}
-	return within(c, n*len(ops), func(w *comm.Win[T]) error {
+	return withWindow(c, n*len(ops), func(w *comm.Win[T]) error {
 		initial := make([]T, w.Len(c.Rank()))
 		rng := rand.New(rand.NewPCG(uint64(c.Rank()), 99))
 		for i := range initial {
@@ -167,7 +166,7 @@ func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand
 	})
 }
 
-// fetchTrial has one rank at a time fetch and combine, and checks what it gets.
+// fetchTrial has one rank at a time call FetchOp, and checks the results.
 func fetchTrial[T comparable](c *comm.Comm, w *comm.Win[T], ops []accOp[T], n int, random func(*rand.Rand) T) error {
 	target := (c.Rank() + 1) % c.Size()
 	rng := rand.New(rand.NewPCG(uint64(c.Rank()), 98))

@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// sharedFabrics are those whose ranks map each other's memory.
+// sharedFabrics are the fabrics whose ranks map each other's memory.
 var sharedFabrics = map[string]func() transport.Provider{
 	"inproc": func() transport.Provider { return inproc.NewFabric() },
 	"shm":    shm.New,
@@ -27,10 +27,10 @@ func overShared(t *testing.T, n int, f func(c *comm.Comm) error) {
 	}
 }
 
-// TestShared: every rank writes its part, and all read all parts, as memory.
+// TestShared: each rank stores into its part, and all ranks load all parts.
 func TestShared(t *testing.T) {
 	overShared(t, 4, func(c *comm.Comm) error {
-		return within(c, 100*c.Rank(), func(w *comm.Win[int]) error {
+		return withWindow(c, 100*c.Rank(), func(w *comm.Win[int]) error {
 			for round := range 5 {
 				copy(w.Local(), count(100*c.Rank(), 1000*c.Rank()+round))
 				if err := comm.Barrier(c); err != nil {
@@ -45,7 +45,7 @@ func TestShared(t *testing.T) {
 						return err
 					}
 				}
-				if err := comm.Barrier(c); err != nil { // before they are written again
+				if err := comm.Barrier(c); err != nil { // before the next round writes the parts
 					return err
 				}
 			}
@@ -72,7 +72,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestSharedParts: only memory that can be mapped is, besides one's own.
+// TestSharedParts: Shared returns a rank's own part, and those parts of other ranks that can be mapped.
 func TestSharedParts(t *testing.T) {
 	shares := func(w *comm.Win[int], want bool) error {
 		for r := range w.Comm().Size() {
@@ -85,7 +85,7 @@ func TestSharedParts(t *testing.T) {
 	for _, fab := range winFabrics {
 		t.Run(fab.name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
-				err := within(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "own shm") })
+				err := withWindow(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "own shm") })
 				if err != nil {
 					return err
 				}
@@ -121,12 +121,12 @@ func TestSharedParts(t *testing.T) {
 	}
 }
 
-// TestFlagsInSharedMemory passes a token round by elements that all look at with
-// sync/atomic, and beside it what it stands for.
+// TestFlagsInSharedMemory passes a token around the ranks: an element that the ranks read and write with
+// sync/atomic. A second element holds data that the token orders.
 func TestFlagsInSharedMemory(t *testing.T) {
 	const rounds = 20
 	overShared(t, 3, func(c *comm.Comm) error {
-		return within(c, 2, func(w *comm.Win[int64]) error {
+		return withWindow(c, 2, func(w *comm.Win[int64]) error {
 			own := w.Local()
 			next, _ := w.Shared((c.Rank() + 1) % c.Size())
 			for round := range int64(rounds) {
@@ -146,12 +146,12 @@ func TestFlagsInSharedMemory(t *testing.T) {
 				switch round % 3 {
 				case 0:
 					atomic.StoreInt64(&next[0], round+1)
-				case 1: // by a Put, which is a store
+				case 1: // passes the token by Put, which is a store
 					if err := first(w.Lock((c.Rank()+1)%c.Size(), comm.LockShared), w.Put([]int64{round + 1}, (c.Rank()+1)%c.Size(), 0),
 						w.Unlock((c.Rank()+1)%c.Size())); err != nil {
 						return err
 					}
-				default: // or an accumulate
+				default: // passes the token by an accumulate
 					if err := first(w.LockAll(), w.Accumulate([]int64{1}, (c.Rank()+1)%c.Size(), 0, comm.Sum), w.UnlockAll()); err != nil {
 						return err
 					}
@@ -162,10 +162,10 @@ func TestFlagsInSharedMemory(t *testing.T) {
 	})
 }
 
-// TestSharedUnderLocks: views and operations, ordered by locks.
+// TestSharedUnderLocks mixes loads, stores and operations that locks order.
 func TestSharedUnderLocks(t *testing.T) {
 	overShared(t, 3, func(c *comm.Comm) error {
-		return within(c, 10, func(w *comm.Win[int]) error {
+		return withWindow(c, 10, func(w *comm.Win[int]) error {
 			for i := range 60 {
 				target := (c.Rank() + i) % c.Size()
 				part, _ := w.Shared(target)
@@ -190,7 +190,7 @@ func TestSharedUnderLocks(t *testing.T) {
 	})
 }
 
-// BenchmarkSharedWindow is what the calls cost their caller.
+// BenchmarkSharedWindow measures the time that calls take on the calling rank.
 func BenchmarkSharedWindow(b *testing.B) {
 	buf := make([]int64, 1)
 	for _, x := range []struct {
@@ -228,7 +228,7 @@ func BenchmarkSharedWindow(b *testing.B) {
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			commtest.Run(b, 2, func(c *comm.Comm) error {
-				return within(c, 16, func(w *comm.Win[int64]) error {
+				return withWindow(c, 16, func(w *comm.Win[int64]) error {
 					if c.Rank() != 0 {
 						return nil
 					}
@@ -248,8 +248,7 @@ func BenchmarkSharedWindow(b *testing.B) {
 	}
 }
 
-// TestFetchesOfWords: single elements of every size, one after the other, against
-// what the operations say.
+// TestFetchesOfWords compares fetches of single elements of every size with the expected results.
 func TestFetchesOfWords(t *testing.T) {
 	overFabrics(t, []int{1, 2}, func(c *comm.Comm) error {
 		return first(
@@ -272,7 +271,7 @@ func TestFetchesOfWords(t *testing.T) {
 }
 
 func wordTrial[T comparable](c *comm.Comm, ops []accOp[T], value func(i int) T) error {
-	return within(c, 3, func(w *comm.Win[T]) error {
+	return withWindow(c, 3, func(w *comm.Win[T]) error {
 		if err := w.LockAll(); err != nil {
 			return err
 		}

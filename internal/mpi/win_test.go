@@ -12,13 +12,13 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestFence has every rank write its own stripe of every part, of elements that
-// tell who wrote them and when, and read what others wrote. Rank r's part has
-// r·n elements for each rank, so rank 0's is empty.
+// TestFence has each rank put its own stripe into every part, and then get all parts. The value of an
+// element encodes its writer and the round. The part of rank r has r·n elements for each rank, so the
+// part of rank 0 is empty.
 func TestFence(t *testing.T) {
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
 		for _, n := range []int{0, 1, 77, 3000} {
-			err := within(c, c.Rank()*n*c.Size(), func(w *comm.Win[int64]) error {
+			err := withWindow(c, c.Rank()*n*c.Size(), func(w *comm.Win[int64]) error {
 				for round := range 3 {
 					if err := fenceRound(c, w, n, round); err != nil {
 						return fmt.Errorf("%d elements, round %d: %w", n, round, err)
@@ -34,7 +34,7 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// stripe is what origin puts into target's part.
+// stripe returns the elements that origin puts into the part of target.
 func stripe(origin, target, n, round int) []int64 {
 	b := make([]int64, n*target)
 	for i := range b {
@@ -90,19 +90,19 @@ func fenceRound(c *comm.Comm, w *comm.Win[int64], n, round int) error {
 	return nil
 }
 
-// TestComputingTarget: rank 0 computes and never calls anything, and the others
-// do all there is with its part.
+// TestComputingTarget: rank 0 computes and makes no calls, while the other ranks run every operation on
+// its part.
 func TestComputingTarget(t *testing.T) {
 	for _, fab := range winFabrics {
 		if fab.name == "no async" {
-			continue // it says so
+			continue // this fabric has no background progress
 		}
 		t.Run(fab.name, func(t *testing.T) {
 			const n = 3
 			var through atomic.Int64
 			var x uint64 = 1
 			ranks(t, n, func(c *comm.Comm) error {
-				return within(c, 40_000, func(w *comm.Win[uint64]) error {
+				return withWindow(c, 40_000, func(w *comm.Win[uint64]) error {
 					if c.Rank() == 0 {
 						for through.Load() < n-1 {
 							for range 1000 {
@@ -123,7 +123,7 @@ func TestComputingTarget(t *testing.T) {
 	}
 }
 
-// visit uses rank 0's part in every way.
+// visit runs every operation on the part of rank 0.
 func visit(w *comm.Win[uint64], rank int) error {
 	const l = 15_000
 	own, got := make([]uint64, l), make([]uint64, l)
@@ -151,11 +151,11 @@ func visit(w *comm.Win[uint64], rank int) error {
 	return nil
 }
 
-// TestExclusiveLocks: what is read and written under them is not torn apart.
+// TestExclusiveLocks: under an exclusive lock, other ranks do not see or change a part in between.
 func TestExclusiveLocks(t *testing.T) {
 	const rounds = 30
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
-		return within(c, 8, func(w *comm.Win[int]) error {
+		return withWindow(c, 8, func(w *comm.Win[int]) error {
 			buf := make([]int, 8)
 			for i := range rounds {
 				target := (c.Rank() + i) % c.Size()
@@ -182,11 +182,11 @@ func TestExclusiveLocks(t *testing.T) {
 	})
 }
 
-// TestCounter: every number is drawn once, by some goroutine of some rank.
+// TestCounter: goroutines of all ranks draw numbers with FetchOp. Each number is drawn once.
 func TestCounter(t *testing.T) {
 	const each, goroutines = 60, 3
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
-		return within(c, 1, func(w *comm.Win[int32]) error {
+		return withWindow(c, 1, func(w *comm.Win[int32]) error {
 			if err := w.LockAll(); err != nil {
 				return err
 			}
@@ -221,11 +221,11 @@ func TestCounter(t *testing.T) {
 	})
 }
 
-// TestSpinLock guards a number on the next rank by a lock made of CompareSwap.
+// TestSpinLock guards a number on the last rank by a spin lock of CompareSwap on rank 0.
 func TestSpinLock(t *testing.T) {
 	const rounds = 20
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
-		return within(c, 2, func(w *comm.Win[uint32]) error {
+		return withWindow(c, 2, func(w *comm.Win[uint32]) error {
 			if err := w.LockAll(); err != nil {
 				return err
 			}
@@ -261,7 +261,7 @@ func TestSpinLock(t *testing.T) {
 	})
 }
 
-// TestPost: each rank writes to its neighbours only, in step with them only.
+// TestPost: each rank synchronizes only with its neighbors, and puts only into their parts.
 func TestPost(t *testing.T) {
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
 		next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
@@ -269,7 +269,7 @@ func TestPost(t *testing.T) {
 		if prev != next {
 			sides = append(sides, prev)
 		}
-		return within(c, 2000, func(w *comm.Win[int]) error {
+		return withWindow(c, 2000, func(w *comm.Win[int]) error {
 			for round := range 10 {
 				if err := first(w.Post(sides), w.Start(sides),
 					w.Put(count(1000, c.Rank()+round), next, 0), w.Put(count(1000, c.Rank()-round), prev, 1000),
@@ -293,10 +293,10 @@ func TestPost(t *testing.T) {
 	})
 }
 
-// TestWindowRequests: operations that are waited for one by one.
+// TestWindowRequests waits for each operation by its request.
 func TestWindowRequests(t *testing.T) {
 	overFabrics(t, []int{1, 3}, func(c *comm.Comm) error {
-		return within(c, 1000, func(w *comm.Win[int]) error {
+		return withWindow(c, 1000, func(w *comm.Win[int]) error {
 			next := (c.Rank() + 1) % c.Size()
 			if err := w.LockAll(); err != nil {
 				return err
@@ -316,7 +316,7 @@ func TestWindowRequests(t *testing.T) {
 				rs = append(rs, w.RFetchOp(&ones[i], &before[i], next, 999, comm.Sum))
 			}
 			rs = append(rs, w.RPut(count(5, 1), next, 0), w.RGet(got[:5], next, 0), w.RGet(nil, comm.ProcNull, 0), comm.Isend(c, got, comm.ProcNull, 0))
-			for range rs { // each once, also those that were complete at once
+			for range rs { // WaitAny returns each request once, also those that were complete when they started
 				if i, _, err := comm.WaitAny(rs); err != nil || i < 0 {
 					return fmt.Errorf("WaitAny: %d, %w", i, err)
 				}
@@ -329,16 +329,16 @@ func TestWindowRequests(t *testing.T) {
 	})
 }
 
-// TestWindowsOfSplit: halves of the world have windows of their own at once, and
-// so do windows of one communicator.
+// TestWindowsOfSplit uses windows of two halves of the world at the same time, and several windows of
+// one communicator.
 func TestWindowsOfSplit(t *testing.T) {
 	overFabrics(t, []int{2, 3, 7}, func(world *comm.Comm) error {
 		half, err := world.Split(world.Rank()%2, -world.Rank())
 		if err != nil {
 			return err
 		}
-		err = within(half, 3, func(w *comm.Win[int]) error {
-			return within(half, 3, func(v *comm.Win[int]) error {
+		err = withWindow(half, 3, func(w *comm.Win[int]) error {
+			return withWindow(half, 3, func(v *comm.Win[int]) error {
 				if w.Comm() != half {
 					return fmt.Errorf("the window is of %v", w.Comm())
 				}
