@@ -44,7 +44,7 @@ type config struct {
 	bad       error // the first error of an option
 	timeout   time.Duration
 	nodes     []int
-	outlive   bool
+	notify    bool
 	epoch     int
 }
 
@@ -73,7 +73,7 @@ func WithNodes(nodes ...int) Option { return func(c *config) { c.nodes = nodes }
 // WithNotify makes the job continue after ranks fail, as gorun -on-failure notify does. A rank that
 // calls [Kill], and the ranks that [Report] names, are reported to the other ranks as failed.
 // Finalize waits for the live ranks only.
-func WithNotify() Option { return func(c *config) { c.outlive = true } }
+func WithNotify() Option { return func(c *config) { c.notify = true } }
 
 // WithEpoch sets the number of restarts of the job that [comm.Comm.Epoch] returns.
 func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
@@ -126,7 +126,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 			Engine:    r.setEngine,
 			Exit:      r.exit,
 		}
-		if cfg.outlive {
+		if cfg.notify {
 			if err := r.openFailures(); err != nil {
 				t.Fatalf("commtest: %v", err)
 			}

@@ -18,13 +18,13 @@ type kvs struct {
 	in     int               // guarded by mu; number of ranks that are in the current fence
 	open   chan struct{}     // guarded by mu; closed when all ranks are in the current fence
 	closed bool              // guarded by mu
-	gone   chan struct{}     // closed when the job has failed
+	failed chan struct{}     // closed when the job has failed
 }
 
 var errJobFailed = errors.New("the job has failed")
 
 func newKVS(n int) *kvs {
-	return &kvs{n: n, values: make(map[string]string), open: make(chan struct{}), gone: make(chan struct{})}
+	return &kvs{n: n, values: make(map[string]string), open: make(chan struct{}), failed: make(chan struct{})}
 }
 
 func (k *kvs) Put(key, value string) error {
@@ -55,7 +55,7 @@ func (k *kvs) Fence(ctx context.Context) error {
 	select {
 	case <-open:
 		return nil
-	case <-k.gone:
+	case <-k.failed:
 		return errJobFailed
 	case <-ctx.Done():
 		return ctx.Err()
@@ -72,6 +72,6 @@ func (k *kvs) close() {
 	defer k.mu.Unlock()
 	if !k.closed {
 		k.closed = true
-		close(k.gone)
+		close(k.failed)
 	}
 }

@@ -52,7 +52,7 @@ func memoryFor(t *elem.Type, n int) (int, error) {
 		return 0, fmt.Errorf("%w: %d elements", ErrCount, n)
 	}
 	if t.Size > 0 && n > memory()/t.Size {
-		return 0, fmt.Errorf("%w: %d elements of %d bytes, more than this host has memory", ErrCount, n, t.Size)
+		return 0, fmt.Errorf("%w: %d elements of %d bytes need more memory than this host has", ErrCount, n, t.Size)
 	}
 	return n * t.Size, nil
 }

@@ -184,7 +184,7 @@ func TestCreateErrors(t *testing.T) {
 		if c.Rank() == 2 {
 			_, err := c.CreateGroup(g, 0)
 			_, err2 := c.CreateGroup(c.Group(), -1)
-			if err := first(wantErr("not in it", err, comm.ErrGroup, "not in it"), wantErr("tag", err2, comm.ErrTag, "")); err != nil {
+			if err := first(wantErr("not in the group", err, comm.ErrGroup, "not in the group"), wantErr("tag", err2, comm.ErrTag, "")); err != nil {
 				return err
 			}
 		}
@@ -194,7 +194,7 @@ func TestCreateErrors(t *testing.T) {
 		}
 		if c.Rank() != 1 {
 			_, err := part.CreateGroup(c.Group(), 0)
-			if err := wantErr("strangers", err, comm.ErrGroup, "has not"); err != nil {
+			if err := wantErr("strangers", err, comm.ErrGroup, "does not have"); err != nil {
 				return err
 			}
 		}

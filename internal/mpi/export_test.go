@@ -18,7 +18,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// OpenWindow does the first step of NewWin, and then nothing more.
+// OpenWindow does only the first step of NewWin.
 func OpenWindow[T any](c *Comm, n int) error {
 	l, err := c.begin("NewWin")
 	if err != nil {
@@ -28,7 +28,7 @@ func OpenWindow[T any](c *Comm, n int) error {
 	return err
 }
 
-// ProgramLine is programLine.
+// ProgramLine is stack.ProgramLine.
 func ProgramLine() string { return stack.ProgramLine() }
 
 // Guard is guard.
@@ -37,7 +37,7 @@ func Guard(c *Comm, run func(c *Comm) error) { guard(c, run) }
 // IsConsequence is isConsequence.
 func IsConsequence(err error) bool { return isConsequence(err) }
 
-// Parts is the number of transfers that u waits for.
+// Parts returns the number of transfers that u waits for.
 func Parts(u *Unfinished) int { return len(u.parts) }
 
 // Contradict sends a question of n calls to a rank of c, in elements of another type. Each
@@ -78,8 +78,8 @@ func Pending(c *Comm) (names []string) {
 // MinSweep is minSweep.
 const MinSweep = minSweep
 
-// Refused is the number of refused requests that the program has not waited for, and how
-// many of them this rank keeps.
+// Refused returns the number of refused requests that the program has not waited for, and the number of
+// those that this rank keeps.
 func Refused(c *Comm) (n, kept int) {
 	n, few := c.s.job.refusals.unreported()
 	return n, len(few)
@@ -88,7 +88,7 @@ func Refused(c *Comm) (n, kept int) {
 // PoolSize is the most arenas that a rank keeps.
 const PoolSize = poolSize
 
-// Idle is the number of arenas in this rank's pool.
+// Idle returns the number of arenas in this rank's pool.
 func Idle(c *Comm) int {
 	p := &c.s.job.arenas
 	p.mu.Lock()
@@ -105,7 +105,7 @@ func LoseInFinalize(c *Comm, world int) {
 	c.s.job.eng.MarkFailed("the test says so", world)
 }
 
-// LoseArenas releases what is in this rank's pool.
+// LoseArenas releases the arenas in this rank's pool.
 func LoseArenas(c *Comm) {
 	for a := range slices.Values(c.s.job.arenas.idle) {
 		a.release(c.s)
@@ -165,7 +165,7 @@ func StackText(text string) (list []string) {
 	return list
 }
 
-// Inspect sends what this rank answers when gorun asks what it does.
+// Inspect returns a channel on which it sends the state that this rank would report to gorun.
 func Inspect(c *Comm) <-chan *wire.RankState {
 	var in inspector
 	in.job.Store(c.s.job)
@@ -184,21 +184,22 @@ func Inspect(c *Comm) <-chan *wire.RankState {
 	return answer
 }
 
-// StartInspector starts an inspector of a rank in Init.
+// StartInspector starts an inspector on file, as a rank does in Init.
 func StartInspector(file *os.File) (stop func()) { return startInspector(file).stop }
 
-// Belongs returns what the first goroutine in a text of stacks belongs to.
+// Belongs reports whether the first goroutine in a text of stacks belongs to the program, and whether
+// it belongs to weft or the Go runtime.
 func Belongs(text string) (program, own bool) {
 	g := stack.Parse(text)[0]
 	_, program = g.Program()
 	return program, g.Own()
 }
 
-// Leftover is what Finalize and Free ask at the end.
+// Leftover is the check for messages of collectives that Finalize and Free make.
 func Leftover(c *Comm) error { return c.s.leftover() }
 
-// SendDecision coordinates for the first vote that comes here: it sends a decision to the sender of that
-// vote only. The decision says that this process alone has failed.
+// SendDecision acts as the coordinator for the first vote that arrives: it sends a decision to the sender
+// of that vote only. The decision is that only this process has failed.
 func SendDecision(c *Comm) error {
 	for {
 		m, st, err := c.s.job.agreeSpace.Attend(c.ctx, c.s.job.eng.ChangeCount(), false)

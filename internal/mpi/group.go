@@ -110,13 +110,13 @@ func (g Group) Incl(ranks ...int) (Group, error) {
 
 // Excl is comm.Group.Excl.
 func (g Group) Excl(ranks ...int) (Group, error) {
-	gone, err := g.flagRanks("Excl", ranks)
+	excluded, err := g.flagRanks("Excl", ranks)
 	if err != nil {
 		return Group{}, err
 	}
 	out := make([]int, 0, len(g.ranks)-len(ranks))
 	for i, r := range g.ranks {
-		if !gone[i] {
+		if !excluded[i] {
 			out = append(out, r)
 		}
 	}
@@ -185,7 +185,7 @@ func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 			return nil, g.badRank(op, r)
 		}
 		if seen[r] {
-			return nil, &Error{Op: "Group." + op, Peer: r, Tag: noRank, Err: fmt.Errorf("%w: named twice", ErrRank)}
+			return nil, &Error{Op: "Group." + op, Peer: r, Tag: noRank, Err: fmt.Errorf("%w: listed twice", ErrRank)}
 		}
 		seen[r] = true
 	}

@@ -40,7 +40,7 @@ func TestSendRecvRing(t *testing.T) {
 				return err
 			}
 			if st, err := r.Wait(); err != nil || st.Source != comm.ProcNull {
-				return fmt.Errorf("from nobody: %v, %w", st, err)
+				return fmt.Errorf("from ProcNull: %v, %w", st, err)
 			}
 		}
 		return nil
@@ -201,7 +201,7 @@ func TestSendrecvShifts(t *testing.T) {
 			return err
 		}
 		if me == 0 && (st != comm.Status{Source: comm.ProcNull, Tag: comm.AnyTag}) {
-			return fmt.Errorf("from nobody: %+v", st)
+			return fmt.Errorf("from ProcNull: %+v", st)
 		}
 		return same("line", got, []int{me - 1})
 	})

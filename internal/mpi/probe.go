@@ -179,7 +179,7 @@ func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) 
 	}
 	n, err = elem.Count(m.st.Bytes, t.Size)
 	if err == nil && m.st.Bytes > memory() {
-		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, m.st.Bytes)
+		err = fmt.Errorf("%w: a message of %d bytes needs more memory than this host has", ErrCount, m.st.Bytes)
 	}
 	if err != nil {
 		_, _ = m.m.Recv(c.ctx, nil) // so that its sender does not wait

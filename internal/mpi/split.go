@@ -96,7 +96,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	}
 	s := l.s
 	if !s.group.contains(g) {
-		return nil, l.end(fmt.Errorf("%w: it has processes that the communicator has not", ErrGroup))
+		return nil, l.end(fmt.Errorf("%w: the communicator does not have all processes of the group", ErrGroup))
 	}
 	self := slices.Index(g.ranks, s.job.world.Rank)
 	if self < 0 {
@@ -112,7 +112,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	}
 	for i, r := range places {
 		if all[r].color != g.hash() || all[r].key != int64(i) {
-			return nil, l.end(fmt.Errorf("%w: rank %d gave another", ErrGroup, r))
+			return nil, l.end(fmt.Errorf("%w: rank %d passed another group", ErrGroup, r))
 		}
 	}
 	id := all[places[0]].id
@@ -134,10 +134,10 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	}
 	self := slices.Index(g.ranks, s.job.world.Rank)
 	if self < 0 {
-		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: the caller is not in it", ErrGroup))
+		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: the caller is not in the group", ErrGroup))
 	}
 	if !s.group.contains(g) {
-		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: it has processes that the communicator has not", ErrGroup))
+		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: the communicator does not have all processes of the group", ErrGroup))
 	}
 	places, err := g.Translate(countUp(g.Size()), s.group)
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	}
 	id := getUint64(buf)
 	if getUint64(buf[8:]) != uint64(g.hash()) {
-		return nil, l.end(fmt.Errorf("%w: its rank 0 gave another", ErrGroup))
+		return nil, l.end(fmt.Errorf("%w: rank 0 of the group passed another group", ErrGroup))
 	}
 	if err := l.end(nil); err != nil {
 		return nil, err

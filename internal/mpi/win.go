@@ -267,7 +267,7 @@ func (x *Win) checkElements(n, target, disp int) (int, error) {
 	case disp < 0:
 		return 0, fmt.Errorf("%w: %d is negative", ErrDisp, disp)
 	case disp > x.lens[target] || n > x.lens[target]-disp:
-		return 0, fmt.Errorf("%w: %d elements from %d on, and it has %d", ErrRMARange, n, disp, x.lens[target])
+		return 0, fmt.Errorf("%w: %d elements from element %d on, but the part has %d", ErrRMARange, n, disp, x.lens[target])
 	}
 	return disp * x.elem.Size, nil
 }

@@ -89,7 +89,7 @@ func (o Op) builtIn() (op rma.Op, ok bool) {
 func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
 	switch {
 	case o.combine != nil:
-		return 0, fmt.Errorf("%w: one of OpFunc would have to run at the target", ErrOp)
+		return 0, fmt.Errorf("%w: the target cannot run an operation of OpFunc", ErrOp)
 	case o.name == "":
 		return 0, errNoOp
 	case o.kind == OpReplace:
@@ -266,7 +266,7 @@ func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Requ
 func (x *Win) swap(name callName, z *fetchBuffer, result []byte, target, disp int) Request {
 	at, err := x.checkElements(1, target, disp)
 	if err == nil && !x.comparable {
-		err = fmt.Errorf("%w: CompareSwap is for integers and bools, and %v is neither", ErrType, x.elem.Go)
+		err = fmt.Errorf("%w: CompareSwap needs integers or bools, not %v", ErrType, x.elem.Go)
 	}
 	if err != nil {
 		return x.refused(name.String(), target, err)

@@ -252,7 +252,7 @@ func unless(err error, kinds ...error) error {
 	return err
 }
 
-// TestFenceBesidePost: Fence and Free fail while an epoch of Post is open, until Wait has closed it.
+// TestFenceBesidePost: Fence and Free return ErrRMASync while an epoch of Post is open.
 func TestFenceBesidePost(t *testing.T) {
 	for name, call := range map[string]func(w *comm.Win[int]) error{
 		"Fence": func(w *comm.Win[int]) error { return w.Fence() },

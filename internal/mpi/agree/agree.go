@@ -173,7 +173,7 @@ type participant struct {
 
 	changes uint32 // the engine's ChangeCount when absent was set
 	absent  []bool // by rank: whether it has ended; nil: not determined yet
-	gone    int    // number of absent ranks
+	ended   int    // number of absent ranks
 }
 
 func (p *participant) wait(ctx context.Context) (*message, error) {
@@ -199,11 +199,11 @@ func (p *participant) wait(ctx context.Context) (*message, error) {
 
 // setAbsent records which ranks have ended.
 func (p *participant) setAbsent(absent []bool) {
-	p.absent, p.gone = absent, 0
-	for i, gone := range absent {
-		if gone {
+	p.absent, p.ended = absent, 0
+	for i, ended := range absent {
+		if ended {
 			p.own.failed.set(i)
-			p.gone++
+			p.ended++
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (p *participant) step() (*message, error) {
 // decide returns the coordinator's decision, or nil if votes are missing.
 func (p *participant) decide(votes map[int]*message) *message {
 	n := len(p.absent)
-	if len(votes)+p.gone < n-1 {
+	if len(votes)+p.ended < n-1 {
 		return nil
 	}
 	v := *p.own

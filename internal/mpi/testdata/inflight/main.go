@@ -1,5 +1,5 @@
-// Command inflight is a world of one that uses buffers of operations in flight. Its
-// argument says how: a case whose name has a colon is wrong.
+// Command inflight is a job of one rank that accesses buffers of operations in flight. Its argument
+// selects the case. The cases whose names have a colon are wrong programs.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 			for range 1000 {
 				in := comm.Irecv(c, got, 0, 1)
 				out := comm.Isend(c, large, 0, 1)
-				_ = large[1] // to read what is being sent is right
+				_ = large[1] // reading the buffer of a send is correct
 				if err := errors.Join(wait(in), wait(out)); err != nil {
 					return err
 				}
