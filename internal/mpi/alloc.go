@@ -73,7 +73,7 @@ func (j *job) collecting() bool {
 	for _, s := range j.watch.states {
 		s.linkMu.Lock()
 		idle := len(s.links)
-		if s.turn.Load() == 1 { // with a link that nobody uses
+		if s.slotFree.Load() == 1 { // with a link that nobody uses
 			idle++
 		}
 		busy := idle < len(s.all)

@@ -34,8 +34,8 @@ type arena struct {
 // noArena stands for that there is none and will be none.
 var noArena = new(arena)
 
-// arenaCard is what a rank tells the others.
-type arenaCard struct {
+// arenaInfo is what a rank tells the others.
+type arenaInfo struct {
 	Lowest int64 // rank that it shares memory with; itself, if no other
 	Ranks  int64 // that it shares memory with, itself included
 	Has    int64 // 1: it has its part, under …
@@ -46,7 +46,7 @@ type arenaCard struct {
 // all ranks can.
 func (l *link) makeArena() (*arena, error) {
 	s := l.s
-	l.countersign() // this rank may wait for one that made another call
+	l.recordCall() // this rank may wait for one that made another call
 	if a, err := l.adopt(); a != nil || err != nil {
 		return a, err
 	}
@@ -57,7 +57,7 @@ func (l *link) makeArena() (*arena, error) {
 		}
 	}
 	total := s.job.coll.SharedBytes
-	own := arenaCard{Lowest: int64(a.members[0]), Ranks: int64(len(a.members))}
+	own := arenaInfo{Lowest: int64(a.members[0]), Ranks: int64(len(a.members))}
 	var mem []byte
 	if n := coll.ArenaBytes(total, len(a.members)); len(a.members) == 1 {
 		mem, own.Has = elem.AlignedBytes(n), 1
@@ -65,12 +65,12 @@ func (l *link) makeArena() (*arena, error) {
 		mem, a.own = m, mr
 		own.Has, own.Key = 1, mr.Key()
 	}
-	cards := make([]arenaCard, l.Size())
+	cards := make([]arenaInfo, l.Size())
 	cards[s.rank] = own
-	if err := l.tellAll(elem.Bytes(cards[s.rank:s.rank+1]), elem.Bytes(cards)); err != nil {
+	if err := l.exchange(elem.Bytes(cards[s.rank:s.rank+1]), elem.Bytes(cards)); err != nil {
 		return nil, err
 	}
-	lowest, ok := hosts(cards)
+	lowest, ok := groupByHost(cards)
 	if !ok {
 		a.release(s)
 		return noArena, nil
@@ -81,7 +81,7 @@ func (l *link) makeArena() (*arena, error) {
 	if err == nil {
 		good[s.rank] = 1
 	}
-	if err := l.tellAll(good[s.rank:s.rank+1], good); err != nil {
+	if err := l.exchange(good[s.rank:s.rank+1], good); err != nil {
 		return nil, err
 	}
 	for _, g := range good {
@@ -96,12 +96,12 @@ func (l *link) makeArena() (*arena, error) {
 	return a, nil
 }
 
-// tellAll is an allgather by messages.
-func (l *link) tellAll(own, all []byte) error { return coll.Allgather(l, nil, own, all) }
+// exchange is an allgather by messages.
+func (l *link) exchange(own, all []byte) error { return coll.Allgather(l, nil, own, all) }
 
 // hosts is by rank the lowest rank that it shares memory with; ok: the ranks
 // agree, all have their part of the arena, and there is a host of several.
-func hosts(cards []arenaCard) (lowest []int, ok bool) {
+func groupByHost(cards []arenaInfo) (lowest []int, ok bool) {
 	lowest = make([]int, len(cards))
 	ranks := make([]int64, len(cards)) // by lowest rank
 	for r, c := range cards {
@@ -121,7 +121,7 @@ func hosts(cards []arenaCard) (lowest []int, ok bool) {
 }
 
 // connect maps the parts of the others of this rank's host.
-func (a *arena) connect(s *state, shape coll.Shape, cards []arenaCard, mem []byte) error {
+func (a *arena) connect(s *state, shape coll.Shape, cards []arenaInfo, mem []byte) error {
 	arenas := make([][]byte, len(a.members))
 	for i, r := range a.members {
 		arenas[i] = mem
@@ -151,14 +151,14 @@ func (a *arena) release(s *state) {
 	}
 }
 
-// lastTurnTime bounds how long an engine that closes waits for a collective to
+// closeSlotTimeout bounds how long an engine that closes waits for a collective to
 // leave the arena: its waits have ended, and only a function of the program's
 // may hold it up.
-const lastTurnTime = 5 * time.Second
+const closeSlotTimeout = 5 * time.Second
 
-// leaveArenas sees to it that nobody is in shared memory that goes.
-func (j *job) leaveArenas() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastTurnTime)
+// closeSlots sees to it that nobody is in shared memory that goes.
+func (j *job) closeSlots() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeSlotTimeout)
 	defer cancel()
 	j.watch.mu.Lock()
 	states := make([]*state, 0, len(j.watch.states))
@@ -167,7 +167,7 @@ func (j *job) leaveArenas() {
 	}
 	j.watch.mu.Unlock()
 	for _, s := range states {
-		_ = s.lastTurn(ctx) // the time is over: there is nothing else to be done
+		_ = s.closeSlot(ctx) // the time is over: there is nothing else to be done
 	}
 }
 
@@ -178,7 +178,7 @@ func (l *link) Host() (*coll.Host, int) {
 	if l.arena == nil {
 		return nil, coll.Unpicked
 	}
-	return l.arena.host, l.picked
+	return l.arena.host, l.algorithm
 }
 
 // Sig is comm.link.Sig.
@@ -187,8 +187,8 @@ func (l *link) Sig() uint16 { return l.env.Sig }
 // Await is comm.link.Await.
 func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 	peer := l.arena.members[rank]
-	if l.unsigned {
-		l.countersign()
+	if l.unrecorded {
+		l.recordCall()
 	}
 	l.awaits(peer)
 	return l.s.coll.Await(l.ctx, peer, word, least)

@@ -68,15 +68,15 @@ func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
-	l.seek(count)
+	l.requestArena(count)
 	return l, nil
 }
 
 // signature is what of a call its ranks must agree on, and its fingerprint.
 type signature struct {
-	signed   signedCall
-	sig      uint16 // fingerprint of signed
-	unsigned bool   // signed is not in state.called yet
+	signed     signedCall
+	sig        uint16 // fingerprint of signed
+	unrecorded bool   // recordCall has not put signed into state.called yet
 }
 
 // sign sets what all ranks must agree on. Programs repeat calls, so sign keeps the last
@@ -88,14 +88,14 @@ func (l *link) sign(what coll.Kind, root, count int) {
 		l.signed, l.sig = call, call.fingerprint()
 	}
 	l.env.Sig = l.sig
-	l.unsigned = true
+	l.unrecorded = true
 }
 
-// countersign records the call in state.called, where this rank finds it when another
-// rank asks; see disagree.go. In shared memory a call runs countersign while it waits for
+// recordCall records the call in state.called, where this rank finds it when another
+// rank asks; see disagree.go. In shared memory a call runs recordCall while it waits for
 // another rank.
-func (l *link) countersign() {
-	l.unsigned = false
+func (l *link) recordCall() {
+	l.unrecorded = false
 	if seq := l.env.Tag; seq <= seqMask {
 		l.s.called.put(recordOf(uint32(seq), l.env.Sig, &l.signed))
 	}
@@ -136,32 +136,32 @@ func (l *link) run() error { return l.end(l.perform()) }
 // an error.
 func (l *link) perform() error {
 	if l.opID == opOfProgram {
-		return l.performShielded()
+		return l.performUserOp()
 	}
-	return l.carryOut()
+	return l.execute()
 }
 
-// performShielded runs perform with an operation of the program. If the operation ends
-// its goroutine, performShielded ends the collective, because run and spawn do not
+// performUserOp runs perform with an operation of the program. If the operation ends
+// its goroutine, performUserOp ends the collective, because run and spawn do not
 // continue.
-func (l *link) performShielded() (err error) {
+func (l *link) performUserOp() (err error) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			err = caught(p)
+			err = opError(p)
 		} else if !returned {
 			_ = l.end(fmt.Errorf("%w: %w", ErrOp, engine.ErrGoexit))
 		}
 	}()
-	err = l.carryOut()
+	err = l.execute()
 	returned = true
 	return err
 }
 
-func (l *link) carryOut() error {
+func (l *link) execute() error {
 	cfg := l.s.job.coll
-	if l.seeks {
-		if err := l.enter(); err != nil {
+	if l.wantsArena {
+		if err := l.enterArena(); err != nil {
 			return err
 		}
 		if l.shared {
@@ -184,7 +184,7 @@ func (l *link) carryOut() error {
 			}
 		}
 	}
-	l.countersign()
+	l.recordCall()
 	switch l.what {
 	case coll.KindBarrier:
 		if l.s.id == finalID { // of ranks that perhaps never sent each other anything
@@ -236,7 +236,7 @@ func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, 
 
 // caught returns a panic in an operation as an error. It panics again with any other
 // value.
-func caught(p any) error {
+func opError(p any) error {
 	op, ok := p.(*opPanic)
 	if !ok {
 		panic(p)

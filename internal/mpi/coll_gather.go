@@ -190,6 +190,6 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))
-	l.seek(total)
+	l.requestArena(total)
 	return l, nil
 }

@@ -22,7 +22,7 @@ func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	l.what = coll.KindBarrier
 	l.sign(sign, 0, 0)
 	if sign == coll.KindBarrier || sign == kindFence { // after the others arenas go, and who differs is looked at
-		l.seek(0)
+		l.requestArena(0)
 	}
 	return l, nil
 }

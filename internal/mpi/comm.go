@@ -53,16 +53,16 @@ type state struct {
 	agreements *agree.Comm   // of Agree and Shrink; they have no order relative to collectives
 	closed     atomic.Bool
 
-	turn   atomic.Uint32 // 0: somebody has it; see turn.go
-	spare  *link         // that lies with the turn; of who has that
-	queued atomic.Int32  // links of queue
-	arena  atomic.Pointer[arena]
-	news   uint32 // of the engine when coll was last found usable; of who has the turn
+	slotFree     atomic.Uint32 // 1: no link holds the slot; see slot.go
+	slotLink     *link         // a free link; only the holder of the slot uses this field
+	queued       atomic.Int32  // number of links in queue
+	arena        atomic.Pointer[arena]
+	stateVersion uint32 // the engine's StateVersion when coll was last found usable; only the holder of the slot uses this field
 
 	linkMu sync.Mutex
-	links  []*link   // free; guarded by linkMu
-	all    []*link   // guarded by linkMu; for the watch
-	queue  turnQueue // guarded by linkMu
+	links  []*link   // free links, except slotLink; guarded by linkMu
+	all    []*link   // all links, free or not; guarded by linkMu
+	queue  slotQueue // guarded by linkMu
 
 	called callRing // the last collectives
 }
@@ -81,7 +81,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
 	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
-	s.freeTurn(s.spareLocked())
+	s.releaseSlot(s.freeLinkLocked())
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(noArena) // on all ranks alike
 	}
@@ -221,7 +221,7 @@ func (c *Comm) Free() error {
 		return c.fail("Free", noRank, noRank, err)
 	}
 	if s.coll.Err() == nil {
-		err = c.part()
+		err = c.syncFree()
 		if errors.Is(err, ErrRevoked) {
 			err = nil
 		} else if err == nil {
@@ -239,9 +239,9 @@ func (c *Comm) Free() error {
 
 // part waits for all ranks to be through with the communicator, and gives its
 // arena back. Collectives that this rank has started before leave the arena first.
-func (c *Comm) part() error {
+func (c *Comm) syncFree() error {
 	s := c.s
-	if err := s.lastTurn(c.Context()); err != nil {
+	if err := s.closeSlot(c.Context()); err != nil {
 		err = c.fail("Free", noRank, noRank, err)
 		if isContext(err) {
 			s.revoke(err)
@@ -253,17 +253,17 @@ func (c *Comm) part() error {
 			return err
 		}
 	}
-	differs := s.differs()
+	differs := s.arenaMismatch()
 	if err := run(barrier(c, "Free", kindFree)); err != nil {
 		return err
 	}
-	s.giveBack()
+	s.recycleArena()
 	return c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
 }
 
 // differs is an error where a rank of this one's host made other collectives
 // in the arena, and all are through with theirs.
-func (s *state) differs() error {
+func (s *state) arenaMismatch() error {
 	a := s.arena.Load()
 	if a == nil || a == noArena {
 		return nil

@@ -233,8 +233,8 @@ func (j *job) compare(q question, asker int) {
 // call. If that rank answers in time, the error names both calls.
 func (l *link) disagreement(rank int) error {
 	s, j := l.s, l.s.job
-	if l.unsigned {
-		l.countersign()
+	if l.unrecorded {
+		l.recordCall()
 	}
 	if q := s.question(uint32(l.env.Tag)); len(q) > 8 && rank != s.rank {
 		tick := time.NewTicker(10 * time.Millisecond)

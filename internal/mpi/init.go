@@ -165,7 +165,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 		return nil, err
 	}
 	news = nil
-	j.eng.OnClose(j.leaveArenas)
+	j.eng.OnClose(j.closeSlots)
 	j.eng.OnClose(j.check.close)
 	if s.Engine != nil {
 		s.Engine(j.eng)
@@ -221,7 +221,7 @@ func (c *Comm) Finalize() error {
 		met, errs = world.parting(errs)
 	}
 	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
-		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
+		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.arenaMismatch())))
 	}
 	good := met && errors.Join(errs...) == nil && len(j.eng.Failed()) == 0
 	if good {

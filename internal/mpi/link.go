@@ -36,15 +36,15 @@ type link struct {
 	entered bool         // this call has set state.entered and clears it
 	task    func() error // perform and end, for the nonblocking forms
 
-	// Of the turn to use the arena; see turn.go.
-	hasTurn bool
-	queues  bool          // it has queued for it, and not yet waited
-	granted chan struct{} // of one token; nil: it never queued
-	seeks   bool          // the call needs the arena, or to know whether it does
-	count   int           // what seek was given
-	shared  bool          // it is in shared memory of all ranks, by coll.SharedUpTo
-	picked  int           // else, what coll.Pick answered
-	arena   *arena        // that the call uses; nil: it is made of messages
+	// State of the call with respect to the slot and the arena; see slot.go.
+	hasSlot    bool          // this link holds the slot
+	queued     bool          // this link is in the queue for the slot, or was granted the slot and has not noticed it
+	granted    chan struct{} // receives one token when the slot is granted; nil: this link was never queued
+	wantsArena bool          // the call uses the arena, or finds out in enterArena whether it does
+	count      int           // the argument of requestArena
+	shared     bool          // the call uses memory that all ranks share, according to coll.SharedUpTo
+	algorithm  int           // otherwise: what coll.Pick returned, or coll.Unpicked
+	arena      *arena        // the arena that the call uses; nil: the call uses messages
 
 	reqs    []transfer // by ticket
 	scratch [][]byte   // by order of request in a call; each as large as the largest request so far, up to scratchKept
@@ -94,22 +94,22 @@ func (c *Comm) begin(name string) (*link, error) {
 }
 
 func (s *state) take(c *Comm, name string, tag int) *link {
-	l := s.takeTurn()
+	l := s.tryAcquireSlot()
 	if l != nil {
-		l.hasTurn = true
+		l.hasSlot = true
 	} else {
 		s.linkMu.Lock()
-		l = s.spareLocked()
+		l = s.freeLinkLocked()
 		s.linkMu.Unlock()
 	}
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
-	l.picked = coll.Unpicked
+	l.algorithm = coll.Unpicked
 	return l
 }
 
-// spareLocked is a link that nobody uses.
-func (s *state) spareLocked() *link {
+// freeLinkLocked returns a link that no call uses. The caller holds linkMu, except in newState.
+func (s *state) freeLinkLocked() *link {
 	if n := len(s.links); n > 0 {
 		l := s.links[n-1]
 		s.links = s.links[:n-1]
@@ -132,7 +132,7 @@ func (l *link) end(err error) error {
 		err = l.WaitAll()
 	}
 	if err != nil {
-		err = l.broken(err)
+		err = l.abort(err)
 	}
 	l.release()
 	return err
@@ -140,7 +140,7 @@ func (l *link) end(err error) error {
 
 // broken revokes the communicator for err, gets the buffers back and returns
 // what the call returns.
-func (l *link) broken(err error) error {
+func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
 		err = l.disagreement(differs.Rank)
@@ -158,16 +158,16 @@ func (l *link) broken(err error) error {
 
 func (l *link) release() {
 	s := l.s
-	if l.unsigned {
-		l.countersign()
+	if l.unrecorded {
+		l.recordCall()
 	}
-	if l.queues { // the call ended before it could wait
-		s.leaveQueue(l)
+	if l.queued { // the call ended before it could wait
+		s.dequeue(l)
 	}
 	l.leave()
 	if l.tainted { // a transfer that was cut short may still use the buffers
-		if l.hasTurn {
-			l.dropTurn()
+		if l.hasSlot {
+			l.dropSlot()
 		}
 		s.linkMu.Lock()
 		s.all = slices.DeleteFunc(s.all, func(x *link) bool { return x == l })
@@ -184,11 +184,11 @@ func (l *link) release() {
 	l.plan = plan{}
 	l.reqs = l.reqs[:0]
 	a := l.arena
-	l.seeks, l.shared, l.arena = false, false, nil
-	if l.hasTurn {
-		l.hasTurn = false
+	l.wantsArena, l.shared, l.arena = false, false, nil
+	if l.hasSlot {
+		l.hasSlot = false
 		wake := a != nil && a.host.TakePendingWake()
-		s.freeTurn(l)
+		s.releaseSlot(l)
 		if wake {
 			a.wake(s)
 		}

@@ -118,13 +118,13 @@ func (l *link) compare(a *arena, all []mark) (same bool, err error) {
 	if a != nil {
 		own[0] = mark{a.id, a.host.Mark()}
 	}
-	err = l.tellAll(elem.Bytes(own), elem.Bytes(all))
+	err = l.exchange(elem.Bytes(own), elem.Bytes(all))
 	return !slices.ContainsFunc(all, func(m mark) bool { return m != all[0] }), err
 }
 
 // giveBack puts the arena of a communicator into the pool, if it has one. All
 // ranks are through with it.
-func (s *state) giveBack() {
+func (s *state) recycleArena() {
 	if a := s.arena.Swap(noArena); a != nil && a != noArena {
 		a.host.Detach()
 		s.keep(a)

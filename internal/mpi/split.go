@@ -144,8 +144,8 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasTurn { // it is in no order with the collectives, and none may have to wait for its end
-		l.dropTurn()
+	if l.hasSlot { // it is in no order with the collectives, and none may have to wait for its end
+		l.dropSlot()
 	}
 	l.sign(kindCreateGroup, 0, 0)
 	buf := l.Scratch(16)

@@ -116,7 +116,7 @@ func (j *job) ask() {
 	j.watch.mu.Lock()
 	defer j.watch.mu.Unlock()
 	for _, s := range j.watch.states {
-		resting := s.takeTurn() // whose waits are over, whatever it says
+		resting := s.tryAcquireSlot() // whose waits are over, whatever it says
 		s.linkMu.Lock()
 		for _, l := range s.all {
 			if l != resting {
@@ -125,7 +125,7 @@ func (j *job) ask() {
 		}
 		s.linkMu.Unlock()
 		if resting != nil {
-			s.freeTurn(resting)
+			s.releaseSlot(resting)
 		}
 	}
 }

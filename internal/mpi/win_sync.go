@@ -41,7 +41,7 @@ func (x *Win) together(name string, sign coll.Kind, last bool) error {
 	}
 	err = l.run()
 	if err == nil && last {
-		x.c.s.giveBack()
+		x.c.s.recycleArena()
 	}
 	return err
 }
