@@ -68,9 +68,9 @@ func (j *job) reap() error {
 
 // collecting says whether a collective runs.
 func (j *job) collecting() bool {
-	j.watch.mu.Lock()
-	defer j.watch.mu.Unlock()
-	for _, s := range j.watch.states {
+	j.stall.mu.Lock()
+	defer j.stall.mu.Unlock()
+	for _, s := range j.stall.states {
 		s.linkMu.Lock()
 		idle := len(s.links)
 		if s.slotFree.Load() == 1 { // with a link that nobody uses

@@ -160,12 +160,12 @@ const closeSlotTimeout = 5 * time.Second
 func (j *job) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeSlotTimeout)
 	defer cancel()
-	j.watch.mu.Lock()
-	states := make([]*state, 0, len(j.watch.states))
-	for _, s := range j.watch.states {
+	j.stall.mu.Lock()
+	states := make([]*state, 0, len(j.stall.states))
+	for _, s := range j.stall.states {
 		states = append(states, s)
 	}
-	j.watch.mu.Unlock()
+	j.stall.mu.Unlock()
 	for _, s := range states {
 		_ = s.closeSlot(ctx) // the time is over: there is nothing else to be done
 	}
@@ -190,7 +190,7 @@ func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 	if l.unrecorded {
 		l.recordCall()
 	}
-	l.awaits(peer)
+	l.noteWait(peer)
 	return l.s.coll.Await(l.ctx, peer, word, least)
 }
 

@@ -42,7 +42,7 @@ type state struct {
 	group Group
 
 	window atomic.Bool // a window owns this communicator
-	within *state      // parent communicator while this one is being made: both end together; guarded by watch.mu
+	parent *state      // while NewWin makes this communicator: if parent is revoked, so is this one; guarded by stall.mu
 
 	p2p   *engine.Context
 	coll  *engine.Context
@@ -85,7 +85,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(noArena) // on all ranks alike
 	}
-	j.watch.add(s)
+	j.stall.add(s)
 	return s
 }
 
@@ -231,7 +231,7 @@ func (c *Comm) Free() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return c.fail("Free", noRank, noRank, ErrClosed)
 	}
-	s.job.watch.remove(s)
+	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
 	return err

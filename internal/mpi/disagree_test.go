@@ -94,9 +94,9 @@ func TestCountsThatDiffer(t *testing.T) {
 	}
 }
 
-// TestQuestionsOfHostilePeers: a rank ignores a question that is too long, whether it
-// comes by the eager or by the rendezvous protocol, and answers later ones.
-func TestQuestionsOfHostilePeers(t *testing.T) {
+// TestQueriesOfHostilePeers checks that a rank ignores a query that is too long, whether it
+// arrives by the eager or by the rendezvous protocol, and handles later queries.
+func TestQueriesOfHostilePeers(t *testing.T) {
 	for name, limit := range map[string]int{"eager": 1 << 14, "rendezvous": 0} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(world *comm.Comm) error {
@@ -108,7 +108,7 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 1 {
-					for _, n := range []int{mpi.AskedCalls + 1, 1 << 16} {
+					for _, n := range []int{mpi.QueryCalls + 1, 1 << 16} {
 						if err := mpi.Contradict((*mpi.Comm)(c), 0, n); err != nil {
 							return err
 						}
@@ -118,7 +118,7 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 1 {
-					if err := mpi.Contradict((*mpi.Comm)(c), 0, mpi.AskedCalls); err != nil {
+					if err := mpi.Contradict((*mpi.Comm)(c), 0, mpi.QueryCalls); err != nil {
 						return err
 					}
 				}
@@ -129,16 +129,17 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 	}
 }
 
-// FuzzQuestion reads the questions in which ranks send each other their last collectives.
-// The text of every call that exists can be printed.
-func FuzzQuestion(f *testing.F) {
-	q := mpi.Question()
+// FuzzQuery parses arbitrary bytes as queries, in which ranks send each other their last
+// collectives. It checks that a parsed query is written back unchanged, and that the text of every
+// call can be printed.
+func FuzzQuery(f *testing.F) {
+	q := mpi.QueryExample()
 	f.Add(q)
 	f.Add(q[:8])
 	f.Add(append(bytes.Clone(q), bytes.Repeat([]byte{0xff}, 24)...))
 	f.Add(bytes.Repeat(q[8:], 9))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		again, calls, ok := mpi.ReadQuestion(b)
+		again, calls, ok := mpi.ReadQuery(b)
 		if ok && !bytes.Equal(again, b) {
 			t.Fatalf("%x became %x", b, again)
 		}

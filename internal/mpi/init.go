@@ -41,7 +41,7 @@ type job struct {
 	coll   *coll.Config
 	final  *state // the world for Finalize alone: nobody else revokes it
 	first  *state // the world, whose buffered sends Finalize waits for
-	watch  watch
+	stall  stallDetector
 	asked  *inspector
 
 	agreements *agree.Ranks
@@ -181,7 +181,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final = j.newState(finalID, all, w.Rank)
 	j.final.p2p.KeepInFinalize()
 	j.final.coll.KeepInFinalize()
-	j.startWatch(local)
+	j.startStallDetector(local)
 	j.asked, asked = asked, nil
 	j.asked.job.Store(j)
 	if w.Rank == 0 && wireup.Verbose() {
@@ -209,7 +209,7 @@ func (c *Comm) Finalize() error {
 	j := c.s.job
 	world := &Comm{s: j.final, ctx: c.ctx}
 	j.ending.Store(true)
-	j.endOthers()
+	j.revokeDependents()
 	j.agreements.Leave()
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
@@ -235,7 +235,7 @@ func (c *Comm) Finalize() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
-	j.stopWatch()
+	j.stopStallDetector()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),

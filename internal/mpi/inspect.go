@@ -231,9 +231,9 @@ func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 		return
 	}
 	call.ID, call.Peer, call.World, call.Tag = w.Context/2, w.Peer, w.World, w.Tag
-	j.watch.mu.Lock()
-	s := j.watch.states[call.ID]
-	j.watch.mu.Unlock()
+	j.stall.mu.Lock()
+	s := j.stall.states[call.ID]
+	j.stall.mu.Unlock()
 	if s == nil {
 		call.Comm = "comm"
 		return
@@ -252,9 +252,9 @@ func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 // openComms returns the open communicators in the order of their creation. If there are
 // too many, more is true, and the list has the world, those of calls and the first ones.
 func (j *job) openComms(calls []wire.RankCall) (list []wire.RankComm, more bool) {
-	j.watch.mu.Lock()
-	defer j.watch.mu.Unlock()
-	for id, s := range j.watch.states {
+	j.stall.mu.Lock()
+	defer j.stall.mu.Unlock()
+	for id, s := range j.stall.states {
 		list = append(list, wire.RankComm{ID: id, Seq: s.seq.Load() & seqMask})
 	}
 	slices.SortFunc(list, func(a, b wire.RankComm) int {

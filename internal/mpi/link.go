@@ -52,9 +52,9 @@ type link struct {
 	large   []*[]byte  // slices of largeScratch that the current call uses
 	tainted bool       // a transfer may still use the buffers
 
-	waits   atomic.Uint64 // number of the collective << 32 | the rank it waited for last + 1; 0: none
-	watched uint64        // the watch's: waits when it last looked
-	ticks   uint          // the watch's: how often it has found waits unchanged
+	lastWait     atomic.Uint64 // number of the collective << 32 | 1 + the rank that it waited for last; 0: it has not waited
+	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by linkMu
+	stalledTicks uint          // number of the stall detector's checks since lastWait changed; guarded by linkMu
 }
 
 // transfer is an Isend or Irecv of a collective.
@@ -194,7 +194,7 @@ func (l *link) release() {
 		}
 		return
 	}
-	l.rest()
+	l.clearWait()
 	s.linkMu.Lock()
 	s.links = append(s.links, l)
 	s.linkMu.Unlock()
@@ -210,7 +210,7 @@ func (l *link) leave() {
 
 // rest says that the link waits for nobody. The one that lies with the turn need
 // not say so.
-func (l *link) rest() { l.waits.Store(0) }
+func (l *link) clearWait() { l.lastWait.Store(0) }
 
 // Rank is comm.link.Rank.
 func (l *link) Rank() int { return l.s.rank }
@@ -225,17 +225,17 @@ func (l *link) to(peer int) engine.Env {
 }
 
 // awaits notes for the watch whom the collective waits for.
-func (l *link) awaits(peer int) { l.waits.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
+func (l *link) noteWait(peer int) { l.lastWait.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
 
 // Send is comm.link.Send.
 func (l *link) Send(buf []byte, dest int) error {
-	l.awaits(dest)
+	l.noteWait(dest)
 	return l.s.coll.Send(l.ctx, buf, l.to(dest))
 }
 
 // Recv is comm.link.Recv.
 func (l *link) Recv(buf []byte, source int) error {
-	l.awaits(source)
+	l.noteWait(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
 	return l.exact(source, st, len(buf), err)
 }
@@ -243,13 +243,13 @@ func (l *link) Recv(buf []byte, source int) error {
 // Sendrecv is comm.link.Sendrecv.
 func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	r := l.s.coll.Irecv(recv, l.to(source))
-	l.awaits(dest)
+	l.noteWait(dest)
 	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
 	if serr != nil {
 		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // for broken to end
 		return serr
 	}
-	l.awaits(source)
+	l.noteWait(source)
 	st, err := r.Wait(l.ctx)
 	if err != nil && isContext(err) {
 		l.reqs = append(l.reqs, transfer{r, len(recv), source})
@@ -275,7 +275,7 @@ func (l *link) ticket(x transfer) coll.Ticket {
 // Wait is comm.link.Wait.
 func (l *link) Wait(t coll.Ticket) error {
 	x := &l.reqs[t]
-	l.awaits(x.peer)
+	l.noteWait(x.peer)
 	st, err := x.r.Wait(l.ctx)
 	if x.want >= 0 {
 		err = l.exact(x.peer, st, x.want, err)

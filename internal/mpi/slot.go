@@ -77,7 +77,7 @@ func (s *state) grantSlot() {
 	if len(q.links) == 0 || s.slotFree.Swap(0) == 0 {
 		return // if a link holds the slot, its releaseSlot calls grantSlot again
 	}
-	s.slotLink.rest()
+	s.slotLink.clearWait()
 	s.links = append(s.links, s.slotLink)
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
