@@ -186,7 +186,8 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
 }
 
-// readyWith is ready where the ranks agree on the counts of all, total bytes.
+// readyWith is ready for a collective in which all ranks pass the same counts. total is their sum.
+// Both are in bytes.
 func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))

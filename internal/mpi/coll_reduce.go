@@ -98,7 +98,7 @@ func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op Op) (*
 	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, len(sb)/l.Size())
 }
 
-// reduceScatter takes the rank's own block in bytes.
+// reduceScatter checks the slices; block is the length of the rank's own block in bytes.
 func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*link, error) {
 	if elem.SameStart(send, recv) && len(recv) == len(send) {
 		recv = recv[:block]

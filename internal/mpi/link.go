@@ -13,28 +13,28 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// link is one running collective: the coll.Link that its algorithm works
-// with. Links are kept with their communicator and used again, and with them
-// their scratch memory, so that a collective allocates nothing in steady state.
+// link is one running collective. It implements coll.Link, by which the algorithm sends and
+// receives. A communicator keeps its links and their scratch memory for later collectives, so a
+// collective does not allocate in steady state.
 //
 //	Allreduce ─► begin ─► check arguments ─► coll.Allreduce(link) ─► end
 //	               │                                                 │
-//	           take a number                               on error: revoke
+//	        assign a number                              on error: revoke the communicator
 //
-// All messages of a collective bear its number as their tag, so that those of
-// two collectives that run at once do not meet, and the collective's
-// signature, so that ranks that call different collectives find out.
+// All messages of a collective have its number as their tag, so messages of collectives that run
+// at the same time are not confused. They also carry the fingerprint of the call, so ranks that
+// call different collectives detect it.
 type link struct {
 	s    *state
 	c    *Comm
 	ctx  context.Context
-	name string // of the call
-	env  engine.Env
+	name string     // of the call, such as "Ibcast"
+	env  engine.Env // of all its messages, except for the peer
 
 	plan
 	signature
-	entered bool         // this call has set state.entered and clears it
-	task    func() error // perform and end, for the nonblocking forms
+	entered bool         // this call has set state.entered, and leave clears it
+	task    func() error // calls run; the nonblocking forms pass it to a pooled goroutine
 
 	// State of the call with respect to the slot and the arena; see slot.go.
 	hasSlot    bool          // this link holds the slot
@@ -46,27 +46,28 @@ type link struct {
 	algorithm  int           // otherwise: what coll.Pick returned, or coll.Unpicked
 	arena      *arena        // the arena that the call uses; nil: the call uses messages
 
-	reqs    []transfer // by ticket
-	scratch [][]byte   // by order of request in a call; each as large as the largest request so far, up to scratchKept
-	used    int        // slices of scratch in use
-	large   []*[]byte  // slices of largeScratch that the current call uses
-	tainted bool       // a transfer may still use the buffers
+	reqs    []transfer // started by Isend and Irecv, by ticket
+	scratch [][]byte   // slices that Scratch returns, in the order of its calls; each is as large as the largest request so far, up to scratchKept
+	used    int        // number of slices of scratch in use
+	large   []*[]byte  // slices from largeScratch that this call uses
+	tainted bool       // a transfer may still use the buffers, so the link is not used again
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | 1 + the rank that it waited for last; 0: it has not waited
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by linkMu
 	stalledTicks uint          // number of the stall detector's checks since lastWait changed; guarded by linkMu
 }
 
-// transfer is an Isend or Irecv of a collective.
+// transfer is an Isend or Irecv of an algorithm.
 type transfer struct {
 	r    engine.Request
-	want int // bytes that a receive must get; -1 for a send
+	want int // number of bytes that the message must have; -1 for a send
 	peer int
 }
 
 var _ coll.Link = (*link)(nil)
 
-// seqMask keeps the numbers of collectives below those of CreateGroup.
+// The tags of collectives are their numbers, from 0 to seqMask. The tags of CreateGroup have the
+// bit groupTag.
 const (
 	seqMask  = 1<<30 - 1
 	groupTag = 1 << 30
@@ -93,6 +94,7 @@ func (c *Comm) begin(name string) (*link, error) {
 	return l, nil
 }
 
+// take returns a link for the call with the name and tag. The link holds the slot if the slot was free.
 func (s *state) take(c *Comm, name string, tag int) *link {
 	l := s.tryAcquireSlot()
 	if l != nil {
@@ -124,9 +126,9 @@ func (s *state) freeLinkLocked() *link {
 	return l
 }
 
-// end finishes a collective with the error that it came to. An error here is
-// an error everywhere: the communicator is revoked with the cause, for the
-// other ranks may wait for what this one will never send.
+// end finishes the collective, whose algorithm returned err, and returns the error of the call. If
+// the collective failed, end revokes the communicator, because other ranks may wait for messages
+// that this rank will never send.
 func (l *link) end(err error) error {
 	if err == nil && len(l.reqs) > 0 {
 		err = l.WaitAll()
@@ -138,8 +140,8 @@ func (l *link) end(err error) error {
 	return err
 }
 
-// broken revokes the communicator for err, gets the buffers back and returns
-// what the call returns.
+// abort revokes the communicator because the collective failed with err. It waits until no transfer
+// uses the buffers, and returns the error of the call.
 func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
@@ -149,13 +151,14 @@ func (l *link) abort(err error) error {
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
 	}
-	l.ctx = context.Background() // revoked: nothing here waits for long
+	l.ctx = context.Background() // the communicator is revoked, so no transfer takes long
 	if werr := l.WaitAll(); isContext(werr) || isContext(err) {
 		l.tainted = true
 	}
 	return named
 }
 
+// release returns the link and its memory to the communicator, and releases the slot.
 func (l *link) release() {
 	s := l.s
 	if l.unrecorded {
@@ -165,7 +168,7 @@ func (l *link) release() {
 		s.dequeue(l)
 	}
 	l.leave()
-	if l.tainted { // a transfer that was cut short may still use the buffers
+	if l.tainted { // do not use the link and its buffers again
 		if l.hasSlot {
 			l.dropSlot()
 		}
@@ -200,7 +203,7 @@ func (l *link) release() {
 	s.linkMu.Unlock()
 }
 
-// leave permits other goroutines to begin collectives.
+// leave permits other goroutines to start collectives of the communicator.
 func (l *link) leave() {
 	if l.entered {
 		l.entered = false
@@ -208,45 +211,46 @@ func (l *link) leave() {
 	}
 }
 
-// rest says that the link waits for nobody. The one that lies with the turn need
-// not say so.
+// clearWait tells the stall detector that no call of l waits for another rank. A link that is
+// stored with the slot does not need it: the stall detector skips this link.
 func (l *link) clearWait() { l.lastWait.Store(0) }
 
-// Rank is comm.link.Rank.
+// Rank implements coll.Link.
 func (l *link) Rank() int { return l.s.rank }
 
-// Size is comm.link.Size.
+// Size implements coll.Link.
 func (l *link) Size() int { return len(l.s.group.ranks) }
 
+// to returns the envelope of a message to or from peer.
 func (l *link) to(peer int) engine.Env {
 	env := l.env
 	env.Peer = peer
 	return env
 }
 
-// awaits notes for the watch whom the collective waits for.
+// noteWait tells the stall detector for which rank the collective waits.
 func (l *link) noteWait(peer int) { l.lastWait.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
 
-// Send is comm.link.Send.
+// Send implements coll.Link.
 func (l *link) Send(buf []byte, dest int) error {
 	l.noteWait(dest)
 	return l.s.coll.Send(l.ctx, buf, l.to(dest))
 }
 
-// Recv is comm.link.Recv.
+// Recv implements coll.Link.
 func (l *link) Recv(buf []byte, source int) error {
 	l.noteWait(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
 	return l.exact(source, st, len(buf), err)
 }
 
-// Sendrecv is comm.link.Sendrecv.
+// Sendrecv implements coll.Link.
 func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	r := l.s.coll.Irecv(recv, l.to(source))
 	l.noteWait(dest)
 	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
 	if serr != nil {
-		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // for broken to end
+		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // abort waits for it
 		return serr
 	}
 	l.noteWait(source)
@@ -257,22 +261,23 @@ func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	return l.exact(source, st, len(recv), err)
 }
 
-// Isend is comm.link.Isend.
+// Isend implements coll.Link.
 func (l *link) Isend(buf []byte, dest int) coll.Ticket {
 	return l.ticket(transfer{l.s.coll.Isend(buf, l.to(dest)), -1, dest})
 }
 
-// Irecv is comm.link.Irecv.
+// Irecv implements coll.Link.
 func (l *link) Irecv(buf []byte, source int) coll.Ticket {
 	return l.ticket(transfer{l.s.coll.Irecv(buf, l.to(source)), len(buf), source})
 }
 
+// ticket keeps a transfer and returns the ticket by which Wait finds it.
 func (l *link) ticket(x transfer) coll.Ticket {
 	l.reqs = append(l.reqs, x)
 	return coll.Ticket(len(l.reqs) - 1)
 }
 
-// Wait is comm.link.Wait.
+// Wait implements coll.Link.
 func (l *link) Wait(t coll.Ticket) error {
 	x := &l.reqs[t]
 	l.noteWait(x.peer)
@@ -286,7 +291,7 @@ func (l *link) Wait(t coll.Ticket) error {
 	return err
 }
 
-// WaitAll is comm.link.WaitAll.
+// WaitAll implements coll.Link.
 func (l *link) WaitAll() error {
 	var first error
 	for i := range l.reqs {
@@ -301,7 +306,7 @@ func (l *link) WaitAll() error {
 	return first
 }
 
-// Scratch is comm.link.Scratch.
+// Scratch implements coll.Link.
 func (l *link) Scratch(n int) []byte {
 	if n > scratchKept {
 		b := takeLarge(n)
@@ -320,8 +325,9 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// exact returns an error if a message from source has another length than the algorithm
-// expects: the ranks' counts differ. For a longer message err is ErrTruncate already.
+// exact returns ErrCount if a message from source has another length than the algorithm expects,
+// because then the counts of the two ranks differ. Otherwise it returns err, the error of the
+// receive. For a message that is too long, err is ErrTruncate.
 func (l *link) exact(source int, st engine.Status, want int, err error) error {
 	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
 		return l.wrongSent(source, st.Bytes, want)
@@ -329,8 +335,8 @@ func (l *link) exact(source int, st engine.Status, want int, err error) error {
 	return err
 }
 
-// wrongSent returns the error of a message from source that has another number of bytes
-// than this rank expects.
+// wrongSent returns the error of a message from source that has have bytes, where this rank expects
+// want bytes.
 func (l *link) wrongSent(source, have, want int) error {
 	unit, size := "elements", max(l.elem, 1)
 	if size == 1 || have%size != 0 || want%size != 0 {
