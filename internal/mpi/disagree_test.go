@@ -11,11 +11,10 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestDisagreementInACircle has ranks wait for each other, with no message
-// under way that could tell them that they disagree: they get an error all the
-// same.
+// TestDisagreementInACircle checks that ranks that wait for each other in different calls get an
+// error, although no message arrives that would show the difference.
 func TestDisagreementInACircle(t *testing.T) {
-	const odd = 5 // the rank that gives other counts
+	const odd = 5 // the rank that passes other counts
 	counts := func(c *comm.Comm, good, other int) int {
 		if c.Rank() == odd {
 			return other
@@ -50,7 +49,7 @@ func TestDisagreementInACircle(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
+					if err = x.call(c); err == nil { // the collective of this rank waited for no other rank
 						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					}
 					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
@@ -63,8 +62,7 @@ func TestDisagreementInACircle(t *testing.T) {
 	}
 }
 
-// TestCountsThatDiffer: ranks whose counts differ, but not in their sum, get no
-// wrong result.
+// TestCountsThatDiffer checks that ranks get an error if their counts differ but have the same sum.
 func TestCountsThatDiffer(t *testing.T) {
 	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
 	for name, call := range map[string]func(c *comm.Comm) error{

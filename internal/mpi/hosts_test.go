@@ -23,16 +23,17 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// hostsVar says to the program "hosts" on which host each rank is, as "0011".
+// hostsVar is the environment variable that holds the host of each rank for the program "hosts", such
+// as "0011".
 const hostsVar = "COMM_TEST_HOSTS"
 
-// hiddenVar says that this process has no /proc.
+// hiddenVar is the environment variable that is set if this process has no /proc.
 const hiddenVar = "WEFT_COMM_TEST_HIDDEN"
 
 func init() { programs["hosts"] = onHosts }
 
-// onHosts checks that shared memory joins the ranks of a host, and tcp those of
-// two; with one host no socket of the internet is open.
+// onHosts checks that ranks of one host use shared memory, that ranks of two hosts use tcp, and that
+// no internet socket is open if all ranks are on one host.
 func onHosts(c *comm.Comm) error {
 	hosts := os.Getenv(hostsVar)
 	if len(hosts) != c.Size() {
@@ -52,7 +53,7 @@ func onHosts(c *comm.Comm) error {
 	}
 	n, err := internetSockets()
 	if os.Getenv(hiddenVar) != "" {
-		n, err = strings.Count(hosts, "1"), nil // there is no list of them
+		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be counted
 	}
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func onHosts(c *comm.Comm) error {
 	if err := exercise(c, c, count(c.Size(), 0)); err != nil {
 		return err
 	}
-	// Long messages, and from whoever comes first.
+	// Long messages, and messages from any source.
 	const words = 1 << 18
 	mine, all := make([]int, words), make([]int, words*c.Size())
 	for i := range mine {
@@ -88,7 +89,7 @@ func onHosts(c *comm.Comm) error {
 			return fmt.Errorf("%d from rank %d: %w", all[0], st.Source, err)
 		}
 	}
-	// A window, in which every rank counts at every other.
+	// A window: each rank adds to the element of each rank.
 	w, err := comm.NewWin[int](c, 1)
 	if err != nil {
 		return err
@@ -110,8 +111,8 @@ func onHosts(c *comm.Comm) error {
 	return w.Free()
 }
 
-// internetSockets counts those that this process has opened: what it inherits
-// from a launcher is open to programs that it starts, too.
+// internetSockets counts the internet sockets that this process has opened itself. It skips sockets
+// without close-on-exec, because the process inherited them from a launcher.
 func internetSockets() (n int, err error) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	for _, e := range fds {
@@ -125,18 +126,18 @@ func internetSockets() (n int, err error) {
 	return n, err
 }
 
-// newHost starts a process in namespaces of its own, as the first of a
-// container is, and returns the words of a command that runs another there.
+// newHost starts a process in its own namespaces, like the first process of a container. It returns
+// the words of a command that runs another process in these namespaces.
 func newHost(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && echo up && exec cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe() // its end ends the host
+	in, err := cmd.StdinPipe() // cat ends when it is closed
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	if err := cmd.Start(); errors.Is(err, unix.EPERM) {
-		t.Skip("namespaces are not for this user")
+		t.Skip("this user may not make namespaces")
 	} else {
 		require.NoError(t, err)
 	}
@@ -150,8 +151,8 @@ func newHost(t *testing.T) []string {
 	return []string{"nsenter", "--target", strconv.Itoa(cmd.Process.Pid), "--pid", "--ipc", "--mount", "--"}
 }
 
-// TestHosts starts ranks by hydra, on one host and on two: they cannot see each
-// other's processes there, and so cannot share memory.
+// TestHosts starts ranks by hydra, on one host and on two hosts. Ranks of different hosts do not see
+// each other's processes, so they cannot share memory.
 func TestHosts(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -163,7 +164,7 @@ func TestHosts(t *testing.T) {
 		"0000": "joined by shm (memory of this host) to 3\n",
 		"0011": " to 1, tcp (",
 		"0101": " to 1, tcp (",
-		"0111": "joined by tcp (", // rank 0 shares memory with nobody
+		"0111": "joined by tcp (", // rank 0 shares memory with no other rank
 	} {
 		t.Run(hosts, func(t *testing.T) {
 			var enter [2][]string
@@ -204,13 +205,13 @@ func TestHostRefusesSharedMemory(t *testing.T) {
 	}
 	for name, wrap := range wraps {
 		for hosts, says := range map[string]string{
-			"0123": "joined by tcp (", // all are refused
-			"0100": " to 2, tcp (",    // rank 1 alone is
+			"0123": "joined by tcp (", // no rank can share memory
+			"0100": " to 2, tcp (",    // only rank 1 cannot share memory
 			"1000": "joined by tcp (",
 		} {
 			t.Run(name+" "+hosts, func(t *testing.T) {
 				if wrap[0] == "unshare" && exec.Command("unshare", "--mount", "true").Run() != nil {
-					t.Skip("namespaces are not for this user")
+					t.Skip("this user may not make namespaces")
 				}
 				var args []string
 				for _, h := range hosts {
