@@ -2,11 +2,11 @@ package mpi
 
 import (
 	"context"
-	"github.com/weft-hpc/weft/internal/elem"
 	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/transport"
 )

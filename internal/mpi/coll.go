@@ -2,11 +2,11 @@ package mpi
 
 import (
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"math"
 	"runtime/debug"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
@@ -38,7 +38,7 @@ const (
 	kindSplit
 	kindCreate
 	kindCreateGroup
-	kindLast
+	kindLast // the first barrier of Free; see syncFree
 	kindWin
 	kindWinParts
 	kindWinReady

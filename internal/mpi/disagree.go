@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
@@ -222,7 +222,7 @@ func (j *job) handleQuery(q query, sender int) {
 		b, _ := own.call()
 		switch {
 		case !known:
-		case a.String() == b.String(): // they differ in something that the text leaves out
+		case a.String() == b.String(): // they differ in something that String does not show
 			s.revoke(fmt.Errorf("%w: ranks %d and %d called %v with other counts, or with elements of another layout", ErrMismatch, rank, s.rank, &a))
 		default:
 			s.revoke(fmt.Errorf("%w: rank %d called %v, rank %d called %v", ErrMismatch, rank, &a, s.rank, &b))
@@ -246,7 +246,7 @@ func (l *link) disagreement(rank int) error {
 				s.sendQuery(rank, q)
 			}
 			<-tick.C
-			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil { // the other rank may have sent this rank a query
+			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil { // handleQueries: the other rank may have sent a query to this rank
 				break
 			}
 			var revoked *engine.RevokedError
@@ -258,7 +258,7 @@ func (l *link) disagreement(rank int) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: rank %d called another collective than rank %d, which called %v, or other ones before", ErrMismatch, rank, s.rank, &l.signed)
+	return fmt.Errorf("%w: rank %d made another call than rank %d, in this collective or an earlier one; rank %d called %v", ErrMismatch, rank, s.rank, s.rank, &l.signed)
 }
 
 // replyIntervals is the number of stall intervals for which a rank waits for the reply to a query.

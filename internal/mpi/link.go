@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
@@ -29,7 +29,7 @@ type link struct {
 	c    *Comm
 	ctx  context.Context
 	name string     // of the call, such as "Ibcast"
-	env  engine.Env // of all its messages, except for the peer
+	env  engine.Env // the envelope of its messages, without the peer
 
 	plan
 	signature
@@ -140,8 +140,9 @@ func (l *link) end(err error) error {
 	return err
 }
 
-// abort revokes the communicator because the collective failed with err. It waits until no transfer
-// uses the buffers, and returns the error of the call.
+// abort revokes the communicator because the collective failed with err, waits for the transfers of
+// the call, and returns the error of the call. If a context has ended, a transfer may still use the
+// buffers afterwards; then abort marks the link as tainted.
 func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
@@ -241,7 +242,7 @@ func (l *link) Send(buf []byte, dest int) error {
 func (l *link) Recv(buf []byte, source int) error {
 	l.noteWait(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
-	return l.exact(source, st, len(buf), err)
+	return l.checkLength(source, st, len(buf), err)
 }
 
 // Sendrecv implements coll.Link.
@@ -258,7 +259,7 @@ func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	if err != nil && isContext(err) {
 		l.reqs = append(l.reqs, transfer{r, len(recv), source})
 	}
-	return l.exact(source, st, len(recv), err)
+	return l.checkLength(source, st, len(recv), err)
 }
 
 // Isend implements coll.Link.
@@ -283,7 +284,7 @@ func (l *link) Wait(t coll.Ticket) error {
 	l.noteWait(x.peer)
 	st, err := x.r.Wait(l.ctx)
 	if x.want >= 0 {
-		err = l.exact(x.peer, st, x.want, err)
+		err = l.checkLength(x.peer, st, x.want, err)
 	}
 	if err == nil {
 		*x = transfer{want: -1}
@@ -325,10 +326,10 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// exact returns ErrCount if a message from source has another length than the algorithm expects,
+// checkLength returns ErrCount if a message from source has another length than the algorithm expects,
 // because then the counts of the two ranks differ. Otherwise it returns err, the error of the
 // receive. For a message that is too long, err is ErrTruncate.
-func (l *link) exact(source int, st engine.Status, want int, err error) error {
+func (l *link) checkLength(source int, st engine.Status, want int, err error) error {
 	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
 		return l.wrongSent(source, st.Bytes, want)
 	}

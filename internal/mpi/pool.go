@@ -1,9 +1,10 @@
 package mpi
 
 import (
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 // arenaPool keeps the arenas of communicators that were freed. The next communicator of the same

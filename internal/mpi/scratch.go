@@ -1,9 +1,10 @@
 package mpi
 
 import (
-	"github.com/weft-hpc/weft/internal/elem"
 	"math/bits"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 // Scratch memory of collectives. Each link keeps its small slices. All communicators share the

@@ -33,7 +33,8 @@ import (
 // Invariants:
 //   - state.slotFree is 1 if and only if no link holds the slot. Then state.slotLink is a link
 //     that no call uses.
-//   - If the slot becomes free while links are queued, a goroutine calls grantSlot.
+//   - After the slot becomes free or a link is queued, the goroutine that did it calls grantSlot, so
+//     the slot does not stay free while a link waits.
 
 // slotQueue holds the links that wait for the slot.
 type slotQueue struct {

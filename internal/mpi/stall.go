@@ -10,8 +10,9 @@ import (
 
 // stallDetector detects ranks that would wait for each other forever because they called
 // different collectives, or one collective with different arguments. If a message arrives, its
-// fingerprint shows the difference. But two ranks that both take the other one for the root send
-// nothing, and with different counts ranks may run algorithms whose messages go to other ranks.
+// fingerprint shows the difference. But if each of two ranks passes the other one as the root of a
+// Bcast, neither sends anything. And if counts differ, ranks may run different algorithms, so that
+// a message goes to a rank that does not wait for it.
 // So a rank that waits for a long time sends a query to the rank that it waits for:
 //
 //	rank 0 waits in its 7th collective for rank 3
@@ -104,7 +105,7 @@ func (j *job) stallLoop() {
 // handleQueries handles the queries that have arrived. It returns false if the engine is closed.
 func (j *job) handleQueries() bool {
 	for {
-		m, st, err := j.final.p2p.Iattend() // works even if ranks have failed
+		m, st, err := j.final.p2p.Iattend() // unlike a probe, it returns no error if a rank has failed
 		if m.IsZero() || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}

@@ -8,9 +8,10 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 // Values in messages

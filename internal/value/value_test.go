@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/gob"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 type tree struct {
