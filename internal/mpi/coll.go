@@ -269,7 +269,7 @@ func (l *link) checkRoot(root int) error {
 // overlap.
 func (l *link) checkPair(send, recv []byte) error {
 	if len(send) != len(recv) {
-		return l.wrongLength("recv", recv, len(send))
+		return l.wrongCount("recv", len(recv), len(send))
 	}
 	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
 		return ErrBuffer
@@ -352,11 +352,6 @@ func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []i
 		return nil, nil, fmt.Errorf("%w: %s has %d elements, and the counts add up to %d", ErrCount, name, have, next)
 	}
 	return cb, db, nil
-}
-
-// wrongLength is wrongCount for a slice.
-func (l *link) wrongLength(name string, have []byte, want int) error {
-	return l.wrongCount(name, len(have), want)
 }
 
 // wrongCount returns the error of a slice or part that has have bytes instead of want. The error is
