@@ -25,7 +25,7 @@ type Type struct {
 	Size   int // bytes
 	Align  int
 	Sig    uint16      // see Signature
-	Kernel kernel.Type // selects the built-in operations; for comm.Loc[V] it is that of V; -1: the type has no built-in operations
+	Kernel kernel.Type // the type in package kernel; for comm.Loc[V]: that of V; -1: it has no built-in operations
 	Err    error       // why the type cannot be sent: an ErrType, or nil
 }
 

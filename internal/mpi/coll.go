@@ -247,8 +247,8 @@ func opError(p any) error {
 	return fmt.Errorf("%w: %w", ErrOp, op)
 }
 
-// Shield calls f, which runs the program's function of an operation. If f panics, the collective
-// returns an error with the panic's value and stack.
+// Shield calls f, which runs the program's function of a reduction operation. If f panics, the
+// collective returns ErrOp with the value and the stack of the panic.
 func Shield(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -258,9 +258,10 @@ func Shield(f func()) {
 	f()
 }
 
+// checkRoot returns ErrRank if the communicator has no such rank.
 func (l *link) checkRoot(root int) error {
 	if uint(root) >= uint(l.Size()) {
-		return fmt.Errorf("%w: root %d in a communicator of %d", ErrRank, root, l.Size())
+		return fmt.Errorf("%w: root %d in a communicator of %d ranks", ErrRank, root, l.Size())
 	}
 	return nil
 }

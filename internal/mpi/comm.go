@@ -25,7 +25,7 @@ import (
 type Comm struct {
 	s     *state
 	ctx   context.Context
-	early *early   // not nil: this is no communicator, but holds the result of a request that was complete from the start
+	early *early   // not nil: no communicator, but the result of a request that was complete from the start
 	use   *pending // the checker's operation of the request for which this copy was made; nil in other copies
 }
 
@@ -41,7 +41,7 @@ type state struct {
 	group Group
 
 	window atomic.Bool // this communicator belongs to a window
-	parent *state      // while NewWin makes this communicator: if parent is revoked, so is this one; guarded by stall.mu
+	parent *state      // if it is revoked, this one is revoked too; see attach; guarded by stall.mu
 
 	p2p   *engine.Context
 	coll  *engine.Context
@@ -53,10 +53,10 @@ type state struct {
 	closed     atomic.Bool
 
 	slotFree     atomic.Uint32 // 1: no link holds the slot; see slot.go
-	slotLink     *link         // a free link; only the holder of the slot uses this field
+	slotLink     *link         // a free link; used by the holder of the slot
 	queued       atomic.Int32  // number of links in queue
 	arena        atomic.Pointer[arena]
-	stateVersion uint32 // the engine's StateVersion when coll was last found usable; only the holder of the slot uses this field
+	stateVersion uint32 // Engine.StateVersion at the last call of coll.Usable; used by the holder of the slot
 
 	linkMu sync.Mutex
 	links  []*link   // free links, except slotLink; guarded by linkMu

@@ -91,7 +91,7 @@ func (k *signedCall) String() string {
 //	│ root 24 │ kind 8 │ type 16 │ operation 8 │ number 8 │
 type callRecord [3]uint64
 
-const maxElem = 1<<16 - 1 // also stands for longer elements
+const maxElem = 1<<16 - 1 // the element bytes in a record of longer elements
 
 func recordOf(seq uint32, sig uint16, k *signedCall) callRecord {
 	lap := uint64(byte(seq / signedCalls))
@@ -111,7 +111,8 @@ func (r callRecord) whole() bool {
 	return r.seq() != 0 && byte(r[1]) == lap && byte(r[2]) == lap
 }
 
-// call returns the call. ok is false if no such call exists.
+// call returns the call that the record describes. ok is false if no call has such a record; another
+// rank may send any bits.
 func (r callRecord) call() (k signedCall, ok bool) {
 	k = signedCall{
 		what: coll.Kind(byte(r[2] >> 32)), root: int(r[2] >> 40), count: int(r[1] >> 24), elem: int(uint16(r[1] >> 8)),
@@ -127,7 +128,7 @@ const signedCalls = 64
 // callRing holds the last collectives of a communicator, by number. The goroutine that runs
 // a collective writes its record; any goroutine may read it. Collectives that run at the same
 // time and whose numbers differ by a multiple of signedCalls write to the same entry. If they
-// do so at once, the entry holds one of the records, or words of both, which get refuses.
+// do so at once, the entry holds one of the records, or words of both, for which get returns false.
 type callRing [signedCalls][3]atomic.Uint64
 
 func (c *callRing) put(r callRecord) {
@@ -242,11 +243,12 @@ func (l *link) disagreement(rank int) error {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for i := range int(replyIntervals * j.stall.interval / (10 * time.Millisecond)) {
-			if i%25 == 0 { // repeat the query: the rank may not have recorded its call when the last one arrived
+			if i%25 == 0 { // repeat it: the rank may not have recorded its call when the last query arrived
 				s.sendQuery(rank, q)
 			}
 			<-tick.C
-			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil { // handleQueries: the other rank may have sent a query to this rank
+			// The other rank may have sent a query to this rank, so handle queries here too.
+			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil {
 				break
 			}
 			var revoked *engine.RevokedError

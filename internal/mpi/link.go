@@ -38,7 +38,7 @@ type link struct {
 
 	// State of the call with respect to the slot and the arena; see slot.go.
 	hasSlot    bool          // this link holds the slot
-	queued     bool          // this link is in the queue for the slot, or was granted the slot and has not noticed it
+	queued     bool          // this link was queued for the slot and has not received from granted
 	granted    chan struct{} // receives one token when the slot is granted; nil: this link was never queued
 	wantsArena bool          // the call uses the arena, or finds out in enterArena whether it does
 	count      int           // the argument of requestArena
@@ -47,14 +47,14 @@ type link struct {
 	arena      *arena        // the arena that the call uses; nil: the call uses messages
 
 	reqs    []transfer // started by Isend and Irecv, by ticket
-	scratch [][]byte   // slices that Scratch returns, in the order of its calls; each is as large as the largest request so far, up to scratchKept
+	scratch [][]byte   // results of Scratch, in the order of its calls; kept for the next collective
 	used    int        // number of slices of scratch in use
 	large   []*[]byte  // slices from largeScratch that this call uses
 	tainted bool       // a transfer may still use the buffers, so the link is not used again
 
-	lastWait     atomic.Uint64 // number of the collective << 32 | 1 + the rank that it waited for last; 0: it has not waited
+	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by linkMu
-	stalledTicks uint          // number of the stall detector's checks since lastWait changed; guarded by linkMu
+	stalledTicks uint          // checks that found lastWait unchanged; guarded by linkMu
 }
 
 // transfer is an Isend or Irecv of an algorithm.

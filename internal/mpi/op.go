@@ -37,8 +37,8 @@ func BuiltIn(kind kernel.Op) Op {
 	return Op{name: opNames[kind], kind: kind, commutes: true}
 }
 
-// UserOp returns an operation of the program. combine must call the function of the program by
-// Shield.
+// UserOp returns an operation of the program. combine must call the function of the program
+// with Shield.
 func UserOp(commutes bool, combine func(inout, in []byte)) Op {
 	return Op{name: "OpFunc", combine: combine, commutes: commutes}
 }
