@@ -2,24 +2,24 @@ package elem
 
 import "unsafe"
 
-// Bytes returns the memory of s as bytes. It is called for types without
-// pointers only; padding is carried along.
+// Bytes returns the memory of s as bytes, including the padding of elements. T must not hold
+// pointers.
 func Bytes[T any](s []T) []byte {
 	var t T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(t)))
 }
 
-// SizeOf returns the bytes of an element.
+// SizeOf returns the size of an element in bytes.
 func SizeOf[T any]() int {
 	var t T
 	return int(unsafe.Sizeof(t))
 }
 
-// One is what p points to as a slice.
+// One returns a slice of the one element that p points to.
 func One[T any](p *T) []T { return unsafe.Slice(p, 1) }
 
-// Slice is the reverse of Bytes: b must be aligned for T, which every
-// slice made by Bytes or AlignedBytes is at multiples of T's size.
+// Slice is the inverse of Bytes. b must be aligned for T: it must begin a multiple of T's size after
+// the start of a slice that Bytes (of a []T) or AlignedBytes returned.
 func Slice[T any](b []byte) []T {
 	var t T
 	size := int(unsafe.Sizeof(t))
@@ -29,7 +29,7 @@ func Slice[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/size)
 }
 
-// AlignedBytes allocates n bytes aligned for any element type: a cache line.
+// AlignedBytes allocates n bytes, aligned to a cache line and so for any element type.
 func AlignedBytes(n int) []byte {
 	const line = 64
 	b := make([]byte, n+line)
@@ -37,12 +37,12 @@ func AlignedBytes(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// SameStart says whether two slices begin at the same byte.
+// SameStart reports whether two slices begin at the same byte. It returns false if one is empty.
 func SameStart(a, b []byte) bool {
 	return len(a) > 0 && len(b) > 0 && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// Overlap says whether two slices share memory.
+// Overlap reports whether two slices share memory.
 func Overlap(a, b []byte) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false
@@ -58,7 +58,7 @@ func Bounds(b []byte) (from, to uintptr) {
 	return from, from + uintptr(len(b))
 }
 
-// Word are the bits of an element of 4 or 8 bytes; of others 0.
+// Word returns the bits of an element of 4 or 8 bytes, and 0 for other sizes.
 func Word[T any](v T) uint64 {
 	switch unsafe.Sizeof(v) {
 	case 8:
@@ -69,7 +69,7 @@ func Word[T any](v T) uint64 {
 	return 0
 }
 
-// FromWord is the reverse of Word.
+// FromWord is the inverse of Word. It returns the zero value of types that do not have 4 or 8 bytes.
 func FromWord[T any](bits uint64) (v T) {
 	switch unsafe.Sizeof(v) {
 	case 8:
@@ -87,19 +87,19 @@ type Buffer struct {
 	Type  *Type
 }
 
-// View returns the buffer of the elements of s.
+// View returns a Buffer for the memory of s.
 func View[T any](s []T) Buffer {
 	return Buffer{(*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s), Of[T]()}
 }
 
-// Raw returns the buffer of the bytes of b, which match elements of any type.
+// Raw returns a Buffer for the memory of b as bytes, which match elements of any type.
 func Raw(b []byte) Buffer { return View(b) }
 
-// At returns the buffer of n elements of type t that lie in b.
+// At returns a Buffer for n elements of type t, whose memory is b.
 func At(b []byte, n int, t *Type) Buffer { return Buffer{unsafe.SliceData(b), n, t} }
 
-// IsNil reports whether the buffer is that of a nil slice.
+// IsNil reports whether the buffer was made from a nil slice.
 func (b Buffer) IsNil() bool { return b.data == nil }
 
-// Bytes returns the memory of the buffer. Elements that hold pointers have none.
+// Bytes returns the memory of the buffer. The elements must not hold pointers.
 func (b Buffer) Bytes() []byte { return unsafe.Slice(b.data, b.Count*b.Type.Size) }

@@ -1,5 +1,6 @@
-// Package elem describes the element types of messages: a type's size, its signature, and
-// what built-in operations call it. It converts slices of elements to bytes and back.
+// Package elem describes the element types of messages: their size, their signature, and their
+// number in package kernel, which has the built-in operations. It converts slices of elements to
+// bytes and back.
 package elem
 
 import (
@@ -24,7 +25,7 @@ type Type struct {
 	Size   int // bytes
 	Align  int
 	Sig    uint16      // see Signature
-	Kernel kernel.Type // for built-in operations; that of V for comm.Loc[V]; -1: none apply
+	Kernel kernel.Type // the type in package kernel; for comm.Loc[V]: that of V; -1: it has no built-in operations
 	Err    error       // why the type cannot be sent: an ErrType, or nil
 }
 
@@ -48,7 +49,7 @@ func describe[T any](k kernel.Type) *Type {
 	return &Type{Go: t, Kernel: k, Size: int(t.Size()), Align: t.Align(), Sig: Signature(t)}
 }
 
-// kernels holds the types that built-in operations know.
+// kernels holds the kinds of types that have built-in operations.
 var kernels = map[reflect.Kind]kernel.Type{
 	reflect.Int8: kernel.Int8, reflect.Int16: kernel.Int16, reflect.Int32: kernel.Int32,
 	reflect.Int64: kernel.Int64, reflect.Int: kernel.Int,
@@ -59,7 +60,7 @@ var kernels = map[reflect.Kind]kernel.Type{
 	reflect.Bool: kernel.Bool,
 }
 
-// Of returns the description of T. It looks the common types up without the map.
+// Of returns the description of T. It finds the common types without the map.
 //
 // Hot path: no allocation after the first call for a type.
 func Of[T any]() *Type {
@@ -115,8 +116,8 @@ func isLoc(t reflect.Type) bool {
 	return t.PkgPath() == locPackage && strings.HasPrefix(t.Name(), "Loc[")
 }
 
-// findPointer returns the path and the kind of the first part of t that holds a pointer, or
-// two empty strings. path is the path of t itself.
+// findPointer returns the path and the kind of the first part of t that holds a pointer, or two
+// empty strings. path is the path of t itself, such as "T.Field[0]".
 func findPointer(t reflect.Type, path string) (at, what string) {
 	switch t.Kind() {
 	case reflect.Bool,
@@ -152,7 +153,7 @@ func Count(n, size int) (int, error) {
 		return n, nil
 	}
 	if n%size != 0 {
-		return n / size, fmt.Errorf("%w: a message of %d bytes is no whole number of elements of %d bytes", ErrCount, n, size)
+		return n / size, fmt.Errorf("%w: a message of %d bytes is not a whole number of elements of %d bytes", ErrCount, n, size)
 	}
 	return n / size, nil
 }

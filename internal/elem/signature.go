@@ -29,9 +29,9 @@ const (
 var classNames = [...]string{classBool: "bool", classInt: "int", classUint: "uint", classFloat: "float", classComplex: "complex"}
 
 const (
-	RawSig    = 0
-	byteSig   = classUint << 3
-	layoutSig = 1 << 15
+	RawSig    = 0              // of bytes
+	byteSig   = classUint << 3 // basicSig of uint8; Signature returns RawSig instead
+	layoutSig = 1 << 15        // set in the sig of a struct with several basic types or gaps
 )
 
 // basicSig returns the sig of a basic type.
@@ -85,7 +85,8 @@ func Signature(t reflect.Type) uint16 {
 	return layoutSig | uint16(sum^sum>>16)
 }
 
-// layout is a type's memory as runs of one basic type without gaps.
+// layout describes the memory of a type as runs. A run is memory without gaps that holds one basic
+// type.
 type layout []struct {
 	at, end uintptr
 	sig     uint16
@@ -132,7 +133,8 @@ func (l *layout) add(t reflect.Type, at uintptr) {
 	}
 }
 
-// maxRuns bounds the number of runs that add collects for an array of structs.
+// maxRuns bounds the number of runs that add collects for an array, and so the time and memory for a
+// large array of structs. The rest of the array does not influence the signature.
 const maxRuns = 1 << 12
 
 // SigName returns the name that errors use for the types of a sig.

@@ -69,12 +69,12 @@ func (j *job) reap() error {
 
 // collecting reports whether a collective runs on this rank.
 func (j *job) collecting() bool {
-	j.watch.mu.Lock()
-	defer j.watch.mu.Unlock()
-	for _, s := range j.watch.states {
+	j.stall.mu.Lock()
+	defer j.stall.mu.Unlock()
+	for _, s := range j.stall.states {
 		s.linkMu.Lock()
 		idle := len(s.links)
-		if s.turn.Load() == 1 { // with a link that nobody uses
+		if s.slotFree.Load() == 1 { // with a link that nobody uses
 			idle++
 		}
 		busy := idle < len(s.all)

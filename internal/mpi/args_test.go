@@ -14,8 +14,8 @@ type pointed struct {
 	B []string
 }
 
-// TestWrongArguments passes wrong arguments to point-to-point calls: each call returns the documented
-// error, and the communicator can still be used.
+// TestWrongArguments passes wrong arguments to point-to-point calls. It checks that they return the
+// documented errors, and that the communicator works afterwards.
 func TestWrongArguments(t *testing.T) {
 	one := []int{1}
 	recv := func(_ comm.Status, err error) error { return err }
@@ -69,9 +69,9 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// TestWrongCollectives: rank 1 of three passes a wrong argument, or all ranks pass arguments that are
-// wrong together. Rank 1 gets the documented error. The other ranks get the same error, or ErrRevoked
-// with its text. No rank waits for ever.
+// TestWrongCollectives lets rank 1 of three ranks pass a wrong argument, or all ranks pass arguments
+// that do not fit together. It checks that rank 1 gets the documented error, that the other ranks get
+// this error or ErrRevoked with its text, and that no rank waits forever.
 func TestWrongCollectives(t *testing.T) {
 	two := func() []int { return count(2, 0) }
 	bad := func(c *comm.Comm) bool { return c.Rank() == 1 }
@@ -161,7 +161,7 @@ func TestWrongCollectives(t *testing.T) {
 				case err != nil && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrCount):
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				// A rank whose collective was complete before the error gets the error now.
+				// If the collective of this rank ended without an error, the next call returns one.
 				for err == nil {
 					err = comm.Barrier(c)
 				}
@@ -175,7 +175,7 @@ func TestWrongCollectives(t *testing.T) {
 	}
 }
 
-// TestDisagreement has the ranks call different collectives, or pass different arguments.
+// TestDisagreement lets the ranks call different collectives, or pass different arguments.
 func TestDisagreement(t *testing.T) {
 	for name, calls := range map[string][2]func(c *comm.Comm) error{
 		"bcast and barrier": {
@@ -217,15 +217,15 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
-// TestDisagreementWithoutWaiting: both ranks call Bcast as the root, so both send and neither receives.
-// Only Free detects that.
+// TestDisagreementWithoutWaiting checks that Free detects a difference that no collective can detect,
+// because both ranks send and neither receives.
 func TestDisagreementWithoutWaiting(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {
 			return err
 		}
-		// The first collective of a communicator sets up its shared memory.
+		// The first collective makes the arena.
 		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 	})
 }
 
-// TestDisagreementInTheWorld: for the world, Finalize detects what Free would detect.
+// TestDisagreementInTheWorld checks that Finalize detects such a difference on the world.
 func TestDisagreementInTheWorld(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 )
 
-// TestCallRingAtOnce: goroutines whose calls share an entry write it at the same time. A
-// reader gets the record of the call that it asks for, or none.
+// TestCallRingAtOnce lets goroutines write records of calls to the same entry at the same time. It
+// checks that a reader gets the record of the call that it asks for, or none.
 func TestCallRingAtOnce(t *testing.T) {
 	const writers, rounds = 3, 2000
 	record := func(seq uint32) callRecord {
 		return recordOf(seq, uint16(seq), &signedCall{what: coll.KindBcast, root: int(seq % 7), count: int(seq), elem: 8, typ: uint16(seq), opID: 0})
 	}
 	var ring callRing
-	number := func(w, i uint32) uint32 { return 1 + (i*writers+w)*signedCalls } // all in one entry
+	number := func(w, i uint32) uint32 { return 1 + (i*writers+w)*signedCalls } // all of them have the same entry
 	var all sync.WaitGroup
 	for w := range uint32(writers) {
 		all.Go(func() { // ends with its rounds

@@ -2,36 +2,35 @@ package mpi
 
 import (
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"math"
 	"runtime/debug"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Every collective is made of three steps, which its blocking and its
-// nonblocking form share: a function of the collective's name in small letters
-// checks the arguments and puts them into a link, as bytes; then run performs
-// the collective in the caller's goroutine, or spawn in another.
+// Each collective consists of three steps, which its blocking and its nonblocking form share. A
+// method of Comm with the collective's name in lower case checks the arguments and stores them in a
+// link, as bytes. Then run performs the collective in the caller's goroutine, or spawn in another
+// one. end finishes it.
 
-// plan is a collective's checked arguments. Lengths, counts and displacements
-// are bytes.
+// plan holds the checked arguments of a collective. Lengths, counts and displacements are in bytes.
 type plan struct {
 	what       coll.Kind
 	send, recv []byte
 	op         coll.Op
 	opID       int
 	root       int
-	elem       int    // bytes of an element
+	elem       int    // bytes per element
 	typ        uint16 // type signature of an element; see elem.Signature
 
 	sendCounts, sendDispls []int // by rank; scratch memory
 	recvCounts, recvDispls []int
 }
 
-// Calls that this package builds from the algorithms of other collectives. Each has a
-// fingerprint of its own.
+// Kinds of calls that this package builds from the algorithms of other collectives. Each kind has
+// its own fingerprint. A call of several steps has a kind for each step.
 const (
 	kindDup coll.Kind = iota + 128
 	kindFree
@@ -39,7 +38,7 @@ const (
 	kindSplit
 	kindCreate
 	kindCreateGroup
-	kindLast
+	kindLast // the first barrier of Free; see syncFree
 	kindWin
 	kindWinParts
 	kindWinReady
@@ -51,7 +50,7 @@ const (
 // kindNames holds the names of these calls, in their order from kindDup.
 var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
 
-// open starts a collective over elements of type t.
+// open starts a collective over elements of type t. If t cannot be sent, open ends the collective.
 func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -64,23 +63,24 @@ func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 	return l, nil
 }
 
-// ready says that the arguments are good; count is bytes.
+// ready completes the checks of a collective: it sets the fingerprint and queues for the slot. count
+// is in bytes.
 func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
-	l.seek(count)
+	l.requestArena(count)
 	return l, nil
 }
 
-// signature is what of a call its ranks must agree on, and its fingerprint.
+// signature holds what the ranks must agree on in a call, and the fingerprint of it.
 type signature struct {
-	signed   signedCall
-	sig      uint16 // fingerprint of signed
-	unsigned bool   // signed is not in state.called yet
+	signed     signedCall
+	sig        uint16 // fingerprint of signed
+	unrecorded bool   // recordCall has not put signed into state.called yet
 }
 
-// sign sets what all ranks must agree on. Programs repeat calls, so sign keeps the last
-// call's fingerprint.
+// sign sets what all ranks must agree on in this call. Programs repeat calls, so sign computes the
+// fingerprint only if the call differs from the last call of this link.
 //
 // Hot path: no allocation.
 func (l *link) sign(what coll.Kind, root, count int) {
@@ -88,23 +88,24 @@ func (l *link) sign(what coll.Kind, root, count int) {
 		l.signed, l.sig = call, call.fingerprint()
 	}
 	l.env.Sig = l.sig
-	l.unsigned = true
+	l.unrecorded = true
 }
 
-// countersign records the call in state.called, where this rank finds it when another
-// rank asks; see disagree.go. In shared memory a call runs countersign while it waits for
-// another rank.
-func (l *link) countersign() {
-	l.unsigned = false
+// recordCall puts the call into state.called, where this rank finds it when a query of another rank
+// arrives; see disagree.go. A call in shared memory runs recordCall when it first waits for another
+// rank, or when it ends, so that it does not delay the other ranks.
+func (l *link) recordCall() {
+	l.unrecorded = false
 	if seq := l.env.Tag; seq <= seqMask {
 		l.s.called.put(recordOf(uint32(seq), l.env.Sig, &l.signed))
 	}
 }
 
-// refuse ends a collective whose arguments are wrong.
+// refuse ends a collective whose arguments are wrong; err says why.
 func (l *link) refuse(err error) (*link, error) { return nil, l.end(err) }
 
-// run does a collective in the caller's goroutine.
+// run performs the collective of l in the caller's goroutine. If err is not nil, the collective has
+// already ended with err, and run returns it.
 func run(l *link, err error) error {
 	if err != nil {
 		return err
@@ -115,12 +116,13 @@ func run(l *link, err error) error {
 	return l.run()
 }
 
-// spawn does a collective in another goroutine.
+// spawn performs the collective of l in another goroutine. If err is not nil, the collective has
+// already ended with err, which the request returns.
 func (c *Comm) spawn(l *link, err error) Request {
 	if err != nil {
 		return c.refused("", noRank, noRank, err)
 	}
-	s := l.s // the link is the goroutine's from here on
+	s := l.s // read it now: after Go, only the other goroutine may use l
 	p, err := s.check.startCollective(l)
 	if err != nil {
 		return c.refused("", noRank, noRank, l.end(err))
@@ -132,41 +134,41 @@ func (c *Comm) spawn(l *link, err error) Request {
 
 func (l *link) run() error { return l.end(l.perform()) }
 
-// perform runs the algorithm. A panic in an operation of the program's becomes
-// an error.
+// perform runs the algorithm. It returns a panic of the program's operation as an error.
 func (l *link) perform() error {
 	if l.opID == opOfProgram {
-		return l.performShielded()
+		return l.performUserOp()
 	}
-	return l.carryOut()
+	return l.execute()
 }
 
-// performShielded runs perform with an operation of the program. If the operation ends
-// its goroutine, performShielded ends the collective, because run and spawn do not
-// continue.
-func (l *link) performShielded() (err error) {
+// performUserOp is perform with an operation of the program. If the operation calls runtime.Goexit,
+// run and spawn do not continue, so performUserOp ends the collective.
+func (l *link) performUserOp() (err error) {
 	returned := false
 	defer func() {
 		if p := recover(); p != nil {
-			err = caught(p)
+			err = opError(p)
 		} else if !returned {
 			_ = l.end(fmt.Errorf("%w: %w", ErrOp, engine.ErrGoexit))
 		}
 	}()
-	err = l.carryOut()
+	err = l.execute()
 	returned = true
 	return err
 }
 
-func (l *link) carryOut() error {
+// execute runs the algorithm of the call: in memory that all ranks share, or one that package coll
+// chooses.
+func (l *link) execute() error {
 	cfg := l.s.job.coll
-	if l.seeks {
-		if err := l.enter(); err != nil {
+	if l.wantsArena {
+		if err := l.enterArena(); err != nil {
 			return err
 		}
 		if l.shared {
 			h := l.arena.host
-			h.Enter(l, l.env.Sig) // release does what Owes says
+			h.Enter(l, l.env.Sig) // release calls TakePendingWake
 			switch l.what {
 			case coll.KindBarrier:
 				return h.Barrier(cfg)
@@ -184,10 +186,10 @@ func (l *link) carryOut() error {
 			}
 		}
 	}
-	l.countersign()
+	l.recordCall()
 	switch l.what {
 	case coll.KindBarrier:
-		if l.s.id == finalID { // of ranks that perhaps never sent each other anything
+		if l.s.id == finalID { // many of its ranks may never have connected with each other
 			return coll.SparseBarrier(l)
 		}
 		return coll.Barrier(l, cfg)
@@ -225,18 +227,19 @@ func (l *link) carryOut() error {
 	return fmt.Errorf("%w: collective %d", ErrNotSupported, l.what)
 }
 
-// opPanic carries a panic of a program's operation through the algorithm.
+// opPanic is the value with which Shield repeats a panic of the program's operation. It passes
+// through the algorithm to performUserOp.
 type opPanic struct {
 	value any
 	stack []byte
 }
 
-// Error is comm.opPanic.Error.
+// Error returns the value of the panic and its stack.
 func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
 
-// caught returns a panic in an operation as an error. It panics again with any other
-// value.
-func caught(p any) error {
+// opError returns p, a recovered value, as an error if it is an opPanic. Otherwise opError panics
+// with p.
+func opError(p any) error {
 	op, ok := p.(*opPanic)
 	if !ok {
 		panic(p)
@@ -244,7 +247,8 @@ func caught(p any) error {
 	return fmt.Errorf("%w: %w", ErrOp, op)
 }
 
-// Shield calls f, a function of the program that an operation runs, and makes an opPanic of a panic in it.
+// Shield calls f, which runs the program's function of a reduction operation. If f panics, the
+// collective returns ErrOp with the value and the stack of the panic.
 func Shield(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -254,17 +258,19 @@ func Shield(f func()) {
 	f()
 }
 
+// checkRoot returns ErrRank if the communicator has no such rank.
 func (l *link) checkRoot(root int) error {
 	if uint(root) >= uint(l.Size()) {
-		return fmt.Errorf("%w: root %d in a communicator of %d", ErrRank, root, l.Size())
+		return fmt.Errorf("%w: root %d in a communicator of %d ranks", ErrRank, root, l.Size())
 	}
 	return nil
 }
 
-// checkPair checks slices that are equally long, and the same or apart.
+// checkPair checks that two slices have the same length, and that they are the same slice or do not
+// overlap.
 func (l *link) checkPair(send, recv []byte) error {
 	if len(send) != len(recv) {
-		return l.wrongLength("recv", recv, len(send))
+		return l.wrongCount("recv", len(recv), len(send))
 	}
 	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
 		return ErrBuffer
@@ -272,16 +278,16 @@ func (l *link) checkPair(send, recv []byte) error {
 	return nil
 }
 
-// checkBlocks checks a slice of equal blocks, one per rank.
+// checkBlocks checks that a slice consists of equal blocks, one for each rank.
 func (l *link) checkBlocks(name string, all []byte) error {
 	if size := max(l.elem, 1); len(all)/size%l.Size() != 0 {
-		return fmt.Errorf("%w: %s has %d elements, which is no multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
+		return fmt.Errorf("%w: %s has %d elements, which is not a multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
 	}
 	return nil
 }
 
-// ownBlock is ownPart for a slice all of equal blocks, one per rank. It checks the length
-// of all.
+// ownBlock is ownPart for a slice all that consists of equal blocks, one for each rank. It checks
+// the length of all.
 func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
 	inPlace := elem.SameStart(part, all) && len(part) == len(all)
 	if n := l.Size(); !inPlace && len(all) != n*len(part) {
@@ -296,9 +302,9 @@ func (l *link) ownBlock(name string, part []byte, allName string, all []byte, ra
 	return l.ownPart(name, part, all, rank*block, block)
 }
 
-// ownPart checks a slice that is the rank's own part, all[at:at+n], of a slice
-// of all parts: it is n long and is that part itself, or all of all, which
-// stands for it, or lies apart. The part is returned in bytes.
+// ownPart checks part, the argument for the rank's own part all[at:at+n] of a slice of all parts.
+// part must be that own part itself, or all (which stands for the own part), or a slice of n bytes
+// that does not overlap all. ownPart returns the n bytes to use.
 func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
 	own := all[at : at+n]
 	if elem.SameStart(part, all) && len(part) == len(all) {
@@ -314,12 +320,12 @@ func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error)
 	return part, nil
 }
 
-// layout checks the counts and displacements of parts of buf, one per rank, in
-// elements, and returns them in bytes, in scratch memory. Without displs the
-// parts fill buf.
+// layout checks the counts and displacements of the parts of buf, one part for each rank. They are
+// in elements; layout returns them in bytes, in scratch memory. If displs is nil, the parts follow
+// each other and fill buf.
 func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []int, err error) {
 	n, size := l.Size(), l.elem
-	have := math.MaxInt // elements; any number of no size fits
+	have := math.MaxInt // elements; any number of elements of size 0 fits
 	if size > 0 {
 		have = len(buf) / size
 	}
@@ -349,11 +355,8 @@ func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []i
 	return cb, db, nil
 }
 
-func (l *link) wrongLength(name string, have []byte, want int) error {
-	return l.wrongCount(name, len(have), want)
-}
-
-// wrongCount takes bytes and tells elements.
+// wrongCount returns the error of a slice or part that has have bytes instead of want. The error is
+// in elements.
 func (l *link) wrongCount(name string, have, want int) error {
 	size := max(l.elem, 1)
 	return fmt.Errorf("%w: %s has %d elements, not %d", ErrCount, name, have/size, want/size)

@@ -18,19 +18,15 @@ func (c *Comm) alltoall(name string, send, recv elem.Buffer) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.alltoall(send.Bytes(), recv.Bytes())
-}
-
-func (l *link) alltoall(send, recv []byte) (*link, error) {
-	err := l.checkBlocks("send", send)
-	if err == nil {
-		err = l.checkPair(send, recv)
+	sb, rb := send.Bytes(), recv.Bytes()
+	if err = l.checkBlocks("send", sb); err == nil {
+		err = l.checkPair(sb, rb)
 	}
 	if err != nil {
 		return l.refuse(err)
 	}
-	l.send, l.recv = send, recv
-	return l.ready(coll.KindAlltoall, 0, len(send)/l.Size())
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindAlltoall, 0, len(sb)/l.Size())
 }
 
 // Alltoallv is comm.Alltoallv.

@@ -20,21 +20,17 @@ func (c *Comm) gather(name string, send, recv elem.Buffer, root int) (*link, err
 	if err != nil {
 		return nil, err
 	}
-	return l.gather(send.Bytes(), recv.Bytes(), root)
-}
-
-func (l *link) gather(send, recv []byte, root int) (*link, error) {
-	err := l.checkRoot(root)
-	if err == nil && l.Rank() == root {
-		send, err = l.ownBlock("send", send, "recv", recv, root)
+	sb, rb := send.Bytes(), recv.Bytes()
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		sb, err = l.ownBlock("send", sb, "recv", rb, root)
 	} else {
-		recv = nil
+		rb = nil
 	}
 	if err != nil {
 		return l.refuse(err)
 	}
-	l.send, l.recv = send, recv
-	return l.ready(coll.KindGather, root, len(send))
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindGather, root, len(sb))
 }
 
 // Gatherv is comm.Gatherv.
@@ -82,21 +78,17 @@ func (c *Comm) scatter(name string, send, recv elem.Buffer, root int) (*link, er
 	if err != nil {
 		return nil, err
 	}
-	return l.scatter(send.Bytes(), recv.Bytes(), root)
-}
-
-func (l *link) scatter(send, recv []byte, root int) (*link, error) {
-	err := l.checkRoot(root)
-	if err == nil && l.Rank() == root {
-		recv, err = l.ownBlock("recv", recv, "send", send, root)
+	sb, rb := send.Bytes(), recv.Bytes()
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		rb, err = l.ownBlock("recv", rb, "send", sb, root)
 	} else {
-		send = nil
+		sb = nil
 	}
 	if err != nil {
 		return l.refuse(err)
 	}
-	l.send, l.recv = send, recv
-	return l.ready(coll.KindScatter, root, len(recv))
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindScatter, root, len(rb))
 }
 
 // Scatterv is comm.Scatterv.
@@ -144,16 +136,13 @@ func (c *Comm) allgather(name string, send, recv elem.Buffer) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.allgather(send.Bytes(), recv.Bytes())
-}
-
-func (l *link) allgather(send, recv []byte) (*link, error) {
-	send, err := l.ownBlock("send", send, "recv", recv, l.Rank())
+	rb := recv.Bytes()
+	sb, err := l.ownBlock("send", send.Bytes(), "recv", rb, l.Rank())
 	if err != nil {
 		return l.refuse(err)
 	}
-	l.send, l.recv = send, recv
-	return l.ready(coll.KindAllgather, 0, len(send))
+	l.send, l.recv = sb, rb
+	return l.ready(coll.KindAllgather, 0, len(sb))
 }
 
 // Allgatherv is comm.Allgatherv.
@@ -186,10 +175,11 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
 }
 
-// readyWith is ready where the ranks agree on the counts of all, total bytes.
+// readyWith is ready for a collective in which all ranks pass the same counts. total is their sum.
+// Both are in bytes.
 func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))
-	l.seek(total)
+	l.requestArena(total)
 	return l, nil
 }

@@ -57,20 +57,17 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op Op
 	if l.op, l.opID, err = op.on(send.Type); err != nil {
 		return l.refuse(err)
 	}
-	return l.reduce(what, send.Bytes(), recv.Bytes(), root)
-}
-
-func (l *link) reduce(what coll.Kind, send, recv []byte, root int) (*link, error) {
+	sb, rb := send.Bytes(), recv.Bytes()
 	if err := l.checkRoot(root); err != nil {
 		return l.refuse(err)
 	}
 	if what == coll.KindReduce && l.Rank() != root {
-		recv = nil
-	} else if err := l.checkPair(send, recv); err != nil {
+		rb = nil
+	} else if err := l.checkPair(sb, rb); err != nil {
 		return l.refuse(err)
 	}
-	l.send, l.recv = send, recv
-	return l.ready(what, root, len(send))
+	l.send, l.recv = sb, rb
+	return l.ready(what, root, len(sb))
 }
 
 // ReduceScatterBlock is comm.ReduceScatterBlock.
@@ -98,13 +95,13 @@ func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op Op) (*
 	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, len(sb)/l.Size())
 }
 
-// reduceScatter takes the rank's own block in bytes.
+// reduceScatter checks the slices; block is the length of the rank's own block in bytes.
 func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*link, error) {
 	if elem.SameStart(send, recv) && len(recv) == len(send) {
 		recv = recv[:block]
 	}
 	if len(recv) != block {
-		return l.refuse(l.wrongLength("recv", recv, block))
+		return l.refuse(l.wrongCount("recv", len(recv), block))
 	}
 	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
 		return l.refuse(ErrBuffer)

@@ -13,7 +13,8 @@ func (c *Comm) Barrier() error { return run(barrier(c, "Barrier", coll.KindBarri
 // Ibarrier is comm.Ibarrier.
 func (c *Comm) Ibarrier() Request { return c.spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
 
-// barrier starts a barrier. sign is the call that it is part of.
+// barrier starts a barrier. sign is the kind of the call that it is part of. Only Barrier and Fence
+// use the arena; after the other calls the arena is given back or compared.
 func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -21,8 +22,8 @@ func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	}
 	l.what = coll.KindBarrier
 	l.sign(sign, 0, 0)
-	if sign == coll.KindBarrier || sign == kindFence { // after the others arenas go, and who differs is looked at
-		l.seek(0)
+	if sign == coll.KindBarrier || sign == kindFence {
+		l.requestArena(0)
 	}
 	return l, nil
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// affine is x ↦ A·x + B modulo 2^32: composing two is associative and does not
-// commute.
+// affine is the function x ↦ A·x + B modulo 2^32. The composition of two is associative and does
+// not commute.
 type affine struct{ A, B uint32 }
 
 func (f affine) then(g affine) affine { return affine{g.A * f.A, g.A*f.B + g.B} }
 
-// subject is an element type with an operation, and how to do it naively.
+// subject is an operation over an element type, and a naive implementation of the operation.
 type subject[T comparable] struct {
 	op      comm.OpFor[T]
 	element func(rank, i int) T
@@ -55,7 +55,7 @@ var (
 		affine.then}
 )
 
-// block is n elements of a rank, from its element at on.
+// block returns n elements of a rank, beginning with element at.
 func (s subject[T]) block(rank, at, n int) []T {
 	b := make([]T, n)
 	for i := range b {
@@ -64,7 +64,7 @@ func (s subject[T]) block(rank, at, n int) []T {
 	return b
 }
 
-// fold combines what the ranks lo to hi-1 have, n elements from at on.
+// fold combines n elements of each of the ranks lo to hi-1, beginning with element at.
 func (s subject[T]) fold(lo, hi, at, n int) []T {
 	acc := s.block(lo, at, n)
 	for r := lo + 1; r < hi; r++ {
@@ -81,9 +81,9 @@ type trial[T comparable] struct {
 	c       *comm.Comm
 	rng     *rand.Rand // the same on all ranks
 	n, root int
-	counts  []int // per rank, random
-	displs  []int // of parts in another order than the ranks', with holes
-	extent  int
+	counts  []int // by rank, random
+	displs  []int // by rank; the parts lie in a random order, with gaps
+	extent  int   // number of elements of all parts and gaps
 }
 
 func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {
@@ -98,7 +98,7 @@ func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {
 	return t
 }
 
-// all runs every collective, blocking or not, apart and in place.
+// all runs every collective, at random blocking or nonblocking, and in place or not.
 func (t *trial[T]) all() error {
 	for _, f := range []struct {
 		name string
@@ -122,14 +122,15 @@ func wait(r comm.Request) error {
 	return err
 }
 
-// each algorithm of each family, and the choice by itself.
+// TestCollectives runs all collectives with each algorithm of each family forced, and with the
+// automatic choice.
 func TestCollectives(t *testing.T) {
 	algorithms := append([]coll.Info{{Name: coll.Auto}}, coll.Algorithms()...)
 	for _, a := range algorithms {
 		key := a.Family.Key()
 		counts := rankCounts
 		if raceEnabled {
-			counts = []int{2, 5, 8} // it takes twenty times as long
+			counts = []int{2, 5, 8} // the race detector takes twenty times as long
 		}
 		for _, n := range counts {
 			t.Run(fmt.Sprintf("%s=%s/ranks=%d", key, a.Name, n), func(t *testing.T) {
@@ -145,6 +146,7 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
+// rounds runs all collectives for several types and random lengths.
 func rounds(c *comm.Comm, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	lengths := []int{0, 1, 2, 3, 8, 33, 100, 1000, 3001}
@@ -160,7 +162,7 @@ func rounds(c *comm.Comm, seed uint64) error {
 	return nil
 }
 
-// TestOverTCP runs all collectives, and messages of all sizes, over sockets.
+// TestOverTCP runs all collectives, and messages of all sizes, over tcp.
 func TestOverTCP(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
@@ -181,7 +183,8 @@ func TestOverTCP(t *testing.T) {
 	}
 }
 
-// TestLargeCollectives reaches the algorithms and protocols for large data.
+// TestLargeCollectives runs all collectives with data so large that they use the algorithms and
+// protocols for large data.
 func TestLargeCollectives(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 5} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
@@ -193,8 +196,8 @@ func TestLargeCollectives(t *testing.T) {
 	}
 }
 
-// TestEmptyInPlace: slices of nothing have no address to tell that they are
-// the same, and are so all the same.
+// TestEmptyInPlace checks that empty slices count as the same slice, although their addresses do not
+// show it.
 func TestEmptyInPlace(t *testing.T) {
 	eachCount(t, func(c *comm.Comm) error {
 		none := make([]int, c.Size())
@@ -211,12 +214,12 @@ func TestEmptyInPlace(t *testing.T) {
 	})
 }
 
-// TestLargeScratchIsGivenBack: the memory of a large collective does not stay with its
-// communicator.
+// TestLargeScratchIsGivenBack checks that a communicator does not keep the scratch memory of a large
+// collective.
 func TestLargeScratchIsGivenBack(t *testing.T) {
 	const size = 64 << 20
 	heap := func() uint64 {
-		for range 3 { // a pool keeps what it has for two cycles
+		for range 3 { // a sync.Pool keeps an unused value for two cycles
 			runtime.GC()
 		}
 		var m runtime.MemStats

@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The methods of trial are the naive oracle: what each collective must leave
-// is computed from the elements of all ranks.
+// Each method of trial runs one collective. It computes the expected result naively, from the
+// elements of all ranks.
 
 func (t *trial[T]) barrier(nonblocking, _ bool) error {
 	if nonblocking {
@@ -87,7 +87,7 @@ func (t *trial[T]) exscan(nonblocking, inPlace bool) error {
 	if inPlace {
 		recv = send
 	}
-	want := slices.Clone(recv) // untouched on rank 0
+	want := slices.Clone(recv) // Exscan does not change it on rank 0
 	if t.c.Rank() > 0 {
 		want = t.fold(0, t.c.Rank(), 0, t.n)
 	}
@@ -139,7 +139,7 @@ func (t *trial[T]) reduceScatter(nonblocking, inPlace bool) error {
 	return first(err, same("recv", recv, t.fold(0, size, at, t.counts[me])))
 }
 
-// together is the blocks of all ranks one after the other.
+// together returns the blocks of all ranks, one after the other.
 func (t *trial[T]) together(n int) []T {
 	var all []T
 	for r := range t.c.Size() {
@@ -174,7 +174,7 @@ func (t *trial[T]) gather(nonblocking, inPlace bool) error {
 	return same("recv", recv, t.together(t.n))
 }
 
-// scattered is the parts of all ranks at their displacements, the holes zero.
+// scattered returns the parts of all ranks at their displacements, with zeros in the gaps.
 func (t *trial[T]) scattered() []T {
 	all := make([]T, t.extent)
 	for r := range t.c.Size() {
@@ -183,9 +183,11 @@ func (t *trial[T]) scattered() []T {
 	return all
 }
 
-// packed is counts and displacements, or counts alone every other time.
+// packed reports whether the call passes counts without displacements, so the parts follow each
+// other.
 func (t *trial[T]) packed() bool { return t.n%2 == 1 }
 
+// packedParts returns the parts of all ranks, one after the other.
 func (t *trial[T]) packedParts() []T {
 	var all []T
 	for r, n := range t.counts {
@@ -326,8 +328,8 @@ func (t *trial[T]) alltoall(nonblocking, inPlace bool) error {
 	return first(err, same("recv", recv, want))
 }
 
-// alltoallv sends (i+j) mod (n+1) elements between ranks i and j: the same both
-// ways, as being in place asks for.
+// alltoallv sends (i+j) mod (n+1) elements between ranks i and j. The number is the same in both
+// directions, which a call in place requires.
 func (t *trial[T]) alltoallv(nonblocking, inPlace bool) error {
 	size, me := t.c.Size(), t.c.Rank()
 	counts, displs := make([]int, size), make([]int, size)

@@ -25,74 +25,73 @@ import (
 type Comm struct {
 	s         *state
 	ctx       context.Context
-	completed *completedRequest // it is none, but stands for a request that is complete from the start
-	use       *pending          // of the request for which this copy was made; nil for all others
+	completed *completedRequest // not nil: no communicator, but the result of a request that is complete from the start
+	use       *pending          // the checker's operation of the request for which this copy was made; nil in other copies
 }
 
-// state is what all copies of a communicator made by WithContext share.
+// state is what all copies of a communicator share; WithContext makes copies.
 //
-// Messages of the program and messages of collectives travel in two contexts
-// of the engine: 2·id and 2·id+1. An id is the world rank of the
-// communicator's rank 0 and a number that this process counts up, so it is
-// unique in the job without anybody being asked.
+// Messages of the program and messages of collectives travel in two contexts of the engine: 2·id
+// and 2·id+1. An id consists of the world rank of the communicator's rank 0 and a number that rank
+// 0 counts up. So it is unique in the job, although only rank 0 chooses it.
 type state struct {
 	job   *job
 	id    uint64
 	rank  int
 	group Group
 
-	window atomic.Bool // a window owns this communicator
-	within *state      // parent communicator while this one is being made: both end together; guarded by watch.mu
+	window atomic.Bool // this communicator belongs to a window
+	parent *state      // if it is revoked, this one is revoked too; see attach; guarded by stall.mu
 
 	p2p   *engine.Context
 	coll  *engine.Context
-	check *checker // nil: nothing is checked
+	check *checker // nil: buffers in use are not checked
 
-	seq        atomic.Uint32 // collectives started
+	seq        atomic.Uint32 // number of collectives started
 	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
-	agreements *agree.Comm   // of Agree and Shrink; they have no order relative to collectives
+	agreements *agree.Comm   // for Agree and Shrink, which have no order relative to collectives
 	closed     atomic.Bool
 
-	turn   atomic.Uint32 // 0: somebody has it; see turn.go
-	spare  *link         // that lies with the turn; of who has that
-	queued atomic.Int32  // links of queue
-	arena  atomic.Pointer[arena]
-	news   uint32 // of the engine when coll was last found usable; of who has the turn
+	slotFree     atomic.Uint32 // 1: no link holds the slot; see slot.go
+	slotLink     *link         // a free link; used by the holder of the slot
+	queued       atomic.Int32  // number of links in queue
+	arena        atomic.Pointer[arena]
+	stateVersion uint32 // Engine.StateVersion at the last call of coll.Usable; used by the holder of the slot
 
 	linkMu sync.Mutex
-	links  []*link   // free; guarded by linkMu
-	all    []*link   // guarded by linkMu; for the watch
-	queue  turnQueue // guarded by linkMu
+	links  []*link   // free links, except slotLink; guarded by linkMu
+	all    []*link   // all links, free or not; guarded by linkMu
+	queue  slotQueue // guarded by linkMu
 
-	called callRing // the last collectives
+	called callRing // the last collectives that this rank has called
 }
 
 // The ids of the communicators that Init makes.
 const (
 	worldID = 0
-	agreeID = finalID - 1 // of the messages of agreements
-	finalID = 1<<63 - 1   // of job.final; agreeID is the one before
+	agreeID = finalID - 1 // of job.agreeSpace
+	finalID = 1<<63 - 1   // of job.final
 )
 
-// newState opens a communicator whose ranks are group's, in which the caller
-// has the given rank.
+// newState makes a communicator of the ranks of group, in which the caller has the given rank. All
+// these ranks pass the same id.
 func (j *job) newState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
 	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
-	s.freeTurn(s.spareLocked())
+	s.releaseSlot(s.freeLinkLocked())
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
-		s.arena.Store(noArena) // on all ranks alike
+		s.arena.Store(noArena) // all ranks decide the same
 	}
-	j.watch.add(s)
+	j.stall.add(s)
 	return s
 }
 
-// newID returns an id for a communicator of which this process is rank 0.
+// newID returns an id for a communicator in which this process is rank 0.
 func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
 
-// live returns the state of a communicator that can be used.
+// live returns the state of the communicator, or ErrClosed if the communicator cannot be used.
 func (c *Comm) live() (*state, error) {
 	if c == nil || c.s == nil || c.s.closed.Load() || c.s.job.closed.Load() {
 		return nil, c.whyClosed()
@@ -110,7 +109,7 @@ func (c *Comm) whyClosed() error {
 	return fmt.Errorf("%w: the communicator was freed", ErrClosed)
 }
 
-// name is what errors call the communicator.
+// name returns the name of the communicator in errors.
 func (c *Comm) name() string {
 	if c == nil || c.s == nil {
 		return ""
@@ -125,7 +124,7 @@ func (s *state) name() string {
 	return commName("comm", s.id)
 }
 
-// commName returns the name of the communicator with the id.
+// commName returns the name of the communicator with the id. kind is "comm" or "win".
 func commName(kind string, id uint64) string {
 	if id == worldID || id == finalID {
 		return "world"
@@ -221,7 +220,7 @@ func (c *Comm) Free() error {
 		return c.fail("Free", noRank, noRank, err)
 	}
 	if s.coll.Err() == nil {
-		err = c.part()
+		err = c.syncFree()
 		if errors.Is(err, ErrRevoked) {
 			err = nil
 		} else if err == nil {
@@ -231,60 +230,60 @@ func (c *Comm) Free() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return c.fail("Free", noRank, noRank, ErrClosed)
 	}
-	s.job.watch.remove(s)
+	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
 	return err
 }
 
-// part waits for all ranks to be through with the communicator, and gives its
-// arena back. Collectives that this rank has started before leave the arena first.
-func (c *Comm) part() error {
+// syncFree waits until all ranks have called Free, and gives the arena back. Collectives that this
+// rank has started before leave the arena first.
+func (c *Comm) syncFree() error {
 	s := c.s
-	if err := s.lastTurn(c.Context()); err != nil {
+	if err := s.closeSlot(c.Context()); err != nil {
 		err = c.fail("Free", noRank, noRank, err)
 		if isContext(err) {
 			s.revoke(err)
 		}
 		return err
 	}
-	if a := s.arena.Load(); a != nil && a != noArena { // all arrive there before any looks who made which calls
+	if a := s.arena.Load(); a != nil && a != noArena { // all ranks must have arrived before one calls arenaMismatch
 		if err := run(barrier(c, "Free", kindLast)); err != nil {
 			return err
 		}
 	}
-	differs := s.differs()
+	differs := s.arenaMismatch()
 	if err := run(barrier(c, "Free", kindFree)); err != nil {
 		return err
 	}
-	s.giveBack()
+	s.recycleArena()
 	return c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
 }
 
-// differs is an error where a rank of this one's host made other collectives
-// in the arena, and all are through with theirs.
-func (s *state) differs() error {
+// arenaMismatch returns an error if a rank of this host has made other collectives in the arena
+// than this rank. The caller ensures that all ranks have finished their collectives.
+func (s *state) arenaMismatch() error {
 	a := s.arena.Load()
 	if a == nil || a == noArena {
 		return nil
 	}
 	if rank, ok := a.host.FindMismatch(); ok {
-		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
+		return fmt.Errorf("%w: rank %d called a collective that this rank did not call, or called with other arguments", ErrMismatch, a.members[rank])
 	}
 	return nil
 }
 
-// leftover is an error where a collective's message was never received: the
-// ranks called different ones, and nobody had to wait for another.
+// leftover returns an error if a message of a collective has arrived that this rank did not
+// receive. Then the ranks called different collectives, and none had to wait for another.
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
 	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.survivesFailures || s.job.ending.Load()):
-		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection
+		return nil // there is no message; in Finalize a rank that has already left may refuse a connection
 	case err != nil || !ok:
 		return err
 	}
-	return fmt.Errorf("%w: there is a message of rank %d of a collective that this rank did not call so", ErrMismatch, st.Source)
+	return fmt.Errorf("%w: rank %d sent a message of a collective that this rank did not call, or called with other arguments", ErrMismatch, st.Source)
 }
 
 // Revoke is comm.Comm.Revoke.
@@ -302,6 +301,7 @@ func (s *state) calledRevoke() error {
 	return fmt.Errorf("rank %d of the world called Revoke", s.job.world.Rank)
 }
 
+// revoke revokes the communicator on all ranks; cause is the text of their errors.
 func (s *state) revoke(cause error) {
-	s.coll.Revoke(cause) // and with it p2p: they are the contexts of one communicator
+	s.coll.Revoke(cause) // this also revokes p2p, the other context of the communicator
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// exercise checks that a communicator works and consists of the given world
-// ranks in their order.
+// exercise checks that c works, and that its ranks are the given ranks of world, in this order.
 func exercise(c, world *comm.Comm, members []int) error {
 	got, err := c.Group().Translate(count(c.Size(), 0), world.Group())
 	if err != nil {
@@ -50,13 +49,13 @@ func TestDup(t *testing.T) {
 		if err := exercise(d, c, count(c.Size(), 0)); err != nil {
 			return err
 		}
-		// Messages of the two do not meet.
+		// A receive on c does not match messages on d.
 		r := comm.Irecv(c, make([]int, 1), comm.AnySource, comm.AnyTag)
 		if err := exercise(d, c, count(c.Size(), 0)); err != nil {
 			return err
 		}
 		if _, done, _ := r.Test(); done {
-			return fmt.Errorf("a message of the copy arrived in the original")
+			return fmt.Errorf("a receive on the original got a message of the copy")
 		}
 		if err := first(r.Cancel(), wait(r)); err != nil {
 			return err
@@ -88,7 +87,7 @@ func TestSplit(t *testing.T) {
 				if err := exercise(d, c, members); err != nil {
 					return err
 				}
-				// A split of the split.
+				// Split the new communicator again.
 				e, err := d.Split(0, -d.Rank())
 				if err != nil {
 					return err
@@ -144,7 +143,7 @@ func TestCreate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		d, err := c.Create(g) // two groups at once
+		d, err := c.Create(g) // the even and the odd ranks pass different groups
 		if err != nil {
 			return err
 		}
@@ -165,7 +164,7 @@ func TestCreate(t *testing.T) {
 		if c.Rank()%2 == 1 {
 			return nil
 		}
-		for tag := range 3 { // only the even ranks
+		for tag := range 3 { // only the even ranks call it
 			e, err := c.CreateGroup(g, tag)
 			if err != nil {
 				return err
@@ -202,7 +201,7 @@ func TestCreateErrors(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Rank 1 and the others have different groups in mind.
+		// Rank 1 passes another group than the other ranks.
 		g, _ = c.Group().Incl(0, 1, 2)
 		if c.Rank() == 1 {
 			g, _ = c.Group().Incl(2, 1)
@@ -275,9 +274,8 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestCreateGroupBesideCollectives: CreateGroup is in no order with the
-// collectives of its communicator, so that neither may have to wait for the
-// other's end.
+// TestCreateGroupBesideCollectives runs CreateGroup and a collective of the same communicator at the
+// same time. They have no order, so neither may wait until the other one has ended.
 func TestCreateGroupBesideCollectives(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		g, err := c.Group().Incl(1, 0)
@@ -295,7 +293,7 @@ func TestCreateGroupBesideCollectives(t *testing.T) {
 			return first(comm.Barrier(c), create())
 		}
 		done := make(chan error, 1)
-		go func() { done <- create() }() // ends when rank 1 creates it too, after the barrier
+		go func() { done <- create() }() // ends when rank 1 calls CreateGroup, after its barrier
 		untilWaiting(c, "CreateGroup")
 		return first(comm.Barrier(c), <-done)
 	}, commtest.WithTimeout(10*time.Second))

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestDeadBeforeContact: a rank dies before the other ranks have a connection to it. They detect its
-// death although they have sent nothing to it.
+// TestDeadBeforeContact kills a rank that the other ranks have no connection with. It checks that
+// calls that wait for this rank fail, although the other ranks never sent it a message.
 func TestDeadBeforeContact(t *testing.T) {
 	for name, f := range map[string]func(c *comm.Comm) error{
 		"Recv":  func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 2, 0); return err },
@@ -24,7 +24,7 @@ func TestDeadBeforeContact(t *testing.T) {
 			}
 		},
 		"CreateGroup": func(c *comm.Comm) error {
-			g, err := c.Group().Incl(2, 0, 1) // the first rank, which has died, would send to the others
+			g, err := c.Group().Incl(2, 0, 1) // the first rank of the group sends to the others
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ func TestDeadBeforeContact(t *testing.T) {
 					return nil
 				}
 				err := f(c)
-				commtest.Kill(c) // otherwise Finalize would return an error
+				commtest.Kill(c) // Finalize would return an error
 				if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 					return fmt.Errorf("%s: %w", name, err)
 				}

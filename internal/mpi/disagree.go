@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
@@ -18,21 +18,21 @@ import (
 //
 // Each message of a collective carries the call's fingerprint, so a rank detects that
 // another rank made a different call. The fingerprint does not say which call that was.
-// So the rank sends a question that holds its own last calls in full. The other rank
+// So the rank sends a query that holds its own last calls in full. The other rank
 // compares them with its own calls and revokes the communicator with a text that names
 // both calls.
 //
 //	rank 0: Barrier      ◄── fingerprint of Bcast ──      rank 1: Bcast
 //	   │
-//	   └── question: communicator, last calls of rank 0 ──► compares them with its own
+//	   └── query: communicator, last calls of rank 0 ──► compares them with its own
 //	 all ranks ◄── revoked: rank 0 called Barrier, rank 1 Bcast of 10 float64 ──┘
 //
-// A rank that waits for a long time asks the same question; see watch.
+// A rank that waits for a long time sends the same query; see stallDetector.
 
-// signedCall is what the ranks of a collective must agree on.
+// signedCall holds the properties of a collective call that must be the same on all ranks.
 type signedCall struct {
 	what        coll.Kind
-	root, count int // count: bytes; for some calls the Fold of all counts
+	root, count int // count: bytes; for calls with a count per rank: coll.Fold of the counts
 	elem        int // bytes per element
 	typ         uint16
 	opID        int
@@ -43,7 +43,7 @@ func (k *signedCall) fingerprint() uint16 {
 	return coll.Signature(k.what, k.root, k.count, k.elem<<16|int(k.typ), k.opID)
 }
 
-// String is comm.signedCall.String.
+// String returns the call as error texts name it, such as "Bcast of 3 × int64 from root 0".
 func (k *signedCall) String() string {
 	if k.what >= kindDup {
 		return kindNames[k.what-kindDup]
@@ -91,7 +91,7 @@ func (k *signedCall) String() string {
 //	│ root 24 │ kind 8 │ type 16 │ operation 8 │ number 8 │
 type callRecord [3]uint64
 
-const maxElem = 1<<16 - 1 // also stands for longer elements
+const maxElem = 1<<16 - 1 // the element bytes in a record of longer elements
 
 func recordOf(seq uint32, sig uint16, k *signedCall) callRecord {
 	lap := uint64(byte(seq / signedCalls))
@@ -111,7 +111,8 @@ func (r callRecord) whole() bool {
 	return r.seq() != 0 && byte(r[1]) == lap && byte(r[2]) == lap
 }
 
-// call returns the call. ok is false if no such call exists.
+// call returns the call that the record describes. ok is false if no call has such a record; another
+// rank may send any bits.
 func (r callRecord) call() (k signedCall, ok bool) {
 	k = signedCall{
 		what: coll.Kind(byte(r[2] >> 32)), root: int(r[2] >> 40), count: int(r[1] >> 24), elem: int(uint16(r[1] >> 8)),
@@ -121,13 +122,13 @@ func (r callRecord) call() (k signedCall, ok bool) {
 	return k, known && (k.opID <= len(opNames) || k.opID == opOfProgram)
 }
 
-// signedCalls is how many collectives of a communicator a rank remembers.
+// signedCalls is the number of collectives of a communicator that a rank remembers.
 const signedCalls = 64
 
 // callRing holds the last collectives of a communicator, by number. The goroutine that runs
 // a collective writes its record; any goroutine may read it. Collectives that run at the same
 // time and whose numbers differ by a multiple of signedCalls write to the same entry. If they
-// do so at once, the entry holds one of the records, or words of both, which get refuses.
+// do so at once, the entry holds one of the records, or words of both, for which get returns false.
 type callRing [signedCalls][3]atomic.Uint64
 
 func (c *callRing) put(r callRecord) {
@@ -137,33 +138,34 @@ func (c *callRing) put(r callRecord) {
 	at[2].Store(r[2])
 }
 
-// get returns the record of a call. ok is false if a later call has overwritten it.
+// get returns the record of the call with number seq. ok is false if a later call has overwritten
+// it.
 func (c *callRing) get(seq uint32) (r callRecord, ok bool) {
 	at := &c[seq%signedCalls]
 	r = callRecord{at[0].Load(), at[1].Load(), at[2].Load()}
 	return r, r.seq() == seq && r.whole()
 }
 
-// question is the message in which a rank sends its last calls to another rank, which
+// query is the message in which a rank sends its last calls to another rank, which
 // compares them with its own.
 //
 //	0    8        32
-//	│ id │ record │ record │ …        the last askedCalls, the newest first
-type question []byte
+//	│ id │ record │ record │ …        at most queryCalls records, the newest call first
+type query []byte
 
-// askedCalls is the number of calls in a question: as many as ranks in shared memory may
+// queryCalls is the number of calls in a query: as many as ranks in shared memory may
 // have made since the call that differs.
-const askedCalls = 16
+const queryCalls = 16
 
 const (
 	recordBytes = 24
-	maxQuestion = 8 + askedCalls*recordBytes
+	maxQuery    = 8 + queryCalls*recordBytes
 )
 
-// question returns the question about a collective and the collectives before it.
-func (s *state) question(seq uint32) question {
+// newQuery returns the query about the collective with number seq and the collectives before it.
+func (s *state) newQuery(seq uint32) query {
 	q := binary.LittleEndian.AppendUint64(nil, s.id)
-	for range askedCalls {
+	for range queryCalls {
 		r, ok := s.called.get(seq)
 		if !ok {
 			break
@@ -177,8 +179,8 @@ func (s *state) question(seq uint32) question {
 }
 
 // parse returns the communicator and the calls, the newest first.
-func (q question) parse() (id uint64, calls []callRecord, ok bool) {
-	if len(q) < 8 || (len(q)-8)%recordBytes != 0 || len(q) > maxQuestion {
+func (q query) parse() (id uint64, calls []callRecord, ok bool) {
+	if len(q) < 8 || (len(q)-8)%recordBytes != 0 || len(q) > maxQuery {
 		return 0, nil, false
 	}
 	for at := 8; at < len(q); at += recordBytes {
@@ -191,25 +193,26 @@ func (q question) parse() (id uint64, calls []callRecord, ok bool) {
 	return getUint64(q), calls, true
 }
 
-// ask sends a question to a rank of the communicator.
-func (s *state) ask(rank int, q question) {
+// sendQuery sends a query to a rank of the communicator. It does not block.
+func (s *state) sendQuery(rank int, q query) {
 	s.job.final.p2p.SendBuffered(q, engine.Env{Peer: s.group.ranks[rank]})
 }
 
-// compare handles a question of world rank asker. If this rank made another call than the
-// asker, compare revokes the communicator.
-func (j *job) compare(q question, asker int) {
+// handleQuery handles a query from world rank sender. It compares the calls of the query with the
+// calls of this rank. If they differ, handleQuery revokes the communicator with both calls in the
+// text.
+func (j *job) handleQuery(q query, sender int) {
 	id, calls, ok := q.parse()
 	if !ok {
 		return
 	}
-	j.watch.mu.Lock()
-	s := j.watch.states[id]
-	j.watch.mu.Unlock()
+	j.stall.mu.Lock()
+	s := j.stall.states[id]
+	j.stall.mu.Unlock()
 	if s == nil {
 		return
 	}
-	rank := slices.Index(s.group.ranks, asker)
+	rank := slices.Index(s.group.ranks, sender)
 	for i := len(calls) - 1; i >= 0 && rank >= 0; i-- { // find the first call that differs
 		theirs := calls[i]
 		own, ok := s.called.get(theirs.seq())
@@ -220,7 +223,7 @@ func (j *job) compare(q question, asker int) {
 		b, _ := own.call()
 		switch {
 		case !known:
-		case a.String() == b.String(): // they differ in something that the text leaves out
+		case a.String() == b.String(): // they differ in something that String does not show
 			s.revoke(fmt.Errorf("%w: ranks %d and %d called %v with other counts, or with elements of another layout", ErrMismatch, rank, s.rank, &a))
 		default:
 			s.revoke(fmt.Errorf("%w: rank %d called %v, rank %d called %v", ErrMismatch, rank, &a, s.rank, &b))
@@ -230,21 +233,22 @@ func (j *job) compare(q question, asker int) {
 }
 
 // disagreement returns the error of a collective in which another rank made a different
-// call. If that rank answers in time, the error names both calls.
+// call. If that rank revokes the communicator in time, the error names both calls.
 func (l *link) disagreement(rank int) error {
 	s, j := l.s, l.s.job
-	if l.unsigned {
-		l.countersign()
+	if l.unrecorded {
+		l.recordCall()
 	}
-	if q := s.question(uint32(l.env.Tag)); len(q) > 8 && rank != s.rank {
+	if q := s.newQuery(uint32(l.env.Tag)); len(q) > 8 && rank != s.rank {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		for i := range int(answerIntervals * j.watch.interval / (10 * time.Millisecond)) {
-			if i%25 == 0 { // the rank may not have recorded its call at the last question
-				s.ask(rank, q)
+		for i := range int(replyIntervals * j.stall.interval / (10 * time.Millisecond)) {
+			if i%25 == 0 { // repeat it: the rank may not have recorded its call when the last query arrived
+				s.sendQuery(rank, q)
 			}
 			<-tick.C
-			if !j.answer() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil { // answer: the other rank may be asking this one
+			// The other rank may have sent a query to this rank, so handle queries here too.
+			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil {
 				break
 			}
 			var revoked *engine.RevokedError
@@ -256,8 +260,8 @@ func (l *link) disagreement(rank int) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: rank %d called another collective than rank %d, which called %v, or other ones before", ErrMismatch, rank, s.rank, &l.signed)
+	return fmt.Errorf("%w: rank %d made another call than rank %d, in this collective or an earlier one; rank %d called %v", ErrMismatch, rank, s.rank, s.rank, &l.signed)
 }
 
-// answerIntervals is the number of watch intervals for which a rank waits for an answer.
-const answerIntervals = 4
+// replyIntervals is the number of stall intervals for which a rank waits for the reply to a query.
+const replyIntervals = 4

@@ -11,11 +11,10 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestDisagreementInACircle has ranks wait for each other, with no message
-// under way that could tell them that they disagree: they get an error all the
-// same.
+// TestDisagreementInACircle checks that ranks that wait for each other in different calls get an
+// error, although no message arrives that would show the difference.
 func TestDisagreementInACircle(t *testing.T) {
-	const odd = 5 // the rank that gives other counts
+	const odd = 5 // the rank that passes other counts
 	counts := func(c *comm.Comm, good, other int) int {
 		if c.Rank() == odd {
 			return other
@@ -50,7 +49,7 @@ func TestDisagreementInACircle(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
+					if err = x.call(c); err == nil { // the collective of this rank waited for no other rank
 						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					}
 					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
@@ -63,8 +62,7 @@ func TestDisagreementInACircle(t *testing.T) {
 	}
 }
 
-// TestCountsThatDiffer: ranks whose counts differ, but not in their sum, get no
-// wrong result.
+// TestCountsThatDiffer checks that ranks get an error if their counts differ but have the same sum.
 func TestCountsThatDiffer(t *testing.T) {
 	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
 	for name, call := range map[string]func(c *comm.Comm) error{
@@ -94,9 +92,9 @@ func TestCountsThatDiffer(t *testing.T) {
 	}
 }
 
-// TestQuestionsOfHostilePeers: a rank ignores a question that is too long, whether it
-// comes by the eager or by the rendezvous protocol, and answers later ones.
-func TestQuestionsOfHostilePeers(t *testing.T) {
+// TestQueriesOfHostilePeers checks that a rank ignores a query that is too long, whether it
+// arrives by the eager or by the rendezvous protocol, and handles later queries.
+func TestQueriesOfHostilePeers(t *testing.T) {
 	for name, limit := range map[string]int{"eager": 1 << 14, "rendezvous": 0} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(world *comm.Comm) error {
@@ -108,7 +106,7 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 1 {
-					for _, n := range []int{mpi.AskedCalls + 1, 1 << 16} {
+					for _, n := range []int{mpi.QueryCalls + 1, 1 << 16} {
 						if err := mpi.Contradict((*mpi.Comm)(c), 0, n); err != nil {
 							return err
 						}
@@ -118,7 +116,7 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 					return err
 				}
 				if c.Rank() == 1 {
-					if err := mpi.Contradict((*mpi.Comm)(c), 0, mpi.AskedCalls); err != nil {
+					if err := mpi.Contradict((*mpi.Comm)(c), 0, mpi.QueryCalls); err != nil {
 						return err
 					}
 				}
@@ -129,16 +127,17 @@ func TestQuestionsOfHostilePeers(t *testing.T) {
 	}
 }
 
-// FuzzQuestion reads the questions in which ranks send each other their last collectives.
-// The text of every call that exists can be printed.
-func FuzzQuestion(f *testing.F) {
-	q := mpi.Question()
+// FuzzQuery parses arbitrary bytes as queries, in which ranks send each other their last
+// collectives. It checks that a parsed query is written back unchanged, and that the text of every
+// call can be printed.
+func FuzzQuery(f *testing.F) {
+	q := mpi.QueryExample()
 	f.Add(q)
 	f.Add(q[:8])
 	f.Add(append(bytes.Clone(q), bytes.Repeat([]byte{0xff}, 24)...))
 	f.Add(bytes.Repeat(q[8:], 9))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		again, calls, ok := mpi.ReadQuestion(b)
+		again, calls, ok := mpi.ReadQuery(b)
 		if ok && !bytes.Equal(again, b) {
 			t.Fatalf("%x became %x", b, again)
 		}

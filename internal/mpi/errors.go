@@ -12,52 +12,51 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// The kinds of error, found by errors.Is in whatever this package returns.
-// Besides these, an error may be that of a context that ended
-// (context.Canceled, context.DeadlineExceeded).
+// Reasons of errors; errors.Is finds them. Every error of this package wraps one of them, or the
+// error of a context that has ended (context.Canceled, context.DeadlineExceeded).
 var (
 	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer, which holds the part that fits
-	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs is dead
+	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs has failed
 	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
 	ErrRevoked      = engine.ErrRevoked         // the communicator was revoked; the text says why
 	ErrClosed       = engine.ErrClosed          // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = engine.ErrMismatch        // another rank calls a different collective, passes different arguments, or sends elements of another type; the text names both sides
-	ErrNotSupported = transport.ErrNotSupported // the transport in use cannot do it
+	ErrMismatch     = engine.ErrMismatch        // ranks call different collectives, pass different arguments, or send and receive elements of different types; the text names both sides
+	ErrNotSupported = transport.ErrNotSupported // the transport cannot do this
 
-	ErrRank   = errors.New("rank out of range")            // a source, destination or root that the communicator does not have
-	ErrTag    = errors.New("tag out of range")             // not in [0, MaxTag], nor AnyTag where that is allowed
-	ErrCount  = elem.ErrCount                              // lengths, counts or displacements that do not fit each other, or a message of no whole number of elements
-	ErrType   = elem.ErrType                               // an element type that holds pointers, or a value that cannot be encoded
-	ErrOp     = errors.New("operation cannot be applied")  // a nil operation, one that the element type lacks, or one that panicked
-	ErrBuffer = errors.New("buffers overlap")              // send and receive slices that share memory without being the very same slice
-	ErrInUse  = errors.New("buffer is in use")             // a buffer that changed while a send used it, or that two operations use; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = errors.New("argument out of range")        // any other argument: a colour, a list of groups, a nil message
-	ErrGroup  = errors.New("group does not fit")           // a group with ranks that the communicator does not have, or of which the ranks disagree
-	ErrInit   = errors.New("job has already been started") // Init called twice
+	ErrRank   = errors.New("rank out of range")            // the communicator does not have this source, destination or root
+	ErrTag    = errors.New("tag out of range")             // the tag is not in [0, MaxTag], and AnyTag is not permitted here
+	ErrCount  = elem.ErrCount                              // lengths, counts or displacements do not fit together, or a message is not a whole number of elements
+	ErrType   = elem.ErrType                               // the element type holds pointers, or a value cannot be encoded
+	ErrOp     = errors.New("operation cannot be applied")  // the operation is nil, is not defined for the element type, or has panicked
+	ErrBuffer = errors.New("buffers overlap")              // the send and receive slices share memory and are not the same slice
+	ErrInUse  = errors.New("buffer is in use")             // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
+	ErrArg    = errors.New("argument out of range")        // another argument is wrong: a colour, a list of groups, a nil message
+	ErrGroup  = errors.New("group does not fit")           // the group has processes that the communicator does not have, or ranks passed different groups
+	ErrInit   = errors.New("job has already been started") // Init was called twice
 
-	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator: their order would be a matter of chance; use a lock, or a communicator for each (Dup)")
+	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator, so the order of the two calls is undefined: use a lock, or a communicator for each goroutine (Dup)")
 
-	ErrWin      = errors.New("window cannot be used")     // it is nil or was freed
-	ErrRMASync  = rma.ErrEpoch                            // an operation outside of an epoch, or epochs that do not go together
-	ErrRMARange = rma.ErrRange                            // elements beyond the target's part of a window
-	ErrDisp     = errors.New("displacement out of range") // a negative one
-	ErrLockType = errors.New("no such kind of lock")      // neither LockShared nor LockExclusive
+	ErrWin      = errors.New("window cannot be used")     // the window is nil or was freed
+	ErrRMASync  = rma.ErrEpoch                            // the operation needs an epoch that is not open, or the call does not fit the open epoch
+	ErrRMARange = rma.ErrRange                            // the elements are not within the target's part of the window
+	ErrDisp     = errors.New("displacement out of range") // the displacement is negative
+	ErrLockType = errors.New("no such kind of lock")      // the kind of lock is neither LockShared nor LockExclusive
 )
 
-// noRank stands in Error.Peer and Error.Tag where a call has none.
+// noRank is the value of Error.Peer and Error.Tag for a call that has no peer or no tag.
 const noRank = Undefined
 
-// Error says which call failed and why. All errors of this package are of this
-// type; the reason is in Err and found by errors.Is and errors.As.
+// Error is the type of all errors of this package. It holds the call that failed and the reason,
+// which errors.Is and errors.As find.
 type Error struct {
-	Op   string // the function, as "Send"
-	Comm string // the communicator, as "world" or "comm 0.3", or the window, as "win 0.4"
-	Peer int    // rank of the other side or the root; Undefined where there is none
-	Tag  int    // Undefined where there is none
-	Err  error
+	Op   string // the call, such as "Send"
+	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"
+	Peer int    // the rank of the other side, or the root; Undefined if the call has none
+	Tag  int    // the tag; Undefined if the call has none
+	Err  error  // the reason
 }
 
-// Error tells the error in one line.
+// Error returns the error in one line.
 func (e *Error) Error() string { return "comm: " + e.call() + ": " + e.Err.Error() }
 
 // call returns the call with its communicator, peer and tag.
@@ -89,21 +88,21 @@ func (e *Error) call() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail wraps err for a call on c; nil stays nil. It is kept out of line so
-// that the calls that succeed do not carry its code.
+// fail returns err as an *Error of the call op on c, or nil if err is nil. It is not inlined, so that
+// calls that succeed do not contain its code.
 //
 //go:noinline
 func (c *Comm) fail(op string, peer, tag int, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := err.(*Error); ok { //nolint:errorlint // one that is wrapped is the reason, not the error
+	if _, ok := err.(*Error); ok { //nolint:errorlint // an *Error that err wraps is part of the reason
 		return err
 	}
 	return &Error{Op: op, Comm: c.name(), Peer: peer, Tag: tag, Err: err}
 }
 
-// isContext says whether err is that of a context that ended.
+// isContext reports whether err is the error of a context that has ended.
 func isContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -40,7 +40,7 @@ func IsConsequence(err error) bool { return isConsequence(err) }
 // Parts returns the number of transfers that u waits for.
 func Parts(u *Unfinished) int { return len(u.parts) }
 
-// Contradict sends a question of n calls to a rank of c, in elements of another type. Each
+// Contradict sends a query of n calls to a rank of c, in elements of another type. Each
 // call differs from the first collective of c. It waits until the rank has received it.
 func Contradict(c *Comm, rank, n int) error {
 	k := signedCall{what: coll.KindBcast}
@@ -55,8 +55,8 @@ func Contradict(c *Comm, rank, n int) error {
 	return err
 }
 
-// AskedCalls is the most calls that a question holds.
-const AskedCalls = askedCalls
+// QueryCalls is the most calls that a query holds.
+const QueryCalls = queryCalls
 
 // InFinalize reports whether the rank of c has called Finalize.
 func InFinalize(c *Comm) bool { return c.s.job.ending.Load() }
@@ -113,10 +113,10 @@ func LoseArenas(c *Comm) {
 	c.s.job.arenas.idle = nil
 }
 
-// ReadQuestion parses a question about collectives and writes it again. calls are its
+// ReadQuery parses a query about collectives and writes it again. calls are its
 // calls as text; "" stands for one that does not exist.
-func ReadQuestion(b []byte) (again []byte, calls []string, ok bool) {
-	id, records, ok := question(b).parse()
+func ReadQuery(b []byte) (again []byte, calls []string, ok bool) {
+	id, records, ok := query(b).parse()
 	if !ok {
 		return nil, nil, false
 	}
@@ -139,8 +139,8 @@ func ReadQuestion(b []byte) (again []byte, calls []string, ok bool) {
 	return again, calls, true
 }
 
-// Question returns the question about a call of Allreduce and a call of Bcast.
-func Question() []byte {
+// QueryExample returns the query about a call of Allreduce and a call of Bcast.
+func QueryExample() []byte {
 	var s state
 	for i, k := range []signedCall{
 		{what: coll.KindAllreduce, count: 80, elem: 8, typ: elem.Signature(reflect.TypeFor[float64]()), opID: 1},
@@ -149,7 +149,7 @@ func Question() []byte {
 	} {
 		s.called.put(recordOf(uint32(i+1), k.fingerprint(), &k))
 	}
-	return s.question(3)
+	return s.newQuery(3)
 }
 
 // StackText returns what the inspector reads in the output of runtime.Stack.

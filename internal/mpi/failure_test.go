@@ -182,7 +182,7 @@ func TestDeadRank(t *testing.T) {
 				if err = f(c); !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				commtest.Kill(c) // otherwise Finalize would return an error
+				commtest.Kill(c) // Finalize would return an error
 				return nil
 			})
 		})

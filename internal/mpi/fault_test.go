@@ -12,8 +12,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestLegalFaults runs many kinds of calls over transports that make use of every freedom that the
-// contract of transports gives them. The results must be correct.
+// TestLegalFaults runs messages and all collectives over transports with all faults that the contract
+// of transports permits, such as delayed completions. It checks that all results are correct.
 func TestLegalFaults(t *testing.T) {
 	for over, open := range map[string]func() transport.Provider{
 		"inproc":      func() transport.Provider { return inproc.NewFabric() },

@@ -84,7 +84,7 @@ func TestGroupTranslate(t *testing.T) {
 	require.ErrorIs(t, err, ErrRank)
 }
 
-// TestGroupLaws checks that random groups obey the laws of sets.
+// TestGroupLaws checks that operations on random groups obey the laws of sets.
 func TestGroupLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func() Group { return groupOf(0, r.Perm(12)[:r.IntN(13)]...) }

@@ -23,16 +23,17 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// hostsVar gives the program "hosts" the host of each rank, such as "0011".
+// hostsVar is the environment variable that holds the host of each rank for the program "hosts", such
+// as "0011".
 const hostsVar = "COMM_TEST_HOSTS"
 
-// hiddenVar is set in a process that has no /proc.
+// hiddenVar is the environment variable that is set if this process has no /proc.
 const hiddenVar = "WEFT_COMM_TEST_HIDDEN"
 
 func init() { programs["hosts"] = onHosts }
 
-// onHosts checks that ranks of one host use shared memory, and that ranks of different hosts use tcp. On
-// one host no internet socket is open.
+// onHosts checks that ranks of one host use shared memory, that ranks of two hosts use tcp, and that
+// no internet socket is open if all ranks are on one host.
 func onHosts(c *comm.Comm) error {
 	hosts := os.Getenv(hostsVar)
 	if len(hosts) != c.Size() {
@@ -52,7 +53,7 @@ func onHosts(c *comm.Comm) error {
 	}
 	n, err := internetSockets()
 	if os.Getenv(hiddenVar) != "" {
-		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be listed
+		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be counted
 	}
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func onHosts(c *comm.Comm) error {
 	if err := exercise(c, c, count(c.Size(), 0)); err != nil {
 		return err
 	}
-	// Long messages, received from AnySource.
+	// Long messages, and messages from any source.
 	const words = 1 << 18
 	mine, all := make([]int, words), make([]int, words*c.Size())
 	for i := range mine {
@@ -88,7 +89,7 @@ func onHosts(c *comm.Comm) error {
 			return fmt.Errorf("%d from rank %d: %w", all[0], st.Source, err)
 		}
 	}
-	// A window: every rank adds to an element of every other rank.
+	// A window: each rank adds to the element of each rank.
 	w, err := comm.NewWin[int](c, 1)
 	if err != nil {
 		return err
@@ -110,8 +111,8 @@ func onHosts(c *comm.Comm) error {
 	return w.Free()
 }
 
-// internetSockets returns the number of internet sockets that this process has opened. Sockets that it
-// has inherited from a launcher do not count: they lack the flag FD_CLOEXEC.
+// internetSockets counts the internet sockets that this process has opened itself. It skips sockets
+// without close-on-exec, because the process inherited them from a launcher.
 func internetSockets() (n int, err error) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	for _, e := range fds {
@@ -125,18 +126,18 @@ func internetSockets() (n int, err error) {
 	return n, err
 }
 
-// newHost starts a process in namespaces of its own, like the first process of a container. It returns
+// newHost starts a process in its own namespaces, like the first process of a container. It returns
 // the words of a command that runs another process in these namespaces.
 func newHost(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && echo up && exec cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe() // closing it ends the host
+	in, err := cmd.StdinPipe() // cat ends when it is closed
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	if err := cmd.Start(); errors.Is(err, unix.EPERM) {
-		t.Skip("this user must not make namespaces")
+		t.Skip("this user may not make namespaces")
 	} else {
 		require.NoError(t, err)
 	}
@@ -150,8 +151,8 @@ func newHost(t *testing.T) []string {
 	return []string{"nsenter", "--target", strconv.Itoa(cmd.Process.Pid), "--pid", "--ipc", "--mount", "--"}
 }
 
-// TestHosts starts ranks with mpiexec.hydra, on one host or on two. Ranks of two hosts cannot see each
-// other's processes, so they cannot share memory.
+// TestHosts starts ranks by hydra, on one host and on two hosts. Ranks of different hosts do not see
+// each other's processes, so they cannot share memory.
 func TestHosts(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -204,13 +205,13 @@ func TestHostRefusesSharedMemory(t *testing.T) {
 	}
 	for name, wrap := range wraps {
 		for hosts, says := range map[string]string{
-			"0123": "joined by tcp (", // no rank can use shared memory
-			"0100": " to 2, tcp (",    // all ranks except rank 1 can
+			"0123": "joined by tcp (", // no rank can share memory
+			"0100": " to 2, tcp (",    // only rank 1 cannot share memory
 			"1000": "joined by tcp (",
 		} {
 			t.Run(name+" "+hosts, func(t *testing.T) {
 				if wrap[0] == "unshare" && exec.Command("unshare", "--mount", "true").Run() != nil {
-					t.Skip("this user must not make namespaces")
+					t.Skip("this user may not make namespaces")
 				}
 				var args []string
 				for _, h := range hosts {

@@ -41,7 +41,7 @@ type job struct {
 	coll      *coll.Config
 	final     *state // a world communicator that only Finalize uses, so that the program cannot revoke it
 	first     *state // the world communicator; Finalize waits for its buffered sends
-	watch     watch
+	stall     stallDetector
 	inspector *inspector
 
 	agreements *agree.Ranks
@@ -166,7 +166,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 		return nil, err
 	}
 	failures = nil
-	j.eng.OnClose(j.leaveArenas)
+	j.eng.OnClose(j.closeSlots)
 	j.eng.OnClose(j.check.close)
 	if s.Engine != nil {
 		s.Engine(j.eng)
@@ -182,7 +182,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final = j.newState(finalID, all, w.Rank)
 	j.final.p2p.KeepInFinalize()
 	j.final.coll.KeepInFinalize()
-	j.startWatch(local)
+	j.startStallDetector(local)
 	j.inspector, inspector = inspector, nil
 	j.inspector.job.Store(j)
 	if w.Rank == 0 && wireup.Verbose() {
@@ -211,7 +211,7 @@ func (c *Comm) Finalize() error {
 	j := c.s.job
 	world := &Comm{s: j.final, ctx: c.ctx}
 	j.ending.Store(true)
-	j.endOthers()
+	j.revokeDependents()
 	j.agreements.Leave()
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
@@ -223,7 +223,7 @@ func (c *Comm) Finalize() error {
 		met, errs = world.finishWithSurvivors(errs)
 	}
 	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
-		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
+		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.arenaMismatch())))
 	}
 	good := met && errors.Join(errs...) == nil && len(j.eng.Failed()) == 0
 	if good {
@@ -237,7 +237,7 @@ func (c *Comm) Finalize() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
-	j.stopWatch()
+	j.stopStallDetector()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),

@@ -233,9 +233,9 @@ func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 		return
 	}
 	call.ID, call.Peer, call.World, call.Tag = w.Context/2, w.Peer, w.World, w.Tag
-	j.watch.mu.Lock()
-	s := j.watch.states[call.ID]
-	j.watch.mu.Unlock()
+	j.stall.mu.Lock()
+	s := j.stall.states[call.ID]
+	j.stall.mu.Unlock()
 	if s == nil {
 		call.Comm = "comm"
 		return
@@ -255,9 +255,9 @@ func (j *job) describe(call *wire.RankCall, w *engine.Wait) {
 // inspectComms, more is true, and the list holds the first ones (the world is the first), Finalize's
 // communicator and the communicators of calls.
 func (j *job) openComms(calls []wire.RankCall) (list []wire.RankComm, more bool) {
-	j.watch.mu.Lock()
-	defer j.watch.mu.Unlock()
-	for id, s := range j.watch.states {
+	j.stall.mu.Lock()
+	defer j.stall.mu.Unlock()
+	for id, s := range j.stall.states {
 		list = append(list, wire.RankComm{ID: id, Seq: s.seq.Load() & seqMask})
 	}
 	slices.SortFunc(list, func(a, b wire.RankComm) int {

@@ -5,68 +5,69 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// link is one running collective: the coll.Link that its algorithm works
-// with. Links are kept with their communicator and used again, and with them
-// their scratch memory, so that a collective allocates nothing in steady state.
+// link is one running collective. It implements coll.Link, by which the algorithm sends and
+// receives. A communicator keeps its links and their scratch memory for later collectives, so a
+// collective does not allocate in steady state.
 //
 //	Allreduce ─► begin ─► check arguments ─► coll.Allreduce(link) ─► end
 //	               │                                                 │
-//	           take a number                               on error: revoke
+//	        assign a number                              on error: revoke the communicator
 //
-// All messages of a collective bear its number as their tag, so that those of
-// two collectives that run at once do not meet, and the collective's
-// signature, so that ranks that call different collectives find out.
+// All messages of a collective have its number as their tag, so messages of collectives that run
+// at the same time are not confused. They also carry the fingerprint of the call, so ranks that
+// call different collectives detect it.
 type link struct {
 	s    *state
 	c    *Comm
 	ctx  context.Context
-	name string // of the call
-	env  engine.Env
+	name string     // of the call, such as "Ibcast"
+	env  engine.Env // the envelope of its messages, without the peer
 
 	plan
 	signature
-	entered bool         // this call has set state.entered and clears it
-	task    func() error // perform and end, for the nonblocking forms
+	entered bool         // this call has set state.entered, and leave clears it
+	task    func() error // calls run; the nonblocking forms pass it to a pooled goroutine
 
-	// Of the turn to use the arena; see turn.go.
-	hasTurn bool
-	queues  bool          // it has queued for it, and not yet waited
-	granted chan struct{} // of one token; nil: it never queued
-	seeks   bool          // the call needs the arena, or to know whether it does
-	count   int           // what seek was given
-	shared  bool          // it is in shared memory of all ranks, by coll.SharedUpTo
-	picked  int           // else, what coll.Pick answered
-	arena   *arena        // that the call uses; nil: it is made of messages
+	// State of the call with respect to the slot and the arena; see slot.go.
+	hasSlot    bool          // this link holds the slot
+	queued     bool          // this link was queued for the slot and has not received from granted
+	granted    chan struct{} // receives one token when the slot is granted; nil: this link was never queued
+	wantsArena bool          // the call uses the arena, or finds out in enterArena whether it does
+	count      int           // the argument of requestArena
+	shared     bool          // the call uses memory that all ranks share, according to coll.SharedUpTo
+	algorithm  int           // otherwise: what coll.Pick returned, or coll.Unpicked
+	arena      *arena        // the arena that the call uses; nil: the call uses messages
 
-	reqs    []transfer // by ticket
-	scratch [][]byte   // by order of request in a call; each as large as the largest request so far, up to scratchKept
-	used    int        // slices of scratch in use
-	large   []*[]byte  // slices of largeScratch that the current call uses
-	tainted bool       // a transfer may still use the buffers
+	reqs    []transfer // started by Isend and Irecv, by ticket
+	scratch [][]byte   // results of Scratch, in the order of its calls; kept for the next collective
+	used    int        // number of slices of scratch in use
+	large   []*[]byte  // slices from largeScratch that this call uses
+	tainted bool       // a transfer may still use the buffers, so the link is not used again
 
-	waits   atomic.Uint64 // number of the collective << 32 | the rank it waited for last + 1; 0: none
-	watched uint64        // the watch's: waits when it last looked
-	ticks   uint          // the watch's: how often it has found waits unchanged
+	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
+	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by linkMu
+	stalledTicks uint          // checks that found lastWait unchanged; guarded by linkMu
 }
 
-// transfer is an Isend or Irecv of a collective.
+// transfer is an Isend or Irecv of an algorithm.
 type transfer struct {
 	r    engine.Request
-	want int // bytes that a receive must get; -1 for a send
+	want int // number of bytes that the message must have; -1 for a send
 	peer int
 }
 
 var _ coll.Link = (*link)(nil)
 
-// seqMask keeps the numbers of collectives below those of CreateGroup.
+// The tags of collectives are their numbers, from 0 to seqMask. The tags of CreateGroup have the
+// bit groupTag.
 const (
 	seqMask  = 1<<30 - 1
 	groupTag = 1 << 30
@@ -93,23 +94,24 @@ func (c *Comm) begin(name string) (*link, error) {
 	return l, nil
 }
 
+// take returns a link for the call with the name and tag. The link holds the slot if the slot was free.
 func (s *state) take(c *Comm, name string, tag int) *link {
-	l := s.takeTurn()
+	l := s.tryAcquireSlot()
 	if l != nil {
-		l.hasTurn = true
+		l.hasSlot = true
 	} else {
 		s.linkMu.Lock()
-		l = s.spareLocked()
+		l = s.freeLinkLocked()
 		s.linkMu.Unlock()
 	}
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
-	l.picked = coll.Unpicked
+	l.algorithm = coll.Unpicked
 	return l
 }
 
-// spareLocked is a link that nobody uses.
-func (s *state) spareLocked() *link {
+// freeLinkLocked returns a link that no call uses. The caller holds linkMu, except in newState.
+func (s *state) freeLinkLocked() *link {
 	if n := len(s.links); n > 0 {
 		l := s.links[n-1]
 		s.links = s.links[:n-1]
@@ -124,23 +126,24 @@ func (s *state) spareLocked() *link {
 	return l
 }
 
-// end finishes a collective with the error that it came to. An error here is
-// an error everywhere: the communicator is revoked with the cause, for the
-// other ranks may wait for what this one will never send.
+// end finishes the collective, whose algorithm returned err, and returns the error of the call. If
+// the collective failed, end revokes the communicator, because other ranks may wait for messages
+// that this rank will never send.
 func (l *link) end(err error) error {
 	if err == nil && len(l.reqs) > 0 {
 		err = l.WaitAll()
 	}
 	if err != nil {
-		err = l.broken(err)
+		err = l.abort(err)
 	}
 	l.release()
 	return err
 }
 
-// broken revokes the communicator for err, gets the buffers back and returns
-// what the call returns.
-func (l *link) broken(err error) error {
+// abort revokes the communicator because the collective failed with err, waits for the transfers of
+// the call, and returns the error of the call. If a context has ended, a transfer may still use the
+// buffers afterwards; then abort marks the link as tainted.
+func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
 		err = l.disagreement(differs.Rank)
@@ -149,25 +152,26 @@ func (l *link) broken(err error) error {
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
 	}
-	l.ctx = context.Background() // revoked: nothing here waits for long
+	l.ctx = context.Background() // the communicator is revoked, so no transfer takes long
 	if werr := l.WaitAll(); isContext(werr) || isContext(err) {
 		l.tainted = true
 	}
 	return named
 }
 
+// release returns the link and its memory to the communicator, and releases the slot.
 func (l *link) release() {
 	s := l.s
-	if l.unsigned {
-		l.countersign()
+	if l.unrecorded {
+		l.recordCall()
 	}
-	if l.queues { // the call ended before it could wait
-		s.leaveQueue(l)
+	if l.queued { // the call ended before it could wait
+		s.dequeue(l)
 	}
 	l.leave()
-	if l.tainted { // a transfer that was cut short may still use the buffers
-		if l.hasTurn {
-			l.dropTurn()
+	if l.tainted { // do not use the link and its buffers again
+		if l.hasSlot {
+			l.dropSlot()
 		}
 		s.linkMu.Lock()
 		s.all = slices.DeleteFunc(s.all, func(x *link) bool { return x == l })
@@ -184,23 +188,23 @@ func (l *link) release() {
 	l.plan = plan{}
 	l.reqs = l.reqs[:0]
 	a := l.arena
-	l.seeks, l.shared, l.arena = false, false, nil
-	if l.hasTurn {
-		l.hasTurn = false
+	l.wantsArena, l.shared, l.arena = false, false, nil
+	if l.hasSlot {
+		l.hasSlot = false
 		wake := a != nil && a.host.TakePendingWake()
-		s.freeTurn(l)
+		s.releaseSlot(l)
 		if wake {
 			a.wake(s)
 		}
 		return
 	}
-	l.rest()
+	l.clearWait()
 	s.linkMu.Lock()
 	s.links = append(s.links, l)
 	s.linkMu.Unlock()
 }
 
-// leave permits other goroutines to begin collectives.
+// leave permits other goroutines to start collectives of the communicator.
 func (l *link) leave() {
 	if l.entered {
 		l.entered = false
@@ -208,77 +212,79 @@ func (l *link) leave() {
 	}
 }
 
-// rest says that the link waits for nobody. The one that lies with the turn need
-// not say so.
-func (l *link) rest() { l.waits.Store(0) }
+// clearWait tells the stall detector that no call of l waits for another rank. A link that is
+// stored with the slot does not need it: the stall detector skips this link.
+func (l *link) clearWait() { l.lastWait.Store(0) }
 
-// Rank is comm.link.Rank.
+// Rank implements coll.Link.
 func (l *link) Rank() int { return l.s.rank }
 
-// Size is comm.link.Size.
+// Size implements coll.Link.
 func (l *link) Size() int { return len(l.s.group.ranks) }
 
+// to returns the envelope of a message to or from peer.
 func (l *link) to(peer int) engine.Env {
 	env := l.env
 	env.Peer = peer
 	return env
 }
 
-// awaits notes for the watch whom the collective waits for.
-func (l *link) awaits(peer int) { l.waits.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
+// noteWait tells the stall detector for which rank the collective waits.
+func (l *link) noteWait(peer int) { l.lastWait.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
 
-// Send is comm.link.Send.
+// Send implements coll.Link.
 func (l *link) Send(buf []byte, dest int) error {
-	l.awaits(dest)
+	l.noteWait(dest)
 	return l.s.coll.Send(l.ctx, buf, l.to(dest))
 }
 
-// Recv is comm.link.Recv.
+// Recv implements coll.Link.
 func (l *link) Recv(buf []byte, source int) error {
-	l.awaits(source)
+	l.noteWait(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
-	return l.exact(source, st, len(buf), err)
+	return l.checkLength(source, st, len(buf), err)
 }
 
-// Sendrecv is comm.link.Sendrecv.
+// Sendrecv implements coll.Link.
 func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	r := l.s.coll.Irecv(recv, l.to(source))
-	l.awaits(dest)
+	l.noteWait(dest)
 	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
 	if serr != nil {
-		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // for broken to end
+		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // abort waits for it
 		return serr
 	}
-	l.awaits(source)
+	l.noteWait(source)
 	st, err := r.Wait(l.ctx)
 	if err != nil && isContext(err) {
 		l.reqs = append(l.reqs, transfer{r, len(recv), source})
 	}
-	return l.exact(source, st, len(recv), err)
+	return l.checkLength(source, st, len(recv), err)
 }
 
-// Isend is comm.link.Isend.
+// Isend implements coll.Link.
 func (l *link) Isend(buf []byte, dest int) coll.Ticket {
 	return l.ticket(transfer{l.s.coll.Isend(buf, l.to(dest)), -1, dest})
 }
 
-// Irecv is comm.link.Irecv.
+// Irecv implements coll.Link.
 func (l *link) Irecv(buf []byte, source int) coll.Ticket {
 	return l.ticket(transfer{l.s.coll.Irecv(buf, l.to(source)), len(buf), source})
 }
 
+// ticket keeps a transfer and returns the ticket by which Wait finds it.
 func (l *link) ticket(x transfer) coll.Ticket {
 	l.reqs = append(l.reqs, x)
 	return coll.Ticket(len(l.reqs) - 1)
 }
 
-// Wait is comm.link.Wait.
+// Wait implements coll.Link.
 func (l *link) Wait(t coll.Ticket) error {
 	x := &l.reqs[t]
-	l.awaits(x.peer)
+	l.noteWait(x.peer)
 	st, err := x.r.Wait(l.ctx)
 	if x.want >= 0 {
-		err = l.exact(x.peer, st, x.want, err)
+		err = l.checkLength(x.peer, st, x.want, err)
 	}
 	if err == nil {
 		*x = transfer{want: -1}
@@ -286,7 +292,7 @@ func (l *link) Wait(t coll.Ticket) error {
 	return err
 }
 
-// WaitAll is comm.link.WaitAll.
+// WaitAll implements coll.Link.
 func (l *link) WaitAll() error {
 	var first error
 	for i := range l.reqs {
@@ -301,7 +307,7 @@ func (l *link) WaitAll() error {
 	return first
 }
 
-// Scratch is comm.link.Scratch.
+// Scratch implements coll.Link.
 func (l *link) Scratch(n int) []byte {
 	if n > scratchKept {
 		b := takeLarge(n)
@@ -320,17 +326,18 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// exact returns an error if a message from source has another length than the algorithm
-// expects: the ranks' counts differ. For a longer message err is ErrTruncate already.
-func (l *link) exact(source int, st engine.Status, want int, err error) error {
+// checkLength returns ErrCount if a message from source has another length than the algorithm expects,
+// because then the counts of the two ranks differ. Otherwise it returns err, the error of the
+// receive. For a message that is too long, err is ErrTruncate.
+func (l *link) checkLength(source int, st engine.Status, want int, err error) error {
 	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
 		return l.wrongSent(source, st.Bytes, want)
 	}
 	return err
 }
 
-// wrongSent returns the error of a message from source that has another number of bytes
-// than this rank expects.
+// wrongSent returns the error of a message from source that has have bytes, where this rank expects
+// want bytes.
 func (l *link) wrongSent(source, have, want int) error {
 	unit, size := "elements", max(l.elem, 1)
 	if size == 1 || have%size != 0 || want%size != 0 {

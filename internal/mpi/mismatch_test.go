@@ -9,7 +9,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestMismatchNamesBoth: if two ranks call different collectives, both get an error that names both calls.
+// TestMismatchNamesBoth checks that two ranks that call different collectives both get an error that
+// names both calls.
 func TestMismatchNamesBoth(t *testing.T) {
 	barrier := comm.Barrier
 	for name, x := range map[string]struct {
@@ -76,7 +77,7 @@ func TestMismatchNamesBoth(t *testing.T) {
 					if err := x.calls[c.Rank()](c); err != nil {
 						return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 					}
-					// This rank waited for no other rank, so its next call returns the error.
+					// The collective of this rank waited for no other rank. The next call returns the error.
 					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 				}, commtest.WithParam("coll.shared_memory", memory))
@@ -85,6 +86,7 @@ func TestMismatchNamesBoth(t *testing.T) {
 	}
 }
 
+// says checks that err names the calls of rank 0 and rank 1.
 func says(err error, texts [2]string) error {
 	if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
 		return fmt.Errorf("want ErrMismatch or ErrRevoked, got: %s", text(err))
@@ -97,7 +99,8 @@ func says(err error, texts [2]string) error {
 	return nil
 }
 
-// TestMismatchBehind: the ranks detect the difference in a later call than the one that differs.
+// TestMismatchBehind checks that the error names the first calls that differ, if ranks detect the
+// difference in later calls.
 func TestMismatchBehind(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -121,7 +124,8 @@ func TestMismatchBehind(t *testing.T) {
 	})
 }
 
-// TestCountsThatDoNotFit: the error of a collective with counts per rank names the sender and both counts.
+// TestCountsThatDoNotFit checks that the error of Alltoallv names the rank that sent another number
+// of elements than expected, and both numbers.
 func TestCountsThatDoNotFit(t *testing.T) {
 	for _, memory := range []string{"256k", "0"} {
 		ranks(t, 2, func(world *comm.Comm) error {
@@ -155,13 +159,14 @@ type atom struct {
 	Number   int32
 }
 
-// TestTypesOfMessages: if sender and receiver use different element types, the receiver gets an error,
-// and so does the sender if it waits for the receiver.
+// TestTypesOfMessages checks that a receive of another element type than the sender's fails, and that
+// the send fails too if it waits for the receiver. Types of the same layout match, and bytes match
+// any type.
 func TestTypesOfMessages(t *testing.T) {
 	const large = 1 << 18
 	for name, x := range map[string]struct {
 		send, recv func(c *comm.Comm) error
-		text       string // part of the error; empty: the types match
+		text       string // of the error; empty: the types match
 	}{
 		"float64 as int64":      {sends[float64](1), recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
 		"uint32 as int32":       {sends[uint32](5), recvs[int32](5), "rank 0 sent elements of uint32, and rank 1 receives int32"},
@@ -182,10 +187,10 @@ func TestTypesOfMessages(t *testing.T) {
 			P [4]struct{}
 			N [2][3][0]int
 		}](0), ""},
-		"a small Ssend":          {func(c *comm.Comm) error { return comm.Ssend(c, []float64{1}, 1, 0) }, recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
-		"an empty one":           {sends[float64](0), recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
-		"complex128 as float64":  {sends[complex128](1), recvs[float64](2), "rank 0 sent elements of complex128, and rank 1 receives float64"},
-		"a value is no float64s": {func(c *comm.Comm) error { return comm.SendValue(c, "a", 1, 0) }, valueAsBytes, ""},
+		"a small Ssend":         {func(c *comm.Comm) error { return comm.Ssend(c, []float64{1}, 1, 0) }, recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
+		"an empty one":          {sends[float64](0), recvs[int64](1), "rank 0 sent elements of float64, and rank 1 receives int64"},
+		"complex128 as float64": {sends[complex128](1), recvs[float64](2), "rank 0 sent elements of complex128, and rank 1 receives float64"},
+		"a value and float64s":  {func(c *comm.Comm) error { return comm.SendValue(c, "a", 1, 0) }, valueAsBytes, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
@@ -259,8 +264,8 @@ func valueAsBytes(c *comm.Comm) error {
 	return nil
 }
 
-// TestCollectivesAtOnce: if two goroutines use collectives of one communicator at the same time, all
-// ranks get an error.
+// TestCollectivesAtOnce checks that two goroutines that run collectives of one communicator at the
+// same time get an error, on all ranks.
 func TestCollectivesAtOnce(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, v int) error{
 		"blocking": func(c *comm.Comm, v int) error {
@@ -302,9 +307,9 @@ func TestCollectivesAtOnce(t *testing.T) {
 	}
 }
 
-// TestConcurrentCollectives: if a collective starts while another goroutine is in one, it returns
-// ErrConcurrent and revokes the communicator.
-func TestConcurrentCollectives(t *testing.T) {
+// TestErrConcurrent checks that a collective that begins while another goroutine is in a collective
+// returns ErrConcurrent, and that it revokes the communicator.
+func TestErrConcurrent(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {
@@ -332,8 +337,9 @@ func TestConcurrentCollectives(t *testing.T) {
 	})
 }
 
-// TestGatherBlamesBoth: if the lengths of a Gather do not match, the error contains both lengths.
-func TestGatherBlamesBoth(t *testing.T) {
+// TestGatherNamesBothLengths checks that the error for lengths that do not fit together has both
+// lengths.
+func TestGatherNamesBothLengths(t *testing.T) {
 	const want = "send has 4 elements and recv has 4: 2 ranks × 4 of send are 8"
 	ranks(t, 2, func(world *comm.Comm) error {
 		for name, call := range map[string]func(c *comm.Comm) error{

@@ -13,7 +13,7 @@ import (
 type Op struct {
 	name     string
 	kind     kernel.Op
-	combine  func(inout, in []byte) // of the program; nil: built in
+	combine  func(inout, in []byte) // the function of the program; nil: a built-in operation
 	commutes bool
 }
 
@@ -26,7 +26,7 @@ const (
 // opNames holds the names of the built-in operations, by kernel.Op.
 var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
 
-// BuiltIn returns a built-in operation.
+// BuiltIn returns the built-in operation of a kind.
 func BuiltIn(kind kernel.Op) Op {
 	switch kind {
 	case OpReplace:
@@ -37,7 +37,8 @@ func BuiltIn(kind kernel.Op) Op {
 	return Op{name: opNames[kind], kind: kind, commutes: true}
 }
 
-// UserOp returns an operation of the program. combine calls the program within Shield.
+// UserOp returns an operation of the program. combine must call the function of the program
+// with Shield.
 func UserOp(commutes bool, combine func(inout, in []byte)) Op {
 	return Op{name: "OpFunc", combine: combine, commutes: commutes}
 }
@@ -57,8 +58,8 @@ func OpByName(t *elem.Type, name string) (Op, error) {
 		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
 }
 
-// opOfProgram is the number that stands for any operation of a program. The numbers of the
-// built-in operations begin with 1.
+// opOfProgram is the number of every operation of a program: ranks cannot compare functions. The
+// numbers of the built-in operations begin with 1.
 const opOfProgram = 255
 
 // on returns what the algorithms need to combine elements of type t, and the number by which
@@ -74,7 +75,7 @@ func (o Op) on(t *elem.Type) (coll.Op, int, error) {
 		return coll.Op{}, 0, errNoOp
 	}
 	k, ok := kernel.For(o.kind, t.Kernel)
-	if !ok || k.Size != t.Size { // the constraints of package comm exclude this, except for Replace and NoOp
+	if !ok || k.Size != t.Size { // the type constraints of package comm exclude this, except for Replace and NoOp
 		return coll.Op{}, 0, fmt.Errorf("%w: %s over %v", ErrOp, o.name, t.Go)
 	}
 	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}, int(o.kind) + 1, nil

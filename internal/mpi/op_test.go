@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestWrongOpsDoNotCompile: an operation that a type lacks is the compiler's
-// business.
+// TestWrongOpsDoNotCompile checks that the compiler rejects an operation that is not defined for a
+// type.
 func TestWrongOpsDoNotCompile(t *testing.T) {
 	for dir, text := range map[string]string{
 		"bandfloat":  "float64 does not satisfy comm.Integer",
@@ -39,7 +39,7 @@ func reduced[T any](c *comm.Comm, op comm.OpFor[T], mine ...T) ([]T, error) {
 	return out, comm.Allreduce(c, mine, out, op)
 }
 
-// TestOps runs each operation over values of three ranks, named types too.
+// TestOps runs each operation over values of three ranks, also of named types.
 func TestOps(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		r := c.Rank()
@@ -58,7 +58,7 @@ func TestOps(t *testing.T) {
 		least, err11 := reduced(c, comm.MinLoc[int8], comm.Loc[int8]{Value: int8(pick(4, -3, -3)), Index: r})
 		nan, err12 := reduced(c, comm.Max[float64], f(math.NaN(), 1, math.Inf(1)))
 		if !math.IsNaN(nan[0]) {
-			return fmt.Errorf("NaN is lost: %v", nan)
+			return fmt.Errorf("Max of a NaN is %v", nan)
 		}
 		return first(err1, err2, err3, err4, err5, err6, err7, err8, err9, err10, err11, err12,
 			same("prod", prod, []int64{24}), same("min", minimum, []uint8{7}), same("max", largest, []float32{-1}),
@@ -68,8 +68,8 @@ func TestOps(t *testing.T) {
 	})
 }
 
-// TestReductionsRepeat: the same call gives the same bits on all ranks, every
-// time.
+// TestReductionsRepeat checks that the same call has bitwise the same result on all ranks and in
+// every run.
 func TestReductionsRepeat(t *testing.T) {
 	var bits []uint64
 	for range 5 {
@@ -105,7 +105,7 @@ func TestReductionsRepeat(t *testing.T) {
 	}
 }
 
-// TestNoElements: elements of size 0 go through every kind of call.
+// TestNoElements passes elements of size 0 to every kind of call.
 func TestNoElements(t *testing.T) {
 	nothing := comm.OpFunc(true, func(_, _ []struct{}) {})
 	eachCount(t, func(c *comm.Comm) error {
@@ -119,8 +119,7 @@ func TestNoElements(t *testing.T) {
 	})
 }
 
-// TestOpByName: the operations of each type that a program can name are those that it can
-// write.
+// TestOpByName checks that OpByName finds the operations that are defined for a type, and only these.
 func TestOpByName(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		for i, name := range []string{"Sum", "prod", "MIN", "Max", "band", "bor", "bxor", "land", "lor", "lxor"} {

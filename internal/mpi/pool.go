@@ -1,14 +1,14 @@
 package mpi
 
 import (
-	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// arenaPool keeps arenas of communicators that were freed. The next communicator
-// of the same processes in the same order uses one of them, so that it neither
-// allocates nor maps memory.
+// arenaPool keeps the arenas of communicators that were freed. The next communicator of the same
+// processes in the same order uses one of them, so it neither allocates nor maps memory.
 //
 //	   the first collective of a communicator
 //	     │ the pools have none         │ all ranks have the same one
@@ -17,38 +17,35 @@ import (
 //	     │                             │                        │
 //	     ▼                             ▼                        │
 //	    IN USE by one communicator ── Free ───────────────► IDLE in the pools
-//	               │                 all ranks are              │
-//	               │                 through with it            │ the pool is full, or
-//	               │ revoked, or a rank failed                  │ a rank has not the arena
-//	               ▼                                            ▼ that rank 0 proposes
+//	               │                 all ranks have             │
+//	               │                 finished with it           │ the pool is full, or a rank
+//	               │ revoked, or a rank failed                  │ does not have the arena that
+//	               ▼                                            ▼ rank 0 proposes
 //	     stays until Finalize                                released
 //
-// A reused arena is not cleared. Its numbers go on: the first call of the new
-// communicator follows the last call of the old one, in which all ranks arrived.
-// So whatever still lies in the arena is of an earlier call, as it is within the
-// life of one communicator.
+// A reused arena is not cleared. Its call numbers continue: the first call of the new communicator
+// follows the last call of the old one, in which all ranks arrived. So the data that is still in
+// the arena belongs to an earlier call, as it does between two calls of one communicator.
 //
 // Invariants:
-//   - No rank uses an arena that is idle in the pool of any rank: a rank puts it
-//     there after all ranks have left their last collective in it.
-//   - Ranks adopt an arena all together or not at all. They have told each other
-//     that all have it, at the same call with the same trace (coll.Host.Mark).
-//   - An arena is in one pool, or of one communicator, and never of both.
+//   - No rank uses an arena that is idle in the pool of any rank: a rank puts an arena into its
+//     pool after all ranks have left their last collective in it.
+//   - Either all ranks adopt an arena or none. They have told each other that all have the arena,
+//     after the same calls (coll.Host.Mark).
+//   - An arena is either in the pool or belongs to one communicator.
 //
-// The pools of two ranks may differ, where goroutines free communicators at the
-// same time or a call to Free was cut short. Then a proposal may fail; it costs
-// a new arena.
+// The pools of two ranks may differ, if goroutines free communicators at the same time or if the
+// context of a call of Free ended. Then a proposal may fail, and the ranks make a new arena.
 type arenaPool struct {
 	mu   sync.Mutex
-	idle []*arena // guarded by mu; the oldest first, at most poolSize
+	idle []*arena // the oldest first, at most poolSize; guarded by mu
 }
 
-// poolSize bounds the memory that a rank keeps for later communicators:
-// coll.shared_memory bytes for each arena.
+// poolSize is the maximum number of arenas in a pool. Each has coll.shared_memory bytes.
 const poolSize = 4
 
-// take removes the newest arena of the processes in ranks, or the one with an
-// id if that is not 0. It returns nil if there is none.
+// take removes an arena of the processes in ranks from the pool and returns it: the arena with the
+// id or, if id is 0, the newest one. It returns nil if there is none.
 func (p *arenaPool) take(ranks []int, id uint64) *arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +58,8 @@ func (p *arenaPool) take(ranks []int, id uint64) *arena {
 	return nil
 }
 
-// put adds an arena. It returns the one that must be released in its place, or nil.
+// put adds an arena. If the pool is full, put removes the oldest arena and returns it; the caller
+// releases it.
 func (p *arenaPool) put(a *arena) (oldest *arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,16 +71,16 @@ func (p *arenaPool) put(a *arena) (oldest *arena) {
 	return oldest
 }
 
-// mark is what a rank has of an arena.
+// mark identifies the state of a rank's arena. Ranks compare their marks.
 type mark struct {
-	id uint64 // 0: none
+	id uint64 // of the arena; 0: the rank has none
 	at uint64 // coll.Host.Mark
 }
 
-// adopt takes an arena from the pools of all ranks. Each rank proposes its newest.
-// If the proposals differ, all look for that of rank 0, and tell each other whether
-// they have it. adopt returns nil if not all ranks have the same arena. After an
-// error the arena stays until Finalize: other ranks may have adopted it.
+// adopt takes an arena from the pools of all ranks. Each rank proposes its newest arena. If the
+// proposals differ, each rank looks for the arena of rank 0, and the ranks tell each other whether
+// they have it. adopt returns nil if not all ranks have the same arena. After an error the arena
+// stays until Finalize, because other ranks may have adopted it.
 func (l *link) adopt() (*arena, error) {
 	s := l.s
 	pool := &s.job.arenas
@@ -111,27 +109,28 @@ func (l *link) adopt() (*arena, error) {
 	return a, err
 }
 
-// compare gathers what all ranks have. It reports whether all have the same.
+// compare gathers the marks of all ranks into all; a is this rank's arena or nil. It reports whether
+// all marks are equal.
 func (l *link) compare(a *arena, all []mark) (same bool, err error) {
 	own := all[l.s.rank:][:1]
 	own[0] = mark{}
 	if a != nil {
 		own[0] = mark{a.id, a.host.Mark()}
 	}
-	err = l.tellAll(elem.Bytes(own), elem.Bytes(all))
+	err = l.exchange(elem.Bytes(own), elem.Bytes(all))
 	return !slices.ContainsFunc(all, func(m mark) bool { return m != all[0] }), err
 }
 
-// giveBack puts the arena of a communicator into the pool, if it has one. All
-// ranks are through with it.
-func (s *state) giveBack() {
+// recycleArena puts the arena of the communicator, if it has one, into the pool. The caller knows
+// that all ranks have finished with the arena.
+func (s *state) recycleArena() {
 	if a := s.arena.Swap(noArena); a != nil && a != noArena {
 		a.host.Detach()
 		s.keep(a)
 	}
 }
 
-// keep puts an arena into the pool, and releases the oldest if there are too many.
+// keep puts an arena into the pool, and releases the oldest one if the pool was full.
 func (s *state) keep(a *arena) {
 	if oldest := s.job.arenas.put(a); oldest != nil {
 		oldest.release(s)

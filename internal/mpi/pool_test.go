@@ -16,9 +16,10 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// TestReusedArena uses communicators of one arena one after the other, each for some
-// collectives. One rank comes late to each: a rank that took a flag of an earlier
-// communicator for one of the new one would leave before, or get old data.
+// TestReusedArena makes communicators that use the same arena one after the other, and runs some
+// collectives on each. One rank is late in each collective. If another rank mistook a flag of an
+// earlier communicator for one of the new communicator, it would leave before the late rank arrives,
+// or get old data.
 func TestReusedArena(t *testing.T) {
 	for _, of := range [][]int{{0, 0}, {0, 0, 0}, {0, 0, 1, 1, 1}, nil} {
 		over, n := newHosts(of...).providers(), len(of)
@@ -35,7 +36,7 @@ func TestReusedArena(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for call := range rng.IntN(20) { // more than there are arrival lines
+				for call := range rng.IntN(20) { // may be more than the arrival lines of an arena
 					late, length := rng.IntN(n), []int{1, 6, 100, 5000}[rng.IntN(4)]
 					if pause := time.Duration(rng.IntN(2)) * 50 * time.Microsecond; d.Rank() == late {
 						time.Sleep(pause)
@@ -73,7 +74,8 @@ func TestReusedArena(t *testing.T) {
 	}
 }
 
-// TestArenaThatARankHasNot: an arena that one rank has lost is released by all.
+// TestArenaThatARankHasNot checks that all ranks release an arena that one rank does not have any
+// more.
 func TestArenaThatARankHasNot(t *testing.T) {
 	h := newHosts(0, 0, 0)
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -95,8 +97,8 @@ func TestArenaThatARankHasNot(t *testing.T) {
 	require.LessOrEqual(t, h.live.Load(), int64(2*3))
 }
 
-// TestDupInGoroutines dups and frees several communicators of the same processes at
-// the same time.
+// TestDupInGoroutines calls Dup and Free in several goroutines at the same time, on communicators of
+// the same processes.
 func TestDupInGoroutines(t *testing.T) {
 	const goroutines, rounds = 4, 30
 	for _, of := range [][]int{{0, 0, 0}, nil} {
@@ -148,8 +150,9 @@ func TestDupInGoroutines(t *testing.T) {
 	}
 }
 
-// TestFreeBesideCollectives frees communicators while a nonblocking collective of
-// this rank is still in the arena: the next communicator does not meet it there.
+// TestFreeBesideCollectives frees communicators while nonblocking collectives of this rank are still
+// in the arena. It checks that the collectives get correct results, although the next communicator
+// uses the same arena.
 func TestFreeBesideCollectives(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0}, nil} {
 		over := newHosts(of...).providers()
@@ -185,7 +188,8 @@ func TestFreeBesideCollectives(t *testing.T) {
 	}
 }
 
-// TestRevokedArenaIsNotReused: another rank may still be in it.
+// TestRevokedArenaIsNotReused checks that the arena of a revoked communicator does not get into the
+// pool: another rank may still use it.
 func TestRevokedArenaIsNotReused(t *testing.T) {
 	ranks(t, 3, func(world *comm.Comm) error {
 		for round := range 5 {
@@ -219,13 +223,14 @@ func TestRevokedArenaIsNotReused(t *testing.T) {
 	}, newHosts(0, 0, 0).providers())
 }
 
-// BenchmarkDupFree is the life of a communicator that one collective uses.
+// BenchmarkDupFree measures Dup, one Barrier and Free, with and without many messages that arrived
+// unexpected before.
 func BenchmarkDupFree(b *testing.B) {
 	for _, lying := range []int{0, 50_000} {
 		b.Run(fmt.Sprintf("unexpected=%d", lying), func(b *testing.B) {
 			commtest.Run(b, 2, func(c *comm.Comm) error {
 				open := make([]comm.Request, lying)
-				for i := range open { // and are received again
+				for i := range open { // they are received below
 					open[i] = comm.Isend(c, []byte{1}, c.Rank(), 1)
 				}
 				for range open {

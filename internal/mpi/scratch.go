@@ -1,14 +1,15 @@
 package mpi
 
 import (
-	"github.com/weft-hpc/weft/internal/elem"
 	"math/bits"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Scratch memory of collectives. A link keeps small slices. All communicators share the
-// large slices. The garbage collector frees a large slice that no call uses between two of
-// its cycles, so the process does not keep the memory of its largest collective.
+// Scratch memory of collectives. Each link keeps its small slices. All communicators share the
+// large slices, in pools. If no call uses a large slice for two cycles of the garbage collector, the
+// collector frees it. So the process does not keep the memory of its largest collective.
 
 // scratchKept is the largest scratch slice that a link keeps.
 const scratchKept = 64 << 10
@@ -25,6 +26,8 @@ func largeClass(n int) (size, class int) {
 	return size, 4*(width-1) + (n-1)/step - 4
 }
 
+// takeLarge returns a slice of at least n bytes, n > scratchKept. The caller gives it back by
+// giveLarge.
 func takeLarge(n int) *[]byte {
 	size, class := largeClass(n)
 	if b, ok := largeScratch[class].Get().(*[]byte); ok {

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLargeClasses: slices of a class serve every size of it.
+// TestLargeClasses checks that a slice of a class is long enough for each size of the class, and not
+// much longer.
 func TestLargeClasses(t *testing.T) {
 	for _, n := range []int{scratchKept + 1, 1<<17 - 1, 1 << 17, 1<<17 + 1, 1<<20 + 5, 5 << 28, 7<<38 + 1} {
 		size, class := largeClass(n)

@@ -22,23 +22,24 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// hosts is an inproc fabric that leads only to ranks of the same host, and counts the shared memory that
-// is in use.
+// hosts is an inproc fabric that reaches only the ranks of the same host. It counts the shared memory
+// that is in use.
 type hosts struct {
 	transport.Provider
-	of   []int        // host of each rank; nil: all ranks are on one host
-	live atomic.Int64 // number of arenas in use
-	// arenas is the number of allocations so far that are as large as an arena.
+	of   []int        // host of each rank; nil: one host
+	live atomic.Int64 // number of allocations that are in use
+	// arenas is the number of allocations so far that are at least as large as an arena.
 	arenas atomic.Int64
 
-	noAlloc, noMap int // the rank whose allocations fail, and the rank whose mappings fail; -1: none
+	noAlloc, noMap int // the rank that cannot allocate, or map, or -1
 }
 
 func newHosts(of ...int) *hosts {
 	return &hosts{Provider: inproc.NewFabric(), of: of, noAlloc: -1, noMap: -1}
 }
 
-// providers returns the option for this fabric, and a fabric without shared memory between hosts.
+// providers returns an option with two providers: this fabric, and a fabric without shared memory
+// that joins the hosts.
 func (h *hosts) providers() commtest.Option {
 	return commtest.WithProviders(h, inproc.NewFabric(inproc.WithoutSharedMemory()))
 }
@@ -51,7 +52,8 @@ func (h *hosts) Open(cfg transport.Config) (transport.Domain, error) {
 	return &hostDomain{Domain: d, SharedMemoryDomain: d.(transport.SharedMemoryDomain), h: h, self: int(cfg.Self)}, nil
 }
 
-// leastArena is a size below that of every arena, and above that of the windows of these tests.
+// leastArena is a size between the arenas and the windows of these tests: arenas are larger, windows
+// are smaller.
 const leastArena = 64 << 10
 
 type hostDomain struct {
@@ -84,7 +86,7 @@ func (d *hostDomain) OpenCQ() (transport.CompletionQueue, error) {
 	return hostQueue{cq, d}, err
 }
 
-// hostQueue drops completions about ranks of other hosts.
+// hostQueue drops the completions of ranks of other hosts.
 type hostQueue struct {
 	transport.CompletionQueue
 	d *hostDomain
@@ -135,8 +137,8 @@ func (d *hostDomain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return d.SharedMemoryDomain.Map(peer, key)
 }
 
-// TestCollectivesOnHosts runs all collectives with ranks on several hosts. The arenas are so small that
-// most data passes through them in several pieces.
+// TestCollectivesOnHosts runs all collectives with ranks on several hosts, with large arenas and with
+// arenas so small that most data passes in several segments.
 func TestCollectivesOnHosts(t *testing.T) {
 	for _, of := range [][]int{
 		{0, 0}, {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2}, {2, 0, 1, 0, 0, 2, 1},
@@ -168,9 +170,10 @@ func TestCollectivesOnHosts(t *testing.T) {
 	}
 }
 
-// TestArenasAreReleased makes and frees communicators. The number of arenas that a rank keeps for later
-// communicators is bounded, and later communicators use these arenas instead of new ones.
-func TestArenasAreReleased(t *testing.T) {
+// TestSharedMemoryIsGivenBack makes and frees communicators. It checks that the number of arenas that
+// ranks keep for later communicators is bounded, and that later communicators of the same processes
+// allocate no more.
+func TestSharedMemoryIsGivenBack(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
 		h := newHosts(of...)
 		ranks(t, len(of), func(world *comm.Comm) error {
@@ -212,7 +215,7 @@ func TestArenasAreReleased(t *testing.T) {
 			if n := h.arenas.Load(); n != allocated {
 				return fmt.Errorf("%d arenas were allocated at first, %d in the end", allocated, n)
 			}
-			for range 10 { // with groups that no earlier communicator has had
+			for range 10 { // in orders of ranks that no communicator had before
 				order := rand.New(rand.NewPCG(uint64(world.Size()), 0)).Perm(world.Size())
 				c, err := world.Split(0, order[world.Rank()])
 				if err != nil {
@@ -231,9 +234,9 @@ func TestArenasAreReleased(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryUnavailable: if one rank cannot use shared memory, all ranks use messages, and the
-// other ranks free the shared memory that they have allocated.
-func TestSharedMemoryUnavailable(t *testing.T) {
+// TestSharedMemoryThatCannotBeHad checks that all ranks use messages if one rank cannot allocate or
+// map shared memory, and that the other ranks free their shared memory.
+func TestSharedMemoryThatCannotBeHad(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
 		for rank := range of {
 			for what := range 2 {
@@ -250,8 +253,8 @@ func TestSharedMemoryUnavailable(t *testing.T) {
 	}
 }
 
-// TestOutstandingCollectives runs many nonblocking collectives of several communicators at the same time,
-// large and small, together with blocking ones and messages.
+// TestOutstandingCollectives runs many collectives of two communicators at the same time, large and
+// small, blocking and nonblocking, and messages among them.
 func TestOutstandingCollectives(t *testing.T) {
 	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}, nil} {
 		over, n := newHosts(of...).providers(), len(of)
@@ -313,8 +316,8 @@ func TestOutstandingCollectives(t *testing.T) {
 	}
 }
 
-// TestDeathInACollective kills a rank at a random time in each kind of collective. The other ranks get
-// an error soon.
+// TestDeathInACollective kills a rank at a random moment during collectives of each kind. It checks
+// that the other ranks get an error soon.
 func TestDeathInACollective(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, send, recv []int) error{
 		"Barrier":   func(c *comm.Comm, _, _ []int) error { return comm.Barrier(c) },
@@ -348,7 +351,7 @@ func TestDeathInACollective(t *testing.T) {
 					ranks(t, 4, func(c *comm.Comm) error {
 						dead := make(chan struct{})
 						if c.Rank() == 1 {
-							go func() { // ends by itself, and is waited for below
+							go func() { // ends after the kill; rank 1 waits for it below
 								time.Sleep(after)
 								commtest.Kill(c)
 								close(dead)
@@ -358,14 +361,14 @@ func TestDeathInACollective(t *testing.T) {
 						var err error
 						for err == nil {
 							if err = call(c, send, recv); err == nil {
-								err = comm.Barrier(c) // without it, a root may never wait for the dead rank
+								err = comm.Barrier(c) // without it, a root would not wait for the dead rank
 							}
 						}
 						if c.Rank() == 1 {
 							<-dead
 							return nil
 						}
-						commtest.Kill(c) // otherwise Finalize would return an error
+						commtest.Kill(c) // Finalize would return an error
 						if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 							return err
 						}
@@ -377,8 +380,8 @@ func TestDeathInACollective(t *testing.T) {
 	}
 }
 
-// TestPanicInSharedMemory: if an operation panics, the collective fails on all ranks. The collectives
-// that wait behind it fail, too.
+// TestPanicInSharedMemory checks that an operation that panics ends its collective on all ranks, and
+// that the collectives that are queued for the slot fail too.
 func TestPanicInSharedMemory(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { panic("out of cheese") })
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -398,8 +401,7 @@ func TestPanicInSharedMemory(t *testing.T) {
 	})
 }
 
-// TestQueueEndsWithContext: a collective that waits for its turn ends with its
-// context.
+// TestQueueEndsWithContext checks that a collective that waits for the slot ends if its context ends.
 func TestQueueEndsWithContext(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -433,7 +435,8 @@ func TestQueueEndsWithContext(t *testing.T) {
 	})
 }
 
-// TestGoexitInAnOperation: if an operation ends its goroutine, the collective fails on all ranks.
+// TestGoexitInAnOperation checks that an operation that calls runtime.Goexit ends its collective on
+// all ranks.
 func TestGoexitInAnOperation(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { runtime.Goexit() })
 	call := map[string]func(c *comm.Comm) error{
@@ -465,7 +468,7 @@ func TestGoexitInAnOperation(t *testing.T) {
 					if err := f(c); err != nil && !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
 						return err
 					}
-					for err == nil { // the call may be complete on the other ranks before the failure
+					for err == nil { // the collective of another rank may have ended before
 						err = comm.Barrier(c)
 					}
 					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))

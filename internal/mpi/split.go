@@ -144,8 +144,8 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasTurn { // CreateGroup has no place in the order of collectives, and a collective must not wait for its end
-		l.dropTurn()
+	if l.hasSlot { // CreateGroup has no place in the order of collectives, and a collective must not wait for its end
+		l.dropSlot()
 	}
 	l.sign(kindCreateGroup, 0, 0)
 	buf := l.Scratch(16)

@@ -24,7 +24,8 @@ type Status struct {
 	Cancelled bool // Request.Cancel withdrew the receive
 }
 
-// status converts the engine's status of a receive of elements of size bytes.
+// status converts the engine's status of a receive of elements of size bytes. err is the error of
+// the receive; if it is nil, status may return ErrCount.
 func status(est engine.Status, size int, err error) (Status, error) {
 	st := found(est)
 	var cerr error

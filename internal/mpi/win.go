@@ -64,7 +64,7 @@ func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []
 		return nil, err
 	}
 	err = x.connect(name, local, alloc)
-	x.c.s.standAlone()
+	x.c.s.detach()
 	if err != nil {
 		_ = x.close() // err says more
 		return nil, err
@@ -106,7 +106,7 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	own.window.Store(true)
 	own.p2p.HideLeftovers()
 	own.coll.HideLeftovers()
-	own.endWith(s)
+	own.attach(s)
 	x.c = &Comm{s: own, ctx: c.ctx}
 	return x, nil
 }
@@ -220,7 +220,7 @@ func (x *Win) close() error {
 	}
 	s := x.c.s
 	s.closed.Store(true)
-	s.job.watch.remove(s)
+	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
 	return err

@@ -130,7 +130,7 @@ func TestKilledTarget(t *testing.T) {
 					if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
 						return err
 					}
-					commtest.Kill(c) // otherwise Finalize would return an error
+					commtest.Kill(c) // Finalize would return an error
 					return nil
 				}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
 			})

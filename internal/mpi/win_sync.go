@@ -42,7 +42,7 @@ func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	}
 	err = l.run()
 	if err == nil && last {
-		x.c.s.giveBack()
+		x.c.s.recycleArena()
 	}
 	return err
 }

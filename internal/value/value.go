@@ -8,20 +8,21 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 // Values in messages
 //
-//	"weft-gob"  stream                          what a new gob.Encoder writes
-//	"weft-gbt"  length   definitions   value    the same, with the length of the definitions (4 bytes)
+//	"weft-gob"  stream                          the output of a new gob.Encoder
+//	"weft-gbt"  length   definitions   value    the same output; length: of the definitions, 4 bytes
 //
 // A gob stream begins with the definitions of the types of its first value. Definitions
 // cost ten times as much to write and read as a small value. So this package keeps an
-// encoder for each type, which writes only values after its first, and a decoder for each
-// sequence of definitions, which it has already read. Every message still holds the
+// encoder for each type, which writes the definitions only once, and a decoder for each
+// sequence of definitions, which reads them only once. Every message still holds the
 // definitions, so a receiver needs no other message to decode it.
 //
 // A value that holds interfaces may need further definitions. Its message has the first
@@ -35,21 +36,22 @@ const (
 )
 
 const (
-	// Kept is the size of the largest message whose encoder and decoder are kept, because
-	// they keep buffers of that size.
+	// Kept is the size of the largest message whose encoder and decoder are kept. Both keep
+	// buffers as large as their largest message.
 	Kept = 64 << 10
-	// decodersKept bounds the number of decoders, which otherwise depends on what peers send.
+	// decodersKept bounds the number of decoders. Without a bound, peers could make this rank
+	// keep a decoder for each message.
 	decodersKept = 256
 )
 
 // valueEncoder encodes values of one type.
 type valueEncoder struct {
-	stream bool // the type holds interfaces
+	stream bool // the type holds interfaces, so messages have the first form and enc is not used
 
 	mu   sync.Mutex // guards everything below
 	enc  *gob.Encoder
 	out  bytes.Buffer // output of enc
-	head []byte       // the beginning of every message
+	head []byte       // the beginning of every message, up to the value; nil: enc has written nothing
 }
 
 var valueEncoders sync.Map // *valueEncoder by reflect.Type
@@ -88,7 +90,7 @@ func Append(b []byte, v any) (_ []byte, err error) {
 
 func (e *valueEncoder) encode(b []byte, v any) ([]byte, error) {
 	enc := e.enc
-	e.enc = nil // until it has worked
+	e.enc = nil // an encoder is not used again after an error
 	e.out.Reset()
 	if enc == nil {
 		enc = gob.NewEncoder(&e.out)
@@ -112,7 +114,8 @@ func (e *valueEncoder) encode(b []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// definitions returns the number of bytes before the last message of a gob stream.
+// definitions returns the number of bytes before the last message of a gob stream. These messages
+// define types.
 func definitions(stream []byte) int {
 	at := 0
 	for {
@@ -184,7 +187,7 @@ func decoderAfter(definitions []byte) *valueDecoder {
 // Decode decodes a message of Append into what v points to. b may hold any bytes. If b is not
 // such a message, or does not fit v, Decode returns elem.ErrType.
 func Decode(b []byte, v any) (err error) {
-	defer func() { // gob panics for some values of v; a peer may send anything
+	defer func() { // gob panics for some values of v, and a peer may send any bytes
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %v", elem.ErrType, v, p)
 		}
@@ -221,7 +224,7 @@ func decodeAfter(stream []byte, n uint32, v any) error {
 
 func (d *valueDecoder) decode(stream, value []byte, v any) error {
 	dec := d.dec
-	d.dec = nil // until it has worked
+	d.dec = nil // a decoder is not used again after an error
 	defer d.in.Reset(nil)
 	if dec == nil {
 		dec = gob.NewDecoder(&d.in)
@@ -237,8 +240,8 @@ func (d *valueDecoder) decode(stream, value []byte, v any) error {
 	return nil
 }
 
-// holdsInterface reports whether values of t may hold values of types that t does not
-// name.
+// holdsInterface reports whether values of t may hold interfaces, and so values of types that t does
+// not name. seen holds the types that were already visited.
 func holdsInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/gob"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 type tree struct {
@@ -25,7 +26,7 @@ type wrapped struct{ V any }
 
 type older struct{ Name string }
 
-// values are of types that encoders treat differently.
+// values returns values of types that encoders treat differently.
 func values() []any {
 	return []any{
 		7, "text", []int{1, 2}, []byte("bytes"), map[int]string{1: "a"}, 2.5, true, [2]complex64{1, 2i},
@@ -49,8 +50,8 @@ func decodeLike(b []byte, v any) (any, error) {
 	return got.Elem().Interface(), err
 }
 
-// TestValuesAgainstGob: a value comes as gob itself would bring it, the first time and
-// later, and each message can be decoded without the others.
+// TestValuesAgainstGob checks that a decoded value equals the value that was encoded, the first
+// time and later, and that each message can be decoded without the other messages.
 func TestValuesAgainstGob(t *testing.T) {
 	gob.Register(wrapped{})
 	var sent [][]byte
@@ -80,7 +81,8 @@ func TestValuesAgainstGob(t *testing.T) {
 	require.NoError(t, Decode(b, &o), "after an error")
 }
 
-// TestEncoderAfterAnError: what cannot be encoded does not spoil later values of the type.
+// TestEncoderAfterAnError checks that later values of a type can be encoded after a value that
+// could not.
 func TestEncoderAfterAnError(t *testing.T) {
 	type pair struct{ A, B *int }
 	one := 1
@@ -100,7 +102,7 @@ func TestEncoderAfterAnError(t *testing.T) {
 	}
 }
 
-// TestValuesInManyGoroutines share encoders and decoders.
+// TestValuesInManyGoroutines encodes and decodes in goroutines that share encoders and decoders.
 func TestValuesInManyGoroutines(t *testing.T) {
 	var g errgroup.Group
 	for range 8 {
@@ -116,7 +118,7 @@ func TestValuesInManyGoroutines(t *testing.T) {
 						return err
 					}
 					if !reflect.DeepEqual(v, got) {
-						return fmt.Errorf("%v came as %v", v, got)
+						return fmt.Errorf("%v was decoded as %v", v, got)
 					}
 				}
 			}
@@ -126,7 +128,7 @@ func TestValuesInManyGoroutines(t *testing.T) {
 	require.NoError(t, g.Wait())
 }
 
-// TestDecodersAreBounded: peers cannot make a rank keep ever more of them.
+// TestDecodersAreBounded checks that messages cannot make a rank keep more than decodersKept decoders.
 func TestDecodersAreBounded(t *testing.T) {
 	b, err := Append(nil, 3)
 	require.NoError(t, err)
@@ -139,7 +141,8 @@ func TestDecodersAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzDecodeValue: no message makes decoding panic, nor spoils a decoder for others.
+// FuzzDecodeValue decodes arbitrary bytes. It checks that Decode does not panic, and that correct
+// messages can be decoded afterwards.
 func FuzzDecodeValue(f *testing.F) {
 	gob.Register(wrapped{})
 	for _, v := range values()[:16] {

@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// TestWindowThatNotAllRanksGoOnWith has a rank give up between the steps of NewWin, as
-// one does that hears of a failure there: the others, which wait in the window's own
-// collectives, come back.
+// TestWindowThatNotAllRanksGoOnWith lets a rank give up between the steps of NewWin, as a rank does
+// that learns of a failure there. It checks that NewWin fails on the other ranks, which wait in
+// collectives of the window's own communicator.
 func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
 	ranks(t, 3, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -28,8 +28,8 @@ func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
 	})
 }
 
-// TestFinalizeDoesNotWaitAfterDeath: a rank in Finalize does not wait for one that does not
-// come there, once a third one has died.
+// TestFinalizeDoesNotWaitAfterDeath checks that a rank in Finalize does not wait for a rank that does
+// not call Finalize, after a third rank has died.
 func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
@@ -51,14 +51,14 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 						close(dies)
 					}
 					<-finalized
-					commtest.Kill(c) // otherwise Finalize would return an error
+					commtest.Kill(c) // Finalize would return an error
 					return nil
 				default:
 					if err := comm.Barrier(c); err != nil {
 						return err
 					}
 					if late {
-						close(dies) // before or after Finalize waits
+						close(dies) // while Finalize waits, or before
 					} else {
 						_, err := comm.Recv(c, make([]int, 1), 0, 0)
 						if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {

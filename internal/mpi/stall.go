@@ -1,0 +1,155 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"sync"
+	"time"
+)
+
+// stallDetector detects ranks that would wait for each other forever because they called
+// different collectives, or one collective with different arguments. If a message arrives, its
+// fingerprint shows the difference. But if each of two ranks passes the other one as the root of a
+// Bcast, neither sends anything. And if counts differ, ranks may run different algorithms, so that
+// a message goes to a rank that does not wait for it.
+// So a rank that waits for a long time sends a query to the rank that it waits for:
+//
+//	rank 0 waits in its 7th collective for rank 3
+//	   │
+//	   └── query ──► rank 3: its own 7th collective was a different call; see disagree.go
+//
+// A rank that is only late does not reply, and the waiting rank repeats the query at growing
+// intervals. If ranks wait in a circle, two neighbors have made different calls, because
+// otherwise the algorithm would not make them wait. Queries travel in the message space of
+// Finalize's communicator, which has no other such messages.
+//
+// The goroutine of the stall detector also does other work that is needed at intervals: see
+// stallLoop.
+type stallDetector struct {
+	interval time.Duration
+	stop     chan struct{} // nil: a world of one rank has no stall detector
+	done     chan struct{} // closed when stallLoop has ended
+
+	mu     sync.Mutex
+	states map[uint64]*state // guarded by mu; open communicators, by id
+}
+
+// stallInterval is how often a rank handles queries, and the shortest time that a collective waits
+// before the rank sends a query. With many ranks on a host the interval is longer, so that all of
+// them together do not use more of its processors.
+const (
+	stallInterval    = 500 * time.Millisecond
+	ranksPerInterval = 64 // the interval grows by stallInterval for each such number of ranks on the host
+)
+
+func (d *stallDetector) add(s *state) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.states == nil {
+		d.states = make(map[uint64]*state)
+	}
+	d.states[s.id] = s
+}
+
+func (d *stallDetector) remove(s *state) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.states, s.id)
+}
+
+// startStallDetector starts the stall detector, if the job has several ranks. local is the number
+// of ranks on this host.
+func (j *job) startStallDetector(local int) {
+	if j.world.Size == 1 {
+		return
+	}
+	j.stall.interval = stallInterval * time.Duration(1+local/ranksPerInterval)
+	j.stall.stop, j.stall.done = make(chan struct{}), make(chan struct{})
+	go j.stallLoop() // Finalize ends it and waits for it; it also ends if the engine closes
+}
+
+// stopStallDetector ends the goroutine of the stall detector and waits for it.
+func (j *job) stopStallDetector() {
+	if j.stall.stop != nil {
+		close(j.stall.stop)
+		<-j.stall.done
+	}
+}
+
+// stallLoop does in each interval what a rank must do even if no call of the program does it: it
+// handles queries, answers and repeats messages of agreements, connects with ranks that calls
+// wait for (so that these calls learn of the end of such a rank), revokes dependent communicators,
+// and sends queries.
+func (j *job) stallLoop() {
+	defer close(j.stall.done)
+	tick := time.NewTicker(j.stall.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-j.stall.stop:
+			return
+		case <-tick.C:
+		}
+		if !j.handleQueries() {
+			return
+		}
+		j.agreements.Answer()
+		j.agreements.Remind()
+		j.eng.QueryPeers()
+		j.revokeDependents()
+		j.queryStalled()
+	}
+}
+
+// handleQueries handles the queries that have arrived. It returns false if the engine is closed.
+func (j *job) handleQueries() bool {
+	for {
+		m, st, err := j.final.p2p.Iattend() // unlike a probe, it returns no error if a rank has failed
+		if m.IsZero() || err != nil {
+			return !errors.Is(err, ErrClosed)
+		}
+		q := make(query, min(st.Bytes, maxQuery+1)) // a longer message is not a valid query
+		if _, err := m.Recv(context.Background(), q); err == nil {
+			j.handleQuery(q, st.Source)
+		}
+	}
+}
+
+// queryStalled sends a query for each collective that has waited for the same rank for a long
+// time.
+func (j *job) queryStalled() {
+	j.stall.mu.Lock()
+	defer j.stall.mu.Unlock()
+	for _, s := range j.stall.states {
+		free := s.tryAcquireSlot() // no call uses this link, but its lastWait may be set
+		s.linkMu.Lock()
+		for _, l := range s.all {
+			if l != free {
+				s.checkProgress(l)
+			}
+		}
+		s.linkMu.Unlock()
+		if free != nil {
+			s.releaseSlot(free)
+		}
+	}
+}
+
+// checkProgress counts for how many intervals l has been in the same wait, and sends a query after
+// 1, 2, 4, … of them. The caller holds linkMu.
+func (s *state) checkProgress(l *link) {
+	wait := l.lastWait.Load()
+	if wait == 0 || wait != l.checkedWait {
+		l.checkedWait, l.stalledTicks = wait, 0
+		return
+	}
+	l.stalledTicks++
+	seq, peer := uint32(wait>>32), int(uint32(wait))-1
+	if bits.OnesCount(l.stalledTicks) != 1 || peer == s.rank {
+		return
+	}
+	if q := s.newQuery(seq); len(q) > 8 {
+		s.sendQuery(peer, q)
+	}
+}
