@@ -3,13 +3,13 @@ package mpi
 import (
 	"cmp"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/race"

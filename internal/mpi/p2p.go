@@ -3,8 +3,8 @@ package mpi
 import (
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 

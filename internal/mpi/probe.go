@@ -2,11 +2,11 @@ package mpi
 
 import (
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"math"
 	"sync"
 	"sync/atomic"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/sys"
 )

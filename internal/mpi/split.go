@@ -2,11 +2,11 @@ package mpi
 
 import (
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"hash/fnv"
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 )
 
 // Split is comm.Comm.Split.

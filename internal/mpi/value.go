@@ -1,9 +1,9 @@
 package mpi
 
 import (
-	"github.com/weft-hpc/weft/internal/elem"
 	"sync"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/value"
 )

@@ -3,12 +3,12 @@ package mpi
 import (
 	"errors"
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 	"hash/fnv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/rma"
 )

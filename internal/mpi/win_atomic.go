@@ -2,8 +2,8 @@ package mpi
 
 import (
 	"fmt"
-	"github.com/weft-hpc/weft/internal/elem"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
