@@ -267,7 +267,7 @@ func TestUnusualElements(t *testing.T) {
 			}
 			was, err := w.FetchOp(large{}, other, 3, comm.NoOp)
 			_, serr := w.CompareSwap(x, large{}, other, 3)
-			return first(err, same("read", []large{was}, []large{x}), wantErr("swap", serr, comm.ErrType, "neither"))
+			return first(err, same("read", []large{was}, []large{x}), wantErr("swap", serr, comm.ErrType, "needs integers or bools"))
 		})
 	})
 }
