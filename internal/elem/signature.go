@@ -29,6 +29,7 @@ const (
 var classNames = [...]string{classBool: "bool", classInt: "int", classUint: "uint", classFloat: "float", classComplex: "complex"}
 
 const (
+	// RawSig is the signature of bytes, which match elements of any type.
 	RawSig    = 0
 	byteSig   = classUint << 3
 	layoutSig = 1 << 15
