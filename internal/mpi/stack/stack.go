@@ -188,6 +188,7 @@ func (g *Goroutine) Own() bool {
 // Ability says whether a goroutine can continue.
 type Ability int
 
+// The abilities, in their order.
 const (
 	Waits  Ability = iota // only if another goroutine acts
 	MayRun                // by a timer, a signal, or an event outside of the process
