@@ -47,6 +47,7 @@ vet:
 	$(GO) -C deploy/kubernetes/validate vet ./...
 
 lint: bin/golangci-lint generate-check
+	tools/words.sh
 	bin/golangci-lint config verify
 	bin/golangci-lint run $(PKGS)
 	cd internal/kernel/gen && ../../../bin/golangci-lint run

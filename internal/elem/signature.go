@@ -29,7 +29,8 @@ const (
 var classNames = [...]string{classBool: "bool", classInt: "int", classUint: "uint", classFloat: "float", classComplex: "complex"}
 
 const (
-	RawSig    = 0              // of bytes
+	// RawSig is the signature of bytes, which match elements of any type.
+	RawSig    = 0
 	byteSig   = classUint << 3 // basicSig of uint8; Signature returns RawSig instead
 	layoutSig = 1 << 15        // set in the sig of a struct with several basic types or gaps
 )

@@ -33,8 +33,9 @@ func BuiltIn(kind kernel.Op) Op {
 		return Op{name: "Replace", kind: kind}
 	case OpNoOp:
 		return Op{name: "NoOp", kind: kind}
+	default:
+		return Op{name: opNames[kind], kind: kind, commutes: true}
 	}
-	return Op{name: opNames[kind], kind: kind, commutes: true}
 }
 
 // UserOp returns an operation of the program. combine must call the function of the program

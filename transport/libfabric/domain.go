@@ -42,7 +42,6 @@ type domain struct {
 	alternateRMA bool // a peer never has reads and writes in flight at the same time
 	keySize      int  // bytes of a memory key
 	inject       int  // largest message with its frame that fi_inject takes
-	keySize      int  // bytes of a memory key
 	tries        int  // how often one poll reads the queue while it is empty
 	emptyPolls   int  // consecutive polls without a completion
 	writeFlags   fi.Flags

@@ -330,7 +330,7 @@ func TestNoHelpForTheDead(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
 		mem, dst := bytes.Clone(x.mem), bytes.Clone(x.dst)
-		x.b.takeEvents(x.b.domain.events.Load()) // rank 1 polls the ring from now on
+		x.b.takeEvents(x.b.events.Load()) // rank 1 polls the ring from now on
 		x.a.liveness.end()
 		require.NoError(t, x.b.poll())
 		_, front, back := claimParts(x.line().claimed.Load())

@@ -103,7 +103,7 @@ func newModel(n int, size modelSize) *model {
 
 func (m *model) connect() {
 	for i, r := range m.ranks {
-		r.Ranks.wake = r.wakeCalls
+		r.wake = r.wakeCalls
 		r.send = func(b *message, to int) {
 			if m.ranks[to].dead || r.knows[to] {
 				return

@@ -187,6 +187,7 @@ func (g *Goroutine) Own() bool {
 // Ability says whether a goroutine can continue.
 type Ability int
 
+// The abilities, in their order.
 const (
 	Waits  Ability = iota // the goroutine continues only if another goroutine acts
 	MayRun                // a timer, a signal, or an event outside of the process may let it continue
