@@ -27,7 +27,7 @@ type Logical interface{ Integer | ~bool }
 //
 // The result of a built-in operation is the same, to the bit, on every processor and for either order of its
 // two operands. Integers wrap around. If the result is a NaN, it is always the same quiet NaN.
-type Op[T any] struct{ op mpi.Op }
+type Op[T any] struct{ op *mpi.Op }
 
 // OpFor is a function that returns an operation over T. Reductions take an OpFor instead of an [Op], so that
 // a call such as
@@ -122,10 +122,10 @@ func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }
 // accept it; they then read the element atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
 func NoOp[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpNoOp)} }
 
-// opOf returns the operation of op; the zero Op if op is nil.
-func opOf[T any](op OpFor[T]) mpi.Op {
+// opOf returns the operation of op; nil if op is nil.
+func opOf[T any](op OpFor[T]) *mpi.Op {
 	if op == nil {
-		return mpi.Op{}
+		return nil
 	}
 	return op().op
 }

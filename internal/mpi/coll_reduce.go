@@ -8,48 +8,48 @@ import (
 // Reduce is comm.Reduce.
 //
 // Hot path: no allocation in steady state.
-func (c *Comm) Reduce(send, recv elem.Buffer, op Op, root int) error {
+func (c *Comm) Reduce(send, recv elem.Buffer, op *Op, root int) error {
 	return run(c.reduce("Reduce", coll.KindReduce, send, recv, op, root))
 }
 
 // Ireduce is comm.Ireduce.
-func (c *Comm) Ireduce(send, recv elem.Buffer, op Op, root int) Request {
+func (c *Comm) Ireduce(send, recv elem.Buffer, op *Op, root int) Request {
 	return c.spawn(c.reduce("Ireduce", coll.KindReduce, send, recv, op, root))
 }
 
 // Allreduce is comm.Allreduce.
 //
 // Hot path: no allocation in steady state.
-func (c *Comm) Allreduce(send, recv elem.Buffer, op Op) error {
+func (c *Comm) Allreduce(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Allreduce", coll.KindAllreduce, send, recv, op, 0))
 }
 
 // Iallreduce is comm.Iallreduce.
-func (c *Comm) Iallreduce(send, recv elem.Buffer, op Op) Request {
+func (c *Comm) Iallreduce(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iallreduce", coll.KindAllreduce, send, recv, op, 0))
 }
 
 // Scan is comm.Scan.
-func (c *Comm) Scan(send, recv elem.Buffer, op Op) error {
+func (c *Comm) Scan(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Scan", coll.KindScan, send, recv, op, 0))
 }
 
 // Iscan is comm.Iscan.
-func (c *Comm) Iscan(send, recv elem.Buffer, op Op) Request {
+func (c *Comm) Iscan(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iscan", coll.KindScan, send, recv, op, 0))
 }
 
 // Exscan is comm.Exscan.
-func (c *Comm) Exscan(send, recv elem.Buffer, op Op) error {
+func (c *Comm) Exscan(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Exscan", coll.KindExscan, send, recv, op, 0))
 }
 
 // Iexscan is comm.Iexscan.
-func (c *Comm) Iexscan(send, recv elem.Buffer, op Op) Request {
+func (c *Comm) Iexscan(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iexscan", coll.KindExscan, send, recv, op, 0))
 }
 
-func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op Op, root int) (*link, error) {
+func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *Op, root int) (*link, error) {
 	l, err := c.open(name, send.Type)
 	if err != nil {
 		return nil, err
@@ -71,16 +71,16 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op Op
 }
 
 // ReduceScatterBlock is comm.ReduceScatterBlock.
-func (c *Comm) ReduceScatterBlock(send, recv elem.Buffer, op Op) error {
+func (c *Comm) ReduceScatterBlock(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduceScatterBlock("ReduceScatterBlock", send, recv, op))
 }
 
 // IreduceScatterBlock is comm.IreduceScatterBlock.
-func (c *Comm) IreduceScatterBlock(send, recv elem.Buffer, op Op) Request {
+func (c *Comm) IreduceScatterBlock(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduceScatterBlock("IreduceScatterBlock", send, recv, op))
 }
 
-func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op Op) (*link, error) {
+func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op *Op) (*link, error) {
 	l, err := c.open(name, send.Type)
 	if err != nil {
 		return nil, err
@@ -114,16 +114,16 @@ func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*lin
 }
 
 // ReduceScatter is comm.ReduceScatter.
-func (c *Comm) ReduceScatter(send, recv elem.Buffer, counts []int, op Op) error {
+func (c *Comm) ReduceScatter(send, recv elem.Buffer, counts []int, op *Op) error {
 	return run(c.reduceScatter("ReduceScatter", send, recv, counts, op))
 }
 
 // IreduceScatter is comm.IreduceScatter.
-func (c *Comm) IreduceScatter(send, recv elem.Buffer, counts []int, op Op) Request {
+func (c *Comm) IreduceScatter(send, recv elem.Buffer, counts []int, op *Op) Request {
 	return c.spawn(c.reduceScatter("IreduceScatter", send, recv, counts, op))
 }
 
-func (c *Comm) reduceScatter(name string, send, recv elem.Buffer, counts []int, op Op) (*link, error) {
+func (c *Comm) reduceScatter(name string, send, recv elem.Buffer, counts []int, op *Op) (*link, error) {
 	l, err := c.open(name, send.Type)
 	if err != nil {
 		return nil, err

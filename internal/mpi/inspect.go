@@ -55,7 +55,9 @@ func startInspector(file *os.File) *inspector {
 		close(in.done)
 		return in
 	}
-	go in.loop() // ends with stop, which waits for it
+	// When Init returns, gorun must know that this rank answers, even if the process is stopped then.
+	_, err := file.Write(wire.AppendInspect(nil, 0, wire.InspectReady, nil))
+	go in.loop(err) // ends with stop, which waits for it
 	return in
 }
 
@@ -67,13 +69,13 @@ func (in *inspector) stop() {
 	<-in.done
 }
 
-// loop answers requests until gorun closes the stream or a frame is malformed. If several requests
+// loop answers requests, unless ready is an error, until gorun closes the stream or a frame is malformed. If several requests
 // have come, loop sends the state for the last one only, because gorun no longer waits for
 // the others. It sends the stacks for the last request for stacks, because gorun still accepts
 // them.
-func (in *inspector) loop() {
+func (in *inspector) loop(ready error) {
 	defer close(in.done)
-	if _, err := in.file.Write(wire.AppendInspect(nil, 0, wire.InspectReady, nil)); err != nil {
+	if ready != nil {
 		return
 	}
 	var head [wire.InspectHead]byte

@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/internal/kernel"
 )
 
-// Op is an operation of reductions and accumulates (MPI_Op). The zero Op is invalid.
+// Op is an operation of reductions and accumulates (MPI_Op). Calls take a pointer; a nil *Op is invalid.
 type Op struct {
 	name     string
 	kind     kernel.Op
@@ -26,36 +26,37 @@ const (
 // opNames holds the names of the built-in operations, by kernel.Op.
 var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
 
-// BuiltIn returns the built-in operation of a kind.
-func BuiltIn(kind kernel.Op) Op {
-	switch kind {
-	case OpReplace:
-		return Op{name: "Replace", kind: kind}
-	case OpNoOp:
-		return Op{name: "NoOp", kind: kind}
-	default:
-		return Op{name: opNames[kind], kind: kind, commutes: true}
+// builtIns holds the built-in operations, from OpNoOp on.
+var builtIns = func() (ops [len(opNames) - int(OpNoOp)]Op) {
+	for kind, name := range opNames {
+		ops[kind-int(OpNoOp)] = Op{name: name, kind: kernel.Op(kind), commutes: true}
 	}
-}
+	ops[OpReplace-OpNoOp] = Op{name: "Replace", kind: OpReplace}
+	ops[0] = Op{name: "NoOp", kind: OpNoOp}
+	return ops
+}()
+
+// BuiltIn returns the built-in operation of a kind.
+func BuiltIn(kind kernel.Op) *Op { return &builtIns[kind-OpNoOp] }
 
 // UserOp returns an operation of the program. combine must call the function of the program
 // with Shield.
-func UserOp(commutes bool, combine func(inout, in []byte)) Op {
-	return Op{name: "OpFunc", combine: combine, commutes: commutes}
+func UserOp(commutes bool, combine func(inout, in []byte)) *Op {
+	return &Op{name: "OpFunc", combine: combine, commutes: commutes}
 }
 
 // OpByName is comm.OpByName.
-func OpByName(t *elem.Type, name string) (Op, error) {
+func OpByName(t *elem.Type, name string) (*Op, error) {
 	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
 		if !strings.EqualFold(name, opNames[kind]) {
 			continue
 		}
 		if _, ok := kernel.For(kind, t.Kernel); !ok {
-			return Op{}, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %v", ErrOp, opNames[kind], t.Go)}
+			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %v", ErrOp, opNames[kind], t.Go)}
 		}
 		return BuiltIn(kind), nil
 	}
-	return Op{}, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
+	return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
 		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
 }
 
@@ -67,13 +68,13 @@ const opOfProgram = 255
 // ranks compare operations.
 //
 // Hot path: no allocation.
-func (o Op) on(t *elem.Type) (coll.Op, int, error) {
+func (o *Op) on(t *elem.Type) (coll.Op, int, error) {
+	if o == nil {
+		return coll.Op{}, 0, errNoOp
+	}
 	if o.combine != nil {
 		// Elements of size 0 are never combined.
 		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Reduce2: o.combine}, opOfProgram, nil
-	}
-	if o.name == "" {
-		return coll.Op{}, 0, errNoOp
 	}
 	k, ok := kernel.For(o.kind, t.Kernel)
 	if !ok || k.Size != t.Size { // the type constraints of package comm exclude this, except for Replace and NoOp

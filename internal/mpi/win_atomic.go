@@ -69,9 +69,9 @@ func comparableBytes(t *elem.Type) bool {
 // the window's elements. ok is false for other operations.
 //
 // Hot path: no allocation.
-func (o Op) builtIn() (op rma.Op, ok bool) {
+func (o *Op) builtIn() (op rma.Op, ok bool) {
 	switch {
-	case o.combine != nil || o.name == "":
+	case o == nil || o.combine != nil:
 		return 0, false
 	case o.kind == OpReplace:
 		return rma.Replace, true
@@ -86,12 +86,12 @@ func (o Op) builtIn() (op rma.Op, ok bool) {
 // operation, or it is not defined for t, accumulate returns ErrOp.
 //
 // Hot path: no allocation.
-func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
+func (o *Op) accumulate(t *elem.Type) (rma.Op, error) {
 	switch {
+	case o == nil:
+		return 0, errNoOp
 	case o.combine != nil:
 		return 0, fmt.Errorf("%w: the target cannot run an operation of OpFunc", ErrOp)
-	case o.name == "":
-		return 0, errNoOp
 	case o.kind == OpReplace:
 		return rma.Replace, nil
 	case o.kind == OpNoOp:
@@ -104,7 +104,7 @@ func (o Op) accumulate(t *elem.Type) (rma.Op, error) {
 }
 
 // checkAccumulate checks the arguments of an accumulate of buf.
-func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(buf.Count, target, disp); err != nil {
 		return 0, 0, err
 	}
@@ -115,7 +115,7 @@ func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op Op) (at int,
 // Accumulate is comm.Win.Accumulate.
 //
 // Hot path: no allocation in steady state.
-func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op Op) error {
+func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op *Op) error {
 	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.Accumulate(x.c.ctx, target, at, buf.Bytes(), o)
@@ -127,7 +127,7 @@ func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op Op) error {
 }
 
 // RAccumulate is comm.Win.RAccumulate.
-func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op Op) Request {
+func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op *Op) Request {
 	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err != nil {
 		return x.refused("RAccumulate", target, err)
@@ -142,7 +142,7 @@ func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op Op) Request {
 // GetAccumulate is comm.Win.GetAccumulate.
 //
 // Hot path: no allocation in steady state.
-func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op Op) error {
+func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) error {
 	at, o, err := x.checkFetch(buf, result, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.GetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
@@ -154,11 +154,11 @@ func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op Op) er
 }
 
 // RGetAccumulate is comm.Win.RGetAccumulate.
-func (x *Win) RGetAccumulate(buf, result elem.Buffer, target, disp int, op Op) Request {
+func (x *Win) RGetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) Request {
 	return x.fetch(opRGetAccumulate, buf, result, target, disp, op)
 }
 
-func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op Op) Request {
+func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op *Op) Request {
 	at, o, err := x.checkFetch(buf, result, target, disp, op)
 	if err != nil {
 		return x.refused(name.String(), target, err)
@@ -172,7 +172,7 @@ func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op
 
 // checkFetch checks the arguments of an accumulate of buf that fetches into result. With NoOp, buf may
 // be nil.
-func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op Op) (at int, o rma.Op, err error) {
+func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(result.Count, target, disp); err != nil {
 		return 0, 0, err
 	}
@@ -192,7 +192,7 @@ func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op Op) (at i
 // false if FetchOp must be used.
 //
 // Hot path: no allocation.
-func (x *Win) FetchWord(word uint64, target, disp int, op Op) (old uint64, ok bool) {
+func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok bool) {
 	at, err := x.checkElements(1, target, disp)
 	if err != nil || !x.win.Words() {
 		return 0, false
@@ -207,7 +207,7 @@ func (x *Win) FetchWord(word uint64, target, disp int, op Op) (old uint64, ok bo
 // FetchOp is comm.Win.FetchOp.
 //
 // Hot path: no allocation in steady state.
-func (x *Win) FetchOp(value, result []byte, target, disp int, op Op) error {
+func (x *Win) FetchOp(value, result []byte, target, disp int, op *Op) error {
 	if err := x.live(); err != nil {
 		return x.fail("FetchOp", target, err)
 	}
@@ -219,7 +219,7 @@ func (x *Win) FetchOp(value, result []byte, target, disp int, op Op) error {
 }
 
 // RFetchOp is comm.Win.RFetchOp.
-func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op Op) Request {
+func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op *Op) Request {
 	return x.fetch(opRFetchOp, value, result, target, disp, op)
 }
 
