@@ -13,3 +13,10 @@ func cast[To, From any](s []From) []To {
 }
 
 func requests(rs []Request) []mpi.Request { return cast[mpi.Request](rs) }
+
+// The layouts of Completion and mpi.Completion are equal: these constants are 0, or do not compile.
+const (
+	_ = -(unsafe.Sizeof(Completion{}) ^ unsafe.Sizeof(mpi.Completion{}))
+	_ = -(unsafe.Offsetof(Completion{}.Status) ^ unsafe.Offsetof(mpi.Completion{}.Status))
+	_ = -(unsafe.Offsetof(Completion{}.Err) ^ unsafe.Offsetof(mpi.Completion{}.Err))
+)

@@ -62,7 +62,8 @@ func agentMain(ctx context.Context, opts job.Options) error {
 func serveAgent(ctx context.Context, up tree.Stream) error {
 	restore := procs.BecomeReaper()
 	defer restore()
-	// SIGTERM ends the agent: a resource manager sends it to all processes of a job that it ends.
+	// At SIGTERM the agent ends its ranks and tells gorun: a resource manager sends SIGTERM to all
+	// processes of a job that it ends.
 	ctx, stop := terminated(ctx)
 	defer stop()
 	// The agent takes no notice of these signals: gorun passes them to the ranks. The agent

@@ -294,9 +294,8 @@ func (c *cluster) noRanks(since time.Time) {
 	require.Less(c.t, time.Since(since), 10*time.Second)
 }
 
-// TestFailures ends jobs in several ways. An agent that has done all that gorun asked for exits
-// with
-// 0, also if the job has failed: only gorun's exit code reports the job's result.
+// TestFailures ends jobs in several ways. An agent that has done all that gorun asked for exits with 0,
+// also if the job has failed: only gorun's exit code reports the job's result.
 func TestFailures(t *testing.T) {
 	t.Run("rank", func(t *testing.T) {
 		c := hosts(t)

@@ -52,7 +52,7 @@ const silentTime = answerTime / 10
 
 // failureGap separates series of failures of this host: a failure more than failureGap after the
 // last one starts a new series. If a connection fails because this process has no descriptor
-// left, the peer tries again after a tenth of failureGap.
+// left, the peer tries again at most 100 ms later.
 const failureGap = time.Second
 
 type linkState uint8
@@ -215,7 +215,7 @@ func (k *links) respond(c *admission.Conn) {
 		return
 	}
 	fd, err := detach(c.TCPConn)
-	if k.hostFailed(rank, err) {
+	if k.noteAccept(rank, err) {
 		return // the peer tries again
 	}
 	verdict := k.admit(rank)
@@ -309,10 +309,10 @@ func (k *links) recordNonceLocked(rank transport.Addr, nonce wire.TCPNonce) bool
 	return true
 }
 
-// hostFailed reports whether err is not nil: this process cannot accept the connection of a peer.
+// noteAccept records the outcome of accepting a connection of a peer, and reports whether it failed.
 // If failures of this host last for half of the timeout, the domain fails, before the peers report
 // this rank as failed.
-func (k *links) hostFailed(rank transport.Addr, err error) bool {
+func (k *links) noteAccept(rank transport.Addr, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()

@@ -65,20 +65,20 @@ func TestHostFailureSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &links{timeout: 10 * time.Second, signal: func() {}}
 		for range 3 { // single failures, far apart
-			require.True(t, k.hostFailed(1, unix.EMFILE))
+			require.True(t, k.noteAccept(1, unix.EMFILE))
 			time.Sleep(k.timeout)
 		}
 		for range 100 { // not of this host
-			require.True(t, k.hostFailed(1, net.ErrClosed))
+			require.True(t, k.noteAccept(1, net.ErrClosed))
 			time.Sleep(100 * time.Millisecond)
 		}
 		require.Empty(t, k.results)
 		for start := time.Now(); len(k.results) == 0; time.Sleep(100 * time.Millisecond) {
-			require.True(t, k.hostFailed(1, unix.EMFILE))
+			require.True(t, k.noteAccept(1, unix.EMFILE))
 			require.Less(t, time.Since(start), k.timeout)
 		}
 		require.ErrorIs(t, k.results[0].err, unix.EMFILE)
-		require.False(t, k.hostFailed(1, nil))
+		require.False(t, k.noteAccept(1, nil))
 	})
 }
 
