@@ -65,7 +65,8 @@ func (b *benchmark) briefSizes() string {
 	return "8,100k"
 }
 
-// each calls f for every benchmark with 1 to 4 ranks, with arguments for a short run.
+// each calls f for every benchmark with each number of ranks from 1 to 4 that the benchmark permits,
+// with arguments for a short run.
 func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
 	for _, b := range benchmarks {
 		for ranks := 1; ranks <= 4; ranks++ {

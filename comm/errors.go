@@ -18,7 +18,7 @@ var (
 	ErrRank   = mpi.ErrRank   // the communicator does not have this source, destination or root
 	ErrTag    = mpi.ErrTag    // the tag is not in [0, MaxTag], and AnyTag is not permitted here
 	ErrCount  = mpi.ErrCount  // lengths, counts or displacements do not fit together, or a message is not a whole number of elements
-	ErrType   = mpi.ErrType   // the element type holds pointers, or a value cannot be encoded
+	ErrType   = mpi.ErrType   // the element type holds pointers or does not suit the call, or a value cannot be encoded or decoded
 	ErrOp     = mpi.ErrOp     // the operation is nil, is not defined for the element type, or has panicked
 	ErrBuffer = mpi.ErrBuffer // the send and receive slices share memory and are not the same slice
 	ErrInUse  = mpi.ErrInUse  // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)

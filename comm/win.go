@@ -131,8 +131,10 @@ func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 //   - a Fence, a Barrier, or a message that the first rank sends after its stores and the second rank receives
 //     before its loads;
 //   - Unlock after the stores, and Lock of the same part before the loads, one of the two locks exclusive;
-//   - functions of sync/atomic that both ranks call on an element of 4 or 8 bytes. FetchOp, CompareSwap and
-//     Accumulate of such elements have the same effect, and so have Put and Get of a single one.
+//   - functions of sync/atomic that both ranks call on an element of 4 or 8 bytes. If all ranks of the window
+//     share memory and their parts are aligned, FetchOp, CompareSwap and Accumulate of such elements have the same
+//     effect, and so have Put and Get of a single one. Otherwise do not mix them with loads, stores or sync/atomic
+//     without a lock or a barrier, because the target may apply them by ordinary stores.
 //
 // Loads and stores need no Flush. Operations of other ranks are complete as their Flush says. A rank that waits
 // for an element to change must call [Win.Sync] between two reads of it: otherwise the rank makes no progress

@@ -44,7 +44,7 @@ type settings struct {
 	strict bool
 
 	providers []string // libfabric providers to compare
-	sizes     []int    // sizes of messages and transfers over libfabric, in bytes
+	sizes     []int    // groups libfabric and rma: bytes of a message or of an RMA operation
 }
 
 // names are the groups of comparisons.

@@ -15,17 +15,16 @@ func TestWorldOfOne(t *testing.T) {
 	joined := []string{"PMI_FD", "99", "PMI_RANK", "1", "PMI_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}
 	for _, c := range []struct {
 		env  []string
-		says string
+		says string // a part of the warning; empty: open writes none
 	}{
 		{nil, ""},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "0"}, ""},
 		{[]string{"OMPI_MCA_btl", "tcp", "SLURM_CONF", "/etc/slurm.conf"}, ""},
-		// A batch script, the shell of salloc, the shell of salloc on a node, a step of one task.
-		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0"}, "SLURM_NTASKS=4 is set"},
-		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4"}, "SLURM_NTASKS=4 is set"},
-		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0", "SLURM_STEP_ID", "4294967290"}, "SLURM_NTASKS=4 is set"},
-		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "1", "SLURM_PROCID", "0"}, ""},
-		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1", "SLURM_PROCID", "0", "SLURM_STEP_ID", "3", "PMIX_RANK", "0"}, ""},
+		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0"}, "SLURM_NTASKS=4 is set"},                                                 // a batch script of 4 tasks
+		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4"}, "SLURM_NTASKS=4 is set"},                                                                      // the shell of salloc
+		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_PROCID", "0", "SLURM_STEP_ID", "4294967290"}, "SLURM_NTASKS=4 is set"},                  // the shell of salloc on a node
+		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "1", "SLURM_PROCID", "0"}, ""},                                                                      // a batch script of one task
+		{[]string{"SLURM_JOB_ID", "7", "SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1", "SLURM_PROCID", "0", "SLURM_STEP_ID", "3", "PMIX_RANK", "0"}, ""}, // a step of one task
 		{append(joined, EnvJoined, envStamp(env(joined...))), "PMI_SIZE=2 is set: the process that started it is a rank"},
 		{[]string{"PMI_SIZE", "1", "PMI_RANK", "0", "PMI_FD", "99"}, ""},
 		{[]string{"FLUX_JOB_SIZE", "1", "FLUX_TASK_RANK", "0"}, ""},

@@ -4,10 +4,10 @@ package coll
 //
 // Idea: the root copies its data to its arrival line or its data buffer, and the others copy it
 // from there. Data longer than a segment moves segment by segment: the readers copy one while the
-// root writes the next.
+// root writes the next. The data buffer has slots for some segments, and the root waits only if no slot
+// is free.
 //
-// Cost: two copies, which overlap except for the first segment. The root waits only for free
-// slots.
+// Cost: two copies, which overlap except for the first segment.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.4.
 // Restrictions: all ranks share memory.
 func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l).Bcast(buf, root) }

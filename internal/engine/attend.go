@@ -63,8 +63,8 @@ func (c *Context) Iattend() (Message, Status, error) {
 	return m, st, e.closedErr()
 }
 
-// takeAny takes the next message of the context out of matching. The context's group is the whole
-// world. If the message's data is lost because its sender has failed, Message.Recv returns the
+// takeAny takes the first message that has arrived for the context, from any rank and with any tag, out
+// of matching. If there is none, it returns the zero message. If the message's data is lost because its sender has failed, Message.Recv returns the
 // error.
 func (c *Context) takeAny() (Message, Status) {
 	e := c.e

@@ -175,13 +175,13 @@ func (e *Engine) cutEnded(r *request) {
 		return
 	}
 	if u == nil {
-		return // the message was dropped, or was too long
+		return // no message goes back: it was dropped, or was too long for its receive
 	}
 	u.held = nil
 	why := e.revoked[u.header.Context/2]
 	if cut.receives {
 		u.data = r.buf
-		if r.err != nil && why == nil { // the sender has failed: a receive of the message fails
+		if r.err != nil && why == nil { // the transfer failed with its sender: as an RTS, the message makes a later receive fail, too
 			u.header.Kind = wire.MsgRTS
 		}
 	}

@@ -264,7 +264,7 @@ type peer struct {
 	left            bool          // the peer has shut down in good order
 	markedFailed    bool          // markFailed was called for the peer
 	inFinalize      bool          // the peer is in Finalize; counted in Engine.finalizing
-	queried         bool          // QueryPeers has sent the peer a message
+	queried         bool          // connect has sent the peer a message, after which the peer reports its Finalize
 	leaveSent       bool          // this rank has sent MsgLeave to the peer
 }
 

@@ -47,7 +47,8 @@ func (s *waitset) drop(queue int) {
 }
 
 // wait blocks until one of the queues has something to read, signal is called, or timeout has
-// passed; negative: no timeout. fds is waitset.fds, which the caller has read under the lock. If
+// passed; negative: no timeout. It may return earlier: after mixedNap, if one of several queues has
+// no descriptor. fds is waitset.fds, which the caller has read under the lock. If
 // a queue has an error, its next Read returns the error.
 func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 	if len(s.queues) == 1 {

@@ -297,7 +297,7 @@ func (p *pending) annotate() {
 	}
 	p.k.mu.Unlock()
 	used := make(chan struct{})
-	go func() { // ends when end or checker.close closes stop; they do not wait for it
+	go func() { // ends when stop is closed: by the next annotate, end or checker.close, or at once if there are maxReaders; none of them waits for it
 		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier annotate
 		for _, b := range p.reads {
 			race.Read(b)

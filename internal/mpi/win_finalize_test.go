@@ -53,7 +53,7 @@ func TestWindowsBesideFinalize(t *testing.T) {
 						return unless(err, comm.ErrFinalized)
 					default:
 						kind := comm.ErrFinalized
-						if isErr(err, comm.ErrRevoked) { // another rank has got the error before
+						if isErr(err, comm.ErrRevoked) { // another rank met the rank in Finalize first, and the window was revoked
 							kind = comm.ErrRevoked
 						}
 						return wantErr(name, err, kind, "called Finalize")

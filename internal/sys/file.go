@@ -12,8 +12,8 @@ func IsTerminal(fd int) bool {
 	return err == nil
 }
 
-// Unread returns the number of bytes in a pipe or socket that have not been read; 0 for other
-// descriptors.
+// Unread returns the number of bytes that can be read from a pipe or socket; 0 if the descriptor
+// is closed.
 func Unread(fd int) int {
 	n, _ := unix.IoctlGetInt(fd, fionread)
 	return n

@@ -131,8 +131,9 @@ func testKilled(t *testing.T, c *cluster) {
 			}
 		}
 		require.NotZero(t, srun)
-		// gorun is stopped for a moment, so that srun's helper notices first that srun has
-		// died. The helper must not end the agents.
+		// gorun is stopped for a moment, so that srun's own helper process (see Step.HoldHelper)
+		// notices the death of srun before gorun can kill the helper. The helper must not end the
+		// agents.
 		require.NoError(t, syscall.Kill(gorun, syscall.SIGSTOP))
 		err := syscall.Kill(srun, syscall.SIGKILL)
 		time.Sleep(200 * time.Millisecond)

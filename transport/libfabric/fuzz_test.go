@@ -12,12 +12,13 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// FuzzMessage gives a rank frames of a peer: whole ones in any order and of any kind, and
-// noise. The rank delivers each message at most once and in order, and its state is that of
-// a new peer before each input. The input is a sequence of
+// FuzzMessage gives a rank frames of one peer: whole ones in any order and of any kind, and noise.
+// Each input begins with a new peer. The rank delivers at most as many messages as it counts from the
+// peer, keeps at most maxEarly of them, and reports the end of the peer at most once. The input is a
+// sequence of
 //
-//	│ length │ how │ bytes … │    how: bit 0: the frame has the peer's token and rank
-//	                                   bit 1: its number is the next one plus how >> 2
+//	│ length │ how │ bytes … │    how: bit 0: set the peer's token and rank
+//	                                   bit 1, with bit 0: set the number to the next one plus how >> 2
 func FuzzMessage(f *testing.F) {
 	part := func(how byte, k kind, text string) []byte {
 		b := make([]byte, frameSize)

@@ -228,7 +228,8 @@ func (d *domain) deliver(c transport.Completion) {
 	d.done.Later(c)
 }
 
-// dropUnauthenticated reports a message that did not prove that its sender belongs to the job.
+// dropUnauthenticated gives the user a PeerNotice about a message that did not prove that its sender
+// belongs to the job. The caller drops the message.
 func (d *domain) dropUnauthenticated() {
 	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errToken})
 }

@@ -29,9 +29,10 @@ import (
 //	       ┌─┬──┬──────────────┬────────┐
 //	       │1│ 1│ random       │ slot   │
 //	       └─┴──┴──────────────┴────────┘
+//	        bit 63: keyValid; bit 62: keyShared, the extent lies in the heap
 //
 // Only the owner writes entries. It stores the key last and removes it first, and
-// no two extents ever have the same key. So the key is the entry's sequence word: a reader
+// its random bits differ for each extent. So the key is the entry's sequence word: a reader
 // that finds the same key before and after has read the words of one extent. Before a
 // peer writes by Write or Atomic, it publishes the key in its hazard line, as described in
 // mr.go. So no such write is under way when Close of the region returns. Close does not wait

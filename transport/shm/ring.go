@@ -72,7 +72,7 @@ type outRing struct {
 	freed     *atomic.Uint64
 	stale     []uint64 // a bit for each line: its first bytes are not the word of the round before
 	mask      uint64
-	pos       uint64 // the next line to write; never stale
+	pos       uint64 // the next line to write; its bit in stale is 0
 	limit     uint64 // the reader has freed at least the lines before this position
 	end       uint64 // messages lie before this index of lines; it only grows
 	start     uint64

@@ -99,8 +99,9 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.Len(t, r.await(t, transport.RecvDone).Msg, w.maxMsg)
 }
 
-// TestSilentPeerEnds: peers end whose rings are not polled: by Shutdown, by death, by death
-// between a message and the bit for it, and by Disconnect.
+// TestSilentPeerEnds: a rank notices the end of peers whose rings it does not poll: after Shutdown,
+// after death, after death between the store of a message and the peer's bit in the card of this rank,
+// and after its own Disconnect.
 func TestSilentPeerEnds(t *testing.T) {
 	all := silentJob(t, 6)
 	n := all[0]

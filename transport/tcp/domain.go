@@ -46,7 +46,7 @@ type domain struct {
 
 	created  time.Time // the zero of conn.sentAt
 	batching bool      // EnableBatch was called
-	batched  bool      // false: no connection has batched set
+	batched  bool      // false: no connection has batched set; true: one may have
 	armed    bool      // the user may be in Wait, so Send batches nothing until the next round
 
 	streams  *stream    // unused ones

@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	chunkSize   = 512 << 10                                      // bytes of a stream that are written between other frames
+	chunkSize   = 512 << 10                                      // most bytes of an RMA write or read reply that are written before other frames get a turn
 	gatherMsgs  = 14                                             // messages in one sendmsg
 	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // copied frames; messages; header, zeros and end of a chunk
 	workPerRead = 1 << 20                                        // bytes written, and bytes read, per connection in one Read of the queue

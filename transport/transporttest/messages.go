@@ -65,7 +65,7 @@ func sameAs(got, want []byte) error {
 type traffic struct {
 	count   int // messages per pair of ranks
 	sizes   []int
-	headers []int // header lengths; at least 8 if sizes do not tell messages apart
+	headers []int // header lengths; at least 8 if sizes do not tell messages apart: 8 bytes hold sender and number
 	window  int   // operations in flight per rank
 	burst   bool  // a rank reads its queue only after ErrAgain, or if its window is full
 	hold    bool  // check messages only after handling all completions of a Read

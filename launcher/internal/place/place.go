@@ -86,7 +86,7 @@ type Rank struct {
 // Result holds the places of all ranks of a job.
 type Result struct {
 	Ranks   []Rank
-	Warning string // a line for the user if there are more ranks than slots or cores, else ""
+	Warning string // a line for the user if there are more ranks than slots (see Machine.Slots), else ""
 }
 
 // ParseMapBy returns an error if text is not a valid Policy.MapBy.

@@ -84,7 +84,7 @@ type Manager struct {
 
 	poller    *sys.Poller
 	wake      *sys.Waker    // wakes control: inbox is not empty
-	forked    chan struct{} // closed by forkAll at its end
+	forked    chan struct{} // closed when forkAll has ended, or will not run
 	allExited chan struct{} // closed when all ranks have ended: forkAll may end
 	done      chan struct{} // closed when control has ended
 
