@@ -19,8 +19,10 @@ import (
 
 // AgentMain runs this process as gorun's agent on a host, as gorun -agent does, and returns the
 // exit code. opts come from [job.Parse]: a program that embeds a launcher calls AgentMain if Parse
-// returns the action [job.Agent]. AgentMain reads and writes standard input and output, or connects
-// with opts.Connect.
+// returns the action [job.Agent]. If opts.Connect is set, AgentMain connects with that address,
+// where gorun listens. Otherwise standard input and output are its connection with gorun. AgentMain
+// returns when the job has ended, the connection is lost, or ctx ends. It writes an error to
+// stderr.
 func AgentMain(ctx context.Context, opts job.Options, stderr io.Writer) int {
 	err := agentMain(ctx, opts)
 	if err == nil {
@@ -52,22 +54,24 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
-	up.Await(ctx) // until gorun sends the first message, when all agents have connected
+	up.Await(ctx) // wait without a time limit for gorun's first message, which comes when all agents have connected
 	return serveAgent(ctx, up)
 }
 
-// serveAgent runs the ranks of this host for gorun. up is a stream to gorun or to another agent,
-// the parent in the tree. serveAgent returns when the parent has ended the job or is lost. No rank
-// that it has started lives then.
+// serveAgent runs the ranks of this host for gorun. up is the connection with the parent in the tree
+// of agents, which is gorun or another agent. serveAgent returns when the parent has ended the job,
+// the connection is lost, or ctx ends or SIGTERM comes. When it returns, it has ended all ranks that
+// it has started.
 func serveAgent(ctx context.Context, up tree.Stream) error {
 	restore := procs.BecomeReaper()
 	defer restore()
-	// At SIGTERM the agent ends its ranks and tells gorun: a resource manager sends SIGTERM to all
-	// processes of a job that it ends.
+	// At SIGTERM the agent ends its ranks and reports that to gorun. A resource manager that ends a
+	// job sends SIGTERM to all processes of the job, agents too.
 	ctx, stop := terminated(ctx)
 	defer stop()
-	// The agent takes no notice of these signals: gorun passes them to the ranks. The agent
-	// catches them and does not ignore them, because the ranks would inherit ignored signals.
+	// These signals have no effect on the agent, because gorun passes them to the ranks by messages.
+	// The agent catches them and does not ignore them, because the ranks would inherit ignored
+	// signals. No goroutine reads unread.
 	unread := make(chan os.Signal, 1)
 	signal.Notify(unread, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(unread)
@@ -88,7 +92,7 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		var err error
 		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls it only after its first message, and by then emit is set
+			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls it only after it has got its first message, and by then emit is set
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -107,11 +111,11 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 	})
 }
 
-// agentProcs is the process manager of an agent. At the first message from gorun, all agents have started, so
-// it removes the copy of gorun that srun has made for the agents of this host.
+// agentProcs is the process manager of an agent. At the first message, it removes the copy of gorun
+// that srun has made on this host, because then all agents have started and need the copy no more.
 type agentProcs struct {
 	tree.Procs
-	started bool
+	started bool            // Do was called
 	ctx     context.Context // ends when the agent gets SIGTERM
 }
 
@@ -121,14 +125,15 @@ func (c *agentProcs) Do(m proto.Message) {
 		remote.RemoveBroadcast()
 	}
 	if e, ok := m.(proto.End); ok && os.Getenv("SLURM_STEP_ID") != "" && errors.Is(context.Cause(c.ctx), remote.ErrTerminated) {
-		e.Asked = true // Slurm sends its SIGTERM to all processes of a step
+		e.Asked = true // Slurm sends SIGTERM to all processes of a job step, so the ranks have got it already
 		m = e
 	}
 	c.Procs.Do(m)
 }
 
-// terminated returns a context that ends with ctx or at SIGTERM. stop ends the context, restores
-// what SIGTERM did before, and waits for the goroutine.
+// terminated returns a context that ends with ctx or at SIGTERM. SIGTERM ends it with the cause
+// remote.ErrTerminated. stop ends the context, stops catching SIGTERM for it, and waits for the
+// goroutine of terminated. The caller must call stop.
 func terminated(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	got := make(chan os.Signal, 1)

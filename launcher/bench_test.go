@@ -11,9 +11,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// BenchmarkStart measures a job of 64 ranks from its start to its end: C programs that do nothing,
-// and Go programs that call Init, one fence and Finalize. BenchmarkFloor measures the processes of
-// the former without a launcher.
+// BenchmarkStart measures a job of 64 ranks from its start to its end. In "true" the ranks are C
+// programs that do nothing. In "world" they are Go programs that run showWorld: they join the job by
+// PMI, make one or two fences, and call Finalize.
 func BenchmarkStart(b *testing.B) {
 	for name, app := range map[string]job.App{
 		"true":  {Program: "true", NP: 64},
@@ -29,6 +29,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
+// BenchmarkFloor measures 64 processes of true(1) without a launcher: the least time that
+// BenchmarkStart could take for "true".
 func BenchmarkFloor(b *testing.B) {
 	for b.Loop() {
 		cmds := make([]*exec.Cmd, 64)

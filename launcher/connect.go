@@ -16,15 +16,17 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// connector connects with other hosts: by ssh, or by agents that connect with gorun. A nil
-// connector connects with none.
+// connector gives gorun its connections with the agents on other hosts. Either it starts the agents
+// by ssh, or the agents connect with gorun. Exactly one of the fields ssh and dialIn is set. The
+// methods of a nil connector work, and open no connection.
 type connector struct {
 	ssh    *remote.SSH
 	dialIn *dialIn
 
-	timeout time.Duration // for an agent to connect with gorun
+	timeout time.Duration // with dialIn: how long gorun waits for an agent to connect
 }
 
+// newSSH returns a connector that starts agents by the ssh command of the job.
 func newSSH(r *run) (*connector, error) {
 	words, err := job.Words(r.job.SSH)
 	if err != nil {
@@ -37,7 +39,8 @@ func newSSH(r *run) (*connector, error) {
 	return &connector{ssh: s}, nil
 }
 
-// command returns the ssh command, which agents use to connect with their children.
+// command returns the ssh command, by which agents start the agents that are their children in the
+// tree. It returns nil if agents are not started by ssh.
 func (c *connector) command() []string {
 	if c == nil || c.ssh == nil {
 		return nil
@@ -45,7 +48,8 @@ func (c *connector) command() []string {
 	return c.ssh.Command
 }
 
-// open returns the function by which the tree gets a stream to a host. ctx ends all attempts.
+// open returns the function by which the tree of agents opens a connection with a host. The end of
+// ctx ends all attempts to connect, but no connection.
 func (c *connector) open(ctx context.Context) tree.Open {
 	return func(octx context.Context, h hosts.Host) (tree.Stream, error) {
 		octx, cancel := context.WithCancel(octx)
@@ -63,6 +67,7 @@ func (c *connector) open(ctx context.Context) tree.Open {
 	}
 }
 
+// openSSH starts an agent on a host by ssh and returns the connection with it.
 func openSSH(ctx context.Context, s *remote.SSH, h hosts.Host) (tree.Stream, error) {
 	conn, err := s.Open(ctx, h)
 	if err != nil {
@@ -71,13 +76,14 @@ func openSSH(ctx context.Context, s *remote.SSH, h hosts.Host) (tree.Stream, err
 	return conn, nil
 }
 
+// close closes the connections of dialIn that the tree has not taken, and stops listening for more.
 func (c *connector) close() {
 	if c != nil && c.dialIn != nil {
 		c.dialIn.close()
 	}
 }
 
-// self returns what this process reports about its host.
+// self returns what this process, which is gorun or an agent, reports about itself and its host.
 func self(hostname string) proto.Agent {
 	a := proto.Agent{Hostname: hostname, PID: os.Getpid(), Topology: place.Here()}
 	ifs, err := net.Interfaces()
@@ -96,7 +102,8 @@ func self(hostname string) proto.Agent {
 			a.Addrs = append(a.Addrs, proto.Address{Interface: i.Name, Prefix: addr.String()})
 		}
 	}
-	// sshd sets it to CLIENT CLIENTPORT SERVER SERVERPORT.
+	// sshd sets SSH_CONNECTION to "CLIENT CLIENTPORT SERVER SERVERPORT": two addresses with ports. The
+	// client is the parent in the tree of agents.
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 		a.Reached, a.Parent = f[2], f[0]
 	}

@@ -2,8 +2,6 @@ package launcher
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -12,85 +10,109 @@ import (
 
 // Detection of deadlocks
 //
-// A rank waits if each of its goroutines that could run is in a call that has waited for the same
-// event for a while, and none of its transfers moves. Such a call needs other ranks: a receive from
-// rank 3 needs rank 3; a receive from any source needs any one rank of the communicator; a collective
-// needs the rank whose message or store it waits for.
+// gorun asks all ranks what they do: see inspection. Each rank answers with a wire.RankState, which
+// lists its calls of package comm, its communicators, and its links, which count the messages that
+// it has exchanged with each other rank. From these answers gorun finds ranks that wait for each
+// other.
 //
-// The stuck ranks are the largest set of waiting ranks whose calls only ranks of the set can complete.
-// For a call that needs any one rank of a communicator, all ranks of the communicator are in the set.
-// The search begins with all waiting ranks. It removes each rank that needs a rank outside the set,
-// until there is none. Its time grows with the number of calls, links and communicators in the answers.
+// A rank waits if none of its goroutines runs outside of package comm, each call has waited for the
+// same event for a while, and none of its transfers moves. Such a call needs other ranks. A receive
+// from rank 3 needs rank 3. A receive from any source needs any one rank of the communicator. A
+// collective needs the rank whose message, or whose store to shared memory, it waits for.
 //
-// Ranks answer at different times, so one round of answers proves nothing. If ranks seem to be stuck,
-// gorun asks again:
+// The stuck ranks are the largest set of waiting ranks whose calls only ranks of the set can
+// complete. For a call that needs any one rank of a communicator, all ranks of the communicator are
+// in the set. The search begins with all waiting ranks. It removes each rank that needs a rank
+// outside the set, until no such rank is left. Its time is proportional to the number of calls,
+// links and communicators in the answers.
+//
+// Ranks answer at different times, so one round of answers proves nothing. If ranks seem to be
+// stuck, gorun asks again:
 //
 //	round 1 ── rank 0, rank 1, … ──► T ──► round 2 ── rank 0, rank 1, … ──►
 //
-// A rank that waits for the same events in both rounds also waits at time T, between the rounds. If the
-// counters of messages between two ranks are equal on both sides and do not change, no message is on
-// its way between them at T. The deadlock is certain if this holds for all stuck ranks and the ranks
-// that they need, if the contexts of their calls cannot end, and if no other goroutine of these ranks
-// may run later. Otherwise it is possible. A rank that has not answered twice may do anything, so no
-// rank that needs it is stuck.
+// A rank that waits for the same events in both rounds also waits at time T, between the rounds. No
+// message is on its way between two ranks at T if each of them has received as many messages as the
+// other has sent, and if these counters are the same in both rounds. The deadlock is certain if
+// three things hold: no message is on its way between a stuck rank and a rank that it needs; the
+// contexts of the calls of the stuck ranks cannot end; and no other goroutine of the stuck ranks
+// may run later. Otherwise the deadlock is possible. A rank that has not answered twice may do
+// anything, so no rank that needs it is stuck.
 
-// finalID is the id of the communicator of Finalize's barrier. The world and this one are
-// the communicators that all ranks have from Init to the end of Finalize.
+// worldID and finalID are the ids of the two communicators that all ranks have from Init to the end
+// of Finalize: the world, and the communicator of the barrier that Finalize makes.
 const (
 	worldID = 0
 	finalID = 1<<63 - 1
 )
 
+// ofAllRanks reports whether the communicator is one that all ranks have.
 func ofAllRanks(id uint64) bool { return id == worldID || id == finalID }
 
 // round holds the answers of one round, by rank.
 type round struct {
-	states []*wire.RankState // nil: no answer
-	silent []bool            // the rank runs, as far as gorun knows, and should have answered
+	states []*wire.RankState // the answers; nil: the rank has not answered
+	silent []bool            // the rank has called Init and has not answered, or its host has not answered or is lost
 }
 
-// need is what a call needs: one rank, or any one rank of a communicator.
+// observe returns the answers of the current round of an inspection as a round.
+func (r *run) observe(a *inspection) round {
+	o := round{states: make([]*wire.RankState, len(r.ranks)), silent: make([]bool, len(r.ranks))}
+	for i := range o.silent {
+		h := r.ranks[i].host
+		o.silent[i] = a.silent[h] || r.hosts[h].state == hostLost
+	}
+	for _, g := range a.groups {
+		for _, rank := range g.Ranks {
+			o.states[rank], o.silent[rank] = g.State, g.NoAnswer
+		}
+	}
+	return o
+}
+
+// need is what a call needs to complete: one rank, or any one rank of a communicator.
 type need struct {
-	rank int  // any: an example, if possible another rank than the one that calls
-	any  bool // any rank of comm
-	comm uint64
+	rank int        // the rank that the call needs. If any is set, an example: if possible a rank other than the caller
+	any  bool       // the call needs any one rank of comm
+	comm uint64     // id of the communicator, if any is set
 	coll collective // the collective call; zero: the call is not a collective
 }
 
-// collective identifies one collective call of a communicator. Collectives are numbered
-// from 1 on.
+// collective identifies one collective call of a communicator.
 type collective struct {
-	id  uint64
-	seq uint32
+	id  uint64 // of the communicator
+	seq uint32 // number of the call on this communicator, from 1 on
 }
 
-// waits holds what the ranks of a job wait for.
+// waits holds what the ranks of a job wait for, and indexes of the answers for the searches. An
+// answer is not complete if its list of communicators or of links was too long: then its MoreComms
+// or MoreLinks is set.
 type waits struct {
 	round
-	before []*wire.RankState // the states of the round before; nil: this is the first one
-	needs  [][]need          // by rank; nil: the rank may continue by itself
-	proven []bool            // certain's result; nil: not searched for yet
+	before []*wire.RankState // the answers of the round before, by rank; nil: there was no round before
+	needs  [][]need          // by rank: what its calls need; nil: the rank may continue by itself, or that is not known
+	proven []bool            // the result of certain, which computes it once; nil: not computed yet
 
-	holders     map[uint64][]holder // by communicator: the ranks that have it, ascending
-	moreComms   []int               // ranks for which hasMoreComms returns true, ascending
-	moreLinks   []bool              // by rank: it may have links that are not known
-	moreLinksOf map[uint64][]int    // by communicator: its ranks that may have unknown links, ascending
-	moreBoth    []int               // ranks of moreComms that may also have unknown links
-	linked      [][]int             // by rank: the ranks with which the answers show a link, with repetitions
-	exits       map[int]int         // results of next, by rank
+	holders     map[uint64][]holder // by communicator: the ranks that certainly have it, ascending
+	moreComms   []int               // ranks that may have communicators that are not known, ascending: see hasMoreComms
+	moreLinks   []bool              // by rank: one of its answers has left out links
+	moreLinksOf map[uint64][]int    // by communicator: the ranks of holders for which moreLinks is set, ascending
+	moreBoth    []int               // the ranks of moreComms for which moreLinks is set, ascending
+	linked      [][]int             // by rank: the ranks to which an answer shows a link, from either side; a rank may occur several times
+	exits       map[int]int         // by rank in a collective: the rank outside of it that next has found, or -1; so that next looks only once
 
-	steps int // number of ranks and pairs of ranks that the searches have looked at
+	steps int // number of ranks and pairs of ranks that the searches have looked at; the tests bound it
 }
 
 // holder is a rank that has a communicator.
 type holder struct {
 	rank   int
-	seq    uint32 // collectives that it has started on the communicator
-	listed bool   // its answer lists the communicator; can be false only if all ranks have it
+	seq    uint32 // number of collectives that the rank has started on the communicator; 0 if listed is false
+	listed bool   // the rank's answer lists the communicator. Otherwise it is one that all ranks have: see ofAllRanks
 }
 
-// newWaits returns what ranks wait for, from the answers of one round and of the round
-// before.
+// newWaits returns what ranks wait for, from the answers of one round and of the round before it.
+// before is nil in the first round.
 func newWaits(now round, before *round) *waits {
 	w := &waits{round: now, needs: make([][]need, len(now.states)), exits: make(map[int]int)}
 	if before != nil {
@@ -109,7 +131,8 @@ func newWaits(now round, before *round) *waits {
 	return w
 }
 
-// indexComms finds the ranks of each communicator. It needs the result of indexLinks.
+// indexComms sets holders, moreComms, moreLinksOf and moreBoth. It uses moreLinks, so indexLinks
+// must run before it.
 func (w *waits) indexComms() {
 	w.holders, w.moreLinksOf = make(map[uint64][]holder), make(map[uint64][]int)
 	for r, s := range w.states {
@@ -131,7 +154,8 @@ func (w *waits) indexComms() {
 	}
 }
 
-// hold records that a rank has a communicator, unless holders has the rank already.
+// hold adds a rank to the holders of a communicator, unless it is the last one there already. The
+// ranks are added in ascending order.
 func (w *waits) hold(id uint64, h holder) {
 	list := w.holders[id]
 	if len(list) > 0 && list[len(list)-1].rank == h.rank {
@@ -143,13 +167,15 @@ func (w *waits) hold(id uint64, h holder) {
 	}
 }
 
-// hasMoreComms reports whether a rank may have communicators that are not known.
+// hasMoreComms reports whether a rank may have communicators that are not known: the rank has not
+// answered although it should have, or its answer has left out communicators.
 func (w *waits) hasMoreComms(rank int) bool {
 	s := w.states[rank]
 	return w.silent[rank] || s != nil && s.MoreComms
 }
 
-// indexLinks finds the links of each rank. It sorts the links of all states.
+// indexLinks sets linked and moreLinks. It sorts the links of all answers by peer, because linkOf
+// searches them.
 func (w *waits) indexLinks() {
 	w.linked, w.moreLinks = make([][]int, len(w.states)), make([]bool, len(w.states))
 	for r := range w.states {
@@ -168,7 +194,7 @@ func (w *waits) indexLinks() {
 	}
 }
 
-// both returns a rank's states in the round before and in this one.
+// both returns a rank's answers in the round before and in this one; nil: no answer.
 func (w *waits) both(rank int) (list [2]*wire.RankState) {
 	if w.before != nil {
 		list[0] = w.before[rank]
@@ -177,14 +203,14 @@ func (w *waits) both(rank int) (list [2]*wire.RankState) {
 	return list
 }
 
-// sameWaits reports whether a rank waited in the round before, and for the same events as
-// now.
+// sameWaits reports whether a rank waited in the round before, and for the same events as now.
+// before is nil if the rank did not answer then.
 func sameWaits(before, now *wire.RankState) bool {
 	return before != nil && !before.Busy && !before.Moves && before.More == 0 && slices.Equal(before.Calls, now.Calls)
 }
 
-// needsOf returns what each of a rank's calls needs. It returns nil if the rank may
-// continue by itself, or if that is not known.
+// needsOf returns what the calls of a rank need. It returns nil if the rank may continue by itself,
+// or if what a call needs is not known.
 func (w *waits) needsOf(rank int) (list []need) {
 	s := w.states[rank]
 	if s.Busy || s.More > 0 || s.Moves {
@@ -206,21 +232,21 @@ func (w *waits) needsOf(rank int) (list []need) {
 			return nil
 		}
 		if !n.any && c.ID != finalID && w.finalizes(n.rank) {
-			return nil // the call will fail
+			return nil // the call will fail, because its peer makes no more calls
 		}
 		list = append(list, n)
 	}
 	return list
 }
 
-// finalizes reports whether a rank is in Finalize.
+// finalizes reports whether the answer of a rank shows a call of Finalize.
 func (w *waits) finalizes(rank int) bool {
 	s := w.states[rank]
 	return s != nil && slices.ContainsFunc(s.Calls, func(c wire.RankCall) bool { return c.Comm != "" && c.ID == finalID })
 }
 
-// member returns the first rank, other than the given one, that has a communicator or may
-// have it. It returns the given one if there is no other.
+// member returns the lowest rank, other than rank, that has communicator id or may have it. If there
+// is no such rank, member returns rank.
 func (w *waits) member(id uint64, rank int) int {
 	first := -1
 	look := func(r int) {
@@ -240,13 +266,15 @@ func (w *waits) member(id uint64, rank int) int {
 	return first
 }
 
-// mayHave reports whether a rank has a communicator, or may have it.
+// mayHave reports whether a rank has communicator id, or may have it because not all of its
+// communicators are known.
 func (w *waits) mayHave(rank int, id uint64) bool {
 	_, has := w.holder(rank, id)
 	return has || w.hasMoreComms(rank)
 }
 
-// holder returns the entry of a rank in the list of ranks that have a communicator.
+// holder returns the entry of a rank in the holders of communicator id. ok is false if there is
+// none.
 func (w *waits) holder(rank int, id uint64) (h holder, ok bool) {
 	w.steps++
 	list := w.holders[id]
@@ -257,12 +285,12 @@ func (w *waits) holder(rank int, id uint64) (h holder, ok bool) {
 	return h, ok
 }
 
-// stuck returns the largest set of ranks that wait for each other. The set contains only
-// ranks for which may returns true. If quiet is set, it contains only ranks whose needs are
-// quiet: see quietNeed.
+// stuck returns, by rank, whether the rank is in the largest set of ranks that wait only for ranks
+// of the set. The set contains only ranks for which may returns true. If quiet is set, a rank is in
+// the set only if no message is on its way between it and the ranks that it needs: see quietNeed.
 func (w *waits) stuck(may func(rank int) bool, quiet bool) []bool {
 	set := make([]bool, len(w.needs))
-	var out []int                   // ranks outside the set; the ranks that need them are still to be removed
+	var out []int                   // ranks outside the set that settle has not handled: ranks that need them may still be in the set
 	waiters := make(map[int][]int)  // by rank: the ranks that need it
 	anyOf := make(map[uint64][]int) // by communicator: the ranks that need any one rank of it
 	for r, needs := range w.needs {
@@ -291,6 +319,7 @@ func (w *waits) stuck(may func(rank int) bool, quiet bool) []bool {
 		remove(anyOf[id]...)
 		delete(anyOf, id)
 	}
+	// settle removes all ranks that need a rank of out, then those that need one of these, and so on.
 	settle := func() {
 		for len(out) > 0 {
 			r := out[len(out)-1]
@@ -326,10 +355,13 @@ func (w *waits) stuck(may func(rank int) bool, quiet bool) []bool {
 
 func anyRank(int) bool { return true }
 
-// possible returns the ranks that wait for each other as far as their answers say.
+// possible returns the largest set of ranks that, as their answers say, wait only for ranks of the
+// set: see [waits.stuck]. Messages that are on their way, contexts or other goroutines may still
+// let these ranks continue.
 func (w *waits) possible() []bool { return w.stuck(anyRank, false) }
 
-// certain returns the ranks that certainly wait for each other.
+// certain returns the largest set of ranks that certainly wait only for ranks of the set, so that
+// none of them can ever continue: see [waits.stuck].
 func (w *waits) certain() []bool {
 	if w.proven == nil {
 		w.proven = w.stuck(w.sure, true)
@@ -337,7 +369,9 @@ func (w *waits) certain() []bool {
 	return w.proven
 }
 
-// again reports whether another round could make a possible deadlock certain.
+// again reports whether another round could make a possible deadlock certain. After the first round
+// that is any possible deadlock. Later it is one that is not certain only because messages seem to
+// be on their way.
 func (w *waits) again() bool {
 	if w.before == nil {
 		return slices.Contains(w.possible(), true)
@@ -345,11 +379,12 @@ func (w *waits) again() bool {
 	return !slices.Equal(w.stuck(w.sure, false), w.certain())
 }
 
-// sure reports whether a rank that waits cannot continue by itself.
+// sure reports whether a rank that waits cannot continue without the ranks that it needs.
 func (w *waits) sure(rank int) bool { return w.doubt(rank) == "" }
 
-// doubt returns why a rank that waits may continue after all, as the predicate of a
-// sentence; "" if it cannot.
+// doubt returns why a rank that waits may continue without the ranks that it needs. The result is
+// the predicate of a sentence, such as "has answered only once". It is "" if the rank cannot
+// continue.
 func (w *waits) doubt(rank int) string {
 	if w.before == nil {
 		return "has answered only once"
@@ -373,7 +408,7 @@ func (w *waits) doubt(rank int) string {
 	return strings.Join(reasons, ", and ")
 }
 
-// laterText returns what a goroutine does, from its state in RankState.Later.
+// laterText returns what a goroutine does, as a predicate. state is an element of RankState.Later.
 func laterText(state string) string {
 	switch state {
 	case "sleep":
@@ -384,16 +419,19 @@ func laterText(state string) string {
 	return "wait for channels or timers"
 }
 
-// quietNeed reports whether no message is on its way between a rank and the ranks of one of
-// its needs. Each of these ranks has answered twice.
+// quietNeed reports whether no message is on its way between a rank and the ranks that n names. n is
+// one of the rank's needs: what a call of the rank waits for. The caller has made sure that the rank
+// and all ranks that n names have answered in both rounds; the comment at the top of this file says
+// why that is necessary.
 func (w *waits) quietNeed(rank int, n need) bool {
 	if !n.any {
 		return w.quiet(rank, n.rank)
 	}
-	// The cost: consider a member with which the answers show no link. If all links of both ranks
-	// are known, no message is on its way between them. Otherwise that is not known, and the
-	// searches of holders, moreComms, moreLinksOf and moreBoth end at this member. So these
-	// searches look at no more ranks than there are known links.
+	// The cost: the searches below end at the first rank for which notQuiet returns true. Consider a
+	// rank r of the communicator to which no answer shows a link. If all links of rank and of r are
+	// known, no message is on its way between them, and r need not be looked at. If links of either
+	// are not known, notQuiet(r) returns true, and the search ends. So the searches look at no more
+	// ranks than there are known links, plus one.
 	notQuiet := func(r int) bool { return !w.quiet(rank, r) }
 	if w.moreLinks[rank] {
 		return !slices.ContainsFunc(w.holders[n.comm], func(h holder) bool { return notQuiet(h.rank) }) && !slices.ContainsFunc(w.moreComms, notQuiet)
@@ -402,7 +440,8 @@ func (w *waits) quietNeed(rank int, n need) bool {
 		!slices.ContainsFunc(w.linked[rank], func(r int) bool { return w.mayHave(r, n.comm) && notQuiet(r) })
 }
 
-// quiet reports whether no message is on its way between two ranks, in either direction.
+// quiet reports whether no message is on its way between two ranks, in either direction. It returns
+// false if that is not known. Both ranks have answered twice.
 func (w *waits) quiet(a, b int) bool {
 	w.steps++
 	if a == b {
@@ -410,20 +449,21 @@ func (w *waits) quiet(a, b int) bool {
 	}
 	ab, ok := sameLink(w.before[a], w.states[a], b)
 	ba, ok2 := sameLink(w.before[b], w.states[b], a)
-	sent, received := 1, 2
+	sent, received := 1, 2 // indexes in a wire.RankLink
 	return ok && ok2 && ab[sent] == ba[received] && ab[received] == ba[sent]
 }
 
-// sameLink returns a rank's link to a peer. ok is false if the link has changed between
-// two rounds, or if that is not known.
+// sameLink returns a rank's link to a peer, from two answers of the rank. ok is false if the
+// counters of the link differ between the answers, or if an answer may have left out the link.
 func sameLink(before, now *wire.RankState, peer int) (l wire.RankLink, ok bool) {
 	l, known := linkOf(now, peer)
 	was, wasKnown := linkOf(before, peer)
 	return l, known && wasKnown && was == l
 }
 
-// linkOf returns a rank's link to a peer, from the sorted links. known is false if the
-// answer may have left it out.
+// linkOf returns a rank's link to a peer from the rank's answer s, whose links are sorted by peer.
+// If there were no messages, the link is zero. known is false if the answer may have left out the
+// link.
 func linkOf(s *wire.RankState, peer int) (l wire.RankLink, known bool) {
 	if i, ok := slices.BinarySearchFunc(s.Links, wire.RankLink{uint32(peer)}, comparePeers); ok {
 		return s.Links[i], true
@@ -432,238 +472,3 @@ func linkOf(s *wire.RankState, peer int) (l wire.RankLink, known bool) {
 }
 
 func comparePeers(a, b wire.RankLink) int { return cmp.Compare(a[0], b[0]) }
-
-// The bounds of a report of deadlocks.
-const (
-	maxCycles = 4
-	maxCycle  = 12 // ranks of one circle
-	maxDoubts = 4
-)
-
-// deadlocks returns lines that say which ranks wait for each other in a circle, and which
-// of these deadlocks are certain.
-func (w *waits) deadlocks() (lines []string) {
-	possible, certain := w.possible(), w.certain()
-	lines = w.circles("deadlock: ", certain, nil)
-	if slices.Equal(possible, certain) {
-		return lines
-	}
-	lines = append(lines, w.circles("possible deadlock: ", possible, certain)...)
-	return append(lines, w.doubts(possible, certain)...)
-}
-
-// circles returns lines about the ranks of a set, except those of another set.
-func (w *waits) circles(title string, set, except []bool) (lines []string) {
-	skip := func(r int) bool { return !set[r] || except != nil && except[r] }
-	seen := make([]int, len(set)) // by rank: the walk that visited it, from 1 on
-	total, named := 0, 0
-	for start := range set {
-		if skip(start) {
-			continue
-		}
-		total++
-		var path []int
-		r := start
-		for seen[r] == 0 && !skip(r) {
-			seen[r] = start + 1
-			path = append(path, r)
-			r = w.next(r)
-		}
-		if seen[r] != start+1 {
-			continue // this rank waits for ranks that are named elsewhere
-		}
-		cycle := path[slices.Index(path, r):]
-		if len(lines) < maxCycles {
-			named += len(cycle)
-			lines = append(lines, title+cycleText(cycle))
-		}
-	}
-	if rest := total - named; rest > 0 {
-		verb := "wait"
-		if rest == 1 {
-			verb = "waits"
-		}
-		lines = append(lines, fmt.Sprintf("%s%s that %s for these", title, plural(rest, "more rank"), verb))
-	}
-	return lines
-}
-
-// next returns a rank that a stuck rank waits for. If both ranks wait in the same
-// collective, next follows the waits from rank to rank. It returns the first rank that is
-// not in the collective, if there is one.
-func (w *waits) next(rank int) int {
-	coll := w.needs[rank][0].coll // all needs of a stuck rank name stuck ranks
-	if coll == (collective{}) {
-		return w.needs[rank][0].rank
-	}
-	const none = -1 // ranks wait for each other within the collective
-	var path []int
-	at := rank
-	for w.needs[at][0].coll == coll {
-		w.steps++
-		if _, known := w.exits[at]; known {
-			break
-		}
-		w.exits[at] = none
-		path = append(path, at)
-		at = w.needs[at][0].rank
-	}
-	exit := at
-	if w.needs[at][0].coll == coll {
-		exit = w.exits[at]
-	}
-	for _, r := range path {
-		w.exits[r] = exit
-	}
-	if exit = w.exits[rank]; exit == none {
-		return w.needs[rank][0].rank
-	}
-	return exit
-}
-
-func cycleText(cycle []int) string {
-	if len(cycle) == 1 {
-		return fmt.Sprintf("rank %d waits for itself", cycle[0])
-	}
-	first := slices.Index(cycle, slices.Min(cycle))
-	cycle = append(slices.Clone(cycle[first:]), cycle[:first]...)
-	var b strings.Builder
-	fmt.Fprintf(&b, "rank %d waits for %d", cycle[0], cycle[1])
-	for i := 1; i < len(cycle); i++ {
-		if len(cycle) > maxCycle && i == maxCycle-2 {
-			b.WriteString(", …")
-			i = len(cycle) - 1
-		}
-		fmt.Fprintf(&b, ", %d for %d", cycle[i], cycle[(i+1)%len(cycle)])
-	}
-	return b.String()
-}
-
-// doubts returns lines that say why possible deadlocks are not certain.
-func (w *waits) doubts(possible, certain []bool) (lines []string) {
-	ranks := make(map[string][]int)
-	var order []string
-	for r := range possible {
-		if !possible[r] || certain[r] {
-			continue
-		}
-		if why := w.doubt(r); why != "" {
-			if ranks[why] == nil {
-				order = append(order, why)
-			}
-			ranks[why] = append(ranks[why], r)
-		}
-	}
-	for _, why := range order[:min(len(order), maxDoubts)] {
-		subject := fmt.Sprintf("each of ranks %s ", rankList(ranks[why]))
-		if len(ranks[why]) == 1 {
-			subject = fmt.Sprintf("rank %d ", ranks[why][0])
-		}
-		lines = append(lines, "not certain, because "+subject+why)
-	}
-	if len(lines) == 0 {
-		lines = append(lines, "not certain, because messages between these ranks seem to be on their way")
-	}
-	return lines
-}
-
-// lateLines returns lines that name the ranks that have not called a collective in which
-// other ranks wait for them.
-func (w *waits) lateLines() (lines []string) {
-	peers := make(map[collective]map[int]bool) // whose messages or stores ranks wait for
-	calls := make(map[collective]wire.RankCall)
-	var order []collective
-	for _, s := range w.states {
-		if s == nil {
-			continue
-		}
-		for _, c := range s.Calls {
-			if k := (collective{c.ID, c.Seq}); c.Wait == wire.WaitCollective {
-				if peers[k] == nil {
-					order = append(order, k)
-					peers[k], calls[k] = make(map[int]bool), c
-				}
-				peers[k][c.World] = true
-			}
-		}
-	}
-	for _, k := range order {
-		c := calls[k]
-		ranks := slices.Collect(maps.Keys(peers[k]))
-		if needsAll(c.Name) {
-			for _, h := range w.holders[k.id] {
-				ranks = append(ranks, h.rank)
-			}
-		}
-		slices.Sort(ranks)
-		var late, silent []int
-		for _, r := range slices.Compact(ranks) {
-			switch waited := peers[k][r]; {
-			case r < 0 || r >= len(w.states): // no correct rank sends this
-			case w.silent[r] && (waited || ofAllRanks(k.id)):
-				silent = append(silent, r)
-			case w.late(r, k):
-				late = append(late, r)
-			}
-		}
-		line := fmt.Sprintf("comm.%s(%s) waits ", c.Name, c.Comm)
-		switch {
-		case len(late) > 0 && len(silent) > 0:
-			line += "for " + rankWords(late) + ", and perhaps for " + rankWords(silent) + ", which did not answer"
-		case len(late) > 0:
-			line += "for " + rankWords(late)
-		case len(silent) > 0:
-			line += "perhaps for " + rankWords(silent) + ", which did not answer"
-		default:
-			continue
-		}
-		if lines = append(lines, line); len(lines) == maxLate {
-			break
-		}
-	}
-	return lines
-}
-
-// rankWords returns "rank 3", or "ranks 3-5, 7".
-func rankWords(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
-	}
-	return "ranks " + rankList(ranks)
-}
-
-// late reports whether a rank is known to have the communicator of a collective, and not
-// to have called the collective.
-func (w *waits) late(rank int, k collective) bool {
-	h, ok := w.holder(rank, k.id)
-	if h.listed {
-		return h.seq < k.seq
-	}
-	return ok && !w.hasMoreComms(rank)
-}
-
-// needsAll reports whether a collective call ends on a rank only after all ranks have made
-// it.
-func needsAll(name string) bool {
-	for _, prefix := range [...]string{"Bcast", "Scatter", "Gather", "Scan", "Exscan", "Request."} {
-		if strings.HasPrefix(name, prefix) {
-			return false
-		}
-	}
-	return name != "Reduce"
-}
-
-// observe returns the answers of an inspection as a round.
-func (r *run) observe(a *inspection) round {
-	o := round{states: make([]*wire.RankState, len(r.ranks)), silent: make([]bool, len(r.ranks))}
-	for i := range o.silent {
-		h := r.ranks[i].host
-		o.silent[i] = a.silent[h] || r.hosts[h].state == hostLost
-	}
-	for _, g := range a.groups {
-		for _, rank := range g.Ranks {
-			o.states[rank], o.silent[rank] = g.State, g.NoAnswer
-		}
-	}
-	return o
-}

@@ -1,9 +1,6 @@
 package launcher
 
 import (
-	"fmt"
-	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +8,8 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// world returns the answers of one round. A nil state is a rank that does not answer.
+// world returns the answers of one round of an inspection, by rank. A nil state means that the rank
+// does not answer.
 func world(states ...*wire.RankState) round {
 	o := round{states: states, silent: make([]bool, len(states))}
 	for r, s := range states {
@@ -20,7 +18,8 @@ func world(states ...*wire.RankState) round {
 	return o
 }
 
-// stateOf is a rank that has the world and waits in calls.
+// stateOf returns the answer of a rank that waits in calls, each in a goroutine of its own. The rank
+// has two communicators: the world and the one of Finalize.
 func stateOf(calls ...wire.RankCall) *wire.RankState {
 	s := &wire.RankState{Comms: []wire.RankComm{{ID: worldID, Seq: 1}, {ID: finalID}}}
 	for i, c := range calls {
@@ -35,7 +34,7 @@ func stateOf(calls ...wire.RankCall) *wire.RankState {
 	return s
 }
 
-// modified returns a copy of a state that change has changed.
+// modified returns a copy of s to which change has been applied. s stays as it is.
 func modified(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState {
 	c := *s
 	c.Calls = append([]wire.RankCall(nil), s.Calls...)
@@ -43,14 +42,18 @@ func modified(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState
 	return &c
 }
 
-// in is a collective on the world that waits for a world rank.
+// in returns a call of the collective with this name on the world. It is the second collective
+// there, and waits for rank peer.
 func in(name string, peer int) wire.RankCall {
 	return wire.RankCall{Name: name, Comm: "world", Wait: wire.WaitCollective, Seq: 2, Peer: peer, World: peer, Tag: -1}
 }
 
+// link returns the numbers of messages that a rank has sent to peer and received from peer.
 func link(peer, sent, received uint32) wire.RankLink { return wire.RankLink{peer, sent, received} }
 
-// TestDeadlocks judges two rounds of answers. If before is nil, both are the same.
+// TestDeadlocks gives newWaits the answers of two rounds, before and now. If before is nil, both
+// rounds have the same answers. want is the report about late ranks and deadlocks, and again says
+// whether gorun should ask the ranks once more.
 func TestDeadlocks(t *testing.T) {
 	waits01, waits10 := stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))
 	linked := func(s *wire.RankState, links ...wire.RankLink) *wire.RankState {
@@ -174,20 +177,20 @@ func TestDeadlocks(t *testing.T) {
 	}
 }
 
-// TestDeadlockIsAskedForTwice: after the first round gorun asks again only if ranks seem to
-// be stuck.
+// TestDeadlockIsAskedForTwice: after the first round, again must return true if two ranks wait for
+// each other, and false if one of them runs.
 func TestDeadlockIsAskedForTwice(t *testing.T) {
 	require.True(t, newWaits(world(stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))), nil).again())
 	require.False(t, newWaits(world(stateOf(recvFrom(1, 5)), &wire.RankState{Busy: true}), nil).again())
 }
 
-// maxSteps bounds the number of steps, per item in the answers, of all searches of one
-// inspection.
+// maxSteps bounds waits.steps: the searches may take this many steps for each rank, call,
+// communicator and link in the answers.
 const maxSteps = 4
 
-// TestDeadlocksOfManyRanks: the search does not compare each rank with each other rank. The
-// number of its steps is proportional to the number of ranks, calls, communicators and links
-// in the answers.
+// TestDeadlocksOfManyRanks: for 65536 ranks the searches find the right deadlocks, and do not
+// compare each rank with each other rank. The number of their steps must be at most maxSteps for
+// each rank, call, communicator and link in the answers. state returns the answer of rank r.
 func TestDeadlocksOfManyRanks(t *testing.T) {
 	const ranks = 1 << 16
 	for name, test := range map[string]struct {
@@ -307,216 +310,4 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 			require.Less(t, w.steps, maxSteps*items)
 		})
 	}
-}
-
-// TestDeadlocksOfRandomRanks compares the searches with simple ones, on random answers.
-func TestDeadlocksOfRandomRanks(t *testing.T) {
-	const graphs = 20000
-	g := rand.New(rand.NewPCG(1, 2))
-	var possible, certain, differ int
-	for i := range graphs {
-		before, now := randomRounds(g)
-		w := newWaits(now, &before)
-		text := fmt.Sprintf("graph %d", i)
-		require.Equal(t, simpleStuck(w, anyRank, false), w.possible(), text)
-		require.Equal(t, simpleStuck(w, w.sure, true), w.certain(), text)
-		require.Equal(t, simpleStuck(w, w.sure, false), w.stuck(w.sure, false), text)
-		for _, s := range now.states {
-			if s == nil {
-				continue
-			}
-			for _, c := range s.Calls {
-				for r := range now.states {
-					k := collective{c.ID, c.Seq}
-					require.Equal(t, simpleLate(now, r, k), w.late(r, k), text)
-				}
-			}
-		}
-		if slices.Contains(w.possible(), true) {
-			possible++
-		}
-		if slices.Contains(w.certain(), true) {
-			certain++
-		}
-		if w.again() {
-			differ++
-		}
-	}
-	for _, n := range [...]int{possible, certain, differ} {
-		require.Greater(t, n, graphs/50) // the graphs are not all of one kind
-	}
-}
-
-// randomRounds returns two rounds of answers of a few ranks. Most ranks wait, and most have
-// the same state in both rounds.
-func randomRounds(g *rand.Rand) (before, now round) {
-	one := func(n int) bool { return g.IntN(n) == 0 }
-	ranks, comms, calm := 2+g.IntN(6), 1+g.IntN(4), 4+g.IntN(100) // calm: on average, one state in this number is unusual
-	states := make([]*wire.RankState, ranks)
-	for r := range states {
-		s := &wire.RankState{Busy: one(calm), Moves: one(calm), MoreComms: one(8), MoreLinks: one(8)}
-		ids := []uint64{worldID}
-		for id := 1; id < comms; id++ {
-			if one(2) {
-				ids = append(ids, uint64(id))
-			}
-		}
-		for _, id := range append(slices.Clone(ids), finalID) {
-			s.Comms = append(s.Comms, wire.RankComm{ID: id, Seq: uint32(g.IntN(3))})
-		}
-		if one(calm) {
-			s.Comms = s.Comms[1:]
-		}
-		if one(calm) {
-			s.Later = []string{"sleep"}
-		}
-		for range 1 + g.IntN(2) {
-			c := wire.RankCall{Name: "Recv", Comm: "comm", ID: ids[g.IntN(len(ids))], Still: true, Bounded: one(calm), Wait: wire.WaitRecv, Peer: -1, World: -1, Seq: 1 + uint32(g.IntN(2))}
-			if one(calm) {
-				c.ID = finalID
-			}
-			if one(2) {
-				c.World = g.IntN(ranks)
-			}
-			if one(4) && c.World >= 0 {
-				c.Wait = wire.WaitCollective
-			}
-			s.Calls = append(s.Calls, c)
-		}
-		states[r] = s
-	}
-	for a := range states {
-		for b := range a {
-			if !one(2) {
-				continue
-			}
-			sent, received := uint32(g.IntN(3)), uint32(g.IntN(3))
-			if !one(calm) {
-				states[a].Links = append(states[a].Links, link(uint32(b), sent, received))
-			}
-			if one(calm) {
-				sent++
-			}
-			if !one(calm) {
-				states[b].Links = append(states[b].Links, link(uint32(a), received, sent))
-			}
-		}
-	}
-	before, now = world(states...), world(states...)
-	for r, s := range states {
-		change := func(s *wire.RankState) {
-			s.Links = slices.Clone(s.Links)
-			switch g.IntN(4) {
-			case 0:
-				s.Calls[0].Event = "another"
-			case 1:
-				s.MoreLinks = !s.MoreLinks
-			case 2:
-				if s.MoreLinks = true; len(s.Links) > 0 {
-					s.Links = s.Links[1:]
-				}
-			case 3:
-				if len(s.Links) > 0 {
-					s.Links[0][1]++
-				}
-			}
-		}
-		if one(calm) {
-			before.states[r] = modified(s, change)
-		}
-		if one(calm) {
-			now.states[r] = modified(s, change)
-		}
-		if one(4 * calm) {
-			now.states[r], now.silent[r] = nil, one(2)
-		}
-	}
-	return before, now
-}
-
-// simpleStuck computes the result of [waits.stuck] directly from its definition. It compares
-// each rank with each other rank.
-func simpleStuck(w *waits, may func(rank int) bool, quiet bool) []bool {
-	set := make([]bool, len(w.needs))
-	for r, needs := range w.needs {
-		set[r] = len(needs) > 0 && may(r)
-	}
-	// remove removes each rank with a need for which fits returns false for some rank of the
-	// need.
-	remove := func(fits func(rank, peer int) bool) (removed bool) {
-		for r, needs := range w.needs {
-			for _, n := range needs {
-				for peer := range set {
-					if of := peer == n.rank || n.any && simpleMayHave(w.round, peer, n.comm); set[r] && of && !fits(r, peer) {
-						set[r], removed = false, true
-					}
-				}
-			}
-		}
-		return removed
-	}
-	inSet := func(_, peer int) bool { return set[peer] }
-	for remove(inSet) {
-	}
-	if quiet {
-		remove(func(rank, peer int) bool { return simpleQuiet(w, rank, peer) })
-		for remove(inSet) {
-		}
-	}
-	return set
-}
-
-func simpleMayHave(o round, rank int, id uint64) bool {
-	s := o.states[rank]
-	_, has := simpleSeq(s, id)
-	return has || id == worldID || id == finalID || o.silent[rank] || s != nil && s.MoreComms
-}
-
-func simpleSeq(s *wire.RankState, id uint64) (seq uint32, has bool) {
-	if s != nil {
-		for _, c := range s.Comms {
-			if c.ID == id {
-				return c.Seq, true
-			}
-		}
-	}
-	return 0, false
-}
-
-func simpleLate(o round, rank int, k collective) bool {
-	s := o.states[rank]
-	if seq, has := simpleSeq(s, k.id); has {
-		return seq < k.seq
-	}
-	return (k.id == worldID || k.id == finalID) && !o.silent[rank] && (s == nil || !s.MoreComms)
-}
-
-// simpleQuiet reports whether both ranks have answered twice, and with the same counters of
-// the messages between them.
-func simpleQuiet(w *waits, a, b int) bool {
-	count := func(s *wire.RankState, peer int) (sent, received uint32, known bool) {
-		for _, l := range s.Links {
-			if int(l[0]) == peer {
-				return l[1], l[2], true
-			}
-		}
-		return 0, 0, !s.MoreLinks
-	}
-	type end struct {
-		s           *wire.RankState
-		peer, order int
-	}
-	var all [][2]uint32
-	for _, e := range [...]end{{w.before[a], b, 0}, {w.states[a], b, 0}, {w.before[b], a, 1}, {w.states[b], a, 1}} {
-		sent, received, known := count(e.s, e.peer)
-		if !known {
-			return a == b
-		}
-		counts := [2]uint32{sent, received}
-		if e.order == 1 {
-			counts = [2]uint32{received, sent}
-		}
-		all = append(all, counts)
-	}
-	return a == b || len(slices.Compact(all)) == 1
 }

@@ -21,28 +21,29 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// dialIn accepts the connections of agents that gorun does not start itself.
+// dialIn accepts the connections of agents that connect with gorun. It is used if srun has started
+// the agents, or if the user or another system starts them, for example as pods.
 type dialIn struct {
 	listener *remote.Listener
-	step     *remote.Step  // srun, which has started the agents; nil: someone else starts them
-	accepted chan struct{} // closed when the goroutine that accepts has ended
+	step     *remote.Step  // the job step in which srun has started the agents; nil: srun does not start them
+	accepted chan struct{} // closed when the goroutine that accepts connections has ended
 
 	mu         sync.Mutex              // guards the fields below
-	conns      map[string]*remote.Conn // by host: the connection of its agent, until take hands it out
-	changed    *sync.Cond              // signals changes of conns and err
-	taken      map[string]bool         // hosts whose connection take has handed out
+	conns      map[string]*remote.Conn // by host name: the connection with its agent; nil: take has returned it
+	changed    *sync.Cond              // broadcasts changes of conns and err, and the end of a context of wait
+	taken      map[string]bool         // names of hosts whose connection take has returned
 	want       int                     // number of agents that the job needs; 0: not known yet
-	duplicates map[string]bool         // host names with which more than one agent has connected
-	err        error                   // no more agents can connect
-	closed     bool                    // dialIn closes new connections
+	duplicates map[string]bool         // names of hosts for which more than one agent has connected
+	err        error                   // why no more agents can connect; nil: agents can connect
+	closed     bool                    // close was called: new connections are closed at once
 }
 
-// dialInTimeout is the default timeout for agents that someone else starts. Pods may wait for
-// resources and for images.
+// dialInTimeout is the default of how long gorun waits for agents that the user or another system
+// starts. It is long, because pods may have to wait for resources and for images.
 const dialInTimeout = 10 * time.Minute
 
-// agentTimeout returns the timeout for agents to connect: -connect-timeout, or the default
-// byDefault if the user has not set it.
+// agentTimeout returns how long gorun waits for agents to connect: -connect-timeout, or byDefault if
+// the user has not set that.
 func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
 	if _, set := r.job.Source["launcher.connect_timeout"]; set {
 		return r.job.ConnectTimeout
@@ -50,7 +51,7 @@ func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
 	return byDefault
 }
 
-// listen begins to listen on addr for agents that know the secret.
+// listen begins to listen on addr for agents that know the secret. Agents are accepted after begin.
 func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	l, err := remote.Listen(addr, secret)
 	if err != nil {
@@ -62,9 +63,10 @@ func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	return d, nil
 }
 
-// begin accepts agents until close, or until ctx ends.
+// begin starts the goroutine that accepts agents. It accepts them until the listener is closed, by
+// take or by close, or until ctx ends.
 func (d *dialIn) begin(ctx context.Context) {
-	go func() { // ends with the listener; close waits for it
+	go func() { // ends when the listener is closed or ctx ends; close waits for it
 		defer close(d.accepted)
 		for {
 			conn, err := d.listener.Accept(ctx)
@@ -76,7 +78,7 @@ func (d *dialIn) begin(ctx context.Context) {
 				return
 			}
 			if d.step != nil {
-				d.step.HoldHelper() // the agents then survive when srun is killed
+				d.step.HoldHelper() // so that the agents go on running if srun is killed
 			}
 			if d.closed {
 				d.mu.Unlock()
@@ -85,7 +87,7 @@ func (d *dialIn) begin(ctx context.Context) {
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
-			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // a host has only one agent
+			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // the host has an agent already, and may have only one
 				d.duplicates[name] = true
 				d.mu.Unlock()
 				_ = conn.Close()
@@ -103,8 +105,8 @@ func (d *dialIn) begin(ctx context.Context) {
 	}()
 }
 
-// wait blocks until enough returns true. It returns an error if ctx ends or no more agents can
-// connect. wait calls enough with d.mu held.
+// wait blocks until enough returns true. It returns an error if ctx ends before, or if no more
+// agents can connect. wait calls enough with d.mu held, at first and after each change of d.conns.
 func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
@@ -126,7 +128,8 @@ func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 	return nil
 }
 
-// take waits for the agent of a host, and returns the stream to it.
+// take waits for the agent of a host to connect, and returns the connection. The caller must close
+// it. take fails if ctx ends or no more agents can connect.
 func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	var conn *remote.Conn
 	err := d.wait(ctx, func() bool {
@@ -138,7 +141,8 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 		if late {
 			err = errors.New("its agent has not connected")
 		}
-		if d.step != nil && (late || errors.Is(err, context.Canceled) && ctx.Err() == nil) { // srun may know why this agent has not connected
+		// If srun has started the agent, srun may know why it has not connected.
+		if d.step != nil && (late || errors.Is(err, context.Canceled) && ctx.Err() == nil) {
 			if cause := d.step.CauseOf(name); cause != nil {
 				err = cause
 			}
@@ -155,17 +159,18 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	return conn, nil
 }
 
-// expect sets the number of agents that the job needs. take closes the listener when it has handed
-// out all of them.
+// expect sets the number of agents that the job needs. When take has returned the connections of
+// that many agents, it closes the listener.
 func (d *dialIn) expect(agents int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.want = agents
 }
 
-// close closes the connections of all agents that take has not handed out, also of those that srun
-// is still starting. Such an agent removes its copy of gorun. If gorun ended srun instead, the
-// agent could not do that.
+// close closes the connections that take has not returned, and stops accepting. First it gives srun
+// a short time to end by itself. Agents that srun starts in this time still connect, and their
+// connections are closed at once. Such an agent then removes its copy of gorun and ends. If gorun
+// killed srun at once instead, these copies would stay.
 func (d *dialIn) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -182,8 +187,10 @@ func (d *dialIn) close() {
 	<-d.accepted
 }
 
-// findDialedHosts waits for agents that someone else starts, for example as pods. Their hosts are
-// the hosts of the job, in the order of their names.
+// findDialedHosts waits for agents that the user or another system starts, for example as pods. If
+// the user has named hosts, it waits for the agents of these hosts. Otherwise it waits for as many
+// agents as the user wants, and their hosts are the hosts of the job, in the order of their names.
+// ctx bounds the wait.
 func (r *run) findDialedHosts(ctx context.Context) error {
 	j, named := r.job, slices.Clone(r.job.Hosts)
 	usage := func(text string) error { return &startError{proto.ExitUsage, text} }
@@ -215,7 +222,7 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var connected []string // hosts; d.mu guards it
+	var connected []string // names of the wanted hosts whose agents have connected; d.mu guards it
 	shown := r.showWhile(func() string {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -226,7 +233,7 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 		connected = connected[:0]
 		for name, conn := range d.conns {
 			if conn == nil || conn.PeerClosed() {
-				continue // another agent may connect in its place
+				continue // this agent has closed its connection, and another one may connect in its place
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
 				connected = append(connected, name)
@@ -263,11 +270,12 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 	return nil
 }
 
+// printWaiting prints, with -v, for how many agents gorun waits and on which address.
 func (r *run) printWaiting(d *dialIn, want int) {
 	r.verbose("waiting for %s to connect to %s", plural(want, "agent"), d.listener.Addr())
 }
 
-// missing returns the hosts that the user has named and whose agents have not connected.
+// missing returns the names of the hosts in named that are not in connected.
 func missing(named []hosts.Host, connected []string) []string {
 	var names []string
 	for _, h := range named {
@@ -278,7 +286,8 @@ func missing(named []hosts.Host, connected []string) []string {
 	return names
 }
 
-// surplus returns a text about host names that several agents have, or "".
+// surplus returns the end of a message that lists hosts for which several agents have connected. It
+// returns "" if there are none.
 func (d *dialIn) surplus() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -288,12 +297,12 @@ func (d *dialIn) surplus() string {
 	return "; several agents have the name " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.duplicates))), ", ")
 }
 
-// slurmTimeout is the default timeout for agents that srun starts. Slurm may have to end other
-// steps first, and copies gorun to the nodes.
+// slurmTimeout is the default of how long gorun waits for agents that srun starts. Slurm may have to
+// end other job steps first, and then copies gorun to the nodes.
 const slurmTimeout = time.Minute
 
-// findSlurmHosts starts agents on the nodes of the allocation by srun. The tree waits for them to
-// connect.
+// findSlurmHosts starts agents by srun on all hosts of the run except this one. It does not wait for
+// them to connect: take does that, when the tree of agents asks for each connection.
 func (r *run) findSlurmHosts() error {
 	ctx := r.stopped
 	var nodes []string
@@ -317,12 +326,12 @@ func (r *run) findSlurmHosts() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
-		KeepWaiting: r.job.OnFailure == job.FailRestart, // gorun needs to know which hosts cannot be used
+		KeepWaiting: r.job.OnFailure == job.FailRestart, // before a restart, gorun must know which hosts cannot be used
 	}
 	if r.job.Verbose {
 		srun.Log = r.printLine
 	}
-	if srun.Agent == "" { // the nodes may not have this gorun at the same path
+	if srun.Agent == "" { // srun copies gorun there, because the nodes may not have it at the same path
 		srun.CopyTo = "/tmp"
 	}
 	if d.step, err = srun.Start(); err != nil {
@@ -332,9 +341,9 @@ func (r *run) findSlurmHosts() error {
 	d.listener.Cause = d.step.CauseOf
 	r.connector = &connector{dialIn: d, timeout: r.agentTimeout(slurmTimeout)}
 	d.expect(len(nodes))
-	d.begin(context.WithoutCancel(ctx)) // ends with close
+	d.begin(context.WithoutCancel(ctx)) // accepts until close, even if ctx ends: see close
 	sctx, cancel := d.step.Context(ctx)
-	context.AfterFunc(sctx, func() { // runs when srun or the run ends
+	context.AfterFunc(sctx, func() { // runs when srun ends or ctx, the context of the run, ends
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.err == nil {
@@ -346,11 +355,13 @@ func (r *run) findSlurmHosts() error {
 	return nil
 }
 
-// exitCancelled is the exit code of a job that Slurm has ended, as after SIGTERM.
+// exitCancelled is the exit code of a job that Slurm has ended. It is that of a job that SIGTERM has
+// ended.
 const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
 
-// attributeToSlurm makes Slurm the cause of the outcome if Slurm has ended the job. Slurm sends its
-// signals to ranks and agents alike, so chance decides which failure gorun hears of first.
+// attributeToSlurm replaces the outcome by "ended by Slurm" if Slurm has ended the job. Slurm sends
+// its signals to ranks and agents alike, so it is chance which failure reaches gorun first and
+// becomes the outcome.
 func (r *run) attributeToSlurm() {
 	v := r.outcome
 	if v == nil || r.connector == nil || r.connector.dialIn == nil || r.connector.dialIn.step == nil {
@@ -360,9 +371,9 @@ func (r *run) attributeToSlurm() {
 	switch {
 	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // a rank chose this exit code itself
 		return
-	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM: // gorun itself got the signal, for example by ^C
+	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM: // the user sent gorun the signal, for example by ^C
 		return
-	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // the rank failed first, and an agent was ended later
+	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // the rank failed first, and Slurm ended an agent later
 		return
 	}
 	r.outcome = &outcome{
@@ -371,8 +382,10 @@ func (r *run) attributeToSlurm() {
 	}
 }
 
-// reachable returns the address by which a node connects with a listener on addr: the host of addr,
-// or, if addr has none, this host's address on the route to the node.
+// reachable returns the address, HOST:PORT, by which a node can connect with gorun's listener. l is
+// the address of the listener, and addr the address that gorun was asked to listen on. HOST is the
+// host of addr. If addr has no host, HOST is this host's address on the route to the node, or else
+// this host's name.
 func reachable(l net.Addr, addr, node string) string {
 	_, port, err := net.SplitHostPort(l.String())
 	if err != nil {
@@ -381,7 +394,7 @@ func reachable(l net.Addr, addr, node string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil && host != "" {
 		return net.JoinHostPort(host, port)
 	}
-	const discard = 9 // the port does not matter, because no datagram is sent
+	const discard = 9 // any port: connecting a UDP socket only selects the route, and no datagram is sent
 	if c, err := net.Dial("udp", net.JoinHostPort(node, strconv.Itoa(discard))); err == nil {
 		defer func() { _ = c.Close() }()
 		if host, _, err := net.SplitHostPort(c.LocalAddr().String()); err == nil {

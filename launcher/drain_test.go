@@ -17,8 +17,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestTimeoutWhileOutputIsNotRead: if the ranks have ended well and no process reads their output,
-// the job ends at its timeout.
+// TestTimeoutWhileOutputIsNotRead: a rank writes more than a pipe holds, and no process reads
+// gorun's stdout. The job must end at its timeout, with exit code 124.
 func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -33,7 +33,9 @@ func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.HasPrefix(stderr.String(), "gorun: ") }, 10*time.Second, time.Millisecond)
 }
 
-// TestEachStartReadsTheSameInput: a restarted job reads its input again if that is a file.
+// TestEachStartReadsTheSameInput: gorun's standard input is a file, whose offset is 8 at the start.
+// The job fails and is restarted once. Both times rank 0 must read the same lines, those behind the
+// offset.
 func TestEachStartReadsTheSameInput(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "in")
 	require.NoError(t, os.WriteFile(name, []byte("skipped\none\ntwo\n"), 0o600))
@@ -42,7 +44,7 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 	defer in.Close()
 	_, err = in.Seek(8, io.SeekStart)
 	require.NoError(t, err)
-	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`) // the exit code of a panic
+	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`) // exits with 2, as after a Go panic, and with 0 after the restart
 	j.Apps[0].Program, j.OnFailure, j.MaxRestarts, j.Stdin = "sh", job.FailRestart, 1, job.StdinRank0
 	var out, stderr strings.Builder
 	res := Run(t.Context(), j, Stdio{In: in, Out: &out, Err: &stderr})
@@ -51,8 +53,8 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 	require.Contains(t, stderr.String(), "gorun: starting again: restart 1 of at most 1\n")
 }
 
-// TestOneHostOfSeveralThatAreLostIsLeftOut: if a host is lost with the hosts behind it in the tree,
-// a restart leaves out only that host, because the others may be well.
+// TestOneHostOfSeveralThatAreLostIsLeftOut: host h1 is lost, and with it h2, which is below h1 in
+// the tree of agents. A restart must leave out only h1, because h2 may be well.
 func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	r := testRun(3)
 	r.hostsLost(proto.Lost{First: 1, Count: 2, Cause: "h1: no sign of life for 5s"})
@@ -60,7 +62,8 @@ func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.outcome.Reason)
 }
 
-// TestInvalidPorts: gorun refuses ports that an agent cannot have bound.
+// TestInvalidPorts: validPorts refuses ports that are not from 1 to 65535, that are not one for each
+// rank, or that belong to a plan without an address.
 func TestInvalidPorts(t *testing.T) {
 	for _, ports := range [][]int{{1, 2}, {0}, {-1}, {65536}, {70000, 1}} {
 		require.False(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
@@ -69,7 +72,7 @@ func TestInvalidPorts(t *testing.T) {
 	require.True(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
 }
 
-// testRun returns a run with one rank on each of n hosts, in the phase of preparation.
+// testRun returns a run in phasePreparing with n hosts, h0 to h(n-1), and one rank on each of them.
 func testRun(n int) *run {
 	s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: n}}}, programs: make([]program, 1), host: "h0", out: newWriter(nil, nil)}
 	s.out.finish()
@@ -81,28 +84,4 @@ func testRun(n int) *run {
 		r.plans[i] = proto.Plan{Index: i, Ranks: []proto.Rank{{Rank: i}}}
 	}
 	return r
-}
-
-// TestStates: gorun fails a job when the reports of its hosts show that a rank waits for ever.
-func TestStates(t *testing.T) {
-	r := testRun(3)
-	r.states.of[9] = proto.State{Left: -1, Absent: -1} // gorun has asked all hosts to report
-	report := func(index, waiting int, begun bool, left, absent int) {
-		r.checkState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
-	}
-	report(0, 0, true, -1, -1)
-	report(1, 1, true, -1, -1)
-	r.released = 1
-	report(2, 0, true, 2, -1)
-	require.Nil(t, r.outcome, "fence 1 was released, so no rank waits in it")
-	report(1, 0, true, -1, -1)
-	report(0, 2, true, -1, -1)
-	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.outcome.Error())
-
-	r = testRun(2)
-	r.states.of[9] = proto.State{Left: -1, Absent: -1}
-	report(0, 0, false, 0, 0)
-	require.Nil(t, r.outcome)
-	report(1, 0, true, -1, -1)
-	require.Equal(t, "ended without Init, which other ranks have called", r.outcome.Reason)
 }

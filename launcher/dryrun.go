@@ -11,8 +11,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// DryRun prints a job, and which rank would run where, as gorun -dry-run does. It starts nothing.
-// It returns the exit code.
+// DryRun prints to stdout what Run would do with a job: its programs and settings, and which rank
+// would run on which host and cores, as gorun -dry-run does. It starts no rank and connects with no
+// host. It writes warnings and errors to stderr, and returns the exit code.
 func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	for _, w := range j.Warnings {
 		_, _ = fmt.Fprintf(stderr, "gorun: warning: %s\n", w)
@@ -33,8 +34,8 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	return codeOf(err)
 }
 
-// writeDryRun prints the programs, the hosts, and the ranks of each host. It connects with no host,
-// so it knows only the cores of this host.
+// writeDryRun prints the programs, the hosts, and the ranks of each host. It connects with no host.
+// So, of the hosts for which no slots are given, it knows only the cores of this one.
 func writeDryRun(w io.Writer, j *job.Job) error {
 	r := newRun(&session{job: j, host: hostname()}, "")
 	if err := r.chooseHosts(); err != nil {

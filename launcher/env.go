@@ -9,18 +9,19 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// envVerbose is the variable with which package comm prints how it connects ranks.
+// envVerbose is the variable that makes package comm print how it connects ranks. Its value is 1.
 const envVerbose = "WEFT_VERBOSE"
 
-// hostVars are variables that describe gorun's host or the user's login there. A name that ends
-// with an underscore stands for all variables that begin with it.
+// hostVars are the names of variables that describe gorun's host or the user's login there, so ranks
+// on other hosts must not get their values. A name that ends with an underscore stands for all
+// variables that begin with it, except for the name "_" itself.
 var hostVars = []string{
 	"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "HOSTNAME", "HOST", "DISPLAY", "XAUTHORITY", "WAYLAND_DISPLAY",
 	"TMPDIR", "TMP", "TEMP", "TERM", "SHLVL", "_", "OLDPWD", "PWD", "TMUX", "STY", "WINDOWID", "INVOCATION_ID", "JOURNAL_STREAM",
 	"SSH_", "XDG_", "DBUS_", "SUDO_", "SYSTEMD_", "GPG_",
 }
 
-// ofThisHost reports whether gorun keeps a variable, NAME=VALUE, from ranks on other hosts.
+// ofThisHost reports whether a variable, given as NAME=VALUE, is one of hostVars.
 func ofThisHost(kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(hostVars, func(v string) bool {
@@ -29,8 +30,8 @@ func ofThisHost(kv string) bool {
 }
 
 // appEnv returns the environment of an app's ranks: base, then the job's variables, then the app's.
-// It leaves out the variables by which launchers give a process its rank, because the process manager sets
-// them.
+// A later value of a variable replaces an earlier one. appEnv leaves out the variables by which
+// launchers give a process its rank, such as PMI_RANK, because the process manager sets its own.
 func appEnv(j *job.Job, app job.App, base []string) []string {
 	var own []string
 	if j.Verbose {
@@ -44,12 +45,12 @@ func appEnv(j *job.Job, app job.App, base []string) []string {
 	return slices.DeleteFunc(procs.MergeEnv(base, own), procs.ForeignEnv)
 }
 
-// withoutEnv removes a variable.
+// withoutEnv removes the variable of this name from env.
 func withoutEnv(env []string, name string) []string {
 	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 }
 
-// lookupEnv returns the value of a variable.
+// lookupEnv returns the value of a variable in env, and whether env has the variable.
 func lookupEnv(env []string, name string) (string, bool) {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -59,5 +60,6 @@ func lookupEnv(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// markOf returns the variable, NAME=VALUE, that marks the processes of a job that are not ranks.
+// markOf returns the variable, NAME=VALUE, that gorun puts into the environment of processes that
+// are not ranks but belong to the job, such as compilers. By it the watchdog finds them.
 func markOf(id string) string { return bootstrap.EnvJobID + "=" + id }

@@ -10,8 +10,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestFilledAllocation: an allocation of the user gives the number of ranks. An allocation that
-// gorun has got for named hosts has one slot on each, and gorun prints the number of ranks.
+// TestFilledAllocation: the user gives no number of ranks, so the slots of the allocation do. In an
+// allocation of the user, fillNote must return nothing. In an allocation that gorun has got for the
+// two named hosts, fillNote must return a note with the number of ranks, unless the user gives it.
 func TestFilledAllocation(t *testing.T) {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{}}, Hosts: []hosts.Host{{Name: "a"}, {Name: "b"}}}}, "id")
 	r.allocated, r.hostOrder = true, []int{0, 1}

@@ -16,8 +16,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// FuzzQuestion sends arbitrary bytes to a gorun that expects a question about its job, and
-// to a gorun that expects the answer.
+// FuzzQuestion sends arbitrary bytes over Unix sockets: as a question to a gorun that runs a job,
+// and as an answer to gorun -stacks. Neither may panic, and what gorun -stacks prints must have no
+// control characters.
 func FuzzQuestion(f *testing.F) {
 	own, err := json.Marshal(jobQuestion{Job: strconv.Itoa(os.Getpid())})
 	require.NoError(f, err)
@@ -38,7 +39,7 @@ func FuzzQuestion(f *testing.F) {
 		in, err := l.Accept()
 		require.NoError(t, err)
 		sent := make(chan struct{})
-		go func() { // ends when the other side has read, or is closed
+		go func() { // ends when answer has read b or the connection is closed; the test waits for sent
 			defer close(sent)
 			_, _ = c.Write(b)
 			_ = c.(*net.UnixConn).CloseWrite()
@@ -52,7 +53,7 @@ func FuzzQuestion(f *testing.F) {
 		}
 
 		done := make(chan struct{})
-		go func() { // ends when the question has been read and answered
+		go func() { // ends when it has read the question and written b; the test waits for done
 			defer close(done)
 			in, err := l.Accept()
 			if err != nil {
@@ -73,7 +74,8 @@ func FuzzQuestion(f *testing.F) {
 	})
 }
 
-// FuzzInspected summarizes arbitrary answers of hosts about their ranks.
+// FuzzInspected makes summaries from arbitrary answers of hosts about their ranks. A summary must
+// not be empty, and summary must not panic.
 func FuzzInspected(f *testing.F) {
 	for _, groups := range [][]proto.Group{
 		{waiting(0, 2, barrier(2)), waiting(1, 1, recvFrom(0, 99)), waiting(2, 2, barrier(2))},
@@ -91,7 +93,7 @@ func FuzzInspected(f *testing.F) {
 		}
 		const size = 4
 		seen := make(map[int]bool)
-		for _, g := range groups { // as the tree checks them
+		for _, g := range groups { // skip answers that the tree of agents does not pass on to gorun
 			if len(g.Ranks) == 0 {
 				return
 			}

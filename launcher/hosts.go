@@ -13,18 +13,20 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// findHosts finds the hosts of the job, and how gorun connects with their agents:
+// findHosts finds the hosts of the job, and how gorun gets connections with their agents:
 //
-//	-launcher  hosts                                       agents are started by
-//	local      this one                                    no agent
-//	ssh        -host, -hostfile, [[host]]; else those      ssh; they form a tree
-//	           of PBS, LSF, Grid Engine, Slurm
-//	slurm      those of the allocation, or some of them    srun; they connect with gorun
-//	dial       those whose agents connect                  someone else
-//	auto       dial with -listen; local if no other host is named or allocated;
-//	           slurm in an allocation of Slurm; else ssh
+//	-launcher  hosts of the job                            the agents
+//	local      this host                                   there are none
+//	ssh        those of -host, -hostfile or [[host]],      are started by ssh, and form a tree
+//	           else those of the allocation of PBS,
+//	           LSF, Grid Engine or Slurm
+//	slurm      those of the allocation, or those of        are started by srun, and connect with gorun
+//	           them that -host and so on name
+//	dial       those whose agents connect                  are started by others, and connect with gorun
+//	auto       as dial with -listen; as local if no other host is named or allocated;
+//	           as slurm in an allocation of Slurm; else as ssh
 //
-// findHosts stops waiting for agents when ctx ends.
+// With dial, findHosts waits for the agents, until ctx ends.
 func (r *run) findHosts(ctx context.Context) error {
 	if err := r.chooseHosts(); err != nil {
 		return err
@@ -43,8 +45,9 @@ func (r *run) findHosts(ctx context.Context) error {
 	}
 }
 
-// chooseHosts sets the launcher and the hosts, as far as they are known without connecting to a
-// host.
+// chooseHosts sets r.kind, which is never auto then, and r.hosts. With dial it sets only the hosts
+// that the user names, because the others are not known before their agents connect. It opens no
+// connection.
 func (r *run) chooseHosts() error {
 	j := r.job
 	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
@@ -119,7 +122,8 @@ func (r *run) chooseHosts() error {
 	return nil
 }
 
-// noneLeft returns the error of a restart for which no host is left.
+// noneLeft returns the error of a restart that has no hosts, because all have failed in earlier
+// runs. It names one of them.
 func (r *run) noneLeft() error {
 	for h, cause := range r.failed {
 		if !strings.HasPrefix(cause, h) {
@@ -130,8 +134,8 @@ func (r *run) noneLeft() error {
 	return fmt.Errorf("no host is left")
 }
 
-// allocationName returns the name of an allocation for messages to the user. The user does
-// not know the job id of an allocation that salloc got for gorun.
+// allocationName returns how messages to the user name an allocation. If salloc has got the
+// allocation for gorun, the user does not know its job id, so the name says where the id comes from.
 func allocationName(a *hosts.Allocation) string {
 	if os.Getenv(envAllocated) != "" {
 		return fmt.Sprintf("the allocation that -launcher slurm got by salloc (job %s)", a.JobID)
@@ -143,8 +147,10 @@ func allocationName(a *hosts.Allocation) string {
 	return name + "'s allocation"
 }
 
-// setHosts sets the hosts of the run in the order in which the user names them, without those that
-// have failed. In the tree this host has index 0, by whichever of its names the user means it.
+// setHosts sets r.hosts and r.hostOrder from the named hosts, without those that have failed in
+// earlier runs. If this host is one of them, under any of its names, it gets index 0. The other
+// hosts follow in the order in which they are named. r.hostOrder holds the indexes in that order,
+// this host included.
 func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
 	var list []hosts.Host

@@ -8,9 +8,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// WriteInfo prints the output of gorun -info: transports, algorithms, all settings and tunables,
-// and the providers of libfabric. If there are words, it prints only the entries that have one of
-// the words in their names, and returns a [job.UsageError] if there are none.
+// WriteInfo prints the output of gorun -info: transports, algorithms, the value of each setting and
+// tunable in j, and the providers of libfabric. If words is not empty, WriteInfo prints only the
+// entries whose names contain one of the words, and returns a [job.UsageError] if there are none.
 func WriteInfo(w io.Writer, j *job.Job, words []string) error {
 	found, err := job.WriteInfo(w, j, words)
 	if err != nil {

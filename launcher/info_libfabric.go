@@ -16,18 +16,20 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// offer is one row of the table of providers. Providers that differ only in domains and address
-// formats share a row.
+// offer is one row of the table of providers that gorun -info prints. fi_getinfo(3) returns one
+// fi.Info for each combination of provider, endpoint, domain and address format. Those that differ
+// only in domain and address format share a row.
 type offer struct {
-	cells   [offerCells]string
-	formats []string
-	domains []string
+	cells   [offerCells]string // the columns before ADDRESS: see writeProviders
+	formats []string           // address formats of the infos in this row
+	domains []string           // domains of the infos in this row
 }
 
+// offerCells is the number of columns that all infos of a row have in common.
 const offerCells = 12
 
-// writeProviders prints what libfabric offers on this machine. Its hints accept every mode that a
-// provider may require of the program.
+// writeProviders prints the table of what libfabric's providers offer on this machine. Its hints
+// accept every mode that a provider may require of the program, so that no provider is left out.
 func writeProviders(w io.Writer) error {
 	hints := fi.NewInfo()
 	hints.Mode, hints.Domain.Mode = math.MaxUint64, math.MaxUint64
@@ -54,8 +56,8 @@ func writeProviders(w io.Writer) error {
 	return err
 }
 
-// withoutOffer returns the providers of the library that offer nothing here: their device is
-// missing, they only work on top of other providers, or they are hooks.
+// withoutOffer returns the providers in known that have no info in infos. Such a provider has no
+// device on this machine, or works only on top of other providers, or is a hook, for example.
 func withoutOffer(known []fi.Provider, infos []*fi.Info) []string {
 	var list []string
 	for _, p := range known {
@@ -66,8 +68,8 @@ func withoutOffer(known []fi.Provider, infos []*fi.Info) []string {
 	return list
 }
 
-// offers merges infos that differ only in domain and address format, in libfabric's order of
-// preference.
+// offers returns the rows of the table for infos. The rows keep the order of infos, in which
+// libfabric puts the providers that it prefers first.
 func offers(infos []*fi.Info) []*offer {
 	var all []*offer
 	for _, i := range infos {
@@ -83,6 +85,7 @@ func offers(infos []*fi.Info) []*offer {
 	return all
 }
 
+// describe returns the columns of an info, except ADDRESS and DOMAINS.
 func describe(i *fi.Info) [offerCells]string {
 	d := &i.Domain
 	return [offerCells]string{
@@ -92,7 +95,8 @@ func describe(i *fi.Info) [offerCells]string {
 	}
 }
 
-// caps returns the names of the capabilities that the transport can use.
+// caps returns the names of those capabilities in have that weft's transport libfabric can use, or
+// "-".
 func caps(have fi.Caps) string {
 	var names []string
 	for _, c := range []struct {
@@ -109,16 +113,19 @@ func caps(have fi.Caps) string {
 	return cmp.Or(strings.Join(names, " "), "-")
 }
 
-// prefixes removes the common prefixes of libfabric's names.
+// prefixes removes the common prefixes of libfabric's names, and the punctuation around lists of
+// names.
 var prefixes = strings.NewReplacer(
 	"FI_EP_", "", "FI_MR_", "", "FI_THREAD_", "", "FI_PROGRESS_", "", "FI_AV_", "", "FI_", "", "[", "", "]", "", ",", " ")
 
-// plain returns the name of a value, or the names of its bits, without libfabric's prefix.
+// plain returns the libfabric name of a value, or the names of its bits, in lower case and without
+// prefixes: "rdm" for FI_EP_RDM. It returns "-" if there is no name.
 func plain(v fmt.Stringer) string {
 	return cmp.Or(strings.Join(strings.Fields(strings.ToLower(prefixes.Replace(v.String()))), " "), "-")
 }
 
-// size returns a number of bytes as text, and "any" for no limit, which is the largest int.
+// size returns a number of bytes as text. math.MaxInt means that there is no limit, for which size
+// returns "any".
 func size(n int) string {
 	if n == math.MaxInt {
 		return "any"
@@ -126,6 +133,7 @@ func size(n int) string {
 	return strconv.Itoa(n)
 }
 
+// insert appends s to list unless list has s already.
 func insert(list []string, s string) []string {
 	if slices.Contains(list, s) {
 		return list

@@ -14,7 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// TestInfoListsProviders asks the library of this machine.
+// TestInfoListsProviders: gorun -info prints the table of providers that libfabric has on this
+// machine, with those that are on every Linux machine.
 func TestInfoListsProviders(t *testing.T) {
 	j, _, err := job.Parse([]string{"-info"}, nil)
 	require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestInfoListsProviders(t *testing.T) {
 	}
 	require.Contains(t, providers, "\nalso in the library: ")
 	require.Equal(t, "DOMAINS", rows["PROVIDER ENDPOINT"][offerCells+1], providers)
-	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} { // on every Linux
+	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} { // provider and endpoint type; every Linux machine has these
 		cells := rows[name]
 		require.NotNil(t, cells, "%s in %s", name, providers)
 		require.Contains(t, cells[3], "msg")
@@ -48,7 +49,8 @@ func TestProvidersWithoutOffer(t *testing.T) {
 	require.Equal(t, []string{"psm2 117.0 (core)", "ofi_rxm 117.0 (utility)", "ofi_hook_perf 117.0 (hook)"}, got)
 }
 
-// TestOffers merges what differs in domain and address only.
+// TestOffers: offers merges infos that differ only in domain and address format into one row, and
+// makes another row for an info with another MR mode.
 func TestOffers(t *testing.T) {
 	info := func(domain string, format fi.AddrFormat, mode fi.MRMode) *fi.Info {
 		i := fi.NewInfo()

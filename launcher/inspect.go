@@ -12,52 +12,55 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// inspectLimit bounds the time that gorun waits for the hosts' answers about their ranks. A host
-// waits one second for its ranks.
+// inspectLimit is how long gorun waits in one round of an inspection for the answers of the hosts.
+// It is longer than the time for which a host waits for the answers of its ranks, which is one
+// second.
 const inspectLimit = 3 * time.Second
 
 // The bounds of an inspection.
 const (
-	inspectRounds = 5
-	inspectRepeat = 4 * time.Second // after its begin; no further round begins after that
-	inspectTime   = inspectRepeat + inspectLimit + stacksTime
+	inspectRounds = 5                                         // rounds of one inspection
+	inspectRepeat = 4 * time.Second                           // since the inspection began; after this time it begins no further round
+	inspectTime   = inspectRepeat + inspectLimit + stacksTime // the longest time of an inspection, with the writing of stacks
 )
 
-// inspectRequest asks what the ranks do. control calls then with the answer.
+// inspectRequest is a request to find out what the ranks do.
 type inspectRequest struct {
-	stacks bool   // also write the ranks' stacks to files
-	dir    string // for these files; "": a new temporary directory
-	then   func(a inspected)
+	stacks bool              // also write the stacks of the ranks' goroutines to files
+	dir    string            // directory for these files; "": a new temporary directory
+	then   func(a inspected) // called once, with the answer, by the goroutine that owns the run; must not block
 }
 
 // inspected is the answer to an inspectRequest.
 type inspected struct {
-	lines []string
-	weft  bool // at least one rank is a weft program that has called Init
+	lines []string // text for the user
+	weft  bool     // at least one rank is a weft program that has called Init
 }
 
-// inspection finds out what the ranks do, in one or more rounds. It serves all requests that waited
-// when it began. So a request waits for at most one other inspection, regardless of how many
-// processes ask. If ranks seem to be in a deadlock, gorun asks all ranks again: see deadlock.go.
+// inspection asks all ranks what they do, in one or more rounds. In each round gorun sends the
+// hosts an Inspect, and they answer with Inspected. Further rounds follow only if ranks seem to be
+// in a deadlock: see deadlock.go. An inspection answers all requests that were waiting when it
+// began. So a request waits for at most one other inspection, regardless of the number of requests.
 type inspection struct {
 	requests []inspectRequest
 
-	n      int // number of the Inspect of this round
-	first  int // number of the Inspect of the first round, which asks for the stacks
-	rounds int
-	until  time.Time               // no round begins after that
-	before *round                  // the answers of the round before
-	known  map[int]*wire.RankState // by rank: the last state that it has sent in an earlier round
-	silent map[int]bool            // hosts that have not answered for their ranks
-	groups []proto.Group
-	files  map[string]*stackFiles // by directory; empty: no stacks are wanted
+	n      int                     // field N of the Inspect of this round
+	first  int                     // field N of the Inspect of the first round, the only one that asks for stacks
+	rounds int                     // number of rounds that have begun
+	until  time.Time               // no round begins after this time
+	before *round                  // the answers of the round before; nil: this is the first round
+	known  map[int]*wire.RankState // by rank: the last answer of the rank in an earlier round; no entry: it gave none
+	silent map[int]bool            // indexes of the hosts that have not answered in this round
+	groups []proto.Group           // the answers of this round
+	files  map[string]*stackFiles  // files of stacks, by directory; empty: no request wants stacks
 }
 
-// lateInspection reports that the time for answers to Inspect n is over.
+// lateInspection is the message of a timer to control: the time for answers to Inspect n is over.
 type lateInspection struct{ n int }
 
-// filesWritten reports that gorun has written the stacks in one directory, or has failed to. It
-// holds the requests for them, and their answer.
+// filesWritten is a message to control: gorun has written the stacks to the files in one directory,
+// or has failed to do so. requests are those that asked for these files, and answer is their
+// answer.
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
@@ -73,11 +76,13 @@ func (r *run) inspect(q inspectRequest) {
 	r.nextInspection()
 }
 
+// refuseInspection answers a request when no rank runs.
 func (r *run) refuseInspection(q inspectRequest) {
 	q.then(inspected{lines: []string{"no rank runs" + r.during()}})
 }
 
-// askHosts begins a round of an inspection. The first one asks for the stacks.
+// askHosts begins a round of an inspection: it sends Inspect to all hosts. In the first round,
+// Inspect also asks for stacks, if a request wants them.
 func (r *run) askHosts(a *inspection) {
 	r.inspectSeq++
 	a.n, a.rounds, a.silent, a.groups = r.inspectSeq, a.rounds+1, make(map[int]bool), nil
@@ -94,8 +99,8 @@ func (r *run) askHosts(a *inspection) {
 	time.AfterFunc(inspectLimit, func() { r.mail.post(late) })
 }
 
-// stacksOf passes the stacks of a rank to the files of the inspection under way. Stacks that come
-// too late for the first round may come during a later one.
+// stacksOf handles Stacks: it passes the stacks of a rank to the files of the inspection under way.
+// They answer the Inspect of the first round, but a slow rank may send them during a later round.
 func (r *run) stacksOf(m proto.Stacks) {
 	if a := r.inspecting; a != nil && m.N == a.first {
 		for _, f := range a.files {
@@ -104,7 +109,8 @@ func (r *run) stacksOf(m proto.Stacks) {
 	}
 }
 
-// hostInspected handles a host's answer about its ranks.
+// hostInspected handles Inspected, the answer of a host about its ranks. When all hosts have
+// answered, the round ends.
 func (r *run) hostInspected(m proto.Inspected) {
 	a := r.inspecting
 	if a == nil || m.N != a.n || !a.silent[m.Index] {
@@ -117,9 +123,10 @@ func (r *run) hostInspected(m proto.Inspected) {
 	}
 }
 
-// endRound begins another round, or answers the requests. A request for stacks gets its answer when
-// its files are written. The next inspection begins when all files of this one are written, because
-// its files may have the same names.
+// endRound ends a round. It begins another round if that can make a possible deadlock certain.
+// Otherwise it ends the inspection and answers the requests, those for stacks only when their files
+// are written. The next inspection begins when all files of this one are written, because the files
+// of both may have the same names.
 func (r *run) endRound() {
 	a := r.inspecting
 	now := r.observe(a)
@@ -147,7 +154,7 @@ func (r *run) endRound() {
 			}
 		}
 		r.writing++
-		r.background.Go(func() { // ends when the files are written, or after stacksTime; close waits for it
+		r.background.Go(func() { // ends when the files are written, at the latest after stacksTime; run.close waits for it
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
 			r.mail.post(written)
 		})
@@ -160,8 +167,8 @@ func (r *run) endRound() {
 	r.nextInspection()
 }
 
-// stacksWritten answers requests whose stacks were written, and begins the next inspection if
-// no other files are being written.
+// stacksWritten handles filesWritten: it answers the requests, and begins the next inspection if no
+// other files are being written.
 func (r *run) stacksWritten(m filesWritten) {
 	r.writing--
 	for _, q := range m.requests {
@@ -170,8 +177,9 @@ func (r *run) stacksWritten(m filesWritten) {
 	r.nextInspection()
 }
 
-// nextInspection begins an inspection for all requests that wait, unless one is under way or
-// its files are being written. If no rank runs any more, it answers the requests.
+// nextInspection begins an inspection for all requests in inspectQueue. It does nothing if an
+// inspection is under way, or if files of the last one are still being written. If no rank runs any
+// more, it only answers the requests.
 func (r *run) nextInspection() {
 	if len(r.inspectQueue) == 0 || r.inspecting != nil || r.writing > 0 {
 		return
@@ -194,8 +202,8 @@ func (r *run) nextInspection() {
 	r.askHosts(a)
 }
 
-// dropInspections answers all requests when the run is over and its background goroutines have
-// ended.
+// dropInspections answers all requests that have no answer yet. run.close calls it when the run is
+// over and its background goroutines have ended. After it, the mailbox takes no more requests.
 func (r *run) dropInspections() {
 	list := r.inspectQueue
 	if a := r.inspecting; a != nil {
@@ -222,7 +230,7 @@ func (r *run) dropInspections() {
 
 const jobEnded = "the job has ended"
 
-// printInspected writes what the ranks do to stderr, in one piece.
+// printInspected writes title and the lines of a to stderr, with no other output between them.
 func (s *session) printInspected(title string, a inspected) {
 	var b strings.Builder
 	b.WriteString("gorun: " + title + "\n")
@@ -234,23 +242,24 @@ func (s *session) printInspected(title string, a inspected) {
 
 // The bounds of a summary.
 const (
-	maxGroups = 40
-	maxRuns   = 8 // runs of consecutive ranks
-	maxPeers  = 4
-	maxLate   = 8
+	maxGroups = 40 // lines about sets of ranks that do the same
+	maxRuns   = 8  // runs of consecutive ranks, such as 0-2, in one list of ranks
+	maxPeers  = 4  // peers of a call, if several ranks make the same call with different peers
+	maxLate   = 8  // lines about collectives that wait for ranks
 )
 
-// sameCalls is a set of ranks whose calls differ only in their peers.
+// sameCalls is a set of ranks whose calls differ only in their peers, the ranks that the calls send
+// to or receive from. They share one line of the summary.
 type sameCalls struct {
-	ranks []int
-	parts []string   // text of the calls, without the peers between the parts
-	peers [][]string // by index in ranks, then by place between parts
-	seqs  string     // identifies the collectives
+	ranks []int      // ascending when summary has sorted them
+	parts []string   // text of the calls, cut where a peer belongs; there is a peer between each two parts
+	peers [][]string // for each rank, as added: its peers, in the order of their places between the parts
+	seqs  string     // numbers of the collectives, such as "its collective 5"; "": none
 }
 
-// summary returns what the ranks do, in lines: one line for ranks that do the same, then the
-// collectives that wait for ranks, then the deadlocks. If a rank has answered in an earlier round
-// but not in the last one, its line has the earlier answer, too.
+// summary returns what the ranks do, in lines: first a line for each set of ranks that do the same,
+// then a line for each collective that waits for ranks, then the deadlocks. If a rank has not
+// answered in the last round but in an earlier one, its line has the earlier answer, too.
 func (r *run) summary(a *inspection, w *waits) []string {
 	var list []*sameCalls
 	at := make(map[string]*sameCalls)
@@ -313,7 +322,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 	return append(lines, w.deadlocks()...)
 }
 
-// ranksText returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
+// ranksText returns the ranks of e as text, such as "rank 3" or "4 ranks (0-2, 7)".
 func (e *sameCalls) ranksText() string {
 	if len(e.ranks) == 1 {
 		return fmt.Sprintf("rank %d", e.ranks[0])
@@ -321,8 +330,8 @@ func (e *sameCalls) ranksText() string {
 	return fmt.Sprintf("%d ranks (%s)", len(e.ranks), rankList(e.ranks))
 }
 
-// rankList returns sorted ranks as text, such as "0-2, 7". Of many runs it returns the
-// first ones.
+// rankList returns ascending ranks as text, such as "0-2, 7". It names at most maxRuns runs of
+// consecutive ranks, and then writes an ellipsis.
 func rankList(ranks []int) string {
 	var runs []string
 	for len(ranks) > 0 {
@@ -343,7 +352,8 @@ func rankList(ranks []int) string {
 	return strings.Join(runs, ", ")
 }
 
-// callsText returns the calls as text, with the peers of all ranks.
+// callsText returns the calls of e as text. In each place for a peer it lists the different peers of
+// all ranks, at most maxPeers of them.
 func (e *sameCalls) callsText() string {
 	var b strings.Builder
 	b.WriteString(e.parts[0])
@@ -363,7 +373,8 @@ func (e *sameCalls) callsText() string {
 	return b.String()
 }
 
-// groupText returns what the ranks of a group do. The peers belong between the parts.
+// groupText returns what the ranks of a group do: the fields parts, peers and seqs of a sameCalls.
+// peers are the same for all ranks of the group.
 func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	parts = []string{""}
 	say := func(text string) { parts[len(parts)-1] += text }
@@ -405,9 +416,10 @@ func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	return parts, peers, seqs
 }
 
-// callArguments writes the arguments of a call with say, and returns the ranks that the
-// call receives from or sends to. place begins a new part after each of these. They are
-// ranks of the communicator; callArguments adds the world's rank if it differs.
+// callArguments appends the arguments of a send, receive or probe to the current part of a text, by
+// say. Where the peer belongs, it calls place, which begins a new part, and returns the peer: its
+// rank in the communicator and, if that differs, its rank in the world. If the call accepts any
+// rank, callArguments returns no peer. For other calls it does nothing.
 func callArguments(c wire.RankCall, say func(string), place func()) (peers []string) {
 	word := ", from "
 	switch c.Wait {

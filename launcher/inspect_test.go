@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// inspectionOf returns the summary of an inspection in which hosts have answered with groups.
+// inspectionOf returns the summary of an inspection of size ranks on one host, with one round, in
+// which the host has answered with groups.
 func inspectionOf(size int, groups ...proto.Group) []string {
 	r := newRun(&session{}, "id")
 	r.hosts, r.ranks = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size)
@@ -21,8 +22,8 @@ func inspectionOf(size int, groups ...proto.Group) []string {
 	return r.summary(a, newWaits(r.observe(a), nil))
 }
 
-// waiting returns the answer of a rank that waits in calls and has started so many collectives on
-// the world.
+// waiting returns the answer of a rank that waits in calls. started is the number of collectives
+// that the rank has started on the world.
 func waiting(rank int, started uint32, calls ...wire.RankCall) proto.Group {
 	for i := range calls {
 		calls[i].Still = true
@@ -84,14 +85,14 @@ func TestWhatRanksDo(t *testing.T) {
 		}},
 		"two goroutines, and one may continue": {2, []proto.Group{
 			waiting(0, 0, recvFrom(1, 1), recvFrom(1, 2)),
-			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}}, // not still
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}}, // Still is false, so the call may continue
 		}, []string{
 			"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18; comm.Recv(world, from 1, tag 2) at main.go:18",
 			"rank 1: comm.Recv(world, from 0, tag 1) at main.go:18",
 		}},
 		"one call behind": {2, []proto.Group{
 			waiting(0, 5, barrier(5)),
-			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{barrier(4)}, Comms: []wire.RankComm{{Seq: 4}}}}, // not still
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{barrier(4)}, Comms: []wire.RankComm{{Seq: 4}}}}, // Still is false, so the call may continue
 		}, []string{
 			"rank 0: comm.Barrier(world) at main.go:22, its collective 5",
 			"rank 1: comm.Barrier(world) at main.go:22, its collective 4",
@@ -121,7 +122,8 @@ func TestWhatRanksDo(t *testing.T) {
 	}
 }
 
-// inspectedRun returns a run of two ranks on two hosts. Its inspections send nothing.
+// inspectedRun returns a run in phaseRunning of two ranks on two hosts, n0 and n1. It has no tree of
+// agents, so the tests must not let it send messages.
 func inspectedRun(t *testing.T) *run {
 	t.Helper()
 	r := newRun(&session{}, "id")
@@ -131,8 +133,9 @@ func inspectedRun(t *testing.T) *run {
 	return r
 }
 
-// TestNextInspectionWaitsForFiles: an inspection begins only when the files of the one before are
-// written, because its files may have the same names.
+// TestNextInspectionWaitsForFiles: an inspection ends, and its stacks are still being written to
+// files. The next one, which has requests already, must not begin before the files are written,
+// because its files may have the same names.
 func TestNextInspectionWaitsForFiles(t *testing.T) {
 	r := inspectedRun(t)
 	dir := t.TempDir()
@@ -146,7 +149,7 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 	require.Len(t, r.inspectQueue, 2)
 	require.Empty(t, answers)
 	r.background.Wait()
-	r.phase = phaseOver // so that the next inspections end at once
+	r.phase = phaseOver // so that the waiting requests are answered at once, without another inspection
 	for _, m := range r.mail.take() {
 		r.handle(m)
 	}
@@ -155,13 +158,13 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 	require.Empty(t, r.inspectQueue)
 }
 
-// TestOneInspectionForAllRequestsThatWait: a request waits for at most one other inspection before
-// its own. So gorun's request at its timeout, and the request of each process, get answers within
-// answerTime.
+// TestOneInspectionForAllRequestsThatWait: while one inspection is under way, maxQuestions
+// processes and gorun's own timeout ask for another. One further inspection must answer all of
+// them, so that each gets its answer within answerTime.
 func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	r := inspectedRun(t)
-	r.node = &tree.Node{} // sends nothing
-	r.ranks = nil         // so that no host has to answer
+	r.node = &tree.Node{} // a node without connections, which sends nothing
+	r.ranks = nil         // without ranks and plans, no host has to answer
 	r.plans = nil
 	dir := t.TempDir()
 	answers := make(map[string][]string)
@@ -172,7 +175,7 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 		}
 		r.inspect(q)
 	}
-	end := func() { // ends an inspection with its files
+	end := func() { // ends the inspection under way, and waits until its files are written
 		r.endRound()
 		r.background.Wait()
 		for _, m := range r.mail.take() {
@@ -195,8 +198,8 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	require.Nil(t, r.inspecting)
 }
 
-// TestRequestsOfARunThatIsOver: all waiting requests get an answer, even if they ask for other
-// files than the first one.
+// TestRequestsOfARunThatIsOver: when the run is over, nextInspection must answer all waiting
+// requests, whether they ask for stacks or not, and in whichever directory.
 func TestRequestsOfARunThatIsOver(t *testing.T) {
 	r := inspectedRun(t)
 	r.phase = phaseOver
@@ -208,8 +211,9 @@ func TestRequestsOfARunThatIsOver(t *testing.T) {
 	require.Empty(t, r.inspectQueue)
 }
 
-// TestAnswersOfEarlierRounds: the summary shows a rank that answered only in an earlier round with
-// that answer, and counts it in no deadlock.
+// TestAnswersOfEarlierRounds: rank 1 answered only in an earlier round that it waits for rank 0,
+// and rank 0 waits for rank 1 now. The summary must show the earlier answer of rank 1, and no
+// deadlock. If rank 1 has ended, the summary must say so instead.
 func TestAnswersOfEarlierRounds(t *testing.T) {
 	known := map[int]*wire.RankState{1: waiting(1, 0, recvFrom(0, 1)).State}
 	for name, test := range map[string]struct {

@@ -22,41 +22,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of other processes to a running gorun
+// Requests of other processes to a gorun that runs a job
 //
-// gorun listens on a Unix socket whose name ends with gorun's pid. Both sides check the user of the
+// gorun -stacks JOB asks such a gorun on the same host what its ranks do. Each gorun that runs a job
+// listens on a Unix socket whose name ends with the gorun's pid. Each side checks the user of the
 // other side: see mayAsk and mayAnswer.
 //
-//	gorun -stacks JOB ── jobQuestion ──► gorun     one line of JSON each
+//	gorun -stacks JOB ── jobQuestion ──► gorun that runs the job     one line of JSON each
 //	                  ◄── jobAnswer ────
 
 // jobQuestion asks what the ranks of a job do.
 type jobQuestion struct {
-	Job string `json:"job"`           // its id, or gorun's pid
-	Dir string `json:"dir,omitempty"` // for files of stacks; "": none
+	Job string `json:"job"`           // the id of the job, or the pid of the gorun that runs it
+	Dir string `json:"dir,omitempty"` // absolute path of a directory for files with the ranks' stacks; "": no files
 }
 
 // jobAnswer holds what the ranks do, or the reason why gorun does not know.
 type jobAnswer struct {
-	Other bool     `json:"other,omitempty"` // this gorun runs another job
-	Lines []string `json:"lines,omitempty"`
+	Other bool     `json:"other,omitempty"` // the gorun that was asked runs another job than the one in the question
+	Lines []string `json:"lines,omitempty"` // text for the user, unless Other is set
 }
 
-// The bounds of a question.
+// The bounds of a question and its answer.
 const (
-	questionLimit = 64 << 10         // bytes
-	answerLimit   = 64 << 20         // the same
-	questionTime  = 10 * time.Second // to read a question, and to write an answer
-	maxQuestions  = 16               // at the same time
+	questionLimit = 64 << 10         // largest size of a question, in bytes
+	answerLimit   = 64 << 20         // largest size of an answer, in bytes
+	questionTime  = 10 * time.Second // time limit for reading a question, and for writing an answer
+	maxQuestions  = 16               // questions that gorun answers at the same time
 
-	// answerTime bounds the search for the answer. It is enough for two inspections, because
-	// another inspection may be under way: see inspection.
+	// answerTime is how long gorun takes at most from the question to the answer. It is enough for
+	// two inspections, because another one may be under way when the question comes: see inspection.
 	answerTime = 2*inspectTime + time.Second
 )
 
 var errOtherUser = errors.New("the process on the other side belongs to another user")
 
-// listen begins to answer other processes. If it cannot make a socket, no process can ask.
+// listen starts to answer questions of other processes. stop ends that, and waits for the
+// goroutines. If listen cannot make the socket, it only prints that, with -v, and the job runs
+// without it.
 func (s *session) listen() (stop func()) {
 	l, err := s.listenAs(jobSocket + strconv.Itoa(os.Getpid()))
 	if err != nil {
@@ -66,17 +69,17 @@ func (s *session) listen() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running errgroup.Group
 	running.SetLimit(1 + maxQuestions)
-	running.Go(func() error { // ends with the listener; stop waits for it
+	running.Go(func() error { // ends when stop has closed the listener; stop waits for it
 		for {
 			c, err := l.Accept()
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			if err != nil { // for example, no descriptor is left
+			if err != nil { // for example, this process may open no more files; a pause keeps the loop from spinning
 				time.Sleep(20 * time.Millisecond)
 				continue
 			}
-			began := running.TryGo(func() error { // ends by its deadline, or with ctx
+			began := running.TryGo(func() error { // ends at the time limits of answer, or with ctx; stop waits for it
 				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 				s.answer(ctx, c)
 				return c.Close()
@@ -93,7 +96,8 @@ func (s *session) listen() (stop func()) {
 	}
 }
 
-// answer answers one question.
+// answer reads one question from the connection c and writes the answer. ctx ends when the job has
+// ended. If the other process may not ask, or its question is invalid, answer writes nothing.
 func (s *session) answer(ctx context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(questionTime))
 	if peerUser(c, mayAsk) != nil {
@@ -132,16 +136,16 @@ func (s *session) answer(ctx context.Context, c net.Conn) {
 	}
 }
 
-// mayAsk reports whether a process of user may ask a gorun of the user own. Only the same user and
-// root may, because a question can make gorun write files.
+// mayAsk reports whether a process of the user with id user may ask a gorun of the user with id own.
+// Only the same user and root may ask, because a question can make gorun write files.
 func mayAsk(user, own int) bool { return user == own || user == 0 }
 
-// mayAnswer reports whether a process of the user own accepts the answer of a gorun of
-// user. Root accepts every answer.
+// mayAnswer reports whether a process of the user with id own accepts an answer from a gorun of the
+// user with id user. It accepts answers from the same user and from root. Root accepts every answer.
 func mayAnswer(user, own int) bool { return user == own || user == 0 || own == 0 }
 
-// peerUser returns an error unless may permits the user of the process on the other side
-// of a Unix socket.
+// peerUser returns an error unless may permits the user of the process at the other end of the Unix
+// socket c. It calls may with the user id of that process and the user id of this one.
 func peerUser(c net.Conn, may func(user, own int) bool) error {
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -157,9 +161,10 @@ func peerUser(c net.Conn, may func(user, own int) bool) error {
 	return err
 }
 
-// Stacks prints what the ranks of a running job do, as gorun -stacks does, and returns the exit
-// code. Another gorun on this host runs the job. It belongs to this user or, if this user is root,
-// to any user.
+// Stacks prints to stdout what the ranks of a running job do, as gorun -stacks does, and returns
+// the exit code. opts.Job names the job: its id, or the pid of the gorun that runs it. That gorun
+// runs on this host, for this user or root or, if this user is root, for any user. Stacks blocks
+// until the gorun has answered, a time limit has passed, or ctx ends. It writes an error to stderr.
 func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int {
 	lines, err := askJob(ctx, opts)
 	if err != nil {
@@ -173,7 +178,8 @@ func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int
 	return 0
 }
 
-// printAnswer prints the lines that a gorun has answered.
+// printAnswer prints the lines of an answer. It replaces characters that are not printable, because
+// they come from the ranks.
 func printAnswer(w io.Writer, lines []string) error {
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, proto.OneLine(l, len(l)+1)); err != nil {
@@ -183,6 +189,9 @@ func printAnswer(w io.Writer, lines []string) error {
 	return nil
 }
 
+// askJob asks the gorun that runs the job opts.Job, and returns the lines of its answer. If
+// opts.Job is an id, askJob asks every gorun of this host, because it does not know which one runs
+// the job.
 func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	q := jobQuestion{Job: opts.Job}
 	if opts.StacksDir != "" {
@@ -198,14 +207,14 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	var asking errgroup.Group
 	asking.SetLimit(maxQuestions)
 	for _, name := range jobSockets(opts.Job) {
-		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, or when another gorun has answered
+		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, with ctx, or when another gorun has answered
 			a, err := ask(ctx, name, q)
 			pid := strings.TrimPrefix(name, jobSocket)
 			switch {
 			case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT), err == nil && a.Other:
 			case err != nil && ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.Is(err, errOtherUser) && pid != opts.Job: // skip other users' sockets when searching for an id
+			case errors.Is(err, errOtherUser) && pid != opts.Job: // while searching for an id, skip the sockets of other users
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				return fmt.Errorf("gorun with pid %s has not answered within %v: perhaps it is stopped", pid, answerTime+questionTime)
 			case err != nil:
@@ -227,16 +236,16 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	return nil, fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", opts.Job)
 }
 
-// jobSockets returns the sockets to ask about a job: if text is a pid, the socket of that gorun,
-// else the sockets of all gorun processes.
+// jobSockets returns the names of the sockets to ask about a job. If text is a pid, that is the
+// socket of the gorun with this pid, else they are the sockets of all gorun processes of this host.
 func jobSockets(text string) []string {
-	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // an id has 16 digits
+	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // a number with 16 digits is the id of a job
 		return []string{jobSocket + text}
 	}
 	return allJobSockets()
 }
 
-// ask sends a question to one gorun and returns the answer.
+// ask sends a question to the gorun that listens on the socket name, and returns the answer.
 func ask(ctx context.Context, name string, q jobQuestion) (a jobAnswer, err error) {
 	c, err := (&net.Dialer{Timeout: questionTime}).DialContext(ctx, "unix", name)
 	if err != nil {

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// jobSocket is the first part of the name of a gorun's socket. The name is in the abstract
-// name space (unix(7)), which leaves no file behind.
+// jobSocket is the first part of the name of a gorun's socket; the pid of the gorun follows. The
+// name is in the abstract name space, see unix(7), so the socket leaves no file behind.
 const jobSocket = "@weft-gorun-"
 
 func (*session) listenAs(name string) (net.Listener, error) { return net.Listen("unix", name) }
 
-// allJobSockets returns the sockets of all gorun processes of this host (proc_net(5)).
+// allJobSockets returns the names of the sockets of all gorun processes of this host. It reads them
+// from /proc/net/unix, where the name is the eighth field: see proc_net(5).
 func allJobSockets() (names []string) {
 	list, _ := os.ReadFile("/proc/net/unix")
 	for line := range strings.Lines(string(list)) {

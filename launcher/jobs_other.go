@@ -8,14 +8,15 @@ import (
 	"path/filepath"
 )
 
-// jobSocket is the first part of the name of a gorun's socket, a file in the directory for
-// temporary files. So gorun -stacks must have the same TMPDIR as the gorun that it asks.
+// jobSocket is the first part of the name of a gorun's socket; the pid of the gorun follows. The
+// socket is a file in the directory for temporary files. So gorun -stacks must have the same TMPDIR
+// as the gorun that it asks.
 var jobSocket = filepath.Join(os.TempDir(), "weft-gorun-")
 
-// listenAs makes the socket. Closing the listener removes the file; the watchdog removes it
-// if this process is killed.
+// listenAs listens on a Unix socket, which is the file name. Closing the listener removes the file.
+// If this process is killed, the watchdog removes it.
 func (s *session) listenAs(name string) (net.Listener, error) {
-	_ = os.Remove(name) // a killed process that had the same pid has left it
+	_ = os.Remove(name) // a gorun that had the same pid and was killed may have left it
 	l, err := net.Listen("unix", name)
 	if err == nil {
 		s.watchdog.RemoveDir(name)
@@ -23,9 +24,9 @@ func (s *session) listenAs(name string) (net.Listener, error) {
 	return l, err
 }
 
-// allJobSockets returns the sockets of all gorun processes with the same directory for
-// temporary files.
+// allJobSockets returns the names of the sockets of all gorun processes that use the same directory
+// for temporary files as this process.
 func allJobSockets() []string {
-	names, _ := filepath.Glob(jobSocket + "*") // fails only if TMPDIR holds a bracket
+	names, _ := filepath.Glob(jobSocket + "*") // fails only if TMPDIR has a "[", which begins a pattern
 	return names
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestWhoMayAsk: a gorun answers its own user and root, also if it is root's.
+// TestWhoMayAsk checks the user ids that mayAsk and mayAnswer permit. A gorun answers questions of
+// its own user and of root, and of nobody else even if root runs it. An answer is accepted from the
+// same user and from root, and root accepts every answer.
 func TestWhoMayAsk(t *testing.T) {
 	const root, alice, bob = 0, 1000, 1001
 	require.True(t, mayAsk(alice, alice))
@@ -25,17 +27,19 @@ func TestWhoMayAsk(t *testing.T) {
 	require.False(t, mayAnswer(bob, alice))
 }
 
-// TestAskBesideStoppedJobs: gorun processes that are stopped do not keep another one from
-// answering. The test's listeners accept no connection, as stopped processes do not.
+// TestAskBesideStoppedJobs: askJob searches for a job by its id, and so asks all gorun processes. It
+// must get the answer of the gorun that runs the job although maxQuestions-1 other gorun processes
+// are stopped and never answer. Listeners that accept no connection stand for the stopped ones.
 func TestAskBesideStoppedJobs(t *testing.T) {
-	const pastPIDs = 1 << 23 // larger than the kernel's largest pid
+	const pastPIDs = 1 << 23 // larger than the kernel's largest pid, so these names belong to no gorun
 	for i := range maxQuestions - 1 {
-		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*maxQuestions+i)) // another process may run this test, too
+		// Another process may run this test at the same time, so the names depend on the pid.
+		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*maxQuestions+i))
 		require.NoError(t, err)
 		defer l.Close()
 	}
 	const id = "0123456789abcdef"
-	s := &session{watchdog: &procs.Watchdog{}} // it has no process
+	s := &session{watchdog: &procs.Watchdog{}} // a watchdog without a process, which does nothing
 	r := newRun(s, id)
 	s.current.Store(r)
 	defer s.listen()()

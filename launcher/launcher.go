@@ -1,5 +1,5 @@
-// Package launcher runs the ranks of a message passing job, on this host or on several. Command gorun
-// is this package and a command line; another program can embed it:
+// Package launcher runs the ranks of a message passing job, on this host or on several. Command
+// gorun is this package and a command line; another program can embed it:
 //
 //   - [job.Parse] describes a job, from the flags of gorun or from a job file.
 //   - [Run] runs the job, and returns when all ranks have ended.
@@ -48,8 +48,8 @@ import (
 // Stdio holds the standard streams of a job. Run does not close them.
 type Stdio struct {
 	In  *os.File  // standard input for the ranks that job.Job.Stdin selects; nil: they read no input
-	Out io.Writer // gets whole lines of the ranks' stdout; nil: discarded
-	Err io.Writer // gets whole lines of the ranks' stderr, and gorun's own lines; nil: discarded
+	Out io.Writer // gets the ranks' stdout, without mixing lines of different ranks; nil: discarded
+	Err io.Writer // gets the ranks' stderr likewise, and gorun's own lines; nil: discarded
 }
 
 // Result says how a job ended.
@@ -66,14 +66,14 @@ type Result struct {
 
 // Failure describes the failure of a rank, or of the job as a whole.
 type Failure struct {
-	Rank     int            // -1: the job as a whole failed: timeout, build, cancellation, a host
-	Host     string         // the host of the rank
-	Program  string         // as job.App.Program has it
-	PID      int            // 0: the rank was not started
-	ExitCode int            // of the rank; 0 if Signal ended it
-	Signal   syscall.Signal // the signal that ended the rank; 0: none
+	Rank     int            // -1: not the failure of one rank; for example a timeout, a failed build or a lost host
+	Host     string         // the host of the rank; without a rank, the host that failed, or gorun's host
+	Program  string         // the program of the rank, as job.App.Program names it; "" without a rank
+	PID      int            // process id of the rank; 0: the rank was not started, or there is no rank
+	ExitCode int            // exit code of the rank; 0 if Signal ended it. Without a rank, use Result.ExitCode
+	Signal   syscall.Signal // the signal that ended the rank or, without a rank, the job; 0: none
 	Reason   string         // set if the exit code or signal does not explain the failure, such as "exited without Finalize"
-	Stderr   []string       // the rank's last lines of stderr: a panic, or at most ten lines
+	Stderr   []string       // the last lines that the rank wrote to stderr: a Go panic with its stacks, at most 40 lines, or else at most ten lines
 }
 
 // Run runs a job. It returns when every process of the job has ended and Run has written all their
@@ -157,34 +157,34 @@ type session struct {
 	ctx        context.Context
 	job        *job.Job
 	stdio      Stdio
-	host       string // the name of this host
-	begun      time.Time
-	deadline   time.Time // the job's timeout; zero: none
-	signals    chan os.Signal
+	host       string         // the name of this host
+	begun      time.Time      // when Run was called
+	deadline   time.Time      // when the job's timeout ends the job; zero: the job has no timeout
+	signals    chan os.Signal // signals to gorun that catchSignals has caught
 	out        *writer
 	watchdog   *procs.Watchdog
-	programs   []program
-	dir        string // temporary directory of built programs; "": none
+	programs   []program // the executables, by index in job.Apps
+	dir        string    // temporary directory of built programs; "": none
 	report     report
 	epoch      int   // number of restarts
-	limitDrain bool  // output that is not read delays the end of the job by at most drainLimit
-	inputAt    int64 // offset in standard input at the start; -1: standard input is not a regular file
+	limitDrain bool  // if set, output that no process reads delays the end of the job by at most drainLimit
+	inputAt    int64 // offset in standard input when Run was called; -1: standard input is not a regular file
 
-	failed map[string]string // by host that the job no longer uses: the cause
+	failed map[string]string // hosts that failed in an earlier run, and the causes; restarts leave these hosts out
 
-	stacksDir string              // absolute; "": none
-	current   atomic.Pointer[run] // the current run; nil: none
+	stacksDir string              // absolute path of job.StacksDir; "": stacks are not written to files
+	current   atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
 }
 
 // outcome says how a run ended. A nil outcome means that the run ended well.
 type outcome struct {
 	Failure
 	code   int      // exit code of gorun
-	end    bool     // the job is not restarted
-	asked  bool     // a signal that gorun passed to the ranks ended the rank
+	end    bool     // the job must not be restarted, even with -on-failure restart
+	asked  bool     // the signal that ended the rank is one that gorun had passed to the ranks
 	others int      // number of ranks that gorun ended because of the failure
-	late   string   // text about the ranks that SIGKILL ended after the grace period
-	lines  []string // further lines for the user, after the failure
+	late   string   // text about the ranks that got SIGKILL at the end of the grace period; "": no such ranks
+	lines  []string // further lines for the user, which gorun prints after the failure
 }
 
 // startFailure returns the outcome of a job that cannot be started because of err.
@@ -200,8 +200,8 @@ func (s *session) warn() {
 	}
 }
 
-// prepare finds or builds the programs, and makes the directory for output files. It returns nil if
-// the job can start.
+// prepare checks the job, makes the directory for output files, and finds or builds the programs.
+// id is the id of the job's first run. prepare returns nil if the job can start.
 func (s *session) prepare(id string) *outcome {
 	j := s.job
 	for _, app := range j.Apps {
@@ -235,7 +235,8 @@ func (s *session) prepare(id string) *outcome {
 	return nil
 }
 
-// tempDir makes the directory for built programs. The watchdog removes it if gorun is killed.
+// tempDir makes the directory for built programs. finish removes the directory. If gorun is killed,
+// the watchdog removes it.
 func (s *session) tempDir() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {
@@ -245,8 +246,9 @@ func (s *session) tempDir() (string, error) {
 	return dir, err
 }
 
-// prepareRestart reports whether the job is to be started again. If it is, prepareRestart tells the
-// user and excludes the hosts that the run has lost.
+// prepareRestart reports whether the job is to be started again, after run r has ended with outcome
+// v. If it is, prepareRestart prints the failure and a note, and makes further runs leave out the
+// hosts that r has lost.
 func (s *session) prepareRestart(r *run, v *outcome) bool {
 	j := s.job
 	if v == nil || v.end || j.OnFailure != job.FailRestart || s.epoch >= j.MaxRestarts {
@@ -299,8 +301,8 @@ func (s *session) waitToRestart() *outcome {
 	return s.rewindStdin()
 }
 
-// rewindStdin sets standard input to its offset at the start, if it is a regular file. So each
-// start of the job reads the same input.
+// rewindStdin sets standard input, if it is a regular file, to the offset that it had when Run was
+// called. So each start of the job reads the same input. It returns a failure if it cannot do that.
 func (s *session) rewindStdin() *outcome {
 	if s.stdio.In == nil || s.job.Stdin == job.StdinNone || s.inputAt < 0 {
 		return nil
@@ -311,7 +313,8 @@ func (s *session) rewindStdin() *outcome {
 	return nil
 }
 
-// finish waits for the output, removes temporary files, writes the report, and returns the result.
+// finish prints the failure v, waits until the output is written, writes the report, removes
+// temporary files, and returns the result of the job. v is nil if the job ended well.
 func (s *session) finish(v *outcome) Result {
 	res := Result{}
 	if v != nil {
@@ -324,7 +327,7 @@ func (s *session) finish(v *outcome) Result {
 		res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: "the output of the ranks was not read in time"}}
 		s.printLast(res.Failure.Reason)
 	}
-	if v != nil && !s.out.drained() { // printFailure's lines were not written
+	if v != nil && !s.out.drained() { // the lines of printFailure are still in the writer's queue
 		s.printLast(res.Failure.Error())
 	}
 	if s.out.drained() && res.Failure == nil {
@@ -347,13 +350,14 @@ func (s *session) finish(v *outcome) Result {
 	return res
 }
 
-// drainLimit bounds the wait for a reader of the output at the end of a job that its timeout or the
-// user ends.
+// drainLimit bounds how long gorun waits at the end of a job for another process to read the
+// output. It applies only after the job's timeout has passed or the user has ended the job.
 const drainLimit = time.Second
 
-// drain waits until the output is written. The wait is not limited while the job is within its
-// timeout and no signal terminates it; after that drain waits at most drainLimit. If the output is
-// not written then, drain returns the exit code for a job that ended well before.
+// drain waits until the output is written. The wait is not limited until the job's timeout passes
+// or a signal asks gorun to end; after that, drain waits at most drainLimit. If the output is
+// still not written, drain returns the exit code that gorun gives to a job whose ranks all ended
+// well: 124 for the timeout, 128 plus the signal, or 0 if limitDrain was set before.
 func (s *session) drain() (code int) {
 	var deadline <-chan time.Time
 	if !s.deadline.IsZero() {
@@ -409,9 +413,9 @@ func hostname() string {
 	return name
 }
 
-// suspend stops this process, as ^Z does, and returns when the shell continues the process. The
-// signal goes to the calling thread: if another thread took it, this one could run on and report to
-// the hosts that the job continues.
+// suspend stops this process, as ^Z does, and returns when the shell continues the process. On Linux
+// it sends SIGSTOP to the calling thread: if another thread handled the signal, the calling thread
+// could return before the process stops, and make the hosts continue the ranks too early.
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

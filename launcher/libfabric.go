@@ -11,7 +11,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Names of the libfabric transport's library, build tag and packages.
+// Names that messages and builds need for the transport libfabric: the file name of the library, the
+// build tag, and the packages of Linux distributions.
 const (
 	libfabricSoname = "libfabric.so.1"
 	libfabricTag    = "libfabric"
@@ -25,14 +26,17 @@ func wantsLibfabric(s *params.Set) bool {
 	return slices.Contains(s.List("transport.use"), "libfabric")
 }
 
-// namesInterface reports whether the user names an interface that ranks listen on.
+// namesInterface reports whether the user names an interface that ranks listen on. Ranks then choose
+// their addresses themselves.
 func namesInterface(s *params.Set) bool {
 	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
 }
 
-// tcpInterface returns the interface, address or subnet that the user names for tcp. It returns ""
-// if no rank listens. If the ranks share memory, no rank listens unless a flag names the interface:
-// a name from a job file or the environment may be meant for other jobs.
+// tcpInterface returns the interface, address or subnet that the user names for tcp, and on which
+// ranks must listen. It returns "" if the user names none, if the job does not use tcp, or if no
+// rank listens. shared means that all ranks are on one host and share memory. They then listen only
+// if a flag of gorun names the interface: a name in a job file or in the environment may be meant
+// for other jobs.
 func tcpInterface(s *params.Set, shared bool) string {
 	v := s.Get("transport.tcp.interface")
 	if !slices.Contains(s.List("transport.use"), "tcp") || shared && v.Source != params.FromFlag {
@@ -41,7 +45,8 @@ func tcpInterface(s *params.Set, shared bool) string {
 	return v.Text
 }
 
-// findHeaders returns an error that says what is missing for a build with the transport libfabric.
+// findHeaders returns nil if pkg-config finds the headers of libfabric, and otherwise an error that
+// tells the user what to install.
 func findHeaders(ctx context.Context) error {
 	err := exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run()
 	switch {
@@ -54,9 +59,10 @@ func findHeaders(ctx context.Context) error {
 	return nil
 }
 
-// buildTags returns the flags of go build that add the transport libfabric. It returns none if the
-// user has set tags, or if the program cannot be built with libfabric; the latter is an error if
-// the job may use the transport.
+// buildTags returns the flags of go build that add the transport libfabric to a program. It returns
+// no flags if the user has set build tags by GOFLAGS. It returns no flags either if this machine
+// cannot build with libfabric, for lack of its headers or of cgo; if the job may use the transport,
+// that is an error.
 func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	err := findHeaders(ctx)
 	if err == nil {
@@ -78,9 +84,10 @@ func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// lacksLibrary reports whether a program failed because the dynamic loader found no libfabric: the
-// program is linked with libfabric, and its last lines are the loader's and name the library. The
-// loaders of glibc and musl write different lines.
+// lacksLibrary reports whether a rank failed because the dynamic loader found no libfabric. code is
+// the exit code of the rank, and stderr its last lines. The program must be linked with libfabric,
+// and one of the lines must be the loader's message about the library. The messages of the loaders
+// of glibc and musl have only a few words in common.
 func lacksLibrary(exe string, code int, stderr []string) bool {
 	loader := func(line string) bool {
 		return strings.Contains(line, "shared librar") && strings.Contains(line, libfabricSoname)

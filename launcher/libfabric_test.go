@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// libfabricJob returns a job of one rank that uses libfabric.
+// libfabricJob returns a job of one rank that may use the transport libfabric.
 func libfabricJob(t *testing.T, program string) *job.Job {
 	t.Helper()
 	j := testJob(1)
@@ -24,8 +24,9 @@ func libfabricJob(t *testing.T, program string) *job.Job {
 	return j
 }
 
-// commands returns a directory for PATH that has commands made of scripts, and the named commands
-// of this machine.
+// commands returns a directory that a test sets as PATH. It has a command for each element of
+// scripts, a name and the text of a shell script, and links to the commands of this machine named
+// in own.
 func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,16 +41,18 @@ func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	return dir
 }
 
-// TestBuildTags builds a program that prints whether it has the tag.
+// TestBuildTags: gorun builds a program with the build tag libfabric if pkg-config finds libfabric,
+// cgo is on, and the user has set no tags. Otherwise it builds the program without the tag, or
+// fails if the job wants libfabric. The program prints whether it has the tag.
 func TestBuildTags(t *testing.T) {
 	found, none := map[string]string{"pkg-config": "exit 0"}, map[string]string{"pkg-config": "exit 1"}
 	for _, c := range []struct {
 		name    string
 		scripts map[string]string
-		env     string
-		wanted  bool
-		out     string // of the program
-		says    string // gorun's error, if it does not build the program
+		env     string // NAME=VALUE, a variable for the go command
+		wanted  bool   // the job may use the transport libfabric
+		out     string // the word that the program prints before "libfabric"
+		says    string // the error that gorun must print because it does not build the program; "": it builds it
 	}{
 		{"found", found, "CGO_ENABLED=1", false, "with", ""},
 		{"found and wanted", found, "CGO_ENABLED=1", true, "with", ""},
@@ -83,8 +86,10 @@ func TestBuildTags(t *testing.T) {
 	}
 }
 
-// TestMissingLibrary runs C programs whose library is removed after linking. The programs search
-// for libraries in one directory only, so they do not find the machine's own libfabric.
+// TestMissingLibrary runs C programs whose shared library is removed after linking. If that is
+// libfabric.so.1, gorun must name it and the package to install; for another library it must not.
+// The programs search for libraries in one directory only, so they do not find the machine's own
+// libfabric.
 func TestMissingLibrary(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")
@@ -143,8 +148,9 @@ func TestVerboseReachesTheRanks(t *testing.T) {
 	}
 }
 
-// TestSegmentsOfKilledRanks: gorun removes what libfabric's shm provider leaves behind, and no
-// other files.
+// TestSegmentsOfKilledRanks: a rank leaves two files in /dev/shm and is killed. One has a name as
+// libfabric's provider shm gives it, the other has not. If the job may use libfabric, gorun must
+// remove the first one, and otherwise neither.
 func TestSegmentsOfKilledRanks(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		j := testJob(1)

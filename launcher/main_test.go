@@ -29,10 +29,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// The test binary also serves as gorun and as the program of the ranks.
+// The test binary also serves as gorun, and as the program of the ranks. Environment variables say
+// which of them a process is.
 const (
-	roleEnv = "WEFT_LAUNCHER_TEST" // "rank" or "gorun"
-	jobEnv  = "WEFT_LAUNCHER_JOB"  // gorun's job, as JSON
+	roleEnv = "WEFT_LAUNCHER_TEST" // "rank", "gorun", or absent: the process runs the tests
+	jobEnv  = "WEFT_LAUNCHER_JOB"  // for gorun: the job.Job that it runs, as JSON
 )
 
 func TestMain(m *testing.M) {
@@ -47,10 +48,10 @@ func TestMain(m *testing.M) {
 		os.Exit(Run(context.Background(), j, Stdio{os.Stdin, os.Stdout, os.Stderr}).ExitCode)
 	}
 	if raceFactor > 1 && os.Getenv("GORACE") == "" {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise every rank takes a second to exit
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // because the race detector makes every rank sleep for a second when it exits
 	}
 	for _, s := range caught {
-		if signal.Ignored(s) { // for example under nohup: processes that the tests start must not ignore it
+		if signal.Ignored(s) { // for example HUP under nohup; caught, so that processes that the tests start do not inherit that
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
@@ -65,6 +66,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// openFiles returns the open descriptors of this process, as keys "NUMBER FILE".
 func openFiles() map[string]bool {
 	files := map[string]bool{}
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -76,9 +78,10 @@ func openFiles() map[string]bool {
 	return files
 }
 
-// leaked returns an error if tests have left goroutines, descriptors or children behind.
+// leaked returns an error if tests have left goroutines, descriptors or child processes behind.
+// before is what openFiles returned before the tests.
 func leaked(before map[string]bool) error {
-	const own = 3 // main, this one, and that of os/signal
+	const own = 3 // goroutines that are there without any test, for example this one and that of os/signal
 	for i := 0; runtime.NumGoroutine() > own && i < 1000; i++ {
 		time.Sleep(time.Millisecond) // goroutines may be ending
 	}
@@ -87,7 +90,7 @@ func leaked(before map[string]bool) error {
 		return fmt.Errorf("%d goroutines are left:\n%s", n, buf[:runtime.Stack(buf, true)])
 	}
 	for f := range openFiles() {
-		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // the runtime's poller opens these
+		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // eventpoll and eventfd belong to the Go runtime's poller
 			return fmt.Errorf("descriptor %s is left open", f)
 		}
 	}
@@ -110,7 +113,7 @@ func exiting(pid int) bool {
 	return err == nil && flags&pfExiting != 0
 }
 
-// children returns the processes that this one has started and not reaped.
+// children returns the child processes of this process, zombies too.
 func children() (pids []int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, name := range lists {
@@ -124,7 +127,8 @@ func children() (pids []int) {
 	return pids
 }
 
-// rankMain is the main function of the tests' ranks.
+// rankMain is the main function of the ranks in the tests. args[0] says what the rank does. It
+// returns the exit code.
 func rankMain(args []string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -139,13 +143,13 @@ func rankMain(args []string) int {
 		return w
 	}
 	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && arg(0) != "dying" && strconv.Itoa(only) != rank {
-		return waitForEnd(false) // only rank arg(1) plays this role
+		return waitForEnd(false) // args[1] names the one rank that does what args[0] says; the others only wait
 	}
 	switch arg(0) {
 	case "exit":
 		n, _ := strconv.Atoi(arg(1))
 		return n
-	case "fail": // rank, code
+	case "fail": // args: "fail", rank, exit code
 		n, _ := strconv.Atoi(arg(2))
 		for i := range 12 {
 			fmt.Fprintln(os.Stderr, "line", i)
@@ -161,13 +165,13 @@ func rankMain(args []string) int {
 		return 8 // the rank exits although it has called Abort
 	case "dying":
 		return dying(ctx, open(), arg(1))
-	case "early": // rank 0 leaves without Finalize, the others wait for it
+	case "early": // rank 0 exits after Init and without Finalize, while the others wait for it in a fence
 		w := open()
 		if w.Rank != 0 {
 			_ = w.KVS.Fence(ctx)
 		}
 		return 0
-	case "leaves": // rank 0 never uses PMI
+	case "leaves": // rank 0 exits without Init, while the others wait for it in a fence
 		if rank != "0" {
 			_ = open().KVS.Fence(ctx)
 		}
@@ -200,14 +204,14 @@ func rankMain(args []string) int {
 		return 0
 	case "wait":
 		return waitForEnd(false)
-	case "deaf": // ignores signals that ask it to end
+	case "deaf": // prints the signals that it gets, and goes on even after SIGTERM
 		return trap(false)
 	case "trap":
 		return trap(true)
-	case "family": // grandchildren: in the group, in a session, orphaned
+	case "family": // starts three processes: one in the rank's process group, one in a session of its own, and one that becomes an orphan
 		for _, script := range []string{"%s", "setsid %s", "(setsid %s &) ; exec sleep 1000"} {
 			cmd := exec.Command("sh", "-c", fmt.Sprintf(script, `sh -c "echo up; exec sleep 1000"`))
-			cmd.Stderr = os.Stderr // keeps the pipe to the launcher open
+			cmd.Stderr = os.Stderr // so the process holds open the pipe to the launcher, even when the rank has exited
 			up, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()
@@ -230,7 +234,7 @@ func rankMain(args []string) int {
 	return 91
 }
 
-// waitForEnd waits for the launcher to end the rank.
+// waitForEnd prints "ready", unless quiet is set, and blocks until a signal ends the process.
 func waitForEnd(quiet bool) int {
 	if !quiet {
 		fmt.Println("ready")
@@ -238,7 +242,8 @@ func waitForEnd(quiet bool) int {
 	select {}
 }
 
-// trap prints the signals that the rank gets. If ends is set, the rank exits with 0 after TERM.
+// trap prints "ready", and then the signals that the rank gets. If ends is set, the rank exits with
+// code 0 after SIGTERM.
 func trap(ends bool) int {
 	c := make(chan os.Signal, 10)
 	signal.Notify(c, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
@@ -252,6 +257,8 @@ func trap(ends bool) int {
 	return 1
 }
 
+// showWorld exchanges a value with the next rank by PMI, and prints it with what the rank knows of
+// the job. It returns the exit code.
 func showWorld(ctx context.Context, w *bootstrap.World) int {
 	key := func(r int) string { return "k" + strconv.Itoa(r) }
 	if err := w.KVS.Put(key(w.Rank), fmt.Sprintf("v=%d", w.Rank)); err != nil {
@@ -277,12 +284,13 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "dying" {
-		runtime.LockOSThread() // main stays on the first thread
+		runtime.LockOSThread() // so that main runs on the process's first thread, which dying ends
 	}
 }
 
-// dying makes rank 1 end its first thread, like a process that exits slowly. Then rank 0 aborts.
-// Ranks 1 and 2 exit when they get SIGTERM.
+// dying is what ranks do in TestSecondaryAfterExit. Rank 1 ends its first thread, so that it looks
+// like a process that exits slowly. When rank 0 sees that, it aborts. Rank 1 exits with code when
+// it gets SIGTERM, and rank 2 with 5.
 func dying(ctx context.Context, w *bootstrap.World, code string) int {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
@@ -306,7 +314,7 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 		return waitForEnd(false)
 	case 1:
 		n, _ := strconv.Atoi(code)
-		go func() { // ends the process
+		go func() { // ends at SIGTERM or with ctx, by ending the process
 			select {
 			case <-terminated:
 			case <-ctx.Done():
@@ -316,13 +324,14 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 		if err := os.WriteFile("pid", strconv.AppendInt(nil, int64(unix.Gettid()), 10), 0o600); err != nil || unix.Gettid() != os.Getpid() {
 			return 93
 		}
-		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // of this thread
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // ends this thread, which is the first one, but not the process
 	}
 	<-terminated
 	return 5
 }
 
-// testJob returns a job of np ranks that run this binary.
+// testJob returns a job of np ranks on this host. They run this binary, which calls rankMain with
+// args.
 func testJob(np int, args ...string) *job.Job {
 	return &job.Job{
 		Name: "test", Grace: time.Second, Stdin: job.StdinNone, Bind: job.BindNone, Slots: 1 << 10,
@@ -341,11 +350,11 @@ func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
 	return res, o.String(), e.String()
 }
 
-// gorun is a launcher in a process of its own.
+// gorun is a process that runs one job, as the command gorun does.
 type gorun struct {
 	cmd    *exec.Cmd
-	pipe   io.Closer // of out
-	out    *bufio.Reader
+	pipe   io.Closer     // the pipe that out reads
+	out    *bufio.Reader // its stdout
 	stderr syncBuffer
 }
 
@@ -367,14 +376,15 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// awaitStarted waits until gorun, with -v, has reported that all ranks have started. A signal that
-// asks to end fails the job before that.
+// awaitStarted waits until gorun has reported that all ranks have started. The job must have
+// Verbose set. Tests that send signals call it first, because a terminating signal before that
+// moment fails the job and does not reach the ranks.
 func (g *gorun) awaitStarted(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(g.stderr.String(), " ranks started after ") }, time.Minute, time.Millisecond)
 }
 
-// gorunCommand returns a command that runs a job in another process.
+// gorunCommand returns the command of a process that runs the job, as the command gorun does.
 func gorunCommand(t *testing.T, j *job.Job) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(j)
@@ -384,6 +394,7 @@ func gorunCommand(t *testing.T, j *job.Job) *exec.Cmd {
 	return cmd
 }
 
+// startGorun starts a process that runs the job. The test must call wait, or end the process itself.
 func startGorun(t *testing.T, j *job.Job) *gorun {
 	t.Helper()
 	g := &gorun{cmd: gorunCommand(t, j)}
@@ -395,7 +406,7 @@ func startGorun(t *testing.T, j *job.Job) *gorun {
 	return g
 }
 
-// lines reads n lines of stdout.
+// lines reads the next n lines of gorun's stdout, and returns them without newlines.
 func (g *gorun) lines(t *testing.T, n int) []string {
 	t.Helper()
 	var lines []string
@@ -407,7 +418,8 @@ func (g *gorun) lines(t *testing.T, n int) []string {
 	return lines
 }
 
-// wait waits for gorun and returns its exit code.
+// wait reads the rest of gorun's stdout, waits for gorun to end, and returns its exit code. The test
+// fails if a signal ended gorun.
 func (g *gorun) wait(t *testing.T) int {
 	t.Helper()
 	_, _ = g.out.WriteTo(&bytes.Buffer{})

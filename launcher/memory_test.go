@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// memoryCgroup makes a cgroup with a memory limit in bytes, within the cgroup of this process.
+// memoryCgroup makes a cgroup with a memory limit, in bytes, below the cgroup of this process, and
+// returns its directory. It skips the test if this process may make none.
 func memoryCgroup(t *testing.T, limit int) (dir string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -36,7 +37,7 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 			if v.controller != "" {
 				swap = limit
 			}
-			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // fails if the kernel does not count swap
+			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // forbids swap; fails if the kernel does not count swap, which does no harm
 			return dir
 		}
 	}
@@ -44,10 +45,11 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 	return ""
 }
 
-// TestOutOfMemory: gorun reports that a rank was killed because its cgroup has no memory left.
+// TestOutOfMemory: rank 1 uses more memory than the cgroup of the job may, so the kernel kills it.
+// gorun must report that reason, and the limit.
 func TestOutOfMemory(t *testing.T) {
 	dir := memoryCgroup(t, 192<<20)
-	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // tail stores the endless line
+	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // tail keeps the last line in memory, which here never ends
 	j.Apps[0].Program = "sh"
 	cmd := gorunCommand(t, j)
 	sh := exec.Command("sh", "-c", "echo $$ > "+filepath.Join(dir, "cgroup.procs")+" && exec "+cmd.Path)

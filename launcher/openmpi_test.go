@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWarningAboutOpenMPI: without the warning, each rank would run as a job of its own.
+// TestWarningAboutOpenMPI: gorun must warn about a job of two ranks whose program is linked with
+// Open MPI, because each rank would run as a job of its own. It must not warn about one rank, or
+// about MPICH.
 func TestWarningAboutOpenMPI(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")

@@ -101,8 +101,9 @@ func TestWriteErrorIsReportedAtTheEnd(t *testing.T) {
 	require.Equal(t, 1, calls)
 }
 
-// TestOutputFilesOnAFullDisk: if a rank's output is lost, the job fails, even if the rank ignores
-// the errors of its writes.
+// TestOutputFilesOnAFullDisk: gorun cannot write the output file of rank 1, which is a link to
+// /dev/full. The job must fail with that error, although both ranks exit with 0, and rank 0 must
+// have its output file.
 func TestOutputFilesOnAFullDisk(t *testing.T) {
 	j := testJob(2, "-c", `echo out $PMI_RANK; exit 0`)
 	j.Apps[0].Program = "sh"
@@ -117,7 +118,8 @@ func TestOutputFilesOnAFullDisk(t *testing.T) {
 	require.Equal(t, "out 0\n", string(text))
 }
 
-// TestOutputFilesGetBytesAsTheyCome: the beginning of a line is in the file before the line ends.
+// TestOutputFilesGetBytesAsTheyCome: a rank writes the beginning of a line and waits until that is
+// in its output file. gorun must write it there before the line ends, or the rank waits for ever.
 func TestOutputFilesGetBytesAsTheyCome(t *testing.T) {
 	j := testJob(1, "-c", `printf 'half a line'; until [ -s 0.out ]; do sleep 0.01; done; cat 0.out >&2`)
 	j.Apps[0].Program = "sh"
@@ -140,7 +142,8 @@ func TestRankGetsSIGPIPE(t *testing.T) {
 	require.Contains(t, g.stderr.String(), "gorun: rank 0 was killed by signal 13 (SIGPIPE)")
 }
 
-// TestLastOutputOfABusyRank: all ranks end the job, and the last one has the message for the user.
+// TestLastOutputOfABusyRank: ranks 1 and 2 fail at once. Rank 0 computes for a while, and then
+// prints a message and exits with 1. gorun must not end rank 0 before its message.
 func TestLastOutputOfABusyRank(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
 	lingerLimit = 10 * time.Minute // the busy rank may be slow on a busy machine
@@ -154,7 +157,8 @@ func TestLastOutputOfABusyRank(t *testing.T) {
 	}
 }
 
-// TestPromptOnATerminal: the user sees the question of rank 0 before rank 0 reads the answer.
+// TestPromptOnATerminal: rank 0 prints a question without a newline and reads the answer. The
+// question must be on the terminal before the test, in the role of the user, types the answer.
 func TestPromptOnATerminal(t *testing.T) {
 	master, tty := terminal(t)
 	defer func() { require.NoError(t, tty.Close()) }()
@@ -181,8 +185,9 @@ func TestPromptOnATerminal(t *testing.T) {
 	require.Zero(t, (<-done).ExitCode)
 }
 
-// TestLinesAreNotMixed: gorun's lines and other hosts' lines wait for the end of a host's long
-// line, but at most stallLimit.
+// TestLinesAreNotMixed: host 1 writes the beginning of a line. Lines of gorun and of host 2 must
+// wait for the end of this line. If the end does not come within stallLimit, they must wait no
+// longer, and begin on a line of their own.
 func TestLinesAreNotMixed(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)
@@ -200,8 +205,9 @@ func TestLinesAreNotMixed(t *testing.T) {
 	require.Equal(t, "long line\ngorun: a message\nanother\nstalls\ngoes on\n", out.String())
 }
 
-// TestRecentOutputIsNotRepeated: printOnce writes the short text if the recent output has the
-// lines, with or without tags.
+// TestRecentOutputIsNotRepeated: printOnce must write its short text if the lines "a" and "b" are
+// in the last lastBytes of the output, even behind a tag such as "[1] ". Otherwise it must write
+// the long text.
 func TestRecentOutputIsNotRepeated(t *testing.T) {
 	for between, want := range map[string]string{
 		"": "a\n[1] b\nfailed\n", "c\n": "a\n[1] b\nc\nfailed\n", strings.Repeat("c\n", lastBytes/2): "a\n[1] b\n" + strings.Repeat("c\n", lastBytes/2) + "failed of b\n",

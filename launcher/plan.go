@@ -21,8 +21,9 @@ import (
 // loopback is the address that ranks listen on if all of them run on one host.
 const loopback = "127.0.0.1"
 
-// hostsUp places the ranks and prepares the hosts, when every host has answered or failed. If a
-// host has failed, the run ends.
+// hostsUp handles Up, which comes when every host has answered or failed. If a host has failed, the
+// run ends. Otherwise hostsUp places the ranks, and sends Prepare, which describes the job to the
+// hosts.
 func (r *run) hostsUp(up proto.Up) {
 	if r.phase != phaseConnecting {
 		return
@@ -61,7 +62,8 @@ func (r *run) recordHosts(up proto.Up) {
 	}
 }
 
-// plan places the ranks, and returns the message that describes the job to the hosts.
+// plan places the ranks, prints notes and warnings about that, and returns the message that
+// describes the job to the hosts. A restart prints no notes again.
 func (r *run) plan() (*proto.Prepare, error) {
 	placed, err := r.place(r.machines())
 	if err != nil {
@@ -76,9 +78,10 @@ func (r *run) plan() (*proto.Prepare, error) {
 	return r.describe(placed)
 }
 
-// fillNote returns a line that tells the user the number of ranks, if the program gets one rank for
-// each slot. It returns "" if something gives the number, such as an allocation. An allocation that
-// gorun has got itself, with one slot on each named host, does not give it.
+// fillNote returns a line with the number of ranks, if the program gets one rank for each slot and
+// the user may not expect that. It returns "" if the user has chosen the number: by -n, a rankfile,
+// or an allocation. An allocation that gorun itself has got for hosts that the user names does not
+// count as the user's choice.
 func (r *run) fillNote(placed *place.Result) string {
 	byUser := r.allocated && (os.Getenv(envAllocated) == "" || len(r.job.Hosts) == 0)
 	if !r.fillsHosts() || byUser || r.job.Rankfile != "" {
@@ -87,7 +90,7 @@ func (r *run) fillNote(placed *place.Result) string {
 	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.hostOrder), "host"))
 }
 
-// place maps the ranks to machines.
+// place decides which rank runs on which of the machines, and on which cores.
 func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	policy, err := policyOf(r.job)
 	var appNP []int
@@ -117,7 +120,8 @@ func (r *run) machines() []place.Machine {
 	return machines
 }
 
-// policyOf returns the rules by which a job places its ranks.
+// policyOf returns the rules by which a job places its ranks. It reads the rankfile, if there is
+// one.
 func policyOf(j *job.Job) (place.Policy, error) {
 	p := place.Policy{MapBy: j.MapBy, RankBy: j.RankBy, Bind: j.Bind, Strict: j.StrictSlot}
 	if j.Rankfile == "" {
@@ -132,9 +136,9 @@ func policyOf(j *job.Job) (place.Policy, error) {
 	return p, err
 }
 
-// fillsHosts reports whether the user does not give the number of ranks, and something else does.
-// The program then gets one rank for each slot of the named or allocated hosts, or the ranks of the
-// rankfile.
+// fillsHosts reports whether the number of ranks follows from the hosts or the rankfile, because the
+// user does not give it with -n. The program then gets the ranks of the rankfile or, without a
+// rankfile, one rank for each slot of the named or allocated hosts.
 func (r *run) fillsHosts() bool {
 	j := r.job
 	return !j.NPGiven && len(j.Apps) == 1 && (j.Rankfile != "" || r.allocated || len(j.Hosts) > 0)
@@ -157,7 +161,8 @@ func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	return list, nil
 }
 
-// describe returns the message that tells the hosts which ranks of which programs run where.
+// describe sets r.ranks and r.plans from placed, and returns the message that describes the job to
+// the hosts: which ranks of which programs run where, and how.
 func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	j := r.job
 	np := len(placed.Ranks)
@@ -194,9 +199,10 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 }
 
 // assignAddresses numbers the hosts that have ranks, and chooses where ranks listen: on one address
-// of each host, from the same port on. So each rank can compute the addresses of the others. In two
-// cases it chooses none: if all ranks share memory, no rank listens; if the user names an
-// interface, ranks listen on it and exchange their addresses.
+// of each host, on consecutive ports from the same first port on each host. So each rank can compute
+// the addresses of the others. In three cases it chooses no addresses. If all ranks share memory, no
+// rank listens. If the user names an interface, or the hosts have no network in common, ranks choose
+// their addresses and exchange them.
 func (r *run) assignAddresses(m *proto.Prepare) {
 	number := make(map[int]int) // from an index in r.hosts to the number of the host
 	nodes := make([]int, len(r.ranks))
@@ -234,6 +240,7 @@ func (r *run) assignAddresses(m *proto.Prepare) {
 	}
 }
 
+// firstFew returns list if it is short, else its first three elements and an ellipsis.
 func firstFew(list []string) []string {
 	const most = 4
 	if len(list) <= most {
@@ -242,14 +249,19 @@ func firstFew(list []string) []string {
 	return append(slices.Clone(list[:most-1]), "…")
 }
 
-// commonAddrs returns, for each used host, the address that its ranks listen on: the address that
-// the user gives for the host; else an address in a network that all hosts are in, if possible the
-// one by which gorun has connected with them; else the address at which gorun has connected with
-// the host. It returns nil if a host has none of these.
+// commonAddrs returns the address that ranks listen on for each host of used, a list of indexes in
+// r.hosts. It is the first of these that exists:
+//
+//   - the address that the user gives for the host
+//   - an address in a network that all hosts of used are in; if there are several such networks, in
+//     the one that the connections of gorun and the agents use most
+//   - the address at which the parent in the tree of agents has connected with the host
+//
+// It returns nil if a host has none of these.
 func (r *run) commonAddrs(used []int) []string {
 	type network struct {
 		addrs map[int]string // by host
-		score int
+		score int            // number of host addresses in this network that connections of gorun and the agents use
 	}
 	networks := make(map[netip.Prefix]*network)
 	reached := make(map[string]bool)
@@ -326,15 +338,15 @@ func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	return list
 }
 
-// sharesMemory reports whether shared memory is the first transport. It reaches every rank of a job
-// on one host, so these ranks need no ports.
+// sharesMemory reports whether shared memory, "shm", is the first transport that the job may use. If
+// all ranks are on one host, this transport then connects all of them, and they need no ports.
 func sharesMemory(s *params.Set) bool {
 	use := s.List("transport.use")
 	return len(use) > 0 && use[0] == "shm"
 }
 
-// hostsPrepared starts the ranks when every host is ready, or first sends the files that hosts
-// lack.
+// hostsPrepared handles Prepared, which comes when every host is ready. It makes the hosts start the
+// ranks or, if hosts lack files, first sends them these files.
 func (r *run) hostsPrepared(m proto.Prepared) {
 	if r.phase != phasePreparing {
 		return
@@ -362,14 +374,15 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	r.stage(m.Need)
 }
 
-// validPorts reports whether ports can be the ports of a host's ranks. An agent may send anything.
+// validPorts reports whether ports can be the ports of the ranks of plan p. The ports come from an
+// agent, which may send anything.
 func validPorts(p *proto.Plan, ports []int) bool {
 	return p.Address != "" && len(ports) == len(p.Ranks) &&
 		!slices.ContainsFunc(ports, func(port int) bool { return port < 1 || port > 65535 })
 }
 
-// addrs returns the address of each rank, if some host's ranks listen on other ports than planned.
-// It returns nil if all listen as planned.
+// addrs returns the address of each rank. other lists the hosts whose ranks listen on other ports
+// than planned. If it is empty, addrs returns nil, because the ranks can compute the addresses.
 func (r *run) addrs(other []proto.HostPorts) []string {
 	if len(other) == 0 {
 		return nil
@@ -389,8 +402,8 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 	return addrs
 }
 
-// listenText returns a text for -v about where the ranks listen. memory is true if every host has a
-// memory file for its ranks or the job wants none.
+// listenText returns a text for -v about where the ranks listen. memory is false if the job wants
+// shared memory, and a host could not make the memory file that its ranks share.
 func (r *run) listenText(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
@@ -405,6 +418,7 @@ func (r *run) listenText(s proto.Start, memory bool) string {
 	return "the ranks choose where they listen"
 }
 
+// filesStaged handles Staged, which comes when every host has its files or has failed to get them.
 func (r *run) filesStaged(m proto.Staged) {
 	if r.phase != phaseStaging {
 		return
@@ -416,6 +430,7 @@ func (r *run) filesStaged(m proto.Staged) {
 	r.start(r.pending)
 }
 
+// start makes the hosts start the ranks, and begins to send standard input to them.
 func (r *run) start(m proto.Start) {
 	r.phase, r.startSent = phaseStarting, time.Now()
 	r.node.Do(m)

@@ -30,7 +30,7 @@ func TestServices(t *testing.T) {
 	require.Equal(t, "cmd=error_result rc=-1 msg=unknown_command\n", string(r.service([]byte("GET / HTTP/1.1"))))
 }
 
-// mpich compiles a program of testdata with MPICH.
+// mpich compiles the C program name in testdata with MPICH, and returns the path of the executable.
 func mpich(t *testing.T, name string) string {
 	t.Helper()
 	cc, err := exec.LookPath("mpicc.mpich")
@@ -75,8 +75,8 @@ func TestMPICHPrograms(t *testing.T) {
 	require.Equal(t, "token 12\n", out)
 }
 
-// TestHydraInsideGorun: a rank that is mpiexec.hydra starts ranks of its own, which use hydra's
-// PMI.
+// TestHydraInsideGorun: the only rank of a job is mpiexec.hydra, which starts two ranks of its own.
+// They must join the job of hydra, by its PMI server, and not that of gorun.
 func TestHydraInsideGorun(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {

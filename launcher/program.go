@@ -37,20 +37,21 @@ func codeOf(err error) int {
 
 // programs finds or builds one executable for each app of a job.
 type programs struct {
-	dir    string // directory of built programs; "" until the first one is built
-	stderr io.Writer
-	newDir func() (string, error)
-	mark   string            // variable in the environment of go build, by which the watchdog finds it
-	built  map[string]string // paths of built programs, by source
+	dir    string                 // directory of built programs; "" until the first one is built
+	stderr io.Writer              // for messages of the compiler
+	newDir func() (string, error) // makes dir
+	mark   string                 // NAME=VALUE, put into the environment of the go command, by which the watchdog finds it
+	built  map[string]string      // paths of built programs, by path of the directory or file that was built
 
 	libfabric bool // the job may use the transport libfabric
 }
 
-// source is a Go package, or a file of one: go build runs in dir and builds what.
+// source is what go build needs to build a program: the directory in which it runs, and its
+// argument, which is a package or a .go file.
 type source struct{ dir, what string }
 
-// resolve returns the path of the executable for a program's name. If find returns a
-// source, resolve builds it.
+// resolve returns the absolute path of the executable of an app. path is the PATH to search. If the
+// app names Go source, resolve builds it. ctx ends the build.
 func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
 	exe, src, err := find(ctx, app, path)
 	if err != nil || src == nil {
@@ -59,12 +60,13 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 	return p.build(ctx, app.Program, src.dir, src.what)
 }
 
-// find returns the path of the executable for a program's name, or the source to build it
-// from. It builds nothing.
+// find returns the absolute path of the executable of an app, or the source to build it from. path
+// is the PATH to search. find builds nothing. It depends on app.Program:
 //
-//	an executable file with a slash, or a name on PATH  → itself
-//	a .go file, a directory with .go files              → source for go build
-//	an import path of a main package                    → source for go build
+//	a name without a slash, found on PATH               → the executable
+//	the path of an executable file, with a slash        → the executable
+//	a .go file, or a directory with .go files           → source for go build
+//	the import path of a main package                   → source for go build
 func find(ctx context.Context, app job.App, path string) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {
@@ -105,7 +107,7 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 }
 
 // lookPath searches for a name in the directories of path, as a shell does. If it finds only files
-// that cannot be executed, it returns that error.
+// that cannot be executed, it returns the error of the last one.
 func lookPath(name, path string) (string, error) {
 	var second error
 	for _, dir := range filepath.SplitList(path) {
@@ -140,6 +142,7 @@ func lookPath(name, path string) (string, error) {
 	return "", &startError{proto.ExitNotFound, msg}
 }
 
+// executable returns an error unless path is a regular file that this user may execute.
 func executable(path string, st os.FileInfo) error {
 	if !st.Mode().IsRegular() {
 		return &startError{proto.ExitNotExec, path + ": not a regular file"}
@@ -150,8 +153,8 @@ func executable(path string, st os.FileInfo) error {
 	return nil
 }
 
-// isImportPath reports whether a name with slashes that is no file is the import path of a main
-// package. It asks the go command.
+// isImportPath reports whether name is the import path of a main package. It asks the go command.
+// The caller has made sure that there is no such file.
 func isImportPath(ctx context.Context, name string) bool {
 	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
 		return false
@@ -160,7 +163,8 @@ func isImportPath(ctx context.Context, name string) bool {
 	return err == nil && strings.TrimSpace(string(out)) == "main"
 }
 
-// build runs go build in dir and returns the path of the program. The compiler writes errors to
+// build builds the program name: it runs go build in dir with the argument what, and returns the
+// path of the executable. It builds the same source only once. The compiler writes errors to
 // p.stderr.
 func (p *programs) build(ctx context.Context, name, dir, what string) (string, error) {
 	key := filepath.Join(dir, what)
@@ -203,8 +207,9 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	return out, nil
 }
 
-// goCommand returns a call of the go command. If gorun is killed, the watchdog finds compilers by
-// the mark in their environment, and removes the directory that holds their files.
+// goCommand returns a call of the go command. It runs in a process group of its own, to which the
+// end of ctx sends SIGINT. If gorun is killed, the watchdog kills the go command and its compilers,
+// which have p.mark in their environment, and removes p.dir, which holds their temporary files.
 func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
@@ -214,7 +219,8 @@ func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// isArchive reports whether go build made a library. It does that if the package is not main.
+// isArchive reports whether go build has made a library, or nothing, instead of an executable. go
+// build does that if the package is not main.
 func isArchive(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,20 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A start that takes longer than progressAfter shows its progress on a terminal, in one line that
-// gorun overwrites and finally removes. gorun shows no progress elsewhere.
+// If the start of a job takes longer than progressAfter and stderr is a terminal, gorun shows how
+// far the start has come: in one line of the terminal, which it overwrites every progressEvery and
+// finally removes.
 const (
 	progressAfter = time.Second
 	progressEvery = 200 * time.Millisecond
 )
 
-// progress is a ticker for the line of progress.
+// progress is a ticker. At each tick, its user writes the line of progress again.
 type progress struct {
-	tick <-chan time.Time // nil: no ticks
-	stop func()
+	tick <-chan time.Time // nil: stderr is not a terminal, or end was called
+	stop func()           // stops the ticker, if there is one
 }
 
-// newProgress returns a progress that ticks if err is a terminal, until end.
+// newProgress returns a progress that ticks until end, if err is a terminal that can overwrite a
+// line. Otherwise it never ticks.
 func newProgress(err io.Writer) *progress {
 	p := &progress{stop: func() {}}
 	if _, ok := terminalWidth(err); ok && os.Getenv("TERM") != "dumb" {
@@ -40,7 +42,8 @@ func (p *progress) end() {
 	p.tick = nil
 }
 
-// show replaces the line of progress. "" removes the line.
+// show replaces the line of progress on the terminal by line. If line is empty, show removes the
+// line of progress. In the first progressAfter of a run, it shows nothing.
 func (r *run) show(line string) {
 	switch {
 	case line == "":
@@ -59,7 +62,7 @@ func (r *run) showWhile(line func() string) (stop func()) {
 	p := newProgress(r.stdio.Err)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { // stop waits for it
+	wg.Go(func() { // ends when stop is called; stop waits for it
 		for {
 			select {
 			case <-p.tick:
@@ -77,7 +80,8 @@ func (r *run) showWhile(line func() string) (stop func()) {
 	}
 }
 
-// progressLine says how far the start has come. It returns "" if the ranks run.
+// progressLine returns the line of progress: how far the start has come. It returns "" if the ranks
+// run or have ended.
 func (r *run) progressLine() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -99,6 +103,8 @@ func (r *run) progressLine() string {
 	}
 }
 
+// waitingFor returns the end of a line that lists hosts for which gorun waits, or "" if there are
+// none.
 func waitingFor(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -106,8 +112,8 @@ func waitingFor(names []string) string {
 	return "; waiting for " + strings.Join(firstFew(names), ", ")
 }
 
-// terminalWidth returns the width of the terminal w, or 0 if it is unknown. ok is false if w is not
-// a terminal.
+// terminalWidth returns the number of columns of the terminal w, or 0 if that is not known. ok is
+// false if w is not a terminal.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile {

@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// schemaVersion is the version of docs/report.schema.json. It grows if a key is removed or
-// changes its meaning. A new key does not change it.
+// schemaVersion is the version of the report's format, which docs/report.schema.json describes. It
+// grows if a key is removed or changes its meaning, and stays the same if a key is added.
 const schemaVersion = 1
 
 // report is the contents of the file that -report writes. docs/report.schema.json is its JSON
@@ -24,22 +24,24 @@ const schemaVersion = 1
 type report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`
-	Job      string         `json:"job"`
-	ExitCode int            `json:"exit_code"`
-	Begun    time.Time      `json:"begun"`
-	Ended    time.Time      `json:"ended"`
-	Host     string         `json:"host"` // gorun's host
-	Apps     []reportApp    `json:"apps"`
-	Failure  *reportFailure `json:"failure,omitempty"`
-	Runs     []reportRun    `json:"runs"` // one for each start of the job
+	Job      string         `json:"job"`               // job.Job.Name
+	ExitCode int            `json:"exit_code"`         // of gorun
+	Begun    time.Time      `json:"begun"`             // when Run was called
+	Ended    time.Time      `json:"ended"`             // when the report was written
+	Host     string         `json:"host"`              // name of gorun's host
+	Apps     []reportApp    `json:"apps"`              // the programs, in the order of job.Job.Apps
+	Failure  *reportFailure `json:"failure,omitempty"` // absent: the job ended well
+	Runs     []reportRun    `json:"runs"`              // one for each start of the job, in their order
 }
 
+// reportApp is one program of the job.
 type reportApp struct {
-	Program string   `json:"program"`
+	Program string   `json:"program"` // as the user wrote it
 	Args    []string `json:"args,omitempty"`
-	Path    string   `json:"path,omitempty"` // of the executable; empty: gorun did not find the program
+	Path    string   `json:"path,omitempty"` // path of the executable; absent: gorun did not find or build the program
 }
 
+// reportRun is one start of the job.
 type reportRun struct {
 	Epoch   int            `json:"epoch"`
 	JobID   string         `json:"job_id"`
@@ -52,13 +54,13 @@ type reportRun struct {
 
 type reportHost struct {
 	Name     string `json:"name"`
-	Hostname string `json:"hostname,omitempty"` // as the host calls itself
-	AgentPID int    `json:"agent_pid,omitempty"`
-	Address  string `json:"address,omitempty"` // that its ranks listen on
-	Slots    int    `json:"slots,omitempty"`   // as given; absent: the host's number of cores
-	Ranks    int    `json:"ranks"`
-	State    string `json:"state"` // up, failed, lost, unknown
-	Cause    string `json:"cause,omitempty"`
+	Hostname string `json:"hostname,omitempty"`  // as the host calls itself; absent: its agent has not answered
+	AgentPID int    `json:"agent_pid,omitempty"` // of the agent or, on gorun's host, of gorun
+	Address  string `json:"address,omitempty"`   // on which its ranks listen; absent: gorun has not chosen one
+	Slots    int    `json:"slots,omitempty"`     // that the user or the allocation gives; absent: as many as the host has cores
+	Ranks    int    `json:"ranks"`               // number of ranks that are placed on the host
+	State    string `json:"state"`               // up, failed, lost, or unknown if the host had not answered yet
+	Cause    string `json:"cause,omitempty"`     // why the state is failed or lost
 }
 
 type reportRank struct {
@@ -67,14 +69,15 @@ type reportRank struct {
 	Host     string     `json:"host"`
 	CPUs     []int      `json:"cpus,omitempty"`
 	PID      int        `json:"pid,omitempty"`
-	Started  *time.Time `json:"started,omitempty"` // by its host's clock
-	Ended    *time.Time `json:"ended,omitempty"`   // by its host's clock
-	State    string     `json:"state"`             // not started, running, exited, killed, stuck, lost
-	ExitCode *int       `json:"exit_code,omitempty"`
-	Signal   string     `json:"signal,omitempty"`
-	Failed   bool       `json:"failed,omitempty"` // the other ranks continued without it
+	Started  *time.Time `json:"started,omitempty"`   // by the clock of the rank's host
+	Ended    *time.Time `json:"ended,omitempty"`     // by the clock of the rank's host
+	State    string     `json:"state"`               // not started, running, exited, killed (by a signal), stuck (still there after SIGKILL), lost (with its host)
+	ExitCode *int       `json:"exit_code,omitempty"` // present if State is exited
+	Signal   string     `json:"signal,omitempty"`    // such as SIGKILL; present if State is killed
+	Failed   bool       `json:"failed,omitempty"`    // the rank failed, and the job continued without it
 
-	// Resources used by the rank and the processes that it has waited for; absent: not known.
+	// Resources that the rank has used, and those of its child processes that it has waited for.
+	// Absent: not known.
 	UserCPU   *float64 `json:"user_cpu_seconds,omitempty"`
 	SystemCPU *float64 `json:"system_cpu_seconds,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
@@ -82,23 +85,26 @@ type reportRank struct {
 	Comm *reportComm `json:"comm,omitempty"` // absent: the rank has not called Finalize, or is not a weft program
 }
 
-// reportComm is what a rank has reported in Finalize.
+// reportComm is what a rank has reported in Finalize about its messages.
 type reportComm struct {
 	MessagesSent     int64   `json:"messages_sent"`
 	MessagesReceived int64   `json:"messages_received"`
 	BytesSent        int64   `json:"bytes_sent"`
 	BytesReceived    int64   `json:"bytes_received"`
-	Wait             float64 `json:"wait_seconds"`
+	Wait             float64 `json:"wait_seconds"` // time for which the rank waited for other ranks in blocking calls
 }
 
+// reportFailure is a Failure.
 type reportFailure struct {
-	Rank     *int     `json:"rank,omitempty"` // absent: not the failure of a rank
+	Rank     *int     `json:"rank,omitempty"` // absent: not the failure of one rank
 	Host     string   `json:"host,omitempty"`
-	Reason   string   `json:"reason"`
-	ExitCode int      `json:"exit_code"`
-	Stderr   []string `json:"stderr,omitempty"`
+	Reason   string   `json:"reason"`           // the failure as one line
+	ExitCode int      `json:"exit_code"`        // of gorun
+	Stderr   []string `json:"stderr,omitempty"` // Failure.Stderr
 }
 
+// reportOf returns a failure as the report has it. code is gorun's exit code. If f is nil, so is the
+// result.
 func reportOf(f *Failure, code int) *reportFailure {
 	if f == nil {
 		return nil
@@ -110,7 +116,7 @@ func reportOf(f *Failure, code int) *reportFailure {
 	return out
 }
 
-// add adds a run that has ended.
+// add adds a run that has ended to the report. v is the run's outcome; nil: the run ended well.
 func (p *report) add(r *run, v *outcome) {
 	run := reportRun{Epoch: r.epoch, JobID: r.id, Begun: r.began, Ended: time.Now(), Hosts: []reportHost{}, Ranks: []reportRank{}}
 	if v != nil {
@@ -165,7 +171,8 @@ func (p *report) add(r *run, v *outcome) {
 	p.Runs = append(p.Runs, run)
 }
 
-// writeReport writes the report. The file is either complete or unchanged.
+// writeReport writes the report, if the job wants one. The file is either complete or unchanged,
+// unless it is not a regular file.
 func (s *session) writeReport(res Result) error {
 	if s.job.Report == "" {
 		return nil
@@ -191,9 +198,10 @@ func (s *session) writeReport(res Result) error {
 	return replaceFile(s.job.Report, append(text, '\n'))
 }
 
-// replaceFile writes a new file beside name and renames it to name. The new file gets the
-// permissions of the old one. If name exists and is not a regular file, such as /dev/stdout,
-// replaceFile writes to it.
+// replaceFile replaces the contents of a file: it writes a new file in the same directory and
+// renames it to name. If name exists, the new file gets its permissions. If name is a symbolic
+// link, the target is replaced. If name exists and is not a regular file, such as /dev/stdout,
+// replaceFile writes to it directly.
 func replaceFile(name string, text []byte) error {
 	st, err := os.Stat(name)
 	if err == nil && !st.Mode().IsRegular() {

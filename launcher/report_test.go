@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplaceFile: replaceFile keeps the permissions of the file, and the link to it.
+// TestReplaceFile: replaceFile gives a new file the usual permissions, keeps those of a file that it
+// replaces, and keeps a symbolic link to it. It leaves no other files.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	mode := func(name string) fs.FileMode {
@@ -53,7 +54,7 @@ func TestReportMatchesItsSchema(t *testing.T) {
 	schema := reportSchema(t)
 	for name, test := range map[string]struct {
 		change func(j *job.Job)
-		ranks  string // a state that at least one rank has
+		ranks  string // a state that at least one rank has in the report; "": the job has no ranks
 	}{
 		"well":       {func(*job.Job) {}, "exited"},
 		"code":       {func(j *job.Job) { j.Apps[0].Args = []string{"fail", "1", "5"} }, "killed"},
@@ -95,7 +96,8 @@ func TestReportMatchesItsSchema(t *testing.T) {
 	}
 }
 
-// TestReportHasWhatRanksUsed: the CPU time of a rank includes the processes that it has waited for.
+// TestReportHasWhatRanksUsed: rank 1 waits for a child process that computes. The CPU time of rank
+// 1 in the report must include that of the child, so it is much larger than that of rank 0.
 func TestReportHasWhatRanksUsed(t *testing.T) {
 	j := testJob(2, "-c", `[ $PMI_RANK = 0 ] || sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.01`)
 	j.Apps[0].Program, j.Report = "sh", filepath.Join(t.TempDir(), "report")
@@ -109,8 +111,9 @@ func TestReportHasWhatRanksUsed(t *testing.T) {
 	require.Greater(t, used(ranks[1]), 3*used(ranks[0]))
 }
 
-// TestReportHasAccounts: the report has the numbers of messages and bytes of each rank that has
-// called Finalize.
+// TestReportHasAccounts: for each rank of a weft program that has called Finalize, the report has
+// the numbers of messages and bytes that the rank has sent and received. For other ranks it has
+// none.
 func TestReportHasAccounts(t *testing.T) {
 	const large, small = 2 << 20, 10 * 8
 	zero := &reportComm{MessagesSent: 12, BytesSent: large + small, MessagesReceived: 1, BytesReceived: 100}
@@ -158,7 +161,8 @@ func TestReportHasAccounts(t *testing.T) {
 	}
 }
 
-// reportSchema returns docs/report.schema.json, changed so that no object may have other keys.
+// reportSchema returns docs/report.schema.json, made stricter: no object may have keys that the
+// schema does not name.
 func reportSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile("../docs/report.schema.json")

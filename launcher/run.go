@@ -15,62 +15,66 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// run is one start of the job. One goroutine, control, owns a run. Other goroutines send messages
-// to control through the mailbox. control never waits for a rank, a host or a terminal.
+// run is one start of the job. A restart makes a new run. One goroutine, which calls execute and
+// from there control, owns a run. Other goroutines send messages to control through the mailbox.
+// control never waits for a rank, a host or a terminal.
 //
-//	connecting ──Up──► preparing ──Prepared──► staging ──Staged──► starting
-//	    │                  │   └────── no file is missing ──────────►  │ Started
-//	    │ a failure        │                                           ▼
-//	    └──────────────────┴─────────────────────────► over ◄─Ended─ running
+//	connecting ─Up─► preparing ─Prepared─► staging ─Staged─► starting ─Started─► running
+//	                     └──── Prepared, no host lacks a file ───►┘
+//
+//	connecting, preparing, staging ── a failure ──► over
+//	starting, running ── Ended ──► over
 type run struct {
 	*session
-	id        string
+	id        string // the job id, which is another one at each restart
 	began     time.Time
-	kind      job.Launcher
-	hosts     []host // by index in the tree
-	node      *tree.Node
+	kind      job.Launcher   // the launcher in use: chooseHosts replaces LaunchAuto
+	hosts     []host         // the hosts of this run, by index in the tree of agents
+	node      *tree.Node     // the root of the tree of agents
 	procs     *procs.Manager // runs the ranks of this host; nil: this host has no ranks
 	hostOrder []int          // indexes of hosts in the order in which the user names them
 	connector *connector     // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 
-	allocated  bool        // a resource manager's allocation gives the hosts and slots
-	pending    proto.Start // sent when all files are staged
+	allocated  bool        // a resource manager's allocation, or the agents that connect with gorun, give the hosts
+	pending    proto.Start // message that gorun sends when all files are staged; set in phaseStaging
 	phase      phase
-	ranks      []rank
-	plans      []proto.Plan
-	used       int // number of hosts that have ranks
-	prep       *proto.Prepare
-	startSent  time.Time // when gorun sent Start to the hosts, by gorun's clock
-	startDone  time.Time // when Started came, by gorun's clock; zero: not yet
-	released   int       // number of the last fence for which gorun has sent Release
+	ranks      []rank         // by number of the rank; empty before the ranks are placed
+	plans      []proto.Plan   // the ranks of each host, by index in hosts; empty before the ranks are placed
+	used       int            // number of hosts that have ranks
+	prep       *proto.Prepare // the message that has described the job to the hosts; nil: not sent yet
+	startSent  time.Time      // when gorun sent Start to the hosts, by gorun's clock
+	startDone  time.Time      // when gorun received Started, by gorun's clock; zero: not yet
+	released   int            // number of the last PMI fence for which gorun has sent Release; 0: none
 	states     states
-	names      map[string]string // services that ranks have published
+	names      map[string]string // ports of the services that ranks have published by PMI, by service name
 	stdin      *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
-	lost       map[string]string // by host that failed or was lost: the cause
-	tails      map[int][]string  // by rank: its last lines of stderr
-	background sync.WaitGroup    // goroutines that stage files or write stacks
-	stopped    context.Context   // its end stops connecting with hosts and staging files
+	lost       map[string]string // hosts that failed or were lost in this run, and the causes
+	tails      map[int][]string  // by rank: its last lines of stderr; set by allEnded
+	background sync.WaitGroup    // goroutines that send files to the hosts or write stacks
+	stopped    context.Context   // its end stops connecting with hosts and sending files to them
 	stop       context.CancelFunc
 
 	inspecting   *inspection      // the inspection under way; nil: none
-	writing      int              // number of directories to which files of the last inspection are being written
+	writing      int              // number of directories into which goroutines still write files of the last inspection
 	inspectQueue []inspectRequest // requests whose inspection has not begun
-	inspectSeq   int              // number of the last Inspect
+	inspectSeq   int              // field N of the last Inspect message; 0: none was sent
 
-	outcome    *outcome       // how the run ends; nil: nothing has failed yet
-	first      cause          // the cause of outcome
-	signaled   syscall.Signal // the last signal passed to the ranks that terminates a process by default
+	outcome    *outcome       // the failure that gorun will report; nil: nothing has failed yet
+	first      cause          // the cause of outcome; not used while outcome is nil
+	signaled   syscall.Signal // the last signal passed to the ranks whose default action is to terminate a process; 0: none
 	gotSIGINT  bool           // gorun has got SIGINT once
 	gotSIGTERM bool           // gorun has got SIGTERM and ends the ranks
-	killed     bool           // gorun has sent SIGKILL to the ranks
-	ending     bool           // gorun has sent End
-	readerGone [2]bool        // the hosts know that the reader of stdout, or of stderr, has closed it
-	// nonzeroExit is the exit code of the first rank that exited with a code other than 0 but did
-	// not fail, in a job that continues without failed ranks; 0: there is no such rank.
+	killed     bool           // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
+	ending     bool           // gorun has sent the hosts an End
+	readerGone [2]bool        // the hosts know from gorun that the reader of stdout (0) or stderr (1) has closed it
+	// nonzeroExit is used in a job that continues without failed ranks. It is the exit code of the
+	// first rank that exited with a code other than 0 but counts as not failed, because it had
+	// called Finalize or had never called Init. 0: there is no such rank.
 	nonzeroExit int
 }
 
+// phase is how far a run has come: see the diagram at run.
 type phase int
 
 const (
@@ -85,21 +89,21 @@ const (
 // host is a host of the job.
 type host struct {
 	hosts.Host
-	agent proto.Agent
-	state string // hostUp, hostFailed or hostLost; "": the host has not answered yet
-	cause string // of the state hostFailed or hostLost
+	agent proto.Agent // what the host's agent has reported; zero: nothing yet
+	state string      // hostUp, hostFailed or hostLost; "": the host has not answered yet
+	cause string      // why the host has state hostFailed or hostLost; "" otherwise
 }
 
 // rank is what gorun knows about a rank.
 type rank struct {
-	app     int // index in job.Apps
-	host    int // index in run.hosts
-	pid     int
-	started time.Time
-	cpus    []int       // that the rank is bound to; nil: those of the plan
-	exit    *proto.Exit // nil: the rank runs, was never started, or its host is lost
-	failed  bool        // the other ranks continue without it
-	abort   *abort      // nil: the rank has neither called Abort nor broken the PMI protocol
+	app     int         // index in job.Apps
+	host    int         // index in run.hosts
+	pid     int         // process id on its host; 0: not started, as far as gorun knows
+	started time.Time   // when the rank was started, by its host's clock
+	cpus    []int       // cpus that the rank is bound to; nil: those of run.plans
+	exit    *proto.Exit // how the rank ended; nil: it runs, was never started, its host is lost, or it ended normally and Ended has not come
+	failed  bool        // the rank has failed, and the job continues without it
+	abort   *abort      // how the rank aborted; nil: it has neither called Abort nor broken the PMI protocol
 }
 
 func newRun(s *session, id string) *run {
@@ -135,7 +139,8 @@ func (r *run) execute() *outcome {
 	return r.outcome
 }
 
-// open makes the tree of agents, which begins to connect with the hosts.
+// open makes the root of the tree of agents, which begins to connect with the hosts. ctx ends with
+// the run.
 func (r *run) open(ctx context.Context) error {
 	j := r.job
 	launch := proto.Launch{
@@ -162,7 +167,7 @@ func (r *run) open(ctx context.Context) error {
 		launch.Index = -1
 		launch.Hosts = append([]hosts.Host{{Name: r.host}}, launch.Hosts...)
 	}
-	if r.connector != nil && r.connector.dialIn != nil { // each agent has connected with gorun directly
+	if r.connector != nil && r.connector.dialIn != nil { // each agent connects with gorun, so all are children of the root
 		launch.Radix, launch.AtOnce = len(launch.Hosts), len(launch.Hosts)
 	}
 	cfg.Launch = launch
@@ -171,13 +176,14 @@ func (r *run) open(ctx context.Context) error {
 	return err
 }
 
-// usesThisHost reports whether this host runs ranks. Its index is then 0.
+// usesThisHost reports whether this host is one of the job's hosts. Its index in r.hosts is then 0.
 func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0].Name) }
 
 // onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }
 
-// procsConfig returns the configuration of this host's process manager.
+// procsConfig returns the configuration of this host's process manager. The process manager sends
+// its messages to gorun by emit.
 func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
 	c := procs.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
@@ -213,7 +219,8 @@ func (r *run) close() {
 	r.connector.close()
 }
 
-// post takes a message from the tree. It queues output for the writer, and the rest for control.
+// post takes a message that the tree has received from a host. post queues output for the writer,
+// and all other messages for control. The goroutine of the tree's root calls post.
 func (r *run) post(m proto.Message) {
 	if o, ok := m.(proto.Output); ok {
 		r.out.put(o, func(err error) {
@@ -227,53 +234,14 @@ func (r *run) post(m proto.Message) {
 	r.mail.post(m)
 }
 
-// writeError reports that a piece of output could not be written.
+// writeError reports to control that the writer could not write output of a rank.
 type writeError struct {
-	stderr bool
+	stderr bool // the output was for stderr; false: for stdout
 	err    error
 }
 
-// mailbox holds messages of other goroutines for control.
-type mailbox struct {
-	mu   sync.Mutex
-	mail []any
-	over bool          // control reads no more mail
-	wake chan struct{} // capacity 1; holds an element while there is mail
-}
-
-// post reports whether the mailbox has taken x. After close it takes nothing.
-func (m *mailbox) post(x any) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.over {
-		return false
-	}
-	m.mail = append(m.mail, x)
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-// close ends the mailbox and returns the mail that control has not read.
-func (m *mailbox) close() []any {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.over = true
-	return m.mail
-}
-
-func (m *mailbox) take() []any {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	mail := m.mail
-	m.mail = nil
-	return mail
-}
-
-// control handles messages and signals until all ranks that were started have ended, or until the
-// run has failed before it started any.
+// control handles messages, signals, the job's timeout and its cancellation. It returns when all
+// ranks that were started have ended, or when the run has failed before it started any.
 func (r *run) control() {
 	var timeout <-chan time.Time
 	if !r.deadline.IsZero() {
@@ -316,8 +284,8 @@ func (r *run) control() {
 	}
 }
 
-// timedOut writes what the ranks do to stderr, and then ends the job, because the job's timeout has
-// passed.
+// timedOut ends the job because its timeout has passed. If the ranks run, timedOut first asks what
+// they do, and writes the answer to stderr.
 func (r *run) timedOut() {
 	end := func(during string) {
 		r.limitDrain = true
@@ -330,7 +298,7 @@ func (r *run) timedOut() {
 	}
 	r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) {
 		if r.phase != phaseRunning {
-			return // the run ended before the ranks answered
+			return // the run ended before gorun had the ranks' answers
 		}
 		if r.outcome == nil {
 			r.printInspected(fmt.Sprintf("after %v, its timeout, the job does this:", r.job.Timeout), a)
@@ -339,8 +307,9 @@ func (r *run) timedOut() {
 	}})
 }
 
-// allExited reports whether all ranks have exited as far as gorun knows, or have got SIGKILL. Then
-// only output that is not read can delay the end of the run.
+// allExited reports whether all ranks have exited, as far as the hosts have reported, or gorun has
+// ordered SIGKILL for all of them. If so, little but output that no process reads can delay the end
+// of the run.
 func (r *run) allExited() bool {
 	if r.killed {
 		return true
@@ -351,8 +320,8 @@ func (r *run) allExited() bool {
 	return r.phase >= phaseRunning
 }
 
-// during says what gorun does before the ranks run, as the end of a message. It returns "" if they
-// run.
+// during returns the end of a message: what gorun was doing when it gave up before the ranks ran.
+// It returns "" if the ranks run or have ended.
 func (r *run) during() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -364,6 +333,7 @@ func (r *run) during() string {
 	}
 }
 
+// handle handles a message from the mailbox. Only control calls it, and the tests.
 func (r *run) handle(m any) {
 	switch m := m.(type) {
 	case partialUp:
@@ -379,7 +349,9 @@ func (r *run) handle(m any) {
 	case proto.Started:
 		r.ranksStarted(m)
 	case proto.Fence:
-		if m.Waiting { // else all ranks have ended; they count as in every fence, so a Release would lead to the next Fence
+		// If Waiting is false, all ranks have ended. Ranks that have ended count as being in every
+		// fence, so the hosts would answer Release with the next Fence, endlessly.
+		if m.Waiting {
 			r.released = m.N
 			r.node.Do(proto.Release(m))
 		}
@@ -422,7 +394,7 @@ func (r *run) handle(m any) {
 	}
 }
 
-// partialUp reports the hosts that have answered or failed, before all have.
+// partialUp reports hosts that have answered or failed, while gorun still waits for other hosts.
 type partialUp proto.Up
 
 // nameOf returns a host's name. If there is no host with this index, it returns the name of this
@@ -434,8 +406,9 @@ func (r *run) nameOf(index int) string {
 	return r.hosts[index].Name
 }
 
-// stopOutput tells the hosts that the reader of stdout, or of stderr, has closed it, so that writes
-// of the ranks fail with SIGPIPE. gorun reports other write errors at the end of the job.
+// stopOutput handles an error of a write to stdout or stderr. If the reader of a pipe has closed
+// it, stopOutput reports that to the hosts, which close the ranks' pipes. A rank that then writes
+// gets SIGPIPE. For all other errors it does nothing: gorun reports them at the end of the job.
 func (r *run) stopOutput(u writeError) {
 	k := 0
 	if u.stderr {
@@ -446,92 +419,4 @@ func (r *run) stopOutput(u writeError) {
 	}
 	r.readerGone[k] = true
 	r.node.Do(proto.OutputClosed{Stderr: u.stderr})
-}
-
-// signal handles a signal to gorun. It passes most signals to the ranks. A second INT, or any INT
-// while the job is ending, kills the job. TERM ends the job: ranks that still run after the grace
-// period get SIGKILL.
-func (r *run) signal(s syscall.Signal) {
-	switch {
-	case s == syscall.SIGTSTP:
-		r.suspend()
-		return
-	case s == inspectSignal:
-		r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) { r.printInspected("the job does this:", a) }})
-		return
-	case s == syscall.SIGQUIT && r.phase == phaseRunning && r.outcome == nil && !r.ending:
-		r.quit()
-		return
-	}
-	if s == syscall.SIGINT && r.allExited() {
-		r.limitDrain = true
-		return
-	}
-	if s == syscall.SIGINT && (r.gotSIGINT || r.ending || r.outcome != nil) {
-		r.limitDrain = true
-		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s, Reason: "interrupted twice"}, proto.ExitSignalFloor+int(s))
-		r.kill()
-		return
-	}
-	r.gotSIGINT = r.gotSIGINT || s == syscall.SIGINT
-	if terminates(s) {
-		r.signaled = s
-		if r.phase < phaseRunning { // ranks that are not started yet would not get the signal
-			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s}, proto.ExitSignalFloor+int(s))
-		}
-	}
-	if s == syscall.SIGTERM {
-		r.terminate()
-		return
-	}
-	r.node.Do(proto.Signal{Signal: int(s)})
-}
-
-// terminate sends SIGTERM to the ranks, and SIGKILL after the grace period. fail determines the
-// exit code of the job if a rank then does not exit with 0.
-func (r *run) terminate() {
-	if r.ending || r.killed || r.outcome != nil {
-		return // the ranks have got SIGTERM already
-	}
-	r.gotSIGTERM, r.ending = true, true
-	r.node.Do(proto.End{Grace: r.job.Grace, Except: -1})
-}
-
-// quit writes what the ranks do to stderr, and ends the job. Ranks that have answered end as in a
-// job that fails. Other ranks get SIGQUIT, which may or may not end them.
-func (r *run) quit() {
-	r.inspect(inspectRequest{stacks: true, dir: r.stacksDir, then: func(a inspected) {
-		if a.weft { // even if the job has ended: the answer names the files with the stacks
-			r.printInspected("signal 3 (SIGQUIT): the job does this:", a)
-		}
-		if r.phase != phaseRunning {
-			return
-		}
-		r.signaled = syscall.SIGQUIT
-		r.node.Do(proto.Signal{Signal: int(syscall.SIGQUIT)})
-		if a.weft {
-			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: syscall.SIGQUIT}, proto.ExitSignalFloor+int(syscall.SIGQUIT))
-		}
-	}})
-}
-
-// suspendLimit bounds the time that suspend waits for its message to leave gorun.
-const suspendLimit = time.Second
-
-// suspend stops the ranks and then gorun itself, as ^Z does. It continues the ranks when the shell
-// continues gorun. The terminal does not stop the ranks, because they are in process groups of
-// their own.
-func (r *run) suspend() {
-	r.node.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
-	r.node.Flush(suspendLimit)
-	suspend()
-	r.node.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
-}
-
-// kill ends every rank with SIGKILL.
-func (r *run) kill() {
-	if !r.killed {
-		r.killed = true
-		r.node.Do(proto.End{Except: -1})
-	}
 }

@@ -24,7 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joined returns an error unless the ranks share memory or listen.
+// joined returns an error unless the memory file that the ranks share works or, without such a file,
+// the rank's listener has the right address. All ranks call it.
 func joined(ctx context.Context, w *bootstrap.World) error {
 	if w.Memory == nil {
 		return listens(w)
@@ -50,7 +51,8 @@ func joined(ctx context.Context, w *bootstrap.World) error {
 	return w.Memory.Close()
 }
 
-// listens returns an error unless a rank's listener has the address that the job card gives.
+// listens returns an error unless the rank's listener has the address that other ranks expect, as
+// the job card says.
 func listens(w *bootstrap.World) error {
 	if w.Listener == nil {
 		return errNoListener
@@ -59,7 +61,8 @@ func listens(w *bootstrap.World) error {
 	if err != nil {
 		return err
 	}
-	// Leave the listener as the tcp transport does. The rank's next program uses it again.
+	// Shut down the listener and do not close it, as the transport tcp does: the rank's next program
+	// inherits it and uses it again.
 	defer l.Close()
 	defer func() { _ = unix.Shutdown(int(w.Listener.Fd()), unix.SHUT_RD) }()
 	want := fmt.Sprintf("%s:%d", w.Hosts[0], w.BasePort+w.Rank)
@@ -126,12 +129,14 @@ func TestChildOfARankIsAWorldOfOne(t *testing.T) {
 }
 
 func TestShellBetweenLauncherAndRank(t *testing.T) {
-	for use, alone := range map[string]int{"tcp": 0, "shm": 2} { // only the first program of a rank gets the memory file
+	// alone is the number of programs that can neither share memory nor listen: the second program of
+	// each rank with shm, because only the first one gets the memory file.
+	for use, alone := range map[string]int{"tcp": 0, "shm": 2} {
 		j := testJob(2)
 		j.Params = &params.Set{}
 		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
 		j.Apps[0].Program = "sh"
-		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // one after the other
+		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // each rank runs two programs, one after the other
 		res, out, stderr := runJob(t, j)
 		require.Zero(t, res.ExitCode, stderr)
 		require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
@@ -190,8 +195,9 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestSecondaryAfterExit: rank 1 is exiting with a code when rank 0 aborts. Rank 2 exits with a
-// code because the job ends.
+// TestSecondaryAfterExit: rank 1 is already exiting when rank 0 notices that and aborts. Rank 2
+// exits with code 5 because the job ends. gorun must name rank 1 as the failed rank, even if its
+// exit code is 0, because it has not called Finalize.
 func TestSecondaryAfterExit(t *testing.T) {
 	for code, want := range map[string]string{
 		"7": "rank 1 exited with code 7", "0": "rank 1 exited without Finalize",
@@ -220,7 +226,7 @@ func TestSummary(t *testing.T) {
 		require.Equal(t, []string{"line 2", "line 11"}, []string{f.Stderr[0], f.Stderr[9]})
 		_, summary, _ := strings.Cut(stderr, "gorun: ")
 		want := fmt.Sprintf("rank 1 exited with code 5: %s, pid %d on %s; the other 2 ranks were ended\n", f.Program, f.PID, f.Host)
-		if files { // otherwise the user has just seen these lines
+		if files { // without files, the lines are on stderr already, so gorun does not repeat them
 			want += fmt.Sprintf("gorun: the last lines that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
 		}
 		require.Equal(t, want, summary)
@@ -309,7 +315,7 @@ func TestTooFewFiles(t *testing.T) {
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 	open, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
-	most := 256 + len(open) // this process has files open, too
+	most := 256 + len(open) // leaves 256 descriptors besides those that this process has open
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(most), Max: limit.Max}))
 	ranks := most / 5
 	res, out, stderr := runJob(t, testJob(ranks, "exit", "0"))

@@ -23,15 +23,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envAllocated marks a gorun that salloc has started for another gorun. Its value is the descriptor
-// of a pipe. The marked gorun writes to this pipe when it catches signals, and again when its job
-// has ended: see toOuter.
+// envAllocated is a variable in the environment of the inner gorun: the gorun that salloc has
+// started for another gorun, the outer one. Its value is the descriptor of a pipe, to which the
+// inner gorun writes when it catches signals, and again when its job has ended: see toOuter.
 const envAllocated = procs.EnvAllocated
 
-// allocate gets an allocation for a job that wants Slurm and has none: salloc runs this
-// gorun once more in the allocation, with the same arguments. allocate waits for salloc
-// and returns its exit code. done is false if the job needs no allocation, or if err says
-// why it gets none.
+// allocate gets an allocation for a job that wants Slurm and has none: it runs salloc, which runs
+// this executable again in the allocation, with the same arguments. allocate waits for salloc, and
+// returns the exit code of the job that has run there. done is true if the job has run. Otherwise
+// err is nil if the job needs no allocation, or else says why it gets none.
 func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) {
 	if j.Launcher != job.LaunchSlurm || hosts.Manager(os.Getenv) == hosts.Slurm {
 		return 0, false, nil
@@ -51,9 +51,9 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	line := remote.Salloc(j.SlurmArgs, np, nodes, exe, os.Args[1:])
 	cmd := exec.Command(salloc, line[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// A signal to salloc releases the allocation. So salloc runs in a session of its own,
-	// where it gets no signals from the terminal. runSalloc passes signals to the gorun that
-	// salloc has started.
+	// A signal to salloc makes it release the allocation and so end the job. So salloc runs in a
+	// session of its own, where it gets no signals from the terminal. runSalloc passes signals to the
+	// inner gorun.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	sys.DieWithParent(cmd.SysProcAttr, syscall.SIGTERM)
 	code, sig, err := runSalloc(ctx, cmd)
@@ -69,8 +69,8 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	return code, true, nil
 }
 
-// allocationSize returns the number of ranks for which a job needs an allocation, or 0 if it is not
-// known, and the nodes that the user names.
+// allocationSize returns what a job needs of an allocation: room for np ranks, or 0 if the number
+// is not known, and the nodes that the user names.
 func allocationSize(j *job.Job) (np int, nodes []string) {
 	slots := 0
 	for _, h := range j.Hosts {
@@ -83,40 +83,41 @@ func allocationSize(j *job.Job) (np int, nodes []string) {
 	return j.NP(), nodes
 }
 
-// runSalloc runs salloc and passes signals to the gorun that salloc starts, the inner one. It
-// returns the exit code of the inner gorun's job, with which this gorun also exits. If a
-// signal ended salloc before salloc had started the inner gorun, early is that signal.
+// runSalloc runs salloc and passes signals to the inner gorun, which salloc starts. It returns the
+// exit code of the job of the inner gorun, with which this gorun also exits. If a signal ended
+// salloc before the inner gorun caught signals, early is that signal.
 //
-// A terminating signal may come while salloc starts the inner gorun. As long as the
-// inner gorun has no handler, the signal would kill it, and salloc would then exit with code
-// 0. So runSalloc sends the signal to salloc and remembers it. When the inner gorun reports
-// that it catches signals, runSalloc sends the signal to the inner gorun.
+// A terminating signal may come while salloc starts the inner gorun. As long as the inner gorun has
+// no handler, the signal would kill it, and salloc would then exit with code 0. So runSalloc sends
+// the signal to salloc and remembers it. If the inner gorun reports after that that it catches
+// signals, runSalloc sends the signal to the inner gorun.
 //
-// salloc may hang after the signal, for two reasons in salloc.c of Slurm 22.05. The signal
-// handler calls functions that take locks, and the interrupted thread may hold these locks.
-// The thread that learns that the allocation is revoked may reap the child before the main
-// thread does, and the main thread then calls waitpid for ever. So if salloc does not end in
-// sallocTime, runSalloc kills it and releases its allocation.
+// salloc may hang after the signal, for two reasons in salloc.c of Slurm 22.05. The signal handler
+// calls functions that take locks, and the interrupted thread may hold these locks. The thread that
+// learns that the allocation is revoked may reap the child before the main thread does, and the
+// main thread then calls waitpid for ever. So if salloc does not end within sallocTime, runSalloc
+// kills it and releases its allocation.
 func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Signal, err error) {
 	signals, stop := catchSignals()
 	defer stop()
+	// The inner gorun writes to the pipe: see toOuter.
 	pipe, inherited, err := os.Pipe()
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { _ = pipe.Close() }()
-	cmd.ExtraFiles = []*os.File{inherited} // salloc leaves it open for the inner gorun
+	cmd.ExtraFiles = []*os.File{inherited} // descriptor 3 of salloc, which passes it on to the inner gorun
 	cmd.Env = append(os.Environ(), envAllocated+"=3")
-	runtime.LockOSThread() // the kernel sends Pdeathsig when the thread ends
+	runtime.LockOSThread() // keeps the thread alive, because the kernel sends Pdeathsig when the thread that started salloc ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Start()
 	_ = inherited.Close()
 	if err != nil {
 		return 0, 0, err
 	}
-	started := make(chan *os.Process, 1)
-	said := make(chan int, 1) // the code of the inner gorun's job; closed at the pipe's end
-	go func() {               // ends at the latest when pipe is closed
+	started := make(chan *os.Process, 1) // the inner gorun, when it catches signals
+	said := make(chan int, 1)            // the exit code that the inner gorun reports; closed when the pipe has ended
+	go func() {                          // ends at the end of the pipe, at the latest when pipe is closed
 		defer close(said)
 		lines := bufio.NewReader(pipe)
 		if pid, ok := readNumber(lines); ok && pid > 0 {
@@ -129,7 +130,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		}
 	}()
 	ended := make(chan struct{})
-	go func() { // ends with salloc
+	go func() { // ends when salloc has ended
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
@@ -142,15 +143,15 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 			_ = inner.Release()
 		}
 	}()
-	late, killed := 0, false // late: number of seconds since salloc should have ended
+	late, killed := 0, false // late: number of seconds since salloc should have ended; killed: salloc has got SIGKILL
 	for {
 		var sig syscall.Signal
 		select {
 		case <-ended:
-			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe should be at its end already
+			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe should have ended already, unless another process holds it open
 			code, ok := <-said
 			select {
-			case inner = <-started: // for Release
+			case inner = <-started: // so that the deferred function releases it
 			default:
 			}
 			if killed {
@@ -189,12 +190,13 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 	}
 }
 
-// sallocTime is the number of seconds that salloc gets to end, after the inner gorun has
-// ended or after a signal. In this time salloc releases the allocation. After this time gorun
-// kills salloc and releases the allocation itself. Tests change sallocTime.
+// sallocTime is the number of seconds in which salloc must end, after the inner gorun has ended, or
+// after a signal that came before the inner gorun caught signals. In this time salloc should release
+// the allocation. After it, gorun kills salloc and releases the allocation itself. Tests change it.
 var sallocTime = 5
 
-// reapable reports whether a process has ended, even if its parent has not reaped it yet.
+// reapable reports whether a process has ended, also if it is a zombie that its parent has not
+// reaped.
 func reapable(p *os.Process) bool {
 	if errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return true
@@ -204,9 +206,10 @@ func reapable(p *os.Process) bool {
 	return strings.HasPrefix(fields, "Z")
 }
 
-// release cancels the allocation of a salloc that was killed. salloc was the leader of its
-// session, and Slurm knows the session that has asked for an allocation. release returns
-// early if a signal asks gorun to end.
+// release cancels the allocation of a salloc that was killed. It finds the allocation among those of
+// this user by the session and the working directory from which it was requested; salloc was the
+// leader of its session. release gives up if a signal asks gorun to end. If it cannot cancel the
+// allocation, it prints that.
 func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // slurmctld may be busy
 	defer cancel()
@@ -231,8 +234,8 @@ func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	}
 }
 
-// sallocCode returns the exit code of a job in an allocation that salloc got. known is true if the
-// inner gorun has reported code.
+// sallocCode returns the exit code of a job in an allocation that salloc got. salloc is how salloc
+// ended. If known is true, code is the exit code that the inner gorun has reported.
 func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	ws, _ := salloc.Sys().(syscall.WaitStatus)
 	switch {
@@ -247,11 +250,13 @@ func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	return ws.ExitStatus()
 }
 
-// toOuter is the pipe to the gorun that waits for salloc. It is nil if there is none.
+// toOuter is the pipe from the inner gorun to the outer one, which waits for salloc. The inner gorun
+// writes two lines to it: its process id when it catches signals, and its exit code when its job has
+// ended. toOuter is nil in a gorun that salloc has not started.
 type toOuter struct{ pipe *os.File }
 
-// readyForSignals tells the gorun that waits for salloc, if there is one, that this gorun
-// catches signals. It writes its process id to the pipe.
+// readyForSignals reports to the outer gorun, if there is one, that this gorun catches signals. It
+// returns the pipe for ended.
 func readyForSignals() *toOuter {
 	fd, err := strconv.Atoi(os.Getenv(envAllocated))
 	if err != nil {
@@ -259,7 +264,7 @@ func readyForSignals() *toOuter {
 	}
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
-		return nil // salloc has closed the pipe, and the descriptor may belong to another file
+		return nil // not a pipe: salloc has closed the descriptor, and its number now belongs to another file
 	}
 	unix.CloseOnExec(fd)
 	o := &toOuter{os.NewFile(uintptr(fd), "pipe to the gorun that waits for salloc")}
@@ -267,7 +272,7 @@ func readyForSignals() *toOuter {
 	return o
 }
 
-// ended tells the gorun that waits for salloc how the job has ended.
+// ended reports the exit code of the job to the outer gorun, and closes the pipe.
 func (o *toOuter) ended(code int) {
 	if o == nil {
 		return

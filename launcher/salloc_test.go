@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadyForSignals: gorun writes its process id and its exit code to a pipe, and writes
-// nothing to another kind of file that has the pipe's descriptor.
+// TestReadyForSignals: the inner gorun must write its process id and its exit code to the pipe
+// whose descriptor the environment names. If the descriptor belongs to another kind of file, or the
+// variable is invalid, it must write nothing.
 func TestReadyForSignals(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -45,8 +46,10 @@ func TestReadyForSignals(t *testing.T) {
 	}
 }
 
-// TestRunSalloc: the outer gorun returns the exit code that the inner gorun reports, and does
-// not wait for a salloc that hangs. Shell scripts stand for salloc and for the inner gorun.
+// TestRunSalloc: the outer gorun must return the exit code that the inner gorun reports by the
+// pipe. If the inner gorun reports none, the exit code follows from how salloc ended. The outer
+// gorun must not wait for a salloc that hangs. Shell scripts stand for salloc and for the inner
+// gorun.
 func TestRunSalloc(t *testing.T) {
 	defer func(was int) { sallocTime = was }(sallocTime)
 	sallocTime = 1

@@ -4,7 +4,8 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// service answers a PMI-1 request about names of services. All ranks of the job share these names.
+// service answers a PMI-1 request to publish, look up or unpublish the name of a service. All ranks
+// of the job share these names. line is the request, and the result is the line of the reply.
 func (r *run) service(line []byte) []byte {
 	m, err := wire.ParsePMI(line)
 	if err != nil {
@@ -35,10 +36,10 @@ func (r *run) service(line []byte) []byte {
 	}
 	text, err := answer.Append(nil)
 	if err != nil {
-		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil) // fits
+		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil) // cannot fail: this reply is short
 	}
 	return text
 }
 
-// maxServices bounds the number of names that ranks can make gorun store.
+// maxServices bounds the number of names that ranks can publish, and so the memory that gorun needs.
 const maxServices = 1 << 16

@@ -50,7 +50,8 @@ func TestSignalThatEndsTheRanks(t *testing.T) {
 	}
 }
 
-// TestTerminate: ranks that ignore SIGTERM get it once, and SIGKILL after the grace period.
+// TestTerminate: gorun gets SIGTERM twice, and its ranks ignore SIGTERM. Each rank must get SIGTERM
+// once, and SIGKILL after the grace period.
 func TestTerminate(t *testing.T) {
 	j := testJob(2, "deaf")
 	j.Grace = 3 * time.Second // enough time for the ranks to print that they got SIGTERM
@@ -65,7 +66,8 @@ func TestTerminate(t *testing.T) {
 	require.Equal(t, "gorun: ended by signal 15 (SIGTERM); 2 ranks still ran after 3s and got SIGKILL\n", g.stderr.String())
 }
 
-// TestTerminateExitCode: the exit code depends on how ranks end after SIGTERM.
+// TestTerminateExitCode: gorun gets SIGTERM, and then rank 0 exits with 0. gorun must exit with 0
+// if rank 1 does so too, and otherwise with 143, which is 128 plus SIGTERM.
 func TestTerminateExitCode(t *testing.T) {
 	for rank, want := range map[string]int{"exit 0": 0, "exit 7": 143, "kill -KILL $$": 143} {
 		j := testJob(2, "-c", `trap 'test $PMI_RANK = 0 && exit 0; `+rank+`' TERM; echo up; while :; do sleep 0.05; done`)
@@ -112,7 +114,7 @@ func TestInterruptWhileEnding(t *testing.T) {
 	g := startGorun(t, j)
 	require.Equal(t, []string{"up", "up", "up"}, g.lines(t, 3))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGUSR1))
-	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // both have got SIGTERM
+	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // ranks 1 and 2 have got SIGTERM, because rank 0 has failed
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 5, g.wait(t), "the first failure gives the exit code")
 }
@@ -125,7 +127,7 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 		j.TagOutput = true
 		g := startGorun(t, j)
 		var pids []string
-		for len(pids) < 2 { // after that, the test reads no more
+		for len(pids) < 2 { // when it has both pids, the test reads no more output
 			if line := g.lines(t, 1)[0]; strings.Contains(line, " pid ") {
 				pids = append(pids, line[4:])
 			}
@@ -147,7 +149,8 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-// pidfds opens the processes of "pid N" lines, except those that have ended.
+// pidfds returns pidfds (pidfd_open(2)) of the processes that lines name as "pid N", except of
+// those that have ended. requireGone closes them.
 func pidfds(t *testing.T, lines []string) []int {
 	t.Helper()
 	var fds []int
@@ -158,7 +161,7 @@ func pidfds(t *testing.T, lines []string) []int {
 		require.NoError(t, err)
 		fd, err := unix.PidfdOpen(pid, 0)
 		if errors.Is(err, unix.ESRCH) {
-			continue // it has ended
+			continue // the process has ended
 		}
 		require.NoError(t, err)
 		fds = append(fds, fd)
@@ -166,7 +169,8 @@ func pidfds(t *testing.T, lines []string) []int {
 	return fds
 }
 
-// requireGone waits for processes to end.
+// requireGone waits until all processes of fds, which are pidfds, have ended, at most ten seconds
+// for each, and closes fds.
 func requireGone(t *testing.T, fds []int) {
 	t.Helper()
 	for _, fd := range fds {
@@ -181,8 +185,8 @@ func requireGone(t *testing.T, fds []int) {
 	}
 }
 
-// marked returns the running processes, other than this one, that have a variable in their
-// environment.
+// marked returns the running processes, other than this one, whose environment has the variable
+// mark, given as NAME=VALUE.
 func marked(mark string) (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -219,7 +223,7 @@ func TestNothingOutlivesGorun(t *testing.T) {
 				require.Zero(t, g.wait(t), g.stderr.String())
 			}
 			requireGone(t, fds)
-			for len(marked(mark)) > 0 { // orphans whose pid the test does not know, until the watchdog has killed them
+			for len(marked(mark)) > 0 { // the test does not know the pids of orphans, and waits until the watchdog has killed them
 				require.NoError(t, t.Context().Err())
 			}
 			if how == "killed" {
@@ -229,8 +233,10 @@ func TestNothingOutlivesGorun(t *testing.T) {
 	}
 }
 
-// TestHiddenDaemon: a daemon in a session of its own, without the job's environment but with a
-// child, does not outlive the job.
+// TestHiddenDaemon: a rank leaves behind a daemon with a child. The daemon has a session of its own
+// and an empty environment, so gorun can find it neither by its process group nor by a variable. It
+// must not outlive the job, whether the job ends or gorun is terminated or killed. If this process
+// may make no cgroup, the test of a killed gorun is skipped.
 func TestHiddenDaemon(t *testing.T) {
 	for _, how := range []string{"ended", "terminated", "killed"} {
 		t.Run(how, func(t *testing.T) {
@@ -244,7 +250,7 @@ func TestHiddenDaemon(t *testing.T) {
 			j.Env = append(j.Env, job.EnvVar{Name: "DAEMON", Value: daemon}, job.EnvVar{Name: "FILE", Value: file}, job.EnvVar{Name: "HOW", Value: how})
 			g := startGorun(t, j)
 			lines := g.lines(t, 3)
-			for _, line := range lines[:2] { // ends the daemons even if the test fails
+			for _, line := range lines[:2] { // make sure that the daemon and its child end even if the test fails
 				pid, err := strconv.Atoi(strings.TrimPrefix(line, "pid "))
 				require.NoError(t, err)
 				if fd, err := unix.PidfdOpen(pid, 0); err == nil {
@@ -317,7 +323,8 @@ func TestKilledGorunLeavesNoCompiler(t *testing.T) {
 	_ = g.cmd.Wait()
 }
 
-// requireEmptied waits until the watchdog has removed the files that gorun left.
+// requireEmptied waits until dir is empty, because the watchdog has removed what a killed gorun has
+// left there.
 func requireEmptied(t *testing.T, dir string) {
 	t.Helper()
 	for {

@@ -6,12 +6,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// caught are the signals that gorun handles. gorun passes most of them to the ranks.
+// caught are the signals that gorun handles: see run.signal. gorun passes most of them to the ranks.
 var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
 	inspectSignal,
@@ -20,9 +21,10 @@ var caught = []os.Signal{
 // inspectSignal makes gorun report what the ranks do. gorun does not pass it on.
 const inspectSignal = sys.InspectSignal
 
-// catchSignals begins to catch signals, except those that this process ignores: HUP under
-// nohup, and INT and QUIT if a script has put gorun into the background. It catches PIPE
-// so that a write to a pipe without a reader returns an error and does not end gorun.
+// catchSignals begins to send the signals of caught to c, except those that this process ignores,
+// such as HUP under nohup, or INT and QUIT if a script has put gorun into the background. It also
+// catches PIPE, so that a write to a pipe without a reader returns an error and does not end gorun.
+// stop ends all this.
 func catchSignals() (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 64)
 	for _, s := range caught {
@@ -39,14 +41,16 @@ func catchSignals() (c chan os.Signal, stop func()) {
 	}
 }
 
-// terminates reports whether a signal ends a process that has no handler for it, so that the job
-// cannot continue.
+// terminates reports whether a signal is one of those by which users and systems ask a program to
+// end: INT, TERM, QUIT and HUP. They end a process that has no handler for them.
 func terminates(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT || s == syscall.SIGHUP
 }
 
-// signalContext returns a context that ends with ctx, or at a signal that ends gorun while no rank
-// runs. stop ends the context and returns that signal, or 0.
+// signalContext returns a context that ends with ctx or when a terminating signal comes from
+// signals. It is for work of gorun while no rank runs. Meanwhile SIGTSTP stops gorun, and other
+// signals have no effect. stop ends the context, and returns the signal that has ended it, or 0.
+// The caller must call stop.
 func signalContext(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan syscall.Signal, 1)
@@ -75,9 +79,11 @@ func signalContext(ctx context.Context, signals <-chan os.Signal) (_ context.Con
 	}
 }
 
-// interruptible runs f, which reads or writes files before gorun starts ranks. f may take
-// long, because a file is large or a file server does not answer. So interruptible returns
-// early if a signal asks gorun to end, or at the job's timeout.
+// interruptible runs f, which reads or writes files before gorun starts ranks, and returns its
+// error. f may take long, because a file is large or a file server does not answer. So
+// interruptible returns before f does if a signal asks gorun to end, if the job's timeout passes,
+// or if the job is cancelled. f then goes on in the background, so the caller must not use what f
+// writes.
 func (s *session) interruptible(f func() error) (err error) {
 	ctx, stop := signalContext(s.ctx, s.signals)
 	if !s.deadline.IsZero() {
@@ -102,4 +108,100 @@ func (s *session) interruptible(f func() error) (err error) {
 // endedBeforeStart returns the error of a job that a signal ends before gorun has started ranks.
 func endedBeforeStart(sig syscall.Signal) error {
 	return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
+}
+
+// signal handles a signal to gorun. It passes most signals to the ranks. The exceptions are:
+//
+//   - TSTP stops the ranks and gorun, until the shell continues gorun.
+//   - inspectSignal makes gorun print what the ranks do.
+//   - QUIT, while the ranks run, prints what they do and ends the job.
+//   - A second INT, or any INT while the job is ending, kills the job. If all ranks have exited, INT
+//     only bounds the wait for their output to be read.
+//   - TERM ends the job: ranks that still run after the grace period get SIGKILL.
+func (r *run) signal(s syscall.Signal) {
+	switch {
+	case s == syscall.SIGTSTP:
+		r.suspend()
+		return
+	case s == inspectSignal:
+		r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) { r.printInspected("the job does this:", a) }})
+		return
+	case s == syscall.SIGQUIT && r.phase == phaseRunning && r.outcome == nil && !r.ending:
+		r.quit()
+		return
+	}
+	if s == syscall.SIGINT && r.allExited() {
+		r.limitDrain = true
+		return
+	}
+	if s == syscall.SIGINT && (r.gotSIGINT || r.ending || r.outcome != nil) {
+		r.limitDrain = true
+		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s, Reason: "interrupted twice"}, proto.ExitSignalFloor+int(s))
+		r.kill()
+		return
+	}
+	r.gotSIGINT = r.gotSIGINT || s == syscall.SIGINT
+	if terminates(s) {
+		r.signaled = s
+		if r.phase < phaseRunning { // ranks that are not started yet would not get the signal
+			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s}, proto.ExitSignalFloor+int(s))
+		}
+	}
+	if s == syscall.SIGTERM {
+		r.terminate()
+		return
+	}
+	r.node.Do(proto.Signal{Signal: int(s)})
+}
+
+// terminate makes the hosts send SIGTERM to the ranks, and SIGKILL after the grace period. It does
+// not set an outcome: if all ranks then exit with 0, the job ended well, else fail makes SIGTERM
+// the outcome.
+func (r *run) terminate() {
+	if r.ending || r.killed || r.outcome != nil {
+		return // the ranks have got SIGTERM already
+	}
+	r.gotSIGTERM, r.ending = true, true
+	r.node.Do(proto.End{Grace: r.job.Grace, Except: -1})
+}
+
+// quit handles SIGQUIT: it writes to stderr what the ranks do, and passes SIGQUIT to the hosts,
+// which send it only to ranks that have not called Init. If at least one rank has called Init, quit
+// also ends the job. Otherwise the job goes on until the ranks end, for example by SIGQUIT.
+func (r *run) quit() {
+	r.inspect(inspectRequest{stacks: true, dir: r.stacksDir, then: func(a inspected) {
+		if a.weft { // print the answer even if the job has ended, because it names the files with the stacks
+			r.printInspected("signal 3 (SIGQUIT): the job does this:", a)
+		}
+		if r.phase != phaseRunning {
+			return
+		}
+		r.signaled = syscall.SIGQUIT
+		r.node.Do(proto.Signal{Signal: int(syscall.SIGQUIT)})
+		if a.weft {
+			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: syscall.SIGQUIT}, proto.ExitSignalFloor+int(syscall.SIGQUIT))
+		}
+	}})
+}
+
+// suspendLimit bounds how long suspend waits until the message with SIGTSTP is written to the
+// connections with the agents.
+const suspendLimit = time.Second
+
+// suspend stops the ranks and then gorun itself, as ^Z does. When the shell continues gorun, suspend
+// continues the ranks. gorun must stop the ranks, because they are in process groups of their own,
+// so the terminal sends its SIGTSTP only to gorun.
+func (r *run) suspend() {
+	r.node.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
+	r.node.Flush(suspendLimit)
+	suspend()
+	r.node.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
+}
+
+// kill makes the hosts send SIGKILL to every rank at once.
+func (r *run) kill() {
+	if !r.killed {
+		r.killed = true
+		r.node.Do(proto.End{Except: -1})
+	}
 }

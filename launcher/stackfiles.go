@@ -15,63 +15,66 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// stackFiles writes the stacks of ranks into files as they arrive. A goroutine of its own writes,
-// because a file server may be slow or may not answer at all.
+// stackFiles writes the stacks of ranks into the files of one directory, as the stacks arrive from
+// the hosts. A goroutine of its own, loop, writes the files, because a file server may be slow or
+// may not answer at all.
 //
-//	control ── add ──► at most stacksRoom bytes ──► loop ──► DIR/RANK.stacks
+//	control ── add ──► in: at most stacksRoom bytes ──► loop ──► DIR/RANK.stacks
 type stackFiles struct {
-	dir  string // "": loop makes a temporary directory
-	temp bool
-	in   chan proto.Stacks   // has room for the stacks of all ranks
-	room *semaphore.Weighted // bytes that may still wait in in
-	lost int                 // number of ranks whose stacks found no room
-	time time.Duration       // stacksTime
+	dir  string              // the directory; "": loop makes a temporary directory when it has something to write
+	temp bool                // the directory is temporary
+	in   chan proto.Stacks   // stacks that loop has not written; its capacity is the number of ranks
+	room *semaphore.Weighted // counts the bytes of data in the channel in, at most stacksRoom
+	lost int                 // number of stacks that add has dropped
+	time time.Duration       // how long finish waits: stacksTime, or less in tests
 
-	// closed is set by the first of these, which decides whether the files stay. loop sets it when
-	// all files are written; then they stay. finish and abandon set it if gorun will not name the
-	// files to a user; then loop writes no more files, and removes a temporary directory.
+	// closed says that it is decided whether the files stay. The first goroutine that sets it
+	// decides. If loop sets it, after it has written all files, they stay. If finish or abandon sets
+	// it, gorun will not name the files to the user. loop then writes no more files, and removes a
+	// temporary directory.
 	closed atomic.Bool
 
-	done    chan struct{} // closed when loop has ended; after that, written and err are valid
-	written int           // number of ranks
-	err     error         // the first one
+	done    chan struct{} // closed when loop has ended; only after that may others read written and err
+	written int           // number of files that loop has written
+	err     error         // the first error of loop; nil: none
 }
 
 const (
-	stacksRoom = 64 << 20        // bytes
-	stacksTime = 5 * time.Second // how long gorun, before it ends a job, waits for stacks to be written
+	stacksRoom = 64 << 20        // bytes of stacks that may wait for loop
+	stacksTime = 5 * time.Second // how long an inspection waits at its end for its stacks to be written
 )
 
-// newStackFiles returns a stackFiles for the stacks of at most so many ranks. An empty dir
-// means a new temporary directory. The caller calls finish or abandon.
+// newStackFiles returns a stackFiles for the stacks of at most ranks ranks, and starts its loop. If
+// dir is empty, the files are in a new temporary directory. The caller must call finish or abandon.
 func newStackFiles(dir string, ranks int) *stackFiles {
 	s := &stackFiles{dir: dir, temp: dir == "", in: make(chan proto.Stacks, ranks), room: semaphore.NewWeighted(stacksRoom), time: stacksTime, done: make(chan struct{})}
-	go s.loop() // ends after finish or abandon, when the file server has answered the last call
+	go s.loop() // ends after finish or abandon, as soon as its last system call has returned; nothing waits for it longer than stacksTime
 	return s
 }
 
-// add takes the stacks of a rank. It does not block.
+// add queues the stacks of a rank for loop. It drops them if there is no room. It does not block.
 func (s *stackFiles) add(m proto.Stacks) {
 	n := int64(len(m.Data))
 	if s.room.TryAcquire(n) {
 		select {
 		case s.in <- m:
 			return
-		default: // the host has sent more than one for a rank
+		default: // the channel is full, because a host has sent several stacks for one rank
 			s.room.Release(n)
 		}
 	}
 	s.lost++
 }
 
-// abandon ends the writing of stacks for which no request waits any more.
+// abandon makes loop end without writing more files, because no request waits for them any more.
 func (s *stackFiles) abandon() {
 	s.closed.Store(true)
 	close(s.in)
 }
 
-// finish waits until all stacks are written, at most stacksTime, and then abandons the rest.
-// It returns a line about them.
+// finish waits until loop has written all stacks, but at most s.time. If stacks are not written
+// then, loop drops them. finish returns a line for the user: where the files are, or why there are
+// none.
 func (s *stackFiles) finish() string {
 	close(s.in)
 	const failed = "the stacks could not be written: "
@@ -79,7 +82,7 @@ func (s *stackFiles) finish() string {
 	case <-s.done:
 	case <-time.After(s.time):
 		if !s.closed.CompareAndSwap(false, true) {
-			<-s.done // loop has written the last file at this moment
+			<-s.done // loop has just set closed, because it has written the last file
 			break
 		}
 		where := "the directory for temporary files"
@@ -101,6 +104,7 @@ func (s *stackFiles) finish() string {
 	return line
 }
 
+// loop writes the stacks that add has queued, until finish or abandon closes the channel.
 func (s *stackFiles) loop() {
 	defer close(s.done)
 	for m := range s.in {
@@ -121,11 +125,12 @@ func (s *stackFiles) loop() {
 	}
 }
 
-// write writes one file under a temporary name, and renames the file when it is complete. If closed
-// is set before that, the inspection has been given up, and a file of a later inspection may have
-// the same name; then write removes its file. The rename replaces an existing file of that name. So
-// write never follows a link, which another user with write access to the directory could have made
-// to a file of this user.
+// write writes the stacks of one rank to a file with a temporary name. When the file is complete,
+// write renames it to RANK.stacks. If closed is set before that, gorun has given up waiting, and a
+// later inspection may already have written a file of this name. write then removes its own file.
+//
+// The rename replaces an existing file of that name. So write never follows a symbolic link: another
+// user with write access to the directory could have made one to a file of this user.
 func (s *stackFiles) write(m proto.Stacks) (err error) {
 	if s.dir == "" {
 		s.dir, err = os.MkdirTemp("", "gorun-stacks-")

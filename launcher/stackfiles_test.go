@@ -41,7 +41,9 @@ func TestStackFilesOfNoRank(t *testing.T) {
 	require.Empty(t, list, "gorun removes a directory that it does not name")
 }
 
-// TestStackFilesAreBounded: while the file server does not answer, at most stacksRoom bytes wait.
+// TestStackFilesAreBounded: while loop does not run, as if the file server did not answer, 300
+// ranks send stacks of 1 MiB each. add must keep only stacksRoom bytes of them, and finish must say
+// how many ranks are missing.
 func TestStackFilesAreBounded(t *testing.T) {
 	const ranks, size = 300, 1 << 20
 	dir := t.TempDir()
@@ -52,15 +54,16 @@ func TestStackFilesAreBounded(t *testing.T) {
 	}
 	require.Len(t, s.in, stacksRoom/size)
 	require.Equal(t, ranks-stacksRoom/size, s.lost)
-	for len(s.in) > 1 { // the test needs no more files
+	for len(s.in) > 1 { // drop all but one, so that the test need not write so many files
 		<-s.in
 	}
-	go s.loop() // ends with finish
+	go s.loop() // ends when finish has closed the channel
 	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks, without 236 ranks, because "+dir+" takes them too slowly", s.finish())
 }
 
-// TestStackFilesThatTakeTooLong: gorun says that the stacks could not be written, so it
-// writes no more of them and leaves no temporary directory.
+// TestStackFilesThatTakeTooLong: finish gives up after 1 ns, while one file is written and one is
+// not. It must say that the stacks could not be written. loop must then write no more files, and
+// remove a temporary directory.
 func TestStackFilesThatTakeTooLong(t *testing.T) {
 	for name, dir := range map[string]string{"temporary": "", "of the user": filepath.Join(t.TempDir(), "stacks")} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +72,7 @@ func TestStackFilesThatTakeTooLong(t *testing.T) {
 			require.NoError(t, s.write(proto.Stacks{Data: []byte("goroutine 1")}))
 			s.add(proto.Stacks{Rank: 1, Data: []byte("goroutine 1")})
 			require.Regexp(t, "^the stacks could not be written: .* did not take them within 1ns$", s.finish())
-			s.loop() // the file server answers now
+			s.loop() // as if the file server answered now
 			list, err := os.ReadDir(os.Getenv("TMPDIR"))
 			require.NoError(t, err)
 			require.Empty(t, list)
@@ -78,14 +81,15 @@ func TestStackFilesThatTakeTooLong(t *testing.T) {
 	}
 }
 
-// TestStackFilesOfAnInspectionThatGaveUp: the file server is so slow that a later inspection
-// has already written a file with the same name.
+// TestStackFilesOfAnInspectionThatGaveUp: an inspection has given up waiting for its files, and a
+// later one has written a file of the same name. When the write of the first one goes on, it must
+// not replace that file, and must leave no file of its own.
 func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "1.stacks")
 	require.NoError(t, os.WriteFile(name, []byte("later"), 0o600))
 	s := &stackFiles{dir: dir}
-	s.closed.Store(true) // finish sets it while loop is in write
+	s.closed.Store(true) // as finish does when it gives up while loop is in write
 	require.NoError(t, s.write(proto.Stacks{Rank: 1, Data: []byte("earlier")}))
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
@@ -95,8 +99,9 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	require.Len(t, list, 1)
 }
 
-// TestStacksThatComeLate: stacks of the first round are written if they come during a later
-// round, and those of an earlier inspection are not.
+// TestStacksThatComeLate: the first round of an inspection has the number 4, and the current one 5.
+// Stacks with the number 4 must be written, and those of an earlier inspection, with the number 3,
+// must not.
 func TestStacksThatComeLate(t *testing.T) {
 	dir := t.TempDir()
 	r := newRun(&session{}, "id")
@@ -109,8 +114,10 @@ func TestStacksThatComeLate(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(dir, "1.stacks")}, list)
 }
 
-// TestRequestsAtTheEndOfARun: a request whose stacks were written too late for control, and
-// one that control has not read, get answers.
+// TestRequestsAtTheEndOfARun: when the run ends, there are three requests: one whose inspection is
+// under way, one whose answer is in the mailbox because its stacks were just written, and one in
+// the mailbox that control has not taken. dropInspections must answer all of them. Later requests
+// are refused.
 func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
 	var got [][]string

@@ -17,13 +17,14 @@ import (
 
 // program is the executable of an app.
 type program struct {
-	path  string
-	arg0  string      // argument 0 of the ranks
+	path  string      // absolute path of the executable on this host
+	arg0  string      // argument 0 of the ranks: the name that the user wrote, or the path of a built program
 	built bool        // gorun has built it, so other hosts do not have it
-	file  *proto.File // to be staged; nil: hosts do not need it
+	file  *proto.File // describes the executable to hosts that need a copy; nil: it is not copied, or not described yet
 }
 
-// findPrograms finds or builds the programs of all apps.
+// findPrograms finds or builds the programs of all apps, and sets s.programs. id is the job id. A
+// signal or the end of the session's context ends it early, with an error.
 func (s *session) findPrograms(id string) error {
 	j := s.job
 	found := &programs{stderr: s.stdio.Err, newDir: s.tempDir, mark: markOf(id), libfabric: wantsLibfabric(j.Params)}
@@ -56,7 +57,8 @@ func (s *session) findPrograms(id string) error {
 	return err
 }
 
-// pathOf returns the PATH in which gorun searches for an app's program.
+// pathOf returns the PATH in which gorun searches for the program of an app: the one that the job
+// sets for the ranks of the app, or else gorun's own.
 func pathOf(j *job.Job, app job.App) string {
 	if path, ok := lookupEnv(appEnv(j, app, nil), "PATH"); ok {
 		return path
@@ -64,7 +66,8 @@ func pathOf(j *job.Job, app job.App) string {
 	return os.Getenv("PATH")
 }
 
-// describePrograms adds the programs, their environments and the files that hosts need to m.
+// describePrograms adds to m the programs with their environments, and the files that are to be
+// copied to hosts that lack them.
 func (r *run) describePrograms(m *proto.Prepare) error {
 	j := r.job
 	for i, app := range j.Apps {
@@ -120,7 +123,8 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 // hashFile returns the hash and the size of a file. Tests replace it.
 var hashFile = procs.HashFile
 
-// describeFile returns the size and the hash of a file. It can be interrupted: see interruptible.
+// describeFile describes a file that is to be copied to hosts. It can be interrupted: see
+// interruptible.
 func (s *session) describeFile(name string) (*proto.File, error) {
 	var f *proto.File
 	err := s.interruptible(func() (err error) {
@@ -128,11 +132,12 @@ func (s *session) describeFile(name string) (*proto.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, err // the function may still run and set f
+		return nil, err // and not f, because the function may still run and set f
 	}
 	return f, nil
 }
 
+// describeFile reads a file and returns its hash, size, permissions and absolute path.
 func describeFile(name string) (*proto.File, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
@@ -152,10 +157,12 @@ func describeFile(name string) (*proto.File, error) {
 	return &proto.File{Hash: sum, Size: size, Mode: uint32(st.Mode().Perm()), Name: filepath.Base(abs), Path: abs}, nil
 }
 
-// staged reports that gorun could not read a file that it sends.
+// staged is a message to control: gorun could not read a file that it was sending, or the run ended
+// before the file was sent.
 type staged struct{ err error }
 
-// stage begins to send the files that hosts lack.
+// stage starts the goroutine that sends the files that hosts lack. need holds the hashes of the
+// files.
 func (r *run) stage(need []string) {
 	var files []proto.File
 	for _, f := range r.prep.Files {
@@ -168,7 +175,7 @@ func (r *run) stage(need []string) {
 		return
 	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
-	r.background.Go(func() { // ends with the files, or with the run's context; close waits for it
+	r.background.Go(func() { // ends when all files are sent, at an error, or when r.stopped ends; run.close waits for it
 		for i, f := range files {
 			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
 				r.mail.post(staged{err})
@@ -181,8 +188,9 @@ func (r *run) stage(need []string) {
 // partBytes is the number of bytes of a file in one message.
 const partBytes = 256 << 10
 
-// sendFile sends a file in parts. If the file has changed since describeFile, the hosts refuse it,
-// because its size or hash differs.
+// sendFile sends a file in parts. last means that no further file follows. sendFile blocks while the
+// hosts are slow, until ctx ends. If the file has changed since describeFile, the hosts refuse it,
+// because its hash differs.
 func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 	in, err := os.Open(f.Path)
 	if err != nil {
@@ -220,6 +228,6 @@ func importedLibraries(exe string) []string {
 		return nil
 	}
 	defer func() { _ = f.Close() }()
-	libs, _ := f.ImportedLibraries() // an error means that there are none
+	libs, _ := f.ImportedLibraries() // an error means that the program is statically linked, or broken
 	return libs
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestStageFiles: all files are in one directory, so files with the same name must have the same
-// contents.
+// TestStageFiles: gorun puts all files of -stage-files into one directory. It must accept two files
+// with the same name if their contents are equal, and refuse the job if they differ.
 func TestStageFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -38,7 +38,8 @@ func TestStageFiles(t *testing.T) {
 	require.Contains(t, errs, ax+" and "+cx+" differ, but both would be x on the hosts")
 }
 
-// TestStageFileThatTakesTooLong: the timeout ends a job while gorun still reads a file.
+// TestStageFileThatTakesTooLong: gorun reads a file for -stage-files, and the read does not return.
+// The job must end at its timeout all the same.
 func TestStageFileThatTakesTooLong(t *testing.T) {
 	large := filepath.Join(t.TempDir(), "large")
 	require.NoError(t, os.WriteFile(large, nil, 0o600))
@@ -51,7 +52,7 @@ func TestStageFileThatTakesTooLong(t *testing.T) {
 	}
 	defer func() {
 		close(proceed)
-		<-ended // until then gorun uses hashFile
+		<-ended // until then, a goroutine of gorun runs the replaced hashFile
 		hashFile = hash
 	}()
 	j := testJob(1, "exit", "0")

@@ -11,19 +11,21 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// stdin sends gorun's standard input to hosts. At most proto.Window bytes are on the way.
+// stdin sends gorun's standard input to the hosts whose ranks read it. A goroutine of its own, pump,
+// reads and sends. At most proto.Window bytes are on the way: for more, pump waits for StdinCredit.
 type stdin struct {
 	from  *procs.Source
-	to    func(proto.Message)
-	done  chan struct{} // closed when pump has ended
-	pumps bool          // begin was called
+	to    func(proto.Message) // sends a message to the hosts
+	done  chan struct{}       // closed when pump has ended
+	pumps bool                // begin was called
 
 	mu    sync.Mutex // guards the fields below
-	room  int        // number of bytes that may be sent now
-	more  *sync.Cond // signals changes of room and ended
+	room  int        // number of bytes that pump may send before it gets more credit
+	more  *sync.Cond // signals changes of room and ended to pump
 	ended bool       // close was called
 }
 
+// newStdin returns a stdin that reads f. The caller must call close.
 func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
 	from, err := procs.NewSource(f)
 	if err != nil {
@@ -34,12 +36,13 @@ func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
 	return s, nil
 }
 
-// begin starts sending. The caller has sent Start to the hosts.
+// begin starts the goroutine that sends. The caller has sent Start to the hosts before.
 func (s *stdin) begin() {
 	s.pumps = true
-	go s.pump() // ends with the input, or with close, which waits for it
+	go s.pump() // ends at the end of the input, at an error, or when close is called; close waits for it
 }
 
+// pump reads the input and sends it, as far as there is credit.
 func (s *stdin) pump() {
 	defer close(s.done)
 	for {
@@ -51,20 +54,21 @@ func (s *stdin) pump() {
 		n, err := s.from.Read(buf)
 		if n > 0 {
 			s.mu.Lock()
-			s.room -= n // before the hosts can give credit for these bytes
+			s.room -= n // before these bytes are sent, because the hosts may give credit for them at once
 			s.mu.Unlock()
 			s.to(proto.Stdin{Data: buf[:n]})
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || n == 0 {
-				s.to(proto.Stdin{}) // the end of the input
+				s.to(proto.Stdin{}) // no data means the end of the input
 			}
 			return
 		}
 	}
 }
 
-// take waits for room and returns the number of bytes that pump may read. It returns 0 after close.
+// take waits until there is credit, and returns the number of bytes that pump may read. It returns
+// 0 if close was called.
 func (s *stdin) take() int {
 	const most = 32 << 10
 	s.mu.Lock()
@@ -78,7 +82,8 @@ func (s *stdin) take() int {
 	return min(s.room, most)
 }
 
-// credit adds n bytes to the room.
+// credit handles StdinCredit: pump may send n more bytes. n comes from a host and may be wrong, so
+// the credit stays at most proto.Window.
 func (s *stdin) credit(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,6 +91,7 @@ func (s *stdin) credit(n int) {
 	s.more.Signal()
 }
 
+// close ends pump, waits for it, and frees s. It does not close the file.
 func (s *stdin) close() {
 	s.mu.Lock()
 	s.ended = true
@@ -98,8 +104,8 @@ func (s *stdin) close() {
 	s.from.Close()
 }
 
-// readyIO makes the files for the ranks' output, and prepares the standard input of ranks on other
-// hosts.
+// readyIO makes the files for the ranks' output, if the job wants them. If ranks on other hosts read
+// standard input, readyIO also sets r.stdin. It sets m.Stdin to none if there is no standard input.
 func (r *run) readyIO(m *proto.Prepare) error {
 	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files
 		if err := r.interruptible(func() error { return emptyFiles(r.out.dir, len(r.ranks)) }); err != nil {

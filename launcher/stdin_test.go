@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runWithInput runs ranks that print a checksum of their input, and returns these lines.
+// runWithInput runs np ranks, each of which prints its number and a checksum of its standard input.
+// It returns these lines, sorted. in is gorun's standard input, and mode says which ranks read it.
 func runWithInput(t *testing.T, mode job.Stdin, np int, in *os.File) []string {
 	t.Helper()
 	j := testJob(np, "-c", `echo $PMI_RANK $(md5sum)`)
@@ -55,7 +56,7 @@ func TestStdin(t *testing.T) {
 
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
-		go func() { // ends when all is written, or the pipe is closed
+		go func() { // ends when it has written all text, or when the pipe is closed
 			_, _ = w.Write(text)
 			_ = w.Close()
 		}()
@@ -77,7 +78,8 @@ func TestStdinThatNeverEndsEndsWithTheJob(t *testing.T) {
 	}
 }
 
-// terminal returns the two sides of a pseudo terminal. The test reads and writes master.
+// terminal returns the two sides of a pseudo terminal: the test reads and writes master as a user
+// would the terminal, and gorun gets tty.
 func terminal(t *testing.T) (master, tty *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -96,18 +98,19 @@ func terminal(t *testing.T) (master, tty *os.File) {
 
 func TestStdinFromATerminal(t *testing.T) {
 	master, tty := terminal(t)
-	_, err := master.WriteString("typed\n\x04") // ^D ends it
+	_, err := master.WriteString("typed\n\x04") // ^D ends the input
 	require.NoError(t, err)
 	require.Equal(t, []string{"0 " + md5of([]byte("typed\n")) + " -"}, runWithInput(t, job.StdinRank0, 1, tty))
 }
 
-// TestStdinCredit: the credit for a piece may come before the function that sends it has returned.
+// TestStdinCredit: hosts may give credit for input before the function that sends it to them has
+// returned. All input must be sent, and the credit must be complete at the end.
 func TestStdinCredit(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer r.Close()
 	const total = 3 * proto.Window
-	go func() { // ends when all is read
+	go func() { // ends when stdin has read all bytes
 		defer w.Close()
 		_, _ = w.Write(make([]byte, total))
 	}()
@@ -124,6 +127,6 @@ func TestStdinCredit(t *testing.T) {
 	for left := total; left > 0; {
 		left -= <-got
 	}
-	require.Zero(t, <-got) // the end of the input
+	require.Zero(t, <-got) // the message that ends the input has no data
 	require.Equal(t, proto.Window, s.room)
 }

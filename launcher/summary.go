@@ -11,19 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// printLine writes a line of gorun's own to stderr, never within a rank's line. It does not block.
+// printLine queues a line of gorun's own for stderr. The writer does not write it into the middle
+// of a rank's line. printLine does not block.
 func (s *session) printLine(line string) {
 	s.out.print("gorun: " + line + "\n")
 }
 
-// printLast writes a line when the writer has ended, or waits for a reader. If no process reads
-// stderr either, printLast gives up after drainLimit.
+// printLast writes a line of gorun's own to stderr, past the writer, at the end of a job. The writer
+// has ended, or is blocked because no process reads its output. If no process reads stderr either,
+// printLast gives up after drainLimit. If the writer is blocked, and stdout and stderr are one file,
+// printLast does nothing.
 func (s *session) printLast(line string) {
 	if s.stdio.Err == nil || !s.out.drained() && s.out.shared() {
 		return
 	}
 	done := make(chan struct{})
-	go func() { // ends with the write
+	go func() { // ends when the write returns, which may be after printLast has given up
 		defer close(done)
 		_, _ = io.WriteString(s.stdio.Err, "gorun: "+line+"\n")
 	}()
@@ -33,13 +36,14 @@ func (s *session) printLast(line string) {
 	}
 }
 
+// verbose prints a line of gorun's own, as printLine does, if the user wants -v.
 func (s *session) verbose(format string, args ...any) {
 	if s.job.Verbose {
 		s.printLine(fmt.Sprintf(format, args...))
 	}
 }
 
-// since returns the time since the job began.
+// since returns the time since Run was called, rounded for messages.
 func (s *session) since() time.Duration {
 	return time.Since(s.begun).Round(100 * time.Microsecond)
 }
@@ -52,7 +56,8 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("rank %d %s", f.Rank, f.what())
 }
 
-// what returns what the rank did, as a sentence without its subject.
+// what returns what the rank did, as a sentence without its subject "rank N". The failure must be
+// that of a rank.
 func (f *Failure) what() string {
 	if f.PID == 0 {
 		return "did not start: " + f.Reason
@@ -78,7 +83,8 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(s))
 }
 
-// printFailure writes a failure to stderr, after all output of the ranks.
+// printFailure queues the lines about a failure for stderr. The caller has received all output of
+// the ranks, so these lines follow it. If a signal ended the job, printFailure sets v.Reason.
 func (s *session) printFailure(v *outcome) {
 	f := &v.Failure
 	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
@@ -90,9 +96,10 @@ func (s *session) printFailure(v *outcome) {
 		s.out.print(v.text(f.Error()))
 		return
 	}
-	// If the rank has just written the reason to stderr, printFailure does not repeat the reason.
-	// Likewise it leaves out the last lines of stderr that the user has just seen. Lines that have
-	// more than the reason stay.
+	// There are two texts. The long one has the reason and the rank's last lines of stderr. The brief
+	// one is for a user who has just seen these lines: it leaves them out, and also the reason if they
+	// contain it. printOnce decides between them. The lines of the long text leave out the lines by
+	// which comm.Main has written the reason, because the reason stands above them.
 	brief, stderr := *f, f.Stderr
 	if reason, ok := strings.CutPrefix(f.Reason, failedOf); ok {
 		if strings.Contains(strings.Join(stderr, "\n"), reason) {
@@ -116,7 +123,7 @@ func (s *session) printFailure(v *outcome) {
 	s.out.printOnce(long, v.text(brief.Error()), f.Stderr)
 }
 
-// text returns gorun's lines about a failure, beginning with line.
+// text returns gorun's lines about a failure, without the rank's stderr. The first of them is line.
 func (v *outcome) text(line string) string {
 	if v.Rank >= 0 && v.PID != 0 {
 		if n := v.others; n == 1 {
@@ -132,6 +139,7 @@ func (v *outcome) text(line string) string {
 	return text
 }
 
+// plural returns a number with a noun, such as "1 rank" or "2 ranks".
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

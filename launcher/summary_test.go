@@ -13,8 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestFailureBeforeItsProcessIsNoted: gorun hears that a rank has aborted before it hears the
-// rank's pid. It reports the pid if it comes later, and otherwise that the rank did not start.
+// TestFailureBeforeItsProcessIsNoted: gorun gets the abort of rank 1 before it knows the pid of
+// rank 1. If it gets the pid before the job has ended, the message must have it. Otherwise the
+// message must say that the rank did not start.
 func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 	for pid, says := range map[int]string{
 		4711: "gorun: rank 1 failed: the disk is full (exit code 7): app, pid 4711 on host; the other rank was ended\n",
@@ -25,7 +26,7 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		r := newRun(s, "id")
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
 		r.setOutcome(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
-		r.ranks[1].pid = pid // Started has the pid
+		r.ranks[1].pid = pid // as ranksStarted does
 		r.allEnded(proto.Ended{})
 		require.Equal(t, 7, r.outcome.code)
 		require.Equal(t, pid, r.outcome.PID)
@@ -36,8 +37,9 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 	}
 }
 
-// TestReasonIsWrittenOnce: if comm.Main has written the reason to stderr, gorun leaves these lines,
-// and no others, out of the rank's last lines.
+// TestReasonIsWrittenOnce: comm.Main has written the reason of the failure of rank 1 to stderr, as
+// "rank 1: REASON". gorun must leave these lines out of the rank's last lines that it prints,
+// because it prints the reason itself, and must leave out no others.
 func TestReasonIsWrittenOnce(t *testing.T) {
 	const head = "gorun: rank 1 failed: "
 	for name, x := range map[string]struct {

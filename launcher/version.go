@@ -10,7 +10,8 @@ import (
 )
 
 // WriteVersion prints the output of gorun -version: the version, the Go version and platform of the
-// build, and the SHA-256 of the executable, by which gorun recognizes its agents.
+// build, and the SHA-256 of the executable. gorun accepts only agents whose executable has the same
+// SHA-256.
 func WriteVersion(w io.Writer) error {
 	self, err := remote.Self()
 	if err != nil {
@@ -20,7 +21,8 @@ func WriteVersion(w io.Writer) error {
 	return err
 }
 
-// version returns the module's version, or the commit that it was built from.
+// version returns the version of the main module of this program, which is weft in gorun. If there
+// is none, it returns the commit from which the program was built, or "unknown".
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

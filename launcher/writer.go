@@ -19,64 +19,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer writes the output of all ranks, and gorun's own lines, to stdout and stderr. One
-// goroutine, loop, writes all of it in the order in which it arrives, except that loop does not
-// write into the middle of a line. While a host has written only the beginning of a long line to a
-// sink, pieces of other hosts for this sink wait. If the rest of the line does not come within
-// stallLimit, they wait no longer.
+// writer writes the output of all ranks, and gorun's own lines, to stdout and stderr, or to the
+// files of each rank. Other goroutines queue pieces of output. One goroutine, loop, writes them in
+// the order in which they arrive, except that loop does not write into the middle of a line. While
+// a host has written only the beginning of a long line to stdout or stderr, pieces of other hosts
+// for it wait. If the rest of the line does not come within stallLimit, they wait no longer.
 //
-// The senders bound the bytes that wait here: a host has at most proto.Window bytes on the way, and
-// this host's process manager waits until each of its pieces is written.
+// The queue has no limit of its own, because the senders have limits: each host has at most
+// proto.Window bytes on the way, and this host's process manager waits until each of its pieces is
+// written.
 type writer struct {
-	sinks    [2]*sink         // for stdout and stderr; the same one if both are one file
-	dir      string           // directory for each rank's output; set before the first output arrives
-	fileErrs map[string]error // by file: the first error, after which loop writes nothing to it; only loop uses it
+	sinks    [2]*sink         // stdout and stderr; the same sink if both are one file
+	dir      string           // directory for each rank's output, set before the first output arrives; "": output goes to sinks
+	fileErrs map[string]error // by name of a rank's file: the first error, after which loop writes nothing to it. Others may read it when loop has ended
 
 	mu        sync.Mutex // guards the fields below
-	more      *sync.Cond
-	queue     []*piece
-	closed    bool // finish was called: nothing is added to queue
-	abandoned bool // abandon was called: nothing more is written
+	more      *sync.Cond // signals changes of queue and closed to loop, and the end of stallLimit
+	queue     []*piece   // pieces that loop has not taken, in the order of their arrival
+	closed    bool       // finish was called: loop ends when queue is empty
+	abandoned bool       // abandon was called: put and the other methods queue no more pieces
 
 	quit chan struct{} // closed by abandon
 	done chan struct{} // closed when loop has ended
 }
 
-// stallLimit is the time after which the unfinished line of a host no longer delays other output.
+// stallLimit is how long the unfinished line of a host delays the output of others, since the host's
+// last output.
 const stallLimit = 100 * time.Millisecond
 
-// lastBytes is the number of bytes of recent output that a sink remembers.
+// lastBytes is the number of bytes of its recent output that a sink remembers.
 const lastBytes = 8 << 10
 
-// gorunIndex is the host index of gorun's own lines.
+// gorunIndex stands for a host index in the Output that holds gorun's own lines. No host has it.
 const gorunIndex = -2
 
-// piece is an Output in the queue.
+// piece is an Output that waits to be written.
 type piece struct {
 	proto.Output
-	written func(err error) // called after the write; nil: no call
+	written func(err error) // called once, when the piece is written or has failed; nil: no call
 
-	// If the sink's recent output has each line of shown, the writer writes short instead of Data.
-	short []byte // nil: always write data
+	// If the recent output of the sink contains all lines of shown, loop writes short instead of
+	// Data: see printOnce.
+	short []byte // nil: loop always writes Data
 	shown []string
 
-	status bool // Data is the line of progress, which the next line overwrites
+	status bool // Data is the line of progress, which the next output overwrites
 }
 
-// sink is stdout or stderr.
+// sink is stdout or stderr. Only loop uses it, except for broken.
 type sink struct {
 	w      io.Writer // nil: output is discarded
-	status []byte    // the line of progress on the terminal; empty: none
+	status []byte    // the line of progress that the terminal shows; empty: none
 	mid    bool      // the last output ended within a line
-	owner  int       // host index of that output
-	since  time.Time // time of that output
-	last   []byte    // the end of the output so far
-	err    error     // the first write error, after which loop writes nothing; only loop uses it
+	owner  int       // index of the host that wrote the last output
+	since  time.Time // when the last output was written
+	last   []byte    // the end of the output so far, at most lastBytes
+	err    error     // the first write error, after which loop writes nothing; others may read it when loop has ended
 
-	broken atomic.Bool // err means that the reader has closed the pipe
+	broken atomic.Bool // a write has failed because the reader has closed the pipe
 }
 
-// newWriter returns a writer. The caller calls finish.
+// newWriter returns a writer and starts its loop. out and err are stdout and stderr; nil: output
+// for it is discarded. The caller must call finish.
 func newWriter(out, err io.Writer) *writer {
 	w := &writer{fileErrs: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
@@ -85,10 +89,11 @@ func newWriter(out, err io.Writer) *writer {
 	if !sameWriter(out, err) {
 		w.sinks[1] = &sink{w: err}
 	}
-	go w.loop() // ends with finish
+	go w.loop() // ends after finish, when the queue is empty; it closes done
 	return w
 }
 
+// sameWriter reports whether a and b are one file or one writer.
 func sameWriter(a, b io.Writer) bool {
 	fa, ok1 := a.(*os.File)
 	fb, ok2 := b.(*os.File)
@@ -103,7 +108,9 @@ func sameWriter(a, b io.Writer) bool {
 // shared reports whether stdout and stderr are one file.
 func (w *writer) shared() bool { return w.sinks[0] == w.sinks[1] }
 
-// put queues a piece. o.Data must not change until written is called.
+// put queues a piece of output. It does not block. written is called when the piece is written or
+// has failed; nil: no call. o.Data must not change until then. After abandon, put calls written at
+// once, with an error.
 func (w *writer) put(o proto.Output, written func(err error)) {
 	w.mu.Lock()
 	if !w.abandoned {
@@ -118,13 +125,14 @@ func (w *writer) put(o proto.Output, written func(err error)) {
 	}
 }
 
-// errNotRead is the error of output that is not written, because it was not read in time at the end
-// of the job.
+// errNotRead is the error of output that is dropped at the end of the job, because no process has
+// read the output before it.
 var errNotRead = errors.New("it was not read in time")
 
-// write writes a piece and waits until it is written.
+// write queues a piece and waits until it is written, until it has failed, or until abandon is
+// called.
 func (w *writer) write(o proto.Output) error {
-	o.Data = slices.Clone(o.Data) // after abandon, loop may still write it when write has returned
+	o.Data = slices.Clone(o.Data) // because after abandon, loop may still use Data when write has returned
 	done := make(chan error, 1)
 	w.put(o, func(err error) { done <- err })
 	select {
@@ -135,7 +143,8 @@ func (w *writer) write(o proto.Output) error {
 	}
 }
 
-// abandon discards the queue, and ends all waiting for output to be read.
+// abandon drops the queued pieces, calls their written functions with an error, and makes write
+// return. A write of loop that is blocked stays blocked until a process reads the output.
 func (w *writer) abandon() {
 	w.mu.Lock()
 	if w.abandoned {
@@ -159,8 +168,9 @@ func gorunOutput(lines string) proto.Output {
 	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
 
-// setStatus shows a line of progress on stderr, which is a terminal. The next line overwrites it.
-// "" removes it. setStatus does not block.
+// setStatus queues a line of progress for stderr, which is a terminal. The next output on stderr
+// overwrites the line. If line is empty, setStatus removes the current line of progress. It does not
+// block.
 func (w *writer) setStatus(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,10 +181,12 @@ func (w *writer) setStatus(line string) {
 	w.more.Signal()
 }
 
-// eraseLine moves the cursor to the beginning of the line and clears the line (ECMA-48, EL).
+// eraseLine moves the cursor to the beginning of the terminal's line and clears the line from there
+// to its end, by the control sequence EL of ECMA-48.
 const eraseLine = "\r\x1b[K"
 
-// writeStatus writes a line of progress, but not into the middle of another line.
+// writeStatus replaces the line of progress on the terminal. It does nothing in the middle of a
+// line of output, or if the terminal already shows this line of progress.
 func (k *sink) writeStatus(line []byte) {
 	if k.mid || bytes.Equal(k.status, line) {
 		return
@@ -186,8 +198,9 @@ func (k *sink) writeStatus(line []byte) {
 // print queues whole lines of gorun itself. It does not block.
 func (w *writer) print(lines string) { w.put(gorunOutput(lines), nil) }
 
-// printOnce queues long for stderr, or short if the recent output of stderr has the lines of shown
-// in this order. Other lines may be between them. It does not block.
+// printOnce queues lines of gorun itself for stderr. When loop writes them, it writes short if the
+// recent output of stderr contains the lines of shown in this order, with or without other text
+// between them. Otherwise it writes long. printOnce does not block.
 func (w *writer) printOnce(long, short string, shown []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +213,8 @@ func (w *writer) printOnce(long, short string, shown []string) {
 	w.more.Signal()
 }
 
-// finish ends loop when it has written the queue.
+// finish makes loop end as soon as it has written all queued pieces. It does not wait for that: see
+// done. Pieces that are queued after loop has ended are never written.
 func (w *writer) finish() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +222,7 @@ func (w *writer) finish() {
 	w.more.Signal()
 }
 
-// drained reports whether all output is written.
+// drained reports whether loop has ended, and so has written all queued output.
 func (w *writer) drained() bool {
 	select {
 	case <-w.done:
@@ -218,6 +232,7 @@ func (w *writer) drained() bool {
 	}
 }
 
+// loop writes queued pieces until finish was called and the queue is empty.
 func (w *writer) loop() {
 	defer close(w.done)
 	for {
@@ -233,7 +248,7 @@ func (w *writer) loop() {
 }
 
 // next waits for a piece that may be written now, and takes it from the queue. It returns nil if
-// there will be none.
+// finish was called and the queue is empty.
 func (w *writer) next() *piece {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -274,6 +289,7 @@ func (w *writer) sinkOf(p *piece) *sink {
 	return w.sinks[0]
 }
 
+// writePiece writes a piece to its sink or file.
 func (w *writer) writePiece(p *piece) error {
 	k := w.sinkOf(p)
 	if k == nil {
@@ -307,8 +323,8 @@ func (w *writer) writePiece(p *piece) error {
 	return k.err
 }
 
-// toFile appends a piece to the file of its rank. It opens and closes the file each time, because
-// there may be more ranks than files that a process may open.
+// toFile appends a piece to the file of its rank. It opens and closes the file each time, because a
+// job may have more ranks than a process may have open files.
 func (w *writer) toFile(p *piece) (err error) {
 	name := outputFile(w.dir, p.Stream, p.Stderr)
 	if err := w.fileErrs[name]; err != nil {
@@ -330,7 +346,8 @@ func (w *writer) toFile(p *piece) (err error) {
 	return err
 }
 
-// shows reports whether the sink's recent output has lines, in this order.
+// shows reports whether the recent output of the sink contains the lines in this order. Each must be
+// the end of a line of the output, because a tag such as "[1] " may stand before it.
 func (k *sink) shows(lines []string) bool {
 	rest := k.last
 	for _, l := range lines {
@@ -343,11 +360,13 @@ func (k *sink) shows(lines []string) bool {
 	return true
 }
 
-// readerGone reports whether the reader of a pipe has closed it.
+// readerGone reports whether a write has failed because the sink is a pipe whose reader has closed
+// it.
 func (k *sink) readerGone() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// lostOutput returns the first error by which output was lost, unless the reader had closed the
-// pipe. The caller calls it when loop has ended.
+// lostOutput returns an error if output of ranks was lost, and nil otherwise. Output that is lost
+// because the reader of a pipe has closed it does not count. lostOutput may be called only when loop
+// has ended.
 func (w *writer) lostOutput() error {
 	for _, k := range w.sinks {
 		if k.err != nil && !k.readerGone() {
@@ -360,7 +379,8 @@ func (w *writer) lostOutput() error {
 	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
-// emptyFiles makes empty output files for n ranks, or empties existing ones.
+// emptyFiles makes empty files for stdout and stderr of ranks 0 to n-1 in dir. It truncates existing
+// files.
 func emptyFiles(dir string, n int) error {
 	for rank := range n {
 		for _, stderr := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExitCodes checks gorun's exit code and error. Most ranks are shells.
+// TestExitCodes runs jobs that end in different ways, and checks gorun's exit code and stderr.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
@@ -19,7 +19,7 @@ func TestExitCodes(t *testing.T) {
 		name string
 		args []string
 		code int
-		says string // part of stderr
+		says string // text that stderr must contain
 	}{
 		{"well", []string{"-n", "2", "true"}, 0, ""},
 		{"code", []string{"-n", "2", "sh", "-c", "exit 3"}, 3, "3"},
@@ -42,7 +42,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestJobFile runs a job file, and overrides it by flags.
+// TestJobFile runs the job of a job file, and then the same job with flags that must override its
+// number of ranks and a variable.
 func TestJobFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.toml")
 	require.NoError(t, os.WriteFile(file, []byte(`
@@ -63,7 +64,9 @@ args = ["-c", "echo $WORD $1", "sh", "tail"]
 	require.Equal(t, strings.Repeat("flag tail\n", 2), out)
 }
 
-// TestPrograms runs two programs in one job, with tagged output.
+// TestPrograms runs two programs in one job. With -tag-output, the lines of the first must have the
+// ranks 0 and 1, and the line of the second rank 2. Each program must have its own variables and
+// directory.
 func TestPrograms(t *testing.T) {
 	code, out, errs := gorun(t, "-tag-output", "-n", "2", "-x", "A=1", "sh", "-c", "echo a$A", ":", "-wdir", "/", "pwd")
 	require.Zero(t, code, errs)

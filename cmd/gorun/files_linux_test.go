@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInterruptWhileFilesHang: ^C ends gorun even if a file server does not answer while gorun
-// makes output files. A lease stands for the server: an open of the file blocks until the holder
-// gives up the lease, or for /proc/sys/fs/lease-break-time seconds.
+// TestInterruptWhileFilesHang: while gorun makes output files, the file server does not answer.
+// SIGINT must end gorun all the same. A lease on the file, see fcntl(2), stands for the server:
+// gorun's open of the file blocks until the test gives up the lease, or for
+// /proc/sys/fs/lease-break-time seconds.
 func TestInterruptWhileFilesHang(t *testing.T) {
-	t.Setenv("TMPDIR", "/dev/shm") // some file systems have no leases
+	t.Setenv("TMPDIR", "/dev/shm") // a file system that has leases, which others may not have
 	dir := t.TempDir()
 	held, err := os.Create(filepath.Join(dir, "0.out"))
 	require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestInterruptWhileFilesHang(t *testing.T) {
 	cmd.Stderr = &stderr
 	require.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
-	require.Eventually(t, func() bool { // gorun is in open(2)
+	require.Eventually(t, func() bool { // until gorun is in open(2), which makes the kernel ask for the end of the lease
 		lease, err := unix.FcntlInt(held.Fd(), unix.F_GETLEASE, 0)
 		return err == nil && lease != unix.F_WRLCK
 	}, time.Minute, time.Millisecond)

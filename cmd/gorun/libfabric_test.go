@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLibfabric builds and runs an example with the provider of a job file, and then with others.
+// TestLibfabric builds and runs an example: with the libfabric provider that the job file names,
+// then with another provider, and then with another transport, both chosen by flags.
 func TestLibfabric(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.toml")
 	require.NoError(t, os.WriteFile(file, []byte(`

@@ -23,7 +23,8 @@ func main() {
 	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:], os.Environ()))
 }
 
-// run executes a command line and returns the exit code.
+// run executes gorun with the arguments args, without argument 0, in the environment environ, which
+// has the form of os.Environ. It returns the exit code.
 func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, environ []string) int {
 	j, opts, err := job.Parse(args, environ)
 	if err != nil {

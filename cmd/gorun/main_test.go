@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gorun calls run without input and returns the exit code, stdout and stderr.
+// gorun calls run with the arguments args and with empty standard input. It returns the exit code,
+// stdout and stderr.
 func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -38,7 +39,7 @@ func TestVersion(t *testing.T) {
 	require.Regexp(t, `^gorun \S+ go1\.\S+ linux/\w+ sha256:[0-9a-f]{64}\n$`, out)
 	code, hash, _ := gorun(t, "-agent", "-hash")
 	require.Zero(t, code)
-	if hash != "" { // -agent writes to os.Stdout and not to run's stdout
+	if hash != "" { // empty, because -agent writes to os.Stdout and not to the stdout that run gets
 		require.Contains(t, out, strings.TrimSpace(hash))
 	}
 }
@@ -51,8 +52,9 @@ func TestInfo(t *testing.T) {
 	require.Empty(t, errs)
 }
 
-// TestInfoOf: -info with words prints only the entries with a word in their names, and its lines
-// fit on a screen.
+// TestInfoOf: -info with words must print only the entries whose names contain one of the words,
+// and fail if there are none. Without words, its lines must have at most 101 characters, except for
+// the longest list of algorithms.
 func TestInfoOf(t *testing.T) {
 	_, all, _ := gorun(t, "-info")
 	for line := range strings.Lines(all[:strings.Index(all, "\n\nLIBFABRIC")]) {
@@ -83,7 +85,7 @@ func TestInfoOf(t *testing.T) {
 	require.Equal(t, "gorun: -info: nothing has \"nosuch none\" in its name; gorun -info alone lists all\n", errs)
 }
 
-// TestDryRun: -dry-run does not run the program.
+// TestDryRun: -dry-run must print the ranks and the program, and must not run it.
 func TestDryRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	code, out, errs := gorun(t, "-dry-run", "-n", "3", "touch", file)
@@ -93,7 +95,8 @@ func TestDryRun(t *testing.T) {
 	require.NoFileExists(t, file)
 }
 
-// TestDryRunOfAMissingProgram: -dry-run fails for a missing program as the job would.
+// TestDryRunOfAMissingProgram: if a program is missing or cannot be executed, -dry-run must still
+// print the job, and then fail with the exit code and message of the job itself.
 func TestDryRunOfAMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), nil, 0o600))
@@ -113,8 +116,8 @@ func TestDryRunOfAMissingProgram(t *testing.T) {
 	}
 }
 
-// TestPlacementComesFirst: -dry-run prints the placement, and then only settings that are not at
-// their defaults.
+// TestPlacementComesFirst: -dry-run must print where the ranks run, and after that only the
+// settings that are not at their defaults.
 func TestPlacementComesFirst(t *testing.T) {
 	_, out, _ := gorun(t, "-dry-run", "-n", "3", "-host", "localhost:3", "-timeout", "1m", "true")
 	before, settings, ok := strings.Cut(out, "\nSETTING")
@@ -125,8 +128,9 @@ func TestPlacementComesFirst(t *testing.T) {
 	require.Less(t, strings.Count(out, "\n"), 18)
 }
 
-// TestHostsAreFilled: if hosts are given and the number of ranks is not, gorun starts one rank for
-// each slot.
+// TestHostsAreFilled: if the user gives hosts and no number of ranks, gorun must start one rank for
+// each slot of the hosts, and print a note about that. Otherwise it must start one rank of each
+// program, or as many as -np says.
 func TestHostsAreFilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(file, []byte("localhost slots=3\n"), 0o600))
@@ -154,7 +158,8 @@ func TestHostsAreFilled(t *testing.T) {
 	require.Contains(t, out, strings.TrimPrefix(note, "gorun: "))
 }
 
-// TestWarnings: gorun warns of variables without effect, and of gorun's flags after the program.
+// TestWarnings: gorun must warn about WEFT_ variables that have no effect, in its own environment
+// and in those of the ranks, and about -np after the program, if gorun itself has no -np.
 func TestWarnings(t *testing.T) {
 	for _, v := range []string{"WEFT_JOB_TIMOUT", "WEFT_TRANSPORT", "WEFT_IFACE", "WEFT_JOB_GRACE"} {
 		t.Setenv(v, "9s")
@@ -178,7 +183,9 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestInterfaceIsChecked: if a host does not have the interface of -iface, gorun starts no rank.
+// TestInterfaceIsChecked: if the host does not have the interface, address or subnet of -iface,
+// gorun must exit with 2 and start no rank, even if the ranks share memory. A wrong name in the
+// environment must matter only if the ranks use tcp.
 func TestInterfaceIsChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	for iface, says := range map[string]string{
@@ -221,7 +228,7 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// broken is a writer whose reader has closed the pipe.
+// broken is a writer that always fails, like a pipe whose reader has closed it.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }

@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// asGorun makes the test binary run as gorun.
+// asGorun is an environment variable. If it is set, the test binary runs gorun's main and no tests.
 const asGorun = "WEFT_TEST_AS_GORUN"
 
 func TestMain(m *testing.M) {
@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// build builds the program of these tests and returns its path.
+// build builds testdata/hang, whose ranks wait for each other as their first argument says. It
+// returns the path of the executable.
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "hang")
@@ -36,13 +37,15 @@ func build(t *testing.T) string {
 	return program
 }
 
-// running is a gorun in another process, with ranks that have printed "up".
+// running is a gorun in another process, whose ranks have all printed "up".
 type running struct {
 	cmd    *exec.Cmd
-	stderr strings.Builder
-	out    *bufio.Reader
+	stderr strings.Builder // only end may read it, because gorun writes to it until then
+	out    *bufio.Reader   // gorun's stdout
 }
 
+// start starts a gorun in another process, with -n ranks and args, and waits until all ranks have
+// printed "up". The caller ends the job and calls end.
 func start(t *testing.T, ranks int, args ...string) *running {
 	t.Helper()
 	j := &running{cmd: exec.Command(os.Args[0], append([]string{"-n", strconv.Itoa(ranks)}, args...)...)}
@@ -52,7 +55,7 @@ func start(t *testing.T, ranks int, args ...string) *running {
 	require.NoError(t, err)
 	j.out = bufio.NewReader(pipe)
 	require.NoError(t, j.cmd.Start())
-	t.Cleanup(func() { _ = j.cmd.Process.Kill() }) // if the test has failed
+	t.Cleanup(func() { _ = j.cmd.Process.Kill() }) // for a test that fails before it calls end
 	for range ranks {
 		line, err := j.out.ReadString('\n')
 		require.NoError(t, err, "stderr: %s", &j.stderr)
@@ -61,7 +64,7 @@ func start(t *testing.T, ranks int, args ...string) *running {
 	return j
 }
 
-// end waits for gorun and returns the exit code and stderr.
+// end waits for gorun to end, and returns its exit code and stderr.
 func (j *running) end(t *testing.T) (int, string) {
 	t.Helper()
 	_, _ = j.out.WriteTo(&strings.Builder{})
@@ -69,8 +72,9 @@ func (j *running) end(t *testing.T) (int, string) {
 	return j.cmd.ProcessState.ExitCode(), j.stderr.String()
 }
 
-// until asks gorun what the ranks do, again and again, until the answer has all parts: the ranks
-// may not have made their calls yet.
+// until asks gorun what the ranks do, by gorun -stacks, until the answer contains all parts, and
+// returns this answer. It asks again and again, because the ranks may not have made their calls
+// yet.
 func (j *running) until(t *testing.T, parts ...string) string {
 	t.Helper()
 	for begun := time.Now(); ; {
@@ -87,7 +91,8 @@ func (j *running) until(t *testing.T, parts ...string) string {
 	}
 }
 
-// TestStacks asks running jobs what their ranks do, and then ends them.
+// TestStacks: gorun -stacks must print what the ranks of a running job do, and which of them are in
+// a deadlock. The job must go on meanwhile, and end by SIGTERM.
 func TestStacks(t *testing.T) {
 	program := build(t)
 	for mode, test := range map[string]struct {
@@ -122,8 +127,8 @@ func TestStacks(t *testing.T) {
 	}
 }
 
-// TestStacksOfALiveJob: if ranks wait for each other only for a while, gorun never reports
-// a certain deadlock.
+// TestStacksOfALiveJob: the ranks exchange messages without end, so at any time some of them wait
+// for each other, but only for a moment. gorun -stacks must never report a deadlock.
 func TestStacksOfALiveJob(t *testing.T) {
 	program := build(t)
 	for mode, job := range map[string]struct {
@@ -142,12 +147,12 @@ func TestStacksOfALiveJob(t *testing.T) {
 	}
 }
 
-// TestStacksAtTimeout: at the timeout, gorun reports what the ranks do and writes their stacks to
-// files before it ends the job.
+// TestStacksAtTimeout: the ranks are in a deadlock until the timeout of the job. gorun must then
+// print the deadlock, and write the stacks of the ranks to files, before it ends the job.
 func TestStacksAtTimeout(t *testing.T) {
 	program := build(t)
 	var dir, errs string
-	for limit := 5 * time.Second; ; limit *= 2 { // the ranks may not be in the deadlock yet at the timeout
+	for limit := 5 * time.Second; ; limit *= 2 { // try longer timeouts, because at a short one the ranks may not be in the deadlock yet
 		require.Less(t, limit, 2*time.Minute, errs)
 		dir = filepath.Join(t.TempDir(), "stacks")
 		var code int
@@ -167,8 +172,8 @@ func TestStacksAtTimeout(t *testing.T) {
 	}
 }
 
-// TestStacksAtQuit: at QUIT, gorun reports what the ranks do and writes their stacks to files, and
-// not to stderr.
+// TestStacksAtQuit: gorun gets SIGQUIT while the ranks are in a deadlock. It must print what the
+// ranks do, write their stacks to files and not to stderr, and end the job.
 func TestStacksAtQuit(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	j := start(t, 3, build(t), "ring")
@@ -184,12 +189,13 @@ func TestStacksAtQuit(t *testing.T) {
 	require.Len(t, files, 3)
 }
 
-// TestStacksBySignal: the signal makes gorun report without ending the job. The ranks are not weft
-// programs.
+// TestStacksBySignal: sys.InspectSignal must make gorun print what the ranks do, and the job must
+// go on. The ranks are shells and not weft programs, so gorun prints what the kernel knows about
+// them. SIGQUIT must then end the job.
 func TestStacksBySignal(t *testing.T) {
 	j := start(t, 2, "sh", "-c", "echo up; exec sleep 1000")
 	const asleep = "2 ranks (0-1): not in comm: sleep sleeps"
-	j.until(t, asleep) // so that gorun knows that they run
+	j.until(t, asleep) // so that gorun knows that the ranks run when it gets the signal
 	require.NoError(t, j.cmd.Process.Signal(sys.InspectSignal))
 	j.until(t, asleep)
 	require.NoError(t, j.cmd.Process.Signal(syscall.SIGQUIT))
@@ -198,14 +204,14 @@ func TestStacksBySignal(t *testing.T) {
 	require.Regexp(t, `(?s)^gorun: the job does this:\ngorun:   .*not in comm: .*\ngorun: ended by signal 3 \(SIGQUIT\)\n$`, errs)
 }
 
-// TestStacksOfAStoppedRank: a rank that cannot answer does not delay the report about the others,
-// and the report does not claim to know what that rank does.
+// TestStacksOfAStoppedRank: rank 1 is stopped and cannot answer. gorun -stacks must still print
+// what the other ranks do and their deadlocks, and must count rank 1 in no deadlock.
 func TestStacksOfAStoppedRank(t *testing.T) {
 	program := build(t)
 	for mode, test := range map[string]struct {
 		ranks    int
 		want     []string
-		deadlock bool // of the other ranks
+		deadlock bool // the other ranks are in a deadlock
 	}{
 		"ring":    {2, []string{"rank 0: comm.Recv(world, from 1, tag 5)", "rank 1: does not answer: hang is stopped"}, false},
 		"barrier": {3, []string{"comm.Barrier(world) waits for rank 2, and perhaps for rank 1, which did not answer\n"}, true},
@@ -222,7 +228,8 @@ func TestStacksOfAStoppedRank(t *testing.T) {
 	}
 }
 
-// stopRank1 starts a job and stops its rank 1 while f runs. Then it ends the job.
+// stopRank1 starts a job of testdata/hang with the argument mode, stops its rank 1, and calls f.
+// Then it ends the job.
 func stopRank1(t *testing.T, ranks int, program, mode string, f func(j *running)) {
 	t.Helper()
 	pids := t.TempDir()

@@ -5,8 +5,9 @@ import (
 	"io"
 )
 
-// parseAgent parses the arguments after -agent. gorun starts itself with -agent on other hosts.
-// With -launcher dial, a user or a container platform starts gorun -agent.
+// parseAgent parses the arguments that follow -agent. gorun starts itself with -agent on other
+// hosts. With -launcher dial, a user or another system, such as a container platform, starts gorun
+// -agent.
 func parseAgent(args []string) (Options, error) {
 	opts := Options{Action: Agent}
 	fs := flag.NewFlagSet("gorun -agent", flag.ContinueOnError)

@@ -14,8 +14,9 @@ import (
 
 var errNoFile = errors.New("not a regular file")
 
-// check returns an error about settings that are valid by themselves but contradict each other, or
-// that name files that cannot be used.
+// check returns an error if settings that are valid by themselves contradict each other, or if they
+// name files or directories that cannot be used. line and file are the command line and the job file
+// from which j was made; file is nil if there is none.
 func (j *Job) check(line *commandLine, file *jobFile) error {
 	wrong := func(key, problem string) error { return j.wrong(line, file, key, problem) }
 	for _, f := range []struct{ key, what, name string }{
@@ -45,7 +46,8 @@ func (j *Job) check(line *commandLine, file *jobFile) error {
 	return j.checkLauncher(wrong)
 }
 
-// checkLauncher checks the settings of agents. wrong makes an error about a key.
+// checkLauncher returns an error if settings about agents contradict each other. It makes the error
+// by wrong, from the key of a setting and what is wrong with its value.
 func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 	const kindKey, listenKey = "launcher.kind", "launcher.listen"
 	const listen, secret = "-listen (launcher.listen)", "-secret-file (launcher.secret_file)"
@@ -70,8 +72,9 @@ func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 	return nil
 }
 
-// wrong returns an error about a setting. It names the place where the user has set it: the job
-// file, the variable or the flag.
+// wrong returns an error about the setting key. The error names the place where the user has set
+// it: a line of the job file, an environment variable, or a flag. If the user has not set it, the
+// error names the key.
 func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error {
 	s, _ := settingOf(key)
 	switch j.Source[key] {
@@ -89,8 +92,8 @@ func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error
 	return &UsageError{What: key, Problem: problem}
 }
 
-// readable returns an error unless a file can be read. It does not open the file, because the other
-// side of a pipe would notice that.
+// readable returns an error unless a file can be read. It does not open the file, because the file
+// may be a pipe, whose writer would notice that it is opened and closed.
 func readable(name string) error {
 	if err := unix.Access(name, unix.R_OK); err != nil {
 		return err
@@ -101,7 +104,7 @@ func readable(name string) error {
 	return nil
 }
 
-// found returns a file's name and what is wrong with the file.
+// found returns the name of a file in quotes, and what is wrong with the file, for a message.
 func found(name string, err error) string {
 	return strconv.Quote(name) + ": " + cause(err)
 }

@@ -15,29 +15,30 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// ranksRange says how many ranks a job may have.
+// ranksRange is the text "from 1 to 65536" for messages: how many ranks a job may have.
 var ranksRange = fmt.Sprintf("from 1 to %d", MaxRanks)
 
 // jobFile is a decoded job file. Parse combines it with flags and the environment.
 type jobFile struct {
 	Name string // as the user wrote it; messages use it
 
-	settings []keyText // of [job] and [launcher]
-	tunables []keyText // of params.Table
-	env      []EnvVar
-	apps     []App // NP is 0 if neither the app nor [job] gives it
-	np       int   // np of [job]; 0: not given
+	settings []keyText // the settings in [job] and [launcher]
+	tunables []keyText // the parameters of params.Table that the file sets, sorted by key
+	env      []EnvVar  // the variables in [env], sorted by name
+	apps     []App     // the programs in [[app]]; NP is 0 if neither the app nor [job] gives it
+	np       int       // the key np in [job]; 0: not given
 
-	hosts []hosts.Host // of all [[host]]
-	pos   positions
+	hosts []hosts.Host // the hosts in all [[host]]
+	pos   positions    // where the keys and values are, for messages
 }
 
-// keyText is a key and its value in the form of a flag or a variable.
+// keyText is a key, such as "job.timeout", and its value as the text that a flag or an environment
+// variable would have.
 type keyText struct{ key, text string }
 
-// decodeFile decodes a job file. Each unknown key, wrong type and invalid value is a *FileError with
-// line and column. decodeFile returns all of them, joined as by errors.Join. Messages contain name;
-// decodeFile does not open the file.
+// decodeFile decodes doc, the contents of a job file. It returns a *FileError for each unknown key,
+// wrong type and invalid value, all joined as by errors.Join, or one *FileError for a syntax error.
+// It uses name only in messages, and opens no file.
 func decodeFile(name string, doc []byte) (*jobFile, error) {
 	doc, encoding := utf8Text(doc)
 	if encoding != "" {
@@ -71,6 +72,7 @@ func utf8Text(doc []byte) (text []byte, encoding string) {
 	return doc, ""
 }
 
+// syntaxError returns an error of package toml as a *FileError. name is the name of the job file.
 func syntaxError(name string, err error) error {
 	fe := &FileError{File: name, Line: 1, Column: 1}
 	var de *toml.DecodeError
@@ -82,27 +84,31 @@ func syntaxError(name string, err error) error {
 	return fe
 }
 
+// decoder fills in a jobFile from the document that package toml has read, and collects errors. Its
+// methods get the path of a value, such as "app[1].np", and the value itself.
 type decoder struct {
 	file *jobFile
 	errs []*FileError
 }
 
-// fail reports an error about the value of a key.
+// fail records an error about a value. The error has the position of the value in the file.
 func (d *decoder) fail(path, format string, args ...any) {
 	d.failAt(d.file.pos.value(path), path, format, args...)
 }
 
+// failAt records an error about the key path, with the position at.
 func (d *decoder) failAt(at position, path, format string, args ...any) {
 	d.errs = append(d.errs, &FileError{File: d.file.Name, Line: at.line, Column: at.column,
 		Key: path, Problem: fmt.Sprintf(format, args...)})
 }
 
+// unknown records an error about an unknown key. names are the keys that may stand in its place.
 func (d *decoder) unknown(path, key string, names []string) {
 	d.failAt(d.file.pos.key(path), path, "unknown key%s", suggest(key, names))
 }
 
-// document decodes the top level of the file. A key that is not a table of its own is the first
-// part of a key in params.Table, or unknown.
+// document decodes the whole file. Its top level has the tables job, env, host, launcher and app.
+// Any other key there must be the first part of a key in params.Table, such as "transport".
 func (d *decoder) document(root map[string]any) {
 	roots := []string{"job", "env", "host", "launcher", "app"}
 	for _, p := range params.Table {
@@ -134,7 +140,8 @@ func (d *decoder) document(root map[string]any) {
 	d.ranks()
 }
 
-// settings decodes [job] or [launcher]. extra names the keys that are not settings.
+// settings decodes the table [job] or [launcher]. extra are further keys that the table may have,
+// which are not settings.
 func (d *decoder) settings(path string, v any, extra ...string) {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -163,7 +170,8 @@ func (d *decoder) settings(path string, v any, extra ...string) {
 	}
 }
 
-// tunables decodes a tunable of params.Table, or a table of tunables.
+// tunables decodes the value of a parameter of params.Table. If path is only the first part of such
+// keys, the value is a table, and tunables decodes everything in it.
 func (d *decoder) tunables(path string, v any) {
 	if p, ok := params.Lookup(path); ok {
 		if text, ok := d.text(path, p, v, func(text string) string { return mismatch(p, text) }); ok {
@@ -195,7 +203,7 @@ func (d *decoder) tunables(path string, v any) {
 	}
 }
 
-// env decodes a table of environment variables, and sorts them by name.
+// env decodes a table of environment variables. It returns them sorted by name.
 func (d *decoder) env(path string, v any) []EnvVar {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -224,7 +232,7 @@ func envName(name string) string {
 	return ""
 }
 
-// apps decodes all [[app]].
+// apps decodes the array of tables [[app]], the programs of the job.
 func (d *decoder) apps(v any) {
 	d.tables("app", v, func(path string, t map[string]any) {
 		var a App
@@ -254,9 +262,10 @@ func (d *decoder) apps(v any) {
 	})
 }
 
-// ranks checks np of [job] against np of the apps, and sets np of an only app that has none.
+// ranks checks the numbers of ranks. If there is one app without np, it gets the np of [job]. If
+// there are several apps, each must have np. The np of [job] must be the sum over all apps.
 func (d *decoder) ranks() {
-	if len(d.errs) > 0 { // np may be the value that is invalid
+	if len(d.errs) > 0 { // one of the errors may be an invalid np, so the sum could be wrong
 		return
 	}
 	f := d.file
@@ -280,8 +289,9 @@ func (d *decoder) ranks() {
 	}
 }
 
-// text returns a value of the kind of p as the text of a flag. want returns the expected values if
-// a text is invalid, else "".
+// text returns the value v of parameter p as the text that a flag would have. ok is false if text
+// has recorded an error. want checks a text: it returns "" if the text is valid, and otherwise
+// which values are expected.
 func (d *decoder) text(path string, p params.Param, v any, want func(string) string) (string, bool) {
 	var text string
 	ok := false
@@ -300,7 +310,7 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 	}
 	if !ok {
 		expected := expects(p)
-		if w := want("\x00"); w != "" { // an invalid text, because want knows the bounds
+		if w := want("\x00"); w != "" { // any invalid text makes want return the expected values, with their bounds
 			expected = w
 		}
 		if p.Kind == params.String && p.Choices == nil {
@@ -316,7 +326,8 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 	return text, true
 }
 
-// list returns an array of names as text with commas.
+// list returns an array of names as one text, with commas between them. It returns false if it has
+// recorded an error.
 func (d *decoder) list(path string, p params.Param, v []any) (string, bool) {
 	list, errs := d.strings(path, v), len(d.errs)
 	for i, e := range list {
@@ -327,6 +338,7 @@ func (d *decoder) list(path string, p params.Param, v []any) (string, bool) {
 	return strings.Join(list, ","), len(list) == len(v) && len(d.errs) == errs
 }
 
+// table returns v as a table. It returns false if it has recorded an error.
 func (d *decoder) table(path string, v any) (map[string]any, bool) {
 	t, ok := v.(map[string]any)
 	if !ok {
@@ -335,7 +347,7 @@ func (d *decoder) table(path string, v any) (map[string]any, bool) {
 	return t, ok
 }
 
-// tables calls f for each element of an array of tables.
+// tables calls f for each element of v, an array of tables, with the path of the element.
 func (d *decoder) tables(path string, v any, f func(path string, t map[string]any)) {
 	list, ok := v.([]any)
 	if !ok {
@@ -349,6 +361,7 @@ func (d *decoder) tables(path string, v any, f func(path string, t map[string]an
 	}
 }
 
+// string returns v as a string. It returns false if it has recorded an error.
 func (d *decoder) string(path string, v any) (string, bool) {
 	s, ok := v.(string)
 	if !ok {
@@ -360,7 +373,8 @@ func (d *decoder) string(path string, v any) (string, bool) {
 	return s, ok
 }
 
-// strings decodes an array of strings. It leaves out elements that it has reported as errors.
+// strings decodes an array of strings. It records an error for each other element, and leaves it
+// out.
 func (d *decoder) strings(path string, v any) []string {
 	list, ok := v.([]any)
 	if !ok {
@@ -376,7 +390,7 @@ func (d *decoder) strings(path string, v any) []string {
 	return out
 }
 
-// integer decodes an integer from 1 to high. It returns 0 if it has reported an error.
+// integer decodes an integer from 1 to high. It returns 0 if it has recorded an error.
 func (d *decoder) integer(path string, v any, high int64) int {
 	n, ok := v.(int64)
 	if !ok || n < 1 || n > high || n > math.MaxInt {
@@ -386,7 +400,7 @@ func (d *decoder) integer(path string, v any, high int64) int {
 	return int(n)
 }
 
-// describe returns a value as text, or its kind.
+// describe returns a value as text for a message, or what kind of value it is, such as "an array".
 func describe(v any) string {
 	switch v := v.(type) {
 	case string:

@@ -4,7 +4,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// hosts decodes all [[host]]. Each one is a machine or a range of machines.
+// hosts decodes the array of tables [[host]]. The name of each may be a range such as "node[1-4]",
+// which stands for several hosts.
 func (d *decoder) hosts(v any) {
 	var set hosts.Set
 	left := hosts.Limit
@@ -35,7 +36,8 @@ func (d *decoder) hosts(v any) {
 	d.file.hosts = set.Hosts()
 }
 
-// host decodes one [[host]].
+// host decodes one element of [[host]]. It returns the names of the hosts for which the element
+// stands, and everything else about them.
 func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.Host) {
 	if _, ok := t["name"]; !ok {
 		d.fail(path, "expected a name, found none")
@@ -74,8 +76,8 @@ func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.H
 	return names, h
 }
 
-// checkHostLists reports an error if a file has both [[host]] and a hostfile, because neither
-// overrides the other.
+// checkHostLists records an error if the job file has both [[host]] and launcher.hostfile, because
+// there is no rule which of them counts.
 func (d *decoder) checkHostLists() {
 	for _, s := range d.file.settings {
 		if s.key == hostfileKey && s.text != "" && len(d.file.hosts) > 0 {

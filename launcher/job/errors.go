@@ -14,11 +14,11 @@ import (
 // UsageError reports an invalid flag, environment variable or command line. gorun prints it in one
 // line and exits with 2.
 type UsageError struct {
-	What    string // the flag with its dash, or the variable; empty: the whole command line
+	What    string // the flag with its dash, the environment variable, or the key of a setting; empty: the whole command line
 	Problem string // "expected …, found …"
 }
 
-// Error returns what is wrong, and with which flag or variable.
+// Error returns What and Problem as one line.
 func (e *UsageError) Error() string {
 	if e.What == "" {
 		return oneLine(e.Problem)
@@ -26,14 +26,15 @@ func (e *UsageError) Error() string {
 	return oneLine(e.What + ": " + e.Problem)
 }
 
+// usage returns a UsageError about what. format and args make its Problem.
 func usage(what, format string, args ...any) *UsageError {
 	return &UsageError{What: what, Problem: fmt.Sprintf(format, args...)}
 }
 
-// FileError reports a mistake in a job file. Line and Column count from 1. Column counts bytes, as
-// compilers do.
+// FileError reports a mistake in a job file. Line and Column count from 1. Column counts bytes and
+// not characters, as compilers do.
 type FileError struct {
-	File         string
+	File         string // the name of the job file, as the user wrote it
 	Line, Column int
 	Key          string // the full key, such as "app[1].np"; empty for a syntax error
 	Problem      string // "expected …, found …"
@@ -48,7 +49,8 @@ func (e *FileError) Error() string {
 	return oneLine(s + e.Problem)
 }
 
-// oneLine escapes characters that a terminal would not print.
+// oneLine returns s with all characters escaped that are not graphic, such as newlines, so that the
+// result is one line that a terminal can show.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) < 0 && utf8.ValidString(s) {
 		return s
@@ -57,8 +59,8 @@ func oneLine(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// joinFileErrors sorts errors by their positions and joins them. It returns nil for none, and a
-// single error as it is.
+// joinFileErrors sorts errors by their positions in the file and joins them, as errors.Join does. It
+// returns nil if there are none, and a single error unchanged.
 func joinFileErrors(errs []*FileError) error {
 	sort.SliceStable(errs, func(a, b int) bool {
 		if errs[a].Line != errs[b].Line {
@@ -79,8 +81,8 @@ func joinFileErrors(errs []*FileError) error {
 	return errors.Join(all...)
 }
 
-// suggest returns `; did you mean "x"?` with the most similar name. If no name is similar, it
-// returns the list of names.
+// suggest returns the end of an error about an unknown name: `; did you mean "x"?` with the most
+// similar of names, or the list of names if none is similar.
 func suggest(name string, names []string) string {
 	best := params.Nearest(name, names)
 	switch {
@@ -94,7 +96,8 @@ func suggest(name string, names []string) string {
 	return "; expected one of " + strings.Join(sorted, ", ")
 }
 
-// quote returns a text in quotes, shortened so that an error fits in a line.
+// quote returns a text in quotes. It cuts off all but the first 40 characters, so that an error
+// fits in a line.
 func quote(s string) string {
 	const limit = 40
 	if r := []rune(s); len(r) > limit {

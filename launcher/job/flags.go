@@ -12,32 +12,35 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// commandLine holds the flags in the order in which the user gave them.
+// commandLine is a parsed command line of gorun. Parse combines it with the job file and the
+// environment.
 type commandLine struct {
-	environ  map[string]string
-	settings []flagText
-	tunables []flagText
-	segments []segment
-	hosts    []string // values of -host
-	config   string
-	action   Action
-	stacksOf string // value of -stacks
-	verbose  bool
+	environ  map[string]string // gorun's environment, for -x NAME without a value
+	settings []flagText        // values of flags that set a setting, in the order on the command line
+	tunables []flagText        // values of flags that set a parameter of params.Table, in the same order
+	segments []segment         // the programs, between the arguments ":"; at least one
+	hosts    []string          // values of -host, in the order on the command line
+	config   string            // value of -config; "": none
+	action   Action            // what gorun must do: chosen by the last flag such as -info or -dry-run; 0: Run
+	stacksOf string            // value of -stacks; "": none
+	verbose  bool              // -v is given
 }
 
-// flagText is a keyText and the flag that set it. Messages use the flag.
+// flagText is a keyText and the flag that has set it, with its dash, for messages.
 type flagText struct {
 	keyText
 	flag string
 }
 
-// segment is one program of the command line, with the flags before it.
+// segment is one program of a command line, with its arguments and the flags before it. Program is
+// "" if the command line has no program.
 type segment struct {
 	App
-	hasNP bool
+	hasNP bool // -n is among the flags; otherwise NP is 0
 }
 
-// parseFlags parses the arguments of gorun.
+// parseFlags parses the arguments of gorun. environ is gorun's environment, by name. After -h or
+// -version it does not look at the programs.
 func parseFlags(args []string, environ map[string]string) (*commandLine, error) {
 	c := &commandLine{environ: environ}
 	for first := true; first || len(args) > 0; first = false {
@@ -72,7 +75,9 @@ func parseFlags(args []string, environ map[string]string) (*commandLine, error) 
 	return c, nil
 }
 
-// segment parses the flags before one program and returns the arguments after them.
+// segment appends a segment to c.segments, parses the flags before its program, and returns the
+// arguments from the program on. first means that it is the first segment. Flags that are for the
+// whole job are errors in the other segments.
 func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	c.segments = append(c.segments, segment{})
 	fs := flag.NewFlagSet("gorun", flag.ContinueOnError)
@@ -104,7 +109,9 @@ func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	return fs.Args(), nil
 }
 
-// read handles one occurrence of the flag.
+// read handles one occurrence of the flag on the command line. name is the name of the flag that
+// the user has chosen, and text its argument, or "true" for a switch. read returns what is wrong
+// with text, or "".
 func (o option) read(c *commandLine, name, text string) (problem string) {
 	switch {
 	case o.set != nil && o.arg == "" && text != "true":
@@ -133,7 +140,8 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 	return ""
 }
 
-// added appends text to the text of earlier occurrences of the flag.
+// added returns the text of earlier occurrences of the flag with text appended, and o.adds between
+// them.
 func (c *commandLine) added(o option, text string) string {
 	for i := len(c.settings) - 1; i >= 0; i-- {
 		if t := c.settings[i]; t.key == o.setting && t.text != "" && text != "" {
@@ -143,7 +151,7 @@ func (c *commandLine) added(o option, text string) string {
 	return text
 }
 
-// flagError returns an error of package flag in gorun's form.
+// flagError returns an error of package flag as a UsageError, in the words of gorun.
 func flagError(err error) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
@@ -165,7 +173,7 @@ func flagError(err error) error {
 			for _, o := range options {
 				names = append(names, o.names...)
 			}
-			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // the list of all flags is too long
+			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // no flag is similar, and the list of all flags is too long
 				hint = ""
 			}
 			hint = strings.Replace(hint, `"`, `"-`, 1)
@@ -178,8 +186,11 @@ func flagError(err error) error {
 	return usage("", "%s", text)
 }
 
+// current returns the segment whose flags are being parsed.
 func (c *commandLine) current() *segment { return &c.segments[len(c.segments)-1] }
 
+// setRanks and the other set functions handle a flag with the argument text. They return what is
+// wrong with text, or "".
 func (c *commandLine) setRanks(text string) string {
 	n, ok := parseRanks(text)
 	if !ok {
@@ -189,7 +200,7 @@ func (c *commandLine) setRanks(text string) string {
 	return ""
 }
 
-// parseRanks parses a number of ranks.
+// parseRanks parses a number of ranks. It returns false if text is not a number from 1 to MaxRanks.
 func parseRanks(text string) (int, bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 1 && n <= MaxRanks
@@ -223,7 +234,8 @@ func (c *commandLine) setEnv(text string) string {
 	return ""
 }
 
-// setVar replaces a variable of the same name, or appends the variable.
+// setVar returns env with the variable v. v replaces a variable of the same name in place; otherwise
+// setVar appends it.
 func setVar(env []EnvVar, v EnvVar) []EnvVar {
 	for i := range env {
 		if env[i].Name == v.Name {
@@ -287,6 +299,7 @@ func (c *commandLine) setVerbose(string) string {
 	return ""
 }
 
+// action returns the set function of a flag that chooses action a.
 func action(a Action) func(*commandLine, string) string {
 	return func(c *commandLine, _ string) string {
 		c.action = a
@@ -294,15 +307,17 @@ func action(a Action) func(*commandLine, string) string {
 	}
 }
 
-// flagValue is a flag.Value whose option makes the error message.
+// flagValue is a flag.Value for an option. Package flag would make an error message from an error of
+// Set. gorun uses the UsageError instead that set has recorded.
 type flagValue struct {
-	isSwitch bool
-	set      func(text string) bool
+	isSwitch bool                   // the flag takes no value
+	set      func(text string) bool // handles an occurrence of the flag; false: set has recorded an error
 }
 
+// errFlag is the error of Set. gorun never prints it.
 var errFlag = errors.New("the option has made the message")
 
-// String implements flag.Value for the help of package flag, which gorun does not use.
+// String implements flag.Value. Package flag calls it for its help text, which gorun does not use.
 func (v *flagValue) String() string { return "" }
 
 // Set handles one occurrence of the flag.

@@ -2,11 +2,11 @@ package job
 
 import "strings"
 
-// foreign lists flags of other launchers, and gorun's flags for the same purpose. docs/gorun.md has
-// the same table.
+// foreign lists flags of other launchers, and gorun's flags for the same purpose, for hints in
+// errors. docs/gorun.md has the same table.
 var foreign = []struct {
-	names   string // flags of mpirun, mpiexec.hydra, srun or torchrun, without their dashes
-	instead string
+	names   string // flags of mpirun, mpiexec.hydra, srun or torchrun, without their dashes, separated by spaces
+	instead string // gorun's flag; if it does not begin with a dash, an advice
 }{
 	{"ntasks nprocs", "-n N"},
 	{"N npernode ntasks-per-node nproc-per-node nproc_per_node perhost", "-map-by ppr:N:node, and -n for all of them"},
@@ -38,7 +38,8 @@ var foreign = []struct {
 	{"allow-run-as-root", "not needed: root may run jobs"},
 }
 
-// foreignHint returns gorun's flag for a flag of another launcher, as the end of an error, or "".
+// foreignHint returns the end of an error about an unknown flag: what to use in gorun for this flag
+// of another launcher. It returns "" if foreign does not have the flag.
 func foreignHint(name string) string {
 	for _, f := range foreign {
 		for n := range strings.FieldsSeq(f.names) {
@@ -53,8 +54,8 @@ func foreignHint(name string) string {
 	return ""
 }
 
-// attachedNumberHint returns the end of an error about a number without a space before it, such as
-// -n4. It returns "" for other flags.
+// attachedNumberHint returns the end of an error about an unknown flag that is a flag of gorun with
+// a number and no space between them, such as -n4. It returns "" for other flags.
 func attachedNumberHint(name string) string {
 	flag := strings.TrimRight(name, "0123456789")
 	for _, o := range options {

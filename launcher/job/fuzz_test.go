@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// FuzzDecode: an arbitrary document is a valid job file, or decodeFile returns errors with places in
-// it.
+// FuzzDecode gives decodeFile an arbitrary document. It must be a valid job file that gives a valid
+// job, or all errors must have positions in the document.
 func FuzzDecode(f *testing.F) {
 	useProjectTable(f)
 	files, err := filepath.Glob("../../configs/*.toml")
@@ -50,7 +50,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Remove settings that name files, which this machine may not have.
+		// Remove settings that name files, because this machine may not have them.
 		file.settings = slices.DeleteFunc(file.settings, func(s keyText) bool {
 			st, _ := settingOf(s.key)
 			return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
@@ -67,7 +67,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkJob fails the test unless a job has the properties on which package launcher relies.
+// checkJob fails the test unless the job has the properties that package launcher relies on: for
+// example, each setting has a valid value.
 func checkJob(t *testing.T, j *Job) {
 	for _, s := range settings {
 		if want := s.check(s.value(j)); want != "" {
@@ -86,7 +87,8 @@ func checkJob(t *testing.T, j *Job) {
 	}
 }
 
-// checkPlaces fails the test unless each error has a position in the document.
+// checkPlaces fails the test unless err is a *FileError, or several joined ones, and each has a
+// position in doc.
 func checkPlaces(t *testing.T, doc []byte, err error) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
@@ -107,7 +109,8 @@ func checkPlaces(t *testing.T, doc []byte, err error) {
 	}
 }
 
-// FuzzParseFlags: an arbitrary command line gives a job or a *UsageError.
+// FuzzParseFlags gives parseFlags arbitrary arguments, separated by NUL. They must give a valid job
+// or a *UsageError.
 func FuzzParseFlags(f *testing.F) {
 	for _, args := range []string{
 		"-n\x004\x00./a\x00-n\x001024", "-np=2\x00a\x00:\x00-n\x003\x00-x\x00A=1\x00b", "--timeout\x0010s\x00-tag-output\x00a",
@@ -124,7 +127,7 @@ func FuzzParseFlags(f *testing.F) {
 		}
 		var j *Job
 		if err == nil {
-			// Remove settings that name files, which this machine may not have.
+			// Remove settings that name files, because this machine may not have them.
 			line.settings = slices.DeleteFunc(line.settings, func(s flagText) bool {
 				st, _ := settingOf(s.key)
 				return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
@@ -145,7 +148,8 @@ func FuzzParseFlags(f *testing.F) {
 	})
 }
 
-// FuzzParseBytes: a size that is parsed is not negative, and the check of tunables accepts it.
+// FuzzParseBytes: if params.ParseBytes accepts a text as a size, the size must not be negative, and
+// the check of parameters must accept the text too.
 func FuzzParseBytes(f *testing.F) {
 	for _, text := range []string{"0", "4096", "64k", "1M", "2g", "k", "-1", "9223372036854775807", "4611686018427387904k"} {
 		f.Add(text)
@@ -164,7 +168,8 @@ func FuzzParseBytes(f *testing.F) {
 	})
 }
 
-// FuzzDuration: a job gets the duration that the check has accepted.
+// FuzzDuration: if mismatch accepts a text as a duration, the job must get this duration as its
+// timeout.
 func FuzzDuration(f *testing.F) {
 	for _, text := range []string{"0s", "10m", "-1s", "1h1m1s", "9223372036854775807ns", ""} {
 		f.Add(text)
@@ -179,7 +184,8 @@ func FuzzDuration(f *testing.F) {
 	})
 }
 
-// FuzzAgent: the arguments after -agent give options or a *UsageError.
+// FuzzAgent gives Parse arbitrary arguments after -agent. They must give valid options or a
+// *UsageError.
 func FuzzAgent(f *testing.F) {
 	for _, args := range []string{"", "-connect\x00a:1\x00-secret-file\x00s", "-connect=[::1]:65535\x00--secret-file=s", "x", "--", "-h"} {
 		f.Add(args)

@@ -45,12 +45,12 @@ gorun on a host, 124 timeout, 126 program not executable, 127 program not found.
 	return err
 }
 
-// usage returns the flag's names and its argument.
+// usage returns the names of the flag and its argument, such as "-n, -np N".
 func (o option) usage() string {
 	return strings.TrimRight("-"+strings.Join(o.names, ", -")+" "+o.arg, " ")
 }
 
-// line returns the help of the flag, with its default.
+// line returns the help of the flag and, if the flag takes a value, its default in brackets.
 func (o option) line() string {
 	help, usual := o.help, o.defaultText
 	if s, ok := settingOf(o.setting); ok {

@@ -16,10 +16,12 @@ const (
 	stacksKey   = "job.stacks_dir"
 )
 
-// resolveHosts sets Hosts from the first of these that is given: -hostfile, [[host]] or
-// launcher.hostfile of the job file, the variable of -hostfile. With -hostfile, -host selects some
-// of its hosts. Without it, -host replaces the list. The list then only gives the slots, user, port
-// and address that -host leaves out.
+// resolveHosts sets j.Hosts. There is a list of hosts, from the first of these that is given:
+// -hostfile; [[host]] or launcher.hostfile in the job file; the environment variable of
+// launcher.hostfile. Without
+// -host, the job runs on the hosts of the list. With -host, it runs on the hosts of -host, and the list
+// gives their slots, user, port and address if -host does not. If the list is that of -hostfile,
+// -host may only name hosts of the list.
 func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
@@ -52,13 +54,15 @@ func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	return nil
 }
 
-// ApplySlots sets the slots of hosts that the user does not name, such as those of an allocation.
-// Slots from a flag override the slots in list. Slots from elsewhere only apply to hosts without
-// slots.
+// ApplySlots sets Slots in list to j.Slots, for hosts that do not come from the user, such as those
+// of an allocation. If j.Slots comes from a flag, it overrides the slots in list. Otherwise it only
+// applies to hosts without slots. If j.Slots is 0, ApplySlots changes nothing. Slots never exceed
+// MaxSlots.
 func (j *Job) ApplySlots(list []hosts.Host) { j.applySlots(list, nil) }
 
-// applySlots is ApplySlots for hosts of -host, too: flag holds what -host says about each host of
-// list.
+// applySlots does what ApplySlots does, except that slots from -host stay as they are. flag[i] is
+// what
+// -host says about list[i]; nil: list does not come from -host.
 func (j *Job) applySlots(list, flag []hosts.Host) {
 	over := j.Source[slotsKey] == params.FromFlag
 	for i := range list {
@@ -73,12 +77,12 @@ func (j *Job) applySlots(list, flag []hosts.Host) {
 	}
 }
 
-// listedHosts returns the hosts of the job file or the hostfile, their source, and the name of the
-// file for messages.
+// listedHosts returns the hosts of the job file or the hostfile, the source of the list, and the
+// name of the file for messages. It returns no hosts if neither is given.
 func (j *Job) listedHosts(line *commandLine, file *jobFile) (list []hosts.Host, from params.Source, where string, err error) {
 	from = j.Source[hostfileKey]
 	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
-		j.Hostfile = "" // the variable gave it, and [[host]] overrides the variable
+		j.Hostfile = "" // it came from the environment variable, which [[host]] overrides
 		delete(j.Source, hostfileKey)
 		return file.hosts, params.FromFile, file.Name, nil
 	}
@@ -96,8 +100,8 @@ func (j *Job) listedHosts(line *commandLine, file *jobFile) (list []hosts.Host, 
 	return list, from, j.Hostfile, nil
 }
 
-// relative returns the path of a file whose name in the job file is relative to the job file's
-// directory.
+// relative returns the path of a file that the job file names. A name that is not absolute is
+// relative to the directory of the job file.
 func (f *jobFile) relative(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name

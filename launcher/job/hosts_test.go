@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// inDir changes to a new directory with files, given as pairs of name and text.
+// inDir changes to a new directory and makes files there. files are pairs of a name and its
+// contents.
 func inDir(t *testing.T, files ...string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -23,7 +24,7 @@ func inDir(t *testing.T, files ...string) {
 	}
 }
 
-// shownHosts returns hosts as text, "name:slots/max@user" each.
+// shownHosts returns hosts as text for comparison, "name:slots/max@user" for each.
 func shownHosts(list []hosts.Host) string {
 	var words []string
 	for _, h := range list {
@@ -86,7 +87,8 @@ func TestHosts(t *testing.T) {
 		{"", "-config host.toml -host x,H2", "x h2:4@u", params.FromFlag, 0},
 		{"", "-config dir/beside.toml -host d1:1,v@d2", "d1:1 d2@v", params.FromFlag, 0},
 
-		// Slots come from -host, else -ppn, else the file's for the host, else the file's for all.
+		// Slots come from the first of these that gives them: -host, -ppn, the entry of the host in the
+		// file, job.slots.
 		{"", "-f flag -host f2:3,f1 -ppn 2", "f2:3@u f1:2/8", params.FromFlag, 2},
 		{"", "-f flag -ppn 9", "f1:8/8 f2:9@u", params.FromFlag, 9},
 		{ppn, "-f flag", "f1:4/8 f2:6@u", params.FromFlag, 6},

@@ -13,52 +13,52 @@ import (
 
 // Job describes a job. Parse fills in every default.
 type Job struct {
-	Name    string        // for the report; default: the base name of the first program
-	Apps    []App         // at least one; their ranks are numbered in this order
-	NPGiven bool          // the user has given the number of ranks of the first app; else its NP is 1
-	Env     []EnvVar      // for every rank; overrides the launcher's own environment
-	Timeout time.Duration // for the whole job; 0: none
-	Grace   time.Duration // between SIGTERM and SIGKILL when the launcher ends the job
+	Name    string        // name of the job in the report; default: the base name of the first program
+	Apps    []App         // the programs, at least one; their ranks are numbered in this order
+	NPGiven bool          // the user has given the number of ranks of the first app; otherwise its NP is 1
+	Env     []EnvVar      // variables for every rank, which override the launcher's own environment
+	Timeout time.Duration // how long the whole job may run, restarts included; 0: without limit
+	Grace   time.Duration // time between SIGTERM and SIGKILL when the launcher ends the job
 
 	OnFailure   OnFailure
-	MaxRestarts int // with FailRestart
+	MaxRestarts int // largest number of restarts, if OnFailure is FailRestart
 
 	Stdin     Stdin
-	TagOutput bool   // begin each line with [rank], and <stderr> for that stream
-	OutputDir string // for files RANK.out and RANK.err; empty: output goes to Stdio
-	StacksDir string // for files RANK.stacks with the stacks of goroutines, written at each report of what ranks do; empty: none
+	TagOutput bool   // begin each line of output with [rank], and lines of stderr with [rank]<stderr>
+	OutputDir string // directory for the ranks' output, in files RANK.out and RANK.err; empty: output goes to Stdio
+	StacksDir string // directory for the stacks of goroutines, in files RANK.stacks, written when the launcher reports what ranks do; empty: no files
 	Report    string // file for the report; empty: none
 
 	// Hosts are the hosts that the user names, each machine once, with their slots; Slots is already
 	// applied. It is empty if the user names none. All names of this machine are one host. If that is
 	// the only host, all ranks run on this machine without agents.
 	Hosts    []Host
-	Hostfile string // the file that Hosts come from, at least in part; empty: none
+	Hostfile string // the file from which all or some of Hosts come; empty: none
 
-	MapBy      string // slot, node, core, numa or ppr:N:node|core|numa
-	RankBy     string // "slot" or "node"
-	Rankfile   string // replaces MapBy, RankBy and Bind; empty: none
+	MapBy      string // rule that places ranks: slot, node, core, numa or ppr:N:node|core|numa
+	RankBy     string // order in which ranks are numbered: "slot" or "node"
+	Rankfile   string // file with the place of each rank, instead of MapBy, RankBy and Bind; empty: none
 	Bind       Bind
-	GOMAXPROCS int  // of each rank; 0: its number of bound cores, or its share of the host's, at least 2
+	GOMAXPROCS int  // value for each rank; 0: the number of cores that the rank is bound to, or its share of the host's cores, at least 2
 	StrictSlot bool // make more ranks than slots an error instead of a warning
-	Slots      int  // of a host for which nothing else gives them; 0: its cores. If Hosts is only this machine, its slots
+	Slots      int  // slots of each host for which nothing else gives them; 0: as many as the host has cores. If Hosts is only this machine, its slots
 
 	Launcher       Launcher
-	Radix          int           // number of agents that an agent connects with; at least 1
-	AtOnce         int           // number of connections that an agent makes at the same time; at least 1
+	Radix          int           // largest number of agents that the launcher, and each agent in turn, connects with; at least 1
+	AtOnce         int           // number of connections that the launcher or an agent opens at the same time; at least 1
 	ConnectTimeout time.Duration // time limit for an agent to answer
-	Heartbeat      time.Duration // time without a message after which an agent is lost
-	SSH            string        // command of LaunchSSH, which Words splits
-	SlurmArgs      []string      // more arguments of srun
-	AgentPath      string        // path of the agents' executable; empty: found on the host, or copied
+	Heartbeat      time.Duration // time without a message after which an agent counts as lost
+	SSH            string        // ssh command with arguments, which Words splits; for LaunchSSH
+	SlurmArgs      []string      // more arguments of srun and salloc; for LaunchSlurm
+	AgentPath      string        // path of the agents' executable on the hosts; empty: the launcher searches for it there, or copies itself
 	Stage          bool          // copy programs to hosts that do not have them
-	StageFiles     []string      // more files to copy
+	StageFiles     []string      // more files to copy to the hosts
 	Ports          Ports         // TCP ports that ranks listen on; zero: any
-	Listen         string        // HOST:PORT on which the launcher waits for agents; empty: none
-	SecretFile     string        // file with the secret that agents must know; set if Listen is set
-	Agents         int           // number of agents to wait for; 0: one for each host of Hosts
+	Listen         string        // HOST:PORT on which the launcher waits for agents, for LaunchDial; empty: none
+	SecretFile     string        // file with the secret that agents must know; Parse requires it if Listen is set
+	Agents         int           // number of agents to wait for, for LaunchDial; 0: one for each host of Hosts
 
-	Params  *params.Set // tunables; nil: all have their defaults
+	Params  *params.Set // parameters of the library, in params.Table, for the ranks; nil: all have their defaults
 	Verbose bool        // report each step of the launcher and of the ranks on stderr
 
 	// Warnings are sentences for the user about settings that the user probably did not
@@ -75,8 +75,8 @@ type App struct {
 	Program string   // a Go package (directory or .go file), or an executable (a path, or a name in PATH)
 	Args    []string // without the name of the program
 	NP      int      // number of ranks, at least 1
-	Wdir    string   // working directory; empty: the launcher's
-	Env     []EnvVar // for this app's ranks; overrides Job.Env
+	Wdir    string   // working directory of the ranks; empty: the launcher's
+	Env     []EnvVar // variables for the ranks of this app, which override Job.Env
 }
 
 // Host is a host of a job.
@@ -129,11 +129,11 @@ type Launcher string
 
 // The choices of Launcher.
 const (
-	LaunchAuto  Launcher = "auto"  // chosen by the hosts and the environment
+	LaunchAuto  Launcher = "auto"  // one of the others, which follows from Listen, the hosts and the environment
 	LaunchLocal Launcher = "local" // no agents: all ranks run on this machine
-	LaunchSSH   Launcher = "ssh"
-	LaunchSlurm Launcher = "slurm" // by srun
-	LaunchDial  Launcher = "dial"  // someone else starts the agents, and they connect with Job.Listen
+	LaunchSSH   Launcher = "ssh"   // the launcher and the agents start agents by ssh
+	LaunchSlurm Launcher = "slurm" // srun starts the agents, and they connect with the launcher
+	LaunchDial  Launcher = "dial"  // the user or another system starts the agents, and they connect with Job.Listen
 )
 
 // Ports are the TCP ports from Low to High. The zero value means any port.

@@ -1,22 +1,23 @@
 package job
 
-// option is one flag of gorun. A flag with a setting or a tunable passes its text on to it. The others
-// have a set function.
+// option is one flag of gorun. It has one of setting, tunable and set.
 type option struct {
-	group       string   // title in the help for this flag and the next ones; empty: no new group
-	names       []string // without the dash; messages use the first one
+	group       string   // in the help, the title over this flag and the next ones; empty: no new title
+	names       []string // without the dash
 	arg         string   // name of the argument in the help; empty: the flag is a switch
-	help        string   // empty: that of the setting
+	help        string   // text in the help; empty: that of the setting
 	defaultText string   // the default in the help; empty: that of the setting or the tunable
-	segment     bool     // allowed before each program of an MPMD command line
-	adds        string   // separator between the texts of a repeated flag; empty: the last text counts
-	setting     string
-	tunable     string
-	set         func(c *commandLine, text string) (problem string)
+	segment     bool     // the flag may stand before each program of a command line with several; otherwise only before the first
+	adds        string   // separator that joins the texts of a repeated flag; empty: only the last text counts
+	setting     string   // key of the setting that the flag sets; empty: none
+	tunable     string   // key in params.Table of the parameter that the flag sets; empty: none
+
+	// set handles the flag with the argument text. It returns what is wrong with text, or "".
+	set func(c *commandLine, text string) (problem string)
 }
 
-// useKey and providerKey are the tunables of -transport and -provider. If -provider is given and no
-// transport, the transport is libfabric.
+// useKey and providerKey are the keys of the parameters that -transport and -provider set. If the
+// user gives -provider and names no transport anywhere, the transport is libfabric.
 const (
 	useKey      = "transport.use"
 	providerKey = "transport.libfabric.provider"

@@ -14,33 +14,34 @@ type Action int
 // The actions.
 const (
 	Run     Action = iota // start the job
-	DryRun                // print it: Describe
-	Info                  // print all settings and tunables
+	DryRun                // print the job and where its ranks would run: launcher.DryRun
+	Info                  // print all settings and tunables: launcher.WriteInfo
 	Help                  // print the flags: WriteHelp
-	Version               // print the version
-	Stacks                // print what the ranks of a running job do
-	Agent                 // run the ranks of this host for gorun on another host
+	Version               // print the version: launcher.WriteVersion
+	Stacks                // print what the ranks of a running job do: launcher.Stacks
+	Agent                 // run the ranks of this host for a gorun on another host: launcher.AgentMain
 )
 
 // Options holds what a command line asks for besides the job.
 type Options struct {
 	Action Action
-	// For Agent: the address of the gorun to connect with, HOST:PORT, and the file with the secret
-	// that both know. If they are empty, the agent uses standard input and output.
+	// Connect and SecretFile are for Agent: the address, HOST:PORT, of the gorun to connect with, and
+	// the file with the secret that both know. If they are empty, standard input and output are the
+	// agent's connection with gorun.
 	Connect, SecretFile string
-	Hash                bool // for Agent: only print the hash of this executable
+	Hash                bool // for Agent: only print the SHA-256 of this executable
 
-	Words []string // for Info: print only entries whose names have one of these; empty: print all
+	Words []string // for Info: print only entries whose names contain one of these; empty: print all
 
-	// For Stacks: the id of the job or the pid of its gorun, and the directory for files with
-	// stacks. An empty StacksDir means no files.
+	// Job and StacksDir are for Stacks: the id of the job, or the pid of the gorun that runs it, and
+	// the directory for files with stacks. An empty StacksDir means no files.
 	Job, StacksDir string
 }
 
-// Parse makes a job of gorun's arguments (without its own name) and an environment in the form of
-// os.Environ. A flag overrides the job file that -config names, the file overrides WEFT_*
-// variables, and those override the defaults. Job.Source and Job.Params say where each value came
-// from.
+// Parse makes a job from args, the arguments of gorun without argument 0, and from an environment
+// in the form of os.Environ. A flag overrides the job file that -config names, the job file
+// overrides WEFT_* variables, and these override the defaults. Job.Source and Job.Params say where
+// each value comes from.
 //
 // The error is a *UsageError, or one or several joined *FileError. For the actions Help, Version,
 // Stacks and Agent, the job is nil. For Info, it may have no programs. -agent must be the first
@@ -98,7 +99,8 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	return j, opts, nil
 }
 
-// cause returns the last part of an error of package os, without the name of the file.
+// cause returns the last part of an error of package os: what went wrong, without the operation and
+// the name of the file.
 func cause(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, ": "); i >= 0 {
@@ -107,7 +109,8 @@ func cause(err error) string {
 	return text
 }
 
-// merge makes a job of the flags, the job file, the environment and the defaults.
+// merge makes a job from the command line, the job file, the environment and the defaults. file is
+// nil if there is no job file.
 func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, error) {
 	j := &Job{Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
 	for _, s := range settings {
@@ -158,6 +161,8 @@ func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, erro
 	return j, nil
 }
 
+// set sets the setting key to text, which is valid, and records its source. If there is no such
+// setting, set does nothing.
 func (j *Job) set(key, text string, from params.Source) {
 	if s, ok := settingOf(key); ok {
 		s.apply(j, text)
@@ -165,7 +170,8 @@ func (j *Job) set(key, text string, from params.Source) {
 	}
 }
 
-// fromEnvironment reads the variables of settings and tunables. An empty variable counts as unset.
+// fromEnvironment sets the settings and tunables that have a variable in vars. An empty variable
+// counts as unset.
 func (j *Job) fromEnvironment(vars map[string]string) error {
 	for _, s := range settings {
 		if text := vars[s.Env()]; text != "" {
@@ -190,8 +196,8 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 	return nil
 }
 
-// programs sets Apps: the programs of the command line, or else those of the job file, changed by
-// flags.
+// programs sets j.Apps: the programs of the command line or, if it has none, those of the job file
+// with the changes that flags make to them. It also sets NPGiven.
 func (j *Job) programs(line *commandLine, file *jobFile) error {
 	first := line.segments[0]
 	from := params.FromFlag
@@ -231,7 +237,7 @@ func (j *Job) programs(line *commandLine, file *jobFile) error {
 	return nil
 }
 
-// ranksFrom returns the source of the number of ranks.
+// ranksFrom returns the source of the number of ranks: a flag, the job file, or the default.
 func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	given := func(a App) bool { return a.NP > 0 }
 	switch {
@@ -248,8 +254,8 @@ func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	}
 }
 
-// appsWith returns the apps of the file, changed by the flags of a command line without a program.
-// NP is 0 if nothing gives it.
+// appsWith returns the apps of the job file, with the changes that the flags -n, -wdir and -x of a
+// command line without a program make. NP is 0 if neither the flags nor the file give it.
 func (f *jobFile) appsWith(flags segment) ([]App, error) {
 	if flags.hasNP && len(f.apps) > 1 {
 		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))
@@ -273,7 +279,7 @@ func (f *jobFile) appsWith(flags segment) ([]App, error) {
 	return apps, nil
 }
 
-// errorAt returns an error about the value of a key.
+// errorAt returns an error about the value of a key, with the position of the value in the job file.
 func (f *jobFile) errorAt(key, problem string) *FileError {
 	at := f.pos.value(key)
 	return &FileError{File: f.Name, Line: at.line, Column: at.column, Key: key, Problem: problem}

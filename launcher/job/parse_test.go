@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// writeFile writes a job file and returns its name.
+// writeFile writes a job file with the contents doc and returns its name.
 func writeFile(t *testing.T, doc string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "job.toml")
@@ -82,14 +82,15 @@ func TestParseFlags(t *testing.T) {
 	for key, from := range j.Source {
 		require.Equal(t, params.FromFlag, from, key)
 	}
-	require.Len(t, j.Source, len(settings)+3) // app, host, job.np
+	require.Len(t, j.Source, len(settings)+3) // all settings, and the keys app, host and job.np
 
 	require.False(t, parse(t, nil, "-tag-output=false", "x").TagOutput)
 	require.Equal(t, "prog", parse(t, nil, "a/prog.go").Name)
 	require.Equal(t, "job", parse(t, nil, ".").Name)
 }
 
-// TestEverySetting sets each setting by its variable, and then overrides it by a job file.
+// TestEverySetting sets each setting by its environment variable, and then overrides it by a job
+// file. The job must have the value and its source each time.
 func TestEverySetting(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []string{"f1", "f2"} {
@@ -127,7 +128,8 @@ func TestEverySetting(t *testing.T) {
 	}
 }
 
-// TestProvider: -provider implies -transport libfabric, unless the user names transports.
+// TestProvider: -provider must imply -transport libfabric, unless the user names transports by a
+// flag, the job file or the environment.
 func TestProvider(t *testing.T) {
 	for _, test := range []struct {
 		environ  []string
@@ -349,7 +351,7 @@ func TestActions(t *testing.T) {
 	require.EqualError(t, err, "expected a program or -config, found neither")
 }
 
-// TestJobFilesOfProject decodes every file in configs/.
+// TestJobFilesOfProject: Parse must accept every job file in configs/.
 func TestJobFilesOfProject(t *testing.T) {
 	useProjectTable(t)
 	t.Chdir("../..")
@@ -386,7 +388,8 @@ func TestUnitHints(t *testing.T) {
 	require.EqualError(t, err, "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 5; did you mean \"5s\"?")
 }
 
-// TestEncodings: decodeFile skips the byte-order mark of UTF-8, and names the encoding of another mark.
+// TestEncodings: decodeFile skips the byte-order mark of UTF-8, and names the encoding of another
+// mark.
 func TestEncodings(t *testing.T) {
 	f, err := decodeFile("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
 	require.NoError(t, err)

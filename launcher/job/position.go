@@ -16,7 +16,8 @@ type positions struct {
 	keys, values map[string]position
 }
 
-// locate finds the positions in a document, which has been decoded and so has no syntax errors.
+// locate finds the positions of all keys and values in doc. doc has no syntax errors, because
+// package toml has decoded it before.
 func locate(doc []byte) positions {
 	l := &locator{
 		doc:    doc,
@@ -56,6 +57,9 @@ func (p positions) value(path string) position {
 	return p.key(path)
 }
 
+// nearest returns the position of path in m. If m does not have path, it tries the paths of the
+// tables and arrays that contain it, from the innermost to the outermost, and finally returns line
+// 1, column 1.
 func nearest(m map[string]position, path string) position {
 	for path != "" {
 		if at, ok := m[path]; ok {
@@ -70,14 +74,16 @@ func nearest(m map[string]position, path string) position {
 	return position{1, 1}
 }
 
+// locator is the state of locate.
 type locator struct {
 	doc      []byte
-	newlines []int
-	at       positions
-	tables   map[string]int // number of elements seen so far of each array of tables
+	newlines []int          // offsets of the newlines in doc
+	at       positions      // what locate has found
+	tables   map[string]int // by path of an array of tables: the number of its elements that locate has seen
 }
 
-// header enters [a.b] or [[a.b]] and returns the path of what follows it.
+// header records the positions of a header, [a.b], or [[a.b]] if array is set. It returns the path
+// of the table that the header begins.
 func (l *locator) header(e *unstable.Node, array bool) string {
 	path, it := "", e.Key()
 	for it.Next() {
@@ -100,6 +106,8 @@ func (l *locator) header(e *unstable.Node, array bool) string {
 	return path
 }
 
+// keyValue records the positions of a key and its value. table is the path of the table that has the
+// key.
 func (l *locator) keyValue(e *unstable.Node, table string) {
 	path, end, it := table, 0, e.Key()
 	for it.Next() {
@@ -110,13 +118,13 @@ func (l *locator) keyValue(e *unstable.Node, table string) {
 			l.at.keys[path] = l.position(int(k.Raw.Offset))
 		}
 	}
-	// The value begins after "=" and blanks.
+	// The parser does not give the offset of the value, which begins after "=" and blanks.
 	rest := bytes.TrimLeft(l.doc[end:], " \t")
 	rest = bytes.TrimLeft(bytes.TrimPrefix(rest, []byte("=")), " \t")
 	l.value(e.Value(), path, len(l.doc)-len(rest))
 }
 
-// value records the position of a value at offset, and of the values in it.
+// value records the position of a value, which begins at offset, and of the values inside of it.
 func (l *locator) value(v *unstable.Node, path string, offset int) {
 	l.at.values[path] = l.position(offset)
 	it := v.Children()
@@ -128,7 +136,7 @@ func (l *locator) value(v *unstable.Node, path string, offset int) {
 				continue
 			}
 			at := offset
-			if c.Raw.Length > 0 { // it is 0 only for an array in an array
+			if c.Raw.Length > 0 { // the parser gives no offset for an array inside of an array, so that gets the offset of the outer one
 				at = int(c.Raw.Offset)
 			}
 			l.value(c, element(path, i), at)
@@ -144,8 +152,9 @@ func (l *locator) value(v *unstable.Node, path string, offset int) {
 	}
 }
 
+// position returns the line and column of an offset in the document.
 func (l *locator) position(offset int) position {
-	// The number of newlines before offset, by bisection.
+	// lo becomes the number of newlines before offset, by bisection.
 	lo, hi := 0, len(l.newlines)
 	for lo < hi {
 		if mid := (lo + hi) / 2; l.newlines[mid] < offset {
@@ -161,6 +170,8 @@ func (l *locator) position(offset int) position {
 	return position{lo + 1, offset - start + 1}
 }
 
+// child returns the path of a key of a table. path is the path of the table; "" is the top level of
+// the file.
 func child(path, key string) string {
 	if path == "" {
 		return key
@@ -168,4 +179,5 @@ func child(path, key string) string {
 	return path + "." + key
 }
 
+// element returns the path of element i of an array. path is the path of the array.
 func element(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

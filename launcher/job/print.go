@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// Describe prints the programs and the hosts of a job: the beginning of the output of gorun
-// -dry-run.
+// Describe prints a table of the programs of a job and, if the user names hosts, a table of these
+// hosts. That is the beginning of the output of gorun -dry-run.
 func Describe(w io.Writer, j *Job) error {
 	t := newTable(w)
 	t.row("RANKS", "APP", "PROGRAM", "ARGS", "NP", "WDIR", "ENV", "BINDING")
@@ -34,8 +34,9 @@ func Describe(w io.Writer, j *Job) error {
 	return t.flush()
 }
 
-// DescribeSettings prints the settings and tunables that are not at their defaults, and
-// where each value came from: the end of the output of gorun -dry-run.
+// DescribeSettings prints a table of the settings and tunables that a flag, the job file or the
+// environment has set, with the source of each value. That is the end of the output of gorun
+// -dry-run.
 func DescribeSettings(w io.Writer, j *Job) error {
 	t := newTable(w)
 	t.gap()
@@ -66,16 +67,16 @@ func DescribeSettings(w io.Writer, j *Job) error {
 	return t.flush()
 }
 
-// transportHelp says which processes a transport connects, and how.
+// transportHelp says, by name of a transport, which processes it connects, and how.
 var transportHelp = map[string]string{
 	"shm":       "processes of one host, through shared memory",
 	"tcp":       "processes of one host or several, over sockets",
 	"libfabric": "what a libfabric provider reaches; for programs built with -tags libfabric",
 }
 
-// WriteInfo prints the transports, the algorithms of the collectives, and all settings and
-// tunables with their values in this job: the part of gorun -info that every gorun has. If
-// there are words, it prints only the entries that have one of the words in their name.
+// WriteInfo prints the transports, the algorithms of the collectives, and all settings and tunables
+// with their values in job j. That is the output of gorun -info without the providers of libfabric.
+// If words is not empty, WriteInfo prints only the entries whose names contain one of the words.
 // found reports whether it has printed an entry.
 func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	t := newTable(w)
@@ -132,11 +133,12 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	return found, t.flush()
 }
 
-// infoWidth is the maximum length of a line of -info, unless a value or a list of
-// algorithms is longer.
+// infoWidth is the number of characters at which gorun -info wraps help texts. Lines with values or
+// with lists of algorithms may be longer.
 const infoWidth = 100
 
-// from returns the source of a value, and the default if the value is not the default.
+// from returns the source of the value of p as text in parentheses, with the default if the source
+// is not the default.
 func from(p params.Param, source string) string {
 	if source == string(params.FromDefault) {
 		return " (default)"
@@ -152,7 +154,8 @@ func Selects(words []string, name string) bool {
 	})
 }
 
-// wrapped breaks a text at spaces into lines of at most width letters.
+// wrapped breaks a text at spaces into lines of at most width characters. A longer word gets a line
+// of its own.
 func wrapped(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -165,10 +168,10 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// table prints rows in columns.
+// table prints rows whose cells are aligned in columns.
 type table struct {
 	w   *tabwriter.Writer
-	err error
+	err error // the first write error
 }
 
 func newTable(w io.Writer) *table {
@@ -177,7 +180,7 @@ func newTable(w io.Writer) *table {
 
 func (t *table) row(cells ...string) {
 	for i, c := range cells {
-		// A tab or a line end in a cell would begin another cell or row.
+		// Escape tabs and line ends, because the tabwriter would take them for ends of cells and rows.
 		cells[i] = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`).Replace(c)
 	}
 	if _, err := fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); t.err == nil {
@@ -185,13 +188,14 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-// gap ends a table. The columns of the next table have their own widths.
+// gap prints an empty line, which ends a table. The rows after it have column widths of their own.
 func (t *table) gap() {
 	if _, err := fmt.Fprintln(t.w); t.err == nil {
 		t.err = err
 	}
 }
 
+// flush writes the rows that the table still holds, and returns the first error of the table.
 func (t *table) flush() error {
 	if err := t.w.Flush(); t.err == nil {
 		t.err = err
@@ -199,6 +203,7 @@ func (t *table) flush() error {
 	return t.err
 }
 
+// source returns where the value of key comes from, as text.
 func (j *Job) source(key string) string {
 	if s, ok := j.Source[key]; ok {
 		return string(s)
@@ -206,6 +211,7 @@ func (j *Job) source(key string) string {
 	return string(params.FromDefault)
 }
 
+// rankRange returns n ranks from first on as text, such as "0-2".
 func rankRange(first, n int) string {
 	if n == 1 {
 		return strconv.Itoa(first)
@@ -213,7 +219,8 @@ func rankRange(first, n int) string {
 	return fmt.Sprintf("%d-%d", first, first+n-1)
 }
 
-// envText lists the variables that the ranks of an app get.
+// envText returns the variables of all lists as text, quoted for a shell. If several lists have a
+// variable, the last one counts.
 func envText(lists ...[]EnvVar) string {
 	var all []EnvVar
 	for _, l := range lists {
@@ -228,7 +235,7 @@ func envText(lists ...[]EnvVar) string {
 	return shellJoin(words)
 }
 
-// orDash returns "-" for an empty text.
+// orDash returns text, or "-" if text is empty.
 func orDash(text string) string {
 	if text == "" {
 		return "-"
@@ -236,7 +243,7 @@ func orDash(text string) string {
 	return text
 }
 
-// numberOrDash returns "-" for 0, which means that the number is not given.
+// numberOrDash returns n as text, or "-" if n is 0, which means that it is not given.
 func numberOrDash(n int) string {
 	if n == 0 {
 		return "-"
@@ -244,6 +251,7 @@ func numberOrDash(n int) string {
 	return strconv.Itoa(n)
 }
 
+// unit returns the unit of the values of p, such as "bytes", or "".
 func unit(p params.Param) string {
 	switch {
 	case p.Unit != "":

@@ -65,7 +65,7 @@ SETTING `},
 	require.NotContains(t, b.String(), "HOST ")
 }
 
-// fields returns the lines of a text with single spaces between words.
+// fields returns the lines of a text, with each run of spaces replaced by one space.
 func fields(text string) []string {
 	var lines []string
 	for l := range strings.Lines(text) {
@@ -100,8 +100,8 @@ func TestWriteInfo(t *testing.T) {
 	}
 }
 
-// TestHelp: the help has a line for every flag, which ends with the flag's default, and every
-// setting has a flag.
+// TestHelp: the help must have a line for every flag, which ends with the default of the flag, and
+// there must be a flag for every setting.
 func TestHelp(t *testing.T) {
 	useProjectTable(t)
 	var b strings.Builder
@@ -142,7 +142,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestPage: docs/gorun.md has each flag and key, and its job file is valid.
+// TestPage: docs/gorun.md must name each flag and each key, and the job file in it must be valid.
 func TestPage(t *testing.T) {
 	useProjectTable(t)
 	page, err := os.ReadFile("../../docs/gorun.md")

@@ -16,19 +16,20 @@ import (
 // MaxRanks is the largest number of ranks of one job.
 const MaxRanks = 1 << 16
 
-// setting is a property of the job with a key in the job file, an environment variable and a flag.
-// Its key is not in params.Table, which holds the parameters that ranks need.
+// setting is a property of a job that the user can set by a key in the job file, by an environment
+// variable and, in most cases, by a flag. Settings are for gorun. The parameters that ranks need
+// are in params.Table; messages and this package call them tunables.
 type setting struct {
 	params.Param
-	min, max   int                      // of an Int, which is never negative
-	shortest   time.Duration            // least value of a Duration
-	besideFile bool                     // names a file that gorun reads; in a job file, relative to the job file's directory
-	want       func(text string) string // returns the expected values if text is invalid, else ""; nil: all texts are valid
-	apply      func(j *Job, text string)
-	value      func(j *Job) string
+	min, max   int                       // bounds of the value, if its kind is params.Int
+	shortest   time.Duration             // least value, if its kind is params.Duration
+	besideFile bool                      // the value names a file that gorun reads; a relative name in a job file is relative to the job file's directory
+	want       func(text string) string  // checks a text that has the right kind: returns "" or the expected values; nil: there is nothing more to check
+	apply      func(j *Job, text string) // sets the property of j to text, which check has accepted
+	value      func(j *Job) string       // returns the property of j as a text that apply accepts
 }
 
-// settingOf returns the setting with a key.
+// settingOf returns the setting with this key. It returns false if there is none.
 func settingOf(key string) (setting, bool) {
 	for _, s := range settings {
 		if s.Key == key {
@@ -53,7 +54,7 @@ func (s setting) check(text string) string {
 	return want
 }
 
-// These functions are the want fields of settings.
+// The functions whose names begin with want are the want fields of settings.
 
 func wantMapBy(text string) string {
 	if _, err := mapby.Parse(text); err != nil {
@@ -90,7 +91,7 @@ func wantListen(text string) string {
 	return ""
 }
 
-// wantPorts returns what a range of ports should be, if text is none.
+// wantPorts returns the expected values if text is not a range of ports, else "".
 func wantPorts(text string) string {
 	if _, ok := parsePorts(text); !ok {
 		return "LOW-HIGH with ports from 1024 to 65535"
@@ -98,6 +99,7 @@ func wantPorts(text string) string {
 	return ""
 }
 
+// parsePorts parses a range of ports, LOW-HIGH. An empty text means any port.
 func parsePorts(text string) (p Ports, ok bool) {
 	if text == "" {
 		return p, true
@@ -112,8 +114,9 @@ func parsePorts(text string) (p Ports, ok bool) {
 	return p, true
 }
 
-// isHostPort reports whether text is HOST:PORT. If listen is set, the host may be empty, for all
-// interfaces, and the port may be 0, for any port.
+// isHostPort reports whether text is HOST:PORT with a port from 1 to 65535. listen means that it is
+// an address to listen on: then the host may be empty, for all interfaces, and the port 0, for any
+// port.
 func isHostPort(text string, listen bool) bool {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil || host == "" && !listen || host != "" && hosts.CheckAddress(host) != nil {
@@ -123,8 +126,9 @@ func isHostPort(text string, listen bool) bool {
 	return err == nil && (n > 0 || listen)
 }
 
-// mismatch returns the values that p expects if text is invalid, else "". It is stricter than
-// p.Check: it refuses negative numbers and empty elements, which no parameter uses.
+// mismatch returns "" if text is a valid value of p, and otherwise which values p expects. It is
+// stricter than p.Check: it also refuses negative numbers and durations, and lists with empty
+// elements, because no parameter can have such a value.
 func mismatch(p params.Param, text string) string {
 	err := p.Check(text)
 	if err == nil {
@@ -139,8 +143,8 @@ func mismatch(p params.Param, text string) string {
 	return expects(p)
 }
 
-// unitHint returns the end of an error about a plain number for a parameter that needs more: a unit
-// of time, or the other end of a range of ports.
+// unitHint returns the end of an error about text, if it is a plain number and p needs more: a unit
+// of time, or the other end of a range of ports. It returns "" in all other cases.
 func unitHint(p params.Param, text string) string {
 	n, err := strconv.Atoi(text)
 	switch {
@@ -154,10 +158,10 @@ func unitHint(p params.Param, text string) string {
 	return ""
 }
 
-// portsKey is the key of the setting for Ports.
+// portsKey is the key of the setting for Job.Ports.
 const portsKey = "launcher.ports"
 
-// expects describes the values of a parameter.
+// expects returns which values p accepts, for a message.
 func expects(p params.Param) string {
 	switch p.Kind {
 	case params.Int:
@@ -181,6 +185,7 @@ func expects(p params.Param) string {
 	}
 }
 
+// hasEmpty reports whether an element of list is empty or blank.
 func hasEmpty(list []string) bool {
 	for _, e := range list {
 		if strings.TrimSpace(e) == "" {
@@ -190,7 +195,8 @@ func hasEmpty(list []string) bool {
 	return false
 }
 
-// integer, duration, elements and wordsOf convert texts that check has accepted.
+// integer, duration, elements and wordsOf convert texts. They ignore errors, because check has
+// accepted the texts before.
 func integer(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
@@ -217,7 +223,8 @@ func wordsOf(text string) []string {
 	return w
 }
 
-// baseName returns the default name of a job with this program.
+// baseName returns the default name of a job with this first program: the last part of the program's
+// absolute path, without ".go".
 func baseName(program string) string {
 	if abs, err := filepath.Abs(program); err == nil {
 		program = abs

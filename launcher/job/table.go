@@ -215,7 +215,7 @@ var settings = []setting{
 	},
 }
 
-// joinWords joins words to a text from which wordsOf returns them.
+// joinWords returns words as one text, quoted so that wordsOf returns them from it.
 func joinWords(words []string) string {
 	if len(words) == 0 {
 		return ""

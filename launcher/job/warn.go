@@ -9,16 +9,20 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// unknownVars returns warnings about WEFT_ variables without effect: those that nothing reads, in
-// gorun's environment and among the variables that the job gives to ranks, and tunables among the
-// latter, because ranks get tunables from gorun.
+// unknownVars returns warnings about variables that begin with WEFT_ and have no effect. In
+// environ, gorun's environment, these are variables that nothing reads. Among the variables that
+// the job gives to ranks, these are such variables too, and also the variables of settings and of
+// parameters in params.Table: gorun reads these only in its own environment, and passes the
+// parameters on to the ranks itself.
 func (j *Job) unknownVars(environ []string) []string {
 	var known []string
 	for _, s := range settings {
 		known = append(known, s.Env())
 	}
 	lines := params.UnknownVars(environ, known...)
-	for i, line := range lines { // suggest the variable of a flag before a name that is only similar
+	// If a variable has the name of a flag, such as WEFT_IFACE, suggest the variable of that flag, and
+	// not the variable with the most similar name.
+	for i, line := range lines {
 		name, _, _ := strings.Cut(line, " ")
 		if env := envOfFlag(strings.ToLower(strings.TrimPrefix(name, "WEFT_"))); env != "" {
 			lines[i] = name + " is set, and nothing reads it; did you mean " + env + "?"
@@ -53,6 +57,7 @@ func (j *Job) unknownVars(environ []string) []string {
 	return lines
 }
 
+// appEnvs returns the variables of each app.
 func appEnvs(apps []App) (envs [][]EnvVar) {
 	for _, a := range apps {
 		envs = append(envs, a.Env)
@@ -60,8 +65,9 @@ func appEnvs(apps []App) (envs [][]EnvVar) {
 	return envs
 }
 
-// envOfFlag returns the variable of the setting or tunable that a flag sets. It returns "" if there
-// is no such flag.
+// envOfFlag returns the environment variable of the setting, or of the parameter in params.Table,
+// that a flag sets. name is the name of the flag without its dash, with "_" or "-" between words.
+// It returns "" if there is no such flag, or if the flag sets neither.
 func envOfFlag(name string) string {
 	for _, o := range options {
 		if !slices.Contains(o.names, strings.ReplaceAll(name, "_", "-")) {

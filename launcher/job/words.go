@@ -8,9 +8,10 @@ import (
 // errWords is the error of Words.
 var errWords = errors.New("expected a command line whose quotes are closed")
 
-// Words splits a command line into words at blanks. It handles quotes as a shell does: in '…' every
-// character is literal; in "…" a backslash makes \, ", $ and ` literal, and outside of quotes any
-// character. Words expands nothing. Empty quotes are a word.
+// Words splits a command line into words at blanks. It handles quotes as a shell does. In '…' every
+// character is literal. In "…" a backslash makes one of \, ", $ and ` literal. Outside of quotes a
+// backslash makes any character literal. Empty quotes are a word. Words expands no variables and no
+// patterns. It returns an error if quotes are not closed or the text ends with a backslash.
 func Words(text string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -54,7 +55,8 @@ func Words(text string) ([]string, error) {
 	return words, nil
 }
 
-// quoted reads up to the closing quote of "…" and returns its index, or -1 if there is none.
+// quoted appends the text inside of "…" to word. text begins behind the opening quote. quoted
+// returns the index of the closing quote in text, or -1 if there is none.
 func quoted(word *strings.Builder, text string) int {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -70,8 +72,8 @@ func quoted(word *strings.Builder, text string) int {
 	return -1
 }
 
-// shellJoin joins words so that a shell would split them again. It returns "-" if there are no
-// words.
+// shellJoin returns words as one text, quoted so that a shell splits the text into the same words. It
+// returns "-" if there are no words.
 func shellJoin(words []string) string {
 	if len(words) == 0 {
 		return "-"
@@ -83,6 +85,7 @@ func shellJoin(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
+// shellQuote returns a word in single quotes if a shell would not take it literally, else unchanged.
 func shellQuote(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)

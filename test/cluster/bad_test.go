@@ -17,11 +17,11 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// usage is the last line of the error after wrong usage.
+// usage is the last line that gorun prints when its flags or arguments are wrong.
 const usage = "gorun -h lists the flags\n"
 
-// TestBadInput checks the errors of user mistakes: one line that names the host and the cause, and
-// the documented exit code.
+// TestBadInput runs gorun with mistakes that users make, for example an unknown host. gorun prints one
+// line that names the host and the cause, and exits with the documented code.
 func TestBadInput(t *testing.T) {
 	c := hosts(t)
 	dir := t.TempDir()
@@ -90,21 +90,22 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestPort connects to the ports that a hostfile gives.
+// TestPort runs gorun with a hostfile that gives the port of a host's sshd. gorun connects to that port.
 func TestPort(t *testing.T) {
 	c := hosts(t)
 	hostfile := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(hostfile, fmt.Appendf(nil, "%s port=%d\n", c.name(1), testbed.PasswordPort), 0o600))
 	r := run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // this sshd requires a password
+	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // the sshd on that port requires a password
 	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+c.name(1)+" port=22\n"), 0o600))
 	r = run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, c.name(1)+"\n", r.Stdout)
 }
 
-// TestSeveralBadHosts checks that gorun prints one line per host that fails.
+// TestSeveralBadHosts runs gorun with an unknown host and a host that does not answer. gorun prints one
+// line for each of them, and the report gives the state of each host.
 func TestSeveralBadHosts(t *testing.T) {
 	c := hosts(t)
 	r := run.Gorun(t, "-ssh", c.SSH(), "-host", strings.Join([]string{c.name(1), "no-such-host", c.name(2), c.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "10s", "true")
@@ -115,8 +116,8 @@ func TestSeveralBadHosts(t *testing.T) {
 	}
 }
 
-// wrapped writes a shell script that runs the commands in before and then gorun, and returns its
-// path, for -agent-path.
+// wrapped writes a shell script that runs the shell commands in before and then gorun. It returns the
+// script's path, as a value for -agent-path.
 func wrapped(t *testing.T, before string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent")
@@ -124,7 +125,8 @@ func wrapped(t *testing.T, before string) string {
 	return path
 }
 
-// TestFullDisk has hosts without room for staged files, and without room for gorun.
+// TestFullDisk runs gorun with hosts whose disk is full, so that gorun cannot copy the program there, or
+// gorun itself. gorun exits with 1, prints the cause, and leaves no file on the hosts.
 func TestFullDisk(t *testing.T) {
 	c := hosts(t)
 	small := filepath.Join(c.Dir(), "small")
@@ -161,7 +163,8 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestOtherGorun uses a gorun of another version, and one of another build, as the agent.
+// TestOtherGorun uses a gorun of another version as the agent, which gorun refuses, and a gorun of
+// another build of the same version, which it accepts.
 func TestOtherGorun(t *testing.T) {
 	c := hosts(t)
 	other := filepath.Join(t.TempDir(), "gorun")
@@ -179,12 +182,13 @@ func TestOtherGorun(t *testing.T) {
 	require.NoError(t, f.Close())
 	r = c.gorunOn("1:1,2:1", "-agent-path", build, "-radix", "1", "-np", "2", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	// Without -agent-path the agent is this gorun.
+	// Without -agent-path the agent is a copy of the gorun that runs the job.
 	r = c.gorunOn("1:1", "-v", "-np", "1", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 }
 
-// TestNoisyShells checks that gorun ignores what a login shell prints before the agent starts.
+// TestNoisyShells has hosts whose login shell prints text before the agent starts. gorun ignores the text,
+// and the job succeeds.
 func TestNoisyShells(t *testing.T) {
 	c := hosts(t)
 	agent := wrapped(t, "echo Welcome; echo to this host >&2; printf 'no end of line'")

@@ -19,8 +19,9 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestRankFails has rank 2 of 6, on the second of three hosts, fail while the other ranks wait for
-// it.
+// TestRankFails has rank 2 of 6, on the second of three hosts, fail in several ways while the other
+// ranks wait for it. gorun ends the other ranks, exits with the code of rank 2, and prints how rank 2
+// ended, and the last lines that rank 2 wrote to stderr.
 func TestRankFails(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -41,7 +42,7 @@ func TestRankFails(t *testing.T) {
 				args := append([]string{"-radix", radix, "-np", "6", run.Rank()}, test.act...)
 				r := c.gorunOn("1:2,2:2,3:2", args...).Run(t)
 				require.Equal(t, test.code, r.Code, r.Stderr)
-				// gorun prints the rank's last lines, unless they are shortly above.
+				// gorun prints the rank's last lines, unless it has printed them shortly before.
 				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), c.name(2))
 				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last lines that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
 
@@ -58,7 +59,7 @@ func TestRankFails(t *testing.T) {
 					if rank.Rank == 2 {
 						continue
 					}
-					if test.act[0] != "abort" { // a rank that aborts tells gorun, and ends together with the others
+					if test.act[0] != "abort" { // a rank that calls Abort informs gorun, which then ends all ranks together
 						assert.False(t, rank.Ended.Before(*first.Ended), "rank %d ended before", rank.Rank)
 					}
 					assert.Equal(t, "killed", rank.State)
@@ -69,9 +70,10 @@ func TestRankFails(t *testing.T) {
 	}
 }
 
-// TestOthersFail has the other ranks exit as soon as they detect the end of rank 2, which may be
-// before gorun detects it. If several ranks exit and their clocks do not tell which was first,
-// gorun names the first one that it detects. But it names a rank that was killed in any case.
+// TestOthersFail has rank 2 fail and the other ranks exit as soon as they detect that, which may be
+// before gorun detects it. If the ranks have exited and the clocks of their hosts do not show which
+// rank was first, gorun reports the one whose end it has detected first. If a rank was killed by a
+// signal, gorun always reports that rank.
 func TestOthersFail(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
@@ -81,7 +83,7 @@ func TestOthersFail(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
 }
 
-// waiting starts a job whose ranks sleep, and waits until all of them run.
+// waiting starts a job whose ranks sleep, and waits until all of them run. list is as for gorunOn.
 func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) *run.Process {
 	t.Helper()
 	args = append(args, "-np", fmt.Sprint(ranks), run.Rank(), "wait")
@@ -90,7 +92,7 @@ func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) 
 	return p
 }
 
-// only returns the only process of host k that matches.
+// only returns the id of the process of host k that matches. There must be exactly one.
 func (c *cluster) only(k int, match func(testbed.Process) bool) int {
 	c.t.Helper()
 	list := c.Hosts()[k-1].Processes(match)
@@ -105,7 +107,8 @@ func kill(t *testing.T, pids ...int) {
 	}
 }
 
-// requireLost checks that a report says that a host was lost.
+// requireLost checks that the report says that gorun lost the host with this name: the ranks there are
+// lost, the other ranks were killed, and the failure names the host.
 func requireLost(t *testing.T, r run.Result, name string) {
 	t.Helper()
 	last := r.Report.Runs[0]
@@ -122,8 +125,9 @@ func requireLost(t *testing.T, r run.Result, name string) {
 	}
 }
 
-// TestAgentKilled kills an agent. Before that it kills the agent's watchdog, which in a testbed
-// would see the processes of all hosts.
+// TestAgentKilled kills an agent. The job ends, and gorun reports that it has lost the host. Before that,
+// the test kills the agent's watchdog, the process that ends the ranks if the agent dies. In a testbed a
+// watchdog sees the processes of all hosts, so it would also end the ranks of other hosts.
 func TestAgentKilled(t *testing.T) {
 	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
@@ -133,19 +137,21 @@ func TestAgentKilled(t *testing.T) {
 		run.RequireLines(t, r, 1, c.name(3)+": .*")
 		requireLost(t, r, c.name(3))
 	}
-	// If the agent is an inner node of the tree, the hosts below it are lost, too.
+	// If other agents are connected to gorun through the killed agent (-radix 1), gorun loses their
+	// hosts too.
 	p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", "1")
 	kill(t, c.only(2, run.Watchdog), c.only(2, agent))
 	run.RequireLines(t, p.Wait(), 1, c.name(2)+": .*; 1 host behind it cannot be reached any more either")
 
-	// If the watchdog lives, it also ends the processes that the ranks have started.
+	// If the watchdog is not killed, it also ends the processes that the ranks have started.
 	p = c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "setsid sleep 1000 & echo up; wait").Start(t)
 	p.AwaitStdout(2, "up\n")
 	kill(t, c.only(2, agent))
 	require.NotZero(t, p.Wait().Code)
 }
 
-// TestSSHKilled kills gorun's ssh to a host.
+// TestSSHKilled kills the ssh process by which gorun is connected to a host. The job ends, and gorun
+// reports that it has lost the host.
 func TestSSHKilled(t *testing.T) {
 	c := hosts(t)
 	p := c.waiting(t, "1:1,2:1,3:1", 3)
@@ -162,8 +168,8 @@ func TestSSHKilled(t *testing.T) {
 	requireLost(t, r, c.name(2))
 }
 
-// TestGorunKilled kills gorun. Before that it kills gorun's watchdog, which in a testbed would see
-// the processes of all hosts.
+// TestGorunKilled kills gorun. All ranks and agents on the hosts end within ten seconds. Before that, the
+// test kills gorun's watchdog, which in a testbed would see the processes of all hosts.
 func TestGorunKilled(t *testing.T) {
 	c := hosts(t)
 	prog := run.Copy(t, run.Rank(), c.Private()+"/staged")
@@ -177,7 +183,7 @@ func TestGorunKilled(t *testing.T) {
 		c.awaitGone(1, 2, 3, 4)
 		require.Less(t, time.Since(begun), 10*time.Second)
 	}
-	// The agents also end processes that ignore SIGTERM or have left their process group.
+	// The agents also end processes of ranks that ignore SIGTERM or have left their process group.
 	p := c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "trap '' TERM HUP; setsid sleep 1000 & echo up; while :; do sleep 1; done").Start(t)
 	p.AwaitStdout(2, "up\n")
 	kill(t, p.PID())
@@ -200,7 +206,8 @@ func (c *cluster) awaitGone(hosts ...int) {
 	}
 }
 
-// TestCut cuts hosts off while a job runs.
+// TestCut cuts hosts off the network while a job runs. gorun reports the hosts, and the ranks and agents
+// end on all hosts, also on those that are cut off.
 func TestCut(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -235,10 +242,12 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutEarly cuts a host off before gorun starts the ranks.
+// TestCutEarly cuts a host off the network before gorun has started the ranks. gorun reports the host and
+// exits with 1.
 func TestCutEarly(t *testing.T) {
 	c := hosts(t)
-	// The agent of host 2 is up, and gorun still waits for host 3.
+	// Cut host 2 off when its agent runs, while gorun still waits for host 3: the ssh to host 3
+	// waits for the file flag.
 	flag := filepath.Join(t.TempDir(), "flag")
 	ssh := filepath.Join(t.TempDir(), "ssh")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", c.name(3), flag, c.SSH())
@@ -253,7 +262,7 @@ func TestCutEarly(t *testing.T) {
 	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // 2s if the agent sent nothing after its greeting
 	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, c.name(2)).State)
 
-	// Host 2 does not answer at all.
+	// Host 2 is still cut off, so it does not answer the next gorun at all.
 	r = c.gorunOn("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
 	run.RequireLines(t, r, 1, c.name(2)+": .*")
 }

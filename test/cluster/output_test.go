@@ -20,11 +20,11 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run/line"
 )
 
-// lines checks the output of ranks with the argument "lines": each line is whole, none is lost, and
-// the lines of each rank are in order.
+// lines checks the output of ranks that run with the argument "lines" (see run/rank): each line must be
+// whole, none may be lost, and the lines of each rank must be in order.
 type lines struct {
 	t    *testing.T
-	next map[string]int // by stream and rank
+	next map[string]int // number of the next line, by stream and rank, such as "out3"
 }
 
 func (l *lines) check(text string) {
@@ -40,7 +40,8 @@ func (l *lines) check(text string) {
 	l.next[key]++
 }
 
-// TestOutput has 16 ranks write 10 MB to stdout and stderr.
+// TestOutput has 16 ranks on four hosts write 10 MB to stdout and stderr, with and without -tag-output.
+// All lines arrive whole and in the order of each rank.
 func TestOutput(t *testing.T) {
 	c := hosts(t)
 	const ranks, each = 16, 5_000
@@ -71,7 +72,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestOutputFiles tests -output: gorun writes the output of each rank to files on this machine.
+// TestOutputFiles runs jobs with -output. gorun writes the stdout and the stderr of each rank to a file on
+// this machine, and prints none of it.
 func TestOutputFiles(t *testing.T) {
 	c := hosts(t)
 	dir := filepath.Join(c.Private(), "out", "put")
@@ -96,8 +98,8 @@ func TestOutputFiles(t *testing.T) {
 		require.Equal(t, 300, l.next["err"+strconv.Itoa(rank)])
 	}
 
-	// With -output gorun still reports a failure, with the rank's last lines. It overwrites old
-	// files.
+	// If a rank fails, gorun also prints the failure and the rank's last lines. It overwrites the
+	// files of the job before.
 	r = c.gorunOn("1:2,2:2", "-np", "3", "-output", dir, run.Rank(), "exit", "2", "5").Run(t)
 	require.Equal(t, 5, r.Code, r.Stderr)
 	require.Regexp(t, `(?m)^gorun: rank 2 exited with code 5: `+regexp.QuoteMeta(run.Rank())+`, pid \d+ on `+c.name(2)+`;`, r.Stderr)
@@ -110,7 +112,8 @@ func TestOutputFiles(t *testing.T) {
 	require.Equal(t, 12, strings.Count(string(text), "\n"))
 }
 
-// TestLongLines has ranks of four hosts write lines of 300 kB.
+// TestLongLines has ranks on four hosts write lines of 300 kB, and a last line without an end. No byte is
+// lost.
 func TestLongLines(t *testing.T) {
 	c := hosts(t)
 	const size = 300_000
@@ -123,7 +126,7 @@ func TestLongLines(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, string(text) == fmt.Sprintf("%s\nshort %d\nend%d", strings.Repeat(strconv.Itoa(rank), size), rank, rank), "rank %d: %d bytes", rank, len(text))
 	}
-	// On gorun's stdout other lines may interrupt a long line, but nothing is lost.
+	// On gorun's stdout, lines of other ranks may interrupt a long line, but no byte is lost.
 	r = c.gorunOn("1:1,2:1,3:1,4:1", "-np", "4", "sh", "-c", script).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for rank := range 4 {
@@ -133,7 +136,8 @@ func TestLongLines(t *testing.T) {
 	require.Equal(t, 4, strings.Count(r.Stdout, "end"))
 }
 
-// TestReaderGone closes the reader of gorun's stdout. The rank that writes gets SIGPIPE.
+// TestReaderGone has the reader of gorun's stdout, a pipe, close it. The rank that writes then gets
+// SIGPIPE, and gorun reports that.
 func TestReaderGone(t *testing.T) {
 	c := hosts(t)
 	read, write, err := os.Pipe()
@@ -143,15 +147,19 @@ func TestReaderGone(t *testing.T) {
 	p := cmd.Start(t)
 	_ = write.Close()
 	line, err := bufio.NewReader(read).ReadString('\n')
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatalf("%v; gorun's stderr: %s", err, p.Wait().Stderr) // gorun has closed its stdout
+	}
 	require.Equal(t, "y\n", line)
 	require.NoError(t, read.Close())
 	r := p.Wait()
 	require.Equal(t, 128+13, r.Code)
-	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): yes|sh, pid \d+ on `+c.name(2), r.Stderr)
+	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): (yes|sh), pid \d+ on `+regexp.QuoteMeta(c.name(2)), r.Stderr)
 }
 
-// TestSlowReader checks that gorun and its agents use little memory if the output is read slowly.
+// TestSlowReader has ranks write without a pause while the reader of gorun's stdout, a pipe, reads slowly
+// and then not at all. gorun and its agents use little memory, because they stop reading from the
+// ranks.
 func TestSlowReader(t *testing.T) {
 	c := hosts(t)
 	read, write, err := os.Pipe()
@@ -160,9 +168,9 @@ func TestSlowReader(t *testing.T) {
 	cmd.Stdout = write
 	p := cmd.Start(t)
 	_ = write.Close()
-	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // a pipe's 64 KiB at a time
+	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // each read returns at most the 64 KiB that a pipe holds
 	require.NoError(t, err)
-	const most = 96 << 10 // in KiB; most of that is the program itself
+	const most = 96 << 10 // in KiB; the program itself takes most of that
 	pids := map[string]int{"gorun": p.PID()}
 	for i, h := range c.Hosts()[:3] {
 		list := h.Processes(agent)
@@ -184,7 +192,8 @@ func TestSlowReader(t *testing.T) {
 
 type onlyReader struct{ io.Reader }
 
-// TestStdin has ranks on other hosts read gorun's input.
+// TestStdin passes a text to gorun's stdin. With each value of -stdin, the right ranks read all of it, and
+// the others read nothing.
 func TestStdin(t *testing.T) {
 	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000) // 1.6 MB
@@ -215,8 +224,8 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinLeft checks that a job ends although a rank does not read its input, or the input does
-// not end.
+// TestStdinLeft runs jobs whose ranks do not read all of their stdin, or whose stdin does not end. gorun
+// exits with 0 when the ranks have exited.
 func TestStdinLeft(t *testing.T) {
 	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000)

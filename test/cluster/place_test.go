@@ -19,7 +19,8 @@ import (
 // whereami is a command that prints the rank and the name of its host.
 var whereami = []string{"sh", "-c", "echo $PMI_RANK $(hostname)"}
 
-// where returns the number of each rank's host, from the output of whereami.
+// where returns the numbers of the ranks' hosts in the order of ranks, such as "1 1 2". stdout is the
+// output of whereami.
 func (c *cluster) where(stdout string) string {
 	c.t.Helper()
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
@@ -40,7 +41,7 @@ func (c *cluster) where(stdout string) string {
 	return strings.Join(at, " ")
 }
 
-// TestPlacement checks on which hosts ranks run.
+// TestPlacement runs jobs with flags that place ranks, and checks on which host each rank runs.
 func TestPlacement(t *testing.T) {
 	c := hosts(t)
 	rankfile := filepath.Join(t.TempDir(), "ranks")
@@ -90,8 +91,8 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestNotBound checks that a rank without a slot in a rankfile is not bound to cores, although
-// another rank of its host is.
+// TestNotBound runs a job with a rankfile that gives a slot (a core) for rank 0 only. Rank 1, on the same
+// host, is not bound to cores.
 func TestNotBound(t *testing.T) {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)
@@ -119,7 +120,8 @@ func TestNotBound(t *testing.T) {
 	}
 }
 
-// TestNames names hosts by addresses, with users, and with ranges in brackets.
+// TestNames runs jobs whose -host names hosts by addresses, with users, or with ranges in brackets. The
+// ranks run on these hosts.
 func TestNames(t *testing.T) {
 	c := hosts(t)
 	prefix := strings.TrimSuffix(c.name(1), "1")
@@ -139,7 +141,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestGorunInJob runs gorun on one of the job's hosts. Ranks run there, too.
+// TestGorunInJob runs gorun on one of the hosts on which it starts ranks.
 func TestGorunInJob(t *testing.T) {
 	c := hosts(t)
 	for list, want := range map[string]string{"1:1,2:2": "1 2 2", "2:2,1:1": "2 2 1"} {
@@ -162,7 +164,7 @@ func TestGorunInJob(t *testing.T) {
 	require.Len(t, r.Report.Runs[0].Hosts, 1)
 }
 
-// TestDryRun checks that -dry-run prints the placement and starts nothing.
+// TestDryRun runs gorun with -dry-run. gorun prints the placement of the ranks and starts no process.
 func TestDryRun(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
@@ -176,7 +178,8 @@ func TestDryRun(t *testing.T) {
 	require.Empty(t, c.Hosts()[0].Processes(nil))
 }
 
-// TestPrograms runs several programs in one job, each with its own variables and directory.
+// TestPrograms runs two programs in one job. Each has its own environment variables and working directory,
+// and the ranks of both can communicate.
 func TestPrograms(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:2", "-tag-output",
@@ -203,7 +206,7 @@ func TestPrograms(t *testing.T) {
 	require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 }
 
-// TestEnvironment checks which variables the ranks get.
+// TestEnvironment checks which environment variables of gorun the ranks on other hosts get.
 func TestEnvironment(t *testing.T) {
 	c := hosts(t)
 	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-x", "SET=by flag", "-x", "GIVEN", "env")
@@ -232,7 +235,7 @@ func TestEnvironment(t *testing.T) {
 		assert.NotContains(t, r.Stdout, word)
 	}
 
-	// -x also sets variables that otherwise have the host's own value.
+	// -x also sets variables that without -x have the value of the rank's host.
 	r = c.gorunOn("2:1", "-np", "1", "-x", "HOME=/there", "-x", "TMPDIR=/tmp/there", "env").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stdout, "HOME=/there\n")

@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// rankOf returns the process id of a rank.
+// rankOf returns the process id of a running rank.
 func (c *cluster) rankOf(rank int) int {
 	c.t.Helper()
 	for k := range c.Hosts() {
@@ -25,7 +25,8 @@ func (c *cluster) rankOf(rank int) int {
 	return 0
 }
 
-// TestNotify kills ranks of a job with -on-failure notify. The others go on.
+// TestNotify kills ranks of a job with -on-failure notify, one after the other. The other ranks go on, and
+// gorun exits with 0.
 func TestNotify(t *testing.T) {
 	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
@@ -48,8 +49,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestNotifyOfHosts cuts a host off, or kills its agent, in a job with -on-failure notify. The
-// other ranks go on.
+// TestNotifyOfHosts cuts a host off the network, or kills its agent, in a job with -on-failure notify.
+// The ranks of the other hosts go on, and gorun exits with 0.
 func TestNotifyOfHosts(t *testing.T) {
 	c := hosts(t)
 	for _, how := range []string{"cut", "agent"} {
@@ -74,8 +75,8 @@ func TestNotifyOfHosts(t *testing.T) {
 	}
 }
 
-// TestNotifyCodes checks the exit code of jobs with -on-failure notify: that of the surviving
-// ranks.
+// TestNotifyCodes runs jobs with -on-failure notify in which a rank kills itself. gorun exits with the
+// code of the surviving ranks. If all ranks have failed, it exits with the code of the failure.
 func TestNotifyCodes(t *testing.T) {
 	c := hosts(t)
 	const script = `case $PMI_RANK in 0) kill -KILL $$;; 2) exit %d;; esac`
@@ -88,8 +89,9 @@ func TestNotifyCodes(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: every rank has failed\n")
 }
 
-// TestRestart kills a rank of a job with -on-failure restart, and checks that gorun starts the job
-// again.
+// TestRestart runs jobs with -on-failure restart. In the first job a rank kills itself, gorun starts the
+// job again, and the second run succeeds. In the second job a rank fails in every run, and gorun gives up
+// after -max-restarts.
 func TestRestart(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2", "-on-failure", "restart", "-np", "4", run.Rank(), "once", "2").Run(t)
@@ -116,8 +118,8 @@ func TestRestart(t *testing.T) {
 	require.Equal(t, 5, r.Report.Failure.ExitCode)
 }
 
-// TestRestartElsewhere loses hosts of a job with -on-failure restart. gorun starts the job again on
-// the other hosts.
+// TestRestartElsewhere cuts off one host of a job with -on-failure restart, and then kills the agent of
+// another. Each time gorun starts the job again on the hosts that are left.
 func TestRestartElsewhere(t *testing.T) {
 	c := hosts(t)
 	p := c.gorunOn("1:2,2:2,3:2,4:2", "-on-failure", "restart", "-heartbeat", "1s", "-np", "4", run.Rank(), "until", "2").Start(t)
@@ -138,7 +140,8 @@ func TestRestartElsewhere(t *testing.T) {
 	c.awaitGone(2)
 	c.Hosts()[1].Join()
 
-	// With -strict the other hosts have too few slots.
+	// With -strict, gorun does not start the ranks again if the hosts that are left have too few slots.
+	// The report counts the attempt as a second run.
 	p = c.gorunOn("1:1,2:1", "-on-failure", "restart", "-strict", "-np", "2", run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
 	kill(t, c.only(2, run.Watchdog), c.only(2, agent))

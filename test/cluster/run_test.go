@@ -20,8 +20,9 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestTransports checks which transports connect the ranks: shared memory within a host and sockets
-// between hosts, or sockets only, on consecutive ports or on an interface.
+// TestTransports runs jobs on three hosts and checks which transports connect rank 0 with the others: by
+// default shared memory within a host and tcp between hosts; with -transport tcp only tcp; with -iface
+// on the addresses of that interface.
 func TestTransports(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -51,7 +52,8 @@ func TestTransports(t *testing.T) {
 	require.Contains(t, r.Stderr, "none0")
 }
 
-// TestPortsTaken has a host on which other processes use most of the ports of -ports.
+// TestPortsTaken runs a job with -ports. On one host another process uses most of these ports. The ranks
+// get other ports, and the job succeeds.
 func TestPortsTaken(t *testing.T) {
 	c := hosts(t)
 	stop := occupy(t, c, 2)
@@ -62,10 +64,11 @@ func TestPortsTaken(t *testing.T) {
 	require.Contains(t, r.Stderr, "each rank listens on a port of its own, because planned ports are taken")
 }
 
-// In this range of ports occupy leaves one of 16 free.
+// The range of ports of which occupy takes all but each 16th.
 const lowPort, highPort = 20000, 20999
 
-// occupy listens on most of these ports on a host, until stop.
+// occupy starts a process that listens on most ports from lowPort to highPort on a host. stop ends the
+// process.
 func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	t.Helper()
 	self, err := os.Executable()
@@ -78,7 +81,7 @@ func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	ready, err := io.ReadAll(out) // ends when the process listens on all ports
+	ready, err := io.ReadAll(out) // returns when the process has closed its stdout, because it listens on the ports
 	require.NoError(t, err)
 	require.Equal(t, "taken\n", string(ready))
 	return func() {
@@ -87,8 +90,8 @@ func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	}
 }
 
-// occupyEnv is the environment variable that makes the test binary listen on the ports, on the
-// address that is the variable's value, until its stdin ends.
+// occupyEnv is an environment variable. If it is set, this test binary runs no tests: it listens on the
+// ports of occupy, on the address that is the variable's value, until its stdin ends.
 const occupyEnv = "CLUSTER_TEST_OCCUPY"
 
 func init() {
@@ -115,7 +118,8 @@ func init() {
 	os.Exit(0)
 }
 
-// TestBuilt has gorun build a package of this module and copy the program to the hosts.
+// TestBuilt names a package of this module as the program. gorun builds it and copies the program to the
+// hosts, and the job succeeds.
 func TestBuilt(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:1,2:1,3:1", "-np", "3", "../../examples/allreduce", "-n", "100").Run(t)
@@ -123,7 +127,8 @@ func TestBuilt(t *testing.T) {
 	require.Regexp(t, `^allreduce of 100 doubles over 3 ranks: correct`, r.Stdout)
 }
 
-// TestStaged copies programs and files that exist only on this machine to the hosts.
+// TestStaged runs jobs with -stage and -stage-files, whose program and files exist only on this machine.
+// gorun copies them to the hosts, where all are in one directory (WEFT_STAGE_DIR).
 func TestStaged(t *testing.T) {
 	c := hosts(t)
 	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "only here"))
@@ -140,11 +145,11 @@ func TestStaged(t *testing.T) {
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 	}
-	// All files are in one directory, also on the host from which they are copied.
+	// The files are in one directory on each host, also if gorun itself runs on one of the hosts.
 	for _, from := range []*testbed.Host{nil, c.Hosts()[0]} {
 		list := data + "," + other
 		if from != nil {
-			list = run.Rank() // this file is the same on all hosts
+			list = run.Rank() // a file that all hosts see
 		}
 		cmd := c.gorunOn("1:1,4:1", "-np", "2", "-stage-files", list, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -lL . && wc -c *`)
 		cmd.Host = from
@@ -155,11 +160,11 @@ func TestStaged(t *testing.T) {
 			continue
 		}
 		require.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
-		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // of wc; a time of ls does not match
+		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // from wc; a time such as "6" in the output of ls is not followed by "other"
 		require.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
 	}
 
-	// gorun's own host needs no copy.
+	// gorun runs on one of the hosts, which needs no copy.
 	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-stage", run.Rank(), "hello")
 	cmd.Host = c.Hosts()[0]
 	r := cmd.Run(t)
@@ -173,8 +178,8 @@ func TestStaged(t *testing.T) {
 	require.Contains(t, r.Stderr, c.Private())
 }
 
-// TestCopied checks that gorun copies itself to hosts that do not have it, and uses the copy in the
-// cache later.
+// TestCopied runs gorun with hosts that do not have it. gorun copies itself to a cache on each host, and
+// later runs use the copy, unless the copy is missing or not whole.
 func TestCopied(t *testing.T) {
 	c := hosts(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
@@ -187,7 +192,7 @@ func TestCopied(t *testing.T) {
 		require.Len(t, strings.Split(strings.TrimSpace(r.Stdout), "\n"), 2)
 		return r
 	}
-	for host := 1; host <= 2; host++ { // remove the copies of other tests
+	for host := 1; host <= 2; host++ { // remove the copies that other tests have made
 		c.runIn(host, "find", "/root/.cache/weft", "-mindepth", "1", "-delete")
 	}
 	r := start(whereami...)
@@ -208,7 +213,8 @@ func TestCopied(t *testing.T) {
 	r = start(whereami...)
 	require.NotContains(t, r.Stderr, "sending gorun")
 
-	// The host has another program at gorun's path. gorun does not use it.
+	// The hosts have another program at the path that gorun has on this machine. gorun does not use
+	// that program as the agent.
 	for host := 1; host <= 2; host++ {
 		c.runIn(host, "sh", "-c", `printf '#!/bin/sh\necho other; cat\n' >"$0" && chmod +x "$0"`, gorun)
 		defer c.runIn(host, "rm", "-f", gorun)
@@ -217,7 +223,7 @@ func TestCopied(t *testing.T) {
 	require.NotContains(t, r.Stderr, "sending gorun")
 }
 
-// runIn runs a command in host k and returns its output.
+// runIn runs a command on host k and returns its output. The command must succeed.
 func (c *cluster) runIn(k int, name string, args ...string) string {
 	c.t.Helper()
 	out, err := c.Hosts()[k-1].Command(context.Background(), name, args...).CombinedOutput()
@@ -225,13 +231,14 @@ func (c *cluster) runIn(k int, name string, args ...string) string {
 	return string(out)
 }
 
-// TestTree has agents connect to further hosts.
+// TestTree runs jobs with a small -radix, so that agents start the agents of further hosts by ssh. All
+// ranks run, and each host has as many ssh processes as it has hosts below it in the tree.
 func TestTree(t *testing.T) {
 	c := hosts(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
 	for _, radix := range []string{"1", "2"} {
 		cmd := c.gorunOn("1:2,2:2,3:2,4:2", "-radix", radix, "-np", "8", run.Rank(), "work")
-		cmd.Exe = gorun // each host copies it to the next
+		cmd.Exe = gorun // the hosts do not have this file, so each agent copies gorun to the hosts below it
 		p := cmd.Start(t)
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)

@@ -17,7 +17,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestSignals checks that gorun forwards signals to the ranks on all hosts.
+// TestSignals sends signals to gorun. gorun forwards them to the ranks on all hosts, and exits with the
+// right code.
 func TestSignals(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -55,7 +56,8 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestSecondInterrupt checks that a second SIGINT kills ranks that do not end after the first.
+// TestSecondInterrupt sends SIGINT twice to a gorun whose ranks catch the signal and go on. After the
+// second SIGINT, gorun kills the ranks.
 func TestSecondInterrupt(t *testing.T) {
 	c := hosts(t)
 	p := c.gorunOn("1:1,2:1,3:2", "-np", "4", "-grace", "1m", run.Rank(), "catch-all").Start(t)
@@ -69,7 +71,7 @@ func TestSecondInterrupt(t *testing.T) {
 		require.Equal(t, "SIGKILL", rank.Signal)
 	}
 
-	// While gorun waits for hosts, the first SIGINT ends the job.
+	// If gorun still waits for a host, the first SIGINT ends the job.
 	p = run.Command{Args: []string{"-ssh", c.SSH(), "-host", c.name(1) + "," + c.BlackHole(), "-np", "2", "-v", "sleep", "1000"}}.Start(t)
 	p.AwaitStderr(1, c.name(1)+": the agent is process")
 	p.Signal(syscall.SIGINT)
@@ -77,14 +79,15 @@ func TestSecondInterrupt(t *testing.T) {
 	require.Equal(t, 130, r.Code, r.Stderr)
 }
 
-// state returns the letter of a process's state; see proc_pid_stat(5).
+// state returns the letter of a process's state (see proc_pid_stat(5)), or "" if the process has ended.
 func state(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return rest[:min(1, len(rest))]
 }
 
-// TestSuspend stops a job for longer than the time-out of heartbeats, and lets it go on.
+// TestSuspend suspends a job by SIGTSTP for longer than the time-out of heartbeats, and lets it continue by
+// SIGCONT. All ranks stop and continue, and the job does not fail.
 func TestSuspend(t *testing.T) {
 	// A shell is in state D if its child was stopped between vfork(2) and execve(2).
 	stopped := func(state string) bool { return state == "T" || state == "D" }
@@ -93,7 +96,7 @@ func TestSuspend(t *testing.T) {
 	p := c.gorunOn("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
 	p.AwaitStdout(3, `pid \d+\n`)
 	p.AwaitStdout(10, "beat\n")
-	var pids []int // as the shells print them: in /proc a forked child looks like a shell until it executes sleep
+	var pids []int // the ids that the shells print; in /proc, a forked child looks like a shell until it executes sleep
 	for _, m := range regexp.MustCompile(`pid (\d+)\n`).FindAllStringSubmatch(p.Stdout(), -1) {
 		pid, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
@@ -109,7 +112,7 @@ func TestSuspend(t *testing.T) {
 			return nil
 		})
 	}
-	time.Sleep(4 * heartbeat) // the job must survive this
+	time.Sleep(4 * heartbeat) // the job must not fail meanwhile
 	require.True(t, p.Running())
 	for _, pid := range pids {
 		if s := state(pid); !stopped(s) {
@@ -119,7 +122,7 @@ func TestSuspend(t *testing.T) {
 	}
 	p.Signal(syscall.SIGCONT)
 	beats := strings.Count(p.Stdout(), "beat\n")
-	p.AwaitStdout(beats+30, "beat\n") // from all ranks, since each writes one in 20 ms
+	p.AwaitStdout(beats+30, "beat\n") // so many that all ranks must have written, because each writes one in 20 ms
 	time.Sleep(2 * heartbeat)         // a heartbeat that counted the time of the stop would fail by now
 	require.True(t, p.Running())
 	for _, pid := range pids {
@@ -131,7 +134,8 @@ func TestSuspend(t *testing.T) {
 	require.Equal(t, "gorun: ended by signal 15 (SIGTERM)\n", r.Stderr)
 }
 
-// TestTimeout tests -timeout with a job that takes too long, and with a host that does not answer.
+// TestTimeout runs gorun with -timeout: a job that takes too long, and a job with a host that does not
+// answer. gorun ends the job, exits with 124, and prints what the ranks did.
 func TestTimeout(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2", "-timeout", "2s", "-grace", "100ms", "-np", "4", run.Rank(), "catch-all").Run(t)

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package dial tests gorun -listen: another program starts the agents on the hosts, as Kubernetes
-// does with pods, and they connect to gorun.
+// Package dial tests gorun -listen. With that flag gorun does not start the agents on the hosts: another
+// program does, for example Kubernetes in pods, and the agents connect to gorun. The hosts are made of
+// Linux namespaces on this machine (a testbed).
 package dial
 
 import (
@@ -28,13 +29,12 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m) }
 
-// cluster is three hosts, the file of the secret that gorun and the agents share, and the address
-// on which gorun listens.
+// cluster is three hosts, in use by the test t.
 type cluster struct {
 	*testbed.Cluster
 	t      testing.TB
-	secret string
-	addr   string
+	secret string // path of the file with the secret that gorun and the agents share
+	addr   string // the address on which gorun listens
 }
 
 func hosts(t *testing.T) *cluster {
@@ -44,7 +44,7 @@ func hosts(t *testing.T) *cluster {
 	c := &cluster{Cluster: tb, t: t, secret: secret(t, "a secret of twenty bytes", 0o600)}
 	l, err := net.Listen("tcp", tb.Address()+":0")
 	require.NoError(t, err)
-	c.addr = l.Addr().String() // a free port, known before gorun listens, because agents may start earlier
+	c.addr = l.Addr().String() // a free port, which must be known before gorun listens, because agents may start before gorun
 	require.NoError(t, l.Close())
 	return c
 }
@@ -59,22 +59,22 @@ func secret(t *testing.T, text string, mode os.FileMode) string {
 
 func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
-// gorun returns a gorun that waits for agents.
+// gorun returns a run of gorun that waits for this number of agents.
 func (c *cluster) gorun(agents int, args ...string) run.Command {
 	args = append([]string{"-listen", c.addr, "-secret-file", c.secret, "-agents", strconv.Itoa(agents)}, args...)
 	return run.Command{Args: args}
 }
 
-// agent is a process of gorun -agent -connect.
+// agent is a process that runs gorun -agent -connect.
 type agent struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	text  bytes.Buffer
-	ended chan struct{}
-	err   error
+	text  bytes.Buffer  // what the agent has printed
+	ended chan struct{} // closed when the agent has ended
+	err   error         // of cmd.Wait
 }
 
-// agent starts an agent on host k, as the container of a pod does.
+// agent starts an agent on host k, as a pod of Kubernetes would.
 func (c *cluster) agent(t *testing.T, k int) *agent {
 	t.Helper()
 	return c.agentWith(t, k, c.secret)
@@ -102,7 +102,7 @@ func (c *cluster) agentWith(t *testing.T, k int, secret string) *agent {
 	return a
 }
 
-// wait waits for the agent's end. It returns the exit code and the output.
+// wait waits until the agent has ended. It returns the agent's exit code and output.
 func (a *agent) wait() (code int, text string) {
 	a.t.Helper()
 	<-a.ended
@@ -113,7 +113,7 @@ func (a *agent) wait() (code int, text string) {
 	return a.cmd.ProcessState.ExitCode(), a.text.String()
 }
 
-// requireSuccess checks that the agent exits with 0 and prints nothing.
+// requireSuccess waits until the agent has ended, and checks that it exits with 0 and prints nothing.
 func (a *agent) requireSuccess() {
 	a.t.Helper()
 	code, text := a.wait()
@@ -121,7 +121,8 @@ func (a *agent) requireSuccess() {
 	require.Empty(a.t, text)
 }
 
-// requireFailure checks that the agent exits with 1 and prints one line that matches pattern.
+// requireFailure waits until the agent has ended, and checks that it exits with 1 and prints one line that
+// matches pattern.
 func (a *agent) requireFailure(pattern string) {
 	a.t.Helper()
 	code, text := a.wait()
@@ -129,7 +130,8 @@ func (a *agent) requireFailure(pattern string) {
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
 }
 
-// TestOrder starts agents before gorun and after it. gorun orders the hosts by their names.
+// TestOrder starts one agent before gorun and two after it. The job succeeds, and gorun orders the hosts by
+// their names.
 func TestOrder(t *testing.T) {
 	c := hosts(t)
 	early := c.agent(t, 2)
@@ -150,8 +152,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestNames chooses and orders the hosts by -host. The agent of another host waits until gorun has
-// ended, or gorun refuses it.
+// TestNames runs gorun with -host, which chooses the hosts and their order among the agents. The agent of
+// another host gets no ranks: gorun refuses it, or it connects too late.
 func TestNames(t *testing.T) {
 	c := hosts(t)
 	other := c.agent(t, 1)
@@ -164,7 +166,7 @@ func TestNames(t *testing.T) {
 	for _, a := range agents {
 		a.requireSuccess()
 	}
-	// The agent may have connected too late, and still tries to connect.
+	// The agent of the other host may still try to connect, so end it.
 	_ = other.cmd.Process.Signal(syscall.SIGTERM)
 	code, _ := other.wait()
 	require.NotZero(t, code)
@@ -173,8 +175,8 @@ func TestNames(t *testing.T) {
 	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent connected within 300ms; missing: "+c.name(1))
 }
 
-// TestSecret checks that gorun refuses an agent with another secret, and that an agent refuses a
-// file of the secret that other users may read.
+// TestSecret starts agents with a wrong secret, and with a file of the secret that other users may read.
+// gorun refuses the first, and the second ends with an error.
 func TestSecret(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(1, "-v", "-np", "1", "hostname").Start(t)
@@ -185,7 +187,8 @@ func TestSecret(t *testing.T) {
 	c.agentWith(t, 1, "/nonexistent").requireFailure("secret: .*no such file or directory")
 	require.True(t, p.Running())
 
-	// The kubelet mounts a secret as a link to a file that the pod's group may read.
+	// An agent accepts a link to a file that its group may read, because Kubernetes mounts a secret
+	// in that way.
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(secret(t, "a secret of twenty bytes", 0o440), link))
 	c.agentWith(t, 2, link).requireSuccess()
@@ -194,8 +197,8 @@ func TestSecret(t *testing.T) {
 	require.Equal(t, c.name(2)+"\n", r.Stdout)
 }
 
-// TestTooFew starts fewer agents than gorun waits for. gorun ends after its time-out, and so do the
-// agents.
+// TestTooFew starts fewer agents than gorun waits for. gorun ends with an error after -connect-timeout, and
+// the agents end too.
 func TestTooFew(t *testing.T) {
 	c := hosts(t)
 	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two agents on one host count as one
@@ -216,8 +219,8 @@ func TestTooFew(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: ended by signal 15 (SIGTERM) before the ranks were started\n")
 }
 
-// TestAgentIsReplaced kills an agent before the job begins, and starts another one on the same
-// host.
+// TestAgentIsReplaced kills an agent while gorun still waits for another one, and then starts a new agent
+// on the same host. The job succeeds with the new agent.
 func TestAgentIsReplaced(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
@@ -237,7 +240,7 @@ func TestAgentIsReplaced(t *testing.T) {
 	second.requireSuccess()
 }
 
-// waiting starts a job whose ranks sleep, two on each host. It returns gorun and the agents.
+// waiting starts a job whose ranks sleep, two on each host, and waits until all of them run.
 func (c *cluster) waiting(t *testing.T, args ...string) (p *run.Process, agents []*agent) {
 	t.Helper()
 	p = c.gorun(3, append(append([]string{"-np", "6", "-ppn", "2"}, args...), run.Rank(), "wait")...).Start(t)
@@ -248,8 +251,8 @@ func (c *cluster) waiting(t *testing.T, args ...string) (p *run.Process, agents 
 	return p, agents
 }
 
-// TestListenerCloses opens a thousand connections that send nothing before the agents connect. The
-// agents still succeed. When all agents are connected, gorun closes its listener.
+// TestListenerCloses opens a thousand connections to gorun on which nothing is sent, before the agents
+// connect. The agents can still connect. When all agents are connected, gorun closes its listener.
 func TestListenerCloses(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", run.Rank(), "wait").Start(t)
@@ -270,7 +273,8 @@ func TestListenerCloses(t *testing.T) {
 	}
 }
 
-// killWatchdogs kills all watchdogs, which in a testbed see the processes of all hosts.
+// killWatchdogs kills the watchdogs of all agents. In a testbed a watchdog sees the processes of all hosts,
+// so it would also end the ranks of other hosts.
 func (c *cluster) killWatchdogs() {
 	c.t.Helper()
 	for _, h := range c.Hosts() {
@@ -280,7 +284,8 @@ func (c *cluster) killWatchdogs() {
 	}
 }
 
-// noRanks waits until no rank runs, and checks that this took less than 10 s since a time.
+// noRanks waits until no rank runs on any host, and checks that this is less than 10 s after the time
+// since.
 func (c *cluster) noRanks(since time.Time) {
 	c.t.Helper()
 	run.Eventually(c.t, func() error {
@@ -294,8 +299,9 @@ func (c *cluster) noRanks(since time.Time) {
 	require.Less(c.t, time.Since(since), 10*time.Second)
 }
 
-// TestFailures ends jobs in several ways. An agent that has done all that gorun asked for exits with 0,
-// also if the job has failed: only gorun's exit code reports the job's result.
+// TestFailures ends jobs in several ways, for example by the failure of a rank, of an agent, or of gorun.
+// All ranks end. An agent that has done all that gorun asked for exits with 0, also if the job has
+// failed: only gorun's exit code reports the job's result.
 func TestFailures(t *testing.T) {
 	t.Run("rank", func(t *testing.T) {
 		c := hosts(t)
@@ -320,7 +326,7 @@ func TestFailures(t *testing.T) {
 		agents[0].requireSuccess()
 		agents[2].requireSuccess()
 	})
-	t.Run("agent gets SIGTERM", func(t *testing.T) { // as if its pod is deleted
+	t.Run("agent gets SIGTERM", func(t *testing.T) { // as when Kubernetes deletes the agent's pod
 		c := hosts(t)
 		p, agents := c.waiting(t)
 		require.NoError(t, agents[1].cmd.Process.Signal(syscall.SIGTERM))
@@ -376,7 +382,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestUsage checks the errors of wrong usage, which gorun prints before it waits for agents.
+// TestUsage runs gorun with wrong flags. gorun prints an error and exits with 2, without waiting for
+// agents.
 func TestUsage(t *testing.T) {
 	c := hosts(t)
 	for args, says := range map[string]string{

@@ -22,7 +22,8 @@ func TestHydra(t *testing.T) {
 	}
 }
 
-// TestHydraWithoutItsSocket runs a program that closes the socket that Hydra passes to its ranks.
+// TestHydraWithoutItsSocket starts ranks by Hydra that have closed the socket which Hydra passes to them
+// (PMI_FD). Init must return an error, and no rank may run as a job of one rank.
 func TestHydraWithoutItsSocket(t *testing.T) {
 	c := newCluster(t)
 	code, out := c.launch(hydra, "-n", "2", c.script("close", `eval "exec $PMI_FD>&-"; exec `+hello))

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package foreign tests weft programs that other launchers than gorun start on several hosts:
-// Hydra, Open MPI's mpirun and Slurm.
+// Package foreign tests weft programs that launchers other than gorun start on several hosts: Hydra,
+// Open MPI's mpirun, and Slurm. The hosts are made of Linux namespaces on this machine (a testbed).
 package foreign
 
 import (
@@ -26,19 +26,19 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// hello is the path of the program in the directory hello.
+// hello is the path of the built program of the directory hello.
 var hello string
 
 func TestMain(m *testing.M) { run.Main(m, "test/foreign/hello") }
 
 const hosts = 4
 
-// cluster is the hosts, for a test.
+// cluster is the hosts, in use by the test t.
 type cluster struct {
 	*testbed.Cluster
 	t   *testing.T
-	dir string   // shared by all hosts; ranks find rank 0 by a file in it
-	env []string // of the launchers
+	dir string   // a directory that all hosts see; rank 0 writes a file there by which the other ranks find it
+	env []string // environment variables of the launchers
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -49,10 +49,10 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// nothingIsLeft checks that the ranks have left no processes and no files.
+// nothingIsLeft checks that the ranks have ended and have left no file in c.dir.
 func (c *cluster) nothingIsLeft() {
 	left := func() (all []string) {
-		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // includes the processes of the hosts
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // /proc of this machine also has the processes of the hosts
 		for _, exe := range exes {
 			if to, _ := os.Readlink(exe); to == hello {
 				all = append(all, exe)
@@ -61,7 +61,7 @@ func (c *cluster) nothingIsLeft() {
 		return all
 	}
 	for end := time.Now().Add(20 * time.Second); len(left()) > 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // a launcher may end before the ranks that it has killed
+		time.Sleep(10 * time.Millisecond) // wait a little, because a launcher may end before the ranks that it has killed
 	}
 	require.Empty(c.t, left())
 	files, err := os.ReadDir(c.dir)
@@ -69,11 +69,11 @@ func (c *cluster) nothingIsLeft() {
 	require.Empty(c.t, files)
 }
 
-// limit bounds the time of one launcher.
+// limit bounds the time of one run of a launcher.
 const limit = 90 * time.Second
 
-// launch runs a launcher on this machine. It returns the exit code, and the output of the launcher
-// and the ranks.
+// launch runs a command line of a launcher on this machine. It returns the exit code, and what the launcher
+// and the ranks have printed.
 func (c *cluster) launch(args ...string) (code int, out string) {
 	c.t.Helper()
 	path, err := exec.LookPath(args[0])
@@ -100,7 +100,7 @@ func (c *cluster) launch(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), text.String()
 }
 
-// ranks runs a launcher that starts n ranks, and calls check.
+// ranks runs a launcher that starts n ranks, which must succeed, and calls check with the output.
 func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
 	c.t.Helper()
 	code, out := c.launch(args...)
@@ -110,8 +110,8 @@ func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
 
 var line = regexp.MustCompile(`(?m)^rank (\d+) of (\d+) on (\S+)\r?$`)
 
-// check checks the output of n ranks: each has printed its line, they ran on onHosts hosts, and
-// they were started by how, as WEFT_VERBOSE prints it.
+// check checks the output of a job of n ranks: each rank has printed its line, the ranks ran on onHosts
+// hosts, and weft has recognised the launcher as how, which WEFT_VERBOSE makes rank 0 print.
 func (c *cluster) check(n, onHosts int, how, out string) {
 	c.t.Helper()
 	found := map[int]bool{}
@@ -150,7 +150,7 @@ func (c *cluster) over(n int, suffix string) string {
 	return strings.Join(c.Names()[:n], suffix+",") + suffix
 }
 
-// lines returns the lines of an output that contain a text, sorted.
+// lines returns the lines of the output out that contain the text, sorted.
 func lines(out, text string) []string {
 	var list []string
 	for l := range strings.Lines(out) {

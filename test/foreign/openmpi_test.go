@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mpirun returns a command line of Open MPI's mpirun.
+// mpirun returns a command line of Open MPI's mpirun with these arguments.
 func mpirun(args ...string) []string {
 	return append([]string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"}, args...)
 }
@@ -19,7 +19,8 @@ func (c *cluster) remote(n int, args ...string) []string {
 	return mpirun(append([]string{"--mca", "plm_rsh_agent", c.SSH(), "--mca", "plm", "rsh", "--host", c.over(n, ":2")}, args...)...)
 }
 
-// app returns the arguments of mpirun for one program of a job. Each program needs its own -x.
+// app returns the arguments of mpirun for n ranks of one program of a job. Each program needs its own -x,
+// which passes an environment variable to the ranks.
 func app(n int, args ...string) []string {
 	return append([]string{"-x", "WEFT_VERBOSE", "-x", "WEFT_BOOTSTRAP_DIR", "-n", strconv.Itoa(n)}, args...)
 }
@@ -31,7 +32,8 @@ func TestOpenMPI(t *testing.T) {
 	}
 	c.ranks(7, hosts, "openmpi", c.remote(hosts, app(7, hello)...)...)
 	c.ranks(4, 2, "openmpi", c.remote(2, append(append(app(1, hello), ":"), app(3, hello)...)...)...)
-	// The ranks of a second program find each other again.
+	// Each rank runs two programs, one after the other. The ranks of the second program find each
+	// other too.
 	code, out := c.launch(mpirun("-n", "3", c.script("twice", hello+" && echo between && "+hello))...)
 	require.Zero(t, code, out)
 	require.Len(t, lines(out, "between"), 3, out)

@@ -24,8 +24,8 @@ func srun(mpi string, nodes, n int, args ...string) []string {
 
 func TestSlurm(t *testing.T) {
 	c := slurm(t)
-	startedBy := map[string]string{"none": "slurm", "pmi2": "pmi"}               // by srun's -mpi
-	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") { // not every Slurm has this plugin
+	startedBy := map[string]string{"none": "slurm", "pmi2": "pmi"}               // by value of srun's --mpi: how weft names the launcher
+	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") { // the plugin pmix is not in every Slurm
 		startedBy["pmix"] = "slurm"
 	}
 	for mpi, how := range startedBy {
@@ -42,15 +42,17 @@ func TestSlurm(t *testing.T) {
 	require.Len(t, line.FindAllString(out, -1), 6, out)
 }
 
-// TestSlurmsAllocation runs other launchers in an allocation of Slurm.
+// TestSlurmsAllocation runs Hydra and mpirun in an allocation of Slurm. They start the ranks on the hosts of
+// the allocation.
 func TestSlurmsAllocation(t *testing.T) {
 	c := slurm(t)
 	c.ranks(4, 2, "pmi", "salloc", "-N2", "-n4", hydra, "-n", "4", hello)
 	c.ranks(4, 2, "openmpi", append([]string{"salloc", "-N2", "-n4"}, mpirun("-n", "4", hello)...)...)
 }
 
-// TestSlurmsBatchScript runs a program in a batch script without srun. Slurm sets a rank and a size
-// for the script, but the program is a world of one.
+// TestSlurmsBatchScript runs a program in a batch script without srun. Slurm sets environment variables with
+// a rank and a size for the script too, but only one process runs. So the program must run as a job of
+// one rank, and warn.
 func TestSlurmsBatchScript(t *testing.T) {
 	c := slurm(t)
 	file := filepath.Join(t.TempDir(), "out")
@@ -71,8 +73,8 @@ func TestSlurmsBatchScript(t *testing.T) {
 	require.Len(t, lines(out, "rank 0 of 1 on "), 1, out)
 }
 
-// TestSlurmWithoutASharedDirectory checks that rank 0 and the other ranks report what to do if the
-// hosts share no directory.
+// TestSlurmWithoutASharedDirectory starts ranks on hosts that share no directory, so the ranks cannot find
+// rank 0. Rank 0 and the other ranks print errors that say what to do.
 func TestSlurmWithoutASharedDirectory(t *testing.T) {
 	c := slurm(t)
 	c.env = append(c.env, "WEFT_BOOTSTRAP_DIR="+c.Private(), "WEFT_BOOTSTRAP_TIMEOUT=3s")
@@ -87,7 +89,8 @@ func TestSlurmWithoutASharedDirectory(t *testing.T) {
 	}
 }
 
-// TestSlurmsRankThatFails has a rank that never starts, one that aborts, and one that is killed.
+// TestSlurmsRankThatFails runs jobs with a rank that never calls Init, that aborts, or that is killed. The
+// other ranks report that.
 func TestSlurmsRankThatFails(t *testing.T) {
 	c := slurm(t)
 	c.env = append(c.env, "WEFT_BOOTSTRAP_TIMEOUT=5s")

@@ -18,12 +18,13 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// cancelled matches gorun's line for a job that Slurm has cancelled. Slurm ends the hosts one after
-// another, and does not always report the reason before gorun ends.
+// cancelled is a regular expression for the line that gorun prints if Slurm has cancelled the job. There
+// are two forms, because Slurm does not always report the reason before gorun ends.
 const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it got SIGTERM)`
 
-// TestEnds ends jobs in several ways. Meanwhile another job, on the last host, reaches its time
-// limit, which Slurm checks every half minute.
+// TestEnds ends jobs in several ways, in subtests. Meanwhile another job, on the last host, reaches its time
+// limit, and gorun reports that Slurm has ended it. That takes long, because Slurm checks time limits
+// only every half minute.
 func TestEnds(t *testing.T) {
 	c := slurm(t)
 	p := c.salloc("-n2 -w "+c.name(4), run.Rank(), "wait").Start(t)
@@ -52,7 +53,7 @@ func testCancel(t *testing.T, c *cluster) {
 			test.end(c.job())
 			r := p.Wait()
 			code := 143
-			if test.name == "step" && r.Code != 0 { // Slurm uses SIGKILL, and gorun may end before Slurm reports the reason
+			if test.name == "step" && r.Code != 0 { // Slurm kills gorun by SIGKILL in this case, and gorun may end before Slurm reports the reason
 				code = r.Code
 			}
 			run.RequireLines(t, r, code, test.says)
@@ -64,7 +65,7 @@ func testCancel(t *testing.T, c *cluster) {
 		c := c.sub(t)
 		p := c.waiting(2, "-on-failure", "restart")
 		c.tool("scancel", c.job())
-		r := p.Wait() // mostly without a restart
+		r := p.Wait() // usually gorun ends before it has started the job again
 		require.Equal(t, 143, r.Code, r.Stderr)
 		require.Regexp(t, `gorun: (`+cancelled+`|ended by Slurm: srun: error: Slurm job \d+ has expired)\n$`, r.Stderr)
 	})
@@ -85,7 +86,7 @@ func testCancel(t *testing.T, c *cluster) {
 	})
 }
 
-// testGrace cancels a job whose ranks clean up after SIGTERM.
+// testGrace cancels a job whose ranks need 0.3 s to clean up after SIGTERM. With -grace 20s all of them do.
 func testGrace(t *testing.T, c *cluster) {
 	p := c.salloc(c.first(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
 	p.AwaitStdout(2, "up\n")
@@ -94,7 +95,7 @@ func testGrace(t *testing.T, c *cluster) {
 	require.Equal(t, 2, strings.Count(r.Stdout, "saved\n"), "%s%s", r.Stdout, r.Stderr)
 }
 
-// testOneSIGTERM checks that each rank gets exactly one SIGTERM when Slurm cancels the job.
+// testOneSIGTERM cancels a job whose ranks print each SIGTERM that they get. Each rank gets exactly one.
 func testOneSIGTERM(t *testing.T, c *cluster) {
 	p := c.salloc(c.first(2), "-np", "4", "-grace", "3s", "-tag-output", "sh", "-c", "exec 2>/dev/null; trap 'echo term' TERM; echo up; while :; do sleep 0.02; done").Start(t)
 	p.AwaitStdout(4, "up\n")
@@ -105,7 +106,8 @@ func testOneSIGTERM(t *testing.T, c *cluster) {
 	}
 }
 
-// testKilled kills the processes of a job: an agent, srun, gorun, a rank.
+// testKilled kills one process of a job: an agent, srun, gorun, or a rank. Only if it is srun, the job goes
+// on.
 func testKilled(t *testing.T, c *cluster) {
 	t.Run("agent", func(t *testing.T) {
 		c := c.sub(t)
@@ -118,7 +120,7 @@ func testKilled(t *testing.T, c *cluster) {
 		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
 		require.Equal(t, "up", r.Report.Runs[0].Host(t, c.name(3)).State)
 	})
-	t.Run("srun", func(t *testing.T) { // the agents do not need srun once they run
+	t.Run("srun", func(t *testing.T) { // once the agents run, the job does not need srun
 		c := c.sub(t)
 		file := filepath.Join(t.TempDir(), "go")
 		p := c.salloc(c.first(2), "sh", "-c", "echo up; until [ -e "+file+" ]; do sleep 0.05; done; echo on").Start(t)
@@ -131,9 +133,9 @@ func testKilled(t *testing.T, c *cluster) {
 			}
 		}
 		require.NotZero(t, srun)
-		// gorun is stopped for a moment, so that srun's own helper process (see Step.HoldHelper)
-		// notices the death of srun before gorun can kill the helper. The helper must not end the
-		// agents.
+		// The test suspends gorun for a moment. So the second process that srun consists of (see
+		// Step.HoldHelper) detects the death of srun before gorun can kill it. That process must
+		// not end the agents.
 		require.NoError(t, syscall.Kill(gorun, syscall.SIGSTOP))
 		err := syscall.Kill(srun, syscall.SIGKILL)
 		time.Sleep(200 * time.Millisecond)
@@ -169,7 +171,7 @@ func testKilled(t *testing.T, c *cluster) {
 	})
 }
 
-// gorunOf returns the process id of the gorun that salloc has started.
+// gorunOf returns the process id of the gorun that the salloc p has started.
 func (c *cluster) gorunOf(p *run.Process) int {
 	c.t.Helper()
 	for _, pid := range run.Children(c.t, p.PID()) {
@@ -181,7 +183,8 @@ func (c *cluster) gorunOf(p *run.Process) int {
 	return 0
 }
 
-// TestNodeFails cuts a host off.
+// TestNodeFails cuts a host off the network while a job runs. gorun reports the host, and the ranks and
+// agents end on all hosts.
 func TestNodeFails(t *testing.T) {
 	c := slurm(t)
 	p := c.waiting(3, "-heartbeat", "500ms")
@@ -193,7 +196,8 @@ func TestNodeFails(t *testing.T) {
 	c.Hosts()[2].Join()
 }
 
-// TestNotify kills an agent of a job with -on-failure notify. The ranks of the other hosts go on.
+// TestNotify kills an agent of a job with -on-failure notify. The ranks of the other hosts go on, and gorun
+// exits with 0.
 func TestNotify(t *testing.T) {
 	c := slurm(t)
 	p := c.salloc(c.first(3)+" --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
@@ -204,8 +208,8 @@ func TestNotify(t *testing.T) {
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d goes on as \d of 4$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 }
 
-// TestRestart checks that gorun starts a job again after a rank has failed, and without the host
-// whose agent was killed.
+// TestRestart runs jobs with -on-failure restart. If a rank fails, gorun starts the job again. If an agent is
+// killed, gorun starts the job again on the other hosts of the allocation.
 func TestRestart(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc(c.first(2)+" --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
@@ -223,7 +227,8 @@ func TestRestart(t *testing.T) {
 	require.Equal(t, "1:2,3:2", c.where(strings.Join(regexp.MustCompile(`.*epoch 1\n`).FindAllString(r.Stdout, -1), "")), r.Stdout)
 }
 
-// TestInterruptWhileStarting interrupts gorun before the ranks run.
+// TestInterruptWhileStarting sends SIGINT or SIGTERM to gorun at several times before the ranks run. gorun
+// ends with the right code, and no process is left.
 func TestInterruptWhileStarting(t *testing.T) {
 	c := slurm(t)
 	dir := t.TempDir()
@@ -264,7 +269,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 	})
 	t.Run("outside", func(t *testing.T) {
 		c := c.sub(t)
-		for k := range 4 { // at different times of the start
+		for k := range 4 { // each time a little later in the start of the job
 			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			run.Eventually(t, func() error {
 				if c.tool("squeue", "--noheader", "--states=RUNNING") == "" {
@@ -281,7 +286,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 	})
 	t.Run("exec", func(t *testing.T) {
 		c := c.sub(t)
-		for range 4 { // interrupt as soon as salloc's child executes gorun, before it catches signals
+		for range 4 { // send the signal as soon as salloc's child executes gorun, which does not catch signals yet
 			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			for !executesGorun(t, p.PID()) {
 				require.True(t, p.Running(), p.Stderr())
@@ -290,7 +295,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 			p.Signal(syscall.SIGINT)
 			run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
 			c.awaitGone(since, 1, 2)
-			run.Eventually(t, func() error { // the allocation ends, also if gorun has killed salloc
+			run.Eventually(t, func() error { // the allocation must end, also if gorun has killed salloc
 				if jobs := c.tool("squeue", "--noheader"); jobs != "" {
 					return errors.New(jobs)
 				}
@@ -300,8 +305,8 @@ func TestInterruptWhileStarting(t *testing.T) {
 	})
 }
 
-// executesGorun reports whether salloc, a child of gorun, has started a process that executes
-// gorun too.
+// executesGorun reports whether salloc, which is a child of the given gorun, has started a process that
+// executes gorun too.
 func executesGorun(t *testing.T, gorun int) bool {
 	for _, salloc := range run.Children(t, gorun) {
 		for _, pid := range run.Children(t, salloc) {

@@ -16,7 +16,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestAllocation checks that gorun takes hosts and slots from the allocation.
+// TestAllocation runs gorun in allocations with several arguments of salloc. gorun places the ranks on the
+// hosts and slots of the allocation, as its own flags say.
 func TestAllocation(t *testing.T) {
 	c := slurm(t)
 	for _, test := range []struct {
@@ -56,8 +57,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestNotOfTheAllocation checks that gorun refuses hosts that are not in the allocation, and, with
-// -strict, more ranks than slots. It refuses them before any rank runs.
+// TestNotOfTheAllocation names a host that is not in the allocation, or, with -strict, asks for more ranks
+// than the allocation has slots. gorun exits with 2 before any rank runs.
 func TestNotOfTheAllocation(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc(c.first(2), "-host", c.name(3), "hostname").Run(t)
@@ -68,8 +69,8 @@ func TestNotOfTheAllocation(t *testing.T) {
 	require.Empty(t, r.Stdout)
 }
 
-// TestBatch runs gorun in a batch script, on the first host of the allocation. There gorun itself
-// starts the ranks, without an agent.
+// TestBatch runs gorun in a batch script, which Slurm runs on the first host of the allocation. gorun starts
+// the ranks of that host itself, without an agent.
 func TestBatch(t *testing.T) {
 	c := slurm(t)
 	g := run.Program("gorun")
@@ -86,8 +87,9 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, 1, count("gorun: rank 1 exited with code 5: .* on "+c.name(1)+"; the other 5 ranks were ended"), out)
 }
 
-// batch runs a batch script and returns its exit code and output. It is faster than "sbatch
-// --wait", which checks for the end only every few seconds.
+// batch submits a batch script with these lines, waits until its job has ended, and returns the script's
+// exit code and output. batch does not use "sbatch --wait", which checks for the end only every few
+// seconds.
 func (c *cluster) batch(args string, lines ...string) (code int, out string) {
 	c.t.Helper()
 	id, file := c.submit(args, lines...)
@@ -105,7 +107,8 @@ func (c *cluster) batch(args string, lines ...string) (code int, out string) {
 	return code, string(text)
 }
 
-// submit submits a batch script. It returns the job's number and the file of its output.
+// submit submits a batch script with these lines. It returns the job's id and the path of the file with its
+// output. args are arguments of sbatch.
 func (c *cluster) submit(args string, lines ...string) (id, out string) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -117,7 +120,7 @@ func (c *cluster) submit(args string, lines ...string) (id, out string) {
 	return strings.TrimSpace(id), out
 }
 
-// TestTwoAtOnce runs two jobs in one allocation at the same time.
+// TestTwoAtOnce runs two goruns in one allocation at the same time. Both jobs succeed.
 func TestTwoAtOnce(t *testing.T) {
 	c := slurm(t)
 	g := run.Program("gorun")
@@ -129,7 +132,8 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestWithoutAllocation runs gorun outside of an allocation. gorun gets one by salloc.
+// TestWithoutAllocation runs gorun with -launcher slurm outside of an allocation. gorun runs salloc to get
+// one, and prints the errors of salloc.
 func TestWithoutAllocation(t *testing.T) {
 	c := slurm(t)
 	r := c.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
@@ -162,14 +166,14 @@ func TestWithoutAllocation(t *testing.T) {
 		require.Empty(t, r.Stdout)
 		require.Contains(t, strings.ReplaceAll(r.Stderr, "invalid partition specified: no-such-at", ""), says)
 	}
-	// There is no salloc.
+	// Without salloc on PATH, gorun prints an error.
 	cmd := c.gorun("-launcher", "slurm", "hostname")
 	cmd.Env = append(cmd.Env, "PATH=/nonexistent")
 	run.RequireLines(t, cmd.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
 }
 
-// TestNamedHostsAreAllocated checks that gorun, outside of an allocation, asks salloc for the hosts
-// of -host. If -slurm-args asks for other hosts, the error says that gorun itself has made the
+// TestNamedHostsAreAllocated runs gorun with -host outside of an allocation. gorun asks salloc for these
+// hosts. If -slurm-args asks for other hosts, gorun's error says that gorun itself has made the
 // allocation.
 func TestNamedHostsAreAllocated(t *testing.T) {
 	c := slurm(t)
@@ -184,7 +188,7 @@ func TestNamedHostsAreAllocated(t *testing.T) {
 	run.RequireLines(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+c.name(3)+`"`)
 }
 
-// TestQueue checks that gorun forwards what salloc prints while the job waits in the queue.
+// TestQueue runs a job that waits in Slurm's queue. gorun prints what salloc prints meanwhile.
 func TestQueue(t *testing.T) {
 	c := slurm(t)
 	p := c.gorun("-launcher", "slurm", "-np", "2", "-slurm-args", "--begin=now+3600", "hostname").Start(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestWork runs collectives over all hosts, and checks the report.
+// TestWork runs a job on all hosts whose ranks check collectives and messages. It also checks gorun's
+// report.
 func TestWork(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc("-N4 --ntasks-per-node=2", "-v", run.Rank(), "work").Run(t)
@@ -36,7 +37,8 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// TestInputAndOutput has a rank read stdin, and 16 ranks write many lines.
+// TestInputAndOutput has rank 0 read gorun's stdin in one job, and 16 ranks write many lines in another.
+// No line is lost, and the lines of each rank are in order.
 func TestInputAndOutput(t *testing.T) {
 	c := slurm(t)
 	cmd := c.salloc("-N3", "sh", "-c", "echo $PMI_RANK:$(cat)")
@@ -60,8 +62,8 @@ func TestInputAndOutput(t *testing.T) {
 	}
 }
 
-// TestGorunIsCopied checks that gorun is copied to hosts that do not have it, and so are programs
-// with -stage.
+// TestGorunIsCopied runs gorun and a program that the hosts of the allocation do not have. gorun copies
+// itself to them, and with -stage also the program.
 func TestGorunIsCopied(t *testing.T) {
 	c := slurm(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
@@ -77,7 +79,7 @@ func TestGorunIsCopied(t *testing.T) {
 	r = in("sh", "-c", "readlink /proc/$PPID/exe")
 	require.Equal(t, 3, strings.Count(r.Stdout, "/tmp/weft-gorun-"), "%s%s", r.Stdout, r.Stderr)
 
-	r = in(prog, "work") // the nodes do not have it
+	r = in(prog, "work") // without -stage, the hosts do not have the program
 	require.Equal(t, 127, r.Code)
 	require.Contains(t, r.Stderr, c.name(1)+": ")
 	require.Contains(t, r.Stderr, prog)

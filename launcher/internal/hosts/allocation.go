@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The supported resource managers.
+// The resource managers whose allocations FromEnvironment can read.
 const (
 	Slurm = "slurm"
 	PBS   = "pbs" // also Torque
@@ -14,17 +14,18 @@ const (
 	SGE   = "sge" // Grid Engine
 )
 
-// Allocation describes what a resource manager has given to the user's job in which the launcher
-// runs.
+// Allocation describes the hosts that a resource manager has given to the user's batch job or
+// session in which gorun runs.
 type Allocation struct {
 	Manager     string // Slurm, PBS, LSF or SGE
-	JobID       string // the manager's name of the job; empty: not known
-	Hosts       []Host // in the manager's order, with slots
-	CPUsPerTask int    // from Slurm; 0: unknown
+	JobID       string // the id that the resource manager has given to the job; empty: not known
+	Hosts       []Host // the hosts in the order of the resource manager, each with the slots that the job may use there; Slots 0: not known
+	CPUsPerTask int    // number of CPUs for each task, as Slurm gives it; 0: not known, or another manager
 }
 
-// Manager returns the resource manager of the environment; empty: none. If there are variables of
-// several, it returns the first of the list above.
+// Manager returns the resource manager in whose allocation this process runs, as environment
+// variables show it; empty: none. If there are variables of several managers, it returns the first
+// of these: Slurm, PBS, LSF, SGE. getenv is os.Getenv or returns the same.
 func Manager(getenv func(string) string) string {
 	for _, m := range []struct {
 		name string
@@ -42,8 +43,9 @@ func Manager(getenv func(string) string) string {
 	return ""
 }
 
-// FromEnvironment reads the allocation from the environment. It returns nil without an error if there
-// is none. getenv and readFile are as in package os. An error names the variable.
+// FromEnvironment reads the allocation in which this process runs from environment variables, and
+// from the files that they name. It returns nil, and no error, if there is no allocation. getenv
+// and readFile are os.Getenv and os.ReadFile, or do the same in tests. An error names the variable.
 func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, error)) (*Allocation, error) {
 	a := &Allocation{Manager: Manager(getenv)}
 	var err error
@@ -67,7 +69,8 @@ func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, 
 	return a, nil
 }
 
-// first returns the first variable that is set, and its value.
+// first returns the first of names that is the name of a variable that is set and not blank, and
+// the value without blanks around it. It returns empty strings if there is none.
 func first(getenv func(string) string, names ...string) (name, value string) {
 	for _, n := range names {
 		if v := strings.TrimSpace(getenv(n)); v != "" {
@@ -77,7 +80,8 @@ func first(getenv func(string) string, names ...string) (name, value string) {
 	return "", ""
 }
 
-// linePerSlot reads a file that has one line for each slot.
+// linePerSlot sets a.Hosts from a file that has a line with the name of a host for each slot. name
+// is the name of the variable that has the name of the file.
 func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	file := getenv(name)
 	text, err := readFile(file)
@@ -93,7 +97,7 @@ func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFi
 	return nil
 }
 
-// lsf reads an allocation of LSF.
+// lsf sets a.JobID and a.Hosts from the variables of LSF.
 func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	a.JobID = getenv("LSB_JOBID")
 	name, value := first(getenv, "LSB_MCPU_HOSTS", "LSB_HOSTS")
@@ -104,7 +108,7 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 	words := strings.Fields(value)
 	for i := 0; i < len(words); i++ {
 		h := Host{Name: words[i], Slots: 1}
-		if name == "LSB_MCPU_HOSTS" { // "a 4 b 4", and LSB_HOSTS is "a a b"
+		if name == "LSB_MCPU_HOSTS" { // its value is such as "a 4 b 4", with slots; that of LSB_HOSTS is such as "a a b"
 			count := ""
 			if i++; i < len(words) {
 				count = words[i]
@@ -126,7 +130,8 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 	return nil
 }
 
-// sge reads an allocation of Grid Engine: lines of host, slots, queue and processors.
+// sge sets a.Hosts from the file of Grid Engine. Each of its lines has a host, the number of its
+// slots, a queue and processors. The last two are not used.
 func (a *Allocation) sge(getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	const name = "PE_HOSTFILE"
 	file := getenv(name)

@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// Expand returns the names in a list, in order: "node[01-03,07],gpu1" is node01, node02, node03,
-// node07 and gpu1. The form is Slurm's. A name may have several brackets, the last of which counts
-// fastest, and text after them. The first number of a range gives the least number of digits. An
-// IPv6 address may be written with or without brackets. A name that is in the list twice is returned
-// twice. Expand returns an error if the list has no name, or more than Limit.
+// Expand returns the names of hosts that a list in the form of Slurm stands for, in order. For
+// example, "node[01-03,07],gpu1" stands for node01, node02, node03, node07 and gpu1. Each number
+// has at least as many digits as the first number of its range. A name may have several brackets,
+// of which the last one changes fastest, and text after them. An IPv6 address may be written with
+// or without brackets. A name that is in the list twice is returned twice. Expand returns an error
+// if the list is invalid, has no name, or has more than Limit.
 func Expand(text string) ([]string, error) {
 	var names []string
 	for _, e := range split(text) {
@@ -24,7 +25,7 @@ func Expand(text string) ([]string, error) {
 	return names, nil
 }
 
-// split splits a list at its commas, except those in brackets.
+// split returns the entries of a list: it splits text at its commas, except those in brackets.
 func split(text string) []string {
 	var list []string
 	depth, begin := 0, 0
@@ -44,13 +45,15 @@ func split(text string) []string {
 	return append(list, strings.TrimSpace(text[begin:]))
 }
 
-// part is the text of an entry before a bracket, and the numbers in the bracket.
+// part is a piece of an entry such as "node[01-03]-ib": the text before a bracket, and the numbers
+// in the bracket.
 type part struct {
 	literal string
-	numbers []string // nil: no bracket follows
+	numbers []string // each number that the bracket stands for, with its zeros; nil: no bracket follows the text
 }
 
-// expandOne expands one entry of a list into at most room names.
+// expandOne returns the names that entry e of a list stands for. It returns an error if there are
+// more than room. list is the whole list, for errors.
 func expandOne(e, list string, room int) ([]string, error) {
 	if e == "" {
 		return nil, fmt.Errorf("expected names of hosts separated by commas, found %s", quote(list))
@@ -95,7 +98,8 @@ func expandOne(e, list string, room int) ([]string, error) {
 	return names, nil
 }
 
-// nth returns name i of count. The numbers of the last part change fastest.
+// nth returns name i of the count names that parts stand for. From name to name, the number of the
+// last part changes fastest.
 func nth(parts []part, i, count int) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -109,7 +113,8 @@ func nth(parts []part, i, count int) string {
 	return b.String()
 }
 
-// address returns an IPv6 address without its brackets. The result is false if e is not one.
+// address returns e without its brackets, if e is an IPv6 address with or without brackets. It
+// returns false if e is no such address.
 func address(e string) (string, bool) {
 	if inner, ok := strings.CutPrefix(e, "["); ok {
 		if e, ok = strings.CutSuffix(inner, "]"); !ok {
@@ -124,7 +129,8 @@ func tooMany(list string) error {
 	return fmt.Errorf("expected at most %d hosts, found more in %s", Limit, quote(list))
 }
 
-// ranges expands the text in brackets, "01-03,07", to at most room numbers.
+// ranges returns the numbers that the text in a bracket, such as "01-03,07", stands for. It returns
+// an error if there are more than room. e is the whole entry, for errors.
 func ranges(inside, e string, room int) ([]string, error) {
 	const maxDigits = 18 // so that each number fits into an int64
 	var numbers []string

@@ -12,21 +12,22 @@ import (
 
 // Limits of a hostfile. They leave room for Limit hosts.
 const (
-	maxFile = 16 << 20
-	maxLine = 1 << 20
+	maxFile = 16 << 20 // largest size of the file, in bytes
+	maxLine = 1 << 20  // largest length of a line, in bytes
 )
 
-// ReadFile reads a hostfile. Each line names one host, or several in the form of ParseList, and
-// possibly slots. "#" begins a comment:
+// ReadFile reads a hostfile from r. Each line names one host, or several in the form of ParseList,
+// and possibly the number of their slots. "#" begins a comment. The forms of several programs are
+// accepted:
 //
 //	node1 slots=4 max_slots=8    Open MPI; blanks around "=" are allowed
 //	user@node1:4                 MPICH
 //	node[1-3]                    Slurm; PBS, with a line for each slot
 //
-// After a host these keys may follow: slots (or count), max_slots (or slots_max), user (or
-// username), port and address. In keys "-" and "_" are the same. MPICH's key binding is ignored. A
-// host that several lines name has one entry: see Set. An error names the file, as name, and the
-// line.
+// After a host these keys may follow, each with "=" and a value: slots (or count), max_slots (or
+// slots_max), user (or username, user_name), port, address, and binding, a key of MPICH that has no
+// effect here. In keys "-" and "_" are the same. A host that several lines name has one entry in the
+// result: see Set. name is the name of the file; errors have it, and the number of the line.
 func ReadFile(name string, r io.Reader) ([]Host, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -58,7 +59,8 @@ func ReadFile(name string, r io.Reader) ([]Host, error) {
 	return list, nil
 }
 
-// cause returns the error without the operation and the name of the file.
+// cause returns the error inside of an fs.PathError, which does not name the operation and the
+// file. It returns other errors unchanged.
 func cause(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -67,8 +69,9 @@ func cause(err error) error {
 	return err
 }
 
-// parseLine reads a line of a hostfile. The hosts of a range count against room. A host without a range
-// does not, because the size of the file bounds their number.
+// parseLine returns the hosts of a line of a hostfile. It subtracts from room the number of hosts
+// that ranges in the line stand for, and returns an error if there are more than room. Hosts
+// without a range do not count, because the size of the file bounds their number.
 func parseLine(line string, room *int) ([]Host, error) {
 	if len(line) > maxLine {
 		return nil, fmt.Errorf("expected a line of at most %d MiB, found more", maxLine>>20)
@@ -118,7 +121,7 @@ func parseLine(line string, room *int) ([]Host, error) {
 	return list, nil
 }
 
-// fields splits a line at its blanks, except those around "=".
+// fields splits a line into words at its blanks. Blanks around "=" do not split and are removed.
 func fields(line string) []string {
 	var words []string
 	joined := false
@@ -133,7 +136,8 @@ func fields(line string) []string {
 	return words
 }
 
-// canonical returns the main spelling of a key. It returns an unknown key unchanged.
+// canonical returns the spelling of a key that setKey knows. It returns an unknown key with "_" for
+// "-".
 func canonical(k string) string {
 	switch k := strings.ReplaceAll(k, "-", "_"); k {
 	case "slots", "count":
@@ -146,7 +150,7 @@ func canonical(k string) string {
 	return k
 }
 
-// setKey sets one key of a hostfile.
+// setKey sets the field of h that a key of a hostfile stands for. k is the result of canonical.
 func (h *Host) setKey(k, value string) error {
 	number := func(to *int, high int) error {
 		n, ok := parseCount(value, high)

@@ -9,40 +9,44 @@ import (
 	"strings"
 )
 
-// Limit is the largest number of hosts of a job, and the largest number of slots of a host. It bounds
-// the memory that any input can take.
+// Limit is the largest number of hosts of a job, and the largest number of slots of a host. It
+// bounds the memory that any input can take.
 const Limit = 1 << 16
 
 // Host is a machine that a job may use.
 type Host struct {
-	Name     string // the name for ssh or the resource manager, without user and port
-	User     string // user for ssh; empty: as ssh is configured
-	Port     int    // port for ssh; 0: as ssh is configured
-	Slots    int    // number of ranks that it should run; 0: its number of cores
-	MaxSlots int    // largest number of ranks that it may run; 0: no limit
-	Address  string // address that its ranks listen on; empty: the user has not given one
+	Name     string // the name by which ssh or the resource manager knows the host, without user and port
+	User     string // user for ssh; empty: the one of the ssh configuration
+	Port     int    // port for ssh; 0: the one of the ssh configuration
+	Slots    int    // number of ranks that the host should run; 0: not given, as many as it has cores
+	MaxSlots int    // largest number of ranks that the host may run; 0: no limit
+	Address  string // address on which its ranks listen; empty: the user has not given one
 }
 
 // Set collects hosts in the order in which they are first named, one entry for each. The zero Set is
 // empty.
 //
-// If a host is named several times, its slots add up, and a name without slots counts as one slot. So
-// a list with one line for each slot, as PBS writes it, gives one slot to a host that it names once. If
-// no host is named twice without slots, a host without slots keeps Slots 0.
+// If a host is named several times, its slots add up, and a mention without slots counts as one
+// slot. In a list that has one line for each slot, as PBS writes it, that gives the right number of
+// slots. A host that is named only once and without slots gets one slot too if any host is named
+// more than once without slots, because then the list probably has one line for each slot.
+// Otherwise it keeps Slots 0.
 type Set struct {
-	entries []entry
-	at      map[string]int // index of an entry, by key
-	repeats bool           // at least one host was named twice without slots
+	entries []entry        // in the order in which the hosts were first named
+	at      map[string]int // index in entries, by key
+	repeats bool           // at least one host was named more than once without slots
 }
 
+// entry is a host of a Set.
 type entry struct {
-	Host              // Slots is the sum of the given slots
+	Host              // Slots is the sum over all mentions that have slots; MaxSlots is not used
 	withoutSlots int  // number of mentions without slots
-	limit        int  // sum over all mentions of MaxSlots, or of the slots if a mention has no MaxSlots
+	limit        int  // sum over all mentions of their MaxSlots; a mention without MaxSlots counts with its slots
 	limited      bool // at least one mention has MaxSlots
 }
 
-// key returns the same string for all spellings of a host's name or address. It does not resolve names.
+// key returns a string that is the same for all spellings of a name or address: upper and lower
+// case, and the different forms of an IPv6 address. It does not resolve names.
 func key(name string) string {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return a.String()
@@ -50,8 +54,8 @@ func key(name string) string {
 	return strings.ToLower(name)
 }
 
-// Add adds a mention of a host. It returns an error if an earlier mention gives another user, port or
-// address.
+// Add adds a mention of a host to the set. It returns an error if an earlier mention of the host has
+// another user, port or address, or if the set would have more than Limit hosts.
 func (s *Set) Add(h Host) error {
 	if s.at == nil {
 		s.at = make(map[string]int)
@@ -86,7 +90,8 @@ func (s *Set) Add(h Host) error {
 	return nil
 }
 
-// update takes over user, port and address from h, and returns an error if e has other ones.
+// update sets user, port and address of e to those of h, where h has them. It returns an error if e
+// has a different one already.
 func (e *entry) update(h Host) error {
 	differ := func(what, a, b string) error {
 		return fmt.Errorf("expected one %s for %s, found %s and %s", what, e.Name, a, b)
@@ -103,7 +108,7 @@ func (e *entry) update(h Host) error {
 	return nil
 }
 
-// with returns h with the user, port and address of over, where over has them.
+// with returns h with user, port and address replaced by those of over, where over has them.
 func (h Host) with(over Host) Host {
 	if over.User != "" {
 		h.User = over.User
@@ -117,7 +122,8 @@ func (h Host) with(over Host) Host {
 	return h
 }
 
-// Hosts returns the hosts; nil: there are none.
+// Hosts returns the hosts of the set with the sums of their slots, in the order in which they were
+// first named. It returns nil if there are none.
 func (s *Set) Hosts() []Host {
 	var list []Host
 	for _, e := range s.entries {
@@ -133,8 +139,9 @@ func (s *Set) Hosts() []Host {
 	return list
 }
 
-// Merge returns one entry for each host of list, in the order of their first mention, with the sum of
-// the slots; see Set. If mentions differ in user, port or address, the first counts.
+// Merge returns one entry for each host of list, in the order of their first mention, with the sum
+// of their slots: see Set. If mentions of a host differ in user, port or address, the first one
+// counts. Merge leaves out hosts beyond Limit.
 func Merge(list []Host) []Host {
 	var s Set
 	for _, h := range list {
@@ -143,26 +150,28 @@ func Merge(list []Host) []Host {
 			if !known {
 				break // more than Limit hosts
 			}
-			_ = s.Add(h.with(s.entries[i].Host)) // differs no more
+			_ = s.Add(h.with(s.entries[i].Host)) // no error, because user, port and address are now those of the first mention
 		}
 	}
 	return s.Hosts()
 }
 
-// Restrict returns the hosts of all that some names, in the order of some. Values that some gives for a
-// host replace those of all. Any name of this machine in some means the host of all that is this
-// machine. Restrict returns an error if some names a host that is not in all, or gives more slots than
-// all permits. The error calls all by the name where.
+// Restrict returns those hosts in the list all that the list some names, in the order of some. If
+// some gives slots, user, port or address of a host, they replace those in all. If some names this
+// machine, by whichever name, that means the host in all that is this machine. Restrict returns an
+// error if some names a host that is not in all, or gives more slots than the MaxSlots in all.
+// where is the name of all in errors.
 func Restrict(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, true)
 }
 
-// Override is Restrict, except that it adds hosts of some that are not in all.
+// Override does what Restrict does, except that a host in some that is not in all is no error: the
+// result has it as it is in some.
 func Override(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, false)
 }
 
-// pick is Restrict if strict is set, and Override otherwise.
+// pick does what Restrict does if strict is set, and otherwise what Override does.
 func pick(all, some []Host, where string, strict bool) ([]Host, error) {
 	var own machine
 	var here *Host

@@ -20,9 +20,9 @@ func TestMerge(t *testing.T) {
 		{[]Host{{Name: "a", Slots: 2}, {Name: "b"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 5}, {Name: "b"}}},
 		{[]Host{{Name: "a", Slots: 2}, {Name: "a"}, {Name: "b"}}, []Host{{Name: "a", Slots: 3}, {Name: "b"}}},
 		{[]Host{{Name: "::1"}, {Name: "0:0::1"}}, []Host{{Name: "::1", Slots: 2}}},
-		// Of user, port and address, the first given value counts.
+		// If mentions of a host have different users, ports or addresses, the first one counts.
 		{[]Host{{Name: "a", User: "u"}, {Name: "a", User: "v", Port: 3}, {Name: "a", Port: 4, Address: "x"}}, []Host{{Name: "a", User: "u", Port: 3, Address: "x", Slots: 3}}},
-		// A mention without a limit raises the limit by its slots.
+		// The limits of all mentions add up; a mention without a limit counts with its slots.
 		{[]Host{{Name: "a", MaxSlots: 8}}, []Host{{Name: "a", MaxSlots: 8}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 4}, {Name: "a", Slots: 3, MaxSlots: 3}}, []Host{{Name: "a", Slots: 5, MaxSlots: 7}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 2}, {Name: "a"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 6, MaxSlots: 6}}},
@@ -80,7 +80,7 @@ func TestRestrict(t *testing.T) {
 	_, err = Restrict(all, []Host{{Name: "a", Slots: 9}}, "hosts.txt")
 	require.EqualError(t, err, `expected at most 8 slots of a, as hosts.txt says, found 9`)
 
-	// All names of this machine mean the same host.
+	// localhost, 127.0.0.1 and the hostname mean the same host.
 	own, err := os.Hostname()
 	require.NoError(t, err)
 	here := []Host{{Name: "a"}, {Name: own, Slots: 4, Port: 2}}
@@ -184,7 +184,8 @@ func TestIsLocal(t *testing.T) {
 	}
 }
 
-// checkHosts checks the properties that the results of all readers have.
+// checkHosts fails the test unless list has the properties that every list of hosts of this package
+// must have: valid values, and each host only once.
 func checkHosts(t *testing.T, list []Host) {
 	if len(list) == 0 || len(list) > Limit {
 		t.Fatalf("%d hosts", len(list))
@@ -223,7 +224,8 @@ func FuzzParseList(f *testing.F) {
 	})
 }
 
-// FuzzRestrict checks that Restrict returns only hosts of the hostfile, within their limits.
+// FuzzRestrict reads an arbitrary hostfile and an arbitrary list of hosts. The result of Restrict
+// must have only hosts of the hostfile, with no more slots than their limits allow.
 func FuzzRestrict(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"a slots=4 max_slots=8\nb\n", "b,a:8"}, {"a[1-3]:2", "a[2-3]"}, {"u@a port=3", "v@a"}, {"localhost max_slots=2", "127.0.0.1,::1:1"}, {"a", "b"},

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// ParseList reads a list of hosts as users of mpiexec write it after -host: "a:4,b,node[1-3]:2,user@c",
-// that is, [USER@]HOST[:SLOTS] separated by commas. HOST may be a range; then each host of it has the
-// slots. An IPv6 address with slots must be in brackets. A host that is named several times has one
-// entry: see Set.
+// ParseList parses a list of hosts as users of mpiexec write it after -host, such as
+// "a:4,b,node[1-3]:2,user@c". Its entries are [USER@]HOST[:SLOTS], separated by commas. HOST may be
+// a range as in Expand; then each host of the range has SLOTS slots. An IPv6 address with slots
+// must be in brackets. A host that is named several times has one entry in the result: see Set.
 func ParseList(text string) ([]Host, error) {
 	var s Set
 	room := Limit
@@ -27,7 +27,8 @@ func ParseList(text string) ([]Host, error) {
 	return s.Hosts(), nil
 }
 
-// parseEntry reads one entry of a list, and subtracts its hosts from room.
+// parseEntry returns the hosts of entry e of a list, and subtracts their number from room. It
+// returns an error if there are more than room. list is the whole list, for errors.
 func parseEntry(e, list string, room *int) ([]Host, error) {
 	if e == "" {
 		return nil, fmt.Errorf("expected HOST[:SLOTS] separated by commas, found %s", quote(list))
@@ -63,7 +64,8 @@ func parseEntry(e, list string, room *int) ([]Host, error) {
 	return hosts, nil
 }
 
-// cutSlots splits HOST:SLOTS at the colon, unless the colon is part of an address.
+// cutSlots splits HOST:SLOTS at its last colon. counted is false if there is no such colon, or if
+// it belongs to an IPv6 address.
 func cutSlots(text string) (name, count string, counted bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Is6() {
 		return text, "", false

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// IsLocal reports whether a name means this machine: localhost, an address of one of its interfaces, or
-// its hostname, with or without domain. It uses no name server, so any other name of this machine counts
-// as another machine.
+// IsLocal reports whether a name means this machine: localhost, a loopback address, an address of
+// one of its interfaces, or its hostname, with or without the domain. IsLocal uses no name server,
+// so it returns false for any other name of this machine.
 func IsLocal(name string) bool {
 	var m machine
 	return m.is(name)
 }
 
-// Unify is Merge, except that all names of this machine count as one host, which gets the first of these
-// names.
+// Unify does what Merge does, except that all names of this machine count as one host. That host
+// gets the first of these names in list.
 func Unify(list []Host) []Host {
 	var m machine
 	first := ""
@@ -33,13 +33,13 @@ func Unify(list []Host) []Host {
 	return Merge(renamed)
 }
 
-// machine holds this machine's names and addresses. Each is read once, when it is first needed, so that
-// a long list of hosts costs no more than a short one.
+// machine holds the names and addresses of this machine. It reads them when they are first needed,
+// and only once, so that a long list of hosts needs no more system calls than a short one.
 type machine struct {
-	named   bool
-	names   [2]string // long and short
-	numbers []netip.Addr
-	counted bool
+	named   bool         // names is set
+	names   [2]string    // the hostname in lower case, with and without its domain
+	numbers []netip.Addr // the addresses of the interfaces
+	counted bool         // numbers is set
 }
 
 // is reports whether a name means this machine.
@@ -90,5 +90,6 @@ func (m *machine) has(a netip.Addr) bool {
 	return false
 }
 
-// plain returns an address in a form that can be compared: without zone, IPv4 as IPv4.
+// plain returns an address in a form that can be compared: without a zone, and as an IPv4 address if
+// it is an IPv4-mapped IPv6 address.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

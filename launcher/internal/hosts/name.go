@@ -10,8 +10,9 @@ import (
 // maxName is the length of the longest name that DNS allows.
 const maxName = 253
 
-// checkName returns an error if a name cannot be passed to ssh, which would take a "-" at its beginning
-// for an option, or cannot be printed in one line.
+// checkName returns an error unless name is an IPv6 address, or a name of letters, digits and "._-"
+// that begins with a letter, digit or "_". So ssh cannot take the name for an option, which would
+// begin with "-", and messages can have the name in one line.
 func checkName(name string) error {
 	text := name
 	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {
@@ -31,7 +32,8 @@ const (
 	userChars = nameChars + `+$\`
 )
 
-// CheckUser returns an error if a user's name cannot be passed to ssh.
+// CheckUser returns an error if the name of a user cannot be passed to ssh: it is empty or too
+// long, begins with "-", or has unusual characters.
 func CheckUser(user string) error {
 	if user == "" || user[0] == '-' || len(user) > maxName || !only(user, userChars) {
 		return fmt.Errorf("expected a user's name, found %s", quote(user))
@@ -39,8 +41,8 @@ func CheckUser(user string) error {
 	return nil
 }
 
-// CheckAddress returns an error if address is not a valid Host.Address: an IP address, or a name that the
-// host itself resolves.
+// CheckAddress returns an error unless address can be a Host.Address: an IP address, or a name,
+// which the host itself resolves.
 func CheckAddress(address string) error {
 	if checkName(address) != nil {
 		return fmt.Errorf("expected an IP address or a name, found %s", quote(address))
@@ -48,12 +50,13 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// only reports whether text consists of chars.
+// only reports whether text has no characters other than those in chars.
 func only(text, chars string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !strings.ContainsRune(chars, r) }) < 0
 }
 
-// parseCount reads a number from 1 to high.
+// parseCount parses a number from 1 to high, which consists only of digits. It returns false if
+// text is no such number.
 func parseCount(text string, high int) (int, bool) {
 	if !only(text, "0123456789") {
 		return 0, false
@@ -62,7 +65,7 @@ func parseCount(text string, high int) (int, bool) {
 	return n, err == nil && n >= 1 && n <= high
 }
 
-// quote quotes a user's text for an error. It shortens the text to part of a line.
+// quote returns a text in quotes for an error. It cuts off all but the first 40 characters.
 func quote(s string) string {
 	const limit = 40
 	if r := []rune(s); len(r) > limit {

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// slurmJobID lists the variables with the job's number, the current one first.
+// slurmJobID lists the variables in which Slurm gives the id of the job: first the name in current
+// versions, then the name in old ones.
 var slurmJobID = []string{"SLURM_JOB_ID", "SLURM_JOBID"}
 
-// slurm reads an allocation of Slurm.
+// slurm sets the fields of a from the variables of Slurm.
 func (a *Allocation) slurm(getenv func(string) string) error {
 	var idVar string
 	idVar, a.JobID = first(getenv, slurmJobID...)
@@ -40,13 +41,14 @@ func (a *Allocation) slurm(getenv func(string) string) error {
 	return nil
 }
 
-// slurmSlots returns the slots of each of n hosts: the number of tasks that Slurm would start there, or,
-// if that is not known, the number that its processors allow.
+// slurmSlots returns the slots of each of n hosts. That is the number of tasks that Slurm would
+// start on the host or, if that is not known, its number of CPUs divided by a.CPUsPerTask. If the
+// CPUs are not known either, the slots are 0.
 func (a *Allocation) slurmSlots(getenv func(string) string, n int) ([]int, error) {
 	const tasksVar, cpusVar = "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"
 	if text := getenv(tasksVar); text != "" {
 		slots, err := parseCounts(text)
-		// In a step, tasks are those of the step, which may have fewer hosts.
+		// In a job step, the variable has the tasks of the step, which may use fewer hosts than the job.
 		if err == nil && len(slots) != n && getenv("SLURM_STEP_ID") == "" {
 			err = wrongCount(n, len(slots), text)
 		}
@@ -78,7 +80,8 @@ func wrongCount(want, found int, text string) error {
 	return fmt.Errorf("expected a number for each of %d hosts, found %d in %s", want, found, quote(text))
 }
 
-// parseCounts reads a number for each host, for at most Limit hosts: "2(x3),1" is 2, 2, 2 and 1.
+// parseCounts parses a list with a number for each host, as Slurm writes it: "2(x3),1" stands for
+// 2, 2, 2 and 1. It returns an error if the list is for more than Limit hosts.
 func parseCounts(text string) ([]int, error) {
 	var counts []int
 	for part := range strings.SplitSeq(text, ",") {

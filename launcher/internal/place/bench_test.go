@@ -9,8 +9,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// The largest machines of today: 10 000 hosts with 128 cores of 2 threads each. Each host has its own
-// Topology, as agents send them.
+// largeMachine returns 10 000 hosts with 128 cores of 2 threads each, like the largest clusters of
+// today. Each host has a Topology of its own, decoded from JSON, as gorun gets them from its
+// agents.
 func largeMachine(b *testing.B, slots int) []Machine {
 	const hosts = 10000
 	one := shape{packages: 2, cores: 128, threads: 2, nodes: 8}.read(b)

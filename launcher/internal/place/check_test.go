@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// check checks the properties that every Result of Map has.
+// check fails the test unless r has the properties that every Result of Map must have.
 func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 	t.Helper()
 	var apps []int
@@ -48,7 +48,8 @@ func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 	}
 }
 
-// checkBinding checks the bindings of the ranks of one host.
+// checkBinding fails the test unless the bindings of the ranks of one host, with topology topo,
+// have the properties that every Result of Map must have.
 func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 	t.Helper()
 	binds := p.Bind != "" && p.Bind != job.BindNone
@@ -82,7 +83,7 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 	shares := strings.HasPrefix(p.MapBy, "ppr:") && !strings.HasPrefix(p.MapBy, "ppr:1:") && !strings.HasSuffix(p.MapBy, "node")
 	own := p.Rankfile == nil && !shares
 	cores := len(topo.Cores)
-	if strings.HasSuffix(p.MapBy, "numa") { // a core that is in no node is not used
+	if strings.HasSuffix(p.MapBy, "numa") { // ranks do not get cores that are in no NUMA node
 		cores = 0
 		for _, l := range topo.coresOfNodes() {
 			cores += len(l)
@@ -104,7 +105,8 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 
 var rules = []string{"", "slot", "node", "core", "numa", "ppr:1:node", "ppr:2:node", "ppr:1:core", "ppr:2:core", "ppr:1:numa", "ppr:2:numa"}
 
-// randomJob returns a job of few ranks on few hosts of different kinds.
+// randomJob returns random arguments of Map: a job of few ranks on few hosts, whose topologies are
+// from topos.
 func randomJob(rng *rand.Rand, topos []Topology) (machines []Machine, appNP []int, p Policy) {
 	for range 1 + rng.IntN(5) {
 		m := Machine{Name: string(rune('a' + len(machines))), Topology: topos[rng.IntN(len(topos))]}
@@ -128,11 +130,12 @@ func randomJob(rng *rand.Rand, topos []Topology) (machines []Machine, appNP []in
 	}
 }
 
-// someTopologies returns topologies of all kinds, also that of an unknown host.
+// someTopologies returns topologies of different kinds. One of them is that of a host whose
+// hardware is not known.
 func someTopologies(t testing.TB) []Topology {
 	quota := twoSockets.read(t)
 	quota.Quota = 3
-	part := twoSockets // a cpuset with nodes of different sizes
+	part := twoSockets // ranks may use only some of its threads, so its NUMA nodes have different sizes
 	return []Topology{
 		{}, twoCores.read(t), twoSockets.read(t), fourNodes.read(t), holes.read(t), quota,
 		ReadTopology(part.sys(t), []int{0, 1, 2, 3, 4, 9, 10}),
@@ -141,7 +144,9 @@ func someTopologies(t testing.TB) []Topology {
 	}
 }
 
-// TestMapProperties checks many random jobs. A failure names the seed.
+// TestMapProperties calls Map for many random jobs. Each result must have the properties that check
+// knows, and Map must return the same again and not change its arguments. A failure names the seed
+// of the job.
 func TestMapProperties(t *testing.T) {
 	topos := someTopologies(t)
 	mapped := 0
@@ -170,7 +175,7 @@ func TestMapProperties(t *testing.T) {
 	require.Greater(t, mapped, 1000)
 }
 
-// TestMapFails checks that Map returns an error only for jobs that do not fit.
+// TestMapFails checks, for many random jobs, that Map returns an error only if the ranks do not fit.
 func TestMapFails(t *testing.T) {
 	for seed := range uint64(2000) {
 		machines, appNP, p := randomJob(rand.New(rand.NewPCG(seed, 1)), []Topology{{}})
@@ -190,7 +195,8 @@ func TestMapFails(t *testing.T) {
 	}
 }
 
-// TestSpread compares spread with a simple version that places one rank after the other.
+// TestSpread compares the result of spread with that of a simple loop, which places one rank after
+// the other on the host with the lowest load.
 func TestSpread(t *testing.T) {
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// readCPUs reads a list of hardware threads from a file; nil: there is none.
+// readCPUs reads a list of hardware threads from a file. It returns nil if the file cannot be read
+// or has no such list.
 func readCPUs(file string) []int {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -15,8 +16,9 @@ func readCPUs(file string) []int {
 	return ParseCPUs(strings.TrimSpace(string(text)))
 }
 
-// ParseCPUs parses a list of hardware threads in the kernel's form, in ascending order: "0-3,8,10-11". It
-// returns nil if text is not such a list.
+// ParseCPUs parses a list of numbers of hardware threads in the form in which the Linux kernel
+// writes it, such as "0-3,8,10-11". The numbers must ascend. ParseCPUs returns nil if text is not
+// such a list.
 func ParseCPUs(text string) []int {
 	var list []int
 	for part := range strings.SplitSeq(text, ",") {
@@ -36,7 +38,7 @@ func ParseCPUs(text string) []int {
 	return list
 }
 
-// FormatCPUs formats a list in the form that ParseCPUs parses.
+// FormatCPUs returns a list of numbers, which ascend, in the form that ParseCPUs parses.
 func FormatCPUs(list []int) string {
 	var b strings.Builder
 	for i := 0; i < len(list); {
@@ -53,7 +55,7 @@ func FormatCPUs(list []int) string {
 	return b.String()
 }
 
-// span formats the range from lo to hi.
+// span returns the range from lo to hi as text: "3-5", or "3" for one number.
 func span(lo, hi int) string {
 	if lo == hi {
 		return strconv.Itoa(lo)
@@ -61,7 +63,8 @@ func span(lo, hi int) string {
 	return strconv.Itoa(lo) + "-" + strconv.Itoa(hi)
 }
 
-// number parses a number that consists only of digits, up to most.
+// number parses text as a decimal number from 0 to most. It returns false if text has anything but
+// digits.
 func number(text string, most int) (n int, ok bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
@@ -70,7 +73,8 @@ func number(text string, most int) (n int, ok bool) {
 	return n, err == nil && n <= most
 }
 
-// excerpt quotes the beginning of a user's or another host's text, for an error of one line.
+// excerpt returns the beginning of a text in quotes, so that an error with a text from a user or
+// another host fits in a line.
 func excerpt(text string) string {
 	const most = 60
 	if len(text) <= most {
@@ -79,6 +83,7 @@ func excerpt(text string) string {
 	return strconv.Quote(text[:most]) + "…"
 }
 
+// setOf returns the numbers of list as a set.
 func setOf(list []int) map[int]bool {
 	set := make(map[int]bool, len(list))
 	for _, c := range list {
@@ -87,6 +92,7 @@ func setOf(list []int) map[int]bool {
 	return set
 }
 
+// filter returns the numbers of list that are in the set may.
 func filter(list []int, may map[int]bool) []int {
 	var out []int
 	for _, c := range list {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// encoded is the JSON form of a Topology. Its lists are in the kernel's form, with a semicolon between
-// units.
+// encoded is the JSON form of a Topology. Lists of hardware threads have the form of FormatCPUs. A
+// list of units, such as cores, has a semicolon between the units: "0,8;1,9".
 type encoded struct {
 	CPUs     string `json:"cpus"`
 	Quota    int    `json:"quota,omitempty"`
@@ -17,13 +17,14 @@ type encoded struct {
 	Packages string `json:"packages,omitempty"`
 }
 
-// MarshalJSON encodes a Topology. A large host takes about 1 KB.
+// MarshalJSON encodes a Topology. The result has about 1 KB for a large host.
 func (t Topology) MarshalJSON() ([]byte, error) {
 	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
 }
 
-// UnmarshalJSON decodes a Topology. It returns the errors of Check, and sorts the units. Regardless of the
-// text, the result has at most MaxCPUs hardware threads.
+// UnmarshalJSON decodes a Topology. It sorts the units in the order that Topology documents. The
+// text may come from another host, so UnmarshalJSON returns an error if Check does. Regardless of
+// the text, the result has at most MaxCPUs hardware threads.
 func (t *Topology) UnmarshalJSON(text []byte) error {
 	var e encoded
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -50,9 +51,10 @@ func (t *Topology) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Check returns an error for an invalid topology from another host. In a valid one, each hardware thread
-// is in one core, one package and at most one NUMA node, and each core is completely in one package and
-// node. The other functions of this package rely on that.
+// Check returns an error if a topology is invalid. In a valid one, each hardware thread is in
+// exactly one core and one package, if these are known, and in at most one NUMA node. All threads
+// of a core are in the same package and in the same NUMA node, or in no node. The other functions
+// of this package rely on that.
 func (t *Topology) Check() error {
 	if t.Quota < 0 {
 		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", t.Quota)
@@ -80,8 +82,9 @@ func (t *Topology) Check() error {
 	return nil
 }
 
-// checkUnits checks that units consist of different hardware threads of the host. If all is set, units
-// must be empty or contain all hardware threads.
+// checkUnits returns an error unless units consist of hardware threads of the host, each of which
+// is in at most one unit. If all is set, there must be no units, or they must contain all hardware
+// threads.
 func (t *Topology) checkUnits(units [][]int, all bool) error {
 	free := make([]bool, t.bound())
 	for _, c := range t.CPUs {
@@ -109,7 +112,8 @@ func (t *Topology) checkUnits(units [][]int, all bool) error {
 	return nil
 }
 
-// misplaced returns the first number that is out of range or does not ascend.
+// misplaced returns the first number in list that is not from 0 to MaxCPUs-1, or not larger than
+// the number before it. ok is true if there is no such number.
 func misplaced(list []int) (c int, ok bool) {
 	last := -1
 	for _, c := range list {
@@ -121,6 +125,7 @@ func misplaced(list []int) (c int, ok bool) {
 	return 0, true
 }
 
+// formatUnits returns units as text, with a semicolon between them.
 func formatUnits(units [][]int) string {
 	texts := make([]string, len(units))
 	for i, u := range units {
@@ -129,7 +134,8 @@ func formatUnits(units [][]int) string {
 	return strings.Join(texts, ";")
 }
 
-// parseUnits parses the result of formatUnits, with at most most hardware threads.
+// parseUnits parses a result of formatUnits. It returns false if text is invalid, or has more than
+// most hardware threads in all units together.
 func parseUnits(text string, most int) (units [][]int, ok bool) {
 	if text == "" {
 		return nil, true

@@ -79,7 +79,8 @@ func TestTopologyJSON(t *testing.T) {
 	}
 }
 
-// TestCheck checks topologies that have no JSON form.
+// TestCheck calls Check for invalid topologies that UnmarshalJSON cannot make, because they have no
+// JSON form.
 func TestCheck(t *testing.T) {
 	for want, topo := range map[string]Topology{
 		"topology: expected hardware threads from 0 to 65535 that ascend, found 1":     {CPUs: []int{2, 1}},
@@ -93,7 +94,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// FuzzTopology checks that a topology from another host is refused, or that ranks can be placed on it.
+// FuzzTopology decodes an arbitrary topology, as from another host. It must be refused, or Map must
+// be able to place ranks on a host with this topology.
 func FuzzTopology(f *testing.F) {
 	for _, topo := range []Topology{{}, Here(), twoSockets.read(f), holes.read(f)} {
 		text, err := json.Marshal(topo)

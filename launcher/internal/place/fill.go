@@ -9,10 +9,12 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
 )
 
-// Each of these functions returns the host of each rank. renumber changes the order afterwards.
+// bySlot, byNode and perUnit return the host of each rank, by its number. Afterwards renumber may
+// change the order. They return an error if the ranks do not fit.
 
-// bySlot fills one host after the other up to its slots. If ranks are left, spread distributes them, and
-// each host gets its share in a second round.
+// bySlot gives each host, one after the other, as many ranks as it has slots. If ranks are left,
+// spread decides how many of them each host gets, and bySlot gives them to one host after the other
+// again.
 func (m *mapper) bySlot() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	for h, n := range m.slots {
@@ -32,13 +34,16 @@ func (m *mapper) bySlot() ([]int, error) {
 	return hosts, nil
 }
 
-// spread distributes n ranks among hosts whose slots are all used. Each rank goes to the host on which the
-// number of ranks per slot is then the lowest, so the load is as even as the hosts' limits allow.
+// spread distributes n ranks among hosts whose slots are all used. more is the number of ranks that
+// each host gets. The load of a host is this number divided by its number of slots. Each rank goes
+// to the host whose load with this rank is the lowest, so the loads are as even as MaxSlots allows.
+// ok is false if MaxSlots does not allow so many ranks.
 //
-// First it finds by bisection the largest load for which the ranks suffice on all hosts, and gives each
-// host its slots times that load. Then it places the few other ranks one by one.
+// First spread finds by bisection the largest load for which the ranks suffice if all hosts have
+// this load, and gives each host its slots times that load. Then it places the few other ranks one
+// by one.
 func (m *mapper) spread(n int) (more []int, ok bool) {
-	const fine = 1 << 10 // unit of load: 1/fine ranks per slot
+	const fine = 1 << 10 // loads are integers, in units of 1/fine ranks per slot
 	more = make([]int, len(m.machines))
 	give := func(load int) (given int) {
 		for h := range more {
@@ -72,10 +77,12 @@ func (m *mapper) spread(n int) (more []int, ok bool) {
 	return more, true
 }
 
-// load is a host, and the number of its ranks beyond its slots if it gets one more.
+// load is the load that a host would have with one more rank: ranks, the number of its ranks beyond
+// its slots, divided by slots, the number of its slots.
 type load struct{ host, ranks, slots int }
 
-// loads is a heap of hosts. On top is the host that gets the next rank.
+// loads is a heap of hosts that may get more ranks. On top is the host with the lowest load, which
+// gets the next rank. Of hosts with equal loads, the first one is on top.
 type loads []load
 
 func (q loads) Len() int      { return len(q) }
@@ -92,8 +99,8 @@ func (q *loads) Pop() any {
 	return x
 }
 
-// byNode gives one rank to each host in turn, while it has free slots. When no host has, it continues with
-// all hosts that are below their limit.
+// byNode gives one rank to each host in turn, as long as the host has free slots. When no host has
+// free slots any more, it gives one rank to each host in turn again, as long as MaxSlots allows.
 func (m *mapper) byNode() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	counts := make([]int, len(m.machines))
@@ -129,7 +136,8 @@ func (m *mapper) byNode() ([]int, error) {
 	return hosts, nil
 }
 
-// perUnit gives each host, one after the other, the number of ranks that the rule demands for its units.
+// perUnit applies a rule ppr:N:UNIT: it gives each host, one after the other, N ranks for each of
+// its units, until no ranks are left.
 func (m *mapper) perUnit() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	units := 0

@@ -24,15 +24,17 @@ import (
 // Machine is a host that ranks may run on.
 type Machine struct {
 	Name string
-	// Slots is the number of ranks that the host should run. 0: its number of usable hardware
-	// threads, or fewer if a cgroup's quota is lower. So a core with two threads has two slots;
-	// Open MPI counts cores. A host whose cores are not known has one slot.
+	// Slots is the number of ranks that the host should run. 0 means as many as the host has hardware
+	// threads that ranks can use at the same time: see Topology.Usable. So a core with two hardware
+	// threads counts as two slots, whereas Open MPI counts cores. A host whose hardware is not known
+	// has one slot.
 	Slots    int
-	MaxSlots int // largest number of ranks that the host may run; 0: no limit
-	Topology Topology
+	MaxSlots int      // largest number of ranks that the host may run; 0: no limit
+	Topology Topology // zero: the hardware of the host is not known
 }
 
-// slots returns the number of slots, at most MaxSlots.
+// slots returns the number of slots of the machine: Slots, or what 0 stands for, but at most
+// MaxSlots.
 func (m *Machine) slots() int {
 	n := m.Slots
 	if n == 0 {
@@ -51,36 +53,38 @@ func (m *Machine) limit() int {
 
 // Policy contains the rules for the placement.
 type Policy struct {
-	// MapBy is a rule that ParseMapBy accepts; "": "slot".
+	// MapBy is the rule by which ranks are distributed; "" means "slot". ParseMapBy accepts these:
 	//
 	//	slot           one host after the other, each up to its slots
 	//	node           one rank to each host in turn, each up to its slots
 	//	core, numa     hosts as with slot; within a host, one rank to each core or NUMA
-	//	               node in turn, a node up to its cores until all nodes are full
+	//	               node in turn; a NUMA node gets no more ranks than it has cores
+	//	               before all NUMA nodes of the host are full
 	//	ppr:N:node     N ranks on each host, one host after the other, regardless of slots
-	//	ppr:N:core     likewise, N ranks on each core or NUMA node
-	//	ppr:N:numa
+	//	ppr:N:core     N ranks on each core, likewise
+	//	ppr:N:numa     N ranks on each NUMA node, likewise
 	//
-	// If there are more ranks than slots, the others are placed in a second round. With node,
-	// each host gets one rank in turn. Otherwise the load, in ranks per slot, is kept even.
+	// With slot, node, core and numa, there may be more ranks than slots. The ranks for which there
+	// are no slots are then placed in a second round: with node, one on each host in turn; otherwise
+	// so that the number of ranks per slot is as equal on all hosts as possible.
 	MapBy string
-	// RankBy gives the order of the numbers: "slot" (or "") is the order of mapping; with
-	// "node" the ranks of an app are numbered round-robin over its hosts; with "fill" they are
-	// numbered host by host.
+	// RankBy is the order in which ranks are numbered. With "slot" or "", that is the order in which
+	// MapBy places them. With "node", the ranks of an app are numbered round-robin over its hosts.
+	// With "fill", they are numbered host by host.
 	RankBy string
-	// Bind is the unit to which ranks are bound; "": none. Ranks on a host whose cores are not
-	// known are not bound.
+	// Bind is the kind of unit, a core or a NUMA node, to which each rank is bound; "": none. Ranks on
+	// a host whose hardware is not known are not bound.
 	Bind     job.Bind
-	Strict   bool      // more ranks than slots, on all hosts together or on one, are an error
-	Rankfile *Rankfile // replaces MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job.
+	Strict   bool      // if set, it is an error if there are more ranks than slots, on all hosts together or on one host
+	Rankfile *Rankfile // gives the place of each rank, instead of MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job.
 }
 
 // Rank is the place of one rank of the job.
 type Rank struct {
-	App   int   // number of its app
-	Host  int   // index of the Machine
-	Local int   // its number among the ranks of the host
-	CPUs  []int // hardware threads that it is bound to, ascending; nil: not bound. Read-only: other ranks and the Topology may share it
+	App   int   // number of the rank's app
+	Host  int   // index of its Machine
+	Local int   // its number among the ranks of the host, from 0 on
+	CPUs  []int // hardware threads that the rank is bound to, ascending; nil: not bound. Nobody may change it, because other ranks and the Topology may share it
 }
 
 // Result holds the places of all ranks of a job.
@@ -95,16 +99,20 @@ func ParseMapBy(text string) error {
 	return err
 }
 
-// Map places the ranks of apps on machines. App i has appNP[i] ranks. The ranks of an app follow those of
-// the app before it. A machine may get no ranks.
+// Map places the ranks of a job on machines. App i of the job has appNP[i] ranks, which are
+// numbered after those of the apps before it. A machine may get no ranks. Map returns an error if
+// the arguments are invalid or the ranks do not fit.
 //
-// Map takes time and memory in proportion to the numbers of ranks and hardware threads.
+// Map takes time and memory in proportion to the number of ranks and to the number of hardware
+// threads.
 func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 	return mapUpTo(job.MaxRanks, machines, appNP, p)
 }
 
-// Fill returns the number of ranks that fill machines under the policy: that of the rankfile; with ppr,
-// the number for all units; otherwise the number of slots. It returns 0 if the units are not known.
+// Fill returns the number of ranks that a job has if the user does not give one: the number of
+// ranks in the rankfile, if there is one. Otherwise, with a rule ppr:N:UNIT, N for each unit of all
+// machines; with any other rule, the number of slots of all machines. It returns 0 if the machines'
+// units are not known.
 func Fill(machines []Machine, p Policy) int {
 	rule, err := mapby.Parse(p.MapBy)
 	n := 0
@@ -187,15 +195,16 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 // mapper is the state of Map.
 type mapper struct {
 	machines []Machine
-	most     int   // largest number of ranks of a job
-	slots    []int // slots of each machine, from 1 to most
-	total    int   // sum of slots
-	np       int
-	rule     mapby.Rule
-	bind     job.Bind
+	most     int        // largest number of ranks that a job may have
+	slots    []int      // number of slots of each machine, from 1 to most
+	total    int        // sum of slots
+	np       int        // number of ranks of the job
+	rule     mapby.Rule // Policy.MapBy
+	bind     job.Bind   // Policy.Bind
 }
 
-// check checks the arguments of Map and sets the other fields.
+// check returns an error if an argument of Map is invalid. Otherwise it sets slots, total, np and
+// rule.
 func (m *mapper) check(appNP []int, p Policy) (err error) {
 	if p.MapBy == "" {
 		p.MapBy = string(mapby.Slot)
@@ -233,7 +242,7 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 		if mc.Slots < 0 || mc.MaxSlots < 0 {
 			return fmt.Errorf("%s: expected slots of 0 or more, found %d and at most %d", mc.Name, mc.Slots, mc.MaxSlots)
 		}
-		n := min(mc.slots(), m.most) // avoids an overflow of the sum
+		n := min(mc.slots(), m.most) // more slots than ranks make no difference, and their sum could overflow
 		m.slots = append(m.slots, n)
 		m.total += n
 	}
@@ -241,7 +250,9 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 }
 
 // oversubscribed returns the machines that have more ranks than slots, and the number of their
-// ranks. If all slots together are too few, it returns all machines and ranks.
+// ranks. counts holds the number of ranks of each machine. If the job has more ranks than there are
+// slots on all machines together, oversubscribed returns all machines and all ranks, whatever
+// counts is.
 func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 	for h, n := range counts {
 		if m.np > m.total || n > m.slots[h] {
@@ -250,12 +261,13 @@ func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 		}
 	}
 	if m.np > m.total {
-		ranks = m.np // the counts may not be known yet
+		ranks = m.np // not the sum of counts, because with Strict the ranks are not placed yet
 	}
 	return ranks, hosts
 }
 
-// oversubscribedWarning returns the warning about more ranks than slots. If the slots are cores, it says so.
+// oversubscribedWarning returns the warning that ranks share the slots of hosts. If nothing gives
+// the slots of these hosts, so that they are the cores, the warning speaks of cores.
 func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
 	for _, h := range hosts {
@@ -274,7 +286,8 @@ func (m *mapper) oversubscribedError(ranks int, hosts []int) error {
 	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
 }
 
-// partsOf returns a text such as "8 slots of 2 hosts". It names a single host.
+// partsOf returns a text such as "8 slots of 2 hosts", or "4 slots of node1" for a single host.
+// what is what the slots are called.
 func (m *mapper) partsOf(hosts []int, what string) string {
 	n := 0
 	for _, h := range hosts {
@@ -286,7 +299,7 @@ func (m *mapper) partsOf(hosts []int, what string) string {
 	return fmt.Sprintf("%s of %d hosts", plural(n, what), len(hosts))
 }
 
-// limitError returns the error for more ranks than all machines may run.
+// limitError returns the error for a job with more ranks than the MaxSlots of all machines allow.
 func (m *mapper) limitError() error {
 	const shown = 4
 	if len(m.machines) == 1 {
@@ -303,8 +316,9 @@ func (m *mapper) limitError() error {
 	return fmt.Errorf("%d ranks do not fit onto %d hosts, which take at most: %s", m.np, len(m.machines), strings.Join(names, ", "))
 }
 
-// renumber changes the order of the hosts of an app's ranks. With "node" the hosts take turns, as long as
-// they have ranks left. With "fill" the ranks of each host are consecutive.
+// renumber reorders hosts, the hosts of the ranks of one app, as Policy.RankBy says. With "node"
+// the ranks are numbered round-robin over the hosts. With "fill" the ranks of each host get
+// consecutive numbers. Otherwise the order stays.
 func (m *mapper) renumber(hosts []int, by string) {
 	if by != "node" && by != "fill" {
 		return
@@ -339,6 +353,7 @@ func (m *mapper) renumber(hosts []int, by string) {
 	}
 }
 
+// plural returns a number with a noun, such as "1 rank" or "2 ranks".
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

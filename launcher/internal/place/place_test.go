@@ -8,7 +8,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// hostsOf makes machines a, b, … from a text such as "4 2/3 0": slots/maximum.
+// hostsOf returns machines with the names a, b and so on. text has a word for each: its Slots, and
+// after a slash its MaxSlots, as in "4 2/3 0".
 func hostsOf(t testing.TB, text string) []Machine {
 	t.Helper()
 	var machines []Machine
@@ -27,7 +28,7 @@ func hostsOf(t testing.TB, text string) []Machine {
 	return machines
 }
 
-// letters returns the hosts of ranks as letters, with a blank between apps.
+// letters returns the host of each rank as a letter, a for host 0, with a blank between apps.
 func letters(r *Result) string {
 	var b strings.Builder
 	for i, rk := range r.Ranks {
@@ -42,7 +43,7 @@ func letters(r *Result) string {
 func TestMapHosts(t *testing.T) {
 	for _, c := range []struct {
 		hosts   string
-		by      string // MapBy, and RankBy after a blank
+		by      string // MapBy and, after a blank, RankBy
 		appNP   []int
 		want    string
 		warning string
@@ -56,7 +57,7 @@ func TestMapHosts(t *testing.T) {
 		{"2 2", "slot", []int{0, 2, 0, 1}, "aa b", ""},
 		{"9/2 2", "slot", []int{4}, "aabb", ""},
 
-		// More ranks than slots: in proportion to the slots.
+		// If there are more ranks than slots, hosts get ranks in proportion to their slots.
 		{"2", "slot", []int{5}, "aaaaa", "5 ranks share the 2 slots of a"},
 		{"1", "slot", []int{2}, "aa", "2 ranks share the 1 slot of a"},
 		{"2 2", "slot", []int{6}, "aabbab", "6 ranks share the 4 slots of 2 hosts"},
@@ -82,7 +83,7 @@ func TestMapHosts(t *testing.T) {
 		{"1 1", "ppr:2:node", []int{4}, "aabb", "4 ranks share the 2 slots of 2 hosts"},
 		{"2/1 2", "ppr:1:node", []int{2}, "ab", ""},
 
-		// Ranks are numbered round-robin, or host by host.
+		// RankBy numbers the ranks round-robin over the hosts (node), or host by host (fill).
 		{"2 2", "slot slot", []int{4}, "aabb", ""},
 		{"2 2", "slot node", []int{4}, "abab", ""},
 		{"3 1 2", "slot node", []int{6}, "abcaca", ""},
@@ -115,7 +116,7 @@ func TestMapHosts(t *testing.T) {
 	}
 }
 
-// TestFill checks the number of ranks of a job whose user does not give one.
+// TestFill checks the number of ranks of a job for which the user does not give one.
 func TestFill(t *testing.T) {
 	two := twoSockets.read(t)
 	machines := []Machine{{Name: "a", Topology: two}, {Name: "b", Slots: 3}, {Name: "c", MaxSlots: 5, Topology: two}, {Name: "d"}}
@@ -128,7 +129,8 @@ func TestFill(t *testing.T) {
 	require.Equal(t, 2, Fill(machines, Policy{Rankfile: f}))
 }
 
-// TestMapOnTooFewCores checks the warning if the slots are cores.
+// TestMapOnTooFewCores: if nothing gives the slots, the warning about too many ranks must speak of
+// cores.
 func TestMapOnTooFewCores(t *testing.T) {
 	r, err := Map([]Machine{{Name: "a", Topology: twoCores.read(t)}}, []int{4}, Policy{})
 	require.NoError(t, err)
@@ -137,7 +139,8 @@ func TestMapOnTooFewCores(t *testing.T) {
 	require.EqualError(t, err, "4 ranks do not fit into the 2 slots of a")
 }
 
-// TestMapDifferentHosts checks that each host's topology gives its slots and its units for ppr.
+// TestMapDifferentHosts: the topology of each host must give its number of slots, and its number of
+// cores and NUMA nodes for the rules ppr:N:core and ppr:N:numa.
 func TestMapDifferentHosts(t *testing.T) {
 	two := twoSockets.read(t)
 	quota := two
@@ -173,7 +176,7 @@ func TestMapDifferentHosts(t *testing.T) {
 
 func TestMapBinding(t *testing.T) {
 	two, small, gaps := twoSockets.read(t), twoCores.read(t), holes.read(t)
-	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10}) // cores 0; 1,9; 2,10; 4, in nodes of 2, 1 and 1 cores
+	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10}) // four cores, with the threads 0; 1 and 9; 2 and 10; 4, in NUMA nodes of 2, 1 and 1 cores
 	require.Equal(t, "0;1,9;2,10;4", formatUnits(odd.Cores))
 	require.Equal(t, "0-1,9;2,10;4", formatUnits(odd.NUMA))
 	for _, c := range []struct {
@@ -236,8 +239,8 @@ func bindings(r *Result) string {
 	return strings.Join(texts, "|")
 }
 
-// TestMapBindingPerHost checks that a binding depends on the host's topology and on the local number of the
-// rank, not on the order of the ranks.
+// TestMapBindingPerHost: the binding of a rank must depend only on the topology of its host and on
+// its number on this host, and not on the order of the ranks.
 func TestMapBindingPerHost(t *testing.T) {
 	small := twoCores.read(t)
 	machines := []Machine{

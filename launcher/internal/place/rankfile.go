@@ -14,37 +14,38 @@ import (
 
 // Rankfile gives the host and the cores of each rank.
 type Rankfile struct {
-	Name  string // name of the file, for messages
-	lines map[int]*rankLine
+	Name  string            // name of the file, for messages
+	lines map[int]*rankLine // by rank
 }
 
 // rankLine is the line of one rank.
 type rankLine struct {
-	number int    // number of the line
-	host   string // "": the host is given by index
-	index  int    // index of the host, if host is ""
-	list   string // the slots as the user wrote them
-	slots  []slot // empty: not bound
+	number int    // number of the line in the file, from 1 on
+	host   string // name of the host, without a user; "": the line gives the host by its index
+	index  int    // index of the host among those of the job, if host is ""
+	list   string // what the user has written after "slot="
+	slots  []slot // the cores that list names; empty: the rank is not bound
 }
 
-// slot is a range of cores, of the host or of each package of a range.
+// slot is an element of the list after "slot=": a range of cores of the host or, if inPackages is
+// set, a range of cores of each package in a range of packages.
 type slot struct {
 	inPackages bool
-	packages   [2]int
-	cores      [2]int // not used if all is set
-	all        bool   // all cores of each package
+	packages   [2]int // first and last package, if inPackages is set
+	cores      [2]int // first and last core; not used if all is set
+	all        bool   // the range is all cores of each package
 }
 
 const (
-	maxLine = 64 << 10 // bytes
-	maxFile = 16 << 20 // bytes; more than enough for a line for each rank
+	maxLine = 64 << 10 // largest length of a line, in bytes
+	maxFile = 16 << 20 // largest size of a file, in bytes; more than enough for a line for each rank
 
 	lineForm = `"rank N=HOST slot=LIST"`
 	listForm = `cores as "0-3,8", "PACKAGE:0-3" or "*"`
 )
 
-// ReadRankfile reads a rankfile in Open MPI's form. Each line gives the place of one rank. "#" and "//"
-// begin a comment.
+// ReadRankfile reads a rankfile in Open MPI's form. Each line gives the place of one rank. "#" and
+// "//" begin a comment.
 //
 //	rank 0=node1 slot=0-3,8     cores 0 to 3 and 8 of the host
 //	rank 1=node1 slot=1:0-1     cores 0 and 1 of package 1
@@ -52,9 +53,10 @@ const (
 //	rank 3=+n1 slot=s0-1        two packages
 //	rank 4=node2 slot=*         any core: not bound, as without slot=
 //
-// The numbers of cores and packages are their indexes in a Topology, which are hwloc's logical numbers. A
-// rank is bound to all hardware threads of its cores. A user before a host ("me@node1") is ignored. An
-// error names the file, as name, and the line.
+// The numbers of cores and packages are their indexes in the lists of a Topology, which are the
+// logical numbers of hwloc. A rank is bound to all hardware threads of its cores. A user before a
+// host, as in "me@node1", has no effect. name is the name of the file; errors have it, and the
+// number of the line.
 func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	f := &Rankfile{Name: name, lines: make(map[int]*rankLine)}
 	lr := &io.LimitedReader{R: r, N: maxFile + 1}
@@ -86,7 +88,7 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 		return nil, fmt.Errorf("%s:%d: expected a line of at most %d KiB, found more", name, number+1, maxLine>>10)
 	case err != nil:
 		var pe *fs.PathError
-		if errors.As(err, &pe) { // a PathError would name the file again
+		if errors.As(err, &pe) { // use only the error inside, because a PathError would name the file again
 			err = pe.Err
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -98,9 +100,11 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	return f, nil
 }
 
-// NP returns the number of ranks in the file. It is the size of the job if the user does not give one.
+// NP returns the number of ranks in the file. It is the size of the job if the user does not give
+// one.
 func (f *Rankfile) NP() int { return len(f.lines) }
 
+// parseRankLine parses a line "rank N=HOST slot=LIST" without its comment.
 func parseRankLine(text string) (rank int, l *rankLine, err error) {
 	wrong := fmt.Errorf("expected %s, found %s", lineForm, excerpt(text))
 	before, rest, ok := strings.Cut(text, "=")
@@ -140,7 +144,7 @@ func parseRankLine(text string) (rank int, l *rankLine, err error) {
 	return rank, l, err
 }
 
-// word splits text at its first blank.
+// word splits text at its first space or tab. rest is without the blanks at its beginning and end.
 func word(text string) (first, rest string) {
 	if i := strings.IndexAny(text, " \t"); i >= 0 {
 		return text[:i], strings.TrimSpace(text[i:])
@@ -148,8 +152,9 @@ func word(text string) (first, rest string) {
 	return text, ""
 }
 
-// parseSlots parses "0-3,8", "1:0-1,3", "0:*;1:2" or "s0-1". It returns nil for "*". A part after a comma
-// belongs to the same package as the part before.
+// parseSlots parses a list after "slot=", such as "0-3,8", "1:0-1,3", "0:*;1:2" or "s0-1". A part
+// after a comma belongs to the same packages as the part before the comma, unless it names packages
+// itself. For "*", parseSlots returns nil.
 func parseSlots(list string) ([]slot, error) {
 	if list == "*" {
 		return nil, nil
@@ -186,7 +191,8 @@ func parseSlots(list string) ([]slot, error) {
 	return slots, nil
 }
 
-// cutLetter removes one of letters from the beginning of text.
+// cutLetter removes the first character of text, if it is one of letters. found reports whether it
+// is.
 func cutLetter(text, letters string) (rest string, found bool) {
 	if text != "" && strings.IndexByte(letters, text[0]) >= 0 {
 		return text[1:], true
@@ -194,6 +200,7 @@ func cutLetter(text, letters string) (rest string, found bool) {
 	return text, false
 }
 
+// parseRange parses a number or a range such as "0-3". It returns the first and the last number.
 func parseRange(text string) (r [2]int, ok bool) {
 	lo, hi, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -204,7 +211,7 @@ func parseRange(text string) (r [2]int, ok bool) {
 	return [2]int{a, b}, ok1 && ok2 && a <= b
 }
 
-// hosts returns the host of each of np ranks.
+// hosts returns the index of the machine of each rank from 0 to np-1.
 func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 	find := finder(machines)
 	hosts := make([]int, np)
@@ -232,7 +239,7 @@ func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 	return hosts, nil
 }
 
-// bind binds ranks to the cores that the file gives.
+// bind sets CPUs of the ranks for which the file gives cores.
 func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	for rank := range ranks {
 		r, l := &ranks[rank], f.lines[rank]
@@ -248,7 +255,8 @@ func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	return nil
 }
 
-// shown returns the list of slots for a message. parseSlots accepts only printable characters.
+// shown returns the list after "slot=" for a message, shortened. It needs no quotes, because
+// parseSlots accepts only printable characters.
 func (l *rankLine) shown() string {
 	const most = 60
 	if len(l.list) > most {
@@ -257,8 +265,9 @@ func (l *rankLine) shown() string {
 	return l.list
 }
 
-// cpus returns the hardware threads of a line's slots, ascending, or the reason why the host does not have
-// them.
+// cpus returns the hardware threads of the cores that a line names, ascending. t is the topology of
+// the line's host. If the host does not have these cores, problem says why, as the end of a
+// sentence that begins with the name of the host.
 func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	if len(t.CPUs) == 0 {
 		return nil, "has unknown cores"
@@ -306,7 +315,7 @@ func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	return cpus, ""
 }
 
-// numbered returns a text such as "4 cores, 0 to 3".
+// numbered returns a number of things with their numbers, such as "4 cores, 0 to 3".
 func numbered(n int, what string) string {
 	switch n {
 	case 0:

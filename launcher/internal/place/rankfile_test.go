@@ -22,8 +22,9 @@ func readText(t testing.TB, text string) *Rankfile {
 	return f
 }
 
-// threeHosts returns two hosts with packages and one whose cores are not known. The cores of the first are
-// 0,8 to 7,15, those of the second 0,64; 1,65; 4,68 and 5,69.
+// threeHosts returns three hosts: two with two packages each, and one whose hardware is not known.
+// The cores of the first have the threads 0 and 8, 1 and 9, up to 7 and 15; those of the second
+// have 0 and 64, 1 and 65, 4 and 68, 5 and 69.
 func threeHosts(t testing.TB) []Machine {
 	return []Machine{
 		{Name: "node1", Topology: twoSockets.read(t)}, {Name: "node2.cluster", Topology: holes.read(t)}, {Name: "node3", Slots: 2, MaxSlots: 2},
@@ -175,7 +176,8 @@ func TestRankfileMapErrors(t *testing.T) {
 	}
 }
 
-// TestRankfileLarge checks a large job with a line for each rank.
+// TestRankfileLarge: a rankfile with a line for each rank of the largest job can be read and
+// applied.
 func TestRankfileLarge(t *testing.T) {
 	const hosts = 512
 	var text strings.Builder
@@ -196,8 +198,8 @@ func TestRankfileLarge(t *testing.T) {
 	require.Equal(t, "65536 ranks on the 16384 cores of 512 hosts: they take turns", r.Warning)
 }
 
-// FuzzReadRankfile checks that a text gives an error that names the file, or a rankfile by which ranks are
-// placed or refused.
+// FuzzReadRankfile reads an arbitrary text as a rankfile. It must give an error that names the
+// file, or a rankfile with which Map places ranks or returns an error.
 func FuzzReadRankfile(f *testing.F) {
 	for _, text := range []string{
 		"rank 0=node1 slot=0-3,8\nrank 1=node1 slot=1:0-1 # c\n", "rank 0=+n1 slot=0:0,2;1:*", "rank 0=+n1 slot=s0-1\r\nrank 1=me@node2 slot=*",

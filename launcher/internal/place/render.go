@@ -9,17 +9,17 @@ import (
 	"text/tabwriter"
 )
 
-// Render prints where ranks run, for gorun -dry-run. Similar ranks and hosts share a line, so that a large
-// job takes few lines.
+// Render prints where ranks run, for gorun -dry-run. Similar ranks and hosts share a line, so that
+// a large job takes few lines.
 //
 //	RANKS     HOST         SLOTS  PER HOST           BINDING
 //	0-15      node[1-2]    8      8                  cpus 0 | 1 | … | 7
 //	16-19     node[3-4]    8      2, 1 at a time     cpus 0-3 | 4-7
 //	-         node[5-6]    8      0                  -
 //
-// PER HOST is the number of the line's ranks on each host. In the first line, ranks 0 to 7 are on node1; in
-// the second, ranks 16 and 18 are on node3. BINDING lists the cpus of the ranks of one host, in their
-// order. A job of several apps has a column APP after RANKS.
+// PER HOST is the number of the line's ranks on each host. In the first line, ranks 0 to 7 are on
+// node1; in the second, ranks 16 and 18 are on node3. BINDING lists the cpus of the ranks of one
+// host, in their order. A job of several apps has a column APP after RANKS.
 func Render(w io.Writer, machines []Machine, r *Result) error {
 	rows, err := fold(machines, r)
 	if err != nil {
@@ -40,27 +40,32 @@ func Render(w io.Writer, machines []Machine, r *Result) error {
 	return t.Flush()
 }
 
-// block is a group of consecutive ranks of an app on hosts with the same number of these ranks, one host
-// after the other. If the block repeats, the next ranks are on the same hosts again.
+// block is a row of the table. It stands for consecutive ranks of one app: first each ranks on the
+// first host, then as many on the second host, and so on. Further ranks may repeat that on the same
+// hosts. For example, if ranks 0 and 1 are on node1, 2 and 3 on node2, 4 and 5 on node1, and 6 and
+// 7 on node2, that is one block with each 2 and starts 0 and 4.
 type block struct {
-	starts  []int // first rank of each repetition; empty: the hosts have no ranks
-	app     int
-	hosts   []int
-	each    int // ranks per host in one repetition
-	slots   slotCount
-	binding [][]int // bindings of the ranks of one host, in all repetitions
+	starts  []int     // the first rank of each repetition; empty: the hosts have no ranks
+	app     int       // number of the app
+	hosts   []int     // indexes of the hosts, ascending
+	each    int       // number of ranks on each host in one repetition
+	slots   slotCount // of each host
+	binding [][]int   // the hardware threads of each rank of one host, in all repetitions; those of the other hosts are the same
 }
 
+// slotCount is the number of slots of a host, and its MaxSlots.
 type slotCount struct{ slots, most int }
 
 func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
 
+// width returns the number of ranks in one repetition.
 func (row *block) width() int { return len(row.hosts) * row.each }
 
-// fold returns the rows of the table.
+// fold returns the rows of the table: first those with ranks, and then those of hosts without
+// ranks. It returns an error if r has a rank on a host that is not in machines.
 func fold(machines []Machine, r *Result) ([]*block, error) {
 	var rows []*block
-	latest := make(map[[5]int]*block) // latest row with these properties; a block may repeat it
+	latest := make(map[[5]int]*block) // the latest row by app, first and last host, number of hosts, and ranks on each; the next block may be its repetition
 	used := make([]bool, len(machines))
 	add := func(b *block) {
 		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
@@ -112,7 +117,8 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 	return rows, nil
 }
 
-// repeatedBy reports whether b is the next repetition of row.
+// repeatedBy reports whether b is the next repetition of row: it has the same hosts, and the first
+// ranks of all repetitions have equal distances.
 func (row *block) repeatedBy(b *block) bool {
 	n := len(row.starts)
 	return slices.Equal(row.hosts, b.hosts) && (n == 1 || b.starts[0]-row.starts[n-1] == row.starts[1]-row.starts[0])
@@ -151,10 +157,12 @@ func (row *block) cells(machines []Machine) []string {
 	return []string{ranks, app, foldNames(names), slots, perHost, binding}
 }
 
-// oneLine replaces characters in a name that would end the cell.
+// oneLine escapes the characters in a name of a host that would end the cell or the row of the
+// table.
 var oneLine = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`, "\r", `\r`)
 
-// bindingText formats the bindings of ranks. Of many bindings it shows the first and the last.
+// bindingText returns the bindings of ranks as text, such as "cpus 0-3 | 4-7", or "none". If there
+// are more than four, and they are not all the same, it shows only the first two and the last.
 func bindingText(sets [][]int) string {
 	const shown = 4
 	same := true

@@ -11,7 +11,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// nodes returns hosts node001, node002, …
+// nodes returns n hosts with the names node001, node002 and so on. Each has the number of slots in
+// slots, and the topology topo.
 func nodes(n, slots int, topo Topology) []Machine {
 	machines := make([]Machine, n)
 	for i := range machines {
@@ -121,8 +122,9 @@ func TestRenderErrors(t *testing.T) {
 	require.Contains(t, b.String(), `a\tb\nc`)
 }
 
-// checkTable reads a table of few hosts with names of one letter. It checks that each rank is in one line,
-// and that each host has as many ranks as the lines say.
+// checkTable reads text, a table that Render has printed for r. It fails the test unless each rank
+// is in exactly one line, and each host has as many ranks as the lines say. The hosts have names of
+// one letter.
 func checkTable(t testing.TB, text string, machines []Machine, r *Result) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

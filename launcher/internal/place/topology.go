@@ -13,37 +13,40 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// Topology describes the hardware threads of a host that ranks may use, and the cores, NUMA nodes and
-// packages that they form. The order is that of hwloc: packages and nodes by their lowest thread, cores by
-// package and node. So neighbours in a list are neighbours in the machine, even if the kernel numbers
-// threads across packages. Check documents further properties.
+// Topology describes the hardware threads of a host that ranks may use, and the units that they
+// form: cores, NUMA nodes and packages. The order of the units is that of hwloc. Packages and NUMA
+// nodes are ordered by their lowest thread, cores by package, NUMA node and lowest thread. So
+// neighbours in a list are neighbours in the machine, even if the kernel numbers threads
+// alternately across packages. Check documents further properties.
 //
 // The zero value is a host whose hardware is not known.
 type Topology struct {
-	CPUs     []int   // ascending, as is each list below
-	Quota    int     // number of hardware threads whose time a cgroup allows; 0: no limit
+	CPUs     []int   // the kernel's numbers of the hardware threads, ascending, as in each list below
+	Quota    int     // number of hardware threads whose CPU time a cgroup allows ranks to use; 0: no limit
 	Cores    [][]int // threads of each physical core, together all of CPUs; nil: not known
-	NUMA     [][]int // threads of each NUMA node: whole cores. A core may be in no node
-	Packages [][]int // threads of each socket: whole cores, together all of CPUs; nil: not known
+	NUMA     [][]int // threads of each NUMA node, which consists of whole cores; a core may be in no node
+	Packages [][]int // threads of each package, which is a socket and consists of whole cores, together all of CPUs; nil: not known
 }
 
-// MaxCPUs bounds the numbers of hardware threads.
+// MaxCPUs is one more than the largest number that a hardware thread can have here.
 const MaxCPUs = sys.MaxCPUs
 
-// Here returns the topology of this machine as far as this process may use it, with the quota of its
-// cgroup.
+// Here returns the topology of the hardware threads of this machine that this process may use, with
+// the quota of its cgroup. If this process cannot bind processes to threads, the units are not
+// known.
 func Here() Topology {
 	t := ReadTopology("/sys/devices/system", Allowed())
-	if sys.Bind(t.CPUs) != nil { // ranks cannot be bound here
+	if sys.Bind(t.CPUs) != nil { // tries to bind this process to what it may use anyway; fails if ranks cannot be bound here
 		t.Cores, t.NUMA, t.Packages = nil, nil, nil
 	}
 	t.Quota = Quota()
 	return t
 }
 
-// ReadTopology reads the topology of the allowed hardware threads, which ascend, from a tree such as
-// /sys/devices/system. It leaves out threads that are offline. If the tree lacks information, each thread
-// counts as a core, and all threads as one node and one package.
+// ReadTopology reads the topology of the hardware threads in allowed, which ascend, from the
+// directory sys, which is /sys/devices/system or has the same form. It leaves out threads that are
+// offline. If files are missing, each thread counts as a core, and all threads as one NUMA node and
+// one package.
 func ReadTopology(sys string, allowed []int) Topology {
 	t := Topology{CPUs: slices.Clone(allowed)}
 	if online := filter(readCPUs(filepath.Join(sys, "cpu", "online")), setOf(allowed)); len(online) > 0 {
@@ -73,9 +76,9 @@ func ReadTopology(sys string, allowed []int) Topology {
 		t.NUMA = [][]int{t.CPUs}
 	}
 
-	packages := make(map[string][]int) // by physical id, which is any number
+	packages := make(map[string][]int) // the threads by the package's physical id, which may be any number
 	for _, core := range t.Cores {
-		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // "" counts as an id
+		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // if the file is missing, the id is ""
 		id := strings.TrimSpace(string(text))
 		packages[id] = append(packages[id], core...)
 	}
@@ -87,16 +90,17 @@ func ReadTopology(sys string, allowed []int) Topology {
 	return t
 }
 
-// readNodes returns the threads of each NUMA node. A core belongs to the first node with one of its
-// threads, because the fake nodes that a kernel makes for tests (numa=fake) share threads.
+// readNodes returns the threads of each NUMA node. A core belongs to the first node that has one of
+// its threads. That matters if nodes share threads, as the nodes do that the kernel parameter
+// numa=fake makes.
 func readNodes(sys string, cores [][]int) (nodes [][]int) {
-	core := make(map[int]int) // core of each thread that is not in a node yet
+	core := make(map[int]int) // index of the core of each thread that is not in a node yet
 	for i, threads := range cores {
 		for _, c := range threads {
 			core[c] = i
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // if sys contains *, there are no nodes
+	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // an error means that sys is no valid pattern; then there are no nodes
 	for _, file := range files {
 		var node []int
 		for _, c := range readCPUs(file) {
@@ -126,7 +130,7 @@ func (t *Topology) sort() {
 	})
 }
 
-// unitOf returns the index of the unit of each hardware thread; -1: none.
+// unitOf returns, by number of a hardware thread, the index of its unit in units; -1: it is in none.
 func (t *Topology) unitOf(units [][]int) []int {
 	at := make([]int, t.bound())
 	for c := range at {
@@ -140,7 +144,8 @@ func (t *Topology) unitOf(units [][]int) []int {
 	return at
 }
 
-// bound returns a number above that of each hardware thread.
+// bound returns one more than the largest number of a hardware thread of the host, or 0 if it has
+// none.
 func (t *Topology) bound() int {
 	if len(t.CPUs) == 0 {
 		return 0
@@ -162,11 +167,13 @@ func (t Topology) Usable() int {
 	return len(t.CPUs)
 }
 
-// Place returns the hardware threads of rank number local of the np ranks of a host; nil: it is not bound.
-// The result may share memory with t, so the caller must not change it.
+// Place returns the hardware threads to which a rank is bound, or nil if it is not bound. local is
+// the number of the rank among the np ranks of the host. The result may share memory with t, so the
+// caller must not change it.
 //
-// With job.BindCore the ranks divide the cores in order: each has whole cores of its own, or, if there are
-// fewer cores than ranks, neighbours share one. With job.BindNUMA they divide the nodes in the same way.
+// With job.BindCore the ranks divide the cores among themselves, in order: each rank gets whole
+// cores of its own or, if there are fewer cores than ranks, consecutive ranks share a core. With
+// job.BindNUMA each rank gets one NUMA node, and consecutive ranks share a node in the same way.
 func (t Topology) Place(bind job.Bind, local, np int) []int {
 	if local < 0 || local >= np {
 		return nil
@@ -184,7 +191,9 @@ func (t Topology) Place(bind job.Bind, local, np int) []int {
 	return nil
 }
 
-// share returns the part of units for the i-th of np ranks.
+// share returns the hardware threads of those units that rank i of np ranks gets, ascending, if the
+// ranks divide the units among themselves in order. If there are fewer units than ranks, ranks
+// share units.
 func share(units [][]int, i, np int) []int {
 	n := len(units)
 	lo, hi := i*n/np, (i+1)*n/np
@@ -199,9 +208,10 @@ func share(units [][]int, i, np int) []int {
 	return set
 }
 
-// MaxProcs returns GOMAXPROCS for one of the np ranks of a host: the number of hardware threads that it is
-// bound to, or else its share of all threads. The result is at least 2, so that transfers continue while
-// one goroutine computes.
+// MaxProcs returns GOMAXPROCS for one of the np ranks of a host. That is the number of hardware
+// threads in bound, to which the rank is bound, or, if it is not bound, its share of all threads,
+// but no more than its share of the quota. The result is at least 2, so that transfers continue
+// while one goroutine computes.
 func (t Topology) MaxProcs(bound []int, np int) int {
 	np = max(np, 1)
 	n := len(bound)
@@ -214,9 +224,11 @@ func (t Topology) MaxProcs(bound []int, np int) int {
 	return max(n, 2)
 }
 
-// Quota returns the number of hardware threads whose time the cgroup allows. It is the default of
-// GOMAXPROCS, for which the Go runtime reads the cgroup; so it is at least 2 if there is a limit. Quota
-// returns 0 if GOMAXPROCS is set, because then the runtime does not read the cgroup.
+// Quota returns the number of hardware threads whose CPU time the cgroup of this process allows it
+// to use. Quota does not read the cgroup itself: it returns the value that the Go runtime chooses
+// for GOMAXPROCS, for which the runtime reads the cgroup, and which is at least 2 if there is a
+// limit. If the variable GOMAXPROCS is set, the runtime does not read the cgroup, and Quota returns
+// 0.
 func Quota() int {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return 0

@@ -12,16 +12,18 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// shape describes a machine in which threads c and c+cores belong to the same core.
+// shape describes a machine. Its hardware threads have indexes from 0 on. The threads with the
+// indexes c and c+cores belong to the same core.
 type shape struct {
-	packages, cores, threads int // cores is the number in the whole machine
-	nodes                    int
-	interleaved              bool  // neighbouring cores are of different packages and nodes, as some firmware numbers them
-	numbers                  []int // the kernel's numbers of the threads; nil: 0, 1, …
-	offline                  []int
+	packages, cores, threads int   // numbers of packages and cores in the machine, and of threads in each core
+	nodes                    int   // number of NUMA nodes
+	interleaved              bool  // consecutive cores are in different packages and NUMA nodes, as some firmware numbers them
+	numbers                  []int // the kernel's number of each thread, by index; nil: the index
+	offline                  []int // the kernel's numbers of threads that are offline
 }
 
-// sys makes a directory like /sys/devices/system of a machine.
+// sys makes a directory that has the files of the machine's /sys/devices/system, and returns its
+// path.
 func (s shape) sys(t testing.TB) string {
 	t.Helper()
 	part := func(core, parts int) int {
@@ -46,7 +48,7 @@ func (s shape) sys(t testing.TB) string {
 				siblings = append(siblings, c)
 			}
 		}
-		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2] // the names in new and in old kernels
+		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2] // new kernels have the first name, old ones the second; the tests use both
 		files[topology+name] = FormatCPUs(siblings)
 		files[topology+"physical_package_id"] = fmt.Sprint(36 * part(core, s.packages))
 		online = append(online, c)
@@ -60,12 +62,13 @@ func (s shape) sys(t testing.TB) string {
 		files[fmt.Sprintf("node/node%d/cpulist", n)] = FormatCPUs(l)
 	}
 	if s.nodes > 0 {
-		files[fmt.Sprintf("node/node%d/cpulist", s.nodes)] = "" // a node with only memory
+		files[fmt.Sprintf("node/node%d/cpulist", s.nodes)] = "" // a NUMA node that has memory and no threads
 	}
 	return tree(t, files)
 }
 
-// tree makes files with one line each. files maps paths to lines.
+// tree makes files with one line each in a new directory, and returns the directory. files has the
+// line of each file, by its path in the directory.
 func tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,7 +80,7 @@ func tree(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// all returns the numbers of all threads.
+// all returns the kernel's numbers of all threads, by index.
 func (s shape) all() []int {
 	if s.numbers != nil {
 		return s.numbers
@@ -85,7 +88,7 @@ func (s shape) all() []int {
 	return upTo(s.cores * s.threads)
 }
 
-// read returns the topology of the whole machine.
+// read returns the topology that ReadTopology finds if all threads of the machine are allowed.
 func (s shape) read(t testing.TB) Topology {
 	t.Helper()
 	return ReadTopology(s.sys(t), s.all())
@@ -101,12 +104,12 @@ func upTo(n int) (list []int) {
 var (
 	twoCores = shape{packages: 1, cores: 2, threads: 1, nodes: 1} // a small virtual machine
 
-	// twoSockets has 2 packages of 2 nodes of 2 cores of 2 threads; fourNodes has twice as many
-	// cores.
+	// twoSockets has 2 packages, each with 2 NUMA nodes of 2 cores with 2 threads. fourNodes has the
+	// same packages and nodes, with twice as many cores in each.
 	twoSockets = shape{packages: 2, cores: 8, threads: 2, nodes: 4}
 	fourNodes  = shape{packages: 2, cores: 16, threads: 2, nodes: 4}
 
-	// holes has 2 packages of 2 cores of 2 threads, and gaps in the numbers.
+	// holes has 2 packages of 2 cores with 2 threads, and the numbers of its threads have gaps.
 	holes = shape{packages: 2, cores: 4, threads: 2, nodes: 2, numbers: []int{0, 1, 4, 5, 64, 65, 68, 69}}
 )
 
@@ -148,7 +151,8 @@ func TestReadTopology(t *testing.T) {
 	require.Equal(t, Topology{}, ReadTopology("/nonexistent", nil))
 }
 
-// TestReadTopologyOdd checks that ReadTopology returns a valid topology for any files.
+// TestReadTopologyOdd: ReadTopology must return a valid topology even if the files of the kernel
+// contradict each other.
 func TestReadTopologyOdd(t *testing.T) {
 	const siblings, id = "/topology/core_cpus_list", "/topology/physical_package_id"
 	for _, c := range []struct {

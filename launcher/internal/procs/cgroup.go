@@ -17,15 +17,18 @@ import (
 // a subtree that a service manager has delegated to it. Otherwise the cgroup is nil, and
 // its methods do nothing.
 type cgroup struct {
-	dir  string
-	file *os.File // the directory, for clone3(2)
-	off  bool     // the kernel cannot start ranks in it
+	dir  string   // path of the group's directory
+	file *os.File // the open directory; clone3(2) takes its descriptor
+	off  bool     // clone3(2) has failed with this group: later ranks do not start in it
 }
 
-// cgroupRoots lists where version 2 is mounted: alone, or beside version 1.
+// cgroupRoots lists the usual mount points of cgroup version 2. The first is for systems with
+// version 2 alone, the second for systems that also use version 1.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-const cgroupKill = "cgroup.kill" // since Linux 5.14
+// cgroupKill is a file in a group's directory. A 1 that is written to it makes the kernel kill all
+// processes of the group. It exists since Linux 5.14.
+const cgroupKill = "cgroup.kill"
 
 func newCgroup(id string) *cgroup {
 	text, _ := os.ReadFile("/proc/self/cgroup")
@@ -36,7 +39,8 @@ func newCgroup(id string) *cgroup {
 	path, _, _ = strings.Cut(path, "\n")
 	for _, root := range cgroupRoots {
 		parent := filepath.Join(root, path)
-		// To start a process in a child group, this process must be able to write here, too.
+		// clone3(2) starts a process in a child group only if this process may also write to
+		// cgroup.procs of its own group.
 		procs := filepath.Join(parent, "cgroup.procs")
 		if unix.Access(procs, unix.W_OK) != nil || !lists(procs, os.Getpid()) {
 			continue
@@ -56,8 +60,10 @@ func newCgroup(id string) *cgroup {
 	return nil
 }
 
-// removeStale removes the groups that a gorun or agent has left because it was killed
-// together with its watchdog. A group with running processes stays.
+// removeStale removes from parent the groups of gorun and agent processes that no longer exist. A
+// gorun or agent leaves its group behind if it is killed together with its watchdog. The name of a
+// group ends with the pid of the process that made it. A group with running processes stays,
+// because the kernel does not remove it.
 func removeStale(parent string) {
 	entries, _ := os.ReadDir(parent)
 	for _, e := range entries {
@@ -71,15 +77,16 @@ func removeStale(parent string) {
 	}
 }
 
-// lists reports whether a file of pids, one on each line, contains pid. A path of
-// /proc/self/cgroup may mean another group than the one mounted there.
+// lists reports whether a file of pids, one on each line, contains pid. newCgroup checks this
+// because the path in /proc/self/cgroup need not be valid under the mount point, for example in a
+// container. It may then lead to the directory of another group.
 func lists(file string, pid int) bool {
 	text, _ := os.ReadFile(file)
 	return strings.Contains("\n"+string(text), fmt.Sprintf("\n%d\n", pid))
 }
 
-// removeGroup removes a group and the groups that ranks have made in it. If a process
-// runs in one of them, it fails. A missing group is not an error.
+// removeGroup removes a group and the groups that ranks have made in it. If a process runs in one
+// of these groups, removeGroup returns an error. A missing group is not an error.
 func removeGroup(dir string) error {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -93,7 +100,8 @@ func removeGroup(dir string) error {
 	return nil
 }
 
-// end kills the remaining processes of the group and removes the group.
+// end kills the remaining processes of the group and removes the group. It waits at most limit for
+// the processes to end.
 func (g *cgroup) end(limit time.Duration) {
 	if g != nil {
 		_ = g.file.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStaleCgroup checks that newCgroup removes the cgroup of a process that no longer exists, and
-// keeps that of a process that runs.
+// TestStaleCgroup checks that newCgroup removes a cgroup whose name contains the pid of a process
+// that no longer exists, and keeps a cgroup whose name contains the pid of a running process.
 func TestStaleCgroup(t *testing.T) {
 	live := newCgroup("live")
 	if live == nil {
@@ -28,8 +28,8 @@ func TestStaleCgroup(t *testing.T) {
 	require.DirExists(t, live.dir)
 }
 
-// TestEndCgroup checks that endCgroup also removes the groups within the group, and that it does not
-// wait for a missing group.
+// TestEndCgroup checks that endCgroup also removes the groups within the group, and that it returns
+// at once if the group does not exist. Plain directories stand for the groups.
 func TestEndCgroup(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "weft-job-1")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "weft-inner-2", "pod"), 0o755))

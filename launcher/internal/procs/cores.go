@@ -11,28 +11,31 @@ import (
 
 // Cores of several jobs
 //
-// Jobs on one host are placed alike: the first rank of each goes to the first core. So a
-// process manager claims the core of each rank that is bound to one core only. If another job has
-// claimed that core, the rank goes to a free one. A rank that may run on several cores
-// claims none, because the kernel moves it to an idle one.
+// Jobs on one host are placed alike: each job's plan puts its first rank on the first core. To keep
+// two jobs from sharing cores, the process manager of each job claims the core of each rank that is
+// bound to one core only. If another job has claimed that core, the process manager binds the rank
+// to a free core instead. For a rank that may run on several cores the process manager claims
+// none, because the kernel moves such a rank to an idle core.
 //
 //	rank's core ── claim ──► ok: the rank stays
 //	                   └──► taken ── claim of a core that the plan does not use ──► ok: the rank goes there
 //	                                                                          └──► none is free: the rank stays
 //
 // A claim is a socket bound to an abstract name (unix(7)) with the number of the core's
-// first hardware thread. The kernel gives each name to one socket, and ends the claim with
-// the process, however that ends. So two process managers that start at the same time get different
-// cores. The name does not contain the user: jobs of different users avoid each other, too.
-// If a process takes all names, ranks stay where they are planned.
+// first hardware thread. The kernel gives each name to one socket, so two process managers that
+// start at the same time get different cores. When a process manager ends, in whatever way, the
+// kernel closes the socket and so ends the claim. The name does not contain the user, so jobs of
+// different users avoid each other, too. If some process has bound all names, ranks stay on the
+// cores of the plan.
 // Names belong to a network namespace. Jobs in different namespaces do not see each
 // other's claims.
 
-// coreNames is the beginning of the names of claims.
+// coreNames is the beginning of the socket names of claims. The @ stands for the zero byte with
+// which abstract names begin. Tests change coreNames.
 var coreNames = "@weft-core-"
 
-// claimCore claims a core for as long as this process manager exists. The error is unix.EADDRINUSE if
-// another job has claimed the core.
+// claimCore claims a core until endClaims or the end of this process. core lists the numbers of the
+// core's hardware threads. The error is unix.EADDRINUSE if another job has claimed the core.
 func (c *Manager) claimCore(core []int) error {
 	fd, err := sys.Socket(unix.AF_UNIX, unix.SOCK_DGRAM)
 	if err != nil {
@@ -46,21 +49,21 @@ func (c *Manager) claimCore(core []int) error {
 	return nil
 }
 
-// claimCores claims the cores of ranks, and rebinds ranks whose core is taken if the job
-// permits it.
+// claimCores claims the core of each rank that is bound to one core. If another job has claimed
+// that core and Prepare.Rebind is set, claimCores binds the rank to a free core, if there is one.
 func (c *Manager) claimCores() {
 	if !slices.ContainsFunc(c.ranks, func(r rank) bool { return len(r.cpus) > 0 }) {
 		return
 	}
 	cores := c.topo().Cores
-	of := make(map[int]int) // core of each hardware thread
+	of := make(map[int]int) // by hardware thread: the index of its core in cores
 	for i, core := range cores {
 		for _, cpu := range core {
 			of[cpu] = i
 		}
 	}
-	planned := make([]bool, len(cores)) // this job's ranks may run there
-	bound := make(map[int][]int)        // by core: the ranks that can run nowhere else
+	planned := make([]bool, len(cores)) // by core: a rank of this job may run there
+	bound := make(map[int][]int)        // by core: the ranks that may run only there
 	for i, r := range c.ranks {
 		single := -1
 		for k, cpu := range r.cpus {
@@ -103,7 +106,7 @@ func (c *Manager) claimCores() {
 	}
 }
 
-// endClaims releases the cores.
+// endClaims ends all claims of this process manager.
 func (c *Manager) endClaims() {
 	for _, fd := range c.claims {
 		_ = unix.Close(fd)

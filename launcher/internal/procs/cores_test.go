@@ -15,15 +15,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// ownNames gives the claims of a test names that no other process uses.
+// ownNames makes the claims of this test use socket names that no other process uses.
 func ownNames(t *testing.T) {
 	was := coreNames
 	t.Cleanup(func() { coreNames = was })
 	coreNames = fmt.Sprintf("@weft-test-%d-%s-", os.Getpid(), t.Name())
 }
 
-// claimant returns a process manager on a host with these cores. The process manager has claimed
-// cores for ranks with these bindings.
+// claimant returns a process manager that has run claimCores on a host with these cores. It has one
+// rank for each element of cpus, which lists the hardware threads to which the rank is bound.
 func claimant(t *testing.T, cores [][]int, rebind bool, cpus ...[]int) *Manager {
 	c := &Manager{job: proto.Prepare{Rebind: rebind}}
 	c.topology.Do(func() { c.here = place.Topology{Cores: cores} })
@@ -42,19 +42,20 @@ func boundTo(c *Manager) (list [][]int) {
 	return list
 }
 
-// TestJobsTakeDifferentCores checks that the ranks of a second job get free cores while there are
-// some, and keep their own after the first job has ended.
+// TestJobsTakeDifferentCores checks that a rank whose planned core another job has claimed moves to
+// a free core, that it stays on its planned core if no core is free, and that the cores of a job
+// that has ended are free again.
 func TestJobsTakeDifferentCores(t *testing.T) {
 	ownNames(t)
 	four := [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}
 	first := claimant(t, four, true, four[0], four[1])
 	require.Equal(t, [][]int{four[0], four[1]}, boundTo(first))
 
-	second := claimant(t, four, true, four[0], four[0], four[1]) // two ranks share a core
+	second := claimant(t, four, true, four[0], four[0], four[1]) // two of the three ranks are bound to the same core
 	require.Equal(t, [][]int{four[2], four[2], four[3]}, boundTo(second))
 	require.True(t, second.ranks[0].rebound)
 
-	third := claimant(t, four, true, four[0]) // no core is free
+	third := claimant(t, four, true, four[0]) // the other two jobs have claimed all cores
 	require.Equal(t, [][]int{four[0]}, boundTo(third))
 	require.False(t, third.ranks[0].rebound)
 
@@ -64,8 +65,8 @@ func TestJobsTakeDifferentCores(t *testing.T) {
 	require.Equal(t, [][]int{four[0], four[1]}, boundTo(claimant(t, four, true, four[0], four[1])))
 }
 
-// TestClaimsStayWithinTheHost checks that ranks move only to cores that ranks may use on this host,
-// and that no rank of their own job uses.
+// TestClaimsStayWithinTheHost checks that a rank whose core another job has claimed moves only to a
+// core that ranks may use on this host and that no other rank of its own job may use.
 func TestClaimsStayWithinTheHost(t *testing.T) {
 	ownNames(t)
 	claimant(t, [][]int{{0}, {1}, {2}, {3}}, true, []int{2})
@@ -75,8 +76,8 @@ func TestClaimsStayWithinTheHost(t *testing.T) {
 	require.Equal(t, [][]int{{9}}, boundTo(claimant(t, [][]int{{0}}, true, []int{9})), "an unknown core")
 }
 
-// TestRankfileIsKept checks that ranks of a rankfile stay where it puts them, and that other jobs
-// respect their claims.
+// TestRankfileIsKept checks that ranks stay on the cores that a rankfile names (Rebind is false),
+// even if another job has claimed these cores, and that other jobs avoid the cores of such ranks.
 func TestRankfileIsKept(t *testing.T) {
 	ownNames(t)
 	two := [][]int{{0}, {1}}
@@ -106,7 +107,7 @@ func TestJobsAtOnce(t *testing.T) {
 			c := &Manager{job: proto.Prepare{Rebind: true}, ranks: []rank{{cpus: cores[0]}, {cpus: cores[1]}}}
 			c.topology.Do(func() { c.here = place.Topology{Cores: cores} })
 			managers[i] = c
-			end.Go(func() { // ends with claimCores; end waits for it
+			end.Go(func() { // ends when claimCores returns; end waits for it
 				begin.Wait()
 				c.claimCores()
 			})

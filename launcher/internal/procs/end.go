@@ -26,10 +26,10 @@ func (c *Manager) rankEnded(i int) {
 	}
 }
 
-// abandonStuck treats ranks that SIGKILL has not ended as ended.
+// abandonStuck records the ranks that SIGKILL has not ended as ended, so that the job can end.
 func (c *Manager) abandonStuck() {
 	c.stuckAt = time.Time{}
-	if c.numStarted < 0 { // forkAll may still start some
+	if c.numStarted < 0 { // forkAll may still start ranks: check these later
 		c.stuckAt = time.Now().Add(c.stuckAfter)
 	}
 	for i := range c.ranks {
@@ -44,14 +44,15 @@ func (c *Manager) abandonStuck() {
 	}
 }
 
-// recordExit handles the end of rank i. It reports the end by Exited unless the rank has ended
-// normally.
+// recordExit handles the end of rank i, whose process was pid. fd is its pidfd, or -1 on a system
+// without pidfds. Unless the rank has ended normally, recordExit emits Exited. A rank ends normally
+// if its exit code is 0 and it has not called Init without Finalize.
 func (c *Manager) recordExit(i, pid, fd int, st status) {
 	rk := &c.ranks[i]
 	if fd >= 0 {
 		c.poller.Remove(fd)
 		_ = unix.Close(fd)
-	} else if !rk.stuck { // exitStatus has reaped it
+	} else if !rk.stuck { // without a pidfd, exitStatus has reaped the rank
 		c.cfg.Watchdog.reaped(pid)
 	}
 	c.mu.Lock()
@@ -88,12 +89,15 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 	c.cfg.Emit(proto.Exited{Exit: rk.exit})
 }
 
-// recordFailure records the state of the other ranks when rank i has failed the job by itself, and
-// not by a signal. It records which of them have got SIGKILL from another process. If
-// independent is set, recordFailure also records which of them are ending. independent means that
-// their ends cannot follow from the failure of rank i: rank i still runs, or names another
-// rank's failure as its reason. Rank i may notice that another rank has died, and abort or
-// exit because of that, before the kernel reports the other rank's end here.
+// recordFailure records the state of the other ranks when rank i has failed the job by itself: the
+// rank has called Abort, has broken the PMI-1 protocol, or has exited without a signal. The record
+// is needed because rank i may notice that another rank has died, and may abort or exit because of
+// that, before the kernel reports the other rank's end to this process.
+//
+// recordFailure records which of the other ranks have got SIGKILL from another process. If
+// independent is set, it also records which of them are ending. independent means that their ends
+// cannot follow from the failure of rank i: rank i still runs, or its abort names another rank's
+// failure as the reason. Only the first failure of a job is recorded.
 func (c *Manager) recordFailure(i int, independent bool) {
 	if c.recorded || c.ending {
 		return
@@ -106,8 +110,8 @@ func (c *Manager) recordFailure(i int, independent bool) {
 	}
 }
 
-// recordProcess records whether rank j is being killed, and, if independent is set, whether it is
-// ending.
+// recordProcess records whether another process has sent SIGKILL to rank j, and, if independent is
+// set, whether rank j is ending. It records nothing for a rank that does not run.
 func (c *Manager) recordProcess(j int, independent bool) {
 	rk := &c.ranks[j]
 	c.mu.Lock()
@@ -132,8 +136,8 @@ func (c *Manager) runs(i int) bool {
 	return !ended
 }
 
-// exiting reports whether the first thread of a process is in exit(2), or past it
-// (proc_pid_stat(5), flags). It returns false if this is not known.
+// exiting reports whether the first thread of a process has entered exit(2) (proc_pid_stat(5),
+// flags). If this is not known, exiting returns false.
 func exiting(pid int) bool {
 	const pfExiting = 4 // PF_EXITING of linux/sched.h
 	fields := statOf(pid)
@@ -160,12 +164,14 @@ func killed(pid int) (sent, ends bool) {
 	return pending("ShdPnd"), pending("SigPnd")
 }
 
-// end begins to end the ranks, with the grace periods of the message.
+// end handles End: it begins to end the ranks. If m.Grace is 0, the ranks get SIGKILL at once.
+// Otherwise idle ranks get SIGTERM at once, busy ranks after at most m.Linger, and the ranks that
+// still run after m.Linger plus m.Grace get SIGKILL. A later End can only make SIGKILL come sooner.
 func (c *Manager) end(m proto.End) {
 	if c.phase != phaseRunning {
 		return
 	}
-	if !c.ending && !c.recorded { // the cause is on another host, or not the failure of a rank
+	if !c.ending && !c.recorded { // the job ends because of another host, or not by a rank's failure
 		c.recorded = true
 		for j := range c.ranks {
 			if c.plan.Ranks[j].Rank != m.Except {
@@ -180,14 +186,16 @@ func (c *Manager) end(m proto.End) {
 	}
 	now := time.Now()
 	killAt := now.Add(m.Grace + m.Linger)
-	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // an earlier End has begun to end them
+	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // an earlier End has begun to end the ranks
 		if killAt.Before(c.killAt) {
 			c.killAt = killAt
 		}
 		return
 	}
 	for i := range c.ranks {
-		// A rank that called Abort is about to end by itself, after its last output.
+		// m.Asked: the ranks have got SIGTERM from elsewhere, so they get none here. m.Except is a
+		// rank that has called Abort. It gets none either, because it ends by itself after its
+		// last output.
 		c.ranks[i].signaled = m.Asked
 		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
 	}
@@ -195,8 +203,8 @@ func (c *Manager) end(m proto.End) {
 	c.terminate()
 }
 
-// beginEnd sets ending and prevents the start of more ranks. First it reports the ranks that
-// have already ended, because the process manager did not end them.
+// beginEnd sets ending and prevents the start of more ranks. First it handles the ranks that have
+// already ended, so that their reports do not say that the process manager has ended them.
 func (c *Manager) beginEnd() {
 	if !c.ending {
 		for j := range c.ranks {
@@ -210,7 +218,7 @@ func (c *Manager) beginEnd() {
 }
 
 // endRank sends a rank a signal to end it. First it reads what the rank has written to its
-// control channel, because an abort there does not follow from the signal.
+// control channel, because an abort that is already there was not caused by the signal.
 func (c *Manager) endRank(i int, s syscall.Signal) {
 	c.drainControl(i)
 	c.ranks[i].signaled = true
@@ -219,15 +227,15 @@ func (c *Manager) endRank(i int, s syscall.Signal) {
 
 // Several ranks may fail for the same reason at slightly different times, and one of them
 // may not have written its error message yet. So if a rank is busy when another one fails,
-// it gets End.Linger to end by itself before SIGTERM. If a rank is idle at two checks, it
-// waits for something and gets SIGTERM at once.
+// it gets the time End.Linger to end by itself before SIGTERM. If several checks in a row find a
+// rank idle, the rank waits for something and gets SIGTERM at once.
 const (
-	lingerStep = 5 * time.Millisecond
-	idleLooks  = 2
+	lingerStep = 5 * time.Millisecond // time between two checks
+	idleLooks  = 2                    // checks in a row that must find a rank idle
 )
 
-// terminate sends SIGTERM to the ranks that have not got it, except to busy ranks that still
-// have time.
+// terminate sends SIGTERM to the ranks that have not got it. Before termBy it leaves out busy ranks
+// and lets control call it again after lingerStep.
 func (c *Manager) terminate() {
 	now := time.Now()
 	c.termCheckAt = time.Time{}
@@ -276,7 +284,7 @@ func busy(pid int) bool {
 	return false
 }
 
-// kill sends SIGKILL to every rank's process group.
+// kill sends SIGKILL to every rank's process group, and prevents the start of more ranks.
 func (c *Manager) kill() {
 	c.killAt, c.termCheckAt = time.Time{}, time.Time{}
 	if c.phase == phaseRunning && c.stuckAt.IsZero() {
@@ -298,8 +306,9 @@ func (c *Manager) signalRank(i int, s syscall.Signal) {
 	}
 }
 
-// signal passes a signal to the ranks. A rank whose state gorun has already printed does
-// not get SIGQUIT, because a Go program then prints the same in many lines.
+// signal passes a signal to the ranks. On SIGQUIT gorun itself prints the states of the ranks that
+// answer inspections. These ranks do not get SIGQUIT, because the Go runtime would print the same
+// in many lines.
 func (c *Manager) signal(s syscall.Signal) {
 	if c.phase != phaseRunning {
 		return
@@ -322,7 +331,7 @@ func (c *Manager) finish() {
 		signalGroup(pid, syscall.SIGKILL)
 	}
 	if slices.ContainsFunc(c.ranks, func(rk rank) bool { return rk.stuck }) {
-		c.cgroup.end(0) // the group cannot become empty
+		c.cgroup.end(0) // the stuck process stays in the group, so waiting for the group's end is useless
 	} else {
 		c.cgroup.end(leftoverLimit)
 	}
@@ -337,7 +346,7 @@ func (c *Manager) finish() {
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.stuck {
-			reapNow(rk.pid) // it may have ended by now
+			reapNow(rk.pid) // the process may have ended by now
 			left.stuck[rk.pid] = true
 		} else if rk.exited {
 			reap(rk.pid, time.Until(limit))
@@ -372,18 +381,19 @@ func (c *Manager) finish() {
 		c.output.abandon()
 	}
 	c.stateAt = time.Now().Add(stateDelay)
-	go func() { // ends when the output is written; Close does not wait for it
+	go func() { // ends when output.loop has ended; Close does not wait for it
 		<-c.output.done
 		c.post(drained{})
 	}()
 }
 
-// emitEnded reports the ends of all ranks.
+// emitEnded emits Ended with the exits of all ranks, and with the last lines of stderr of the ranks
+// that have not ended normally.
 func (c *Manager) emitEnded() {
 	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if !rk.exited { // it was not started
+		if !rk.exited { // the rank was not started
 			continue
 		}
 		m.Exits = append(m.Exits, rk.exit)
@@ -396,7 +406,7 @@ func (c *Manager) emitEnded() {
 	c.cfg.Emit(m)
 }
 
-// release frees everything that control uses, at its end.
+// release frees everything that control uses. control calls it when it ends.
 func (c *Manager) release() {
 	if c.phase == phasePrepared {
 		c.ports.close()

@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// foreignEnv lists the beginnings of variables by which a launcher tells a rank its number, or
-// salloc's gorun that salloc has started it. A rank of this job must not inherit those of a
-// launcher that has started gorun.
+// foreignEnv lists prefixes of variables. Most are variables by which a launcher tells a process
+// its rank. EnvAllocated tells a gorun that salloc has started it. If another launcher has started
+// gorun, the ranks of this job must not inherit these variables from it.
 var foreignEnv = []string{
 	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
 	envSize + "=", envLocalRank + "=", envLocalSize + "=",
@@ -19,28 +19,30 @@ var foreignEnv = []string{
 	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_", EnvAllocated + "=",
 }
 
-// ForeignEnv reports whether kv, as NAME=VALUE, is a variable by which a launcher tells a rank
-// its number.
+// ForeignEnv reports whether kv, which has the form NAME=VALUE, is a variable that a launcher sets
+// for the processes that it starts, such as the variable with a process's rank. The ranks of
+// another launcher's job must not inherit it.
 func ForeignEnv(kv string) bool {
 	return slices.ContainsFunc(foreignEnv, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
 }
 
-// Variables for scripts, besides bootstrap.EnvRank. A weft program has these values from its
+// Variables for scripts, besides bootstrap.EnvRank. A weft program gets these values from its
 // job card.
 const (
-	envSize      = "WEFT_SIZE"
-	envLocalRank = "WEFT_LOCAL_RANK" // among the ranks of its host
-	envLocalSize = "WEFT_LOCAL_SIZE"
+	envSize      = "WEFT_SIZE"       // number of ranks of the job
+	envLocalRank = "WEFT_LOCAL_RANK" // number of the rank among the ranks of its host
+	envLocalSize = "WEFT_LOCAL_SIZE" // number of ranks on the rank's host
 )
 
-// EnvAllocated marks a gorun that salloc has started for another gorun.
+// EnvAllocated is set for a gorun that another gorun has started by salloc.
 const EnvAllocated = "WEFT_ALLOCATED"
 
-// envStage names the directory of files that gorun has copied to the hosts.
+// envStage is the variable with the path of the directory of files that gorun has copied to this
+// host.
 const envStage = "WEFT_STAGE_DIR"
 
-// MergeEnv merges lists of variables, as NAME=VALUE. A later variable replaces an earlier one
-// of the same name.
+// MergeEnv merges lists of variables, which have the form NAME=VALUE. A later variable replaces an
+// earlier one of the same name. Strings without a name or without = are left out.
 func MergeEnv(lists ...[]string) []string {
 	var env []string
 	at := make(map[string]int)
@@ -61,12 +63,13 @@ func MergeEnv(lists ...[]string) []string {
 	return env
 }
 
-// hostEnv returns the environment of an app's ranks on this host. If base is not nil, it is the
-// environment that app extends.
+// hostEnv returns the environment of an app's ranks on this host. If base is nil, app is complete.
+// Otherwise the variables of app are added to those of base, which are this host's. staged is the
+// directory of files that gorun has copied to this host; "": none.
 func hostEnv(base, app []string, wdir, staged string) []string {
 	if base != nil {
 		base = slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
-			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // the values of gorun's host and options count
+			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // only gorun may set these
 		})
 		app = MergeEnv(base, app, []string{"PWD=" + wdir})
 	}
@@ -76,7 +79,8 @@ func hostEnv(base, app []string, wdir, staged string) []string {
 	return app
 }
 
-// rankEnv returns the environment of a rank: that of its app, and the rank's number.
+// rankEnv returns the environment of a rank: the environment of its app, and the variables that
+// differ between ranks. listens means that the rank inherits a listening socket.
 func (c *Manager) rankEnv(i int, listens bool) []string {
 	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
 	env := make([]string, len(a.env), len(a.env)+16)
@@ -88,7 +92,7 @@ func (c *Manager) rankEnv(i int, listens bool) []string {
 		bootstrap.EnvJobID+"="+c.job.Card.JobID,
 		bootstrap.EnvEpoch+"="+strconv.Itoa(c.job.Card.Epoch),
 		"PMI_FD="+strconv.Itoa(childControl), "PMI_RANK="+r, "PMI_SIZE="+n,
-		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // the variables of Hydra
+		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // as MPICH's launcher Hydra sets them
 	)
 	if listens {
 		env = append(env, bootstrap.EnvListenFD+"="+strconv.Itoa(childListen))

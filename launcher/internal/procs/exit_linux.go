@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLibrary is the error of an interpreter that cannot be used.
+// errLibrary is the error of execve(2) for a program whose ELF interpreter cannot be used.
 const errLibrary = syscall.ELIBBAD
 
 // forkExec starts a process that gets SIGKILL when the calling thread ends. pidfd is
@@ -22,7 +22,7 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, in *cgroup) (p
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(in.file.Fd())
 	}
 	pid, err = syscall.ForkExec(path, argv, attr)
-	if err != nil && attr.Sys.UseCgroupFD { // the error may come from the cgroup
+	if err != nil && attr.Sys.UseCgroupFD { // the cgroup may be the reason: try again without it
 		in.off, attr.Sys.UseCgroupFD = true, false
 		pid, err = syscall.ForkExec(path, argv, attr)
 	}
@@ -37,14 +37,15 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, in *cgroup) (p
 	return pid, pidfd, nil
 }
 
-// noticeExits has nothing to do: a pidfd shows the end of each rank.
+// noticeExits does nothing here, because control learns of the end of each rank by a pidfd.
 func (c *Manager) noticeExits() {}
 
 // signalGroup signals a rank's process group. The rank is not reaped before the end of the job.
 // So even after the rank has ended, no other group has its number.
 func signalGroup(pid int, s syscall.Signal) { _ = syscall.Kill(-pid, s) }
 
-// BecomeReaper makes this process the parent of the ranks' orphans. restore undoes that.
+// BecomeReaper makes this process, and not init, the parent of descendants whose own parent has
+// ended (PR_SET_CHILD_SUBREAPER). restore undoes that.
 func BecomeReaper() (restore func()) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return func() {}

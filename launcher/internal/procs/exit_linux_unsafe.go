@@ -47,8 +47,8 @@ func exitStatus(pid int) (st status, ended bool) {
 	if waitid(pid, &info, nil) != 0 {
 		return status{code: proto.ExitFailed}, true // another part of the program has reaped it
 	}
-	// si_signo, si_errno, si_code; then, at a pointer's alignment, si_pid,
-	// si_uid, si_status.
+	// siginfo_t begins with the 4-byte fields si_signo, si_errno and si_code. At the next multiple
+	// of a pointer's size follow the 4-byte fields si_pid, si_uid and si_status.
 	const union = (12 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
 	field := func(at uintptr) int32 { return int32(binary.NativeEndian.Uint32(info[at:])) }
 	if field(union) == 0 {

@@ -19,10 +19,10 @@ import (
 //	a process dies with its parent        the watchdog kills the ranks' groups
 //	pidfd                                 at each SIGCHLD, control checks all ranks
 //	waitid leaves a zombie                the rank is reaped; its group gets signals only while no process has its number
-//	orphans become our children           the processes of a rank's group are killed; others are not found
-//	/proc, to find the job's processes    the same
+//	orphans become our children           the processes in the ranks' groups are killed; orphans elsewhere are not found
+//	/proc, to find the job's processes    the processes in the ranks' groups are killed; others are not found
 
-// errLibrary stands for an error that only Linux has.
+// errLibrary stands for an error that only Linux has. No error of these systems equals it.
 var errLibrary = errors.New("interpreter cannot be used")
 
 // forkExec starts a process. pidfd is -1.
@@ -38,7 +38,7 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, _ *cgroup) (pi
 func (c *Manager) noticeExits() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
-	go func() { // ends with control
+	go func() { // ends when control has ended
 		defer signal.Stop(ended)
 		for {
 			select {
@@ -66,7 +66,7 @@ func exitStatus(pid int) (st status, ended bool) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return status{code: proto.ExitFailed}, true // it was reaped elsewhere
+			return status{code: proto.ExitFailed}, true // another part of the program has reaped it
 		case got == 0:
 			return status{}, false
 		}
@@ -81,9 +81,9 @@ func exitStatus(pid int) (st status, ended bool) {
 	return st, true
 }
 
-// signalGroup signals a rank's process group. After the rank was reaped, another process may
-// have its number; then signalGroup does nothing. While the group has members, no process gets
-// its number.
+// signalGroup signals a rank's process group. The group's number is the rank's pid. While the group
+// has members, the kernel gives this number to no other process. If the rank was reaped and a
+// process has the number, the process is not of this job, and signalGroup does nothing.
 func signalGroup(pid int, s syscall.Signal) {
 	if _, reaped := exits.Load(pid); reaped && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return
@@ -97,8 +97,8 @@ func BecomeReaper() (restore func()) { return func() {} }
 // jobProcs recognizes processes of a job by the process groups of its ranks.
 type jobProcs struct {
 	groups []int
-	stuck  map[int]bool // processes that SIGKILL does not end
-	others *others
+	stuck  map[int]bool // processes that SIGKILL does not end; set by finish, not used on these systems
+	others *others      // not used on these systems
 }
 
 // others is empty: on these systems orphans do not become children of this process.
@@ -109,7 +109,7 @@ func newOthers() *others { return nil }
 // usageOf returns nil: exitStatus has reaped the child.
 func usageOf(int) *proto.Usage { return nil }
 
-// leftoverPause is the time between the kill of a process and the next check.
+// leftoverPause is the time between two attempts of endCgroup to remove a group.
 const leftoverPause = 2 * time.Millisecond
 
 func newJobProcs(_ string, groups []int) jobProcs {
@@ -123,10 +123,11 @@ func (b jobProcs) killLeftovers(time.Duration) {
 	}
 }
 
-// killLeftoverChildren does nothing: finish has killed the groups.
+// killLeftoverChildren does nothing: Manager.finish has killed the process groups of the ranks
+// before it calls this function.
 func (b jobProcs) killLeftoverChildren(time.Duration) {}
 
-// reapOrphans does nothing: there are none.
+// reapOrphans does nothing: on these systems orphans do not become children of this process.
 func (b jobProcs) reapOrphans(map[int]bool) {}
 
 // reap waits until a killed child has ended, at most for limit. A child that waits in the
@@ -142,8 +143,8 @@ func reap(pid int, limit time.Duration) {
 
 func reapNow(pid int) { reap(pid, 0) }
 
-// statOf returns nothing here.
+// statOf returns nil: these systems have no /proc like that of Linux.
 func statOf(int) []string { return nil }
 
-// fieldsOf returns nothing here.
+// fieldsOf returns nil, as statOf does.
 func fieldsOf(string) []string { return nil }

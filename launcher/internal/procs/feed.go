@@ -7,17 +7,18 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// feed makes a pipe of the standard input that comes in Stdin messages. The sender has at most
-// proto.Window bytes without credit, so parts holds no more than that.
+// feed writes the standard input that comes in Stdin messages to a pipe. The sender may have at most
+// proto.Window bytes on the way for which it has not got StdinCredit, so parts holds no more bytes
+// than that.
 type feed struct {
 	emit func(proto.Message)
 	w    *os.File
 	done chan struct{} // closed when pump has ended
 
-	mu    sync.Mutex // guards what follows
-	parts [][]byte
-	some  *sync.Cond
-	ended bool
+	mu    sync.Mutex // guards the following fields
+	parts [][]byte   // input that pump has not written yet
+	some  *sync.Cond // pump waits here for a change of parts or ended
+	ended bool       // the end of the input has come, or close was called
 }
 
 // newFeed starts a feed and returns it with the read end of its pipe.
@@ -28,7 +29,7 @@ func newFeed(emit func(proto.Message)) (*feed, *os.File, error) {
 	}
 	f := &feed{emit: emit, w: w, done: make(chan struct{})}
 	f.some = sync.NewCond(&f.mu)
-	go f.pump() // ends at the end of the input, or with close, which waits for it
+	go f.pump() // ends at the end of the input or when close is called; close waits for it
 	return f, r, nil
 }
 
@@ -47,7 +48,7 @@ func (f *feed) add(data []byte) {
 	f.some.Signal()
 }
 
-// pump writes the parts to the pipe and gives credit for each.
+// pump writes the parts to the pipe and emits StdinCredit for each.
 func (f *feed) pump() {
 	defer close(f.done)
 	defer func() { _ = f.w.Close() }()
@@ -63,7 +64,7 @@ func (f *feed) pump() {
 		data := f.parts[0]
 		f.parts = f.parts[1:]
 		f.mu.Unlock()
-		_, _ = f.w.Write(data) // fails if no reader is left; the input still gets credit
+		_, _ = f.w.Write(data) // fails if no reader is left; the sender gets credit all the same
 		f.emit(proto.StdinCredit{Bytes: len(data)})
 	}
 }

@@ -15,32 +15,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspectLimit is how long a rank may take to answer. A rank that is stopped, or that waits for
-// a core, answers late.
+// inspectLimit is how long control waits for the ranks' answers to an Inspect. A rank that is
+// stopped, or that waits for a core, may answer later.
 const inspectLimit = time.Second
 
-// inspection is the state of an Inspect that has not been answered yet.
+// inspection is the state of the latest Inspect, a message by which gorun asks for the state of
+// every rank: for example, the MPI calls in which it waits. control asks the ranks, collects their
+// answers and emits Inspected.
 //
 //	idle ──Inspect──► asked ──all have answered, or inspectLimit──► Inspected, idle
 type inspection struct {
 	proto.Inspect
-	on     bool
-	until  time.Time
-	awaits int // ranks that have been asked and have not answered
+	on     bool      // Inspected has not been emitted yet
+	until  time.Time // when Inspected is emitted even if ranks have not answered; zero if not on
+	awaits int       // number of ranks that have been asked and have not answered
 }
 
 // answers is the state of a rank's channel for inspections.
 type answers struct {
 	fd    int             // this process's end; -1: closed
 	in    []byte          // the part of a frame that has arrived
-	ready bool            // the rank answers: it is a weft program that has called Init
-	state *wire.RankState // its last answer
+	ready bool            // the rank has announced that it answers inspections: it is a weft program after Init
+	state *wire.RankState // the rank's answer to the current Inspect; nil: it has not answered
 	asked bool            // the rank was asked and has not answered yet
 
 	stacks int // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
 }
 
-// inspect asks the ranks for their states.
+// inspect asks the ranks for their states, and for their stacks if m.Stacks is set.
 func (c *Manager) inspect(m proto.Inspect) {
 	c.inspection = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
 	if c.phase == phaseRunning {
@@ -100,9 +102,9 @@ func (c *Manager) readAnswer(i int) {
 	}
 }
 
-// answered handles a frame from a rank. It ignores a state that answers an older Inspect. It
-// passes on stacks even if they are late, but only once for each Inspect: gorun ends a job that
-// sends more, see tree.Node.inspect.
+// answered handles a frame from a rank. number is the N of the Inspect that the frame answers.
+// answered ignores a state that answers an older Inspect. It passes on stacks even if they are
+// late, but only once for each Inspect: gorun ends a job that sends more, see tree.Node.inspect.
 func (c *Manager) answered(i int, number uint32, kind byte, body []byte) {
 	a := &c.ranks[i].answers
 	if kind == wire.InspectReady {
@@ -139,7 +141,9 @@ func (c *Manager) stopAsking(i int) {
 func (c *Manager) closeAnswers(i int) {
 	a := &c.ranks[i].answers
 	if a.fd >= 0 {
-		c.poller.Remove(a.fd) // as in closeControl
+		// Close alone does not remove the channel from the poller: a rank that is being forked may
+		// have a copy of it.
+		c.poller.Remove(a.fd)
 		_ = unix.Close(a.fd)
 		a.fd, a.in = -1, nil
 	}
@@ -154,7 +158,7 @@ func (c *Manager) inspected() {
 	}
 	m := proto.Inspected{N: c.inspection.N, Index: c.cfg.Index}
 	c.inspection = inspection{}
-	at := make(map[string]int) // in m.Groups
+	at := make(map[string]int) // by state, as JSON: the index of its group in m.Groups
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.exited || c.phase != phaseRunning {
@@ -183,7 +187,8 @@ func (c *Manager) inspected() {
 	c.cfg.Emit(m)
 }
 
-// processState returns what the kernel reports about a process (proc_pid_stat(5)).
+// processState describes in words what the kernel reports about a process (proc_pid_stat(5)), for
+// example "sh sleeps in do_wait".
 func processState(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')

@@ -13,9 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// FuzzAnswer writes arbitrary bytes to a rank's channel for inspections. It checks that the process
-// manager answers once, with or without the rank's state, passes on the rank's stacks at most once,
-// and keeps at most one frame.
+// FuzzAnswer writes arbitrary bytes to a rank's channel for inspections, cut+1 bytes at a time. It
+// checks that the process manager emits Inspected once, with or without the rank's state, that it
+// passes on the rank's stacks at most once, and that it keeps at most one frame in memory.
 func FuzzAnswer(f *testing.F) {
 	const number = 7
 	state := wire.AppendInspect(nil, number, wire.InspectState, []byte(`{"calls":[{"name":"Recv","peer":1,"world":1,"tag":3}]}`))
@@ -64,8 +64,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestStacksOfALateRank checks that the process manager passes on stacks that come after gorun's
-// next Inspect, once.
+// TestStacksOfALateRank checks that the process manager passes on stacks even if they come after
+// gorun's next Inspect, but only once.
 func TestStacksOfALateRank(t *testing.T) {
 	var emitted []proto.Message
 	c := &Manager{phase: phaseRunning, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 5}}}, ranks: make([]rank, 1)}
@@ -78,7 +78,7 @@ func TestStacksOfALateRank(t *testing.T) {
 	c.ranks[0].answers = answers{fd: own, ready: true}
 	c.inspect(proto.Inspect{N: 7, Stacks: true})
 	c.inspection.until = time.Now()
-	c.inspected() // the rank is late
+	c.inspected() // the time is over, and the rank has not answered
 	c.inspect(proto.Inspect{N: 8})
 	require.Len(t, emitted, 1)
 	emitted = nil

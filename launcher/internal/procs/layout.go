@@ -13,28 +13,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstPort is the lowest port of a symmetric layout. The highest lies below the ephemeral
-// range, so that no outgoing connection uses one of these ports.
 const (
+	// firstPort is the lowest port that BasePort chooses if the user gives no range. The highest
+	// lies below the ephemeral range, so that no outgoing connection uses one of these ports.
 	firstPort = 10000
-	layoutTry = 16 // attempts to get ports that the kernel chooses
-	backlog   = 1024
+	// layoutTry is the number of attempts to get ports that the kernel chooses. An attempt fails
+	// if the UDP port of the same number is in use.
+	layoutTry = 16
+	backlog   = 1024 // argument of listen(2)
 )
 
-// layout holds a listening tcp socket for each rank of this host. The sockets listen before any
-// rank starts, so that no connection comes too early.
+// layout holds a listening TCP socket for each rank of this host. The sockets listen before any
+// rank of the job starts, so a rank can connect to another one that has not started yet.
 type layout struct {
 	base  int   // local rank i has port base+i; 0: any ports, see ports
-	ports []int // of each local rank
-	fds   []int // listening sockets; -1: the rank has inherited it
+	ports []int // by local rank: its port
+	fds   []int // by local rank: its listening socket; -1: the rank has it, and it is closed here
 }
 
-// portRange is the range of ports that ranks may use. low 0: any ports.
+// portRange is the range of ports that ranks may use, with both ends. If low is 0, they may use any
+// ports.
 type portRange struct{ low, high int }
 
-// BasePort returns the first of n ports that are probably free on all hosts. It chooses them at
-// random from low to high, or, if low is 0, below the ephemeral range. If the range is too
-// small, it returns 0.
+// BasePort returns the first of n consecutive ports that are probably free on all hosts. It chooses
+// them at random in the range from low to high, with both ends. If low is 0, the range is from
+// firstPort to the last port below the ephemeral range. If the range has fewer than n ports, BasePort
+// returns 0.
 func BasePort(n, low, high int) int {
 	if low == 0 {
 		low, high = firstPort, ephemeralFloor()-1
@@ -46,9 +50,10 @@ func BasePort(n, low, high int) int {
 	return low + rand.IntN(room+1)
 }
 
-// newLayout listens on np ports of an address. It uses the ports from base on. If these are not
-// free, it uses any np ports of the permitted range, and the layout's base is 0. If datagrams is
-// set, the UDP ports of the same numbers are free, too: some libfabric providers bind those.
+// newLayout listens on np ports of an address. It uses the ports from base on. If base is 0 or these
+// ports are not free, it uses any np ports of the range may, and the layout's base is 0. If
+// datagrams is set, it uses only ports whose UDP ports of the same numbers are free, too, because
+// some libfabric providers bind those.
 func newLayout(address string, base, np int, may portRange, datagrams bool) (*layout, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -81,7 +86,7 @@ func newLayout(address string, base, np int, may portRange, datagrams bool) (*la
 	return nil, err
 }
 
-// scanLayout listens on the first np free ports of the range.
+// scanLayout listens on the first np free ports of the range may. datagrams is as in newLayout.
 func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, error) {
 	l := &layout{}
 	for port := may.low; port <= may.high && len(l.fds) < np; port++ {
@@ -104,7 +109,8 @@ func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, 
 	return l, nil
 }
 
-// listen listens on np ports, where port returns the number of each. 0 is any port.
+// listen listens on np ports. port returns the number of the i-th port. If it is 0, the kernel
+// chooses the port. If listen fails, the caller must close l.
 func (l *layout) listen(ip netip.Addr, np int, datagrams bool, port func(int) int) error {
 	l.fds, l.ports = make([]int, 0, np), make([]int, 0, np)
 	for i := range np {
@@ -139,7 +145,7 @@ func bind(ip netip.Addr, kind, port int) (fd, bound int, err error) {
 	if fd, err = sys.Socket(family, kind); err != nil {
 		return -1, 0, fmt.Errorf("socket: %w", err)
 	}
-	if kind == unix.SOCK_STREAM { // connections of an earlier job may linger on the port
+	if kind == unix.SOCK_STREAM { // connections of an earlier job may be in TIME_WAIT on the port
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err = unix.Bind(fd, sa); err != nil {
@@ -163,7 +169,7 @@ func (l *layout) close() {
 	}
 }
 
-// release closes the launcher's copy of a rank's socket.
+// release closes this process's copy of a rank's socket.
 func (l *layout) release(rank int) {
 	if l.fds[rank] >= 0 {
 		_ = unix.Close(l.fds[rank])

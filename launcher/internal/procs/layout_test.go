@@ -16,7 +16,7 @@ import (
 func TestLayout(t *testing.T) {
 	const np = 16
 	var many []*layout
-	for range 8 { // they use different ports
+	for range 8 { // all layouts are open at the same time, so each must get ports of its own
 		base := BasePort(np, 0, 0)
 		require.GreaterOrEqual(t, base, firstPort)
 		require.Less(t, base+np-1, ephemeralFloor())
@@ -33,8 +33,8 @@ func TestLayout(t *testing.T) {
 	require.Zero(t, BasePort(60_000, 0, 0), "there are not as many below the ephemeral range")
 }
 
-// TestLayoutWhereAPortIsTaken checks that newLayout uses any other ports if one of its ports is
-// taken.
+// TestLayoutWhereAPortIsTaken checks that newLayout uses other ports if one of the ports from base
+// on is in use.
 func TestLayoutWhereAPortIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -53,8 +53,8 @@ func TestLayoutWhereAPortIsTaken(t *testing.T) {
 	require.Error(t, err, "not an address of this host")
 }
 
-// takenUDPPort returns a UDP port that this test uses. A rank without datagrams can have the TCP port
-// of the same number.
+// takenUDPPort returns a number such that this test uses the UDP port of that number and the TCP
+// port of that number is free.
 func takenUDPPort(t *testing.T, addr netip.Addr) int {
 	t.Helper()
 	for {
@@ -73,7 +73,8 @@ func takenUDPPort(t *testing.T, addr netip.Addr) int {
 	}
 }
 
-// TestLayoutLeavesDatagrams checks that with datagrams no rank gets a port whose UDP port is in use.
+// TestLayoutLeavesDatagrams checks that with datagrams set no rank gets a TCP port if the UDP port
+// of the same number is in use.
 func TestLayoutLeavesDatagrams(t *testing.T) {
 	loopback := netip.MustParseAddr("127.0.0.1")
 	port := takenUDPPort(t, loopback)

@@ -18,10 +18,10 @@ import (
 // descendants inherit; by the process group of a rank; or because they have become children of
 // this process.
 type jobProcs struct {
-	mark   []byte // WEFT_JOB_ID=…
-	groups map[int]bool
+	mark   []byte       // the job's entry in the environment of its processes: WEFT_JOB_ID=…
+	groups map[int]bool // process groups of the ranks; a group's number is its rank's pid
 	stuck  map[int]bool // processes that SIGKILL does not end
-	others *others      // nil: a child of this process may belong to any program
+	others *others      // nil: a process is not recognized by being a child of this process
 }
 
 // others records the descendants of this process that do not belong to the job:
@@ -35,9 +35,9 @@ type jobProcs struct {
 // If a rank's process clears its environment and begins a session, it becomes a child of
 // this process, the reaper, when its parent ends. It is in none of these sets.
 type others struct {
-	own      string         // this process's session: its own new children and the ranks are in it
-	since    map[int]string // start time of a process, by its pid
-	sessions map[string]bool
+	own      string          // this process's session; the ranks and children of other parts of the program are in it
+	since    map[int]string  // by pid: start time of each descendant that newOthers has found
+	sessions map[string]bool // sessions of these descendants, except own
 }
 
 // The indexes of fields of proc_pid_stat(5) in the result of statOf.
@@ -72,8 +72,8 @@ func newOthers() *others {
 	return o
 }
 
-// adopted reports whether a process is a child of this process that a rank has left
-// behind. f is its stat.
+// adopted reports whether a process is a child of this process that a rank has left behind. f is
+// the result of statOf(pid).
 func (o *others) adopted(pid int, f []string) bool {
 	return o != nil && len(f) > statStarted && f[statParent] == strconv.Itoa(os.Getpid()) &&
 		o.since[pid] != f[statStarted] && f[statSession] != o.own && !o.sessions[f[statSession]]
@@ -87,8 +87,9 @@ func newJobProcs(id string, groups []int) jobProcs {
 	return b
 }
 
-// alive reports whether a pid is a process of the job that is not a zombie. unsure: the process is in
-// execve(2), which shows no environment for a moment, so it may or may not be one.
+// alive reports whether pid is a process of the job that is not a zombie. unsure means that alive
+// cannot find out, because the process is in execve(2), during which /proc shows no environment for
+// a moment.
 func (b jobProcs) alive(pid int) (ours, unsure bool) {
 	f := statOf(pid)
 	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
@@ -109,10 +110,10 @@ func (b jobProcs) alive(pid int) (ours, unsure bool) {
 	return false, !whole
 }
 
-// environOf returns the environment that the program of a process was started with, and whether
-// that is the whole environment: during execve(2) /proc shows that of the old program, then none,
-// then that of the new one. stat is the process's stat, read before. If this process may not read
-// the environment, env is empty and whole is true.
+// environOf returns the environment with which the program of a process was started. stat is the
+// result of statOf for the process. whole is false if env may be incomplete or that of another
+// program: during execve(2) /proc shows the environment of the old program, then none, then that of
+// the new program. If this process may not read the environment, env is empty and whole is true.
 func environOf(pid int, stat []string) (env []byte, whole bool) {
 	const vsize, envStart, envEnd = 20, 47, 48 // see proc_pid_stat(5)
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -131,8 +132,8 @@ func environOf(pid int, stat []string) (env []byte, whole bool) {
 	return env[:n], to > 0 && int64(n) == size
 }
 
-// kill kills a process if it belongs to the job. The pidfd makes sure that the process that alive
-// has checked is the one that gets the signal.
+// kill kills a process if it belongs to the job. unsure is as in alive. The pidfd makes sure that
+// the process that alive has checked is the one that gets the signal.
 func (b jobProcs) kill(pid int) (killed, unsure bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -143,12 +144,14 @@ func (b jobProcs) kill(pid int) (killed, unsure bool) {
 	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
 }
 
-// leftoverPause is the time between the kill of processes and the next search for some.
+// leftoverPause is the time between two searches for processes to kill, and between two attempts of
+// endCgroup to remove a group.
 const leftoverPause = 2 * time.Millisecond
 
-// killLeftovers kills every process of the job on this host. It searches until it finds none twice in a
-// row, or until limit has passed. One search is not enough: a process that was not in the list yet
-// may be the child of one that had ended when alive checked it. killLeftovers never kills this process.
+// killLeftovers kills every process of the job on this host. It searches until it finds none twice
+// in a row, or until limit has passed. One search is not enough: while it runs, a process of the
+// job may start a child, which is not in the list of /proc yet, and end. killLeftovers never kills
+// this process.
 func (b jobProcs) killLeftovers(limit time.Duration) {
 	none := 0
 	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(leftoverPause) {
@@ -170,8 +173,8 @@ func (b jobProcs) killLeftovers(limit time.Duration) {
 }
 
 // killLeftoverChildren kills and reaps the children of this process that belong to the job: orphans
-// of the ranks, which this process adopts. Killing one may make its children orphans, so
-// killLeftoverChildren repeats the search until it finds none.
+// of the ranks, which have become children of this process. Killing one may make its children
+// orphans, so killLeftoverChildren repeats the search until it finds none or limit has passed.
 func (b jobProcs) killLeftoverChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
@@ -220,10 +223,11 @@ func reapNow(pid int) {
 	}
 }
 
-// reapOrphans reaps ended processes of ranks that have become children of this process:
-// those in a rank's process group, those that are not in b.others, and those in known. A
-// known process had the job's mark when it lived; a zombie does not show the mark.
-// Another part of the program may wait for other children.
+// reapOrphans reaps the orphans of ranks that have become children of this process and have ended.
+// It recognizes them by a rank's process group, by b.others, or because they are in known. known
+// holds the children that reapOrphans has recognized while they lived, because a zombie no longer
+// shows the job's mark. reapOrphans leaves other children alone, because another part of the
+// program may wait for them.
 func (b jobProcs) reapOrphans(known map[int]bool) {
 	for _, pid := range children() {
 		if b.groups[pid] {
@@ -240,7 +244,7 @@ func (b jobProcs) reapOrphans(known map[int]bool) {
 				delete(known, pid)
 				reapNow(pid)
 			}
-		case f[0] == "D": // its environment may not be readable before it wakes
+		case f[0] == "D": // in uninterruptible sleep: a read of its environment may block until it wakes
 		case !known[pid]:
 			if ours, _ := b.alive(pid); ours {
 				known[pid] = true

@@ -18,12 +18,12 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 )
 
-// TestReapOrphans checks that a rank's daemon that ends while the job runs is reaped, and that a
-// child of another part of the program is not.
+// TestReapOrphans checks that reapOrphans reaps a process that a rank has left behind when that
+// process ends, and that it does not reap a child of another part of the program.
 func TestReapOrphans(t *testing.T) {
 	defer BecomeReaper()()
 	daemon := func(id string) (pid int, hold *os.File) {
-		r, hold, err := os.Pipe() // it ends when hold is closed
+		r, hold, err := os.Pipe() // the daemon ends when hold is closed
 		require.NoError(t, err)
 		defer func() { _ = r.Close() }()
 		cmd := exec.Command("sh", "-c", "setsid sh -c 'echo $$; exec >/dev/null 2>&1; read x' <&3 3<&- &")
@@ -53,8 +53,9 @@ func TestReapOrphans(t *testing.T) {
 	reapNow(other)
 }
 
-// TestOthers checks that killLeftoverChildren spares an orphan from before the start of the ranks, and a
-// later process in its session. It kills a later one in another session: a rank has left it.
+// TestOthers checks that killLeftoverChildren spares an orphan that existed when newOthers was
+// called, and a later orphan in the session of that one. It kills a later orphan in a new session,
+// because that must come from a rank.
 func TestOthers(t *testing.T) {
 	defer BecomeReaper()()
 	dir := t.TempDir()
@@ -91,7 +92,7 @@ func TestOthers(t *testing.T) {
 	for _, pid := range []int{same, before} {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
-	for _, pid := range []int{before, same} { // same may become a child of this process only now
+	for _, pid := range []int{before, same} { // same becomes a child of this process only when before ends
 		require.Eventually(t, func() bool { reapNow(pid); return statOf(pid) == nil }, time.Minute, time.Millisecond)
 	}
 }
@@ -133,8 +134,8 @@ func TestEnviron(t *testing.T) {
 	require.False(t, whole, "the environment is that of the next program")
 }
 
-// TestKillLeftoversThatFork checks that killLeftovers kills a process that starts a child and ends, again
-// and again.
+// TestKillLeftoversThatFork checks that killLeftovers kills a chain of processes in which each starts
+// a child and ends.
 func TestKillLeftoversThatFork(t *testing.T) {
 	defer BecomeReaper()()
 	script := filepath.Join(t.TempDir(), "away")

@@ -1,7 +1,7 @@
 // Package procs is the process manager of one host. It starts the host's ranks, carries their
 // input and output, serves PMI-1 to them, passes signals on to them, ends them, and kills the
 // processes that they leave behind. It takes orders and reports events as messages of package
-// proto. It does not depend on whether gorun or an agent uses it.
+// proto. It works in the same way in gorun, for the ranks on gorun's host, and in agents.
 package procs
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what the process around it gives to a Manager.
+// Config holds what the program that uses a Manager, gorun or an agent, gives to New.
 type Config struct {
 	Index int    // index of this host among the hosts of the job
 	Host  string // name of this host, for messages and tags
@@ -40,8 +40,8 @@ type Config struct {
 	// in Stdin messages.
 	In *os.File
 
-	Own      bool      // the job's files come from this host
-	Environ  []string  // environment that App.Env extends; nil: App.Env is complete
+	Own      bool      // this is gorun's host, so the job's files are here and need not be copied
+	Environ  []string  // this host's environment, which App.Env extends; nil: App.Env is the whole environment
 	Watchdog *Watchdog // kills the ranks if this process dies; not nil
 }
 
@@ -55,18 +55,19 @@ type Config struct {
 //
 // At the end another goroutine waits for output.loop.
 //
-// control never waits for a rank or for a reader of output. In each turn it handles at most
-// one read of a rank's control channel, so no rank keeps it busy.
+// control never waits for a rank or for a reader of output. For each event of a rank's control
+// channel it reads at most once, so a rank that writes without end does not keep control from
+// other events.
 //
 //	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
 type Manager struct {
 	cfg        Config
-	begun      time.Time
-	job        proto.Prepare
-	plan       proto.Plan
-	local      map[int]int // local number of each rank
+	begun      time.Time     // when New was called
+	job        proto.Prepare // what to start, as gorun has sent it
+	plan       proto.Plan    // the part of job for this host
+	local      map[int]int   // by rank: its local number, which is its index in ranks
 	apps       []app
-	prepareErr error // error of prepare; not nil: Start must not start any rank
+	prepareErr error // error of prepareHost; not nil: Start must not start any rank
 	files      *staging
 	ports      *layout
 	in         *input
@@ -79,24 +80,25 @@ type Manager struct {
 	output     *output
 	pmi        *pmiServer
 
-	topology sync.Once // guards here
-	here     place.Topology
+	topology sync.Once      // sets here, in topo
+	here     place.Topology // topology of this host
 
 	poller    *sys.Poller
-	wake      *sys.Waker    // wakes control: inbox is not empty
+	wake      *sys.Waker    // wakes control after an append to inbox
 	forked    chan struct{} // closed when forkAll has ended, or will not run
 	allExited chan struct{} // closed when all ranks have ended: forkAll may end
 	done      chan struct{} // closed when control has ended
 
 	bound bool  // used by forkAll alone: it has bound its thread
-	free  []int // used by forkAll alone: the cpus of its thread before that; nil: not known
+	free  []int // used by forkAll alone: where its thread could run before it was bound; nil: not known
 
-	mu     sync.Mutex // guards inbox to closed, and pid and pidfd of a rank until it has started
-	inbox  []any
-	stop   bool // forkAll must not start more ranks
-	closed bool // control has ended and has closed wake
+	mu     sync.Mutex // guards inbox, stop and closed, and pid and pidfd of a rank until it has started
+	inbox  []any      // messages that control has not handled yet
+	stop   bool       // set when the ranks must end: forkAll must not start more ranks
+	closed bool       // control has ended and has closed wake
 
-	// The following fields are used by control alone.
+	// The following fields are used by control alone, except allowed. Tests change the first four.
+	// A time says when something is due; if it is zero, nothing is due.
 	stuckAfter    time.Duration                // stuckLimit
 	allowed       func(pid int) []int          // sys.Allowed; used by forkAll alone
 	exitOf        func(pid int) (status, bool) // exitStatus
@@ -105,23 +107,23 @@ type Manager struct {
 	numStarted    int       // number of ranks that forkAll has started; -1: it has not finished yet
 	ended         int       // number of ranks that have ended
 	ending        bool      // control has begun to end the ranks
-	recorded      bool      // the states of the other ranks at the first failure are recorded
+	recorded      bool      // recordFailure or end has recorded the ranks' states at the first failure
 	termCheckAt   time.Time // when to check again which ranks without SIGTERM are busy
 	termBy        time.Time // when also busy ranks get SIGTERM
 	killAt        time.Time // when the grace period after SIGTERM ends
 	graceOver     bool      // the grace period is over, and ranks got SIGKILL
 	stuckAt       time.Time // when ranks that survive SIGKILL count as stuck
-	reapAt        time.Time
+	reapAt        time.Time // when to search again for ended processes of ranks
 	stateAt       time.Time // when to begin to emit State without a Watch message
 	watchState    bool      // State is emitted whenever it changes
 	state         proto.State
 	outputStarted bool // output.loop has been started
 	closing       bool // Close was called: end when no rank runs
 	inspection    inspection
-	orphans       map[int]bool // children of ranks that have become children of this process
+	orphans       map[int]bool // by pid: descendants of ranks that have become children of this process
 	oom           *oomCount
 	cgroup        *cgroup
-	others        *others // processes that do not belong to ranks; nil: only marks identify orphans
+	others        *others // descendants of this process that do not belong to ranks; nil until Start
 }
 
 type phase int
@@ -130,7 +132,7 @@ const (
 	phaseNew phase = iota
 	phasePrepared
 	phaseRunning
-	phaseEnded // no rank lives; output may still be on the way
+	phaseEnded // all ranks have ended; output may still be on the way to Config.Output
 )
 
 // started reports that forkAll has started n ranks. err is why it has not started all.
@@ -145,17 +147,18 @@ type childEnded struct{}
 // drained reports that output.loop has ended.
 type drained struct{}
 
-// The poller's numbers of events. A number from 0 on is that of a rank's pidfd.
+// Each descriptor in the poller has a number, by which control finds out what an event is about.
+// The number of a rank's pidfd is the rank's local number i. The other numbers are negative.
 const wakeIndex = -1
 
-func ctlIndex(i int) int    { return -2 - 3*i } // rank i's control channel
-func notifyIndex(i int) int { return -3 - 3*i } // its channel for failure notifications
-func answerIndex(i int) int { return -4 - 3*i } // its channel for inspections
+func ctlIndex(i int) int    { return -2 - 3*i } // number of rank i's control channel
+func notifyIndex(i int) int { return -3 - 3*i } // number of rank i's channel for failure notifications
+func answerIndex(i int) int { return -4 - 3*i } // number of rank i's channel for inspections
 
 const (
 	// reapEvery is the time between two searches for ended processes of ranks that have
-	// become children of this process. It is also the least time for which a kill for lack of
-	// memory may explain the end of a rank.
+	// become children of this process. It is also the time between two calls of oomCount.forget,
+	// so a kill for lack of memory can explain the end of a rank at least this much later.
 	reapEvery = 10 * time.Second
 	// stateDelay is the time after the first normal end of a rank during which State is not
 	// emitted. Other ranks usually end in this time; if not, they may wait for that rank.
@@ -176,7 +179,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	c.noticeExits()
-	go c.control() // ends with Close, which waits for its end
+	go c.control() // ends after Close was called; Close waits for its end
 	return c, nil
 }
 
@@ -225,7 +228,8 @@ func (c *Manager) stopped() bool {
 	return c.stop
 }
 
-// control handles all events until Close.
+// control handles messages, events of the poller and deadlines until Close was called and no rank
+// runs.
 func (c *Manager) control() {
 	defer close(c.done)
 	var events [64]sys.Event
@@ -234,7 +238,7 @@ func (c *Manager) control() {
 		n, err := c.poller.Wait(events[:], c.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			if c.phase == phaseRunning {
-				c.kill() // never happens; but then no other goroutine would end the ranks
+				c.kill() // the poller should never fail; but if it does, no other goroutine ends the ranks
 			}
 			break
 		}
@@ -302,8 +306,8 @@ func (c *Manager) timers() {
 	}
 }
 
-// jobProcs returns a recognizer of the job's processes. pids are those of the ranks, and so the
-// numbers of their process groups.
+// jobProcs returns a jobProcs that recognizes the job's processes. pids are the pids of the ranks,
+// and so also the numbers of their process groups.
 func (c *Manager) jobProcs(pids []int) jobProcs {
 	b := newJobProcs(c.job.Card.JobID, pids)
 	if c.numStarted >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
@@ -320,7 +324,7 @@ func (c *Manager) readInbox() {
 	c.mu.Unlock()
 	for _, m := range messages {
 		if c.closing && c.phase != phaseRunning {
-			return // nothing starts after Bye
+			return // messages after Bye have no effect
 		}
 		c.act(m)
 	}
@@ -396,19 +400,19 @@ func (c *Manager) sendState() {
 }
 
 // markEnded records in the shared memory that a rank's process has ended, or was never started.
-// The other ranks need this if a process dies by SIGKILL, because it leaves no trace there.
+// The other ranks need this if a process dies by SIGKILL, because it cannot record its end itself.
 func (c *Manager) markEnded(i int) {
 	if c.mem != nil {
-		_ = wire.PutShmEnded(c.mem, i) // if the file cannot be written, the rank itself reports its end
+		_ = wire.PutShmEnded(c.mem, i) // after an error, only a rank that records its own end is noticed
 	}
 }
 
 // controlBytes is how much of a control channel is read at a time.
 const controlBytes = 4 * wire.PMIMaxLine
 
-// readControl reads once from a rank's control channel, at most most bytes, and returns how
-// many it has read. If there are more, the poller reports another event. So a rank that writes
-// without end does not keep control from other events.
+// readControl reads once from a rank's control channel and handles the lines. It reads at most the
+// number of bytes in most, and returns how many it has read. If there are more, the poller reports
+// another event. So a rank that writes without end does not keep control from other events.
 func (c *Manager) readControl(i, most int) (n int) {
 	rk := &c.ranks[i]
 	if rk.ctl < 0 || rk.ctlDone {
@@ -448,7 +452,7 @@ func (c *Manager) readControl(i, most int) (n int) {
 // requests, finalize, or abort. It does not block, and it returns even if a process
 // continues to write.
 func (c *Manager) drainControl(i int) {
-	left := sys.Unread(c.ranks[i].ctl) // 0 if it is closed
+	left := sys.Unread(c.ranks[i].ctl) // 0 if the channel is closed
 	for n := 1; left > 0 && n > 0; left -= n {
 		n = c.readControl(i, left)
 	}
@@ -471,7 +475,7 @@ func (c *Manager) controlError(i int, err error) {
 	var abort *pmiAbort
 	if errors.As(err, &abort) {
 		a.Code, a.Reason, a.Consequence = abort.code, abort.reason, abort.consequence
-		c.poller.Remove(rk.ctl) // the channel stays open, or the rank would get an error from it
+		c.poller.Remove(rk.ctl) // but do not close the channel: the rank would get an error from it
 		rk.in = nil
 	} else {
 		a.Broken, a.Reason = true, err.Error()
@@ -479,7 +483,7 @@ func (c *Manager) controlError(i int, err error) {
 	}
 	a.AfterEnd = rk.signaled
 	c.recordFailure(i, a.Consequence || c.runs(i))
-	rk.exiting = false // its Abort says why it ends
+	rk.exiting = false // the abort or the protocol error says why the rank ends
 	rk.ctlDone = true
 	c.cfg.Emit(a)
 }
@@ -487,7 +491,8 @@ func (c *Manager) controlError(i int, err error) {
 func (c *Manager) closeControl(i int) {
 	rk := &c.ranks[i]
 	if rk.ctl >= 0 {
-		// Close alone is not enough: a rank that is being forked may have a copy of ctl.
+		// Close alone does not remove ctl from the poller: a rank that is being forked may have a
+		// copy of it.
 		c.poller.Remove(rk.ctl)
 		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil

@@ -20,9 +20,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// testManager starts a process manager of np ranks that run a shell script. The channel gets the
-// messages that the process manager emits. The ranks' output is dropped. change may change all
-// this.
+// testManager returns a process manager that has handled the Prepare of np ranks, which run a shell
+// script. The channel gets the messages that the process manager emits. The ranks' output is
+// dropped. The functions change are called with the configuration and the Prepare before they are
+// used, and may change them.
 func testManager(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Manager, <-chan proto.Message) {
 	t.Helper()
 	emitted := make(chan proto.Message, 100)
@@ -44,10 +45,10 @@ func testManager(t *testing.T, np int, script string, change ...func(*Config, *p
 	return c, emitted
 }
 
-// closeManager closes a process manager while it may still emit messages.
+// closeManager closes a process manager, and takes the messages that it emits until it has ended.
 func closeManager(t *testing.T, c *Manager, emitted <-chan proto.Message) {
 	t.Helper()
-	go c.Close() // ends with done
+	go c.Close() // ends when c.done is closed
 	limit := time.After(time.Minute)
 	for {
 		select {
@@ -61,7 +62,7 @@ func closeManager(t *testing.T, c *Manager, emitted <-chan proto.Message) {
 	}
 }
 
-// testPrepare returns the Prepare of such a job.
+// testPrepare returns the Prepare of a job of np ranks on one host, which run a shell script.
 func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	m := proto.Prepare{
 		Card: bootstrap.Card{JobID: "procs-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
@@ -75,7 +76,7 @@ func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	return m
 }
 
-// await returns the next message of type M that a process manager emits.
+// await returns the next message of type M that a process manager emits, and drops those before it.
 func await[M proto.Message](t *testing.T, emitted <-chan proto.Message) M {
 	t.Helper()
 	limit := time.After(time.Minute)
@@ -107,7 +108,7 @@ func TestStuck(t *testing.T) {
 	}
 	c.Do(proto.Start{})
 	var first proto.Exit
-	for up := false; !up || first.Code == 0; { // in either order
+	for up := false; !up || first.Code == 0; { // Started and Exited may come in either order
 		switch m := await[proto.Message](t, emitted).(type) {
 		case proto.Started:
 			up = true
@@ -126,12 +127,12 @@ func TestStuck(t *testing.T) {
 	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, emitted).Exits)
 }
 
-// TestFlood checks that the job ends, and that all processes left behind are killed, even if they
-// write to the control channel without end.
+// TestFlood checks that a job ends even if its processes write to the control channel without end,
+// and that processes that a rank has left behind do not prevent this.
 func TestFlood(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
-		ends   bool // the rank ends without End
+		ends   bool // the rank ends although the test sends no End
 	}{
 		"abort":       {"for i in 1 2 3 4 5 6 7 8; do yes cmd=abort >&3 & done; wait", false},
 		"spawn":       {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; wait", false},
@@ -155,8 +156,9 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestEndlessControl checks that control reads at most one buffer from a rank that writes without
-// end, and, when the rank ends or is ended, only what the rank had written before.
+// TestEndlessControl lets a rank write to its control channel without end. It checks that
+// readControl reads at most one buffer, and that control, when the rank has ended or gets SIGKILL,
+// reads only what the rank had written before.
 func TestEndlessControl(t *testing.T) {
 	for name, read := range map[string]func(*Manager){
 		"lives":     func(c *Manager) { c.readControl(0, controlBytes) },
@@ -172,7 +174,7 @@ func TestEndlessControl(t *testing.T) {
 			line := []byte("cmd=get_maxes\n")
 			lines := bytes.Repeat(line, 100)
 			fill := func() {
-				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // as far as there is room
+				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // sends as many bytes as the socket has room for
 			}
 			heard := 0
 			c.pmi.reply = func(int, []byte) {
@@ -218,7 +220,7 @@ func TestLastControl(t *testing.T) {
 	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *emitted)
 	require.NoError(t, unix.Close(end))
 
-	// After its abort, until its end, the rank's channel is open, and control can send to it.
+	// After a rank's abort, control reads no more from its channel, but can still send to it.
 	c, emitted = unstarted(t)
 	c.ranks[0].ctl, end, err = socketpair()
 	require.NoError(t, err)
@@ -237,8 +239,9 @@ func TestLastControl(t *testing.T) {
 	require.NoError(t, unix.Close(end))
 }
 
-// TestAbortBeforeEnd checks AfterEnd in the report of an abort: false if the rank wrote its abort
-// before the process manager ended the ranks, true if it wrote it later.
+// TestAbortBeforeEnd checks the field AfterEnd of Aborted. It must be false if the rank wrote its
+// abort before the process manager sent it a signal to end it, and true if the rank wrote its abort
+// later.
 func TestAbortBeforeEnd(t *testing.T) {
 	for name, end := range map[string]func(*Manager){
 		"SIGTERM": func(c *Manager) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
@@ -271,8 +274,8 @@ func TestAbortBeforeEnd(t *testing.T) {
 	}
 }
 
-// TestAbortBeforeSIGTERM checks that AfterEnd is false in the report of an abort between End and
-// SIGTERM, which a busy rank gets some time after End.
+// TestAbortBeforeSIGTERM checks that AfterEnd of Aborted is false if a busy rank writes its abort
+// after End has come but before the rank gets SIGTERM.
 func TestAbortBeforeSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	c, emitted := testManager(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
@@ -291,13 +294,13 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 	require.False(t, m.AfterEnd)
 }
 
-// TestEndedBeforeEnd checks that AfterEnd is false in the report of a rank's exit if the rank ended
-// before the process manager read End.
+// TestEndedBeforeEnd checks that AfterEnd of Exited is false for a rank that ended before the process
+// manager handled End.
 func TestEndedBeforeEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	var pid int
 	c, emitted := testManager(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
-		cfg.Stored = func(proto.FilePart) { // control does nothing else while this function runs
+		cfg.Stored = func(proto.FilePart) { // control calls it, so that rank 1 ends before control handles End
 			err := syscall.Kill(pid, syscall.SIGTERM)
 			if err == nil {
 				err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -320,8 +323,8 @@ func TestEndedBeforeEnd(t *testing.T) {
 	}
 }
 
-// TestAbortByConsequence checks that the report of an abort contains whether the abort follows from
-// another rank's failure.
+// TestAbortByConsequence checks that Aborted says whether the rank has aborted because another rank
+// has failed.
 func TestAbortByConsequence(t *testing.T) {
 	for field, want := range map[string]bool{"": false, " consequence=1": true} {
 		c, emitted := testManager(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
@@ -332,7 +335,8 @@ func TestAbortByConsequence(t *testing.T) {
 	}
 }
 
-// unstarted returns a process manager of rank 7, without a process and without a running control.
+// unstarted returns a process manager that has one rank, rank 7, without a process. The goroutine
+// control does not run, so the test calls the methods that control would call.
 func unstarted(t *testing.T) (*Manager, *[]proto.Message) {
 	emitted := new([]proto.Message)
 	emit := func(m proto.Message) { *emitted = append(*emitted, m) }
@@ -347,8 +351,9 @@ func unstarted(t *testing.T) (*Manager, *[]proto.Message) {
 	return c, emitted
 }
 
-// TestRequests checks that a rank that sends a second request before the reply to the first breaks
-// the protocol, and that the channel of a rank that reads no reply is closed.
+// TestRequests checks that the process manager reports a breach of the protocol if a rank sends a
+// second request before the reply to the first, that it drops a reply without a request, and that
+// it closes the channel of a rank that reads no replies.
 func TestRequests(t *testing.T) {
 	manager, emitted := testManager(t, 1, "exec yes cmd=lookup_name service=x >&3")
 	manager.Do(proto.Start{})
@@ -401,7 +406,7 @@ func TestCloseWhileStarting(t *testing.T) {
 		return !free
 	}, time.Minute, time.Millisecond)
 	c.mu.Lock()
-	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // control reads all of them in one turn
+	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // control takes all three from inbox at once
 	c.wake.Wake()
 	c.mu.Unlock()
 	<-heard
@@ -457,6 +462,6 @@ func TestForgottenGroups(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(got), want.String()[strings.Index(want.String(), "job "):]), "%s", got)
 	for line := range strings.Lines(want.String()) {
-		require.Contains(t, string(got), line) // where exitStatus reaps, there are also lines of reaped ranks
+		require.Contains(t, string(got), line) // on systems where exitStatus reaps, there are also lines "gone PID"
 	}
 }

@@ -14,18 +14,19 @@ import (
 // no such cgroup, it counts those of the host. The kernel counts before it sends SIGKILL
 // (cgroup-v2, memory.events; cgroup-v1, memory.oom_control; /proc/vmstat).
 type oomCount struct {
-	file   string
+	file   string // the file with the kernel's count
 	dir    string // directory of the cgroup; "": file counts the kills of the whole host
 	root   string // directory of the cgroup hierarchy
-	seen   int64  // kills that reason no longer reports
-	before int64  // the count at the last forget
+	seen   int64  // how much of the kernel's count reason has already used or forget has dropped
+	before int64  // the kernel's count at the last call of forget
 }
 
-// newOOMCount returns a count that begins now. proc and sys are /proc and /sys/fs/cgroup.
+// newOOMCount returns a count of the kills from now on. proc and sys are the directories /proc and
+// /sys/fs/cgroup; tests give others.
 func newOOMCount(proc, sys string) *oomCount {
 	c := &oomCount{file: filepath.Join(proc, "vmstat")}
 	text, _ := os.ReadFile(filepath.Join(proc, "self", "cgroup"))
-	for line := range strings.Lines(string(text)) { // as 0::/a/b, or 4:memory:/a/b
+	for line := range strings.Lines(string(text)) { // such as 0::/a/b (version 2) or 4:memory:/a/b (version 1)
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
 			continue
@@ -51,8 +52,8 @@ func newOOMCount(proc, sys string) *oomCount {
 	return c
 }
 
-// forget drops the kills from before the last call of forget. If one of them had hit a rank,
-// control would have noticed the rank's end since then.
+// forget drops the kills that the kernel had counted at the previous call of forget. If one of them
+// had hit a rank, control would have noticed the rank's end since then.
 func (c *oomCount) forget() {
 	c.seen = max(c.seen, c.before)
 	c.before, _ = readKey(c.file, "oom_kill")

@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOOMCount checks that reason is certain if the kernel counts the kills of this process's
-// cgroup, and says "perhaps" if it counts only those of the host.
+// TestOOMCount checks the text of reason: it begins with "because" if the kernel counts the kills in
+// this process's cgroup, and with "perhaps" if the kernel counts only those of the whole host.
 func TestOOMCount(t *testing.T) {
 	for name, c := range map[string]struct {
-		cgroup string // /proc/self/cgroup
-		count  string // the file that counts
-		files  map[string]string
-		want   string
+		cgroup string            // content of /proc/self/cgroup
+		count  string            // path of the file with the kernel's count
+		files  map[string]string // by path: content of the other files
+		want   string            // the reason that is expected
 	}{
 		"version 2": {"0::/a/b\n", "sys/a/b/memory.events",
 			map[string]string{"sys/a/b/memory.max": "max\n", "sys/a/memory.max": "67108864\n"}, "because memory ran out: its cgroup may use 64 MiB"},

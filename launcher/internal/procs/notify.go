@@ -12,15 +12,15 @@ import (
 // notifyLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
 const notifyLimit = 1 << 20
 
-// reply sends a line to a rank. A rank that reads each reply before its next request always has
-// room for one. The channel of a rank that does not is closed.
+// reply sends a line to a rank's control channel. There is always room for a line if the rank reads
+// each reply before it sends its next request. If there is no room, reply closes the channel.
 func (c *Manager) reply(i int, line []byte) {
 	fd := c.ranks[i].ctl
 	if fd < 0 {
 		return
 	}
-	// If n is -1, the rank has closed its end. The channel stays open, because an abort may
-	// still be in it.
+	// If n is -1, the rank has closed its end. The channel stays open, because an abort that the
+	// rank has written may still be in it.
 	if n := send(fd, line); n >= 0 && n < len(line) {
 		c.closeControl(i)
 	}
@@ -43,7 +43,7 @@ func (c *Manager) notify(m proto.RanksFailed) {
 			c.sendNotify(i)
 		}
 		if len(rk.unsent) > notifyLimit {
-			c.closeNotify(i) // a rank must get all notifications or see the channel closed
+			c.closeNotify(i) // a rank must get every notification, or else see that the channel is closed
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (c *Manager) sendNotify(i int) {
 	case n < 0:
 		c.closeNotify(i)
 	case n == len(rk.unsent):
-		c.poller.Remove(rk.notify) // fails if it was not added
+		c.poller.Remove(rk.notify) // has no effect if rk.notify is not in the poller
 		rk.unsent = nil
 	default:
 		rk.unsent = append(rk.unsent[:0], rk.unsent[n:]...)
@@ -74,14 +74,16 @@ func (c *Manager) sendNotify(i int) {
 func (c *Manager) closeNotify(i int) {
 	rk := &c.ranks[i]
 	if rk.notify >= 0 {
-		c.poller.Remove(rk.notify) // Close alone is not enough, see closeControl
+		// Close alone does not remove the channel from the poller: a rank that is being forked may
+		// have a copy of it.
+		c.poller.Remove(rk.notify)
 		_ = unix.Close(rk.notify)
 		rk.notify, rk.unsent = -1, nil
 	}
 }
 
-// send sends as many bytes as fd has room for, and returns their number. -1: the reader has closed
-// its end; if it has ended, its pidfd reports that.
+// send sends as many bytes as fd has room for, and returns their number. It returns -1 if the rank
+// that reads has closed its end. If this is because the rank has ended, its pidfd reports the end.
 func send(fd int, data []byte) int {
 	sent := 0
 	for sent < len(data) {

@@ -14,8 +14,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestNotifyWait checks that a rank that does not read for a while gets all failure notifications, that
-// the channel of one that never reads is closed, and that other ranks get theirs.
+// TestNotifyWait checks that a rank that does not read for a while still gets all failure
+// notifications, that the channel of a rank that never reads is closed, and that the channel of
+// another rank stays open meanwhile.
 func TestNotifyWait(t *testing.T) {
 	poller, err := sys.NewPoller()
 	require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestNotifyWait(t *testing.T) {
 	}
 	var want []byte
 	tell := func() {
-		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // not for rank 8 itself
+		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 gets none: it has failed
 		want = wire.AppendFailures(want, m.Ranks, m.Reason)
 		c.notify(m)
 	}

@@ -22,25 +22,27 @@ import (
 //
 // The same goroutine reads and calls Config.Output. So if Config.Output blocks, the pipes fill up
 // and the ranks block; nothing is dropped, and each stream uses at most lineLimit bytes of memory.
-// A line longer than lineLimit is passed on in pieces. Until it ends, no other stream
-// may write to its sink, unless the line stalls for longer than stallLimit. With
-// Prepare.PerRank each stream has a sink of its own, which gets the bytes as they come,
-// without tags.
+// A stream is one rank's stdout or stderr. A sink is where the lines of several streams go: the
+// job's stdout, for example. A line longer than lineLimit is passed on in parts. Until the line
+// ends, no other stream may write to its sink, unless no bytes of the line come for stallLimit or
+// the line takes longer than holdLimit. With Prepare.PerRank each stream has a sink of its own,
+// which gets the bytes as they come, without tags.
 //
-// If a line does not end within partialDelay, as a prompt does not, its beginning is
-// passed on, provided that the lines of ranks cannot mix or a person reads them: see
-// newOutput.
+// Usually only whole lines are passed on. But a prompt is a line that does not end. So if a line
+// does not end within partialDelay, its beginning is passed on, provided that the job has one rank,
+// or that the line is rank 0's and goes to a terminal.
 const (
-	readBytes  = 64 << 10
-	lineLimit  = 64 << 10
-	stallLimit = 100 * time.Millisecond
+	readBytes  = 64 << 10               // bytes read at once
+	lineLimit  = 64 << 10               // longest line that is passed on as a whole
+	stallLimit = 100 * time.Millisecond // time without bytes after which a long line no longer blocks others
 
-	partialDelay = 100 * time.Millisecond // time after which the beginning of a line is passed on
+	partialDelay = 100 * time.Millisecond // time after which the beginning of a line that has not ended is passed on
 
 	holdLimit = time.Second // time for which one long line may block other streams
-	tailBytes = 8 << 10     // bytes of stderr kept for the summary
+	tailBytes = 8 << 10     // bytes of each rank's stderr that are kept for gorun's report of its failure
 )
 
+// output passes on what the ranks of this host write. loop is its goroutine.
 type output struct {
 	poller  *sys.Poller
 	wake    *sys.Waker               // wakes loop; nil: loop has ended
@@ -49,8 +51,8 @@ type output struct {
 	perRank bool
 
 	mu       sync.Mutex // guards closed and finished, and the fd of a stream until loop has its first event
-	closed   [2]bool    // the reader of stdout, of stderr has closed it
-	finished bool       // all writers have ended
+	closed   [2]bool    // [0]: the reader of the job's stdout has closed it; [1]: the same for stderr
+	finished bool       // finish was called: all ranks have ended
 
 	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
 
@@ -58,26 +60,26 @@ type output struct {
 	buf   []byte
 	done  chan struct{} // closed when everything is passed on
 
-	prompts    []int   // streams whose unfinished lines are passed on
-	seenClosed [2]bool // copy of closed that loop has handled: these streams are closed
-	draining   bool    // loop is about to end
+	prompts    []int   // indexes of the streams whose unfinished lines are passed on after partialDelay
+	seenClosed [2]bool // the value of closed that loop has handled last
+	draining   bool    // drain has counted the bytes that are still to be read: loop is about to end
 }
 
 // stream is a rank's stdout or stderr.
 type stream struct {
 	fd      int       // read end; -1: the stream has ended, or the rank has not started
 	left    int       // while draining: bytes that are still to be read
-	partial []byte    // the beginning of a line
-	since   time.Time // when partial, or its first byte, arrived
-	tail    []byte    // the last bytes of stderr
+	partial []byte    // the beginning of a line that has not ended and was not passed on yet
+	since   time.Time // when the first bytes of partial arrived
+	tail    []byte    // of stderr: at least the last tailBytes bytes
 }
 
 // sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
 type sink struct {
 	to  proto.Output // template for each Output: all fields except Mid and Data
-	buf []byte
-	mid int   // 1 + index of the stream whose unfinished line is the last thing passed on
-	err error // the first error of pass; afterwards nothing is passed on
+	buf []byte       // bytes that are ready to be passed on
+	mid int          // if what was passed on last is an unfinished line: 1 + index of its stream; otherwise 0
+	err error        // the first error of pass; afterwards nothing is passed on
 }
 
 func newOutput(c *Manager) (*output, error) {
@@ -89,7 +91,7 @@ func newOutput(c *Manager) (*output, error) {
 		if c.job.Tag && !o.perRank {
 			o.tags = append(o.tags, c.tagOf(s))
 		}
-		// Prompts are passed on for a sink with one writer, and for rank 0's output to a terminal.
+		// Unfinished lines are passed on in a job of one rank, and for rank 0's output to a terminal.
 		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
 			o.prompts = append(o.prompts, s)
 		}
@@ -110,7 +112,8 @@ func newOutput(c *Manager) (*output, error) {
 	return o, nil
 }
 
-// tagOf returns the prefix of a stream's lines.
+// tagOf returns the prefix of a stream's lines, such as "[3@node1]<stderr> ". s is the stream's
+// index.
 func (c *Manager) tagOf(s int) string {
 	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
 	if c.job.TagHost {
@@ -136,8 +139,9 @@ func (o *output) sink(s int) *sink {
 
 var errNoLoop = errors.New("the output of ranks is no longer read")
 
-// add takes over the read ends of a rank's pipes; -1: none. Even if add fails, they are closed. It
-// may run beside loop: loop handles no event of one pipe before both are registered.
+// add takes over the read ends of the pipes of a rank's stdout and stderr; -1: none. Even if add
+// fails, the output closes them. add may run at the same time as loop: add holds mu until both
+// pipes are in the poller, and loop takes mu before it handles an event of either.
 func (o *output) add(rank, out, err int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -176,8 +180,8 @@ func (o *output) broken(stderr bool) {
 	o.signal()
 }
 
-// finish tells loop that all writers have ended. Then loop passes on what is in the pipes, and
-// ends.
+// finish makes loop pass on what is still in the pipes, and end. The caller makes sure that all
+// ranks have ended.
 func (o *output) finish() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,10 +211,10 @@ func (o *output) loop() {
 		}
 		for i := range n {
 			if events[i].ID() == wakeIndex {
-				o.wake.Clear() // before closeBroken: a later Wake wakes loop again
+				o.wake.Clear() // before closeBroken, so that a Wake after it wakes loop again
 			}
 		}
-		last = o.closeBroken() // from here on loop sees what add did before these events
+		last = o.closeBroken() // takes mu: from here on loop sees what add did before these events
 		for i := range n {
 			if s := events[i].ID(); s >= 0 {
 				o.read(s)
@@ -229,8 +233,8 @@ func (o *output) loop() {
 	o.closeFDs()
 }
 
-// timeout returns the time until the next unfinished line must be passed on, in milliseconds; -1:
-// there is no such line.
+// timeout returns the time until the next unfinished line must be passed on, in milliseconds. If
+// there is no such line, it returns -1.
 func (o *output) timeout() int {
 	next := -1
 	for _, s := range o.prompts {
@@ -253,7 +257,8 @@ func (o *output) passPrompts() {
 	}
 }
 
-// closeBroken closes the streams whose reader has closed them. It reports whether loop must end.
+// closeBroken closes the streams of each sink whose reader has closed it. It reports whether loop
+// must end.
 func (o *output) closeBroken() (last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -276,7 +281,8 @@ func (o *output) closeBroken() (last bool) {
 }
 
 // drain passes on the bytes that are in the pipes when it is called. It does not read until the
-// end of the pipes, because a process that has left the job unnoticed may write for ever.
+// end of the pipes, because a process that a rank has left behind may keep a pipe open and write
+// for ever.
 func (o *output) drain() {
 	for s := range o.streams {
 		st := &o.streams[s]
@@ -297,7 +303,7 @@ func (o *output) drain() {
 	}
 }
 
-// take reads from a stream, while draining at most what drain has counted.
+// take reads from a stream. While draining, it reads at most what drain has counted.
 func (o *output) take(st *stream) ([]byte, error) {
 	buf := o.buf
 	if o.draining {
@@ -328,7 +334,7 @@ func (o *output) closeFDs() {
 	}
 }
 
-// read passes on what a stream has. It blocks if the pipe is empty.
+// read reads once from a stream and passes on the lines. If the pipe is empty, it blocks.
 func (o *output) read(s int) {
 	st := &o.streams[s]
 	if st.fd < 0 {
@@ -369,7 +375,8 @@ func (o *output) read(s int) {
 	}
 }
 
-// lines appends whole lines to the sink: the partial line, then data.
+// lines appends whole lines of stream s to its sink: the stream's unfinished line, which data
+// continues, and then the rest of data. data ends with a newline.
 func (o *output) lines(k *sink, s int, data []byte) {
 	st := &o.streams[s]
 	resumed := o.enter(k, s)
@@ -393,7 +400,7 @@ func (o *output) lines(k *sink, s int, data []byte) {
 	}
 }
 
-// passPartial appends an unfinished line to the sink.
+// passPartial passes on the unfinished line of stream s, if there is one.
 func (o *output) passPartial(k *sink, s int) {
 	st := &o.streams[s]
 	if len(st.partial) == 0 {
@@ -408,7 +415,9 @@ func (o *output) passPartial(k *sink, s int) {
 	o.send(k)
 }
 
-// hold reads from stream s alone until its long line ends, or stalls, or holdLimit is over.
+// hold reads from stream s alone until its long line ends, no bytes come for stallLimit, holdLimit
+// is over, the stream ends, or the sink fails. While draining, it also ends when it has read what
+// drain has counted.
 func (o *output) hold(k *sink, s int) {
 	st := &o.streams[s]
 	deadline := time.Now().Add(holdLimit)
@@ -448,7 +457,8 @@ func (o *output) end(s int) {
 func (o *output) closeStream(s int) {
 	st := &o.streams[s]
 	if st.fd >= 0 {
-		// Close alone is not enough: a rank that is being forked may have a copy of fd.
+		// Close alone does not remove fd from the poller: a rank that is being forked may have a
+		// copy of it.
 		o.poller.Remove(st.fd)
 		_ = unix.Close(st.fd)
 		st.fd = -1
@@ -464,8 +474,8 @@ func (o *output) flush() {
 	}
 }
 
-// send passes on what a sink has gathered. After an error the sink drops what it gets, because a
-// reader that has gone is no reason to end the job.
+// send passes on what is in a sink's buf. After an error the sink drops what it gets, because the
+// job need not end if nobody reads its output.
 func (o *output) send(k *sink) {
 	if k.err == nil && len(k.buf) > 0 {
 		m := k.to
@@ -475,10 +485,11 @@ func (o *output) send(k *sink) {
 	k.buf = k.buf[:0]
 }
 
-// enter prepares the sink for a stream. It reports whether the last thing there is this
-// stream's own unfinished line. It ends an unfinished line of another rank. Without tags
-// the other stream of the same rank continues the line, as it does on a terminal without
-// gorun.
+// enter prepares the sink for bytes of stream s. If what was passed on last is an unfinished line of
+// this stream, enter returns true: the bytes continue that line. If it is an unfinished line of
+// another rank, enter ends it with a newline. If it is an unfinished line of the same rank's other
+// stream, enter ends it only if lines have tags. Without tags the bytes continue it, as they do on
+// a terminal without gorun.
 func (o *output) enter(k *sink, s int) (resumed bool) {
 	if k.mid == s+1 {
 		return true
@@ -493,7 +504,8 @@ func (o *output) enter(k *sink, s int) (resumed bool) {
 // broken reports whether the reader of the sink has closed it.
 func (k *sink) broken() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// keepTail appends data and keeps the last tailBytes, or up to twice as many.
+// keepTail appends data to tail. It keeps at least the last tailBytes bytes, and at most twice as
+// many.
 func keepTail(tail, data []byte) []byte {
 	data = data[max(len(data)-tailBytes, 0):]
 	if len(tail)+len(data) > 2*tailBytes {
@@ -502,8 +514,8 @@ func keepTail(tail, data []byte) []byte {
 	return append(tail, data...)
 }
 
-// tailLines is how many lines of a rank's stderr are reported, and panicLines how many from the
-// beginning of a panic on.
+// tailLines is how many of the last lines of a rank's stderr gorun reports. If they contain a Go
+// panic, gorun reports up to panicLines lines from its beginning on instead.
 const (
 	tailLines  = 10
 	panicLines = 40
@@ -525,7 +537,7 @@ func lastLines(tail []byte) []string {
 	lines := bytes.Split(tail, []byte{'\n'})
 	from := max(len(lines)-tailLines, 0)
 	panicked := slices.IndexFunc(lines, func(l []byte) bool {
-		if rest, ok := bytes.CutPrefix(l, []byte("rank ")); ok { // as comm.Main writes it
+		if rest, ok := bytes.CutPrefix(l, []byte("rank ")); ok { // comm.Main writes "rank N: panic: …"
 			if _, text, ok := bytes.Cut(rest, []byte(": ")); ok {
 				l = text
 			}

@@ -26,7 +26,8 @@ func newTestOutput(np int, tag bool, pass func(proto.Output) error) (*output, er
 	return newOutput(c)
 }
 
-// testOutput returns an output whose pipes the test writes to.
+// testOutput returns an output of np ranks. out gets what the output passes on. write holds the
+// write ends of the pipes of each rank's stdout and stderr.
 func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
 	t.Helper()
 	out = &bytes.Buffer{}
@@ -53,7 +54,7 @@ func TestOutputUnfinishedLines(t *testing.T) {
 	}
 	_, err := unix.Write(w[2][1], []byte("e"))
 	require.NoError(t, err)
-	o.finish() // the write ends are still open, as a daemon of a rank might keep them
+	o.finish() // the write ends are still open, as if a daemon that a rank has started kept them
 	o.loop()
 	for _, p := range w {
 		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
@@ -63,7 +64,7 @@ func TestOutputUnfinishedLines(t *testing.T) {
 }
 
 // TestOutputEndless checks that a process that writes for ever, with or without newlines, does not
-// keep the output from ending, and that everything that was in the pipes is passed on.
+// keep loop from ending after finish, and that loop passes on what was in the pipes before.
 func TestOutputEndless(t *testing.T) {
 	for name, text := range map[string]string{"lines": strings.Repeat("a line\n", 100), "none": strings.Repeat("x", 1000)} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +77,7 @@ func TestOutputEndless(t *testing.T) {
 			o, out, w = testOutput(t, 2, false)
 			pass := o.pass
 			passed := 0
-			o.pass = func(m proto.Output) error { // the writer fills each gap in the pipe
+			o.pass = func(m proto.Output) error { // rank 0 writes again whenever there is room in its pipe
 				passed++
 				require.Less(t, passed, 1000)
 				for range 100 {
@@ -127,7 +128,7 @@ func TestOutputOfOneRankInOneLine(t *testing.T) {
 				ends[i], write[i] = p[0], p[1]
 			}
 			require.NoError(t, o.add(0, ends[0], ends[1]))
-			go o.loop() // ends with finish
+			go o.loop() // ends when finish is called
 			got := ""
 			for _, w := range []struct {
 				stream int
@@ -147,13 +148,13 @@ func TestOutputOfOneRankInOneLine(t *testing.T) {
 	}
 }
 
-// TestOutputPrompts checks that the beginning of a line is passed on if no other rank writes to the
-// same sink, or if it is rank 0's and the sink is a terminal.
+// TestOutputPrompts checks when the beginning of a line is passed on before the line ends: if the
+// job has one rank, or if the line is rank 0's and goes to a terminal.
 func TestOutputPrompts(t *testing.T) {
 	for name, c := range map[string]struct {
 		np       int
 		terminal bool
-		want     []string // what is passed on, piece by piece
+		want     []string // what Config.Output gets, one element for each call
 	}{
 		"one rank":      {1, false, []string{"name? ", "bob\n"}},
 		"on a terminal": {2, true, []string{"[0] name? ", "\n[1] a line\n", "[0] bob\n"}},
@@ -177,7 +178,7 @@ func TestOutputPrompts(t *testing.T) {
 				require.NoError(t, o.add(r, p[0], -1))
 				write = append(write, p[1])
 			}
-			go o.loop() // ends with finish
+			go o.loop() // ends after finish was called
 			send := func(r int, text string) {
 				_, err := unix.Write(write[r], []byte(text))
 				require.NoError(t, err)
@@ -235,15 +236,16 @@ func TestTail(t *testing.T) {
 	require.Nil(t, lastLines([]byte("\n")))
 }
 
-// TestOutputClosed checks that the readers of output may close it while ranks are being started.
+// TestOutputClosed checks that broken may run at the same time as add: the readers of the job's
+// output may close it while ranks are being started.
 func TestOutputClosed(t *testing.T) {
 	const np = 200
 	for range 5 {
 		o, err := newTestOutput(np, false, func(proto.Output) error { return nil })
 		require.NoError(t, err)
-		go o.loop() // ends with finish
+		go o.loop() // ends after finish was called
 		begun := make(chan struct{})
-		go func() { // ends after two calls; add waits for the first
+		go func() { // ends after two calls of broken, which run at the same time as the calls of add
 			close(begun)
 			for k := range 2 {
 				o.broken(k == 1)
@@ -269,7 +271,7 @@ func TestOutputClosed(t *testing.T) {
 	}
 }
 
-// TestOutputWoken checks that loop does not miss a wake that comes while it handles an earlier one.
+// TestOutputWoken checks that loop ends if finish is called while loop handles an earlier wake.
 func TestOutputWoken(t *testing.T) {
 	o, _, w := testOutput(t, 1, false)
 	o.pass = func(proto.Output) error {
@@ -283,7 +285,7 @@ func TestOutputWoken(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, text, n)
 	o.broken(true) // loop wakes for this and for the text together
-	go o.loop()    // ends with finish
+	go o.loop()    // ends after finish was called
 	select {
 	case <-o.done:
 	case <-time.After(time.Minute):
@@ -308,14 +310,15 @@ func TestOutputAfterItsEnd(t *testing.T) {
 	require.NoError(t, unix.Close(p[1]))
 }
 
-// TestOutputUnwatched checks that loop also closes pipes that the poller has refused.
+// TestOutputUnwatched checks that loop also closes the pipes of a rank if add has failed because the
+// poller has refused one of them.
 func TestOutputUnwatched(t *testing.T) {
 	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
 	require.NoError(t, err)
 	var a, b [2]int
 	require.NoError(t, unix.Pipe(a[:]))
 	require.NoError(t, unix.Pipe(b[:]))
-	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // a second Add of it fails
+	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // so the Add in o.add fails
 	require.Error(t, o.add(0, a[0], b[0]))
 	o.finish()
 	o.loop()

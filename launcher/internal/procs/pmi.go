@@ -15,8 +15,10 @@ import (
 )
 
 // pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a state machine without
-// descriptors or locks. It takes lines from ranks by line and sends lines by reply. When all ranks
-// of this host are in a fence, it reports the fence by fence.
+// descriptors or locks. Its method line takes a line from a rank. It calls reply to send a line to a
+// rank. A fence is PMI-1's barrier, which also makes the keys that ranks have put visible to all
+// ranks. When all ranks of this host have entered the barrier, the pmiServer calls fence; release
+// ends the barrier. The states of a rank are:
 //
 //	silent ──init──► joined ──finalize──► finalized
 //	                  ▲  │                    │
@@ -25,15 +27,15 @@ import (
 //	                  ▲                       │
 //	                  └───────────────────────┘
 type pmiServer struct {
-	size        int    // number of ranks of the job; all rank parameters here are local numbers
-	name        string // name of the key-value space
-	appnum      []int  // by rank: its app
-	kvs         map[string]string
+	size        int               // number of ranks of the job; in the methods, rank is a local number on this host
+	name        string            // name of the key-value space
+	appnum      []int             // by rank: index of its program among the programs of the job
+	kvs         map[string]string // the job's key-value space, as far as it is known on this host
 	puts        map[string]string // what ranks have put since the last fence
 	ranks       []pmiRank
-	waiting     int  // ranks in the barrier
-	fences      int  // number of fences that all ranks of the job have left
-	full        bool // all ranks of this host are in the next fence, and fence was called for it
+	waiting     int  // number of ranks in the barrier
+	fences      int  // number of barriers that have ended in the whole job
+	full        bool // all ranks of this host are in the barrier, and fence was called for it
 	exited      int  // number of ranks whose process has ended
 	countExited bool // a rank that has ended counts as being in every fence
 
@@ -44,21 +46,23 @@ type pmiServer struct {
 }
 
 type pmiRank struct {
-	joined         bool // it has sent init, and not finalize since
-	finalized      bool
-	waiting        bool // in the barrier
-	spawning       bool // between mcmd=spawn and endcmd
-	requestPending bool // gorun has not answered its request yet
-	exited         bool
+	joined         bool // the rank has sent init, and not finalize since
+	finalized      bool // the rank has sent finalize, and not init since
+	waiting        bool // the rank is in the barrier
+	spawning       bool // the rank has sent mcmd=spawn, and not endcmd yet
+	requestPending bool // gorun has not answered the rank's request yet
+	exited         bool // the rank's process has ended
 
-	account *wire.Account // the sum of its programs' accounts; nil: none has reported one
+	// account is what the rank has sent and received and how long it has waited, summed over the
+	// programs that have run as this rank. nil: no program has reported this.
+	account *wire.Account
 }
 
 // pmiAbort is the error of line if a rank calls Abort.
 type pmiAbort struct {
 	code        int
 	reason      string
-	consequence bool
+	consequence bool // the rank says that it aborts because another rank has failed
 }
 
 func (a *pmiAbort) Error() string { return fmt.Sprintf("abort with code %d: %s", a.code, a.reason) }
@@ -149,8 +153,8 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	return nil
 }
 
-// add adds the account of a program that finalizes, if the program reports one. Several
-// programs may be the rank one after the other.
+// add adds to st.account what a program reports in its finalize message, if it does: what it has sent
+// and received, and how long it has waited. Several programs may run as the rank one after the other.
 func (st *pmiRank) add(finalize wire.PMIMessage) {
 	a, ok := wire.ParseAccount(finalize)
 	if !ok {
@@ -214,7 +218,9 @@ func (s *pmiServer) barrier(rank int) error {
 	return nil
 }
 
-// complete calls fence, once, when all ranks of this host are in the fence.
+// complete runs whenever a rank has entered PMI-1's barrier or has ended. When all ranks of this host
+// are in the barrier, it calls s.fence, once for each barrier. If countExited is set, a rank that has
+// ended counts as being in the barrier.
 func (s *pmiServer) complete() {
 	in, lives := s.waiting, false
 	for _, st := range s.ranks {
@@ -232,7 +238,8 @@ func (s *pmiServer) complete() {
 	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
 }
 
-// answered passes gorun's reply to the rank that has sent the request.
+// answered passes gorun's reply to the rank that has sent the request. If the rank waits for no
+// reply, answered does nothing.
 func (s *pmiServer) answered(rank int, line []byte) {
 	if s.ranks[rank].requestPending {
 		s.ranks[rank].requestPending = false
@@ -240,7 +247,8 @@ func (s *pmiServer) answered(rank int, line []byte) {
 	}
 }
 
-// release ends the fence: it sends barrier_out to the ranks that wait in it.
+// release ends the barrier, because all ranks of the job are in it: it sends barrier_out to the
+// ranks of this host that wait. m.Puts is what the ranks of all hosts have put.
 func (s *pmiServer) release(m proto.Release) {
 	maps.Copy(s.kvs, m.Puts)
 	s.fences, s.full, s.waiting = m.N, false, 0
@@ -278,8 +286,8 @@ func (s *pmiServer) state(rank func(local int) int) proto.State {
 	return sum
 }
 
-// exit records that a rank's process has ended. early: the rank has sent init and then no
-// finalize. joined: it has sent init.
+// exit records that a rank's process has ended. early means that the rank has sent init and then no
+// finalize, joined that it has sent init.
 func (s *pmiServer) exit(rank int) (early, joined bool) {
 	st := &s.ranks[rank]
 	if !st.exited {
@@ -292,9 +300,10 @@ func (s *pmiServer) exit(rank int) (early, joined bool) {
 	return st.joined, st.joined || st.finalized
 }
 
-// account returns the account that a rank has reported. lived is the time for which the rank
-// has run. account returns nil if the rank has not finalized, or if the account is wrong: it
-// says that the rank has waited for longer than lived.
+// account returns the account that a rank has reported: what it has sent and received, and how long
+// it has waited. lived is the time for which the rank has run. account returns nil if the rank has
+// reported none or has not finalized, or if the account is wrong: it says that the rank has waited
+// for longer than lived.
 func (s *pmiServer) account(rank int, lived time.Duration) *wire.Account {
 	st := &s.ranks[rank]
 	if st.joined || st.account == nil || st.account.Waited > lived {

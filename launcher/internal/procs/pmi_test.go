@@ -15,8 +15,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestPMITranscripts runs scripts. "rank> line" is a line that the rank sends, "rank< line" the line
-// that it gets next, and "! text" the error of the line before.
+// TestPMITranscripts runs scripts. "rank> line" is a line that the rank sends, "rank< line" is the
+// next line that the server must send to the rank, and "! text" is the error that the server must
+// return for the line before.
 func TestPMITranscripts(t *testing.T) {
 	for name, c := range map[string]struct {
 		np     int
@@ -148,8 +149,9 @@ func TestPMIStates(t *testing.T) {
 	require.Equal(t, proto.State{Waiting: 1, Left: 11, Absent: 12}, s.state(global))
 }
 
-// TestPMIAccounts checks the account of a rank, which it reports in finalize: what it has sent and
-// how long it has waited.
+// TestPMIAccounts checks what pmiServer.account returns for a rank after different lines from it.
+// An account, which a rank reports in finalize, is what it has sent and received and how long it
+// has waited.
 func TestPMIAccounts(t *testing.T) {
 	const (
 		hello  = "cmd=init pmi_version=1 pmi_subversion=1"
@@ -222,7 +224,8 @@ func TestPMIFences(t *testing.T) {
 	require.Len(t, fences, 3, "no rank will enter another fence")
 }
 
-// testPMI returns the server of a job on one host.
+// testPMI returns the server of a job on one host. Each fence ends as soon as all ranks are in it,
+// and each request gets a reply at once.
 func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	s := newPMIServer("K", np, processMapping([]bootstrap.Run{{Count: np}}), make([]int, np))
 	s.reply = reply

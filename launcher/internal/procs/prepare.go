@@ -84,7 +84,7 @@ func (c *Manager) prepareHost() (ports []int, err error) {
 	if m.Memory {
 		c.mem, err = bootstrap.MemoryFile(m.Card.JobID)
 		if errors.Is(err, sys.ErrNoMemoryFiles) {
-			c.noMem = err // the ranks use the next transport
+			c.noMem = err // the job starts all the same, and the ranks use another transport
 		} else if err != nil {
 			return nil, fmt.Errorf("memory file: %w", err)
 		}
@@ -102,7 +102,8 @@ func (c *Manager) prepareHost() (ports []int, err error) {
 	return ports, nil
 }
 
-// checkPlan returns an error for a plan that gorun never sends.
+// checkPlan returns an error for an invalid plan. gorun never sends one, but the process manager
+// must not panic on one.
 func (c *Manager) checkPlan() error {
 	if len(c.job.Card.HostOf) == 0 {
 		return errors.New("a job on no host")
@@ -137,7 +138,8 @@ func checkDir(dir string) error {
 	return err
 }
 
-// checkProgram returns an error if a program that is not staged cannot be run here.
+// checkProgram returns an error if a program that gorun does not copy to the hosts cannot be run
+// here.
 func checkProgram(a proto.App) error {
 	st, err := os.Stat(a.Path)
 	switch {
@@ -151,15 +153,16 @@ func checkProgram(a proto.App) error {
 	return nil
 }
 
-// baseFiles is the number of descriptors that a job uses apart from those per rank.
+// baseFiles is the number of descriptors that a job needs on a host besides those for each rank.
 const baseFiles = 24
 
 // checkFiles returns an error if the job needs more descriptors than the soft limit allows.
 // Package os has raised the soft limit to the hard limit.
 func (c *Manager) checkFiles() error {
 	np := len(c.plan.Ranks)
-	// While the job runs: control channel, channel for inspections, pidfd, two pipes. Before
-	// the start: both ends of the two channels and a listener.
+	// While the job runs, a rank needs five descriptors: its control channel, its channel for
+	// inspections, its pidfd, and two pipes. Before its start it needs five, too: both ends of the
+	// two channels, and a listening socket.
 	perRank := 5
 	if c.job.Stdin == stdinAll {
 		perRank += 2
@@ -178,7 +181,8 @@ func (c *Manager) checkFiles() error {
 	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
 }
 
-// store takes a part of a file, and emits Staged when all files are complete.
+// store takes a part of a file that gorun copies to this host. It emits Staged when all files that
+// this host needs are complete, or when one cannot be written.
 func (c *Manager) store(m proto.FilePart) {
 	if c.files == nil || !c.files.waiting() {
 		return
@@ -194,7 +198,8 @@ func (c *Manager) store(m proto.FilePart) {
 	c.cfg.Emit(s)
 }
 
-// start makes the descriptors of the ranks and lets forkAll start them.
+// start opens the descriptors that the ranks inherit, and starts the goroutine forkAll, which
+// starts the ranks.
 func (c *Manager) start(m proto.Start) {
 	c.phase = phaseRunning
 	if len(c.plan.Ranks) == 0 {
@@ -212,18 +217,19 @@ func (c *Manager) start(m proto.Start) {
 		closeFiles(c.card)
 		close(c.forked)
 		c.allStarted(started{0, err})
-		return // control finishes, as no rank runs
+		return // control calls finish, because no rank runs
 	}
 	c.others, c.oom = newOthers(), newOOMCount("/proc", "/sys/fs/cgroup")
 	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
 		c.cfg.Watchdog.cgroup(c.cgroup.dir)
 	}
 	c.outputStarted = true
-	go c.output.loop() // ends after finish
-	go c.forkAll(ends) // ends when finish closes allExited
+	go c.output.loop() // ends after Manager.finish has called output.finish
+	go c.forkAll(ends) // ends when Manager.finish closes allExited
 }
 
-// open makes everything that the ranks inherit. It returns the ranks' ends of their channels.
+// open makes everything that the ranks inherit, such as channels, pipes, the job card and the
+// environment. It returns the ranks' ends of their channels.
 func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	if c.prepareErr != nil {
 		return ends, c.prepareErr

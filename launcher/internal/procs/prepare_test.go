@@ -63,7 +63,7 @@ func as(t *testing.T, f func()) {
 	}
 	var errno unix.Errno
 	done := make(chan struct{})
-	go func() { // ends with f; its thread ends, too, because it has another user now
+	go func() { // ends when f returns; its thread ends, too, because the thread has another user now
 		defer close(done)
 		runtime.LockOSThread()
 		const nobody = 65534
@@ -124,7 +124,7 @@ func hostile(t testing.TB) map[string]proto.Prepare {
 // FuzzPrepare checks that a process manager survives any Prepare and refuses the job at worst, even
 // if the parent sends Start all the same.
 func FuzzPrepare(f *testing.F) {
-	const head = 5 // of a frame
+	const head = 5 // bytes of a frame's header
 	for name, m := range hostile(f) {
 		frame, err := proto.Append(nil, m)
 		require.NoError(f, err, name)
@@ -138,7 +138,7 @@ func FuzzPrepare(f *testing.F) {
 		m := msg.(proto.Prepare)
 		for _, p := range m.Plans {
 			if len(p.Ranks) > 8 {
-				return // each rank would be a process
+				return // each rank would become a process; that is too slow
 			}
 		}
 		for i := range m.Apps {

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Source reads a file, a pipe or a terminal that other processes use, too. Stop ends a Read that
-// waits. A Source does not close the file.
+// Source reads a file, a pipe or a terminal. Unlike os.File, it lets Stop end a Read that blocks and
+// does not make the file nonblocking, because other processes use the file, too. A Source does not
+// close the file.
 type Source struct {
 	fd   int
 	stop *sys.Waker
@@ -20,8 +21,8 @@ type Source struct {
 // errStopped is the error of Read after Stop.
 var errStopped = errors.New("stopped")
 
-// foregroundPoll is the time between two checks whether a gorun in the background has come to the
-// foreground. Only then may it read from the terminal.
+// foregroundPoll is the time between two checks whether a gorun in the background of a terminal has
+// come to the foreground. The kernel would stop a background gorun that reads from the terminal.
 const foregroundPoll = 250 * time.Millisecond
 
 // NewSource returns a Source for f. f must stay open until Close.

@@ -15,33 +15,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staging provides the files that a job needs on this host. If the same file exists here at the
-// path that it has on gorun's host, that one is used; a program only if no other user can change
-// it. Other files come in parts. They are written to a directory of the job, which is removed at
-// the job's end.
+// staging provides the files that a job needs on this host. If a file with the same content exists
+// here at the path that it has on gorun's host, that file is used; a program only if no other user
+// can change it. Other files come from gorun in parts. They are written to a directory of the job,
+// which is removed at the job's end.
 type staging struct {
-	id       string // of the job
+	id       string // the job's id
 	watchdog *Watchdog
 	dir      string                 // the job's directory; "": it does not exist
 	files    map[string]*stagedFile // by hash
-	names    []stagedName
-	need     []string // hashes of the contents that have not arrived yet
+	names    []stagedName           // the files that are not programs
+	need     []string               // hashes of the contents that have not arrived yet
 }
 
-// stagedFile is one content. Several names may share it.
+// stagedFile is the content of one or several files of the job. Files with equal content share it.
 type stagedFile struct {
-	proto.File        // the first file that has this content
-	at         string // path on this host
-	out        *os.File
-	hash       hash.Hash
-	size       int64
+	proto.File           // the first file that has this content
+	at         string    // path on this host; "": it is not here yet
+	out        *os.File  // open while parts arrive, otherwise nil
+	hash       hash.Hash // of the bytes that have arrived
+	size       int64     // number of bytes that have arrived
 }
 
 // stagedName is a file that is not a program. The job's directory must contain it under its name.
 type stagedName struct {
 	name string
 	hash string
-	at   string // its path on this host, if it is used from there
+	at   string // path on this host of a file that need not be copied; "": the file must be copied
 }
 
 // HashFile returns the SHA-256 of a file, in hexadecimal digits, and its size.
@@ -59,8 +59,9 @@ func HashFile(name string) (sum string, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)), size, nil
 }
 
-// register records the files of the job, first those that its apps run. need then holds the ones that
-// are missing here. own means that the files come from this host.
+// register records the files of the job. files begins with the programs of the apps that gorun
+// copies. After register, need holds the hashes of the files that are missing here. own means that
+// this is gorun's host, where all files exist.
 func (s *staging) register(files []proto.File, apps []proto.App, own bool) {
 	s.files = make(map[string]*stagedFile)
 	programs := make(map[string]int)
@@ -140,7 +141,7 @@ func (s *staging) missing() []string { return slices.Clone(s.need) }
 
 func (s *staging) waiting() bool { return len(s.need) > 0 }
 
-// path returns where a content is on this host, or "".
+// path returns the path on this host of a file with this hash. If there is none, it returns "".
 func (s *staging) path(hash string) string {
 	if f := s.files[hash]; f != nil {
 		return f.at
@@ -152,7 +153,7 @@ func (s *staging) path(hash string) string {
 func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	f := s.files[m.Hash]
 	if f == nil || f.at != "" && f.out == nil {
-		return false, nil // another host needs it
+		return false, nil // this host has the file; the part is for another host
 	}
 	defer func() {
 		if err != nil {
@@ -184,8 +185,8 @@ func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	return len(s.need) == 0, nil
 }
 
-// link makes symbolic links in the job's directory to the files that are not programs and are not
-// written there.
+// link makes a symbolic link in the job's directory to each file that is not a program and lies
+// elsewhere.
 func (s *staging) link() error {
 	for _, n := range s.names {
 		if err := s.makeDir(); err != nil {
@@ -195,7 +196,7 @@ func (s *staging) link() error {
 		if at == "" {
 			at = s.files[n.hash].at
 		}
-		if at == to { // the file was written there
+		if at == to { // create has written the file at this path
 			continue
 		}
 		if err := os.Symlink(at, to); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // TestStagingNames checks that the job's directory contains every file that is not a program, under
-// its name, even if other files have the same content or programs the same name. It checks this on
-// the host that the files come from and on one that gets them.
+// its name, even if other files have the same content or programs have the same name. It checks
+// this on the host that the files come from, and on a host to which they are copied.
 func TestStagingNames(t *testing.T) {
 	src := t.TempDir()
 	describe := func(name, text string, mode uint32) proto.File {
@@ -28,7 +28,7 @@ func TestStagingNames(t *testing.T) {
 	}
 	prog, other := describe("p/x", "program", 0o700), describe("q/prog", "other", 0o700)
 	files := []proto.File{
-		prog, other, prog, // the programs of three apps
+		prog, other, prog, // the programs of the three apps below that have Staged set
 		describe("a/x", "data", 0o600), describe("b/x", "data", 0o600), // same name, same content
 		describe("a/e", "", 0o600), describe("a/f", "", 0o700), // two names, same content
 		describe("d/copy", "other", 0o600), // same content as a program
@@ -120,7 +120,7 @@ func TestInPlace(t *testing.T) {
 			link := filepath.Join(t.TempDir(), "link")
 			require.NoError(t, os.Symlink(file, link))
 			c.change(t, dir, file)
-			for _, path := range []string{file, link} { // a link may be changed; the path of the file itself is used
+			for _, path := range []string{file, link} { // for a link, the path of the file itself is used
 				f := proto.File{Hash: sum, Size: size, Mode: 0o700, Name: "prog", Path: path}
 				s := &staging{id: "job", watchdog: &Watchdog{}}
 				s.register([]proto.File{f}, []proto.App{{Staged: sum}}, false)

@@ -21,11 +21,11 @@ type status struct {
 
 // rank is the state of one rank's process.
 type rank struct {
-	app     int
-	cpus    []int // cpus that the rank is bound to; nil: all
+	app     int   // index of its program in Manager.apps
+	cpus    []int // cpus that the rank is bound to; nil: it is not bound
 	rebound bool  // cpus are not those of the plan
 
-	// Manager.mu guards these until the rank has started.
+	// Manager.mu guards pid, pidfd and at until the rank has started.
 	pid   int // 0: not started
 	pidfd int
 	at    time.Time // time of the start
@@ -35,15 +35,15 @@ type rank struct {
 	answers     answers
 	in          []byte // the part of a line that has arrived from ctl
 	unsent      []byte // bytes for which notify had no room; if not empty, the poller reports when it has room
-	exited      bool
-	termDone    bool // the rank has got SIGTERM, or gets none
-	signaled    bool // the rank has got SIGTERM or SIGKILL because the job ends
-	idle        int  // number of consecutive checks before SIGTERM that found it idle
-	stuck       bool // it counts as ended but still runs: SIGKILL does not end it
-	ctlDone     bool // it has called Abort or broken the protocol; the process manager no longer reads from it
+	exited      bool   // recordExit has handled the rank's end
+	termDone    bool   // terminate has nothing more to do: the rank has got SIGTERM, or must get none
+	signaled    bool   // the rank has got SIGTERM or SIGKILL because the job ends
+	idle        int    // number of consecutive checks before SIGTERM that found the rank idle
+	stuck       bool   // SIGKILL has not ended the rank; it counts as ended all the same
+	ctlDone     bool   // the rank has called Abort or broken the PMI-1 protocol; control no longer reads from ctl
 	status      status
-	exiting     bool // it was ending when another rank, which still ran, failed the job
-	killPending bool // another process had sent it SIGKILL when another rank failed the job
+	exiting     bool // the rank was ending when the job failed, and not because of that failure; see recordFailure
+	killPending bool // another process had sent the rank SIGKILL when the job failed
 	exit        proto.Exit
 }
 
@@ -51,7 +51,7 @@ type rank struct {
 type app struct {
 	path string
 	env  []string
-	keep bool // the user has set GOMAXPROCS
+	keep bool // the user has set GOMAXPROCS, so the process manager does not set it
 }
 
 // errStart is why a rank or a program cannot be started. code is gorun's exit code for it.
@@ -87,19 +87,20 @@ func (c *Manager) forkAll(ends childEnds) {
 
 // Descriptor numbers in a rank, after stdin, stdout and stderr.
 const (
-	childControl = 3 // PMI-1
-	childCard    = 4
+	childControl = 3 // control channel, for PMI-1
+	childCard    = 4 // file with the job card
 	childMemory  = 5 // memory file, if the ranks share memory
-	childListen  = 6
+	childListen  = 6 // the rank's listening socket, if there is one
 	childNotify  = 7 // failure notifications, if the job continues after the failure of a rank
-	childInspect = 8
-	childFiles   = 9
+	childInspect = 8 // channel for inspections
+	childFiles   = 9 // number of descriptors, with stdin, stdout and stderr
 
 	// noFile stands for a descriptor that a rank does not inherit.
 	noFile = ^uintptr(0)
 )
 
-// childEnds are the ends of channels that ranks inherit, by local rank; -1: closed.
+// childEnds holds, by local rank, the ends of channels that ranks inherit. -1 stands for an end that
+// is closed in this process.
 type childEnds struct {
 	control, inspect []int
 	notify           []int // empty: the job ends with the first rank that fails
@@ -189,9 +190,9 @@ func (c *Manager) fork(i int, ends childEnds) error {
 	}
 	if pidfd < 0 {
 		c.cfg.Watchdog.groups([]int{pid}) // without a pidfd the rank does not die with this process
-		c.post(childEnded{})              // the rank may have ended before pid was set
+		c.post(childEnded{})              // the rank may have ended, and its SIGCHLD come, before pid was set
 	}
-	if late { // c.end or c.kill has run during this start
+	if late { // beginEnd has run during this start, and the signals after it have missed the rank
 		signalGroup(pid, syscall.SIGKILL)
 	}
 	return nil
@@ -249,7 +250,7 @@ func (c *Manager) bind(cpus []int) error {
 	return nil
 }
 
-// allStarted handles the end of forkAll and emits Started.
+// allStarted runs when forkAll has started the ranks that it could start. It emits Started.
 func (c *Manager) allStarted(m started) {
 	c.numStarted = m.n
 	c.cfg.Watchdog.groups(c.pids())

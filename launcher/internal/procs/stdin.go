@@ -19,10 +19,10 @@ import (
 type input struct {
 	null   int           // descriptor of /dev/null
 	fds    []int         // by local rank: the descriptor that it inherits; ranks beyond the end inherit null
-	pipes  []*os.File    // write ends of the readers' pipes
-	writes []*os.File    // copy of pipes in which nil is a reader that has ended; used by pump alone while it runs
+	pipes  []*os.File    // write ends of the pipes from which the ranks read; empty: pump is not needed
+	writes []*os.File    // copy of pipes in which nil is a pipe that pump has closed; used by pump alone while it runs
 	from   *Source       // what pump reads; nil: pump is not needed
-	own    *os.File      // the file that from reads, if close must close it
+	own    *os.File      // the file that from reads, if close must close that file; otherwise nil
 	done   chan struct{} // closed when pump has ended; nil: pump is not needed
 	pumps  bool          // pump was started
 }
@@ -34,7 +34,8 @@ const (
 	stdinNone  = "none"
 )
 
-// openInput prepares what the ranks here read. If rank 0 runs here, its local number is 0.
+// openInput prepares the standard input of the ranks on this host. If rank 0 runs on this host, its
+// local number is 0.
 func (c *Manager) openInput() (*input, error) {
 	mode := c.job.Stdin
 	if mode == stdinRank0 && c.plan.Ranks[0].Rank != 0 {
@@ -49,7 +50,7 @@ func (c *Manager) openInput() (*input, error) {
 		c.feed, in = f, r
 		i, err := newInput(mode, in, len(c.ranks))
 		if err != nil || i.done == nil {
-			_ = r.Close() // rank 0 inherits a copy
+			_ = r.Close() // rank 0 inherits a copy of r, which newInput has made
 		} else {
 			i.own = r
 		}
@@ -58,7 +59,8 @@ func (c *Manager) openInput() (*input, error) {
 	return newInput(mode, in, len(c.ranks))
 }
 
-// newInput prepares the descriptors of np ranks.
+// newInput prepares the descriptors that np ranks inherit as standard input. in is the file from
+// which the input comes; nil: none.
 func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	i := &input{}
 	defer func() {
@@ -170,7 +172,7 @@ func (i *input) close() {
 		i.pumps = false
 		i.from.Stop()
 		for _, w := range i.pipes {
-			_ = w.SetWriteDeadline(time.Unix(1, 0)) // ends a Write
+			_ = w.SetWriteDeadline(time.Unix(1, 0)) // a deadline in the past ends a Write that blocks
 		}
 		<-i.done
 	}

@@ -24,7 +24,7 @@ func TestInputUnread(t *testing.T) {
 
 	i, err := newInput(stdinAll, r, 2)
 	require.NoError(t, err)
-	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0) // as a stuck rank would hold it
+	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0) // keeps the pipe open, as a stuck rank would
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(held) }()
 	room, err := unix.FcntlInt(uintptr(held), unix.F_GETPIPE_SZ, 0)

@@ -24,17 +24,18 @@ import (
 // job on this host and removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
 // watchdog is for their children.
 //
-//	job ID      the mark of the processes; groups named earlier no longer exist
+//	job ID      the job's id, which its processes have in their environment;
+//	            the watchdog forgets the groups and the cgroup of earlier lines
 //	group PID   a rank's process group
 //	gone PID    this rank was reaped, so its number may become another process's
-//	cgroup PATH cgroup of the ranks, to be killed and removed
+//	cgroup PATH cgroup of the ranks, whose processes must be killed, and which must be removed
 //	dir PATH    a directory to be removed
-//	segments T  the ranks may have shared memory, made since T, in ns since 1970
+//	segments T  the ranks may have made shared memory segments since the time T, in ns since 1970
 //	end         the job has ended normally
 const (
 	watchdogName  = "gorun-watchdog" // argv[0]
 	watchdogFD    = 3
-	leftoverLimit = 5 * time.Second
+	leftoverLimit = 5 * time.Second // time for which leftover processes are searched and killed
 )
 
 // init turns the process into a watchdog if it was started as one. It is here and not in main, so
@@ -54,7 +55,7 @@ func watchdogMain(from io.Reader) int {
 	var groups []int
 	reaped := make(map[int]bool)
 	var dirs []string
-	var begun int64 // start of a job that may have segments; 0: no such job
+	var begun int64 // T of the line "segments"; 0: no such line came
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
@@ -142,7 +143,8 @@ func (w *Watchdog) send(word, rest string) {
 	}
 }
 
-// Job tells the watchdog that a new job has begun. Nothing of the job before it is left.
+// Job makes the watchdog forget the process groups and the cgroup that it knows, and watch the
+// processes of the job id. The caller makes sure that no process of these groups is left.
 func (w *Watchdog) Job(id string) { w.send("job", id) }
 
 // RemoveDir makes the watchdog remove a directory if this process is killed.
@@ -173,7 +175,7 @@ func (w *Watchdog) End() {
 	w.send("end", "")
 	_ = w.pipe.Close()
 	w.pipe = nil
-	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it need not read "end" first
+	_ = syscall.Kill(w.pid, syscall.SIGKILL) // the watchdog need not read "end" first
 	var ws syscall.WaitStatus
 	for {
 		if _, err := syscall.Wait4(w.pid, &ws, 0, nil); err != syscall.EINTR {

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWatchdogRemovesSegments checks that a watchdog removes the segments of a rank that has ended.
+// TestWatchdogRemovesSegments checks that a watchdog removes the shared memory segment of a rank that
+// has ended, but not after the line "end", and not a segment that is older than the job.
 func TestWatchdogRemovesSegments(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "echo > /dev/shm/$$:0:1")
 	begun := time.Now()
@@ -43,7 +44,7 @@ func TestWatchdogSparesReusedNumbers(t *testing.T) {
 		pid := cmd.Process.Pid
 		lines, ends := fmt.Sprintf("job none\ngroup %d\n", pid), syscall.SIGKILL
 		switch line := fmt.Sprintf("gone %d\n", pid); gone {
-		case "before": // a rank of the job before had the same number
+		case "before": // a rank of an earlier job had the same number
 			lines = "job before\n" + line + lines
 		case "now":
 			lines, ends = lines+line, syscall.SIGTERM

@@ -14,10 +14,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// kinds is the number of the last kind plus one.
+// kinds is one more than the number of the last Kind.
 const kinds = int(KindInspected) + 1
 
-// empty holds an empty message of each kind, by kind.
+// empty holds the zero message of each kind, by Kind.
 var empty = [kinds]Message{
 	KindBeat: Beat{}, KindLaunch: Launch{}, KindUp: Up{}, KindPrepare: Prepare{}, KindPrepared: Prepared{},
 	KindFile: FilePart{}, KindStaged: Staged{}, KindStart: Start{}, KindStarted: Started{}, KindFence: Fence{},
@@ -42,7 +42,7 @@ func full(t testing.TB) []Message {
 // fill sets v and everything in it to nonzero values that differ from each other.
 func fill(t testing.TB, v reflect.Value, seed int) {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
-		return // package place tests it
+		return // package place tests the encoding of topologies
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -110,7 +110,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// same compares two messages. Empty data and nil data are equal.
+// same fails the test unless two messages are equal. Empty data and nil data count as equal.
 func same(t *testing.T, want, got Message) {
 	t.Helper()
 	for _, m := range []*Message{&want, &got} {
@@ -132,7 +132,8 @@ func same(t *testing.T, want, got Message) {
 	require.Equal(t, want, got)
 }
 
-// TestOutputFields checks the binary fields of Output, also negative numbers.
+// TestOutputFields: an Output with extreme values in its binary fields must be read as it was
+// written.
 func TestOutputFields(t *testing.T) {
 	for _, o := range []Output{
 		{Index: 1<<16 - 1, Stream: Merged, Data: []byte("x")},
@@ -147,8 +148,9 @@ func TestOutputFields(t *testing.T) {
 	}
 }
 
-// TestBroken checks that bytes that are not a frame give ErrFrame, and that the end of a stream
-// within a frame differs from one between frames.
+// TestBroken: Read must return an error that wraps ErrFrame for bytes that are not a frame, io.EOF
+// for the end of the stream between frames, and io.ErrUnexpectedEOF for its end within a frame.
+// Append must refuse messages that are too long or invalid.
 func TestBroken(t *testing.T) {
 	frame := func(n uint32, kind byte, body string) []byte {
 		return append(append(binary.LittleEndian.AppendUint32(nil, n), kind), body...)
@@ -191,7 +193,8 @@ func TestBroken(t *testing.T) {
 	require.Equal(t, broken, err)
 }
 
-// TestKinds checks the numbers of kinds, which must never change.
+// TestKinds checks the number of each kind. The numbers must never change, because they are part of
+// the protocol.
 func TestKinds(t *testing.T) {
 	for k, m := range empty {
 		if k > 0 {
@@ -204,7 +207,8 @@ func TestKinds(t *testing.T) {
 	require.Equal(t, Kind(33), KindInspected)
 }
 
-// FuzzRead checks that arbitrary bytes give an error or a message that can be written and read again.
+// FuzzRead gives Read arbitrary bytes. It must return an error, or a message that Append can write
+// and Read can read again.
 func FuzzRead(f *testing.F) {
 	for _, m := range append(full(f), empty[1:]...) {
 		if frame, err := Append(nil, m); err == nil {
@@ -224,7 +228,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzParse is FuzzRead for a body of any kind.
+// FuzzParse does what FuzzRead does for Parse, with an arbitrary kind and body.
 func FuzzParse(f *testing.F) {
 	for _, m := range full(f) {
 		if frame, err := Append(nil, m); err == nil {

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// OneLine makes a text from another host safe for a terminal: one line of at most limit
-// printable characters.
+// OneLine makes a text from another host safe for a terminal. It returns one line of at most limit
+// characters: newlines and tabs become spaces, other characters that are not printable become "?",
+// and an ellipsis stands for what is cut off.
 func OneLine(s string, limit int) string {
 	cut := false
-	if len(s) > 4*limit { // more bytes than limit characters can have
+	if len(s) > 4*limit { // more bytes than limit characters can have, because UTF-8 has at most 4 for each
 		s, cut = s[:4*limit], true
 	}
 	s = strings.Map(func(r rune) rune {

@@ -8,12 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// The strings of messages are bytes of any encoding, because arguments, paths and PMI values are a
-// user's. JSON strings must be UTF-8. So a string that is not UTF-8 is encoded as escape and then, for
-// each byte, the character with that number. A string that begins with escape is encoded in the same
-// way. All other strings are encoded as they are.
+// The strings in messages may have any bytes, because arguments, paths and PMI values come from
+// users. JSON strings must be valid UTF-8. So a string that is not valid UTF-8 is escaped: its
+// escaped form is the constant escape, followed by one Unicode character for each byte, whose
+// number is the value of the byte. A string that begins with escape is escaped, too. All other
+// strings stay as they are.
 const escape = "\x00"
 
+// escaped returns s, or its escaped form if it needs one.
 func escaped(s string) string {
 	if utf8.ValidString(s) && !strings.HasPrefix(s, escape) {
 		return s
@@ -27,7 +29,8 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// unescaped is the reverse of escaped. ok is false if escaped cannot have made s.
+// unescaped returns the string of which s is the result of escaped. ok is false if there is no such
+// string.
 func unescaped(s string) (_ string, ok bool) {
 	text, found := strings.CutPrefix(s, escape)
 	if !found {
@@ -43,12 +46,12 @@ func unescaped(s string) (_ string, ok bool) {
 	return string(b), true
 }
 
-// rewritten applies f to each string in v, also to the keys of maps. It changes neither v nor what v
-// refers to, because other goroutines may use it: it copies what f changes. If f changes nothing, it
-// returns v itself, and changed is false.
+// rewritten returns v with f applied to each string in it, also to the keys of maps. It does not
+// change v or anything that v refers to, because other goroutines may use it: it copies the parts
+// that f changes. If f changes nothing, rewritten returns v itself, and changed is false.
 func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, changed bool) {
 	out = v
-	own := func() reflect.Value { // returns a copy of v that may be changed
+	own := func() reflect.Value { // returns out, after making it a copy of v that rewritten may change
 		if !changed {
 			out, changed = reflect.New(v.Type()).Elem(), true
 			out.Set(v)
@@ -91,7 +94,7 @@ func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, chang
 			}
 		}
 	case reflect.Map:
-		texts, _ := v.Interface().(map[string]string) // all maps of messages have this type
+		texts, _ := v.Interface().(map[string]string) // all maps in messages have this type
 		for k, e := range texts {
 			if f(k) == k && f(e) == e {
 				continue
@@ -107,13 +110,14 @@ func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, chang
 	return out, changed
 }
 
-// escapeAll returns m with all strings escaped.
+// escapeAll returns m with escaped applied to all its strings. It does not change m.
 func escapeAll(m Message) any {
 	v, _ := rewritten(reflect.ValueOf(m), escaped)
 	return v.Interface()
 }
 
-// unescapeAll is the reverse of escapeAll.
+// unescapeAll returns the message of which m is the result of escapeAll. It returns an error if
+// there is no such message.
 func unescapeAll[M Message](m M) (M, error) {
 	var err error
 	v, changed := rewritten(reflect.ValueOf(m), func(s string) string {

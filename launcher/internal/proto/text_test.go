@@ -11,10 +11,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// fillText sets each string of a message to a result of text, and returns how many there are.
+// fillText sets each string in v to a result of text. It returns the number of strings; a map
+// counts as one.
 func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
-		return 0 // it holds only numbers
+		return 0 // a topology has only numbers
 	}
 	count := 0
 	switch v.Kind() {
@@ -55,8 +56,8 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	return count
 }
 
-// exact checks that a message with such strings is decoded as it was encoded. It returns how many
-// strings the message has.
+// exact fills a message of the type of m with strings from text, and fails the test unless the
+// message is decoded exactly as it was encoded. It returns the number of strings in the message.
 func exact(t testing.TB, m Message, text func() string) int {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	count := fillText(t, v, text)
@@ -73,7 +74,8 @@ func exact(t testing.TB, m Message, text func() string) int {
 	return count
 }
 
-// TestText checks that arbitrary bytes are preserved in every string of every message.
+// TestText: strings with arbitrary bytes must be the same after encoding and decoding, in every
+// string of every kind of message.
 func TestText(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	odd := []string{
@@ -107,8 +109,8 @@ func TestText(t *testing.T) {
 	require.GreaterOrEqual(t, with, 14*100, "messages with strings")
 }
 
-// TestEscape checks that escaped gives different strings different forms, and leaves usual ones as
-// they are.
+// TestEscape checks the results of escaped, which must leave usual strings as they are, and that
+// unescaped returns the original strings. Parse must refuse strings that escaped cannot have made.
 func TestEscape(t *testing.T) {
 	for in, out := range map[string]string{
 		"": "", "café": "café", "\ufffd": "\ufffd", "a\x00": "a\x00",
@@ -126,7 +128,8 @@ func TestEscape(t *testing.T) {
 	require.ErrorIs(t, err, ErrFrame)
 }
 
-// TestShared checks that escapeAll does not change a message, and copies only what it must change.
+// TestShared: escapeAll must not change the message, must copy the parts that it changes, and must
+// share all other parts with the message.
 func TestShared(t *testing.T) {
 	env := []string{"A=b", "PATH=/caf\xe9"}
 	p := Prepare{Apps: []App{{Argv: []string{"a"}, Env: env}}, Plans: []Plan{{Ranks: []Rank{{}}}}}
@@ -140,7 +143,7 @@ func TestShared(t *testing.T) {
 	require.Same(t, &p.Apps[0], &e.Apps[0])
 }
 
-// FuzzText is TestText for arbitrary strings.
+// FuzzText does what TestText does, with arbitrary strings.
 func FuzzText(f *testing.F) {
 	for k := range kinds {
 		f.Add(byte(k), "caf\xe9", "\x00é")

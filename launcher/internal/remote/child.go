@@ -15,27 +15,28 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// child is a process that carries a stream, or starts the processes that do: ssh or srun.
+// child is a process that this one has started: an ssh, whose stdin and stdout are the stream to an
+// agent, or an srun, which starts agents.
 type child struct {
 	name   string   // name of its program
-	pid    int      // also the number of its process group
+	pid    int      // its process id, which is also the number of its process group
 	in     *os.File // write end of its stdin
 	out    *os.File // read end of its stdout
 	stderr tail     // the last lines of its stderr
 
-	grace time.Duration // time for it to end by itself, and again after SIGTERM
+	grace time.Duration // time for which end waits before SIGTERM, and again before SIGKILL
 
-	mu     sync.Mutex
-	reaped bool // it may have been reaped, so pid may be another process's
+	mu     sync.Mutex // guards reaped, and is held while a signal is sent
+	reaped bool       // the process is being reaped or was reaped, so pid may be another process's
 
-	ended chan struct{}    // closed when it was reaped and its stderr was read
-	state *os.ProcessState // set before ended is closed
+	ended chan struct{}    // closed when the process was reaped and its stderr was read
+	state *os.ProcessState // how the process has ended; set before ended is closed
 }
 
 const (
 	endGrace   = 300 * time.Millisecond // default of child.grace
-	causeWait  = time.Second            // time for a child to end after the end of its stream
-	stderrWait = 100 * time.Millisecond // time to read stderr to its end, which another process may keep open
+	causeWait  = time.Second            // time for which cause waits for the child's end after the end of its stream
+	stderrWait = 100 * time.Millisecond // time to read stderr after the child's end; another process may keep it open
 )
 
 // start starts a process in a session of its own, so that it has no terminal on which it could ask
@@ -60,7 +61,7 @@ func start(argv, env []string, note func(line string)) (*child, error) {
 	sys.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 
 	started := make(chan error)
-	go c.watch(cmd, started, ends[4]) // ends with the process; end waits for it
+	go c.watch(cmd, started, ends[4]) // ends after the process has ended; end waits for it
 	if err := <-started; err != nil {
 		closeFiles(ends[:]...)
 		if cause := errors.Unwrap(err); cause != nil {
@@ -94,7 +95,7 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 		return
 	}
 	read := make(chan struct{})
-	go func() { // ends with stderr, or by the deadline below
+	go func() { // ends at the end of stderr, or by the deadline below
 		defer close(read)
 		_, _ = io.Copy(&c.stderr, errs)
 	}()

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newNetConn makes a Conn of a TLS connection. r has read from it. If otherwise is not nil, Cause
-// asks it first why the stream has ended.
+// newNetConn makes a Conn of a TLS connection. r reads from conn and may have bytes of it in its
+// buffer. If otherwise is not nil, Cause calls it to find out why the stream has ended, and returns
+// the network's error only if otherwise returns nil.
 func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func(host string) error) *Conn {
 	n := &netConn{r: r, tls: conn}
 	return &Conn{
@@ -50,7 +51,7 @@ type netConn struct {
 	tls *tls.Conn
 
 	mu  sync.Mutex
-	err error
+	err error // the last error of Read; mu guards it
 }
 
 func (n *netConn) Read(p []byte) (int, error) {
@@ -106,7 +107,8 @@ const (
 
 // Dial connects this agent with the gorun that listens at a TCP address, and sends the greeting.
 // Agents and gorun may start in any order: while the name does not resolve or gorun does not answer,
-// Dial tries again, until ctx ends. name is gorun's name of this host; "": gorun uses the hostname.
+// Dial tries again, until ctx ends. name is the name by which gorun knows this host; "": gorun uses
+// the hostname.
 func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, error) {
 	greeting, err := newGreeting(name)
 	if err != nil {
@@ -139,7 +141,8 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	}
 }
 
-// errRefused is the error of Dial if gorun, or another program at that address, has another secret.
+// errRefused is the error of Dial if the program at that address, gorun or another, does not have the
+// agent's secret.
 var errRefused = errors.New("it has another secret than this agent")
 
 // retryable reports whether another attempt may succeed.
@@ -154,7 +157,8 @@ func retryable(err error) bool {
 	case errors.As(err, &dns), errors.As(err, &op):
 		return true
 	}
-	// The listener has ended, or had no room for the connection.
+	// The listener has closed the connection, because it has ended or has too many connections; or
+	// the attempt has run into its time limit.
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
@@ -168,7 +172,7 @@ func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*
 	if err != nil {
 		return nil, err
 	}
-	// The certificate proves nothing; the proofs of the secret do.
+	// The agent does not check the certificate. Instead both ends prove that they know the secret.
 	conn := tls.Client(raw, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	err = prove(conn, secret, greeting)

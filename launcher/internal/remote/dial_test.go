@@ -20,7 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listen returns a listener, and a function that returns its log.
+// listen returns a listener, which the clean-up closes, and a function that returns what it has
+// logged.
 func listen(t *testing.T, secret Secret) (l *Listener, logged func() string) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", secret)
@@ -40,12 +41,12 @@ func listen(t *testing.T, secret Secret) (l *Listener, logged func() string) {
 	}
 }
 
-// accepting makes a listener accept agents until the test ends.
+// accepting makes a listener accept agents until the test ends. The channel gets their connections.
 func accepting(t *testing.T, l *Listener) <-chan *Conn {
 	t.Helper()
 	conns := make(chan *Conn, 100)
 	done := make(chan struct{})
-	go func() { // ends with the listener; the clean-up waits
+	go func() { // ends when the listener is closed; the clean-up waits for it
 		defer close(done)
 		for {
 			conn, err := l.Accept(context.Background())
@@ -127,7 +128,7 @@ func TestDialFirst(t *testing.T) {
 		}
 		dialled <- err
 	}()
-	// The agent may have been refused before.
+	// Before gorun listens here, the kernel may already have refused the agent's first attempts.
 	l, err := Listen(addr, secret)
 	require.NoError(t, err)
 	accepting(t, l)
@@ -182,8 +183,8 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	return l.Addr().String()
 }
 
-// TestManInTheMiddle checks that an agent notices a server without the secret, also if the server passes
-// the agent's bytes on to gorun.
+// TestManInTheMiddle checks that Dial refuses a server that does not know the secret, also if the
+// server sends the agent's proof back or passes it on to gorun.
 func TestManInTheMiddle(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
@@ -233,12 +234,12 @@ func TestManInTheMiddle(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestNotGorun dials a server of another protocol.
+// TestNotGorun checks the error of Dial to a server of another protocol, such as SSH.
 func TestNotGorun(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	go func() { // ends with the connection
+	go func() { // ends when Dial closes the connection
 		conn, err := l.Accept()
 		if err != nil {
 			return
@@ -251,7 +252,8 @@ func TestNotGorun(t *testing.T) {
 	require.ErrorContains(t, err, "does not look like a TLS handshake")
 }
 
-// prover returns a connection of a client that knows the secret.
+// prover returns a connection of a client that has proved that it knows the secret, and has sent no
+// greeting yet.
 func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
@@ -265,8 +267,8 @@ func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	return conn
 }
 
-// TestUnprovenPeers checks that the listener refuses programs that are not agents, and still accepts an
-// agent.
+// TestUnprovenPeers checks that the listener refuses programs that are not agents, and still
+// accepts an agent.
 func TestUnprovenPeers(t *testing.T) {
 	secret := NewSecret()
 	l, logged := listen(t, secret)
@@ -315,8 +317,8 @@ func TestUnprovenPeers(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestManySilentPeers makes more silent connections than gorun keeps. It checks that agents can still dial in,
-// and that the silent connections are closed.
+// TestManySilentPeers makes more silent connections than gorun keeps. It checks that agents can
+// still dial in, and that the silent connections are closed.
 func TestManySilentPeers(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
@@ -341,12 +343,12 @@ func TestManySilentPeers(t *testing.T) {
 	for _, conn := range silent {
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, err := io.ReadAll(conn)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded) // gorun has closed it
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded) // gorun has closed the connection
 	}
 }
 
-// TestListenerClose closes a listener on which agents and other programs wait, and one on which
-// Accept was not called.
+// TestListenerClose checks that Close closes the connections of agents and other programs that Accept
+// has not returned, and that it works if Accept was not called.
 func TestListenerClose(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)

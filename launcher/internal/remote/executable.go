@@ -23,7 +23,7 @@ type Executable struct {
 	Hash string // SHA-256, in hexadecimal digits
 	Size int64
 
-	file string // where its bytes can be read, even if the file at Path has changed
+	file string // path from which the program's bytes can be read, even if the file at Path has changed
 }
 
 var self = sync.OnceValues(func() (Executable, error) {
@@ -57,8 +57,8 @@ func newExecutable(file string) (Executable, error) {
 	return Executable{Path: file, Hash: hex.EncodeToString(sum.Sum(nil)), Size: n, file: file}, nil
 }
 
-// PrintHash prints the hash of this program. "gorun -agent -hash" calls it, by which another gorun
-// finds out whether this one is the same program.
+// PrintHash prints the hash of this program. The command "gorun -agent -hash" calls it. By this
+// command a gorun on another host finds out whether the gorun on this host is the same program.
 func PrintHash(w io.Writer) error {
 	exe, err := Self()
 	if err == nil {
@@ -67,7 +67,7 @@ func PrintHash(w io.Writer) error {
 	return err
 }
 
-// machines maps an architecture to the names that uname -m prints for it.
+// machines maps an architecture, as Go names it, to the names that uname -m prints for it.
 var machines = map[string][]string{
 	"amd64":   {"x86_64", "amd64"},
 	"arm64":   {"aarch64", "arm64"},
@@ -144,8 +144,8 @@ func isCopy(name string) bool {
 	return ok && isHash(hash)
 }
 
-// runs reports whether a process of this host runs the file. It does not see processes of other
-// users.
+// runs reports whether a process of this host runs the file. It may not see processes of other users.
+// If it cannot find out, it returns true.
 func runs(fi os.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzOpening checks that the first lines of a stream are parsed without a crash, and in the same way
-// in one read and byte by byte.
+// FuzzOpening checks that the first lines of a stream are parsed without a panic, and with the same
+// result whether the stream comes in one read or byte by byte.
 func FuzzOpening(f *testing.F) {
 	var b strings.Builder
 	g := Greeting{Hash: strings.Repeat("0a", 32), Hostname: "node", PID: 7, Name: "n"}

@@ -26,10 +26,10 @@ const Version = 3
 //	weft-agent 3 send Linux x86_64 /dir     the script has not found gorun and waits for a copy
 //	weft-agent 3 fail words                 the script has failed
 //
-// Before each there is an empty line, because the shell's output may not end with a newline.
+// An empty line precedes each of them, because the shell's output may not end with a newline.
 const magic = "weft-agent"
 
-// Second words of these lines.
+// The verbs: the third words of these lines.
 const (
 	verbUp   = "up"
 	verbSend = "send"
@@ -44,7 +44,7 @@ type Greeting struct {
 	Hash     string `json:"hash"` // SHA-256 of its executable, in hexadecimal digits
 	Hostname string `json:"host"`
 	PID      int    `json:"pid"`
-	// Name is gorun's name of the host. "": the agent does not know it.
+	// Name is the name by which gorun knows the host. "": the agent does not know this name.
 	Name string `json:"name,omitempty"`
 }
 
@@ -100,11 +100,11 @@ func isHash(s string) bool {
 	return err == nil && len(raw) == 32 && strings.ToLower(s) == s
 }
 
-// opening reads the first lines of a stream.
+// opening reads the lines with which a stream begins, see magic.
 type opening struct {
 	r     *bufio.Reader
-	read  int    // bytes of all lines so far
-	noise string // the first line without magic
+	read  int    // number of bytes of all lines so far
+	noise string // the first line that does not begin with magic, for errors
 }
 
 // next returns the next line that begins with magic: its verb and the text after it.
@@ -156,8 +156,9 @@ func (o *opening) line() (string, error) {
 	}
 }
 
-// lineLimit is the number of characters of foreign text in a line of an error.
+// lineLimit is the largest number of characters of a text from another program or host in an error.
 const lineLimit = 300
 
-// oneLine makes foreign text fit for a line of an error.
+// oneLine makes a text from another program or host fit for an error: one line without control
+// characters, at most lineLimit characters long.
 func oneLine(s string) string { return proto.OneLine(s, lineLimit) }

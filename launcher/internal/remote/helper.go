@@ -9,24 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldHelper makes the agents survive when srun is killed. The caller calls it when an
-// agent has dialled in, before ranks start. Further calls do nothing.
+// HoldHelper makes the agents survive if srun is killed. The caller calls it when an agent has
+// dialled in, because the helper described below exists then, and before ranks start. Further calls
+// do nothing.
 //
 // srun starts a helper process before it launches the step. Slurm's sources call the
 // helper the shepherd. The helper reads a pipe that only srun writes. If srun dies without a write to
 // this pipe, the helper makes slurmctld send SIGKILL to all tasks of the step, which are the
 // agents. gorun kills the helper when srun has ended, but the helper may be faster.
 //
-// HoldHelper opens the write end of this pipe in gorun, too, and closes it when srun has
-// ended and the helper has been killed. The helper still ends the step if gorun dies as
-// well. If HoldHelper does not find the pipe, it does nothing.
+// HoldHelper opens the write end of this pipe in gorun, too, so that the helper does not read the end
+// of the pipe when srun dies. It closes this end when srun has ended and gorun has killed the helper.
+// If gorun dies as well, the pipe ends and the helper ends the step. If HoldHelper does not find the
+// pipe, it does nothing.
 func (st *Step) HoldHelper() {
 	st.hold.Do(func() {
 		held := st.child.holdPipes()
 		if len(held) == 0 {
 			return
 		}
-		go func() { // ends with srun
+		go func() { // ends when srun has ended
 			<-st.child.ended
 			closeFiles(held...)
 		}()
@@ -47,8 +49,8 @@ func (c *child) holdPipes() (held []*os.File) {
 		return nil
 	}
 	stdio := []string{"0", "1", "2"}
-	skip := make(map[string]bool) // pipes that the process reads, or uses as stdio
-	writes := make(map[string]string)
+	skip := make(map[string]bool)     // pipes that the process reads, or uses as stdio
+	writes := make(map[string]string) // by pipe: path of a descriptor by which the process writes it
 	for _, e := range entries {
 		pipe, err := os.Readlink(dir + e.Name())
 		if err != nil || !strings.HasPrefix(pipe, "pipe:") {

@@ -23,24 +23,25 @@ type Listener struct {
 	// Log gets a line for each connection that is refused; nil: no log. The caller sets it before
 	// the first Accept.
 	Log func(line string)
-	// Cause returns why the stream of the agent on a host has ended, such as Step.CauseOf; nil:
-	// only the network's error is known. The caller sets it before the first Accept.
+	// Cause returns why the stream of the agent on a host has ended. It may be Step.CauseOf, for
+	// example. nil: Conn.Cause returns only the network's error. The caller sets Cause before the
+	// first Accept.
 	Cause func(host string) error
 
 	secret Secret
 	tcp    *net.TCPListener
 	config *tls.Config
-	proven chan *Conn
-	closed chan struct{}
+	proven chan *Conn    // connections that have proved that they know the secret, on their way to Accept
+	closed chan struct{} // closed by Close
 
-	mu   sync.Mutex
+	mu   sync.Mutex      // guards gate and done
 	gate *admission.Gate // nil: Accept has not been called
 	done bool            // Close has been called
 }
 
 const (
-	maxUnproven   = 256 // connections whose agents have not proved that they know the secret
-	handshakeTime = 10 * time.Second
+	maxUnproven   = 256              // most connections that have not proved yet that they know the secret
+	handshakeTime = 10 * time.Second // time for the handshake, the proofs and the greeting
 )
 
 // Listen listens on a TCP address for agents that know the secret.
@@ -88,7 +89,7 @@ func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	l.mu.Lock()
 	if l.gate == nil && !l.done {
-		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) { // usually too many open files
+		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) { // accept(2) has failed, usually because of too many open files
 			l.log("accepting an agent: %s", err.Error())
 		})
 	}
@@ -129,7 +130,8 @@ func (l *Listener) log(format string, args ...any) {
 	}
 }
 
-// receive performs the handshake of a connection.
+// receive performs the handshake of a connection. After an error it logs the error and closes the
+// connection.
 func (l *Listener) receive(c *admission.Conn) {
 	if err := l.handshake(c); err != nil {
 		_ = c.Close()
@@ -137,8 +139,8 @@ func (l *Listener) receive(c *admission.Conn) {
 	}
 }
 
-// handshake checks that the other end knows the secret, reads its greeting, and passes the connection to
-// Accept.
+// handshake checks that the other end knows the secret, reads its greeting, and passes the
+// connection to Accept.
 func (l *Listener) handshake(c *admission.Conn) error {
 	if err := c.Await(); err != nil {
 		return err

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// agentMain runs an agent that echoes lines. A few first words are commands.
+// agentMain runs an agent that echoes each line that it gets. If the first word of a line is exit,
+// panic, inherited or print, it is a command.
 func agentMain(args []string) int {
 	if len(args) > 0 && args[0] == "-hash" {
 		if err := PrintHash(os.Stdout); err != nil {
@@ -78,11 +79,11 @@ func agentMain(args []string) int {
 			return code
 		case "panic":
 			panic(strings.Join(words[1:], " "))
-		case "inherited": // prints what the script might have changed
+		case "inherited": // sends the umask, the directory and variables, which the script might have changed
 			mask := syscall.Umask(0)
 			dir, _ := os.Getwd()
 			line = fmt.Sprintf("%03o %s %s\n", mask, dir, os.Getenv("weft_p")+os.Getenv("weft_e")+os.Getenv("LC_ALL"))
-		case "print": // prints to stdout, as a library might
+		case "print": // also prints to stdout, as a library might
 			fmt.Println(strings.Join(words[1:], " "))
 		}
 		if _, err := io.WriteString(conn, line); err != nil {
@@ -142,14 +143,16 @@ func leaked(before map[string]bool) error {
 	return fmt.Errorf("left behind:%s", what)
 }
 
-// fakeHost is a host that a fake ssh reaches: a directory that contains the home.
+// fakeHost is an imaginary host that a fake ssh reaches. It is a directory that contains the user's
+// home.
 type fakeHost struct {
 	dir string
 	ssh SSH
 }
 
-// fakeSSH returns an ssh that runs the command on this host, by a user's shell, in a home of its own.
-// before runs first, like a startup file of the shell.
+// fakeSSH returns a fakeHost. Its ssh is a script that runs the command on this host by the given
+// login shell, with a home of its own. Before that the script runs before, like a startup file of
+// the shell.
 func fakeSSH(t *testing.T, shell, before string) *fakeHost {
 	t.Helper()
 	shell, err := exec.LookPath(shell)
@@ -185,7 +188,7 @@ func (p *fakeHost) cached(t *testing.T) string {
 	return p.home(".cache/weft/gorun-" + exe.Hash)
 }
 
-// elsewhere makes the path of this program one that does not exist on the host.
+// elsewhere makes p.ssh look for this program at a path that does not exist on the host.
 func (p *fakeHost) elsewhere(t *testing.T) {
 	exe, err := Self()
 	require.NoError(t, err)

@@ -31,15 +31,16 @@ type Conn struct {
 	peer  Greeting
 	r     io.Reader
 	w     io.Writer
-	end   func() error
-	cause func() error // nil: the cause is not known
+	end   func() error // ends the stream; Close calls it once
+	cause func() error // what Cause returns; nil: Cause returns nil
 	net   *netConn     // nil: the stream is not a TLS connection
 
 	closing  sync.Once
 	closeErr error
 }
 
-// Host returns the name of the host at the other end, as this end knows it.
+// Host returns the name of the host at the other end, as this end knows it. At an agent that was
+// started by ssh, it is "gorun".
 func (c *Conn) Host() string { return c.host }
 
 // Peer returns the agent's greeting, at both ends.
@@ -61,15 +62,17 @@ func (c *Conn) Cause() error {
 	return c.cause()
 }
 
-// Close ends the stream and its ssh. It returns when ssh was reaped, usually within a second.
+// Close ends the stream. If ssh carries the stream, Close also ends ssh, and returns when ssh was
+// reaped, usually within a second.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closeErr = c.end() })
 	return c.closeErr
 }
 
-// Await blocks until gorun sends something to an agent that has dialled in. It has no time limit,
-// because other agents may dial in late. It also returns if the stream ends; the next Read reports
-// that. The end of ctx closes the stream.
+// Await blocks, at an agent that has dialled in, until gorun sends something. It has no time limit,
+// because gorun sends nothing before all agents have dialled in, and others may do so late. Await
+// also returns if the stream ends; the next Read reports that. If ctx ends, Await closes the stream.
+// For a stream over ssh Await does nothing.
 func (c *Conn) Await(ctx context.Context) {
 	if c.net == nil {
 		return
@@ -79,8 +82,9 @@ func (c *Conn) Await(ctx context.Context) {
 	_, _ = c.net.r.Peek(1)
 }
 
-// PeerClosed reports whether an agent that has dialled in, and to which gorun has sent nothing yet, has
-// closed the stream.
+// PeerClosed reports whether an agent that has dialled in has closed the stream. gorun may call it
+// only while it has sent nothing to the agent: then the agent sends nothing either, so a readable
+// stream has ended.
 func (c *Conn) PeerClosed() bool { return c.net != nil && c.net.readable() }
 
 // defaultTimeout is how long a host may be silent while gorun connects with it.

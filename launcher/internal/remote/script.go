@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// script is the shell script that ssh runs on the host. The user's login shell, of any kind, must
-// pass it on to sh. So it must not contain single quotes, backslashes (fish), exclamation marks or
-// line ends (csh).
+// script is the shell script that ssh runs on the host. The user's login shell, of any kind, gets it
+// as one word in single quotes and must pass it on to sh unchanged. So the script must not contain
+// single quotes, backslashes (special in fish), exclamation marks or line ends (special in csh).
 //
-// The script looks for the same gorun on the host. That program gets the stream, and so the job's
-// secret. Therefore the script compares a hash that another program computes, instead of running
-// the program to ask it; and it uses the program only if no other user can replace it before it
-// runs.
+// The script looks for a program on the host that is the same gorun. The program that it finds gets
+// the stream, and so the job's secret. Therefore the script does not run the program to ask for its
+// hash, but computes the hash by sha256sum or a similar program. And it uses the found program only
+// if no other user can replace that program before it runs.
 //
 // The script's variables have names that no user's environment exports, because the agent and the
 // ranks inherit the environment. The script does not change the umask or the directory, either.
@@ -22,7 +22,8 @@ import (
 // the path that the user has configured, or empty.
 var script = strings.Join([]string{
 	`set -f`,
-	// $1 is unquoted, so a text of several lines becomes one line.
+	// weft_fail TEXT reports that the script has failed. $1 is unquoted, so that a text of several
+	// lines becomes one line.
 	fmt.Sprintf(`weft_fail() { echo; echo %s %d %s $1; exit 1; }`, magic, Version, verbFail),
 	`weft_clean() { rm -f "$weft_t"; }`,
 	`weft_hash() { LC_ALL=C "$1" -agent -hash </dev/null; }`,
@@ -33,7 +34,8 @@ var script = strings.Join([]string{
 	`exec "$weft_p" -agent; fi`,
 
 	`weft_u=$(id -u) || weft_u=0; weft_g=0`,
-	// The group of the user alone, as distributions make it.
+	// weft_g is the user's group if it has the user's name, because distributions make such a group
+	// for the user alone. Otherwise it is root's group, 0.
 	`if [ "$(id -un)" = "$(id -gn)" ]; then weft_g=$(id -g); fi`,
 	// weft_own PATH - succeeds if only the user and root may change the file, or the contents of
 	// the directory. weft_own PATH s also accepts a directory with the sticky bit that others may
@@ -47,8 +49,10 @@ var script = strings.Join([]string{
 	`weft_safe() { weft_q=${1%/*}; weft_own "$1" - && weft_own "${weft_q:-/}" - || return 1`,
 	`while [ -n "$weft_q" ]; do weft_q=${weft_q%/*}; weft_own "${weft_q:-/}" s || return 1; done; }`,
 	`weft_sum() { sha256sum <"$1" || openssl dgst -sha256 -r <"$1" || shasum -a 256 <"$1"; }`,
-	// If the host has no program that computes the hash, the script runs the found program to ask
-	// it. That is safe, because weft_safe has succeeded.
+	// weft_is PATH HASH succeeds if the program at PATH has this hash. If the host has no program
+	// that computes hashes, weft_is runs the program at PATH to ask for its hash. That is safe,
+	// because the caller has checked before by weft_safe or weft_own that no other user can change
+	// the program.
 	`weft_is() { case $(weft_sum "$1" 2>/dev/null) in "$2 "*) ;; "") [ "$(weft_hash "$1" 2>/dev/null)" = "$2" ];; *) return 1;; esac; }`,
 
 	`for weft_p in "$3" "$(command -v gorun)"; do weft_p=$(readlink -f "$weft_p" 2>/dev/null)`,
@@ -64,7 +68,8 @@ var script = strings.Join([]string{
 	`trap "exit 1" 1 2 13 15`,
 	`trap weft_clean 0`,
 	fmt.Sprintf(`echo; echo %s %d %s $(uname -s -m) "$weft_d"`, magic, Version, verbSend),
-	// head may read ahead: the parent sends nothing more before the greeting.
+	// head may read more than $2 bytes ahead. No byte is lost thereby, because the parent sends
+	// nothing after gorun before it has got the greeting.
 	`weft_e=$({ umask 077; LC_ALL=C head -c "$2" >"$weft_t"; } 2>&1)`,
 	`[ "$({ wc -c <"$weft_t"; } 2>/dev/null)" -eq "$2" ] 2>/dev/null || weft_fail "$weft_t: ${weft_e:-the copy broke off}"`,
 	`chmod 700 "$weft_t"`,
@@ -75,7 +80,8 @@ var script = strings.Join([]string{
 	`exec "$weft_p" -agent`,
 }, "; ")
 
-// command returns the command line for the user's login shell on the host.
+// command returns the command line for the user's login shell on the host. word is the script's $4,
+// agent its $5.
 func command(exe Executable, word, agent string) string {
 	var b strings.Builder
 	b.WriteString("exec /bin/sh -c ")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// candidate puts a program at the path that gorun has here: this program, or a script that claims to
-// be this program and leaves a mark when it runs.
+// candidate puts a program on the host at the path where p.ssh looks for gorun: this program, or a
+// script that prints this program's hash and makes the file mark when it runs.
 func (p *fakeHost) candidate(t *testing.T, itself bool) (path, mark string) {
 	t.Helper()
 	exe, err := Self()
@@ -43,7 +43,7 @@ func TestUntrusted(t *testing.T) {
 	for name, c := range map[string]struct {
 		itself bool // false: a script that claims to be this program
 		spoil  func(path string) error
-		root   bool // only root can make this case
+		root   bool // spoil calls chown(2), which only root may
 	}{
 		"a lie":              {spoil: func(string) error { return nil }},
 		"of another":         {spoil: func(path string) error { return os.Chown(path, 12345, 12345) }, root: true},
@@ -149,7 +149,8 @@ func onlyTools(t *testing.T, more string) *fakeHost {
 }
 
 // TestHashTools checks a host with one of the programs that compute hashes, and a host without any.
-// On the latter the script runs the found program to ask for its hash, if no other user can change it.
+// On the latter the script runs the found program to ask for its hash, if no other user can change
+// it.
 func TestHashTools(t *testing.T) {
 	for _, tool := range []string{"sha256sum", "openssl", "shasum perl", ""} {
 		t.Run(tool, func(t *testing.T) {

@@ -19,9 +19,9 @@ import (
 type Secret struct{ key []byte }
 
 const (
-	minSecret = 16
-	maxSecret = 4 << 10
-	macBytes  = sha256.Size
+	minSecret = 16          // least number of bytes of a secret
+	maxSecret = 4 << 10     // largest number of bytes of a file with a secret
+	macBytes  = sha256.Size // size of a proof
 )
 
 // NewSecret makes a secret.
@@ -34,7 +34,8 @@ func NewSecret() Secret {
 // ReadSecret reads a secret from a file: its contents without white space at both ends. "-" is
 // stdin. The secret must be random, because a program at the address that the agent dials may
 // record the proof and try to guess the secret. The file must belong to this user or to root. Only
-// the owner may write it, and only the owner and the group may read it, as in Kubernetes.
+// the owner may write it, and only the owner and the group may read it. The files of Kubernetes'
+// secrets are like this.
 func ReadSecret(file string) (Secret, error) {
 	if file == "-" {
 		return readSecret(os.Stdin, "stdin")
@@ -88,9 +89,10 @@ func (s Secret) String() string { return "(secret)" }
 // GoString hides the secret in printed values.
 func (s Secret) GoString() string { return "(secret)" }
 
-// The two ends prove to each other that they know the secret by a MAC over key material of this one
-// TLS connection. So a proof is worthless on another connection, also for a man in the middle that
-// speaks TLS with both ends. Each end has its own label, so a proof cannot be sent back either.
+// The two ends prove to each other that they know the secret. A proof is a MAC over key material of
+// this one TLS connection. So a proof is worthless on another connection, also for a man in the
+// middle that speaks TLS with both ends. Each end has its own label, so a program that gets the
+// agent's proof cannot send it back as gorun's. answer is one byte: accepted or refused.
 //
 //	agent                       gorun
 //	  │ ◄──── TLS 1.3 ────────► │
@@ -106,7 +108,7 @@ const (
 	answerRefused  = 2
 )
 
-// proof returns the bytes that the end with this label sends.
+// proof returns the bytes by which the end with this label proves that it knows the secret.
 func (s Secret) proof(conn *tls.Conn, label string) ([]byte, error) {
 	if len(s.key) < minSecret {
 		return nil, errors.New("no secret")

@@ -18,17 +18,17 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// Srun starts agents in an allocation of Slurm, one on each node, as
+// Srun starts agents in an allocation of Slurm, one on each node, by the command
 //
 //	gorun -agent -connect HOST:PORT -secret-file -
 //
-// They read the secret from stdin, which srun passes on to all of them, and dial in
-// to a Listener. main passes the value of SLURMD_NODENAME to Dial as the name.
+// The agents read the secret from stdin, which srun passes on to all of them, and dial in to a
+// Listener. The agent's main passes the value of SLURMD_NODENAME to Dial as the name.
 //
-// When Slurm ends the job, by scancel or at its time limit, the agents get SIGTERM and some time
-// later SIGKILL. Their streams end, possibly after a message with the reason, and srun prints a line
-// about it; [Step.Cause] and [Step.Cancelled] return it. If an agent ends or its node fails, the
-// other agents continue; gorun decides what to do with them.
+// When Slurm ends the job, for example by scancel or at its time limit, the agents get SIGTERM and
+// some time later SIGKILL. Their streams end, possibly after a message with the reason. srun prints a
+// line with the reason, which [Step.Cause] and [Step.Cancelled] return. If an agent ends or its node
+// fails, the other agents continue; gorun decides what to do with them.
 //
 // If srun is killed, the agents continue; see [Step.HoldHelper].
 type Srun struct {
@@ -41,35 +41,36 @@ type Srun struct {
 	Secret  Secret
 	// Agent is the path of gorun on the nodes; "": the same path as here.
 	Agent string
-	// CopyTo is a directory on the nodes, such as /tmp. srun copies gorun there first, and the
-	// agents remove the copy by RemoveBroadcast. "": gorun exists on the nodes.
+	// CopyTo is a directory on the nodes, such as /tmp. Before srun starts the agents, it copies
+	// gorun to this directory. The agents remove the copy by RemoveBroadcast. "": gorun exists on
+	// the nodes.
 	CopyTo string
 	// Log gets each line that srun and the agents write; nil: no log.
 	Log func(line string)
 	// Executable is the program to start; the zero Executable: this program.
 	Executable Executable
-	// KeepWaiting makes [Step.Context] continue after the first failure of an agent, so that the
-	// caller waits for the agents that have not dialled in.
+	// KeepWaiting keeps the context that [Step.Context] returns from ending when an agent fails, so
+	// that the caller still waits for the other agents to dial in.
 	KeepWaiting bool
 }
 
-// Step is a running srun.
+// Step is a running srun, and the step of the Slurm job that it has started.
 type Step struct {
 	child  *child
-	agents int
+	agents int    // number of agents that srun was asked to start
 	copied string // path of the agents' executable on their nodes; empty: srun does not copy it
 	output srunOutput
-	read   chan struct{} // closed when its stdout was read to the end
+	read   chan struct{} // closed when srun's stdout was read to the end
 	failed chan struct{} // closed when an agent has failed; nil: Srun.KeepWaiting is set
-	once   sync.Once     // closes failed
-	hold   sync.Once     // for HoldHelper
+	once   sync.Once     // guards the close of failed
+	hold   sync.Once     // makes only the first call of HoldHelper have an effect
 }
 
 const (
 	// broadcastPrefix is the beginning of the name of a copy for one step. The hash and a random
 	// word follow.
 	broadcastPrefix = "weft-gorun-"
-	stepGrace       = 2 * time.Second // time for the agents to end, and for Slurm to notice
+	stepGrace       = 2 * time.Second // time for the agents to end, and for Slurm to notice this
 )
 
 // Start starts srun. It does not wait for the agents to dial in; see [Step.Context].
@@ -96,24 +97,24 @@ func (s *Srun) Start() (*Step, error) {
 			s.Log(line)
 		}
 	}
-	// Another step may run in the same allocation, for example gorun itself. SLURM_OVERLAP lets
-	// the steps share the nodes. An srun that does not know the variable does not need it.
 	if s.CopyTo != "" {
 		st.copied = filepath.Join(s.CopyTo, broadcastPrefix+exe.Hash+"-"+rand.Text())
 	}
+	// Another step may run in the same allocation, for example gorun itself. SLURM_OVERLAP lets
+	// the steps share the nodes. An srun that does not know the variable does not need it.
 	c, err := start(s.argv(exe, st.copied), append(os.Environ(), "SLURM_OVERLAP=1"), note)
 	if err != nil {
 		return nil, err
 	}
 	c.grace = stepGrace
 	st.child = c
-	go func() { // ends with srun; Close waits
+	go func() { // ends when srun's stdout ends or is closed; Close waits for it
 		defer close(st.read)
 		out := tail{note: note}
 		_, _ = io.Copy(&out, c.out)
 		out.flush()
 	}()
-	// It fits in the pipe, so this does not wait for srun.
+	// The secret fits into the pipe, so WriteString does not wait for srun to read it.
 	_, err = io.WriteString(c.in, s.Secret.Text()+"\n")
 	if err = errors.Join(err, c.in.Close()); err != nil {
 		cause := st.Cause()
@@ -126,8 +127,8 @@ func (s *Srun) Start() (*Step, error) {
 	return st, nil
 }
 
-// argv returns the command line of srun. If copied is not empty, srun copies exe to that path. The
-// numbers of nodes and tasks are given although they follow from the list of nodes: otherwise srun
+// argv returns the command line of srun. If copied is not empty, srun copies exe to that path. argv
+// gives the numbers of nodes and tasks although they follow from the list of nodes. Otherwise srun
 // would use SLURM_NTASKS and other variables of the allocation.
 func (s *Srun) argv(exe Executable, copied string) []string {
 	argv := []string{"srun"}
@@ -147,8 +148,9 @@ func (s *Srun) argv(exe Executable, copied string) []string {
 	return append(argv, path, "-agent", "-connect", s.Connect, "-secret-file", "-")
 }
 
-// RemoveBroadcast removes the executable of this agent if Srun has copied it. The agents may share
-// the directory, so the caller calls it when all agents of the step run.
+// RemoveBroadcast removes the executable of this agent if srun has copied it to the node (see
+// Srun.CopyTo). Several nodes may share the directory, so the caller must make sure that all agents
+// of the step have started.
 func RemoveBroadcast() {
 	exe, err := Self()
 	if err == nil && strings.HasPrefix(filepath.Base(exe.Path), broadcastPrefix+exe.Hash+"-") {
@@ -156,12 +158,12 @@ func RemoveBroadcast() {
 	}
 }
 
-// Context returns a context for waiting until the agents have dialled in. It ends with parent, when
-// srun ends, or, unless Srun.KeepWaiting is set, when an agent fails; then its cause is the reason. cancel
-// releases its resources.
+// Context returns a context for the time in which the caller waits for the agents to dial in. The
+// context ends when parent or srun ends and, unless Srun.KeepWaiting is set, when an agent fails. If
+// srun ends or an agent fails, context.Cause(ctx) is the reason. The caller must call cancel.
 func (st *Step) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, stop := context.WithCancelCause(parent)
-	go func() { // ends by cancel, with parent, or with srun
+	go func() { // ends after cancel, or when parent or srun ends or an agent fails
 		select {
 		case <-st.child.ended:
 			stop(st.Cause())
@@ -173,11 +175,12 @@ func (st *Step) Context(parent context.Context) (ctx context.Context, cancel con
 	return ctx, func() { stop(nil) }
 }
 
-// Cause returns why srun has ended, or what srun prints about agents that have ended. nil: not known.
-// It may take a second.
+// Cause returns why srun has ended, or what srun has printed about agents that have ended. nil: not
+// known. Cause may take a second, because it waits for the end of srun.
 func (st *Step) Cause() error { return st.CauseOf("") }
 
-// CauseOf is Cause for the agent on one node, after that agent has ended.
+// CauseOf returns why the agent on one node has ended. The caller calls it after that agent has
+// ended. nil: not known. CauseOf may take a second, as Cause.
 func (st *Step) CauseOf(node string) error {
 	ended := st.child.wait(causeWait)
 	if reason := st.output.best(ended, node); reason != "" {
@@ -192,10 +195,10 @@ func (st *Step) CauseOf(node string) error {
 	return fmt.Errorf("srun has ended (%s), and the agents with it", st.child.state)
 }
 
-// Cancelled returns the reason if Slurm, and not gorun, has ended the step: by scancel, at the time
-// limit, or because of a node. Otherwise reason is "". all reports that Slurm meant to end all agents.
-// If Slurm has signalled only some agents so far, all is false: the others may have ended by
-// themselves.
+// Cancelled returns the reason if Slurm, and not gorun, has ended the step, for example by scancel,
+// at the time limit, or because a node has failed. Otherwise reason is "". all reports that Slurm
+// has meant to end all agents. If Slurm has signalled only some agents so far, all is false,
+// because the others may have ended by themselves.
 func (st *Step) Cancelled() (reason string, all bool) {
 	reason = st.output.best(true, "")
 	if isCancelled(reason) || strings.HasPrefix(reason, taskPrefix) && strings.HasSuffix(reason, " has expired") {
@@ -209,7 +212,8 @@ func (st *Step) Cancelled() (reason string, all bool) {
 // Done returns a channel that is closed when srun has ended.
 func (st *Step) Done() <-chan struct{} { return st.child.ended }
 
-// Close waits a moment for srun to end by itself, because it ends after its agents. Then it ends srun.
+// Close waits for srun to end by itself, which srun does when all its agents have ended. After
+// stepGrace Close ends srun.
 func (st *Step) Close() error {
 	_ = st.child.in.Close()
 	if !st.child.wait(stepGrace) {
@@ -219,23 +223,25 @@ func (st *Step) Close() error {
 	_ = st.child.out.Close()
 	<-st.read
 	if st.copied != "" {
-		_ = os.Remove(st.copied) // the agent removes the copy; if Slurm has not run an agent on this host, Close does
+		_ = os.Remove(st.copied) // usually an agent has removed it; but perhaps none has run on this host
 	}
 	return nil
 }
 
-// srunOutput selects the line of srun's output that explains best why srun has ended. Lines about
-// consequences follow the line about the cause.
+// srunOutput selects the line of srun's output that explains best why srun has ended. It gives each
+// line a value. Of lines with the same value it keeps the first, because lines about consequences
+// follow the line about the cause.
 type srunOutput struct {
 	mu         sync.Mutex
-	line       string
-	value      int               // of line: a line with a higher value explains more
+	line       string            // the line with the highest value so far
+	value      int               // value of line; a line with a higher value explains more
 	terminated int               // number of agents that got SIGTERM
 	first      string            // the line of the first of these agents
 	stopped    bool              // note ignores further lines
 	tasks      map[string]string // by node: Slurm's line about the failed agent there
 }
 
+// Some of the values by which srunOutput compares lines; a line with a higher value explains more.
 const (
 	agentValue = 6 // value of a line that an agent has written
 	otherValue = 1 // value of a line of Slurm that is not about an error
@@ -291,7 +297,7 @@ func (w *srunOutput) note(line string) {
 	list, _, _ := strings.Cut(strings.TrimPrefix(line, taskPrefix), ": task")
 	names, err := hosts.Expand(list)
 	if err != nil {
-		names = nil // not a list of nodes
+		names = nil // the line does not begin with a list of nodes
 	}
 	for _, name := range names {
 		if w.tasks[name] == "" {
@@ -319,13 +325,14 @@ func isCancelled(line string) bool {
 	return strings.HasPrefix(line, "slurm") && strings.Contains(line, " CANCELLED AT ")
 }
 
-// ErrTerminated is the reason of an agent that ends because of SIGTERM.
+// ErrTerminated is the error of an agent that ends because of SIGTERM. The agent prints it, and
+// srunOutput recognizes the line by its text.
 var ErrTerminated = errors.New("it got SIGTERM")
 
 // best returns the line that explains best why srun has ended, or, if node is not "", why the agent
-// on that node has ended. "": no line explains it. While srun runs, a line may be about something
-// else, unless Slurm reports it as an error; and a line about some agents does not explain the end of
-// others.
+// on that node has ended. If no line explains this, best returns "". ended means that srun has
+// ended. Before that, best trusts only lines in which Slurm reports an error, because other lines
+// may be about something else. And a line about some agents does not explain the end of others.
 func (w *srunOutput) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -335,7 +342,7 @@ func (w *srunOutput) best(ended bool, node string) string {
 	}
 	switch {
 	case w.value > agentValue+1: // the line is about all agents
-	case task != "" && len(w.tasks) == 1: // only one agent has failed, and the line may be its own
+	case task != "" && len(w.tasks) == 1: // only one agent has failed, so w.line is probably about this agent
 	case task != "":
 		return task
 	case !ended && (w.value == agentValue || w.value == otherValue), !ended && node != "" && len(w.tasks) > 0:

@@ -38,7 +38,7 @@ func slurm(t *testing.T) (*testbed.Cluster, *Srun, *Listener) {
 func dialled(t *testing.T, s *Srun, l *Listener) (*Step, map[string]*Conn, error) {
 	t.Helper()
 	step, err := s.Start()
-	if err != nil { // srun has failed before it read the secret
+	if err != nil { // srun could not be started, or has ended before it read the secret
 		return nil, nil, err
 	}
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
@@ -99,7 +99,8 @@ func TestSrunCopy(t *testing.T) {
 	}
 }
 
-// TestSrunKilled kills srun and checks that the agents continue, even if gorun notices it late.
+// TestSrunKilled kills srun and checks that the agents continue, even if gorun notices the end of
+// srun late.
 func TestSrunKilled(t *testing.T) {
 	_, s, l := slurm(t)
 	step, conns, err := dialled(t, s, l)
@@ -117,7 +118,7 @@ func TestSrunKilled(t *testing.T) {
 	}
 }
 
-// TestSrunFails checks the errors if no agent dials in, or not all do.
+// TestSrunFails checks the errors if srun cannot start the agents, or the agents cannot dial in.
 func TestSrunFails(t *testing.T) {
 	t.Run("no gorun", func(t *testing.T) {
 		_, s, l := slurm(t)

@@ -23,10 +23,11 @@ type SSH struct {
 	// Command is the ssh command and its first arguments; nil: ssh. The user's own configuration of
 	// ssh applies, except that ssh must not ask questions.
 	Command []string
-	// Agent is the path of gorun on the hosts; "~/" is the user's home. That program may be another
-	// executable, for example for another architecture, but must have the same Version. "": a copy
-	// of this program is used if it exists at the path that this program has, in PATH, or in the
-	// user's cache. Otherwise this program is copied to the cache.
+	// Agent is the path of gorun on the hosts; "~/" at its beginning is the user's home. The program
+	// at this path may be another executable, for example for another architecture, but must have the
+	// same Version. "": ssh runs a copy of this program if one exists on the host: at the path that
+	// this program has here, in PATH, or in the user's cache. Otherwise this program is copied to the
+	// cache.
 	Agent string
 	// Timeout is how long a host may be silent while it is being connected; 0: 10 seconds.
 	Timeout time.Duration
@@ -37,8 +38,9 @@ type SSH struct {
 	Executable Executable
 }
 
-// Open starts the agent on a host and returns when it has read the agent's greeting. ctx bounds only
-// this. The error begins with the host's name and contains ssh's own message.
+// Open starts the agent on a host and returns when it has read the agent's greeting. If ctx ends
+// later, the stream continues. The error begins with the host's name and contains ssh's own
+// message.
 func (s *SSH) Open(ctx context.Context, h hosts.Host) (*Conn, error) {
 	conn, err := s.open(ctx, h)
 	if err != nil {
@@ -101,10 +103,11 @@ func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	if len(s.Command) > 0 {
 		argv = append([]string(nil), s.Command...)
 	}
-	// A little less than Timeout, because ssh's own message says more.
+	// A little less than Timeout, so that ssh gives up first: its own message says more.
 	limit := max(1, int((s.timeout()-time.Second/2)/time.Second))
 	argv = append(argv, "-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout="+strconv.Itoa(limit),
-		// Otherwise every connection would listen on the same ports.
+		// Without this, every connection would try to listen on the ports that the user's
+		// configuration forwards.
 		"-o", "ClearAllForwardings=yes")
 	if h.Port != 0 {
 		argv = append(argv, "-p", strconv.Itoa(h.Port))
@@ -134,7 +137,7 @@ func sshEnv(env []string) []string {
 	return append(kept, "SSH_ASKPASS_REQUIRE=never")
 }
 
-// greeter starts the agent over a stream, up to its greeting.
+// greeter talks with the script on the host (see script) until the agent's greeting comes.
 type greeter struct {
 	ctx     context.Context
 	child   *child
@@ -143,14 +146,15 @@ type greeter struct {
 	log     func(line string)
 	lines   opening
 
-	// mu makes sure that no deadline is set after the end of ctx.
+	// mu guards cancelled and the deadlines of the child's stdin and stdout: after the end of ctx,
+	// extend must not replace the deadline that cancel has set.
 	mu        sync.Mutex
 	cancelled bool          // ctx has ended
-	waited    time.Duration // the last argument of extend
+	waited    time.Duration // the last argument of extend: how long the host may be silent, for the error
 }
 
-// sendTimeout is the least time for which sending gorun may make no progress. Buffers on the way may
-// hold much of it.
+// sendTimeout is how long a host may be silent while gorun is copied to it, if Timeout is less. This
+// takes longer than an answer, because buffers on the way may hold much of gorun when send ends.
 const sendTimeout = 30 * time.Second
 
 // run waits for the greeting.
@@ -167,7 +171,7 @@ func (g *greeter) run() (Greeting, error) {
 	return peer, g.child.out.SetReadDeadline(time.Time{})
 }
 
-// cancel ends all reads and writes.
+// cancel runs when ctx ends. It makes all reads from the child and writes to the child fail.
 func (g *greeter) cancel() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,7 +180,7 @@ func (g *greeter) cancel() {
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// extend sets the deadline for the next bytes to d from now.
+// extend sets the deadline for the next bytes from the host to d from now.
 func (g *greeter) extend(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,7 +190,7 @@ func (g *greeter) extend(d time.Duration) {
 	}
 }
 
-// failure is the reason for which the script has failed.
+// failure is the reason why no agent can run on the host, as the script or this side has found out.
 type failure string
 
 func (f failure) Error() string { return string(f) }
@@ -224,7 +228,7 @@ func (g *greeter) read() (_ Greeting, err error) {
 			}
 			g.log(fmt.Sprintf("sending gorun, %d KiB, to %s", g.exe.Size>>10, oneLine(dir)))
 			g.extend(max(g.timeout, sendTimeout))
-			sending.Go(func() error { // ends when everything is written, or by stopSending, which waits for it
+			sending.Go(func() error { // ends when everything is written, or after stopSending or an error; read waits for it
 				err := g.send()
 				if err != nil {
 					_ = g.child.in.Close() // then the script reports that the copy broke off
@@ -267,7 +271,7 @@ func (g *greeter) send() error {
 	return nil
 }
 
-// cutWords cuts s after its n-th word.
+// cutWords cuts s after its n-th word. If s has no more than n words, ok is false and head is s.
 func cutWords(s string, n int) (head, rest string, ok bool) {
 	words := strings.SplitN(s, " ", n+1)
 	if len(words) <= n {
@@ -276,7 +280,7 @@ func cutWords(s string, n int) (head, rest string, ok bool) {
 	return strings.Join(words[:n], " "), words[n], true
 }
 
-// explain returns the error of a host from which no greeting came.
+// explain returns the error for the user if no greeting came from the host. err is the error of read.
 func (g *greeter) explain(err error) error {
 	var failed failure
 	if errors.As(err, &failed) {

@@ -22,7 +22,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// shells are login shells that users have. Those that are not installed here are skipped.
+// shells are login shells that users have. Tests skip those that are not installed here.
 var shells = []string{"sh", "bash", "dash", "csh", "tcsh", "fish", "zsh"}
 
 var node = hosts.Host{Name: "node"}
@@ -66,7 +66,7 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestScript runs the script in different implementations of sh.
+// TestScript checks that the script works in different implementations of sh.
 func TestScript(t *testing.T) {
 	for _, sh := range []string{"dash", "bash --posix", "busybox sh", "ksh", "mksh", "yash"} {
 		t.Run(sh, func(t *testing.T) {
@@ -98,8 +98,8 @@ func names(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// TestInherited checks that the agent, and so the ranks, inherit the umask and directory of the user's
-// shell.
+// TestInherited checks that the agent, and so the ranks, inherit the umask and directory of the
+// user's shell.
 func TestInherited(t *testing.T) {
 	p := fakeSSH(t, "sh", "umask 027; cd /usr")
 	p.elsewhere(t)
@@ -107,7 +107,8 @@ func TestInherited(t *testing.T) {
 	require.Equal(t, "027 /usr ", echo(t, conn, "inherited"))
 }
 
-// TestStrayOutput checks that output to the agent's stdout does not go into the stream.
+// TestStrayOutput checks that what other code of an agent prints to stdout does not go into the
+// stream.
 func TestStrayOutput(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	conn := open(t, &p.ssh, node)
@@ -141,8 +142,9 @@ func TestFoundInPath(t *testing.T) {
 	require.NoFileExists(t, p.cached(t))
 }
 
-// TestAnotherGorun checks that programs in the script's way that are not this gorun get no bytes of
-// the stream.
+// TestAnotherGorun puts programs that are not this gorun at the places where the script looks for
+// it: in PATH and in the cache. It checks that they read no bytes of the stream, and that the agent
+// starts.
 func TestAnotherGorun(t *testing.T) {
 	for name, text := range map[string]string{
 		"another version":   "echo " + strings.Repeat("0", 64),
@@ -195,7 +197,8 @@ func TestConfiguredAgent(t *testing.T) {
 	require.Contains(t, refuse(t, &p.ssh, node), errNoGreeting.Error())
 }
 
-// TestNoise checks streams in which the user's shell prints something before the greeting.
+// TestNoise checks that Open finds the greeting after what the user's shell prints, and fails if
+// that is too much or no greeting comes.
 func TestNoise(t *testing.T) {
 	for name, noise := range map[string]string{
 		"lines":        "echo; echo Welcome; echo to this machine",
@@ -220,7 +223,7 @@ func TestNoise(t *testing.T) {
 	})
 }
 
-// TestWords checks the errors for messages and exit statuses of ssh.
+// TestWords checks which error Open makes of the messages and exit statuses of ssh.
 func TestWords(t *testing.T) {
 	for _, test := range []struct{ does, says string }{
 		{`printf 'ssh: connect to host node port 22: Connection refused\r\n' >&2; exit 255`, "node: ssh: connect to host node port 22: Connection refused"},
@@ -397,7 +400,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// connect runs the gorun of TestKilled.
+// connect is the main function of the gorun that TestKilled starts and kills: it connects with an
+// agent by ssh and waits.
 func connect(ssh string) int {
 	s := &SSH{Command: []string{ssh}, Timeout: time.Minute}
 	conn, err := s.Open(context.Background(), node)

@@ -17,7 +17,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// realSSH returns an SSH to the hosts of a testbed, and empties their caches.
+// realSSH returns an SSH that reaches the hosts of a testbed, and removes copies of gorun from their
+// caches.
 func realSSH(t *testing.T, c *testbed.Cluster) *SSH {
 	t.Helper()
 	s := &SSH{Command: strings.Fields(c.SSH()), Timeout: 20 * time.Second}
@@ -39,7 +40,7 @@ func run(t *testing.T, h *testbed.Host, line string) string {
 	return string(out)
 }
 
-// onHostsNot gives this program a path that does not exist on the hosts.
+// onHostsNot makes s look for this program at a path that does not exist on the hosts.
 func onHostsNot(t *testing.T, s *SSH) {
 	t.Helper()
 	exe, err := Self()
@@ -70,8 +71,8 @@ func TestSSHD(t *testing.T) {
 	}
 }
 
-// TestSSHDKill checks the cause of a stream's end after an agent was killed, and after another one has
-// failed.
+// TestSSHDKill checks what Cause returns after an agent was killed, and after another agent has
+// exited with an error message.
 func TestSSHDKill(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
@@ -121,7 +122,7 @@ func TestSSHDNoRoom(t *testing.T) {
 	} {
 		s := realSSH(t, c)
 		onHostsNot(t, s)
-		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // ends with the host at the latest
+		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // the kernel unmounts it when the host's namespace ends, if not before
 		text := refuse(t, s, hosts.Host{Name: h.Name()})
 		require.Contains(t, text, says)
 		require.Contains(t, text, "/.cache/weft")
@@ -130,15 +131,15 @@ func TestSSHDNoRoom(t *testing.T) {
 	}
 }
 
-// TestControlMaster checks connection sharing: the ssh master stays and keeps this process's stderr
-// open.
+// TestControlMaster checks that Cause and Close return in time with connection sharing, in which the
+// ssh master process stays and keeps the stderr of the first ssh open.
 func TestControlMaster(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
 	dir := t.TempDir()
 	name := c.Hosts()[0].Name()
 	s.Command = append(s.Command, "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath="+filepath.Join(dir, "s"))
-	defer func() { // ends the master, through its socket
+	defer func() { // ends the ssh master by a command on its socket
 		_ = exec.Command(s.Command[0], append(s.Command[1:], "-O", "exit", name)...).Run()
 	}()
 	for range 2 {

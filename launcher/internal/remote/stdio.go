@@ -12,7 +12,7 @@ import (
 // Stdio makes the stream to the parent from this agent's stdin and stdout, and sends the greeting.
 // Afterwards stdin is /dev/null and stdout is stderr, so that no other code reads or writes the
 // stream. If the parent has ended, Write returns an error, and the process gets no SIGPIPE. name is
-// gorun's name of this host; "": the one by which it has connected.
+// the name by which gorun knows this host; "": the name by which it has connected.
 func Stdio(name string) (*Conn, error) {
 	greeting, err := newGreeting(name)
 	if err != nil {
@@ -39,7 +39,8 @@ func Stdio(name string) (*Conn, error) {
 	return c, nil
 }
 
-// takeOver moves a descriptor of stdio to one that children do not inherit.
+// takeOver moves stdin or stdout to another descriptor, which children do not inherit. It puts
+// /dev/null in the place of stdin and stderr in the place of stdout.
 func takeOver(fd int, name string) (*os.File, error) {
 	moved, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {

@@ -19,7 +19,7 @@ type tail struct {
 }
 
 const (
-	tailLines = 16
+	tailLines = 16      // number of lines that are kept
 	tailLine  = 1 << 10 // bytes of a line that are kept
 )
 
@@ -38,7 +38,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush ends the unfinished line.
+// flush handles the unfinished line as if it had ended now.
 func (t *tail) flush() {
 	t.mu.Lock()
 	line := oneLine(string(t.part))
@@ -79,7 +79,7 @@ func (t *tail) reason() string {
 		}
 		last = line
 	}
-	if earlier != "" { // the error of ssh to a jump host; the last line follows from it
+	if earlier != "" { // the error of the ssh to a jump host; the last line is its consequence
 		return proto.OneLine(earlier, lineLimit/2-1) + "; " + proto.OneLine(last, lineLimit/2-1)
 	}
 	return last

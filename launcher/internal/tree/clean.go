@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	maxText      = 400      // characters of a line from an agent for the user
-	maxTailLines = 40       // lines of a Tail
-	maxTailBytes = 16 << 10 // bytes of a Tail
+	maxText      = 400      // largest number of characters of a text that gorun shows its user
+	maxTailLines = 40       // largest number of lines of a Tail, the last lines of a rank's stderr
+	maxTailBytes = 16 << 10 // largest number of bytes of a Tail
 	maxCode      = 255
 	maxSignal    = 127
 )
 
-// clean makes the texts of a message safe for a terminal, one line each, and its codes valid for a
-// process. All messages from below pass through it, also those of the own process manager.
+// clean makes the texts of a message safe for a terminal and cuts them to one line each. It also
+// makes exit codes and signal numbers valid. All messages from below pass through clean, also those
+// of the own process manager.
 func clean(msg proto.Message) proto.Message {
 	switch m := msg.(type) {
 	case proto.Up:
@@ -101,7 +102,8 @@ func cleanExit(e *proto.Exit) {
 // failed returns a valid exit code of a failure. It never returns 0, not even for 256.
 func failed(code int) int { return min(max(code, 1), maxCode) }
 
-// cutTail shortens the last lines of a rank. It keeps the first of them, because they say the most.
+// cutTail shortens a Tail, which holds the last lines of a rank's stderr. It keeps the first lines of
+// the Tail, because a Go panic begins with its reason.
 func cutTail(lines []string) []string {
 	lines = lines[:min(len(lines), maxTailLines)]
 	room := maxTailBytes

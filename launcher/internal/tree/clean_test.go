@@ -12,7 +12,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// TestClean checks that no text of an agent does more to a terminal than to fill a line.
+// TestClean checks that clean replaces control characters in each text of a message, cuts texts that
+// are too long, and makes exit codes and signals valid.
 func TestClean(t *testing.T) {
 	const nasty = " \x1b[2Ja\nb\r\tc\xff\u202e "
 	const tame = "?[2Ja b  c??"
@@ -52,8 +53,8 @@ func TestClean(t *testing.T) {
 	require.True(t, utf8.ValidString(m.Tails[1].Lines[1]))
 }
 
-// TestPerRank checks that a node accepts Output of one rank only with Prepare.PerRank, and merged Output
-// only without it.
+// TestPerRank checks that a node accepts an Output of a single rank only if Prepare.PerRank is set,
+// and an Output of merged streams only if it is not set.
 func TestPerRank(t *testing.T) {
 	for stream, want := range map[int]bool{proto.Merged: false, 0: true, 1: false} {
 		for _, each := range []bool{false, true} {

@@ -19,18 +19,19 @@ import (
 // each link and for its process manager, and the reader of its parent's link never blocks. The
 // reader notices Bye, or the end of the parent, even if a disk is slow.
 const (
-	// filesAhead is how many bytes of files may wait for a link or for the own process manager before the
-	// node stops giving credit.
+	// filesAhead is how many bytes of files may wait for a link or for the own process manager
+	// before the node stops giving credit.
 	filesAhead = 1 << 20
 	// fileCreditAfter is the least number of bytes for which a node gives credit.
 	fileCreditAfter = proto.FileWindow / 4
 )
 
-// ahead counts the bytes of files that wait for a link or the process manager. Its owner's lock
-// guards it.
+// ahead counts the bytes of files that wait for one link, or for the own process manager. link.mu
+// guards that of a link; only loop uses that of the process manager.
 type ahead struct{ bytes int }
 
-// add adds n bytes. It updates g when the count crosses filesAhead.
+// add adds n bytes, which may be negative. When the count rises above filesAhead, add counts its
+// owner in g.full. When the count falls to filesAhead or less, add takes its owner out again.
 func (a *ahead) add(g *fileFlowControl, n int) {
 	was := a.bytes > filesAhead
 	a.bytes += n
@@ -42,15 +43,17 @@ func (a *ahead) add(g *fileFlowControl, n int) {
 	}
 }
 
-// fileFlowControl records whether every link and the own process manager has room for more of a
-// file. Lock order: the mu of a link before that of its fileFlowControl.
+// fileFlowControl records whether every link of a node, and its process manager, has room for more
+// of a file. Lock order: link.mu before fileFlowControl.mu.
 type fileFlowControl struct {
-	mu    sync.Mutex // guards full and ended
-	room  sync.Cond
-	full  int // number of links and process managers with more than filesAhead, and of parts that are not routed yet
-	ended bool
+	mu   sync.Mutex // guards full and ended
+	room sync.Cond  // signaled when full becomes 0 or ended is set
+	// full is the number of links and process managers for which more than filesAhead bytes wait,
+	// plus the number of FileParts that loop has not routed yet. 0: there is room.
+	full  int
+	ended bool // the node has ended
 
-	opened func() // called with mu held when there is room again; may be nil. Set before the first use
+	opened func() // add calls it with mu held when full is 0; may be nil; set before the first use
 }
 
 func (g *fileFlowControl) add(n int) {
@@ -89,11 +92,11 @@ func (g *fileFlowControl) end() {
 
 // fileFlow counts the bytes of FilePart on a link. The link's mu guards it.
 type fileFlow struct {
-	sent int // sent, and not credited by the other side
-	owed int // received, and not credited by this side
+	sent int // bytes sent for which the other side has not given credit yet
+	owed int // bytes received for which this side has not given credit yet
 }
 
-// start reports whether n more bytes may be sent, and counts them.
+// start reports whether n more bytes may be sent now. If so, it counts them as sent.
 func (f *fileFlow) start(n int) bool {
 	if f.sent >= proto.FileWindow {
 		return false
@@ -102,7 +105,8 @@ func (f *fileFlow) start(n int) bool {
 	return true
 }
 
-// countReceived counts received bytes. It returns an error if the sender had no credit for them.
+// countReceived counts n received bytes of a file. It returns an error if the other side had no
+// credit for them.
 func (l *link) countReceived(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +118,8 @@ func (l *link) countReceived(n int) error {
 	return nil
 }
 
-// giveFileCredit gives credit for received bytes if there is room. The caller holds mu.
+// giveFileCredit queues credit for the received bytes of files if there are at least
+// fileCreditAfter and the node has room for more. The caller holds mu.
 func (l *link) giveFileCredit() {
 	if l.flow.owed < fileCreditAfter || l.writeErr != nil || !l.flowControl.hasRoom() {
 		return
@@ -123,7 +128,8 @@ func (l *link) giveFileCredit() {
 	l.flow.owed = 0
 }
 
-// dropFiles drops the waiting parts of files, because after Bye no host needs them. The caller holds mu.
+// dropFiles drops the FileParts that wait in bulk, because after Bye no host needs them. The caller
+// holds mu.
 func (l *link) dropFiles() {
 	l.bulk = slices.DeleteFunc(l.bulk, func(f *frame) bool {
 		p, ok := f.m.(proto.FilePart)
@@ -135,7 +141,7 @@ func (l *link) dropFiles() {
 	})
 }
 
-// gotFileCredit handles credit from the other side.
+// gotFileCredit handles credit from the other side: this side may send n more bytes of files.
 func (l *link) gotFileCredit(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,16 +11,18 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// stuck is a tree, gorun ─ 0 ─ 1, while it sends a file that a host no longer takes.
+// stuck is a tree, gorun ─ host 0 ─ host 1, in which gorun sends a file that a host no longer takes.
 type stuck struct {
 	*world
 	free func()        // makes the disk work again
 	sent chan struct{} // closed when the whole file is sent
 }
 
-const stuckParts, stuckPart = 64, 128 << 10 // 8 MiB
+// The file of newStuck has stuckParts parts of stuckPart bytes: 8 MiB in all.
+const stuckParts, stuckPart = 64, 128 << 10
 
-// newStuck stops the disk of a host. If host is -1, host 1 sends heartbeats but reads nothing.
+// newStuck returns such a tree, in which the disk of a host stores nothing until free is called. If
+// host is -1, host 1 sends heartbeats but reads nothing instead.
 func newStuck(t *testing.T, host int) *stuck {
 	s := &stuck{world: newWorld(t, 2, 1), sent: make(chan struct{})}
 	disk := make(chan struct{})
@@ -53,7 +55,7 @@ func newStuck(t *testing.T, host int) *stuck {
 	one[proto.Up](s.world)
 	s.root.Do(s.prepare())
 	require.Len(t, one[proto.Prepared](s.world).Need, 1)
-	go func() { // ends when the file is sent, or with the root
+	go func() { // ends when the file is sent or the root ends
 		defer close(s.sent)
 		for i := range stuckParts {
 			if s.root.AwaitRoom(context.Background()) != nil {
@@ -87,7 +89,7 @@ func (s *stuck) allSent() bool {
 	}
 }
 
-// ended returns the agents that have ended.
+// ended returns the indexes of the hosts whose agents have ended.
 func (s *stuck) ended() (list []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +99,8 @@ func (s *stuck) ended() (list []int) {
 	return list
 }
 
-// TestStuckDisk checks that an agent ends with gorun even while it waits for a disk, or for a child that
-// reads nothing.
+// TestStuckDisk checks that an agent that waits for a disk, or for a child that reads nothing, still
+// ends within 10 seconds if gorun closes the tree or the link to gorun breaks.
 func TestStuckDisk(t *testing.T) {
 	ways := map[string]func(s *stuck){
 		"bye":   func(s *stuck) { s.root.Close() },
@@ -166,7 +168,8 @@ func TestStuckAlive(t *testing.T) {
 	}
 }
 
-// TestFileWindow checks that an agent ends when the parent sends more of a file than it has credit for.
+// TestFileWindow checks that an agent ends when the parent sends more of a file than it has credit
+// for.
 func TestFileWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 1, 1)
@@ -207,7 +210,8 @@ func TestFileWindow(t *testing.T) {
 	})
 }
 
-// TestWriteFails checks that a child to which nothing can be sent is lost although it sends heartbeats.
+// TestWriteFails checks that a node reports a child as lost if it can send nothing to the child,
+// even if the child sends heartbeats.
 func TestWriteFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, 2)

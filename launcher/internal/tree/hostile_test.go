@@ -16,7 +16,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// childMessages returns valid messages of the agent of host 1, with host 2 below it, in a job of 3 hosts.
+// childMessages returns valid messages of the agent of host 1, with host 2 below it, in a job of 3
+// hosts.
 func childMessages() []proto.Message {
 	return []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}},
@@ -63,8 +64,8 @@ func parentMessages() []proto.Message {
 	}
 }
 
-// say writes data in pieces, with pauses between them, so that they reach the other side in different
-// phases.
+// say writes data in parts, with pauses between them, so that the parts reach the other side in
+// different phases of the job.
 func say(s *treetest.Stream, data []byte) {
 	least := 4 + len(data)/200
 	for len(data) > 0 {
@@ -80,7 +81,8 @@ func say(s *treetest.Stream, data []byte) {
 	}
 }
 
-// hostileChild makes an agent send data, and checks that the root's job still ends.
+// hostileChild runs a job in which the agent of host 1 sends data instead of valid answers. It checks
+// that the root still reports the end of the job.
 func hostileChild(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1).withRanks()
@@ -132,7 +134,9 @@ func hostileParent(t *testing.T, data []byte) {
 	})
 }
 
-// TestNonsense sends messages in any order, repeated, or about hosts and ranks of others.
+// TestNonsense sends a root, as its child, and an agent, as its parent, messages in any order,
+// repeated, or about hosts and ranks of other subtrees. It checks that the root still reports the
+// end of the job, and that the agent ends.
 func TestNonsense(t *testing.T) {
 	wrong := []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},
@@ -188,7 +192,8 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// FuzzChild checks that arbitrary bytes of an agent lead at worst to its loss.
+// FuzzChild lets the agent of a host send arbitrary bytes. It checks that gorun loses at worst this
+// host and those below it, and that the job ends.
 func FuzzChild(f *testing.F) {
 	f.Add(frames(f, childMessages()...))
 	for i := range childMessages() {
@@ -197,7 +202,8 @@ func FuzzChild(f *testing.F) {
 	f.Fuzz(hostileChild)
 }
 
-// FuzzParent checks that arbitrary bytes of a parent lead at worst to the agent's end.
+// FuzzParent lets an agent's parent send arbitrary bytes. It checks that the agent ends, without a
+// panic.
 func FuzzParent(f *testing.F) {
 	f.Add(frames(f, parentMessages()...))
 	for i := range parentMessages() {
@@ -206,7 +212,8 @@ func FuzzParent(f *testing.F) {
 	f.Fuzz(hostileParent)
 }
 
-// TestWindow checks that an agent that sends more Output than it has credit for is lost.
+// TestWindow checks that a node ends the link to a child that sends more Output than it has credit
+// for, and passes on only the Output within the window.
 func TestWindow(t *testing.T) {
 	for _, size := range []int{0, 1000, maxOutput} {
 		bubble(t, func(t *testing.T) {
@@ -244,8 +251,9 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// playHost1 launches a tree, gorun ─ 0 ─ 1 ─ 2. When the ranks run, host 1 sends what play says, and then
-// closes its stream.
+// playHost1 launches a tree, gorun ─ host 0 ─ host 1 ─ host 2, in which the test is the agent of
+// host 1. When the ranks run, playHost1 calls play, which sends messages by say, and then closes
+// the stream.
 func playHost1(w *world, play func(say func(m proto.Message) error)) {
 	w.l.Heartbeat, w.stdin = time.Hour, "all"
 	w.agent = func(index int, s *treetest.Stream) bool {
@@ -269,15 +277,16 @@ func playHost1(w *world, play func(say func(m proto.Message) error)) {
 	w.launch()
 }
 
-// waiting returns the numbers of queued messages of a link.
+// waiting returns the numbers of messages in a link's queues urgent and states.
 func (l *link) waiting() (urgent, states int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.urgent), len(l.states)
 }
 
-// TestTooManyMessages checks that an agent that sends too many unsolicited messages is lost, and that the
-// nodes above it queue no more than the limit, even if they cannot pass the messages on.
+// TestTooManyMessages lets an agent send too many messages that are no answers, such as Log. It
+// checks that gorun loses the agent, and that the nodes above the agent queue no more than its
+// budget of such messages, even if they cannot pass the messages on.
 func TestTooManyMessages(t *testing.T) {
 	const most = 2*budgetPerHost + 4*budgetPerRank
 	for name, m := range map[string]proto.Message{
@@ -323,8 +332,8 @@ func TestTooManyMessages(t *testing.T) {
 	}
 }
 
-// TestNewestState checks that a link that cannot send keeps the newest State of each host, and joins
-// credits.
+// TestNewestState checks that a link that cannot send keeps only the newest State of each host, and
+// adds up the credits that wait.
 func TestNewestState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const rounds = 5000
@@ -368,7 +377,8 @@ func TestNewestState(t *testing.T) {
 	})
 }
 
-// TestReadsNothing checks that an agent that sends requests without end, and reads no reply, is lost.
+// TestReadsNothing checks that a node ends the link to a child that sends requests or fences without
+// end and never reads the replies or releases.
 func TestReadsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  func(i int) proto.Message

@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// breaks are ways to end a link.
+// breaks holds ways to make a link fail.
 var breaks = map[string]func(p *treetest.Pipe){
 	"cut":   (*treetest.Pipe).Cut,
 	"stall": func(p *treetest.Pipe) { p.Stall(true) },
@@ -25,7 +25,7 @@ var breaks = map[string]func(p *treetest.Pipe){
 // the root gets. It checks that the job always ends, with the hosts that are left, and that each
 // host behind the link is reported as lost or failed.
 func TestKill(t *testing.T) {
-	const count, radix = 7, 2 // 0 ─ 1, 2, 3 and 4 ─ 5, 6
+	const count, radix = 7, 2 // below gorun: 0 with 1, 2 and 3 below it, and 4 with 5 and 6 below it
 	for name, breakLink := range breaks {
 		t.Run(name, func(t *testing.T) {
 			for _, victim := range []int{0, 1, 3, 6} {
@@ -100,7 +100,7 @@ func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*tr
 		if err == nil {
 			continue
 		}
-		// An agent that has lost its parent has ended its ranks.
+		// This agent has lost its parent, so it must have ended its ranks.
 		messages := w.hostProcs[i].Got()
 		started := false
 		for _, m := range messages {
@@ -115,8 +115,8 @@ func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*tr
 	return events.Load() >= at
 }
 
-// TestSilent checks that a host that hangs is lost after about one heartbeat, not earlier and not much
-// later, and that an idle host is not lost.
+// TestSilent checks that a host that hangs is lost after about one heartbeat, not earlier and not
+// much later, and that an idle host is not lost.
 func TestSilent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 7, 2)
@@ -133,7 +133,8 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestSuspended checks that agents do not count a stopped gorun as lost if gorun has sent SIGTSTP before.
+// TestSuspended checks that agents do not count a stopped gorun as lost if gorun has sent SIGTSTP
+// before.
 func TestSuspended(t *testing.T) {
 	for _, says := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -160,15 +161,15 @@ func TestSuspended(t *testing.T) {
 			w.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 			time.Sleep(time.Second)
 			require.Equal(t, says, len(got[proto.Lost](w)) == 0)
-			stop(says) // without SIGTSTP
+			stop(says) // now without SIGTSTP before it
 			time.Sleep(time.Minute)
 			require.NotEmpty(t, got[proto.Lost](w))
 		})
 	}
 }
 
-// TestHang checks that an agent that sends its greeting and then nothing is lost after
-// Launch.Timeout, and that the next host takes its place.
+// TestHang checks that a child that never sends anything counts as failed after Launch.Timeout, and
+// that the next host of its subtree takes its place.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)
@@ -189,7 +190,7 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// TestCause checks that Lost contains the stream's cause.
+// TestCause checks that the Cause of Lost is the one that the stream returns.
 func TestCause(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)
@@ -231,7 +232,7 @@ func TestAllLost(t *testing.T) {
 // reports every fence.
 func TestFenceWithoutLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, 4, 2) // 0 ─ 1, 2 ─ 3
+		w := newWorld(t, 4, 2) // below gorun: 0 with 1 below it, and 2 with 3 below it
 		w.procs = func(c *treetest.Procs) { c.Fences = 5 }
 		w.start()
 		defer w.close()

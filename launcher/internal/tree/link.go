@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	readBuffer = 4 << 10 // large data bypasses it
-	batchBytes = maxOutput
-	beats      = 4 // ticks in a heartbeat; a link without bytes for as many ticks is lost
+	readBuffer = 4 << 10   // bytes of the reader's buffer; bufio reads larger data past it
+	batchBytes = maxOutput // bytes of frames after which write passes them to the stream
+	beats      = 4         // ticks in a heartbeat; a link on which no bytes come for as many ticks is lost
 )
 
 var (
@@ -24,8 +24,8 @@ var (
 	errAgentEnd = errors.New("its agent has ended")
 )
 
-// link carries messages over a stream until one side ends it, or no bytes come for too long. It sends
-// and receives heartbeats itself.
+// link carries messages over a stream until one side ends the stream, a message is invalid, nothing
+// can be sent, or no bytes come for too long. It sends and receives heartbeats (Beat) itself.
 //
 //	        read ──► got, message by message, in order
 //	stream ◄┤
@@ -35,32 +35,32 @@ var (
 type link struct {
 	stream      Stream
 	period      time.Duration // time between two ticks
-	maxSilent   int           // number of ticks without bytes at which the link is lost; beats after the first byte
+	maxSilent   int           // number of ticks without bytes after which the link is lost; tick lowers it to beats after the first bytes
 	got         func(m proto.Message)
 	ended       func(err error)
 	flowControl *fileFlowControl
 	count       *counters
 
 	gotBytes  atomic.Bool // bytes were received since the last tick
-	reading   atomic.Bool // read waits for bytes; otherwise this side is the reason that none come
-	paused    atomic.Bool // the other side has sent SIGTSTP, so it will be stopped
+	reading   atomic.Bool // read waits for bytes; while it does not, silence is not the other side's fault
+	paused    atomic.Bool // the other side has sent SIGTSTP, so it is about to be stopped and to be silent
 	sentBytes atomic.Bool // bytes were sent since the last tick
-	silent    int         // number of ticks without bytes; used by tick alone
+	silent    int         // number of ticks in a row at which no bytes had come; used by tick alone
 
 	wake chan struct{} // capacity 1: wakes write
-	left atomic.Int32  // number of goroutines that have not ended
+	left atomic.Int32  // number of goroutines of the link that have not ended
 
 	mu        sync.Mutex // guards the following fields
 	urgent    []*frame
 	replies   int            // number of Replies in urgent
 	releases  int            // number of Releases in urgent
-	states    map[int]*frame // newest State of each host
+	states    map[int]*frame // by index of a host: its newest State
 	bulk      []*frame
 	files     ahead // bytes of FilePart in bulk
 	flow      fileFlow
 	beat      bool  // a Beat must be sent
-	busy      bool  // write is writing a batch
-	writeErr  error // error of a write; read may still find messages before the stream's end
+	busy      bool  // write has taken a batch from the queues and has not written all of it
+	writeErr  error // error of a Write to the stream; read may still get messages from before the stream's end
 	lateTicks int   // number of ticks since writeErr was set
 	err       error // why the link has ended
 	timer     *time.Timer
@@ -73,17 +73,17 @@ func newLink(s Stream, l proto.Launch, g *fileFlowControl, c *counters) *link {
 	}
 }
 
-// start starts the link. Messages that were sent before are written first.
+// start starts the link. Messages for which send was called before are written first.
 func (l *link) start() {
-	l.left.Store(3)
+	l.left.Store(3) // read, write, and the goroutine in fail that closes the stream
 	l.mu.Lock()
 	l.timer = time.AfterFunc(l.period, l.tick) // fail stops it
 	l.mu.Unlock()
 	go l.read()  // ends when fail closes the stream
-	go l.write() // ends after fail; so does the third goroutine, which closes the stream
+	go l.write() // ends after fail
 }
 
-// fail ends a link that was started. The first error counts.
+// fail ends a link that was started. ended gets the error of the first call; later calls do nothing.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	first := l.err == nil
@@ -97,7 +97,7 @@ func (l *link) fail(err error) {
 	l.mu.Unlock()
 	if first {
 		l.signal()
-		go func() { // ends with Close, which may take a while
+		go func() { // ends when Close returns, which may take a while; goroutineEnded counts it
 			defer l.goroutineEnded()
 			_ = l.stream.Close() // the stream is no longer used
 		}()
@@ -111,9 +111,10 @@ func (l *link) done() bool {
 	return l.err != nil
 }
 
-// tick checks whether bytes have come, and makes write send a Beat if none were sent. It counts ticks
-// instead of reading the clock: if this process was stopped for a while, it must not conclude
-// afterwards that all others were silent.
+// tick runs once in each period. It checks whether bytes have come since the last tick, and makes
+// write send a Beat if no bytes were sent since then. It counts ticks instead of reading the clock:
+// if this process was stopped for a while, it must not conclude afterwards that all others were
+// silent.
 func (l *link) tick() {
 	switch {
 	case l.gotBytes.Swap(false):
@@ -142,8 +143,8 @@ func (l *link) tick() {
 	l.timer.Reset(l.period)
 }
 
-// writeFailed returns an error when the other side accepts no bytes and has had time for its last
-// messages.
+// writeFailed returns an error if a Write to the stream has failed and the other side has since had
+// beats ticks of time to send its last messages.
 func (l *link) writeFailed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +157,8 @@ func (l *link) writeFailed() error {
 	return fmt.Errorf("nothing can be sent: %w", l.writeErr)
 }
 
-// Read reads from the stream for read, and records that bytes have come.
+// Read reads from the stream. The goroutine read uses the link as an io.Reader, so that Read can
+// record that bytes have come.
 func (l *link) Read(p []byte) (int, error) {
 	l.reading.Store(true)
 	n, err := l.stream.Read(p)
@@ -206,7 +208,8 @@ func (l *link) read() {
 	}
 }
 
-// readError returns the cause of a failed Read.
+// readError returns the error with which the link ends if read has got err: the reason that the
+// stream gives by Cause, or else err.
 func (l *link) readError(err error) error {
 	if errors.Is(err, proto.ErrFrame) || l.done() {
 		return err
@@ -273,10 +276,10 @@ func (l *link) goroutineEnded() {
 	}
 }
 
-// counters counts over all links of a node.
+// counters counts messages and bytes over all links of a node.
 type counters struct {
 	in, out, bytesIn, bytesOut atomic.Int64
-	queued, peak               atomic.Int64 // bytes of bulk that wait, and of Output without credit
+	queued, peak               atomic.Int64 // bytes that wait in bulk, and of Output without credit: now, and at most so far
 }
 
 func (c *counters) queue(n int) {

@@ -10,7 +10,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// phase is a kind of message that goes up once for a whole subtree.
+// phase is a step of a job in which each subtree sends exactly one merged answer upward: Up,
+// Prepared, Staged, Started, Fence or Ended, in the order of the constants.
 type phase int
 
 const (
@@ -24,30 +25,31 @@ const (
 	phases = iota
 )
 
-// merge counts the subtrees that have not answered yet. A subtree owes at most one answer in each
-// phase. left is the number of subtrees that owe one. A lost subtree owes nothing.
+// merge is the state of one phase. A subtree owes at most one answer in each phase. left is the
+// number of subtrees that owe one. A lost subtree owes nothing. If the head of a subtree fails in
+// phaseUp, the subtree owes an answer again, that of the next head.
 //
 //	idle ──begin──► open ──left == 0──► sent
-//	                 ▲                    │   phaseFence begins again after each Release,
-//	                 └────────────────────┘   phaseUp if a head fails after its answer
+//	                 ▲                    │
+//	                 └────────────────────┘ phaseFence begins again after each Release
 type merge struct {
 	open, sent bool
 	left       int
 }
 
-// merges holds the answers gathered so far.
+// merges holds the state of all phases, and what the subtrees have answered in those that are open.
 type merges struct {
-	merge    [phases]merge // by phase
+	merge    [phases]merge // by phase: how many subtrees must still answer
 	prepared proto.Prepared
 	staged   proto.Staged
 	started  proto.Started
 	fence    proto.Fence
 	ended    proto.Ended
-	endHeld  bool // Ended must be sent after the queued Output
+	endHeld  bool // all subtrees have ended, and Ended must be sent when the queued Output is passed on
 }
 
-// begin opens a phase. The live subtrees for which selects returns true owe an
-// answer.
+// begin opens a phase. The live subtrees for which selects returns true owe an answer. In phaseUp,
+// subtrees with which the node is not connected yet owe one, too.
 func (n *Node) begin(p phase, selects func(*subtree) bool) {
 	n.merge[p] = merge{open: true}
 	for _, m := range n.subtrees {
@@ -55,14 +57,15 @@ func (n *Node) begin(p phase, selects func(*subtree) bool) {
 			n.owe(m, p)
 		}
 	}
-	// If no subtree can be in the fence, it completes at once, because the parent waits for this
-	// node. At the root no one waits.
+	// If no subtree owes an answer, the phase completes at once. A fence does so only at an agent
+	// that has lost all its hosts with ranks, because the parent waits for this agent's answer. The
+	// root reports no such fence: otherwise fences without ranks would follow each other without end.
 	if p != phaseFence || n.ranks && n.parent != nil {
 		n.finishPhase(p)
 	}
 }
 
-// owe records that a subtree owes an answer.
+// owe records that a subtree must still send its answer in phase p.
 func (n *Node) owe(m *subtree, p phase) {
 	if !m.owes[p] {
 		m.owes[p] = true
@@ -70,7 +73,8 @@ func (n *Node) owe(m *subtree, p phase) {
 	}
 }
 
-// answer records the answer of a subtree. It returns an error if the subtree owes none.
+// answer records that a subtree has sent its answer in phase p. If the subtree did not have to send
+// one, or has sent it before, answer returns an error.
 func (n *Node) answer(m *subtree, p phase) error {
 	if !m.owes[p] {
 		return fmt.Errorf("%w: an answer in phase %d that was not expected", proto.ErrFrame, p)
@@ -80,7 +84,7 @@ func (n *Node) answer(m *subtree, p phase) error {
 	return nil
 }
 
-// cancelOwed removes a lost subtree from all phases in which it owes an answer.
+// cancelOwed makes the node no longer wait for the answers of a lost subtree, in all phases.
 func (n *Node) cancelOwed(m *subtree) {
 	for p := range phase(phases) {
 		if m.owes[p] {
@@ -126,7 +130,7 @@ func (n *Node) finishPhase(p phase) {
 		n.fence.Puts, n.fence.Waiting = nil, false
 		n.up(a)
 	case phaseEnd:
-		n.endHeld = true // forward sends it after the Output
+		n.endHeld = true // forward sends Ended after the queued Output
 	}
 }
 
@@ -137,7 +141,7 @@ func (n *Node) self() proto.Agent {
 	return a
 }
 
-// gathered merges the subtrees' answers to Launch, and frees them.
+// gathered returns the merged answers of the subtrees to Launch, and frees their memory.
 func (n *Node) gathered() proto.Up {
 	var all proto.Up
 	if n.cfg.Procs != nil {
@@ -157,8 +161,8 @@ func sortErrors(list []proto.HostError) {
 	slices.SortStableFunc(list, func(a, b proto.HostError) int { return a.Index - b.Index })
 }
 
-// fromBelow handles a message from a subtree. An error means that the message is invalid; then the node
-// ends the subtree's link.
+// fromBelow handles a message from a subtree. An error means that the message is invalid; then the
+// node ends the subtree's link.
 func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	if err := n.check(m, msg); err != nil {
 		return err
@@ -223,7 +227,7 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 		return n.stdinTaken(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
-	case proto.State: // links keep only the newest, so there is no limit
+	case proto.State: // links keep only the newest State of each host, so there is no limit
 		n.up(msg)
 	case proto.Request:
 		if replies, _ := m.unread(); replies >= m.ranks {
@@ -244,16 +248,18 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	return nil
 }
 
-// Limits of unsolicited messages. A host sends that it is lost, and a few Logs. A rank causes an
-// Aborted, an Exited, and one Request at a time. A subtree may send as many as its hosts and ranks
-// together. So no node fails because of messages from below it.
+// Limits of unsolicited messages, which are those that are not merged answers. For each host come
+// at most one Lost and a few Logs. Each rank causes at most an Aborted, an Exited, and one Request
+// at a time. A subtree may send as many messages as its hosts and ranks together, so that a node
+// that only passes on what comes from below it never exceeds its own limit.
 const (
 	budgetPerHost = 16
 	budgetPerRank = 3
 )
 
-// relay passes on an unsolicited message of a subtree. When the subtree has used up its limit, relay
-// returns an error. It keeps one message of the limit for the node's own report of that.
+// relay passes on an unsolicited message of a subtree, which is one that is not merged, such as
+// Exited. When the subtree has used up its budget, relay returns an error. It leaves one message of
+// the budget for the node's own report of this error.
 func (n *Node) relay(m *subtree, msg proto.Message) error {
 	if m.budget <= 1 {
 		return fmt.Errorf("%w: it sends more messages than its hosts and ranks can cause", proto.ErrFrame)
@@ -263,8 +269,8 @@ func (n *Node) relay(m *subtree, msg proto.Message) error {
 	return nil
 }
 
-// unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in the
-// link's queue. For the own process manager it returns 0.
+// unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in
+// the link's queue. For the own process manager it returns 0.
 func (m *subtree) unread() (replies, releases int) {
 	if m.link == nil {
 		return 0, 0
@@ -285,7 +291,8 @@ func (n *Node) sendEnded() {
 	}
 }
 
-// childUp handles a child's answer to Launch. The answer must contain each host of the child once.
+// childUp handles a child's answer to Launch. The answer must contain each host of the child's
+// subtree once, from the head on.
 func (n *Node) childUp(m *subtree, up proto.Up) error {
 	for _, f := range up.Failed {
 		if f.Index == m.head {
@@ -324,14 +331,15 @@ func (n *Node) childUp(m *subtree, up proto.Up) error {
 	return nil
 }
 
-// partialUp reports hosts that have answered or failed.
+// partialUp passes hosts that have answered Launch or have failed to Config.OnPartialUp.
 func (n *Node) partialUp(some proto.Up) {
 	if n.cfg.OnPartialUp != nil {
 		n.cfg.OnPartialUp(some)
 	}
 }
 
-// dropAgents turns lost hosts into failed ones, if gorun does not know of them yet.
+// dropAgents handles Lost before this node has sent Up: the lost hosts become failed ones in Up,
+// because gorun does not know of them yet.
 func (m *subtree) dropAgents(lost proto.Lost) {
 	m.up.Agents = slices.DeleteFunc(m.up.Agents, func(a proto.Agent) bool {
 		gone := a.Index >= lost.First && a.Index-lost.First < lost.Count
@@ -359,7 +367,7 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 	case proto.Log:
 		ok, at = m.has(msg.Index, 1), stageLaunch
 	case proto.Lost:
-		// The head cannot report its own loss.
+		// The loss of m.head is the loss of the link, so the head cannot report it.
 		ok, at = m.procs == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
 	case proto.Prepared:
 		at = stagePrepared

@@ -17,23 +17,23 @@ import (
 type Node struct {
 	cfg         Config
 	l           proto.Launch
-	parent      *link // nil: this is the root
-	ctx         context.Context
-	cancel      context.CancelFunc // ends calls of Open
-	window      *window            // for the output of the own process manager
+	parent      *link              // nil: this is the root
+	ctx         context.Context    // parent of the contexts that calls of Open get
+	cancel      context.CancelFunc // ends ctx
+	window      *window            // limits the output that the own process manager passes to Node.Output
 	flowControl *fileFlowControl
 	count       *counters
 
-	wake  chan struct{} // capacity 1: wakes loop, inbox is not empty
+	wake  chan struct{} // capacity 1: wakes loop after an append to inbox
 	calls chan func()   // functions for loop from the readers of links, which block until loop takes them
 	done  chan struct{} // closed when loop has ended
 
 	mu        sync.Mutex // guards inbox and loopEnded
-	inbox     []func()   // functions for loop from callers that must not block
+	inbox     []func()   // functions that loop must run, from callers that must not block
 	loopEnded bool       // loop has ended
 
 	// The following fields are used by loop alone.
-	subtrees   []*subtree // ordered by hosts; if there is a process manager, it is the first
+	subtrees   []*subtree // ordered by hosts; if this node has a process manager, that is the first
 	waiting    []*subtree // subtrees with which the node must still connect
 	connecting int        // number of calls of Open that run; at most Launch.AtOnce
 	links      int        // number of links that have not ended
@@ -42,8 +42,8 @@ type Node struct {
 	closing    bool          // Bye has been sent to all subtrees
 	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
 	noParent   bool          // the parent is lost
-	cause      error         // why ending is set
-	grace      time.Duration // time between SIGTERM and SIGKILL, from Prepare
+	cause      error         // why ending is set; Serve returns it
+	grace      time.Duration // Prepare.Grace: time between SIGTERM and SIGKILL if the agent must end
 	timers     []*time.Timer
 
 	merges
@@ -52,35 +52,36 @@ type Node struct {
 }
 
 // subtree is a part of the tree whose answers a node merges: its own process manager, or a child
-// with everything below it.
+// with everything below it. The head of a child's subtree is the host on which the child runs.
 type subtree struct {
-	lo, hi int               // its hosts are [lo, hi)
-	head   int               // host of the child; the hosts before it have failed
+	lo, hi int               // the subtree's hosts have the indexes lo to hi-1
+	head   int               // index of the host on which the child runs; the hosts before it have failed
 	failed []proto.HostError // errors of the hosts before head
-	procs  Procs             // nil: a child
-	link   *link             // nil: not connected, or lost
+	procs  Procs             // the node's own process manager; nil: the subtree is a child's
+	link   *link             // to the child; nil: not connected, or lost
 	up     proto.Up          // the child's answer to Launch
 
-	owes       [phases]bool        // by phase: it has not answered yet
-	ranks      int                 // number of its ranks
-	budget     int                 // number of unsolicited messages that it may still send, see relay
-	needs      map[string]struct{} // hashes of the files that it lacks
-	readsStdin bool                // it reads stdin
-	taken      int64               // bytes of stdin that it has taken
+	owes       [phases]bool        // by phase: the subtree must still answer
+	ranks      int                 // number of ranks on the subtree's hosts
+	budget     int                 // number of messages that the subtree may still send besides its answers; see relay
+	needs      map[string]struct{} // hashes of the files that hosts of the subtree lack
+	readsStdin bool                // ranks of the subtree read standard input
+	taken      int64               // bytes of standard input for which the subtree has sent StdinCredit
 	source     source
 }
 
-// stage is the progress of a node. It only grows.
+// stage is how far a node's job has come. It never becomes less.
 type stage int
 
 const (
-	stageLaunch   stage = iota // Up has not been sent
-	stageUp                    // Up has been sent
-	stagePrepared              // Prepare has come
-	stageStarted               // Start has come
+	stageLaunch   stage = iota // the node connects with its children and has not sent Up yet
+	stageUp                    // the node has sent Up
+	stagePrepared              // the node has got Prepare
+	stageStarted               // the node has got Start
 )
 
-// New makes and starts a root. It may call cfg.Up before it returns. The caller must call Close.
+// New makes and starts gorun's root of the tree. The node may call cfg.Up before New returns. The
+// caller must call Close.
 func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newFileFlowControl(), new(counters)) }
 
 func newFileFlowControl() *fileFlowControl {
@@ -137,8 +138,8 @@ func (n *Node) Do(m proto.Message) {
 	})
 }
 
-// Close sends Bye to all agents, waits a while for their end, and releases everything. It is
-// idempotent. Up must not call it.
+// Close sends Bye to all agents, waits up to byeLimit for their end, and releases everything. It is
+// idempotent. Config.Up must not call it, because Close waits for the goroutine that calls Up.
 func (n *Node) Close() {
 	n.post(n.shutDown)
 	<-n.done
@@ -149,9 +150,9 @@ func (n *Node) Stored(p proto.FilePart) {
 	n.post(func() { n.stored.add(n.flowControl, -len(p.Data)) })
 }
 
-// AwaitRoom blocks while a child or the own process manager has much file data to take. If the
-// caller sends each FilePart after AwaitRoom has returned, the node needs no memory for whole
-// files.
+// AwaitRoom blocks while more than filesAhead bytes of files wait for a child or for the own process
+// manager. If the caller calls AwaitRoom before it sends each FilePart, the node needs no memory for
+// whole files. AwaitRoom also returns when ctx ends, with its error, and when the node ends.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		n.flowControl.mu.Lock()
@@ -163,8 +164,8 @@ func (n *Node) AwaitRoom(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Stats counts the messages and bytes on the node's links to its children, and at an agent also on the
-// link to its parent. Heartbeats count only as bytes.
+// Stats counts the messages and bytes on the node's links to its children, and at an agent also on
+// the link to its parent. Heartbeats count only as bytes.
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
@@ -257,7 +258,7 @@ func (n *Node) loop() {
 
 // after makes loop run f after d.
 func (n *Node) after(d time.Duration, f func()) {
-	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops it at its end
+	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops the timer when it ends
 }
 
 // up passes a message to the parent, or to gorun.
@@ -272,14 +273,14 @@ func (n *Node) launch() {
 	n.connect()
 }
 
-// connect opens streams to the heads of subtrees, AtOnce at a time.
+// connect opens streams to the heads of the subtrees in n.waiting, at most Launch.AtOnce at a time.
 func (n *Node) connect() {
 	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.ending {
 		m := n.waiting[0]
 		n.waiting = n.waiting[1:]
 		n.connecting++
 		h := n.host(m.head)
-		go func() { // ends with Open; loop waits for it
+		go func() { // ends when Open returns; loop waits for it
 			ctx, cancel := context.WithTimeoutCause(n.ctx, n.l.Timeout+openExtra, fmt.Errorf("no answer within %v", n.l.Timeout+openExtra))
 			defer cancel()
 			s, err := n.cfg.Open(ctx, h)
@@ -291,7 +292,8 @@ func (n *Node) connect() {
 	}
 }
 
-// opened takes over a stream to a child.
+// opened runs when Open has returned a stream to the head of m, or an error. It starts a link on the
+// stream and sends Launch, or closes the stream if the node is ending.
 func (n *Node) opened(m *subtree, s Stream, err error) {
 	n.connecting--
 	if s == nil && err == nil {
@@ -301,7 +303,7 @@ func (n *Node) opened(m *subtree, s Stream, err error) {
 	case n.closing || n.ending:
 		if err == nil {
 			n.connecting++
-			go func() { // ends with Close; loop waits for it
+			go func() { // ends when s.Close returns; loop waits for it
 				_ = s.Close() // the stream was not used
 				n.post(func() { n.connecting-- })
 			}()
@@ -323,7 +325,8 @@ func (n *Node) opened(m *subtree, s Stream, err error) {
 	n.connect()
 }
 
-// headFailed makes the next host of a subtree its head, and connects with it.
+// headFailed records that the head of a subtree has failed. It makes the next host of the subtree its
+// head, and connects with that host. If there is no other host, the subtree has failed.
 func (n *Node) headFailed(m *subtree, cause error) {
 	he := proto.HostError{Index: m.head, Cause: n.named(m.head, cause)}
 	var own *hostError
@@ -346,17 +349,18 @@ func (n *Node) headFailed(m *subtree, cause error) {
 	n.connect()
 }
 
-// exitCoder is an error of Open with an exit code for gorun.
+// exitCoder is an error of Open that names the exit code with which gorun must end.
 type exitCoder interface{ ExitCode() int }
 
-// hostError is an error that a head has reported about its own host.
+// hostError is an error that a child has reported about its own host, in Up.
 type hostError struct{ proto.HostError }
 
 func (e *hostError) Error() string { return e.Cause }
 
 func (n *Node) host(index int) hosts.Host { return n.l.Hosts[index-n.l.Index] }
 
-// named returns the text of cause, preceded by the name of the host if it does not contain that.
+// named returns the text of cause. If the text does not contain the name of the host, named puts the
+// name before it.
 func (n *Node) named(index int, cause error) string {
 	text, name := cause.Error(), n.host(index).Name
 	if strings.Contains(text, name) {
@@ -380,7 +384,7 @@ func (n *Node) subtreeOf(index int) *subtree {
 // live reports whether messages can be sent to the subtree.
 func (m *subtree) live() bool { return m.procs != nil || m.link != nil }
 
-// has reports whether all hosts of a range are the subtree's and have not failed.
+// has reports whether count hosts from first on all belong to the subtree, at or behind its head.
 func (m *subtree) has(first, count int) bool {
 	return first >= m.head && first < m.hi && count > 0 && count <= m.hi-first
 }
@@ -423,7 +427,7 @@ func (n *Node) linkEnded(m *subtree, l *link, err error) {
 	}
 }
 
-// shutDown sends Bye to all subtrees, and ends the links that are left after byeLimit.
+// shutDown sends Bye to all subtrees. After byeLimit it ends the links that have not ended.
 func (n *Node) shutDown() {
 	if n.closing {
 		return
@@ -455,8 +459,8 @@ func (n *Node) parentLost(cause error) {
 	n.end(cause, 0)
 }
 
-// end ends all ranks here and below because the agent must end. The ranks have a grace period between
-// SIGTERM and SIGKILL, in which their output is still passed on.
+// end ends all ranks here and below, because this agent must end or its parent is lost. grace is the
+// time between SIGTERM and SIGKILL. In this time the output of the ranks is still passed on.
 func (n *Node) end(cause error, grace time.Duration) {
 	if n.closing {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// shapes returns the trees of the tests: number of hosts and radix.
+// shapes returns the sizes of the trees in the tests. Each is a number of hosts and a radix.
 func shapes() [][2]int {
 	var list [][2]int
 	for _, count := range []int{1, 2, 3, 5, 7, 64} {
@@ -23,7 +23,8 @@ func shapes() [][2]int {
 	return append(list, [2]int{1000, 3}, [2]int{1000, 64})
 }
 
-// TestStart runs a whole job on trees of all shapes, with and without ranks on gorun's own host.
+// TestStart runs a whole job on trees of all shapes, with and without ranks on gorun's own host. It
+// checks the messages that gorun and each host get, and their order.
 func TestStart(t *testing.T) {
 	for _, s := range shapes() {
 		for _, own := range []bool{false, true} {
@@ -82,7 +83,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 	time.Sleep(time.Second)
 	for i := range count {
-		w.nodes[i].Do(nil2log(i)) // not a message from above: the node answers by a Log
+		w.nodes[i].Do(nil2log(i)) // no message that goes down the tree: the node answers by a Log
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
@@ -117,10 +118,11 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 }
 
-// nil2log makes a message that never comes from above.
+// nil2log makes a message that never goes down the tree.
 func nil2log(i int) proto.Message { return proto.Exited{Exit: proto.Exit{Rank: i}} }
 
-// TestCloseEarly closes a root at several times before Up.
+// TestCloseEarly closes a root at several times before it has reported Up, and checks that all agents
+// end.
 func TestCloseEarly(t *testing.T) {
 	for _, after := range []time.Duration{0, testConnect / 2, testConnect, testConnect + testLatency, 3 * testConnect} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -134,8 +136,8 @@ func TestCloseEarly(t *testing.T) {
 	}
 }
 
-// TestRetry checks that another host takes the place of a head that fails, and that Up contains each host
-// once.
+// TestRetry checks that, if the head of a subtree fails, the next host of the subtree becomes its
+// head, and that Up contains each host once.
 func TestRetry(t *testing.T) {
 	for _, s := range [][2]int{{1, 1}, {7, 2}, {64, 3}, {64, 64}} {
 		for _, bad := range []int{2, 3, 1} {

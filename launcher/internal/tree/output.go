@@ -10,39 +10,41 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Output goes from window to window:
+// The way of output through a node. "window" stands where a sender waits for credit:
 //
 //	procs ─► Node.Output ─► source ─► forward ─► parent's link ─► source ─► … ─► Up
 //	           ▲   window      │ ▲        window
 //	           └───────────────┘ └────── Credit ──────────┘
 //
-// A source holds the output that its subtree has sent and that has no credit yet, at most proto.Window
-// bytes. It gets credit when forward has passed the output on, for which forward needs credit from the
-// parent; at the root, when gorun has consumed the output. So a node needs one window of memory for
-// each subtree and one for its parent.
+// A source holds the output that a subtree has sent and for which the subtree has not got credit
+// yet, at most proto.Window bytes. At an agent, the subtree gets credit when forward has passed its
+// output on to the parent. For this, forward needs credit from the parent. At the root, the subtree
+// gets credit when gorun has consumed its output. So a node needs proto.Window bytes of memory for
+// each subtree, and as much for its parent.
 
 // output is the state of the output that a node passes on.
 type output struct {
 	credit  int        // bytes that may still be sent to the parent; not used at the root
 	ready   []*subtree // subtrees with output in their source, in the order in which forward serves them
-	closed  [2]bool    // the reader of stdout, of stderr has closed it
-	dropAll bool       // all output is dropped
+	closed  [2]bool    // [0]: the reader of the job's stdout has closed it; [1]: the same for stderr
+	dropAll bool       // all output is dropped, because the node ends or the parent is lost
 }
 
-// source holds the output of one subtree.
+// source holds the output of one subtree that forward has not passed on yet.
 type source struct {
 	queue []proto.Output
 	held  int // cost of the output that has come and has no credit yet; at most proto.Window
-	owed  int // part of held for which credit may be given
+	owed  int // part of held that was passed on or dropped; credited collects it until it is creditAfter
 }
 
-// window bounds the output of the own process manager.
+// window makes Node.Output block when the own process manager has passed proto.Window bytes of output
+// to the node that the node has not passed on or dropped yet.
 type window struct {
 	mu     sync.Mutex // guards the following fields
 	more   sync.Cond
 	room   int     // bytes that the process manager may still pass to Node.Output
-	closed [2]bool // the reader of stdout, of stderr has closed it
-	ended  bool    // the node has ended
+	closed [2]bool // the same as output.closed
+	ended  bool    // the node has ended, is ending, or has lost its parent
 }
 
 func newWindow() *window {
@@ -58,7 +60,9 @@ func kindOf(o proto.Output) int {
 	return 0
 }
 
-// take blocks until there is room for n bytes.
+// take blocks until there is room for n bytes, and takes them from the room. kind is that of the
+// output, see kindOf. take returns an error if the node ends or the reader of this kind of output has
+// closed it.
 func (w *window) take(n, kind int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +79,7 @@ func (w *window) take(n, kind int) error {
 	return nil
 }
 
-// give gives back n bytes.
+// give adds n bytes to the room and wakes the calls of take that wait.
 func (w *window) give(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +87,7 @@ func (w *window) give(n int) {
 	w.more.Broadcast()
 }
 
-// set runs f under the lock and wakes all waiters.
+// set runs f with mu held, and wakes the calls of take that wait.
 func (w *window) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,8 +95,9 @@ func (w *window) set(f func()) {
 	w.more.Broadcast()
 }
 
-// Output passes on what the ranks of the own host have written. It copies Data, and blocks while gorun
-// is behind. After OutputClosed its error wraps EPIPE.
+// Output passes on what the ranks of the own host have written. It copies Data. It blocks while the
+// window is full because gorun or a node on the way has not passed on earlier output. After
+// OutputClosed its error wraps EPIPE.
 func (n *Node) Output(o proto.Output) error {
 	data := o.Data
 	for len(data) > 0 {
@@ -111,7 +116,8 @@ func (n *Node) Output(o proto.Output) error {
 	return nil
 }
 
-// cut takes as much data as one Output may hold, whole lines if possible.
+// cut splits data into a piece that fits into one Output, and the rest. If data is too long for one
+// Output, the piece ends with the last newline that fits, if there is one.
 func cut(data []byte) (piece, rest []byte) {
 	at := len(data)
 	if at > maxOutput {
@@ -123,7 +129,8 @@ func cut(data []byte) (piece, rest []byte) {
 	return data[:at], data[at:]
 }
 
-// Consumed gives back an Output that Up has got. At an agent it does nothing.
+// Consumed reports that gorun no longer needs an Output that Up has got, so that its sender gets
+// credit. At an agent it does nothing.
 func (n *Node) Consumed(o proto.Output) {
 	if n.parent != nil {
 		return
@@ -136,7 +143,8 @@ func (n *Node) Consumed(o proto.Output) {
 	})
 }
 
-// take handles Output of a subtree.
+// take queues an Output that has come from a subtree. If the subtree had no credit for it, take
+// returns an error.
 func (n *Node) take(m *subtree, o proto.Output) error {
 	s := &m.source
 	if len(o.Data) > maxOutput || s.held+cost(o) > proto.Window {
@@ -156,6 +164,7 @@ func (n *Node) take(m *subtree, o proto.Output) error {
 }
 
 // forward passes on as much Output as the parent's credit allows, one Output of each subtree in turn.
+// When all is passed on and Ended waits for that, it sends Ended.
 func (n *Node) forward() {
 	for len(n.ready) > 0 {
 		m := n.ready[0]
@@ -183,7 +192,8 @@ func (n *Node) forward() {
 	}
 }
 
-// credited gives credit for Output that was passed on or dropped.
+// credited accounts for c bytes of Output that were passed on or dropped. A child gets credit only
+// when at least creditAfter bytes have gathered; the own process manager gets room at once.
 func (n *Node) credited(m *subtree, c int) {
 	s := &m.source
 	s.owed = min(s.owed+c, s.held)
@@ -200,7 +210,8 @@ func (n *Node) credited(m *subtree, c int) {
 	s.owed = 0
 }
 
-// closeOutput drops the output whose reader has closed it.
+// closeOutput handles OutputClosed: it drops the output of this kind that is queued, and all that
+// comes later.
 func (n *Node) closeOutput(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
 	n.closed[kind] = true
@@ -216,7 +227,7 @@ func (n *Node) dropOutput() {
 	n.dropQueued(func(proto.Output) bool { return true })
 }
 
-// dropQueued drops the queued output that drop selects.
+// dropQueued drops the queued output for which drop returns true, and gives credit for it.
 func (n *Node) dropQueued(drop func(proto.Output) bool) {
 	waiting := n.ready
 	n.ready = nil

@@ -113,7 +113,7 @@ func writeAll(w *world, stderr bool) (errs chan error) {
 	errs = make(chan error, w.hosts)
 	for i := range w.hosts {
 		n := w.nodes[i]
-		go func() { // ends with an error of Output
+		go func() { // ends when Output returns an error
 			line := []byte(strings.Repeat("x", 999) + "\n")
 			for {
 				if err := n.Output(proto.Output{Index: i, Stderr: stderr, Stream: proto.Merged, Data: line}); err != nil {
@@ -126,8 +126,8 @@ func writeAll(w *world, stderr bool) (errs chan error) {
 	return errs
 }
 
-// TestSlowRoot checks that all hosts stop writing, within their windows, if gorun consumes no output, and
-// that other messages still arrive.
+// TestSlowRoot checks that all hosts stop writing when their windows are full, if gorun consumes no
+// output, and that other messages still arrive.
 func TestSlowRoot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 15, 2)
@@ -194,8 +194,8 @@ func TestFair(t *testing.T) {
 	})
 }
 
-// TestOutputClosed checks that ranks get EPIPE when the reader of stdout has closed it, even if
-// they wait, and that the other stream continues.
+// TestOutputClosed checks that Node.Output returns EPIPE for stdout when the reader of stdout has
+// closed it, even in calls that block at that time, and that the output to stderr continues.
 func TestOutputClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 14, 2).withRanks()
@@ -219,7 +219,7 @@ func TestOutputClosed(t *testing.T) {
 				came++
 			}
 		}
-		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the three may wait for a credit
+		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the root's three subtrees may lack up to creditAfter bytes of credit
 		w.close()
 		for range w.hosts {
 			require.ErrorIs(t, <-err, errEnded)
@@ -227,7 +227,8 @@ func TestOutputClosed(t *testing.T) {
 	})
 }
 
-// TestByeWhileOutput checks that Bye ends a tree whose ranks write, and that their writes fail.
+// TestByeWhileOutput checks that Close ends a tree whose ranks write without end, and that the
+// blocked calls of Node.Output return errEnded.
 func TestByeWhileOutput(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -246,7 +247,7 @@ func TestByeWhileOutput(t *testing.T) {
 	}
 }
 
-// TestSlowPeer checks that a child that takes nothing does not delay the others.
+// TestSlowPeer checks that a child that reads nothing does not delay what the root sends to others.
 func TestSlowPeer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)

@@ -10,11 +10,12 @@ import (
 
 // The queues of a link, and their bounds:
 //
-//	urgent  At most one of each message that a whole subtree answers. Upward: unsolicited
-//	        messages, a few for each host and rank of the subtree, which merge.go counts.
-//	        Downward: one Reply for each rank and one Release, because a rank gets the next
-//	        only after it has read the last, see unread; and messages that gorun sends of its
-//	        own accord, a few for each rank of the job. Consecutive credits are joined.
+//	urgent  For each phase (see merge.go) at most one message, such as Prepare or its answer
+//	        Prepared. Upward: unsolicited messages, a few for each host and rank of the subtree,
+//	        which merge.go counts. Downward: one Reply for each rank and one Release, because the
+//	        next is sent only after the other side has read the last, see unread; and messages
+//	        that gorun sends without a request, a few for each rank of the job. Credits that
+//	        follow each other are joined.
 //	states  The newest State of each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
@@ -24,7 +25,7 @@ import (
 // bytes.
 type frame struct {
 	m      proto.Message
-	shared bool
+	shared bool // several links may send the frame: encode it once and keep the bytes
 
 	once  sync.Once // guards bytes and err
 	bytes []byte
@@ -40,7 +41,8 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return append(dst, f.bytes...), f.err
 }
 
-// size returns how many bytes of a message count as queued.
+// size returns how many bytes a message counts in counters.queued and in a batch. Small messages
+// count 0.
 func size(m proto.Message) int {
 	switch m := m.(type) {
 	case proto.Output:
@@ -94,13 +96,14 @@ func (l *link) sendFrame(f *frame) {
 	l.signal()
 }
 
-// push queues a message that others may overtake.
+// push queues a message in bulk, where messages of the other queues overtake it. The caller holds mu.
 func (l *link) push(f *frame) {
 	l.bulk = append(l.bulk, f)
 	l.count.queue(size(f.m))
 }
 
-// joinCredit adds a credit to the last queued message if that is a credit of the same kind.
+// joinCredit adds a credit to the last message in urgent if that is a credit of the same kind. It
+// reports whether it has done so. The caller holds mu.
 func (l *link) joinCredit(m proto.Message) bool {
 	if len(l.urgent) == 0 {
 		return false
@@ -121,7 +124,8 @@ func (l *link) joinCredit(m proto.Message) bool {
 	return false
 }
 
-// unread returns how many Replies and Releases still wait here, so the other side cannot have read them.
+// unread returns how many Replies and Releases wait in urgent. The other side cannot have read these
+// yet.
 func (l *link) unread() (replies, releases int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +149,8 @@ func (l *link) clearQueues() {
 	l.files.add(l.flowControl, -l.files.bytes)
 }
 
-// next blocks until there is something to write, and returns it. ok is false when the link has ended.
+// next blocks until there is something to write: a batch of messages or a Beat. ok is false when the
+// link has ended.
 func (l *link) next() (batch []*frame, beat, ok bool) {
 	for {
 		l.mu.Lock()
@@ -173,7 +178,8 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 	}
 }
 
-// nextBulk takes a batch from bulk. The caller holds mu.
+// nextBulk takes messages of about batchBytes bytes from bulk. It stops before a FilePart for which
+// this side has no credit. The caller holds mu.
 func (l *link) nextBulk() (batch []*frame) {
 	n, bytes := 0, 0
 	for n < len(l.bulk) && (n == 0 || bytes+size(l.bulk[n].m) <= batchBytes) {
@@ -191,15 +197,16 @@ func (l *link) nextBulk() (batch []*frame) {
 	return batch
 }
 
-// flushed reports whether all urgent messages are written.
+// flushed reports whether all urgent messages are written, or the link has ended.
 func (l *link) flushed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil || len(l.urgent) == 0 && !l.busy
 }
 
-// written accounts for a written batch. After an error it does not end the link: read may still find the
-// peer's last messages before the stream's end, and if not, tick ends the link.
+// written accounts for a batch that was written, or that could not be written because of err. An
+// error does not end the link at once, because read may still get the peer's last messages before the
+// stream's end. If it gets none, tick ends the link later.
 func (l *link) written(batch []*frame, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// routes holds the destinations of messages that go down.
+// routes records which ranks belong to which subtree, so that messages that go down find their way.
 type routes struct {
-	ranks   bool    // at least one rank runs here or below
-	runs    []route // ascending by ranks
-	perRank bool    // each Output holds the bytes of one rank
+	ranks   bool    // the plans put at least one rank here or below
+	runs    []route // which ranks belong to which subtree, in ascending order of ranks
+	perRank bool    // Prepare.PerRank: each Output holds the bytes of one rank
 	stdin   stdin
 }
 
@@ -23,15 +23,16 @@ type route struct {
 	m            *subtree
 }
 
-// stdin counts bytes of standard input. For every subtree that reads it, given <= taken <= sent.
-// sent-given is at most proto.Window.
+// stdin counts bytes of standard input. For each subtree m that reads standard input (a reader),
+// given <= m.taken <= sent. sent-given is at most proto.Window.
 type stdin struct {
-	sent  int64 // bytes sent to all subtrees that read it
-	given int64 // bytes for which the parent has got credit: all such subtrees have taken them
-	slow  int   // number of such subtrees with taken == given; not 0 unless there are none
+	sent  int64 // bytes sent to all readers
+	given int64 // bytes for which this node has sent credit upward: all readers have taken them
+	slow  int   // number of readers m with m.taken == given; 0 only if there is no reader
 }
 
-// down handles a message from above. An error means that the message is invalid.
+// down handles a message that goes down the tree: from gorun at the root, from the parent at an
+// agent. An error means that the message is invalid.
 func (n *Node) down(m proto.Message) error {
 	if n.closing {
 		return nil
@@ -72,7 +73,7 @@ func (n *Node) down(m proto.Message) error {
 	return nil
 }
 
-// downLast handles a message from above while the agent ends its ranks and the parent still runs.
+// downLast does the work of down while the agent ends its ranks and the parent still runs.
 func (n *Node) downLast(m proto.Message) error {
 	switch m := m.(type) {
 	case proto.Credit:
@@ -82,7 +83,7 @@ func (n *Node) downLast(m proto.Message) error {
 		n.sendAll(m)
 	case proto.Signal:
 		n.sendAll(m)
-	case proto.End: // may shorten the grace period
+	case proto.End: // a second End may shorten the grace period
 		n.sendAll(m)
 		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.shutDown)
 	case proto.Bye:
@@ -91,7 +92,7 @@ func (n *Node) downLast(m proto.Message) error {
 	return nil
 }
 
-// credits handles the parent's credit for output.
+// credits handles credit from the parent: this node may send it c.Bytes more bytes of output.
 func (n *Node) credits(c proto.Credit) error {
 	if n.parent == nil || c.Bytes <= 0 || c.Bytes > proto.Window-n.credit {
 		return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, c.Bytes)
@@ -126,7 +127,7 @@ func (n *Node) wrongTime(m proto.Message) error {
 	return fmt.Errorf("%w: %T at the wrong time", proto.ErrFrame, m)
 }
 
-// prepare records which ranks run where, and sends each subtree its own plans.
+// prepare records which ranks run where, and sends each subtree a Prepare with only its own plans.
 func (n *Node) prepare(p proto.Prepare) error {
 	if n.stage != stageUp {
 		return n.wrongTime(p)
@@ -200,7 +201,8 @@ func (n *Node) setRoutes(plans []proto.Plan) error {
 	return nil
 }
 
-// rankOf returns the subtree of a rank; nil: it runs neither here nor below.
+// rankOf returns the subtree on whose hosts a rank runs. It returns nil if the rank runs neither
+// here nor below.
 func (n *Node) rankOf(rank int) *subtree {
 	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
 	if !found {
@@ -287,7 +289,7 @@ func (n *Node) input(in proto.Stdin) error {
 	return nil
 }
 
-// stdinTaken records that a subtree has passed on bytes of standard input.
+// stdinTaken handles a subtree's credit for bytes of standard input, which it has passed on.
 func (n *Node) stdinTaken(m *subtree, bytes int64) error {
 	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
 		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
@@ -300,7 +302,8 @@ func (n *Node) stdinTaken(m *subtree, bytes int64) error {
 	return nil
 }
 
-// leaveStdin removes a subtree that has ended or is lost from those that read standard input.
+// leaveStdin records that a subtree no longer reads standard input, because its ranks have ended or
+// it is lost.
 func (n *Node) leaveStdin(m *subtree) {
 	if m.readsStdin {
 		if m.readsStdin = false; m.taken == n.stdin.given {
@@ -310,8 +313,8 @@ func (n *Node) leaveStdin(m *subtree) {
 	}
 }
 
-// giveStdin gives credit for the bytes that all subtrees have taken. It looks at the subtrees only after
-// each of them has taken something since the last time, so its average cost is constant.
+// giveStdin sends credit upward for the bytes that all readers have taken. It looks at the subtrees
+// only if each reader has taken something since the last credit, so its average cost is constant.
 func (n *Node) giveStdin() {
 	if n.stdin.slow > 0 {
 		return

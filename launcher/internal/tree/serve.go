@@ -11,9 +11,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Serve runs an agent. It waits for the parent's Launch, calls mk to make the Config (Serve sets Launch
-// and Up in it), and runs the node until gorun sends Bye. If the parent is lost or ctx ends, Serve ends
-// the ranks here and below, and the error says why. Serve closes the parent's stream.
+// Serve runs an agent. It waits for the parent's Launch, calls mk to make the Config (Serve sets
+// Launch and Up in it), and runs the node until gorun sends Bye. If the parent is lost or ctx ends,
+// Serve ends the ranks here and below, and returns an error that says why. Serve closes the
+// parent's stream before it returns.
 func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
 	g, c := newFileFlowControl(), new(counters)
 	l, err := readLaunch(ctx, parent, c)
@@ -73,7 +74,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	}
 	up.send(proto.Bye{})
 	late := time.AfterFunc(byeLimit, func() { up.fail(errNoBye) })
-	<-ended // the parent closes the stream
+	<-ended // when the parent closes the stream, or after byeLimit
 	late.Stop()
 	return err
 }
@@ -101,7 +102,7 @@ func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, 
 	return normalize(l)
 }
 
-// counted counts the bytes that are read.
+// counted is a Reader that adds the number of bytes read to n.
 type counted struct {
 	io.Reader
 	n *atomic.Int64

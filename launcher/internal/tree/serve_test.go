@@ -33,7 +33,8 @@ func frames(t testing.TB, messages ...proto.Message) []byte {
 	return buf
 }
 
-// TestServeNoLaunch checks that an agent ends if its parent sends nothing, or anything else than Launch.
+// TestServeNoLaunch checks that an agent ends if its parent sends nothing, or anything else than
+// Launch.
 func TestServeNoLaunch(t *testing.T) {
 	bad := testLaunch(1)
 	bad.Index = -1
@@ -71,8 +72,8 @@ func TestServeNoLaunch(t *testing.T) {
 	}
 }
 
-// TestServeContext checks that an agent that must end ends its whole subtree, and that its parent learns
-// of it at once.
+// TestServeContext checks that an agent whose context ends also ends its whole subtree, and that
+// gorun gets Lost for the subtree.
 func TestServeContext(t *testing.T) {
 	why := errors.New("the agent got SIGTERM")
 	for _, silent := range []bool{false, true} {
@@ -117,8 +118,8 @@ func TestServeContext(t *testing.T) {
 	}
 }
 
-// TestServeSignals checks that an agent that must end passes on gorun's messages to its ranks, and their
-// output, during the grace period.
+// TestServeSignals checks that an agent whose context has ended still passes on gorun's signals to
+// its ranks, and the output of the ranks to gorun, during the grace period.
 func TestServeSignals(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestServeSignals(t *testing.T) {
 				c.See = func(m proto.Message) {
 					switch m := m.(type) {
 					case proto.Signal:
-						go func() { // ends at once, because there is room
+						go func() { // ends at once, because the window has room for this output
 							_ = n.Output(proto.Output{Index: i, Stream: proto.Merged, Data: []byte("last words\n")})
 						}()
 					case proto.End:
@@ -175,7 +176,7 @@ func TestServeSignals(t *testing.T) {
 	}
 }
 
-// TestNoBye checks that Close does not wait for a child that does not end.
+// TestNoBye checks that Close waits only byeLimit for a child that does not end.
 func TestNoBye(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 2)

@@ -36,7 +36,7 @@ func feedAll(w *world, data []byte) {
 	require.FailNow(w.t, "the ranks did not take all standard input")
 }
 
-// TestStdin checks that the hosts whose ranks read standard input get it, and no others.
+// TestStdin checks that exactly the hosts whose ranks read standard input get it.
 func TestStdin(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 100<<10)
 	for _, mode := range []string{"rank0", "all", "none"} {
@@ -63,8 +63,8 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinTakers checks that a host that takes no input stops the input of all, until it has ended or is
-// lost.
+// TestStdinTakers checks that, if one host takes no input, gorun gets no credit for more, until that
+// host's ranks have ended or the host is lost. A host without ranks does not count.
 func TestStdinTakers(t *testing.T) {
 	for _, how := range []string{"ended", "lost", "no ranks"} {
 		bubble(t, func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestStdinTakers(t *testing.T) {
 	}
 }
 
-// TestStdinCount checks that the credit is always that of the slowest subtree, with random amounts and
-// random ends of subtrees.
+// TestStdinCount lets subtrees take random amounts of input and end at random times. It checks that a
+// node always gives as much credit as its slowest subtree.
 func TestStdinCount(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -15,10 +15,13 @@
 //	      └── link ─────────┘      link: urgent, bulk ──► writer ──► child
 //	            ▲ reader ◄── child
 //
-// A link has two goroutines and a timer. Its reader hands each message to loop and waits until loop
-// takes it. Because loop never blocks, the reader notices the end of the stream at once, and received
-// messages need no queue. Its writer takes messages from queues, so that a slow peer does not delay
-// the others. The queues are bounded, see queue.go.
+// A window is the number of bytes, at most proto.Window, that a sender may send before the receiver
+// gives it credit for more.
+//
+// A link has a reader goroutine, a writer goroutine and a timer. The reader hands each message to
+// loop and waits until loop takes it. Because loop never blocks, the reader notices the end of the
+// stream at once, and received messages need no queue. The writer takes messages from queues, so
+// that a slow peer does not delay the others. The queues are bounded, see queue.go.
 //
 // The messages of one host arrive in the order in which they were sent, with two exceptions.
 // Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order, and all other
@@ -51,14 +54,15 @@ type Stream interface {
 // stream outlives it.
 type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
-// Procs runs the ranks of the node's own host. It answers by the emit function that it was given, which
-// does not block. It emits Prepared, Staged, Started, Fence, State, Request, Aborted, Exited,
-// StdinCredit, Log and Ended, each about this host alone. It passes the output of its ranks to
-// Node.Output, and returns each FilePart by Node.Stored.
+// Procs is the process manager of the node's own host: it runs the ranks there. It answers by the
+// emit function that Config.Procs was given, which does not block. It may emit Prepared, Staged,
+// Started, Fence, State, Request, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended,
+// each about this host alone. It passes the output of its ranks to Node.Output. When it no longer
+// needs the data of a FilePart, it calls Node.Stored.
 type Procs interface {
 	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this
-	// host. If several files are staged, the FilePart with Last set may belong to a file that this
-	// host does not need; then it has no data.
+	// host. If gorun copies several files to the hosts, the FilePart with Last set may belong to a
+	// file that this host does not need; then it has no data.
 	Do(m proto.Message)
 }
 
@@ -67,36 +71,37 @@ type Config struct {
 	// Launch describes the node and the hosts below it. Hosts[0] is the node's own host. At gorun's
 	// root, Index may be -1: then gorun's own host runs no ranks, and Procs is nil.
 	Launch proto.Launch
-	// Self describes the node's own host in Up. Not used if Procs is nil.
+	// Self describes the node's own host in the message Up. It is not used if Procs is nil.
 	Self proto.Agent
-	// Procs makes the process manager. New calls it once. nil: no ranks run on this host.
+	// Procs makes the process manager. New and Serve call it once. nil: no ranks run on this host.
 	Procs func(n *Node, emit func(proto.Message)) Procs
 	Open  Open
 	// Up takes the messages to gorun, or to the parent. One goroutine calls it, in order. It must
 	// not block. It may call Do and Consumed. At the root, the caller must give back each Output
 	// by Consumed.
 	Up func(m proto.Message)
-	// OnPartialUp gets hosts that have answered or failed, before Up is called for all hosts
-	// together. It shows progress to a waiting user. May be nil.
+	// OnPartialUp gets the hosts that have answered or failed since its last call. The message Up
+	// follows when all hosts have done so. gorun shows its user the progress by OnPartialUp. It may
+	// be nil.
 	OnPartialUp func(some proto.Up)
 }
 
-// errEnded is the error of Output after the node's end.
+// errEnded is the error of Output after the node has ended or is about to end.
 var errEnded = errors.New("the connection with gorun has ended")
 
 const (
-	// outputCost is what an Output counts in a window besides its data. It bounds the memory that
-	// many small Outputs take.
+	// outputCost is how many bytes an Output counts in a window besides its data. It bounds the
+	// memory that many small Outputs take.
 	outputCost = 64
 	// maxOutput is the largest amount of data in one Output. It bounds how long a message that
-	// overtakes Output waits.
+	// may overtake Output waits for the Output that is being written.
 	maxOutput = 64 << 10
-	// creditAfter is the least number of bytes of credit that a node sends. Even if a sender lacks
-	// that much, it can still send the largest Output.
+	// creditAfter is the least number of bytes for which a node sends credit. A sender that lacks
+	// less than this much credit can still send the largest Output.
 	creditAfter = proto.Window / 4
 
 	launchLimit = time.Minute     // time in which the parent must send Launch
-	endLimit    = 5 * time.Second // time in which ranks must end when the parent is lost
+	endLimit    = 5 * time.Second // time in which ranks must end after SIGKILL when the agent must end
 	byeLimit    = 2 * time.Second // time in which children must end after Bye
 
 	// openExtra is the time beyond Launch.Timeout that Open may take, because it may copy gorun to
@@ -108,7 +113,7 @@ const (
 	minHeartbeat     = 80 * time.Millisecond
 )
 
-// cost returns what an Output counts in a window.
+// cost returns how many bytes an Output counts in a window.
 func cost(o proto.Output) int { return len(o.Data) + outputCost }
 
 // normalize fills in default values, and refuses a Launch with which no node can work.
@@ -144,7 +149,8 @@ func split(p part, n int) []part {
 	return parts
 }
 
-// Depth returns the number of levels of agents in a tree over count hosts.
+// Depth returns the number of levels of agents in a tree over count hosts, besides gorun's own, if
+// each node has at most radix children.
 func Depth(count, radix int) int {
 	levels := 0
 	for ; count > 0; levels++ {

@@ -23,40 +23,40 @@ const (
 	testHeartbeat = 5 * time.Second
 )
 
-// world is a tree in a bubble: gorun's root, and agents in goroutines.
+// world is a tree in a bubble of testing/synctest: gorun's root, and agents in goroutines.
 type world struct {
 	t     *testing.T
 	hosts int
-	ranks int // per host
-	stdin string
-	each  bool // PerRank
-	grace time.Duration
+	ranks int           // number of ranks on each host
+	stdin string        // Prepare.Stdin
+	each  bool          // Prepare.PerRank
+	grace time.Duration // Prepare.Grace
 	l     proto.Launch
 	root  *Node
 
 	// Behaviour of the hosts; set before start.
-	procs  func(c *treetest.Procs)
-	open   func(index int) error                    // error of connecting, after testConnect
-	agent  func(index int, s *treetest.Stream) bool // plays the agent; false: the usual agent runs
-	mkErr  func(index int) error                    // error of making an agent
-	see    func(w *world, m proto.Message)          // gets each message of Up
+	procs  func(c *treetest.Procs)                  // changes a host's process manager before its first use
+	open   func(index int) error                    // returns the error of the connection to a host
+	agent  func(index int, s *treetest.Stream) bool // acts as the agent of a host; false: Serve runs instead
+	mkErr  func(index int) error                    // returns the error of Serve's function mk
+	see    func(w *world, m proto.Message)          // gets each message that the root passes to Up
 	keep   bool                                     // the root does not consume Output at once
-	pipeOf func(index int) *treetest.Pipe           // nil: with testLatency
+	pipeOf func(index int) *treetest.Pipe           // makes the pipe to a host; nil: one with testLatency
 
 	auto     bool          // coordinate answers the messages, and closes jobEnded
-	jobEnded chan struct{} // the job has ended
+	jobEnded chan struct{} // closed by coordinate when the job has ended
 	event    func()        // called for each message that a process manager or the root gets
 
-	mu        sync.Mutex // guards the following fields
-	lost      []bool
-	partial   map[int]bool
-	hostProcs map[int]*treetest.Procs
-	nodes     map[int]*Node
-	pipes     map[int]*treetest.Pipe
-	ups       []proto.Message
-	serves    map[int]error
-	under     int // number of calls of connect that run
-	most      int // largest value of under
+	mu        sync.Mutex              // guards the following fields
+	lost      []bool                  // by host: coordinate has got Lost
+	partial   map[int]bool            // by index: hosts that Config.OnPartialUp has reported to the test as up or as failed
+	hostProcs map[int]*treetest.Procs // by host
+	nodes     map[int]*Node           // by host
+	pipes     map[int]*treetest.Pipe  // by host: the pipe to its parent
+	ups       []proto.Message         // all messages that the root has passed to Up
+	serves    map[int]error           // by host: what Serve has returned
+	under     int                     // number of calls of connect that run
+	most      int                     // largest value of under
 	wg        sync.WaitGroup
 }
 
@@ -188,7 +188,7 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 	return p.Parent, nil
 }
 
-// prepare returns a plan in which rank r runs on host r mod hosts.
+// prepare returns a Prepare in which rank r runs on host r mod w.hosts.
 func (w *world) prepare() proto.Prepare {
 	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
 	for range w.ranks {
@@ -206,7 +206,8 @@ func (w *world) prepare() proto.Prepare {
 	return p
 }
 
-// coordinate answers messages like gorun, for a job with two fences in which every host needs one file.
+// coordinate answers the messages of the root as gorun would, for a job with two fences in which
+// every host needs one file.
 func (w *world) coordinate(m proto.Message) {
 	root := w.getRoot()
 	switch m := m.(type) {
@@ -214,7 +215,7 @@ func (w *world) coordinate(m proto.Message) {
 		root.Do(w.prepare())
 	case proto.Prepared:
 		if len(m.Need) == 0 {
-			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all hosts that needed it are lost
+			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all hosts that needed the file are lost
 			return
 		}
 		root.Do(proto.FilePart{Hash: testHash, Data: []byte("a")})
@@ -241,7 +242,7 @@ func (w *world) coordinate(m proto.Message) {
 
 const testHash = "0123456789012345678901234567890123456789012345678901234567890123"
 
-// got returns the messages of type M that have come up.
+// got returns the messages of type M that the root has passed to Up so far.
 func got[M proto.Message](w *world) []M {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -254,7 +255,7 @@ func got[M proto.Message](w *world) []M {
 	return list
 }
 
-// one waits for the only message of type M.
+// one waits for a message of type M from the root, and checks that it is the only one so far.
 func one[M proto.Message](w *world) M {
 	w.t.Helper()
 	for range 1000 {
@@ -270,7 +271,7 @@ func one[M proto.Message](w *world) M {
 	return m
 }
 
-// launch starts the ranks on all hosts.
+// launch starts the tree, and then the ranks on all hosts.
 func (w *world) launch() {
 	w.t.Helper()
 	w.start()
@@ -281,7 +282,7 @@ func (w *world) launch() {
 	one[proto.Started](w)
 }
 
-// close ends everything and waits for all goroutines.
+// close closes the root and waits for the end of all agents.
 func (w *world) close() {
 	w.t.Helper()
 	w.root.Close()

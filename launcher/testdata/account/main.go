@@ -1,6 +1,6 @@
-// Command account sends known messages: rank 0 sends ten of 8 bytes and two of 1 MiB to rank 1, which
-// answers with one of 100 bytes. If the command has an argument, rank 1 then kills itself, and rank 0
-// continues without it.
+// Command account is for one or two ranks. With two, rank 0 sends ten messages of 8 bytes and two of
+// 1 MiB to rank 1, which answers with a message of 100 bytes. If the command has an argument, rank 1
+// then kills itself by SIGKILL.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command broken does not compile.
+// Command broken does not compile, so that a test can check what gorun prints then.
 package main
 
 func main() { undefined() }

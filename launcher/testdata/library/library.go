@@ -1,5 +1,5 @@
-// Package library is no program.
+// Package library is not a main package, so that a test can check what gorun prints then.
 package library
 
-// X is something.
+// X makes the package have code.
 var X = 1

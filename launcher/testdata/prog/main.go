@@ -1,4 +1,5 @@
-// Command prog is built and run by the launcher's tests.
+// Command prog prints its rank, its arguments, and the error of a stat(2) of its own executable, which
+// must exist while the rank runs. With the argument wait it first prints "waiting" and sleeps.
 package main
 
 import (

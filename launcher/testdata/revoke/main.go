@@ -1,6 +1,6 @@
-// Command revoke has two ranks. Rank 0 waits in a barrier. Rank 1 revokes the communicator,
-// so the barrier fails and rank 0 ends. Rank 1 waits until rank 0 has ended, and then returns
-// its own error.
+// Command revoke is for two ranks. Rank 0 waits in a barrier. Rank 1 revokes the communicator, so
+// the barrier fails and rank 0 ends with that error. Rank 1 waits until rank 0 has ended, and then
+// ends with an error of its own, "no such mesh".
 package main
 
 import (

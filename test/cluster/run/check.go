@@ -11,8 +11,9 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// RequireLines checks gorun's exit code, and that the lines that gorun itself has printed to stderr
-// match patterns, in order. The other lines on stderr are of ranks, ssh and Slurm.
+// RequireLines checks gorun's exit code, and that the lines that gorun itself has printed to stderr, which
+// begin with "gorun: ", match the patterns in their order. Other lines on stderr, for example those of
+// ranks, ssh and Slurm, do not count.
 func RequireLines(t testing.TB, r Result, code int, patterns ...string) {
 	t.Helper()
 	if r.Code != code || r.Report != nil && r.Report.ExitCode != code {
@@ -34,13 +35,15 @@ func RequireLines(t testing.TB, r Result, code int, patterns ...string) {
 	}
 }
 
-// Watchdog is a match for the watchdogs of gorun and of its agents.
+// Watchdog reports whether a process is a watchdog of gorun or of an agent: the process that ends the
+// ranks if gorun or the agent dies.
 func Watchdog(p testbed.Process) bool { return isWatchdog(p.Args) }
 
 func isWatchdog(args []string) bool { return len(args) == 1 && args[0] == "gorun-watchdog" }
 
-// KillWatchdog kills the watchdog of a gorun on this machine. In a testbed a watchdog would see the
-// processes of all hosts, so tests that kill gorun kill its watchdog before.
+// KillWatchdog kills the watchdog of a gorun on this machine. Tests that kill gorun kill its watchdog
+// first: in a testbed the watchdog sees the processes of all hosts, so it would also end the ranks of
+// other hosts, which the agents must end.
 func KillWatchdog(t testing.TB, gorun int) {
 	t.Helper()
 	for _, pid := range Children(t, gorun) {

@@ -22,25 +22,25 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// markEnv is an environment variable of gorun, of the ranks and of all processes that they start,
-// but not of agents on other hosts.
+// markEnv is an environment variable that Start sets for gorun. The ranks and all processes that they
+// start get it too, but agents on other hosts do not.
 const markEnv = "CLUSTER_TEST_RUN"
 
-// mark is the variable with the value of this test process.
+// mark is that variable with the value that this test process gives it.
 var mark = fmt.Sprintf("%s=%d", markEnv, os.Getpid())
 
-// limit bounds the time of one gorun, which takes seconds.
+// limit bounds the time of one run of gorun, which usually takes seconds.
 const limit = time.Minute
 
 // Command describes a run of gorun.
 type Command struct {
 	Args   []string
-	Exe    string        // "": the gorun that Main has built
-	Env    []string      // added to this process's environment without the variables of launchers
-	Host   *testbed.Host // nil: this machine
-	Stdin  io.Reader     // nil: empty
-	Stdout io.Writer     // nil: the Result's
-	Stderr io.Writer     // nil: the Result's
+	Exe    string        // path of the program; "": the gorun that Main has built
+	Env    []string      // environment variables in addition to CleanEnv
+	Host   *testbed.Host // where gorun runs; nil: on this machine
+	Stdin  io.Reader     // nil: stdin is empty
+	Stdout io.Writer     // nil: Result.Stdout gets the text
+	Stderr io.Writer     // nil: Result.Stderr gets the text
 }
 
 // Result is the result of a gorun that has ended.
@@ -51,13 +51,13 @@ type Result struct {
 	Report *Report // nil: gorun has not written one
 }
 
-// Gorun runs gorun and waits for its end.
+// Gorun runs gorun with these arguments and waits until it has ended.
 func Gorun(t testing.TB, args ...string) Result {
 	t.Helper()
 	return Command{Args: args}.Run(t)
 }
 
-// Run runs gorun and waits for its end.
+// Run runs gorun and waits until it has ended.
 func (c Command) Run(t testing.TB) Result {
 	t.Helper()
 	return c.Start(t).Wait()
@@ -68,15 +68,15 @@ type Process struct {
 	t        testing.TB
 	cmd      *exec.Cmd
 	line     string // command line, for errors
-	report   string // file of the report
+	report   string // path of the report
 	stdout   Text
 	stderr   Text
-	ended    chan struct{}
-	err      error
-	timedOut bool
+	ended    chan struct{} // closed when gorun has ended
+	err      error         // of cmd.Wait; must not be read before ended is closed
+	timedOut bool          // gorun was killed after limit
 }
 
-// Start starts gorun. If gorun still runs at the end of the test, it is killed.
+// Start starts gorun. If gorun still runs at the end of the test, the test's cleanup kills it.
 func (c Command) Start(t testing.TB) *Process {
 	t.Helper()
 	p := &Process{t: t, line: "gorun " + strings.Join(c.Args, " "), ended: make(chan struct{})}
@@ -131,7 +131,8 @@ func (c Command) Start(t testing.TB) *Process {
 	return p
 }
 
-// CleanEnv returns this process's environment without the variables that launchers set.
+// CleanEnv returns this process's environment without the variables that launchers set, so that gorun does
+// not take itself for a part of another job.
 func CleanEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -154,10 +155,10 @@ func (p *Process) killed() bool {
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stdout returns the output so far.
+// Stdout returns what gorun has written to stdout so far.
 func (p *Process) Stdout() string { return p.stdout.String() }
 
-// Stderr returns the text on stderr so far.
+// Stderr returns what gorun has written to stderr so far.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
 // Signal sends gorun a signal.
@@ -178,7 +179,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Wait waits for the end of gorun.
+// Wait waits until gorun has ended. If gorun was killed because it ran too long, the test fails.
 func (p *Process) Wait() Result {
 	p.t.Helper()
 	<-p.ended
@@ -199,13 +200,14 @@ func (p *Process) Wait() Result {
 	return r
 }
 
-// AwaitStdout waits until a pattern matches n times in the ranks' output.
+// AwaitStdout waits until a pattern matches n times in what gorun has written to stdout, which is the
+// output of the ranks.
 func (p *Process) AwaitStdout(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stdout, n, pattern)
 }
 
-// AwaitStderr waits until a pattern matches n times on stderr.
+// AwaitStderr waits until a pattern matches n times in what gorun has written to stderr.
 func (p *Process) AwaitStderr(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stderr, n, pattern)
@@ -226,7 +228,7 @@ func (p *Process) await(text *Text, n int, pattern string) {
 	})
 }
 
-// cut returns s, without its middle if it is long.
+// cut returns s. If s is long, cut leaves out its middle.
 func cut(s string) string {
 	const most = 4000
 	if len(s) > most {
@@ -235,7 +237,7 @@ func cut(s string) string {
 	return s
 }
 
-// Eventually waits until f returns nil. After half a minute the test fails with the last error.
+// Eventually calls f until f returns nil. After half a minute the test fails with the last error of f.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()
 	if err := within(30*time.Second, f); err != nil {
@@ -243,9 +245,9 @@ func Eventually(t testing.TB, f func() error) {
 	}
 }
 
-// within waits until f returns nil. After d it returns f's last error.
+// within calls f until f returns nil. After the time d it returns the last error of f.
 func within(d time.Duration, f func() error) error {
-	pause := time.Millisecond // grows, because an f that reads all of /proc would slow down the processes that it waits for
+	pause := time.Millisecond // grows, because an f that reads all of /proc slows down the processes that f waits for
 	for end := time.Now().Add(d); ; time.Sleep(pause) {
 		err := f()
 		if err == nil || time.Now().After(end) {
@@ -255,7 +257,7 @@ func within(d time.Duration, f func() error) error {
 	}
 }
 
-// Text collects what a process writes. It can be read at any time.
+// Text collects what a process writes. Any goroutine may call String at any time.
 type Text struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -273,7 +275,7 @@ func (x *Text) String() string {
 	return x.buf.String()
 }
 
-// Children returns the child processes of a process.
+// Children returns the ids of the child processes of a process.
 func Children(t testing.TB, pid int) (pids []int) {
 	t.Helper()
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -290,7 +292,7 @@ func Children(t testing.TB, pid int) (pids []int) {
 	return pids
 }
 
-// Args returns the command line of a process; nil if the process has ended.
+// Args returns the command line of a process. If the process has ended, Args returns nil.
 func Args(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if len(text) == 0 {

@@ -20,15 +20,15 @@ import (
 // machine and on the hosts, including hosts that are cut off.
 func NothingLeft(t testing.TB, c *testbed.Cluster) {
 	t.Helper()
-	before := time.Now().Add(-time.Second) // because the clock of a file system may be late
+	before := time.Now().Add(-time.Second) // a second earlier, because the times of files may be earlier than this process's clock
 	t.Cleanup(func() { checkLeft(t, c, before) })
 }
 
-// leftLimit bounds the time until all processes have ended. An agent on a host that is cut off
-// ends only when it detects that.
+// leftLimit bounds the time in which all processes must have ended. An agent on a host that is cut off
+// takes long, because it ends only when it detects that.
 const leftLimit = 20 * time.Second
 
-// checkLeft checks that jobs that began after a time have left no processes and files.
+// checkLeft checks that jobs which began after the time since have left no processes and no files.
 func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 	t.Helper()
 	err := within(leftLimit, func() error {
@@ -36,7 +36,7 @@ func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 		all = append(all, processes()...)
 		for _, h := range c.Hosts() {
 			for _, p := range h.Processes(nil) {
-				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") { // on a host that is cut off sshd does not detect that its client has ended
+				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") { // sshd may remain, because on a host that is cut off it does not detect that its client has ended
 					all = append(all, h.Name()+": "+p.String())
 				}
 			}
@@ -56,8 +56,8 @@ func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 	}
 }
 
-// processes returns the processes of this test's jobs, on any host: processes with the test's mark,
-// and those of gorun.
+// processes returns the processes of this test's jobs on all hosts: those with the variable mark, and
+// those whose program Main has built.
 func processes() (found []string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -73,8 +73,8 @@ func processes() (found []string) {
 
 var stagedName = regexp.MustCompile(`^gorun-([0-9a-f]{16})-`)
 
-// stagedDirs returns the directories of jobs that began after a time and have no process left. Jobs
-// of other tests that still run have directories at the same place.
+// stagedDirs returns the directories in /tmp that gorun has made for jobs which began after the time since
+// and have no process left. Jobs of other tests that still run have directories there too.
 func stagedDirs(since time.Time) (found []string) {
 	entries, _ := os.ReadDir("/tmp")
 	for _, e := range entries {
@@ -90,7 +90,7 @@ func stagedDirs(since time.Time) (found []string) {
 	return found
 }
 
-// running reports whether a rank of a job runs.
+// running reports whether a rank of the job with this id runs.
 func running(job string) bool {
 	envs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, name := range envs {
@@ -101,7 +101,7 @@ func running(job string) bool {
 	return false
 }
 
-// checkFiles checks that a host's own directories have no files of jobs.
+// checkFiles checks that jobs have left no files in the directories that only this host sees.
 func checkFiles(t testing.TB, h *testbed.Host) {
 	t.Helper()
 	const script = `ls -A /dev/shm | sed 's,^,/dev/shm/,'; ls -A ~root/.cache/weft | grep -v '^gorun-[0-9a-f]*$'; true`

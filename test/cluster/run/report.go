@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Report is the report of a job, which gorun -report writes. [Command.Start] makes gorun write it.
+// Report is the report of a job, as gorun writes it. [Command.Start] makes gorun write it.
 type Report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`
@@ -31,7 +31,7 @@ type ReportApp struct {
 	Path    string   `json:"path"`
 }
 
-// ReportRun is one start of the job.
+// ReportRun is one run of the job. With -on-failure restart there may be several.
 type ReportRun struct {
 	Epoch   int            `json:"epoch"`
 	JobID   string         `json:"job_id"`
@@ -54,7 +54,7 @@ type ReportHost struct {
 	Cause    string `json:"cause"`
 }
 
-// ReportRank is one rank.
+// ReportRank is one rank in a run of the job.
 type ReportRank struct {
 	Rank     int        `json:"rank"`
 	App      int        `json:"app"`
@@ -75,7 +75,7 @@ type ReportRank struct {
 	Comm *ReportComm `json:"comm"`
 }
 
-// ReportComm is a rank's statistics of its communication.
+// ReportComm has the statistics of a rank's communication.
 type ReportComm struct {
 	MessagesSent     int64   `json:"messages_sent"`
 	MessagesReceived int64   `json:"messages_received"`
@@ -84,7 +84,7 @@ type ReportComm struct {
 	Wait             float64 `json:"wait_seconds"`
 }
 
-// ReportFailure is the reason why the job, or one start of it, failed.
+// ReportFailure is the reason why the job, or one run of it, failed.
 type ReportFailure struct {
 	Rank     *int     `json:"rank"`
 	Host     string   `json:"host"`
@@ -93,7 +93,7 @@ type ReportFailure struct {
 	Stderr   []string `json:"stderr"`
 }
 
-// ReadReport reads a report. If the file has other fields than Report, the test fails.
+// ReadReport reads the report in a file. If the file has a field that Report lacks, the test fails.
 func ReadReport(t testing.TB, file string) *Report {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -109,7 +109,7 @@ func ReadReport(t testing.TB, file string) *Report {
 	return &r
 }
 
-// Host returns the host of a run with a name.
+// Host returns the host with this name.
 func (r *ReportRun) Host(t testing.TB, name string) ReportHost {
 	t.Helper()
 	for _, h := range r.Hosts {

@@ -32,18 +32,18 @@ const module = "github.com/weft-hpc/weft/"
 // dir is the directory of the programs that Main has built. All hosts see it.
 var dir string
 
-// Main builds gorun, the program of [Rank] and packages of this module, such as
-// "examples/survive". Then it runs the tests, removes everything and exits. A package's TestMain
-// calls it.
+// Main builds gorun, the program of [Rank], and the given packages of this module, such as
+// "examples/survive". Then it runs the tests, removes the programs and the hosts, and exits. A test
+// package must call Main in its TestMain.
 func Main(m *testing.M, packages ...string) { os.Exit(mainCode(m, packages)) }
 
 func mainCode(m *testing.M, packages []string) (code int) {
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
-		if signal.Ignored(s) { // for example under nohup; child processes must not inherit that
+		if signal.Ignored(s) { // for example under nohup; a signal that this process catches is not ignored in child processes
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
-	if os.Geteuid() != 0 { // then every test is skipped
+	if os.Geteuid() != 0 { // without root every test is skipped, so no program is needed
 		return m.Run()
 	}
 	var err error
@@ -70,23 +70,23 @@ func build(packages ...string) error {
 		args = append(args, module+p)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // also if the tests run with -race
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // for programs without cgo, also if the tests run with -race
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 }
 
-// Program returns the path of a program that Main has built. name is the last element of its
-// package's path.
+// Program returns the path of a program that Main has built. name is the last element of the path of the
+// program's package.
 func Program(name string) string { return filepath.Join(dir, name) }
 
-// Rank returns the path of a program of ranks. Its first argument selects what the ranks do; see
-// the directory rank.
+// Rank returns the path of the weft program in the directory rank. The program's first argument selects
+// what the ranks do.
 func Rank() string { return Program("rank") }
 
-// Copy copies a program to a path, for example one that no host sees, and returns the path. The
-// end of the test removes the copy.
+// Copy copies a program to the path to, for example one that no host sees, and returns that path. The
+// test's cleanup removes the copy.
 func Copy(t testing.TB, from, to string) string {
 	t.Helper()
 	text, err := os.ReadFile(from)

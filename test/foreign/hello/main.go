@@ -56,7 +56,7 @@ func hello(c *comm.Comm) error {
 	return err
 }
 
-// fail has a rank abort or die. The other ranks wait for a message from it.
+// fail has one rank abort or kill itself, as action says. The other ranks wait for a message from that rank.
 func fail(c *comm.Comm, action, rank string) error {
 	const tag = 2
 	failing, err := strconv.Atoi(rank)

@@ -1,4 +1,4 @@
-// Command fail makes rank 1 fail as its argument says. The other ranks wait for rank 1.
+// Command fail makes rank 1 fail as its argument says. The other ranks wait for rank 1 in a barrier.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command hang runs for ever in the way that its argument says. Some ways are deadlocks.
+// Command hang runs for ever: its argument says how its ranks wait. Tests know the numbers of its lines.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 			}
 			_, err := comm.Recv(c, buf, 0, 99)
 			return err
-		case "ring": // each rank waits for the next
+		case "ring": // each rank waits for a message from the next rank, and none sends one
 			_, err := comm.Recv(c, buf, (c.Rank()+1)%c.Size(), 5)
 			return err
 		case "compute": // the last rank does not call Allreduce
@@ -32,7 +32,7 @@ func main() {
 				return comm.Allreduce(c, buf, buf, comm.Sum[int])
 			}
 			compute()
-		case "helper": // a goroutine of rank 0 could end the deadlock later
+		case "helper": // both ranks wait for a message; a goroutine of rank 0 that sleeps sends one much later
 			if c.Rank() == 0 {
 				go func() { // ends with the process
 					time.Sleep(time.Hour)
@@ -41,7 +41,7 @@ func main() {
 			}
 			_, err := comm.Recv(c, make([]int, 1), 1-c.Rank(), 5)
 			return err
-		case "pingpong": // no deadlock
+		case "pingpong": // no deadlock: two ranks exchange messages without end
 			for {
 				if _, err := comm.Sendrecv(c, buf, 1-c.Rank(), 5, make([]int, 1), 1-c.Rank(), 5); err != nil {
 					return err

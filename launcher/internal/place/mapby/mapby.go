@@ -8,27 +8,28 @@ import (
 	"strings"
 )
 
-// Unit is the part of a machine to which a rule assigns ranks.
+// Unit is the part of a host to which a rule assigns ranks.
 type Unit string
 
 // The units.
 const (
-	Slot Unit = "slot" // not valid in ppr
+	Slot Unit = "slot" // room for one rank; a rule ppr:N:UNIT cannot have this unit
 	Node Unit = "node" // a whole host
 	Core Unit = "core"
-	NUMA Unit = "numa"
+	NUMA Unit = "numa" // a NUMA node
 )
 
-// Rule is a rule by which ranks are placed on hosts.
+// Rule is a rule by which ranks are placed on hosts: see place.Policy.MapBy.
 type Rule struct {
 	Unit Unit
-	Per  int // number of ranks on each unit; 0: the slots give the number
+	Per  int // number of ranks on each unit, from a rule ppr:N:UNIT; 0: the slots of the hosts give the number
 }
 
-// Expected lists the rules in the form that users write.
+// Expected lists the rules in the form that users write, for messages.
 const Expected = "slot, node, core, numa or ppr:N:node|numa|core"
 
-// limit equals job.MaxRanks.
+// limit is the largest number of ranks on a unit. It equals job.MaxRanks, which this package cannot
+// import.
 const limit = 1 << 16
 
 // Parse parses "slot", "node", "core", "numa", or a rule such as "ppr:2:numa", which is two ranks per
@@ -51,7 +52,7 @@ func Parse(text string) (Rule, error) {
 			return Rule{}, fmt.Errorf("expected from 1 to %d ranks per %s, found %s", limit, u, quote(text))
 		}
 		return Rule{u, n}, nil
-	case Slot: // a slot holds one rank
+	case Slot: // not valid, because a slot has room for only one rank
 	}
 	return Rule{}, wrong
 }
@@ -64,7 +65,8 @@ func (r Rule) String() string {
 	return "ppr:" + strconv.Itoa(r.Per) + ":" + string(r.Unit)
 }
 
-// quote quotes the beginning of a user's text, for an error of one line.
+// quote returns the beginning of a text in quotes, so that an error with the text of a user fits in a
+// line.
 func quote(text string) string {
 	const most = 60
 	if len(text) > most {

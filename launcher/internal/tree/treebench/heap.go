@@ -12,19 +12,20 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// script is a child that answers with prepared bytes, as the head of a subtree would answer.
+// script is the stream to a child that does not exist. It answers Launch, Prepare and Start with
+// bytes that were encoded before, as the head of a subtree would answer.
 type script struct {
 	io.Reader
 	w       *io.PipeWriter
-	answers [][]byte // to Launch, Prepare and Start
-	due     chan []byte
+	answers [][]byte    // the answers that were not sent yet, in the order Up, Prepared, Started
+	due     chan []byte // answers on their way to Read
 	close   sync.Once
 }
 
 func newScript(answers [][]byte) *script {
 	r, w := io.Pipe()
 	s := &script{Reader: r, w: w, answers: answers, due: make(chan []byte, len(answers))}
-	go func() { // ends with Close
+	go func() { // ends after Close
 		for b := range s.due {
 			_, _ = w.Write(b) // fails when the stream is closed
 		}
@@ -47,13 +48,14 @@ func (s *script) Write(p []byte) (int, error) {
 // Cause returns nil.
 func (s *script) Cause() error { return nil }
 
-// Close ends the stream. The node does not write afterwards.
+// Close ends the stream. The caller does not call Write afterwards.
 func (s *script) Close() error {
 	s.close.Do(func() { close(s.due) })
 	return s.w.Close()
 }
 
-// scripts returns the answers of the root's children, by host name.
+// scripts returns the encoded answers of each of the root's children, by the name of the child's
+// host.
 func (s setting) scripts() map[string][][]byte {
 	children := make(map[string][][]byte)
 	parts := min(s.radix, s.agents)
@@ -79,8 +81,8 @@ func (s setting) scripts() map[string][][]byte {
 	return children
 }
 
-// rootHeap returns the bytes of heap that a root keeps while ranks run, without what gorun keeps of the
-// messages.
+// rootHeap returns how many bytes of heap the tree's root keeps while ranks run. The messages that
+// gorun has sent and got, which gorun itself may keep, do not count.
 func rootHeap(s setting) int64 {
 	launch, prepare, children := s.launch(), s.prepare(), s.scripts()
 	said := make(chan proto.Message, 16)

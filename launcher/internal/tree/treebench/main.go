@@ -1,8 +1,9 @@
-// Command treebench measures the cost of the start and the end of a job on many hosts, without any
-// hosts. Agents are goroutines that run launcher/internal/tree over streams in memory. Time is that of
-// a bubble of testing/synctest, which passes only while all goroutines wait. So the times show latencies
-// and the order of messages, not processor time. Messages and bytes are those of the protocol. The
-// memory of the root is measured separately, with children that send prepared bytes.
+// Command treebench measures the cost of the start and the end of a job on many hosts by a
+// simulation in one process. Agents are goroutines that run launcher/internal/tree over streams in
+// memory. Time is that of a bubble of testing/synctest, which passes only while all goroutines
+// wait. So the times show latencies and the order of messages, not processor time. Messages and
+// bytes are those of the protocol. The memory of the root is measured separately, with children
+// that send prepared bytes.
 //
 //	go run ./launcher/internal/tree/treebench -agents 1,10,100,1000,10000 -radix 64 -latency 200us -connect 20ms
 package main
@@ -38,7 +39,7 @@ func main() {
 		os.Exit(2)
 	}
 	os.Args = os.Args[:1]                                                 // so that package testing uses the defaults of its flags
-	testing.Main(func(string, string) (bool, error) { return true, nil }, // a bubble needs a test around it
+	testing.Main(func(string, string) (bool, error) { return true, nil }, // synctest.Test needs a *testing.T
 		[]testing.InternalTest{{Name: "tree", F: func(t *testing.T) { table(t, os.Stdout, s, sizes) }}}, nil, nil)
 }
 

@@ -24,7 +24,7 @@ var phaseNames = []string{"Launch → Up", "Prepare → Prepared", "Start → St
 
 // result holds the measurements of one job.
 type result struct {
-	took    []time.Duration // by phaseNames
+	took    []time.Duration // how long each phase of the job took, in the order of phaseNames
 	root    tree.Stats
 	outputs int64 // number of Outputs that the root got
 	busiest int64 // largest number of messages of an agent, to and from its parent and children
@@ -86,7 +86,7 @@ func (s setting) prepare() proto.Prepare {
 	return p
 }
 
-// putsOf is what an agent's ranks put before a fence.
+// putsOf returns the keys and values that the ranks of a host put before a fence.
 func (s setting) putsOf(index, fence int) map[string]string {
 	puts := make(map[string]string)
 	for r := range s.ranks {
@@ -97,7 +97,7 @@ func (s setting) putsOf(index, fence int) map[string]string {
 	return puts
 }
 
-// simulate runs a job in a bubble.
+// simulate runs a job in a bubble of testing/synctest.
 func simulate(t *testing.T, s setting) (r result) {
 	synctest.Test(t, func(t *testing.T) { r = s.run(t) })
 	return r
@@ -129,7 +129,7 @@ func (s setting) run(t *testing.T) (r result) {
 	for n := 1; n <= 2; n++ {
 		f := await[proto.Fence](j)
 		if n == 2 {
-			lap() // since the ranks were let out of the first, which they were in at once
+			lap() // ranks enter the first fence as soon as they run, so this is the time of one fence
 		}
 		j.root.Do(proto.Release(f))
 	}
@@ -165,7 +165,7 @@ func (s setting) run(t *testing.T) (r result) {
 	return r
 }
 
-// await waits for a message, and drops others.
+// await waits for a message of type M from the root, and drops those before it.
 func await[M proto.Message](j *job) M {
 	for m := range j.up {
 		if m, ok := m.(M); ok {
@@ -175,12 +175,12 @@ func await[M proto.Message](j *job) M {
 	panic("not reached: up is never closed")
 }
 
-// connect starts an agent.
+// connect starts an agent in a goroutine, and returns the stream to it.
 func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	time.Sleep(j.setting.connect)
 	p := treetest.NewPipe(j.latency)
-	j.wg.Go(func() { // ends with Bye
-		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts the agents
+	j.wg.Go(func() { // ends when the root has closed the tree
+		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // run notices missing agents
 			return tree.Config{Self: agent(l.Index), Open: j.connect, Procs: func(n *tree.Node, emit func(proto.Message)) tree.Procs {
 				c := &treetest.Procs{
 					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,

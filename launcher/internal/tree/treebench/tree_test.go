@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRoot checks that the number of messages of the root, and of each agent, depends only on the number
-// of its children, not on the number of all agents.
+// TestRoot checks that the number of messages of the root, and of each agent, depends only on the
+// number of its children, not on the number of all agents, and that each phase takes one round trip
+// per level.
 func TestRoot(t *testing.T) {
 	s, sizes, ok := parse(new(strings.Builder), []string{"-agents", "4,20,84", "-radix", "4", "-ranks", "2", "-output", "0"})
 	require.True(t, ok)

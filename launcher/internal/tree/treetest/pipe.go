@@ -37,12 +37,12 @@ type half struct {
 
 	mu      sync.Mutex // guards the following fields, except bytes
 	change  sync.Cond
-	chunks  []chunk
-	size    int
-	stalled bool
+	chunks  []chunk   // bytes that were written and not read yet
+	size    int       // number of bytes in chunks
+	stalled bool      // Read blocks even if bytes have arrived
 	eof     time.Time // when the reader gets io.EOF; zero: the writer has not closed the stream
-	rerr    error     // error of Read, from now on
-	werr    error     // error of Write, from now on
+	rerr    error     // not nil: every Read fails with it
+	werr    error     // not nil: every Write fails with it
 
 	bytes atomic.Int64
 }
@@ -71,7 +71,7 @@ func (h *half) set(f func()) {
 	h.change.Broadcast()
 }
 
-// waitUntil waits for a change, at most until at.
+// waitUntil waits for a change, at most until the time at. The caller holds mu.
 func (h *half) waitUntil(at time.Time) {
 	t := time.AfterFunc(time.Until(at), func() { h.set(func() {}) })
 	h.change.Wait()
@@ -155,7 +155,7 @@ func (s *Stream) Cause() error { return s.Why }
 // Bytes returns the number of bytes written to this end.
 func (s *Stream) Bytes() int64 { return s.out.bytes.Load() }
 
-// Cut ends both sides at once. Bytes on the way are lost.
+// Cut makes all reads and writes of both ends fail from now on. Bytes on the way are lost.
 func (p *Pipe) Cut() {
 	for _, h := range []*half{p.Parent.in, p.Parent.out} {
 		h.set(func() { h.rerr, h.werr, h.chunks, h.size = errCut, errCut, nil, 0 })

@@ -7,15 +7,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Procs answers like a process manager, but runs nothing. Its ranks enter Fences fences one after
-// the other, and end when End comes.
+// Procs answers like a process manager, but starts no processes. Its imaginary ranks enter Fences
+// fences one after the other, and end when End comes.
 type Procs struct {
 	Index  int
 	Emit   func(proto.Message)
 	Fences int
 	Puts   func(fence int) map[string]string // what the host puts before a fence; nil: nothing
 	Need   []string                          // hashes of files for Prepared
-	Silent bool                              // it does not answer
+	Silent bool                              // Procs answers no message
 	// Stored gets each FilePart once; may be nil.
 	Stored func(proto.FilePart)
 	// See gets each message before Procs answers; may be nil. It may emit.

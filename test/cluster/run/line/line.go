@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package line defines the lines that the program of ranks writes and tests check.
+// Package line defines the lines that the program test/cluster/run/rank writes with the argument "lines",
+// and that tests check.
 package line
 
-// Length returns the number of x at the end of the i-th line of a rank, with argument "lines".
+// Length returns the number of letters x at the end of the i-th line of a rank.
 func Length(i int) int { return i * 7919 % 200 }

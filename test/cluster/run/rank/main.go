@@ -4,7 +4,7 @@
 //
 //	hello           print rank, size, host, epoch and the sum of all ranks
 //	work            run collectives and a ring, and check the results
-//	wait            print "up" and sleep
+//	wait            print "up" and sleep until a signal ends the rank
 //	until EPOCH     like wait, but exit with 0 in that epoch
 //	exit R CODE     rank R exits with CODE, the others wait for it
 //	leave R         rank R exits with 0 and without Finalize, the others wait
@@ -59,7 +59,7 @@ func main() {
 	}
 }
 
-// number returns argument i; -1 if there is no such argument.
+// number returns the i-th argument as a number. If there is no such argument, number returns -1.
 func number(i int) int {
 	if i >= len(os.Args) {
 		return -1
@@ -71,7 +71,7 @@ func number(i int) int {
 	return n
 }
 
-// perform does what the first argument says.
+// perform does what the first argument of the program says.
 func perform(c *comm.Comm) error {
 	action := "hello"
 	if len(os.Args) > 1 {
@@ -112,7 +112,7 @@ func perform(c *comm.Comm) error {
 		if action == "wait" {
 			time.Sleep(time.Hour)
 		}
-		return awaitKill(comm.Barrier(c)) // the Barrier fails
+		return awaitKill(comm.Barrier(c)) // the Barrier returns an error when rank R has failed
 	}
 	for i := range 12 {
 		fmt.Fprintf(os.Stderr, "rank %d: last words %d\n", c.Rank(), i)
@@ -131,8 +131,8 @@ func perform(c *comm.Comm) error {
 	return fmt.Errorf("unknown action %q", action)
 }
 
-// awaitKill sleeps if another rank has failed, so that gorun, and not this rank, ends the job. With
-// "once" it returns err instead.
+// awaitKill handles err, the error of a call. If err is not nil, because another rank has failed,
+// awaitKill sleeps, so that gorun ends this rank. With the argument "once" it returns err.
 func awaitKill(err error) error {
 	if err != nil && os.Args[1] != "once" {
 		fmt.Fprintln(os.Stderr, "rank: wait for gorun to end this rank:", err)
@@ -190,7 +190,7 @@ func work(c *comm.Comm) error {
 	return nil
 }
 
-// survive runs barriers among the ranks that have not failed, until n ranks have failed.
+// survive calls Barrier on the ranks that have not failed, again and again, until n ranks have failed.
 func survive(c *comm.Comm, n int) error {
 	world := c
 	fmt.Printf("rank %d up\n", c.Rank())
@@ -219,7 +219,7 @@ func survive(c *comm.Comm, n int) error {
 	return nil
 }
 
-// catch prints the signals that it gets. With once it returns after the first one.
+// catch prints the signals that this process gets. If once is set, it returns after the first signal.
 func catch(once bool) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

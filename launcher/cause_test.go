@@ -27,7 +27,7 @@ import (
 // testTimeout bounds each wait of a test in this file.
 const testTimeout = 20 * time.Second
 
-// pidIn waits until a file has a process id, and returns the id.
+// pidIn waits until a file holds a process id and a newline, and returns the id.
 func pidIn(name string) (int, error) {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(name)
@@ -44,11 +44,12 @@ func hasEnded(pid int) bool {
 	return err != nil || strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z")
 }
 
-// holdDying makes rank 0 kill itself, and stops it while it exits, so that the kernel does not
-// report its end yet. holdDying lets rank 0 go when gorun has ended rank 2 because of what rank 1
-// has done meanwhile.
+// holdDying makes rank 0 kill itself, and holds it by ptrace(2) while it exits, so that the kernel
+// does not report its end to gorun yet. Meanwhile rank 1 fails, and gorun ends rank 2 because of
+// that. Then holdDying lets rank 0 go. dir is the working directory of the ranks. In it they write
+// their process ids, rank 0 waits for the file die, and rank 1 for the file dying.
 func holdDying(dir string) error {
-	runtime.LockOSThread() // never unlocked: when the thread ends, the kernel ends the tracing
+	runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine, and then the kernel ends the tracing
 	pid, err := pidIn(filepath.Join(dir, "pid0"))
 	if err != nil {
 		return err
@@ -98,8 +99,8 @@ func holdDying(dir string) error {
 	}
 }
 
-// TestSecondaryBeforeKill: rank 0 is killed. Rank 1 notices that and fails, and gorun hears of rank
-// 1's failure first.
+// TestSecondaryBeforeKill: rank 0 is killed by SIGKILL. Rank 1 notices that and fails, and gorun
+// gets the failure of rank 1 first. gorun must name rank 0 as the failed rank.
 func TestSecondaryBeforeKill(t *testing.T) {
 	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
 		for _, grace := range []time.Duration{0, time.Second} {
@@ -115,9 +116,9 @@ func TestSecondaryBeforeKill(t *testing.T) {
 				dir := t.TempDir()
 				j.Apps[0].Program, j.Apps[0].Wdir, j.Grace = "sh", dir, grace
 				held := make(chan error, 1)
-				go func() { // ends at the latest with rank 0; the test receives from held
+				go func() { // ends at the latest when rank 0 does; the test receives its result from held
 					err := holdDying(dir)
-					if err != nil { // so that the job ends
+					if err != nil { // make rank 0 kill itself all the same, so that the job ends
 						_ = os.WriteFile(filepath.Join(dir, "die"), nil, 0o600)
 					}
 					held <- err
@@ -136,8 +137,9 @@ func TestSecondaryBeforeKill(t *testing.T) {
 	}
 }
 
-// TestFirstFailureStays: the outcome does not change if other ranks fail because of the first
-// failure, or because the job ends.
+// TestFirstFailureStays: rank 1 fails first, and gorun must name rank 1. Rank 0 then handles the
+// SIGTERM by which gorun ends the job, and ends itself by another signal, which must not change the
+// outcome.
 func TestFirstFailureStays(t *testing.T) {
 	for first, want := range map[string]struct {
 		code int
@@ -163,15 +165,17 @@ func TestFirstFailureStays(t *testing.T) {
 	}
 }
 
-// TestEarlierElsewhere: a host may report a consequence faster than another host reports the cause.
-// gorun compares times only if the hosts' clocks agree.
+// TestEarlierElsewhere: gorun gets the exit of rank 0 on host a, and then that of rank 1 on host b.
+// If rank 1 ended earlier by the clocks of the hosts, the outcome must name rank 1, because the
+// failure of rank 0 may follow from it. There are two exceptions: the clock of host b is known to
+// differ from gorun's, or gorun itself has ended rank 1.
 func TestEarlierElsewhere(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	for name, test := range map[string]struct {
-		clock time.Duration // by which the clock of rank 1's host is ahead
-		at    time.Duration // when rank 1 ended after rank 0, by a right clock
-		told  bool
-		want  int
+		clock time.Duration // how far the clock of host b is ahead of gorun's
+		at    time.Duration // how long after rank 0 rank 1 ended, by a right clock; negative: before rank 0
+		told  bool          // gorun had begun to end rank 1
+		want  int           // the rank of the outcome
 	}{
 		"cause comes late": {0, -time.Millisecond, false, 1},
 		"consequence":      {0, time.Millisecond, false, 0},
@@ -183,7 +187,7 @@ func TestEarlierElsewhere(t *testing.T) {
 		r.startSent, r.startDone = begun, begun.Add(time.Second)
 		started := begun.Add(time.Second / 2)
 		r.ranks = []rank{{host: 0, pid: 1, started: started}, {host: 1, pid: 2, started: started.Add(test.clock)}}
-		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
 		ended := begun.Add(time.Hour)
 		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
 		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, AfterEnd: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
@@ -191,8 +195,9 @@ func TestEarlierElsewhere(t *testing.T) {
 	}
 }
 
-// TestDyingFirst: a rank that a signal was already ending has failed before a rank of the same host
-// that noticed its failure.
+// TestDyingFirst: rank 0 aborts, and then gorun gets the end of rank 1 of the same host by a
+// signal. If rank 1 had crashed and was already exiting when rank 0 aborted, the outcome must name
+// rank 1, because rank 0 may have aborted for that reason. Otherwise it must name rank 0.
 func TestDyingFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		second proto.Exit
@@ -205,15 +210,18 @@ func TestDyingFirst(t *testing.T) {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
 		r.ranks = []rank{{pid: 1}, {pid: 2}}
-		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
 		r.aborted(proto.Aborted{Rank: 0, Code: 1})
 		r.exited(test.second)
 		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
 
-// TestConsequenceFirst: rank 0 aborts because of another rank's failure, and gorun hears of that
-// first. The failure of a rank that failed by itself replaces it.
+// TestConsequenceFirst: gorun first gets the aborts of ranks 0 and 2, which name the failure of
+// another rank as their reason. Then it gets a second message, about rank 1 or 2. If that is a
+// failure of its own, the outcome must change to it. It must not change if the second message is a
+// normal exit, a result of gorun's SIGTERM, or another consequence. want is the rank of the
+// outcome.
 func TestConsequenceFirst(t *testing.T) {
 	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
 	for name, test := range map[string]struct {
@@ -235,7 +243,7 @@ func TestConsequenceFirst(t *testing.T) {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
 		r.ranks = []rank{{pid: 1}, {pid: 2}, {pid: 3}}
-		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
 		r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
 		r.aborted(proto.Aborted{Rank: 2, Code: 1, Consequence: true})
 		switch m := test.second.(type) {
@@ -249,8 +257,8 @@ func TestConsequenceFirst(t *testing.T) {
 	}
 }
 
-// failedRun returns a run of three ranks. If apart is set, rank 1 runs on another host. If
-// clocks is set, the hosts' clocks are known to agree.
+// failedRun returns a run of three ranks, whose fail sends no message. If apart is set, rank 1 runs
+// on another host than ranks 0 and 2. If clocks is set, the clocks of the hosts are known to agree.
 func failedRun(apart, clocks bool) *run {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 	r.hosts = []host{{Host: hosts.Host{Name: "a"}, state: hostUp}, {Host: hosts.Host{Name: "b"}, state: hostUp}}
@@ -264,12 +272,13 @@ func failedRun(apart, clocks bool) *run {
 	if apart {
 		r.ranks[1].host = 1
 	}
-	r.phase, r.killed = phaseRunning, true // nothing is sent
+	r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
 	return r
 }
 
-// TestOutcomeIsReplaced checks which failures replace an earlier reported failure, for all pairs of
-// kinds and for each timing.
+// TestOutcomeIsReplaced checks minTiming: whether a failure of rank 1 replaces a failure of rank 0
+// that gorun has got before, for each pair of kinds and each timing. The table has the lowest
+// timing with which the outcome must change; "-" means never.
 func TestOutcomeIsReplaced(t *testing.T) {
 	const atVerdict, before = 1 << 40, 1<<40 - 1
 	tell := func(r *run, kind string, rank int, at int64, told bool) {
@@ -314,7 +323,7 @@ func TestOutcomeIsReplaced(t *testing.T) {
 		"lost":        "-  -  -       -       -       -      -",
 	} {
 		for i, failure := range failures {
-			from := slices.Index(timings, strings.Fields(least)[i]) // -1: never
+			from := slices.Index(timings, strings.Fields(least)[i]) // -1: the failure never replaces the outcome
 			for n, timing := range timings {
 				r := failedRun(timing == "apart" || timing == "before", timing == "before")
 				tell(r, outcome, 0, atVerdict, false)
@@ -335,8 +344,8 @@ func TestOutcomeIsReplaced(t *testing.T) {
 	}
 }
 
-// TestReasonAfterFollower: if ranks exit without a reason after a consequence, an abort with
-// a reason still replaces the outcome, regardless of the number of these ranks.
+// TestReasonAfterFollower: rank 0 aborts as a consequence, and then ranks 2 and 0 exit without a
+// reason. Rank 1, which aborts last but with a reason of its own, must become the outcome.
 func TestReasonAfterFollower(t *testing.T) {
 	r := failedRun(false, false)
 	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
@@ -349,16 +358,17 @@ func TestReasonAfterFollower(t *testing.T) {
 	require.Equal(t, 3, r.outcome.code)
 }
 
-// TestDyingElsewhere: a rank on another host that was ending when its host heard of the first
-// failure may have noticed that failure. The outcome names this rank if it ended earlier, or
-// if the first failure is a consequence.
+// TestDyingElsewhere: rank 0 aborts. Rank 1, on another host, was already in exit(2) when its host
+// began to end the ranks. It may have noticed the failure of rank 0, so the outcome must name rank
+// 1 only in three cases: rank 1 ended before rank 0 by clocks that agree, the abort of rank 0 is a
+// consequence, or SIGSEGV ended rank 1.
 func TestDyingElsewhere(t *testing.T) {
 	dying := proto.Exit{Rank: 1, Code: 3, Exiting: true, AfterEnd: true, At: 5}
 	for name, test := range map[string]struct {
-		clocks      bool
-		consequence bool
-		ended       int64 // when rank 0 ended
-		want        int
+		clocks      bool  // the clocks of the hosts are known to agree
+		consequence bool  // rank 0 names the failure of another rank as its reason
+		ended       int64 // when rank 0 ended, in ns; rank 1 ended at 5
+		want        int   // the rank of the outcome, unless SIGSEGV ended rank 1
 	}{
 		"order not known": {false, false, 6, 0},
 		"ended later":     {true, false, 4, 0},
@@ -373,7 +383,7 @@ func TestDyingElsewhere(t *testing.T) {
 			second.Signal = int(signal)
 			r.exited(second)
 			want := test.want
-			if signal == unix.SIGSEGV { // no other rank's failure causes it
+			if signal == unix.SIGSEGV { // no failure of another rank causes this signal
 				want = 1
 			}
 			require.Equal(t, want, r.outcome.Rank, "%s, %v", name, signal)
@@ -381,8 +391,9 @@ func TestDyingElsewhere(t *testing.T) {
 	}
 }
 
-// TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
-// code after Finalize does not fail the job, and its exit does not replace the outcome.
+// TestExitThatFailsNobody: in a job that continues without failed ranks, rank 0 aborts, and rank 1
+// exits with code 5 after Finalize. Such an exit is not a failure, so the outcome must stay that of
+// rank 0.
 func TestExitThatFailsNobody(t *testing.T) {
 	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Exiting: true}, {Code: 5, Exiting: true, AfterEnd: true}} {
 		for _, apart := range []bool{false, true} {
@@ -399,8 +410,9 @@ func TestExitThatFailsNobody(t *testing.T) {
 	}
 }
 
-// TestReasonAfterConsequence: rank 1 revokes the communicator, and rank 0 fails because of
-// that and ends the job, before rank 1 reports its reason.
+// TestReasonAfterConsequence runs two ranks. Rank 1 revokes the communicator. Rank 0 fails because
+// of that, and so ends the job before rank 1 reports its reason, "no such mesh". gorun must name
+// rank 1 and its reason, and not rank 0.
 func TestReasonAfterConsequence(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
 	lingerLimit = testTimeout // rank 0 may be slow on a busy machine

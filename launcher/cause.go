@@ -1,0 +1,158 @@
+package launcher
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// A run's outcome (run.outcome) is the failure that gorun reports to the user as the cause of the
+// job's end. At first this is the first failure that gorun receives. Failures of several ranks and
+// hosts can arrive in another order than they occurred, so a failure that arrives later can replace
+// the outcome. kind, timing and minTiming decide that.
+
+// cause holds what fail needs to know about a failure: whether it replaces the outcome, and, once it
+// is the outcome itself, whether a later failure replaces it.
+type cause struct {
+	rank   int    // the rank that failed; -1: not the failure of a rank
+	host   int    // index in run.hosts of the rank's host, or of the host that was lost
+	kind   kind   // how the rank or host failed
+	timing timing // when it failed, compared with the outcome
+	dying  bool   // the rank was already in exit(2) when another rank failed the job, or when the job began to end
+	abort  bool   // the rank called Abort and is about to exit by itself
+	end    bool   // the job must not be restarted: the user ended it, or a rank could not be started
+	first  bool   // the rank ended before its host had begun to end the ranks
+}
+
+// kind is how a rank or a host fails.
+type kind int
+
+const (
+	kindOther       kind = iota // the user or the timeout ended the job, a rank could not be started, or a rank ended without failing the job
+	kindConsequence             // a rank aborted and named the failure of another rank as its reason
+	kindNoReason                // a rank ended by itself, not by Abort and not by a signal
+	kindFollower                // like kindNoReason, but a failure of kindConsequence was the outcome before
+	kindReason                  // a rank aborted for a reason of its own, or broke the PMI protocol
+	kindSignal                  // a signal other than those of kindCrash ended a rank
+	kindCrash                   // SIGKILL or a signal such as SIGSEGV ended a rank; no failure of another rank causes that
+	kindLost                    // the connection with a host was lost
+	kinds                       // number of kinds
+)
+
+// timing says when a failure occurred, compared with the failure that is the outcome and with the
+// end of the job. The order of the values matters: see minTiming.
+type timing int
+
+const (
+	timingEnding timing = iota // the failure's host had already begun to end the ranks; for an abort, the rank had already got SIGTERM or SIGKILL
+	timingAfter                // not timingEnding; the outcome's failure was on the same host, and earlier
+	timingApart                // not timingEnding; the outcome's failure was on another host, so the order is not known
+	timingBefore               // the failure began before the outcome's failure
+)
+
+// minTiming decides whether a failure replaces the outcome: it does if its timing is not less than
+// the entry. The first index is the kind of the outcome, the second the kind of the failure. If
+// there is no entry, the outcome stays.
+//
+// A consequence is replaced by any failure other than kindOther and kindConsequence, unless the
+// failure results from the end of the job (timingEnding). The loss of a host replaces it only if the
+// outcome's failure was on another host. A rank of kindFollower ended without a reason, and may have
+// noticed the failure that the consequence before it names. So a failure with a reason or by a
+// signal replaces kindFollower too. In the rows of kindNoReason and kindReason a failure replaces
+// the outcome only if it began earlier, or if it is on another host and no failure of the outcome's
+// host can have caused it.
+var minTiming = [kinds][kinds]timing{
+	kindConsequence: {kindNoReason: timingAfter, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
+	kindFollower:    {kindNoReason: timingBefore, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
+	kindNoReason:    {kindNoReason: timingBefore, kindReason: timingBefore, kindSignal: timingBefore, kindCrash: timingApart, kindLost: timingApart},
+	kindReason:      {kindNoReason: timingBefore, kindReason: timingBefore, kindSignal: timingBefore, kindCrash: timingApart, kindLost: timingApart},
+}
+
+// replaces reports whether a failure with cause c replaces the outcome.
+func (c cause) replaces(outcome cause) bool {
+	least := minTiming[outcome.kind][c.kind]
+	return least > timingEnding && c.timing >= least
+}
+
+// kindOf returns the kind of the failure of a rank that has ended. The kind is kindOther if the end
+// alone does not fail the job.
+func (r *run) kindOf(e proto.Exit) kind {
+	abort := r.ranks[e.Rank].abort
+	switch {
+	case abort != nil:
+		return abort.kind()
+	case isCrash(syscall.Signal(e.Signal)):
+		return kindCrash
+	case e.Signal != 0:
+		return kindSignal
+	case !e.Early && (e.Code == 0 || r.job.OnFailure == job.FailNotify):
+		return kindOther
+	}
+	return kindNoReason
+}
+
+// timingOf returns the timing of the failure of a rank that has ended. e is its exit, and k the kind
+// of its failure. If e.Exiting is set, the rank was already in exit(2) when the first rank of its
+// host failed, or when its host began to end the ranks. So it failed before the outcome's rank, and
+// the timing is timingBefore. There are exceptions:
+//
+//   - If the outcome's failure was on another host, the rank may have been in exit(2) because it
+//     noticed that failure, unless a signal such as SIGSEGV ended it.
+//   - If the outcome's rank was in exit(2) too, e.Exiting does not show which of them failed first.
+//   - For kindSignal, e.Exiting proves nothing, because gorun also sends SIGTERM to a rank that is
+//     in exit(2).
+func (r *run) timingOf(k kind, e proto.Exit) timing {
+	apart := r.onOtherHost(e.Rank)
+	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	switch {
+	case e.KillPending && syscall.Signal(e.Signal) == syscall.SIGKILL:
+		return timingBefore
+	case ending && (!apart || r.first.kind == kindConsequence || r.endedBefore(e)):
+		return timingBefore
+	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun may have sent the SIGKILL
+		return timingApart
+	case e.AfterEnd:
+		return timingEnding
+	case apart && r.endedBefore(e):
+		return timingBefore
+	case apart:
+		return timingApart
+	}
+	return timingAfter
+}
+
+// onOtherHost reports whether a rank runs on another host than the rank of the outcome. It returns
+// false if the outcome is not the failure of a rank.
+func (r *run) onOtherHost(rank int) bool {
+	return r.first.rank >= 0 && r.ranks[rank].host != r.first.host
+}
+
+// endedBefore reports whether a rank ended before the rank of the outcome, by the clocks of their
+// hosts, although gorun received its exit later. It returns false unless the clocks of both hosts
+// are known to be within maxSkew of gorun's clock. They are if gorun received Started at most
+// maxSkew after it had sent Start, and if the start time of each of the two ranks, by its host's
+// clock, lies between these two times of gorun's clock.
+func (r *run) endedBefore(e proto.Exit) bool {
+	const maxSkew = time.Second
+	if r.startDone.Sub(r.startSent) > maxSkew {
+		return false
+	}
+	first := &r.ranks[r.first.rank]
+	for _, at := range []time.Time{first.started, r.ranks[e.Rank].started} {
+		if r.startDone.IsZero() || at.Before(r.startSent) || at.After(r.startDone) {
+			return false
+		}
+	}
+	return first.exit != nil && e.At < first.exit.At
+}
+
+// isCrash reports whether a signal means that a rank crashed or was killed, which no failure of
+// another rank causes.
+func isCrash(s syscall.Signal) bool {
+	return slices.Contains([]syscall.Signal{
+		syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU,
+	}, s)
+}

@@ -1,0 +1,237 @@
+package launcher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// The bounds of a report of deadlocks.
+const (
+	maxCycles = 4  // circles that the report names
+	maxCycle  = 12 // ranks of one circle that the report names
+	maxDoubts = 4  // lines that say why deadlocks are not certain
+)
+
+// deadlocks returns lines that say which ranks wait for each other in a circle, first those that
+// certainly do, and then those that possibly do, with the reasons why that is not certain.
+func (w *waits) deadlocks() (lines []string) {
+	possible, certain := w.possible(), w.certain()
+	lines = w.circles("deadlock: ", certain, nil)
+	if slices.Equal(possible, certain) {
+		return lines
+	}
+	lines = append(lines, w.circles("possible deadlock: ", possible, certain)...)
+	return append(lines, w.doubts(possible, certain)...)
+}
+
+// circles returns lines about the ranks of set that are not in except. set is a result of
+// [waits.stuck], so its ranks wait for each other. Each line begins with title and names the ranks
+// of one circle, in which each rank waits for the next one. A last line counts the ranks that no
+// line names. except may be nil.
+func (w *waits) circles(title string, set, except []bool) (lines []string) {
+	skip := func(r int) bool { return !set[r] || except != nil && except[r] }
+	seen := make([]int, len(set)) // by rank: 1 plus the rank at which the walk that visited it began; 0: not visited
+	total, named := 0, 0
+	for start := range set {
+		if skip(start) {
+			continue
+		}
+		total++
+		var path []int
+		r := start
+		for seen[r] == 0 && !skip(r) {
+			seen[r] = start + 1
+			path = append(path, r)
+			r = w.next(r)
+		}
+		if seen[r] != start+1 {
+			continue // the walk has reached a rank that an earlier walk has visited, or one that is not to be named
+		}
+		cycle := path[slices.Index(path, r):]
+		if len(lines) < maxCycles {
+			named += len(cycle)
+			lines = append(lines, title+cycleText(cycle))
+		}
+	}
+	if rest := total - named; rest > 0 {
+		verb := "wait"
+		if rest == 1 {
+			verb = "waits"
+		}
+		lines = append(lines, fmt.Sprintf("%s%s that %s for these", title, plural(rest, "more rank"), verb))
+	}
+	return lines
+}
+
+// next returns a rank that the given rank waits for. The given rank is in a result of
+// [waits.stuck]. If the two ranks wait in the same collective, next goes on to the rank that the
+// second one waits for, and so on, until it finds a rank that is not in the collective. If there is
+// none, because the ranks of the collective wait for each other, next returns the rank that the
+// given one waits for.
+func (w *waits) next(rank int) int {
+	coll := w.needs[rank][0].coll // the first need is as good as any, because all needs of the rank name ranks of the same result
+	if coll == (collective{}) {
+		return w.needs[rank][0].rank
+	}
+	const none = -1 // in w.exits: no walk leaves the collective
+	var path []int
+	at := rank
+	for w.needs[at][0].coll == coll {
+		w.steps++
+		if _, known := w.exits[at]; known {
+			break
+		}
+		w.exits[at] = none
+		path = append(path, at)
+		at = w.needs[at][0].rank
+	}
+	exit := at
+	if w.needs[at][0].coll == coll {
+		exit = w.exits[at]
+	}
+	for _, r := range path {
+		w.exits[r] = exit
+	}
+	if exit = w.exits[rank]; exit == none {
+		return w.needs[rank][0].rank
+	}
+	return exit
+}
+
+// cycleText returns a circle as text, such as "rank 0 waits for 1, 1 for 0". It begins with the
+// lowest rank.
+func cycleText(cycle []int) string {
+	if len(cycle) == 1 {
+		return fmt.Sprintf("rank %d waits for itself", cycle[0])
+	}
+	first := slices.Index(cycle, slices.Min(cycle))
+	cycle = append(slices.Clone(cycle[first:]), cycle[:first]...)
+	var b strings.Builder
+	fmt.Fprintf(&b, "rank %d waits for %d", cycle[0], cycle[1])
+	for i := 1; i < len(cycle); i++ {
+		if len(cycle) > maxCycle && i == maxCycle-2 {
+			b.WriteString(", …")
+			i = len(cycle) - 1
+		}
+		fmt.Fprintf(&b, ", %d for %d", cycle[i], cycle[(i+1)%len(cycle)])
+	}
+	return b.String()
+}
+
+// doubts returns lines that say why the ranks of possible that are not in certain may continue.
+func (w *waits) doubts(possible, certain []bool) (lines []string) {
+	ranks := make(map[string][]int)
+	var order []string
+	for r := range possible {
+		if !possible[r] || certain[r] {
+			continue
+		}
+		if why := w.doubt(r); why != "" {
+			if ranks[why] == nil {
+				order = append(order, why)
+			}
+			ranks[why] = append(ranks[why], r)
+		}
+	}
+	for _, why := range order[:min(len(order), maxDoubts)] {
+		subject := fmt.Sprintf("each of ranks %s ", rankList(ranks[why]))
+		if len(ranks[why]) == 1 {
+			subject = fmt.Sprintf("rank %d ", ranks[why][0])
+		}
+		lines = append(lines, "not certain, because "+subject+why)
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "not certain, because messages between these ranks seem to be on their way")
+	}
+	return lines
+}
+
+// lateLines returns a line for each collective in which ranks wait for ranks that have not called
+// it. The line names the ranks that have not called it.
+func (w *waits) lateLines() (lines []string) {
+	peers := make(map[collective]map[int]bool) // the ranks whose messages, or stores to shared memory, a call of the collective waits for
+	calls := make(map[collective]wire.RankCall)
+	var order []collective
+	for _, s := range w.states {
+		if s == nil {
+			continue
+		}
+		for _, c := range s.Calls {
+			if k := (collective{c.ID, c.Seq}); c.Wait == wire.WaitCollective {
+				if peers[k] == nil {
+					order = append(order, k)
+					peers[k], calls[k] = make(map[int]bool), c
+				}
+				peers[k][c.World] = true
+			}
+		}
+	}
+	for _, k := range order {
+		c := calls[k]
+		ranks := slices.Collect(maps.Keys(peers[k]))
+		if needsAll(c.Name) {
+			for _, h := range w.holders[k.id] {
+				ranks = append(ranks, h.rank)
+			}
+		}
+		slices.Sort(ranks)
+		var late, silent []int
+		for _, r := range slices.Compact(ranks) {
+			switch waited := peers[k][r]; {
+			case r < 0 || r >= len(w.states): // the answer is invalid
+			case w.silent[r] && (waited || ofAllRanks(k.id)):
+				silent = append(silent, r)
+			case w.late(r, k):
+				late = append(late, r)
+			}
+		}
+		line := fmt.Sprintf("comm.%s(%s) waits ", c.Name, c.Comm)
+		switch {
+		case len(late) > 0 && len(silent) > 0:
+			line += "for " + rankWords(late) + ", and perhaps for " + rankWords(silent) + ", which did not answer"
+		case len(late) > 0:
+			line += "for " + rankWords(late)
+		case len(silent) > 0:
+			line += "perhaps for " + rankWords(silent) + ", which did not answer"
+		default:
+			continue
+		}
+		if lines = append(lines, line); len(lines) == maxLate {
+			break
+		}
+	}
+	return lines
+}
+
+// rankWords returns ranks as text, such as "rank 3" or "ranks 3-5, 7".
+func rankWords(ranks []int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d", ranks[0])
+	}
+	return "ranks " + rankList(ranks)
+}
+
+// late reports whether a rank certainly has the communicator of collective k and has not called k.
+func (w *waits) late(rank int, k collective) bool {
+	h, ok := w.holder(rank, k.id)
+	if h.listed {
+		return h.seq < k.seq
+	}
+	return ok && !w.hasMoreComms(rank)
+}
+
+// needsAll reports whether a collective call returns on a rank only after all ranks have called it.
+// name is the name of the call without "comm.". It returns false for a request of a nonblocking
+// collective, because the name does not say which collective it is.
+func needsAll(name string) bool {
+	for _, prefix := range [...]string{"Bcast", "Scatter", "Gather", "Scan", "Exscan", "Request."} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return name != "Reduce"
+}

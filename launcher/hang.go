@@ -1,0 +1,98 @@
+package launcher
+
+import (
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// states holds the last proto.State of each host, and totals over all hosts. From them checkState
+// sees whether ranks wait for ever for a rank that has ended.
+type states struct {
+	of      map[int]proto.State // by host: its last State
+	begun   int                 // number of hosts with a running rank that has called Init
+	gone    int                 // number of hosts on which all ranks have ended
+	waiting map[int]int         // by number of a PMI fence: the number of hosts with a rank that waits in it; no zeros
+	left    map[int]int         // by host: a rank that has ended and was not in a fence; only hosts with such a rank
+	absent  map[int]int         // by host: a rank that has ended and has never called Init; only hosts with such a rank
+}
+
+func newStates() states {
+	return states{of: make(map[int]proto.State), waiting: make(map[int]int), left: make(map[int]int), absent: make(map[int]int)}
+}
+
+// note replaces the last State of a host by s.
+func (t *states) note(s proto.State) {
+	t.count(t.of[s.Index], -1)
+	t.of[s.Index] = s
+	t.count(s, 1)
+	delete(t.left, s.Index)
+	delete(t.absent, s.Index)
+	if s.Left >= 0 {
+		t.left[s.Index] = s.Left
+	}
+	if s.Absent >= 0 {
+		t.absent[s.Index] = s.Absent
+	}
+}
+
+// count adds n times s to the totals. n is 1 or -1.
+func (t *states) count(s proto.State, n int) {
+	if s.Begun {
+		t.begun += n
+	}
+	if s.Ended {
+		t.gone += n
+	}
+	if s.Waiting > 0 {
+		if t.waiting[s.Waiting] += n; t.waiting[s.Waiting] == 0 {
+			delete(t.waiting, s.Waiting)
+		}
+	}
+}
+
+// awaits reports whether a rank waits in a fence that gorun has not released. released is the number
+// of the last fence that it has released.
+func (t *states) awaits(released int) bool {
+	for fence := range t.waiting { // at most two fences
+		if fence > released {
+			return true
+		}
+	}
+	return false
+}
+
+// lowest returns the lowest rank among the values of list, or -1 if list is empty.
+func lowest(list map[int]int) int {
+	rank := -1
+	for _, r := range list {
+		if rank < 0 || r < rank {
+			rank = r
+		}
+	}
+	return rank
+}
+
+// checkState handles State: it records the report of a host, and fails the job if ranks wait for
+// ranks that have ended. A host sends its first State when a rank of it has ended normally and the
+// job goes on. If ranks of this host still run, checkState then makes all hosts send State, by
+// Watch. A job that continues without failed ranks needs no such check, because in such a job the
+// calls of the waiting ranks return errors.
+func (r *run) checkState(s proto.State) {
+	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
+		r.node.Do(proto.Watch{})
+	}
+	r.states.note(s)
+	if r.outcome != nil || r.job.OnFailure == job.FailNotify {
+		return
+	}
+	rank, why := -1, ""
+	switch {
+	case r.states.begun > 0 && len(r.states.absent) > 0:
+		rank, why = lowest(r.states.absent), "ended without Init, which other ranks have called"
+	case len(r.states.left) > 0 && r.states.awaits(r.released):
+		rank, why = lowest(r.states.left), "ended while other ranks wait for it in a fence"
+	}
+	if rank >= 0 && rank < len(r.ranks) {
+		r.fail(cause{rank: rank, host: r.ranks[rank].host, kind: kindNoReason}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
+	}
+}

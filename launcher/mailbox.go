@@ -1,0 +1,45 @@
+package launcher
+
+import (
+	"sync"
+)
+
+// mailbox is a queue of messages from other goroutines to control.
+type mailbox struct {
+	mu   sync.Mutex    // guards mail and over
+	mail []any         // messages that control has not taken yet, in the order of post
+	over bool          // close was called: control takes no more messages
+	wake chan struct{} // capacity 1; post puts an element into it to wake control
+}
+
+// post queues x for control. It returns false, and does not queue x, if close was called.
+func (m *mailbox) post(x any) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over {
+		return false
+	}
+	m.mail = append(m.mail, x)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// close makes post refuse further messages, and returns those that control has not taken.
+func (m *mailbox) close() []any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = true
+	return m.mail
+}
+
+// take removes all queued messages and returns them.
+func (m *mailbox) take() []any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mail := m.mail
+	m.mail = nil
+	return mail
+}
