@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// allgather gathers every rank's block on all ranks; sizes are bytes of a block.
+// allgather times Allgather. A size is the number of bytes in each rank's block.
 var allgather = benchmark{
 	name:  "allgather",
 	help:  "Allgather, mean over ranks; MB/s that a rank gets, its own block included",

@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// allreduce sums vectors; sizes are bytes of each rank's vector.
+// allreduce times Allreduce with Sum. A size is the number of bytes in each rank's vector.
 var allreduce = benchmark{
 	name:  "allreduce",
 	help:  "Allreduce of float32 with Sum, mean over ranks; MB/s of the vector",

@@ -4,8 +4,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// alltoall sends a block from every rank to every rank; sizes are bytes of a
-// block.
+// alltoall times Alltoall. A size is the number of bytes in the block that each rank sends to each
+// rank.
 var alltoall = benchmark{
 	name:  "alltoall",
 	help:  "Alltoall, mean over ranks; MB/s that a rank sends, its own block included",

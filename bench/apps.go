@@ -8,10 +8,12 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmarks of this file time communication as programs use it: after each rank has computed.
-// Only the time in calls of comm counts. It includes the wait for a rank that computed longer.
+// The benchmarks of this file time communication as programs use it: each rank computes before it
+// communicates. The figures contain only the time in calls of package comm. That includes the time
+// that a rank waits for another rank that computes longer.
 
-// computeExchange exchanges messages between pairs of ranks, the same pairs as mr.
+// computeExchange has pairs of ranks exchange messages after a computation. The pairs are those of
+// the benchmark mr. A size is the time of the computation in microseconds.
 var computeExchange = benchmark{
 	name:   "compute",
 	help:   "Sendrecv of 8 KiB between pairs of ranks after N us of computation; us in Sendrecv, mean over ranks",
@@ -52,7 +54,8 @@ var computeExchange = benchmark{
 	},
 }
 
-// jacobi does iterations of Jacobi's method on a grid; each rank has N rows of N points.
+// jacobi does iterations of Jacobi's method on a grid. Each rank has N rows of N points, where N is
+// the size.
 var jacobi = benchmark{
 	name:    "jacobi",
 	help:    "Jacobi's method on N x N points per rank, rows in turn: halo of two rows, residual by Allreduce; us in comm per iteration, mean over ranks",
@@ -61,14 +64,15 @@ var jacobi = benchmark{
 	prepare: prepareJacobi,
 }
 
-// strip is a rank's rows of a grid. Buffers have a row of each neighbour around them, the halo.
+// strip is what a rank needs to work on its rows of a grid. A buffer from grid holds these rows, and
+// above and below them a row of each neighbour, the halo.
 type strip struct {
 	c        *comm.Comm
-	n        int
-	up, down int // neighbours, or comm.ProcNull
-	reqs     []comm.Request
-	word     [1]float64
-	inComm   time.Duration
+	n        int            // number of rows of this rank, and of points in a row
+	up, down int            // the ranks with the rows above and below; comm.ProcNull: none
+	reqs     []comm.Request // of exchange
+	word     [1]float64     // buffer of sum
+	inComm   time.Duration  // time in exchange and sum since repeat has set it to 0
 }
 
 func newStrip(c *comm.Comm, n int) *strip {
@@ -82,10 +86,11 @@ func newStrip(c *comm.Comm, n int) *strip {
 	return s
 }
 
-// grid returns n rows and two more for the halo.
+// grid returns a buffer for n rows and the two rows of the halo.
 func (s *strip) grid() []float64 { return make([]float64, (s.n+2)*s.n) }
 
-// exchange fills the halo of g.
+// exchange sends this rank's outer rows of g to the neighbours, and receives their outer rows in the
+// halo of g.
 func (s *strip) exchange(g []float64) error {
 	start, n := time.Now(), s.n
 	s.reqs[0] = comm.Irecv(s.c, g[:n], s.up, tag)
@@ -106,7 +111,8 @@ func (s *strip) sum(x float64) (float64, error) {
 	return s.word[0], err
 }
 
-// repeat returns a function that does n iterations and returns the time in comm.
+// repeat returns a repeat function for part: it calls once n times, and returns the time of these
+// calls in exchange and sum.
 func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		s.inComm = 0
@@ -119,7 +125,8 @@ func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
 	}
 }
 
-// verify checks a sum, and a halo whose values identify their rank and position.
+// verify calls sum and checks the result, and exchange on a grid whose values identify their rank and
+// position, and checks the halo.
 func (s *strip) verify() error {
 	ranks := s.c.Size()
 	got, err := s.sum(float64(s.c.Rank() + 1))
@@ -177,11 +184,11 @@ func prepareJacobi(c *comm.Comm, n int) (*part, error) {
 	return &part{mean: true, verify: s.verify, repeat: s.repeat(once), sample: appSample}, nil
 }
 
-// appSample is the shortest time of a batch, because communication is only a small part of an
-// iteration.
+// appSample is the shortest time of a batch of iterations. It is longer than minSample, because only
+// the communication counts, which is a small part of an iteration.
 const appSample = time.Millisecond
 
-// cg does iterations of the conjugate gradient method on the same grid.
+// cg does iterations of the conjugate gradient method on the same grid as jacobi.
 var cg = benchmark{
 	name:    "cg",
 	help:    "conjugate gradients on N x N points per rank: halo of two rows, two Allreduce of 8 B; us in comm per iteration, mean over ranks",
@@ -211,7 +218,7 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 		return err
 	}
 	once := func() error {
-		if rho < 1e-20 { // solved: start again
+		if rho < 1e-20 { // the system is solved, so start again
 			if err := begin(); err != nil {
 				return err
 			}
@@ -238,8 +245,8 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 		rho = next
 		return nil
 	}
-	// The residual that the iterations update must equal the residual computed from x. It does so
-	// only if all halos and sums were right.
+	// verify does some iterations and then compares the residual r, which the iterations update,
+	// with the residual computed from x. They are equal only if all halos and sums were right.
 	verify := func() error {
 		if err := s.verify(); err != nil {
 			return err
@@ -266,10 +273,11 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 	return &part{mean: true, verify: verify, repeat: s.repeat(once), sample: appSample}, nil
 }
 
-// checkedIterations is the number of iterations that verify does.
+// checkedIterations is the number of iterations that verify of cg does.
 const checkedIterations = 20
 
-// laplace sets to, without its halo, to the five-point operator applied to from.
+// laplace applies the five-point operator of the Laplace equation to from, and writes the result to
+// to, except to its halo.
 func (s *strip) laplace(to, from []float64) {
 	n := s.n
 	for row := 1; row <= n; row++ {

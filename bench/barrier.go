@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// barrier times consecutive calls of Barrier.
+// barrier times calls of Barrier, one immediately after the other.
 var barrier = benchmark{
 	name:  "barrier",
 	help:  "Barrier, mean over ranks",
@@ -21,8 +21,9 @@ var barrier = benchmark{
 	},
 }
 
-// verifyBarrier delays one rank after another: no rank may leave the barrier before the delayed one
-// arrives. It compares clocks only within a host, where all ranks have the same clock.
+// verifyBarrier does some barriers, and delays another rank before each. No rank may leave the barrier
+// before the delayed rank arrives. The barriers are among the ranks of one host, because
+// verifyBarrier compares times, and only ranks of one host have the same clock.
 func verifyBarrier(c *comm.Comm) error {
 	node, err := c.SplitNode(0)
 	if err != nil {

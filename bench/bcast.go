@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// bcast copies rank 0's buffer to all ranks.
+// bcast times Bcast from rank 0. A size is the number of bytes in the buffer.
 var bcast = benchmark{
 	name:  "bcast",
 	help:  "Bcast from rank 0, mean over ranks; MB/s of the message",

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bin holds gorun and bench.
+// bin is the path of the folder with the built programs, for example gorun and bench.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // best effort: it is a temporary directory
+	defer func() { _ = os.RemoveAll(dir) }() // an error leaves only a temporary directory
 	bin = dir
 	build := exec.Command("go", "build", "-tags", buildTags, "-o", dir, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare")
 	build.Dir = ".."
@@ -41,7 +41,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// gorun runs a program of this folder.
+// gorun runs a program of the folder bin with gorun. args are the program's name and its arguments.
 func gorun(t *testing.T, ranks int, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -57,7 +57,7 @@ func gorun(t *testing.T, ranks int, args ...string) (code int, stdout, stderr st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// briefSizes returns two sizes that take a short time in every benchmark.
+// briefSizes returns a value of -sizes with two sizes, for which the benchmark takes a short time.
 func (b *benchmark) briefSizes() string {
 	if b.counts != "" {
 		return "4,12"
@@ -65,8 +65,8 @@ func (b *benchmark) briefSizes() string {
 	return "8,100k"
 }
 
-// each calls f for every benchmark with each number of ranks from 1 to 4 that the benchmark permits,
-// with arguments for a short run.
+// each calls f in a subtest for every benchmark, and for each number of ranks from 1 to 4 that the
+// benchmark permits. args are the arguments of gorun for a short run.
 func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
 	for _, b := range benchmarks {
 		for ranks := 1; ranks <= 4; ranks++ {

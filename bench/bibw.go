@@ -4,7 +4,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// bibw sends windows of messages in both directions at the same time.
+// bibw has ranks 0 and 1 send windows of messages to each other at the same time. A window is a number
+// of messages after which the sender waits.
 var bibw = benchmark{
 	name:    "bibw",
 	help:    "bandwidth of both ways at once between ranks 0 and 1, windows of 64 messages; us per message",

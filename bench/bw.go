@@ -4,10 +4,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// window is the number of messages in flight at the same time, as in OSU's benchmarks.
+// window is the number of messages that a rank sends before it waits, as in OSU's benchmarks.
 const window = 64
 
-// bw sends windows of messages in one direction.
+// bw has rank 0 send windows of messages to rank 1.
 var bw = benchmark{
 	name:  "bw",
 	help:  "bandwidth from rank 0 to rank 1, windows of 64 messages and an ack; us per message",
@@ -23,8 +23,10 @@ var bw = benchmark{
 	},
 }
 
-// stream returns one end of a stream to a peer. As in OSU's benchmarks, all messages of a window
-// share a buffer, so that caches have the same effect.
+// stream returns the part of one rank in a benchmark in which a sender sends windows of messages to a
+// receiver, and the receiver answers each window with a message. If peer is comm.ProcNull, the rank
+// does nothing. As in OSU's benchmarks, all messages of a window use the same buffer, so that caches
+// have the same effect.
 func stream(c *comm.Comm, size, peer int, sender bool) *part {
 	p := &part{perOp: window}
 	if peer == comm.ProcNull {

@@ -4,8 +4,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// dup and dupUsed time the creation and release of a communicator: dup without a collective on it,
-// dupUsed with one, for which the ranks of a host allocate shared memory.
+// dup and dupUsed time the creation and release of a communicator. dupUsed also calls a collective on
+// the communicator, because the ranks of a host allocate shared memory at the first collective.
 var (
 	dup = benchmark{
 		name:    "dup",
@@ -21,7 +21,8 @@ var (
 	}
 )
 
-// lives creates and frees communicators. If use is not nil, it calls use once on each.
+// lives returns a part that creates and frees communicators. If use is not nil, the part calls use
+// once on each communicator.
 func lives(c *comm.Comm, use func(*comm.Comm) error) *part {
 	return &part{mean: true, repeat: timed(func() error {
 		d, err := c.Dup()

@@ -10,55 +10,58 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// All ranks measure a benchmark together, one size after another:
+// All ranks measure a benchmark together, one size after another. In the warm-up, each round does
+// twice as many operations as the one before. A batch is a number of operations that are timed
+// together; each batch gives one sample.
 //
 //	prepare ─► verify ─► warm up, doubling ─► rank 0 chooses ─► batch … batch ─► reduce the samples
 //	                        └── Bcast: continue? ─┘ └─ Bcast ─┘
 
-// benchmark describes one benchmark. It is constant.
+// benchmark describes one benchmark. No field changes while the program runs.
 type benchmark struct {
 	name   string
 	help   string
 	sizes  string // default of -sizes; empty: the benchmark has no sizes
 	counts string // the unit of sizes; empty: bytes
-	unit   int    // sizes must be multiples of it; 0 means 1
-	even   bool   // needs an even number of ranks, else at least two
-	alone  bool   // one rank is enough
+	unit   int    // sizes must be multiples of unit; 0 means 1
+	even   bool   // the benchmark needs an even number of ranks
+	alone  bool   // the benchmark can run with one rank; false: it needs two or more
 
-	// prepare returns this rank's part for one size.
+	// prepare returns this rank's part in the benchmark of one size. All ranks call it.
 	prepare func(c *comm.Comm, size int) (*part, error)
-	// measure, if set, replaces prepare and the usual steps.
+	// measure, if not nil, measures one size instead of the steps above; prepare is nil then.
 	measure func(c *comm.Comm, o *options, size int) (*result, error)
 }
 
 // part is one rank's part in a benchmark of one size.
 type part struct {
-	// verify does the operation once and checks the data.
+	// verify does the operation once and checks the data. All ranks call it; nil: there is
+	// nothing to check.
 	verify func() error
-	// repeat does the operation n times and returns the time that counts. It is nil on
+	// repeat does the operation n times and returns the time to report. It is nil on
 	// ranks that do not take part.
 	repeat func(n int) (time.Duration, error)
 
-	perOp   float64 // messages per operation: times are divided by it; 0 means 1
-	bytes   float64 // bytes that an operation moves, for the bandwidth; 0: print none
-	mean    bool    // samples are means over ranks, else those of rank 0
-	message float64 // messages of an operation, for the message rate; 0: print none
+	perOp   float64 // number by which the time of an operation is divided, for example its messages; 0 means 1
+	bytes   float64 // number of bytes that an operation moves, for the bandwidth; 0: no bandwidth
+	mean    bool    // a sample is the mean over ranks; false: it is the time of rank 0
+	message float64 // number of messages of an operation, for the message rate; 0: no rate
 
 	sample time.Duration // shortest time of a batch; 0 means minSample
 
-	// reset clears the results of the warm-up in the part; nil: there are none.
+	// reset clears what the operations of the warm-up have stored; nil: nothing.
 	reset func()
 
-	// more adds fields to the result on rank 0. All ranks call it. samples are seconds
-	// per operation.
+	// more adds fields to the result on rank 0. All ranks call it, with the samples in
+	// seconds per operation; nil: there are none to add.
 	more func(samples []float64, r *result) error
 
-	// close releases the resources of prepare, on all ranks; nil: there are none.
+	// close releases the resources of prepare. All ranks call it; nil: there are none.
 	close func() error
 }
 
-// Each size has at most maxSamples samples. A sample takes at least minSample, so that the time to
-// read the clock does not matter.
+// Each size has at most maxSamples samples. A batch takes at least minSample, so that the time to
+// read the clock is only a small part of it.
 const (
 	maxSamples = 10_000
 	minSample  = 10 * time.Microsecond
@@ -108,7 +111,7 @@ func runSizes(c *comm.Comm, o *options) error {
 	return nil
 }
 
-// measure measures one size. Only rank 0's result has figures.
+// measure measures one size. Only the result of rank 0 has valid figures.
 func measure(c *comm.Comm, o *options, size int) (*result, error) {
 	p, err := o.bench.prepare(c, size)
 	if err != nil {
@@ -156,8 +159,9 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	return r, nil
 }
 
-// warmUp repeats the operation, twice as often each time, for about a fifth of the time
-// budget, and returns the time of one operation. Rank 0 decides when to stop.
+// warmUp repeats the operation in rounds, each with twice as many operations as the one before, for
+// about a fifth of the time budget. It returns the time of one operation in the last round. Rank 0
+// decides when to stop.
 func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	n := []int{1}
 	for {
@@ -183,8 +187,8 @@ func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	}
 }
 
-// agree returns the number of batches and of operations per batch, which rank 0 chooses for all
-// ranks. A batch takes at least the time least.
+// agree returns the number of batches and the number of operations per batch. Rank 0 chooses them for
+// all ranks, so that a batch takes about the time least or longer. perOp is the time of an operation.
 func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per int, err error) {
 	perOp = max(perOp, 1)
 	iters := o.iters
@@ -200,12 +204,12 @@ func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per i
 	return plan[0], plan[1], nil
 }
 
-// sample times the batches. It returns the seconds per operation of each batch, and the
-// largest number of allocations per operation of any rank.
+// sample times the batches. On rank 0 it returns the samples, which are seconds per operation, one for
+// each batch, and the number of allocations per operation of the rank that allocates most.
 func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error) {
 	samples := make([]float64, batches)
 	var before, after runtime.MemStats
-	runtime.GC() // so that a collection runs during the batches only if the benchmark allocates
+	runtime.GC() // now, so that no garbage collection runs during the batches unless the benchmark allocates
 	runtime.ReadMemStats(&before)
 	if err := comm.Barrier(c); err != nil {
 		return nil, 0, err
@@ -236,7 +240,7 @@ func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error)
 	return samples, allocs[0], nil
 }
 
-// fill sets the fields that all benchmarks have.
+// fill sets the fields of r that follow from the samples, in seconds per operation, of the part p.
 func (r *result) fill(samples []float64, p *part) {
 	perOp := p.perOp
 	if perOp == 0 {
@@ -257,7 +261,7 @@ func (r *result) fill(samples []float64, p *part) {
 	}
 }
 
-// timed returns a repeat function that times all n operations together.
+// timed returns a repeat function for part that times n calls of once together.
 func timed(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		start := time.Now()
@@ -270,9 +274,9 @@ func timed(once func() error) func(n int) (time.Duration, error) {
 	}
 }
 
-// apart returns a repeat function that times each call of a collective separately. After each call
-// there is a barrier, which is not timed, so that calls do not overlap. OSU's benchmarks do the
-// same.
+// apart returns a repeat function for part that times each call of once, which is a collective,
+// separately, and returns the sum. After each call there is a barrier, which is not timed, so that
+// consecutive calls do not overlap. OSU's benchmarks do the same.
 func apart(c *comm.Comm, once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		var sum time.Duration

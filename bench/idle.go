@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// idle measures CPU time: rank 0 sleeps for -time before it sends, and the other ranks
-// measure the CPU time that they use while they are blocked in Recv.
+// idle measures the CPU time of a rank that is blocked in Recv: rank 0 sleeps for -time before it
+// sends, and each other rank measures the CPU time that it uses until it has received.
 var idle = benchmark{
 	name:    "idle",
 	help:    "CPU time of a rank that is blocked in Recv of such a message for -time; the rank that uses most",
@@ -17,7 +17,7 @@ var idle = benchmark{
 	measure: measureIdle,
 }
 
-// measureIdle measures once.
+// measureIdle does one measurement of idle for a size.
 func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
 	word, used := make([]byte, max(size, 1)), []float64{0}
 	if err := comm.Barrier(c); err != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// initialize times Init and Finalize. runInit runs it, because it needs a time without a
-// communicator.
+// initialize times Init and Finalize. It has neither prepare nor measure, because these get a
+// communicator, which exists only after Init. main calls runInit instead.
 var initialize = benchmark{
 	name:  "init",
 	help:  "Init, over ranks, and Finalize of rank 0; once",
 	alone: true,
 }
 
-// runInit times Init and Finalize. A process can call them only once, so there is one sample per
-// rank.
+// runInit times Init on each rank and Finalize on rank 0. A process can call Init only once, so there
+// is one sample per rank.
 func runInit(o *options) error {
 	start := time.Now()
 	c, err := comm.Init(context.Background())

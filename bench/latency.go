@@ -6,7 +6,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// latency is half of a round trip between ranks 0 and 1.
+// latency measures half of a round trip between ranks 0 and 1.
 var latency = benchmark{
 	name:  "latency",
 	help:  "half of a round trip between ranks 0 and 1",
@@ -16,7 +16,8 @@ var latency = benchmark{
 	},
 }
 
-// allocLatency is latency with buffers of comm.Alloc, which are registered once.
+// allocLatency measures the same as latency with buffers of comm.Alloc, whose memory is registered
+// once, and not for each message.
 var allocLatency = benchmark{
 	name:  "alloc_latency",
 	help:  "the same between buffers of comm.Alloc",
@@ -34,7 +35,8 @@ var allocLatency = benchmark{
 	},
 }
 
-// valueLatency is the latency of a small struct, which comm encodes with encoding/gob.
+// valueLatency measures the same as latency with a small struct, which comm encodes with
+// encoding/gob.
 var valueLatency = benchmark{
 	name: "value_latency",
 	help: "the same for a small struct, by SendValue and RecvValue",
@@ -75,14 +77,14 @@ func prepareLatency(c *comm.Comm, send, recv []byte) (*part, error) {
 	return p, nil
 }
 
-// pair holds the functions with which a rank sends a message, receives one, and checks what
-// it has received.
+// pair holds the functions of a rank in a round trip: send and receive a message, and check the
+// message received last.
 type pair struct {
 	send, recv, verify func(peer int) error
 }
 
-// pingPong returns the part of this rank in round trips between ranks 0 and 1. Other ranks do
-// nothing.
+// pingPong returns the part of this rank in round trips between ranks 0 and 1. The part of another
+// rank does nothing.
 func pingPong(c *comm.Comm, x pair) *part {
 	p := &part{perOp: 2}
 	peer := 1 - c.Rank()

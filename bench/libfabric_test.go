@@ -11,8 +11,8 @@ import (
 
 const buildTags = "libfabric"
 
-// TestOverLibfabric verifies the data of messages, one-sided transfers and
-// atomics over each provider.
+// TestOverLibfabric runs benchmarks of messages, one-sided transfers, atomics and reductions, which
+// verify their data, over each of four providers of libfabric.
 func TestOverLibfabric(t *testing.T) {
 	for _, provider := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {
 		for _, b := range []*benchmark{&latency, &bw, &putBW, &getBW, &fetchOp, &allreduce} {

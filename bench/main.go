@@ -3,9 +3,10 @@
 //	gorun -np 2 ./bench latency -sizes 8,4096 -json
 //	gorun -np 4 ./bench allreduce -sizes 8..1m
 //
-// A benchmark verifies the data and warms up. Then rank 0 chooses the number of iterations that fit
-// the time and sends it to the other ranks. The benchmark times the iterations in batches and prints
-// the minimum, the median and the 99th percentile.
+// For each size, a benchmark first verifies the data and warms up. Then rank 0 chooses the number of
+// iterations that fit the time of -time and sends the number to the other ranks. The benchmark times
+// the iterations in batches, and rank 0 prints, for example, the minimum, the median and the 99th
+// percentile over the batches.
 package main
 
 import (
@@ -25,10 +26,10 @@ import (
 type options struct {
 	bench *benchmark
 	sizes []int
-	iters int           // per size; 0: as many as fit in time
-	time  time.Duration // budget per size
-	json  bool
-	check bool // only verify the data
+	iters int           // number of iterations per size; 0: as many as fit in time
+	time  time.Duration // time budget per size
+	json  bool          // print JSON; false: print a table
+	check bool          // only verify the data
 }
 
 var benchmarks = []*benchmark{

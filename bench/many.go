@@ -8,10 +8,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmarks of this file have many operations in flight on rank 0, while rank 1 does not
-// communicate.
+// In the benchmarks of this file, rank 0 has many operations in flight with rank 1, which does not
+// call the matching operations meanwhile.
 
-// bsends times Bsend to a rank that does not receive.
+// bsends times Bsend to a rank that does not receive meanwhile.
 var bsends = benchmark{
 	name:   "bsend",
 	help:   "Bsend of 8 B, N of them to a rank that does not receive; us per call",
@@ -45,7 +45,7 @@ var bsends = benchmark{
 	}),
 }
 
-// testAny times TestAny over requests of which none is complete.
+// testAny times TestAny over many requests, none of which is complete.
 var testAny = benchmark{
 	name:   "testany",
 	help:   "TestAny over N incomplete receives, while the other rank computes; us per call",
@@ -71,7 +71,7 @@ var testAny = benchmark{
 			return took / calls, comm.WaitAll(rs)
 		}
 		r := comm.Irecv(c, bufs[:1], 0, tag)
-		for done := false; !done; { // computes, and calls Test now and then
+		for done := false; !done; { // compute, and call Test now and then, so that rank 1 makes progress
 			compute(100_000)
 			var err error
 			if _, done, err = r.Test(); err != nil {
@@ -87,7 +87,7 @@ var testAny = benchmark{
 	}),
 }
 
-// revoke times Revoke of a communicator with many queued sends.
+// revoke times Revoke of a communicator on which many sends are incomplete.
 var revoke = benchmark{
 	name:   "revoke",
 	help:   "Revoke of a communicator with N sends to a rank that does not receive",
@@ -123,8 +123,8 @@ var revoke = benchmark{
 	}),
 }
 
-// once returns a measure function that calls do once on ranks 0 and 1. The result is the
-// time that do returns on rank 0.
+// once returns a function for benchmark.measure. It calls do once on ranks 0 and 1, with a
+// communicator of these two ranks. The result on rank 0 is the time that do returns there.
 func once(do func(c *comm.Comm, n int) (time.Duration, error)) func(c *comm.Comm, o *options, n int) (*result, error) {
 	return func(c *comm.Comm, o *options, n int) (*result, error) {
 		if n < 1 {

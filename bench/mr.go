@@ -4,8 +4,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// mr measures the message rate of all pairs together: rank i of the lower half of the ranks sends
-// to rank i of the upper half.
+// mr measures the message rate of all pairs of ranks together. The i-th rank of the lower half of the
+// ranks sends to the i-th rank of the upper half.
 var mr = benchmark{
 	name:  "mr",
 	help:  "message rate of all pairs of the lower and the upper half of the ranks; us per message of a pair",

@@ -7,9 +7,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// One-sided transfers between rank 0 and rank 1's part of an RMA window. Rank 1 does not take part:
-// it waits in the collective that ends the measurement. Each of the transfers between two flushes
-// uses a different part of memory, as in bench/c/fi_rma.c.
+// The benchmarks of this file time one-sided transfers between rank 0 and rank 1's part of an RMA
+// window. Rank 1 does not take part: it waits in the collective that ends the measurement. The
+// transfers between two flushes all use different parts of memory, as in bench/c/fi_rma.c.
 
 var putBW = benchmark{
 	name:    "put_bw",
@@ -45,11 +45,12 @@ var fetchOp = benchmark{
 	prepare: prepareFetchOp,
 }
 
-// leastWindow is the smallest size of each rank's part of the RMA window, a page.
-// bench/peers/mpi/onesided.c says why.
+// leastWindow is the smallest size in bytes of each rank's part of the RMA window: one page.
+// bench/peers/mpi/onesided.c gives the reason.
 const leastWindow = 4096
 
-// oneSided does transfers Puts or Gets of size bytes, then a Flush.
+// oneSided returns a part whose operation is a number of Puts or Gets (transfers) of size bytes each,
+// and then a Flush.
 func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 	w, err := comm.NewWin[byte](c, max(transfers*size, leastWindow))
 	if err != nil {
@@ -84,7 +85,7 @@ func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 	if c.Rank() == 0 {
 		p.repeat = timed(once)
 	}
-	from := 0 // the rank whose data moves
+	from := 0 // the rank that the data come from
 	if get {
 		from = 1
 	}

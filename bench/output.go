@@ -13,10 +13,11 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// result has the figures of one size; times are in microseconds.
+// result has the figures of one size. Times are in microseconds per operation, or per message if the
+// benchmark says so.
 type result struct {
-	Bench      string  `json:"bench"`
-	Size       int     `json:"size"` // in bytes, or in the unit of the benchmark
+	Bench      string  `json:"bench"` // name of the benchmark
+	Size       int     `json:"size"`  // in bytes, or in the unit of benchmark.counts
 	Ranks      int     `json:"ranks"`
 	Transport  string  `json:"transport"`
 	Min        float64 `json:"min_us"`
@@ -30,21 +31,21 @@ type result struct {
 
 	Rate      float64  `json:"messages_per_s,omitempty"`
 	Overlap   *float64 `json:"overlap_percent,omitempty"`
-	Pure      float64  `json:"pure_us,omitempty"`     // communication alone
-	Compute   float64  `json:"compute_us,omitempty"`  // computation alone
+	Pure      float64  `json:"pure_us,omitempty"`     // time of the communication alone
+	Compute   float64  `json:"compute_us,omitempty"`  // time of the computation alone
 	Finalized float64  `json:"finalize_us,omitempty"` // time of Finalize on rank 0
-	CPU       float64  `json:"cpu_us,omitempty"`
+	CPU       float64  `json:"cpu_us,omitempty"`      // CPU time of the rank that uses most
 
 	Version string `json:"weft"`
 	Go      string `json:"go"`
-	Cores   int    `json:"cores"` // cores of rank 0's host
+	Cores   int    `json:"cores"` // number of cores of rank 0's host
 }
 
 // printer prints results on rank 0.
 type printer struct {
 	c   *comm.Comm
 	o   *options
-	any bool
+	any bool // a result was printed, and the heads of the table before it
 }
 
 func (p *printer) print(r *result) error {
@@ -75,7 +76,7 @@ func (p *printer) write(w io.Writer, r *result) error {
 	return err
 }
 
-// extra returns the columns that only some benchmarks have, and their heads.
+// extra returns the columns of r's row that only some benchmarks have, and the heads of these columns.
 func (r *result) extra() (columns, heads string) {
 	add := func(head string, x float64) {
 		heads += fmt.Sprintf(" %14s", head)
@@ -98,8 +99,9 @@ func (r *result) extra() (columns, heads string) {
 	return columns, heads
 }
 
-// transport returns the names of the transports from this rank to the others, or to itself if it is
-// alone. After Finalize it returns "unknown".
+// transport returns the names of the transports from this rank to the others, separated by commas. If
+// the job has one rank, it returns the transport from the rank to itself. After Finalize it returns
+// "unknown".
 func transport(c *comm.Comm) string {
 	switch c.Size() {
 	case 0:

@@ -6,12 +6,13 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// overlap measures how much of the time of an Iallreduce overlaps with computation, as in
-// osu_iallreduce:
+// overlap measures how much of the time of an Iallreduce overlaps with computation, as
+// osu_iallreduce does. It takes three times, and computes the overlap in percent:
 //
-//	pure      Iallreduce, Wait
-//	overall   Iallreduce, compute for as long as pure took, Wait
-//	overlap   100 · (1 - (overall - compute) / pure), not below 0
+//	pure      time of Iallreduce and Wait
+//	overall   time of Iallreduce, a computation that takes about as long as pure, and Wait
+//	compute   time of that computation
+//	overlap   100 · (1 - (overall - compute) / pure), but at least 0
 var overlap = benchmark{
 	name:    "iallreduce-overlap",
 	help:    "Iallreduce of float32 during computation, mean over ranks",
@@ -21,7 +22,7 @@ var overlap = benchmark{
 	prepare: prepareOverlap,
 }
 
-// overlapTrials is the number of timed operations without computation.
+// overlapTrials is the number of operations over which the time pure is averaged.
 const overlapTrials = 100
 
 func prepareOverlap(c *comm.Comm, size int) (*part, error) {
@@ -32,7 +33,7 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 		_, err := start().Wait()
 		return err
 	}
-	var loops, done int // loops of compute per operation; operations so far
+	var loops, done int // argument of compute in an operation; number of operations so far
 	var computed time.Duration
 	var pure float64
 	both := func() error {
@@ -78,7 +79,8 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 	}, nil
 }
 
-// meanTime returns the time of an operation after a warm-up, in seconds: the mean over ranks.
+// meanTime returns the time of an operation in seconds, as a mean over overlapTrials operations and over
+// all ranks. Before that it does a tenth as many operations to warm up.
 func meanTime(c *comm.Comm, repeat func(int) (time.Duration, error)) (float64, error) {
 	if _, err := repeat(overlapTrials / 10); err != nil {
 		return 0, err
@@ -103,10 +105,10 @@ func compute(n int) {
 	computeSink = x
 }
 
-// computeSink keeps the compiler from removing compute.
+// computeSink holds the result of compute, so that the compiler does not remove the computation.
 var computeSink = 1.0
 
-// loopTime returns the time of compute(1) in seconds, the fastest of several measurements.
+// loopTime returns the time of compute(1) in seconds: the shortest of several measurements.
 func loopTime() float64 {
 	const loops = 2000
 	best := time.Duration(1 << 62)

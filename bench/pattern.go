@@ -2,11 +2,11 @@ package main
 
 import "fmt"
 
-// tag is the tag of most messages.
+// tag is the tag of most messages of the benchmarks.
 const tag = 1
 
-// fill writes the data of a rank to buf. It differs from other ranks' data and from itself at other
-// offsets.
+// fill writes test data of a rank to buf. The data of two ranks differ, and so do the data of one rank
+// at different offsets, so that compare detects bytes of another rank or offset.
 func fill(buf []byte, rank int) {
 	for i := range buf {
 		buf[i] = pattern(i, rank)
@@ -15,7 +15,8 @@ func fill(buf []byte, rank int) {
 
 func pattern(i, rank int) byte { return byte(i*7+i>>8+rank*31) + 1 }
 
-// compare returns an error for the first byte of buf that differs from the data of the rank.
+// compare returns nil if buf holds what fill writes for the rank. Otherwise it returns an error that
+// describes the first wrong byte.
 func compare(buf []byte, rank int) error {
 	for i, got := range buf {
 		if want := pattern(i, rank); got != want {
@@ -25,7 +26,7 @@ func compare(buf []byte, rank int) error {
 	return nil
 }
 
-// element is the type of reductions, as in OSU's benchmarks. Values are small integers, so
+// element is the element type of reductions, as in OSU's benchmarks. The values are small integers, so
 // that sums are exact.
 type element = float32
 
@@ -39,7 +40,8 @@ func fillValues(buf []element, rank int) {
 	}
 }
 
-// compareSum returns an error for the first element of buf that differs from the sum over ranks.
+// compareSum returns nil if buf holds the sum over all ranks of what fillValues writes. Otherwise it
+// returns an error that describes the first wrong element.
 func compareSum(buf []element, ranks int) error {
 	for i, got := range buf {
 		want := element(0)

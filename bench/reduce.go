@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// reduce sums vectors on rank 0; sizes are bytes of each rank's vector.
+// reduce times Reduce with Sum to rank 0. A size is the number of bytes in each rank's vector.
 var reduce = benchmark{
 	name:  "reduce",
 	help:  "Reduce of float32 with Sum to rank 0, mean over ranks; MB/s of the vector",

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// parseSizes parses a list of sizes and ranges of sizes: "0,8,1k..1m".
-// An empty list means one size, 0.
+// parseSizes parses a list of sizes and ranges of sizes, such as "0,8,1k..1m". A range stands for its
+// first size and all doublings of it up to its last size. An empty list means one size, 0.
 func parseSizes(list string) ([]int, error) {
 	if list == "" {
 		return []int{0}, nil
@@ -39,7 +39,7 @@ func parseSizes(list string) ([]int, error) {
 	return sizes, nil
 }
 
-// parseSize parses a size such as 8, 64k or 1m.
+// parseSize parses a size such as 8, 64k or 1m. The units k, m and g are powers of 1024.
 func parseSize(text string) (int, error) {
 	number, unit := strings.TrimSpace(text), 1
 	if number != "" {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// threads has many goroutines of a rank communicate at the same time: each plays ping-pong with its
-// partner on the other rank, with a tag of the pair.
+// threads has many goroutines of ranks 0 and 1 communicate at the same time. Each goroutine does round
+// trips with one goroutine of the other rank. Each pair of goroutines has its own tag.
 var threads = benchmark{
 	name:    "threads",
 	help:    "round trips of 8 B between ranks 0 and 1 by N pairs of goroutines at once; us per round trip, all pairs together",
@@ -18,20 +18,20 @@ var threads = benchmark{
 	prepare: prepareThreads,
 }
 
-// threadBytes is the size of a message between goroutines.
+// threadBytes is the size in bytes of a message between goroutines.
 const threadBytes = 8
 
-// team is a set of goroutines. Each repeats its own operation when repeat is called.
+// team is a set of goroutines. When repeat is called, each goroutine repeats its own operation.
 type team struct {
-	start []chan int
-	done  chan error
+	start []chan int // by goroutine: how often to do the operation; closed: the goroutine ends
+	done  chan error // receives one result from each goroutine after it has repeated its operation
 }
 
 func newTeam(n int, once func(i int) error) *team {
 	t := &team{start: make([]chan int, n), done: make(chan error, n)}
 	for i := range t.start {
 		t.start[i] = make(chan int, 1)
-		go func() { // ends after close
+		go func() { // ends when close has closed t.start[i]; nothing waits for it
 			for n := range t.start[i] {
 				var err error
 				for range n {
@@ -46,7 +46,8 @@ func newTeam(n int, once func(i int) error) *team {
 	return t
 }
 
-// repeat makes every goroutine do its operation n times, and returns how long that takes.
+// repeat makes every goroutine do its operation n times, waits for all, and returns the time that this
+// takes together.
 func (t *team) repeat(n int) (time.Duration, error) {
 	start := time.Now()
 	for _, s := range t.start {
@@ -94,11 +95,12 @@ func prepareThreads(c *comm.Comm, pairs int) (*part, error) {
 	return p, nil
 }
 
-// teamSample is the shortest time of a batch of a team, so that starting the goroutines does not
-// matter.
+// teamSample is the shortest time of a batch of a team. It is so long that the time in which the
+// goroutines start does not matter.
 const teamSample = 5 * time.Millisecond
 
-// roundTrip sends, then receives on rank 0; it receives, then sends on rank 1.
+// roundTrip does one round trip with a peer: on rank 0 it sends and then receives, on rank 1 it receives
+// and then sends.
 func roundTrip(c *comm.Comm, send, recv []byte, peer, tag int) error {
 	if c.Rank() == 0 {
 		if err := comm.Send(c, send, peer, tag); err != nil {
@@ -113,7 +115,8 @@ func roundTrip(c *comm.Comm, send, recv []byte, peer, tag int) error {
 	return comm.Send(c, send, peer, tag)
 }
 
-// waiters is latency while other goroutines of both ranks are blocked in Recv.
+// waiters measures what latency measures, while N other goroutines of each of the two ranks are blocked
+// in Recv. N is the size.
 var waiters = benchmark{
 	name:   "waiters",
 	help:   "half of a round trip of 8 B between ranks 0 and 1 beside N goroutines on each that are blocked in Recv",
@@ -127,7 +130,7 @@ var waiters = benchmark{
 		peer := 1 - c.Rank()
 		var idle errgroup.Group
 		for i := range n {
-			idle.Go(func() error { // ends with the message that close sends
+			idle.Go(func() error { // ends when it has received the message that the peer's close sends; close waits for it
 				_, err := comm.Recv(c, make([]byte, 1), peer, tag+1+i)
 				return err
 			})
@@ -144,8 +147,8 @@ var waiters = benchmark{
 	},
 }
 
-// besideIbarrier is latency while each rank has an incomplete nonblocking barrier: rank 0 has called
-// it on one communicator, rank 1 on another.
+// besideIbarrier measures what latency measures, while ranks 0 and 1 each have an Ibarrier that cannot
+// complete: rank 0 has called it on one communicator, and rank 1 on another.
 var besideIbarrier = benchmark{
 	name:  "beside-ibarrier",
 	help:  "half of a round trip between ranks 0 and 1, each of which has an Ibarrier under way",
@@ -185,8 +188,8 @@ var besideIbarrier = benchmark{
 	},
 }
 
-// besideStream is the latency of small messages while another goroutine of rank 0 streams large ones
-// to a goroutine of rank 1.
+// besideStream measures what latency measures with small messages, while another goroutine of rank 0
+// sends large messages to another goroutine of rank 1 without a pause.
 var besideStream = benchmark{
 	name:  "beside-stream",
 	help:  "half of a round trip of 8 B between ranks 0 and 1 beside a stream of messages of this size",
@@ -207,8 +210,8 @@ var besideStream = benchmark{
 	},
 }
 
-// streamUntil sends messages from rank 0 to rank 1 until stop is closed on rank 0. The last message
-// is shorter, which ends rank 1.
+// streamUntil sends messages from rank 0 to rank 1 until stop is closed on rank 0. Then rank 0 sends a
+// shorter message, at which streamUntil returns on rank 1.
 func streamUntil(c *comm.Comm, buf []byte, stop <-chan struct{}) error {
 	for {
 		if c.Rank() == 1 {

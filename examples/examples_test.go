@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bin is the directory of gorun and the examples.
+// bin is the directory with the built gorun and the built examples.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-// hostsDown removes the hosts that tests have made.
+// hostsDown removes the simulated hosts that tests have made. Only files for Linux set it.
 var hostsDown = func() error { return nil }
 
 func run(m *testing.M) int {
@@ -50,7 +50,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// gorun runs a job in the top folder of the project.
+// gorun runs gorun with these arguments, in the top folder of the project.
 func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -66,7 +66,8 @@ func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// example runs an example that must succeed, and returns its output.
+// example runs the example called name with this number of ranks. It must succeed, and example returns its
+// output.
 func example(t *testing.T, ranks int, name string, args ...string) string {
 	t.Helper()
 	all := append([]string{"-timeout", "1m", "-np", strconv.Itoa(ranks), filepath.Join(bin, name)}, args...)
@@ -75,8 +76,8 @@ func example(t *testing.T, ranks int, name string, args ...string) string {
 	return out
 }
 
-// TestUsageIsPrintedOnce checks that only rank 0 prints the help or the error after -h and wrong
-// flags.
+// TestUsageIsPrintedOnce runs every example on several ranks with -h or a wrong flag. Only rank 0 prints the
+// help or the error.
 func TestUsageIsPrintedOnce(t *testing.T) {
 	programs, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
@@ -133,9 +134,9 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestTransports runs examples over the transports that a flag names, and checks which one connects
-// the ranks. If a rank is a shell that runs two programs, the second program cannot use the
-// launcher's memory file and port.
+// TestTransports runs examples with several values of -transport, and checks which transport connects the
+// ranks. In some jobs each rank is a shell that runs two weft programs. The second program cannot use the
+// memory file and the port that gorun has made for the rank, and must still work.
 func TestTransports(t *testing.T) {
 	twice := fmt.Sprintf("%[1]s -n 5000 -reps 2 && %[1]s -n 3 -reps 2", filepath.Join(bin, "allreduce"))
 	for _, c := range []struct {
@@ -164,7 +165,8 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestFailures has a rank of a job kill itself. The others go on, or gorun starts the job again.
+// TestFailures has a rank of a job kill itself. With -on-failure notify the others go on, and with -on-failure
+// restart gorun starts the job again. The result is right in both cases.
 func TestFailures(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for _, die := range []string{"0", "2"} {
@@ -198,7 +200,7 @@ func TestBadArguments(t *testing.T) {
 	require.Contains(t, errs, "cannot divide a plate of 2 x 2 cells among 3 ranks")
 }
 
-// TestConfigs runs the job files of the folder configs.
+// TestConfigs runs the jobs that the files in the folder configs describe.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../configs/*.toml")
 	require.NoError(t, err)
@@ -215,7 +217,7 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// write writes a text to a temporary file, and returns the file's path.
+// write writes a text to a new temporary file, and returns the path of the file.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "data.csv")
@@ -223,7 +225,8 @@ func write(t *testing.T, text string) string {
 	return file
 }
 
-// table returns rows of every kind that the example can read.
+// table returns the text of a CSV file with this number of rows, of every kind that the example allreduce can
+// read.
 func table(rows int) string {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var b strings.Builder
@@ -235,9 +238,9 @@ func table(rows int) string {
 		case 0:
 			b.WriteString(",,-0\n")
 		case 1:
-			b.WriteString("\n") // a short row
+			b.WriteString("\n") // a row with fewer cells than columns
 		case 2:
-			b.WriteString(", NaN , 1e308 \r\n\n") // with an empty line, which is not a row
+			b.WriteString(", NaN , 1e308 \r\n\n") // followed by an empty line, which is not a row
 		case 3:
 			b.WriteString(",n/a,1e999\n")
 		default:

@@ -17,8 +17,9 @@ import (
 
 func init() { hostsDown = testbed.Down }
 
-// TestAHostIsCutOff cuts a host off while its ranks and others wait for each other. gorun detects
-// it by its heartbeat. The ranks' own connections would fail only after a quarter of an hour.
+// TestAHostIsCutOff cuts a host off the network while its ranks and the ranks of other hosts wait for each
+// other. gorun detects that by its heartbeat, and ends the job. Without the heartbeat the ranks would
+// wait for a quarter of an hour, until the kernel ends their connections.
 func TestAHostIsCutOff(t *testing.T) {
 	c := testbed.Up(t, 3)
 	for _, cut := range []int{0, 2} { // 0: the host of rank 0
@@ -31,7 +32,7 @@ func TestAHostIsCutOff(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		require.NoError(t, cmd.Start())
 		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }() // ends with the command, at the latest when ctx ends
+		go func() { ended <- cmd.Wait() }() // ends when gorun ends, at the latest when ctx ends and gorun is killed
 		host := c.Hosts()[cut]
 		for len(host.Processes(testbed.Running(program))) < 2 {
 			select {

@@ -18,8 +18,9 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// TestHostRefusesMemoryFiles runs jobs on a host whose kernel refuses memory files, as the system
-// call filters of some containers do, and on a host without /proc.
+// TestHostRefusesMemoryFiles runs jobs where the kernel refuses memory files (memfd_create), as the system
+// call filters of some containers do, or where there is no /proc. The jobs succeed: over tcp if memory files
+// are refused, and otherwise over shm.
 func TestHostRefusesMemoryFiles(t *testing.T) {
 	refuse := buildRefuse(t)
 	hidden := []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /proc && exec "$0" "$@"`}
@@ -53,7 +54,7 @@ func TestHostRefusesMemoryFiles(t *testing.T) {
 			}
 		})
 	}
-	// A job that requires shared memory fails and reports the cause.
+	// A job whose only transport is shm fails and reports the cause.
 	cmd := exec.Command(refuse, filepath.Join(bin, "gorun"), "-np", "2", filepath.Join(bin, "ring"))
 	cmd.Env = append(cmd.Environ(), "WEFT_TRANSPORT_USE=shm")
 	out, err := cmd.CombinedOutput()
@@ -61,8 +62,8 @@ func TestHostRefusesMemoryFiles(t *testing.T) {
 	require.Contains(t, string(out), "memfd_create: operation not permitted")
 }
 
-// buildRefuse returns the path of a command that runs another command for which the kernel refuses
-// memory files.
+// buildRefuse builds a program and returns its path. The program runs another command, for which the kernel
+// refuses memory files.
 func buildRefuse(t *testing.T) string {
 	t.Helper()
 	refuse := filepath.Join(bin, "refuse")
@@ -73,9 +74,9 @@ func buildRefuse(t *testing.T) string {
 	return refuse
 }
 
-// sshTo is the format of a script that runs ssh. For one host the script prefixes the remote
-// command with another command. The arguments of the format are the host, the other command, and
-// the ssh command.
+// sshTo is the format of a shell script that runs ssh. For one host the script puts another command before
+// the remote command. The arguments of the format are the name of that host, the other command, and the
+// ssh command.
 const sshTo = `#!/bin/sh
 for last; do :; done
 case " $* " in *" %s "*)
@@ -91,11 +92,11 @@ esac
 exec %s "$@"
 `
 
-// TestOneHostOfTwoRefusesMemoryFiles runs a job on two hosts. One of them refuses memory files.
-// The ranks of that host use tcp among each other; the ranks of the other host share memory.
+// TestOneHostOfTwoRefusesMemoryFiles runs a job on two hosts, one of which refuses memory files. The ranks on
+// that host use tcp among each other, and the ranks on the other host share memory.
 func TestOneHostOfTwoRefusesMemoryFiles(t *testing.T) {
 	refuse := buildRefuse(t)
-	joined := []string{"joined by tcp (", "joined by shm (memory of this host) to 2, tcp ("} // of rank 0
+	joined := []string{"joined by tcp (", "joined by shm (memory of this host) to 2, tcp ("} // what rank 0 prints if its host refuses, and if the other host does
 	c := testbed.Up(t, 2)
 	for refused := range 2 {
 		ssh := filepath.Join(t.TempDir(), "ssh")

@@ -14,16 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSilentConnections opens a thousand connections to the port of each rank before the ranks
-// start, as any local user can, and sends nothing. The job succeeds, and the ranks close these
-// connections.
+// TestSilentConnections opens a thousand connections to the port of each rank before the ranks' programs
+// start, as any local user can, and sends nothing. The job succeeds, and the ranks close these connections.
 func TestSilentConnections(t *testing.T) {
 	const ranks, perRank = 3, 1000
 	ready := filepath.Join(t.TempDir(), "ready")
 	first := freePorts(t, ranks)
 	var silent []net.Conn
 	opened := make(chan error, 1)
-	go func() { // ends with the job at the latest, or a minute after; received from below
+	go func() { // ends when all connections are open, or after a minute; the test receives its result below
 		for i := range ranks * perRank {
 			c, err := dialUntil(net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i%ranks)), time.Now().Add(time.Minute))
 			if err != nil {
@@ -41,13 +40,13 @@ func TestSilentConnections(t *testing.T) {
 	require.NotEmpty(t, stdout)
 	for _, c := range silent {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
-		_, err := io.ReadAll(c) // the error may be a reset
+		_, err := io.ReadAll(c) // any error but a timeout says that the rank has closed c
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NoError(t, c.Close())
 	}
 }
 
-// freePorts returns the first of n consecutive ports that are free.
+// freePorts returns the first of n consecutive TCP ports that no process uses.
 func freePorts(t *testing.T, n int) (first int) {
 	t.Helper()
 	for {
@@ -66,7 +65,8 @@ func freePorts(t *testing.T, n int) (first int) {
 	}
 }
 
-// dialUntil dials until a process listens at addr, or until end.
+// dialUntil tries to connect to addr until that succeeds, because a process listens there, or until the time
+// end.
 func dialUntil(addr string, end time.Time) (c net.Conn, err error) {
 	for {
 		if c, err = net.Dial("tcp", addr); err == nil || time.Now().After(end) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs short tests for Linux on arm64 under qemu-user. It tests the packages that contain code
-# for particular processors or depend on the order of loads and stores, and communicators.
+# Runs tests for Linux on arm64 under qemu-user, with -test.short. It tests the packages that contain
+# code for particular processors or depend on the order of loads and stores, and package internal/mpi.
 #
 # Each line below is a package, the tests to run, and the tests to skip. The script skips:
 # - tests that start programs: the kernel would need qemu registered as their interpreter
@@ -22,8 +22,8 @@
 set -eu
 
 go=${GO:-go}
-run_limit=480    # seconds for a run
-script_limit=780 # seconds for the script, of the 900 of the stage, which also installs qemu
+run_limit=480    # seconds that a run may take
+script_limit=780 # seconds that the script may take; the stage may take 900, and also installs qemu
 end=$(($(date +%s) + script_limit))
 work=$(mktemp -d)
 
@@ -51,12 +51,14 @@ packages() {
 		internal/coll	.	Model|EveryOrder
 		internal/engine	.	Model|NothingIsDeregistered|LegalFaults
 		transport/shm	ConformanceByMessages|Ring|Writer|Room|MemoryLeft|Scribble|Heap$|Layout|Atomics|NoSleep|WakeAll|Fuzz	^$
+		internal/mpi/calls	.	^$
 		internal/mpi	.	Hosts|HostRefuses|Programs|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|Allocat|TestCollectives$|Accumulates|LegalFaults
 		internal/mpi	TestCollectives$/auto/ranks=[25]$	^$
 	END
 }
 
-# Runs the tests of a package. $4 is a name for its files.
+# Runs tests of the package $1: those that match $2, without those that match $3. $4 is a name for the
+# run's log and working directory.
 short() {
 	local dir=$1 run=$2 skip=$3 log=$work/$4.log
 	local start left status=0 cwd=$work/$4 indent="" passed
@@ -74,7 +76,7 @@ short() {
 	(cd "$cwd" && exec timeout --foreground -k 5 $((left + 20)) qemu-aarch64 "$work/${dir//\//-}.test" -test.v -test.short \
 		-test.timeout "${left}s" -test.run "$run" -test.skip "$skip") >>"$log" 2>&1 || status=$?
 	touch "$log.done"
-	case $run in */*) indent=" \{4,\}" ;; esac # of the lines of subtests
+	case $run in */*) indent=" \{4,\}" ;; esac # the lines of subtests are indented
 	passed=$(grep -c "^$indent--- PASS" "$log" || true)
 	start=$(($(date +%s) - start))
 	if [ "$status" = 0 ] && [ "$passed" -gt 0 ]; then

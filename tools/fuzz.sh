@@ -11,7 +11,7 @@ export FUZZTIME=${FUZZTIME:-10s}
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 
-# Lines of: directory, test program, target.
+# A line for each target: directory of the package, test program, name of the target.
 : >"$bin/targets"
 dirs=$($go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$@")
 for dir in $dirs; do
@@ -32,8 +32,9 @@ fuzz() {
 	# Without a limit the fuzzer minimizes each input with new coverage for up to a minute.
 	(cd "$1" && "$2" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "$FUZZTIME" -test.fuzzminimizetime 100x \
 		-test.parallel 1 -test.fuzzcachedir "$cache" -test.timeout 0) >"$out" 2>&1 || rc=1
-	# If a worker was in the middle of an input when the time was over, the coordinator may
-	# report that as this one line. If an input has failed, another line says so.
+	# If a worker process of the fuzzer was in the middle of an input when the time was over, the
+	# coordinator process may print this line and fail, although no input has failed. If an input
+	# has failed, another line says so.
 	if [ $rc != 0 ] && grep -qx '    context deadline exceeded' "$out" &&
 		! grep -qi -e 'failing input' -e 'failure while testing' -e panic: "$out"; then
 		rc=0

@@ -1,10 +1,10 @@
 /*
- * The physical limit of a small message between two cores: two processes that share
- * one cache line in each direction. Each spins on the line that the other writes. If
- * there are two cores, each process is bound to one.
+ * Measures the physical limit of a small message between two cores, in memory that two
+ * processes share. There is one cache line for each direction. Each process polls the
+ * line that the other one writes. If there are two cores, each process is bound to one.
  *
  *   cc -O2 -o cacheline cacheline.c
- *   ./cacheline SECONDS        a JSON object: 8 bytes one way, in us
+ *   ./cacheline SECONDS        prints a JSON object: the time of 8 bytes in one direction, in us
  *
  *   first   count ──► line 0 ──►  second
  *           count ◄── line 1 ◄──  the same
@@ -23,7 +23,7 @@
 
 enum { BATCH = 1000, MAX_BATCHES = 1000000 };
 
-/* The counts are more than two lines apart, because processors fetch lines in pairs. */
+/* The two counts are 256 bytes apart, because processors fetch cache lines in pairs. */
 struct line {
     _Alignas(256) volatile uint64_t count;
 };

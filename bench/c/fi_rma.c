@@ -1,8 +1,8 @@
 /*
- * The limit of one-sided transfers over a libfabric provider. An origin writes to or
- * reads from the registered memory of a target, which only drives its provider. Origin
- * and target are two processes, and both spin. If there are two cores, each is bound
- * to one.
+ * Measures the limit of one-sided transfers over a libfabric provider. There are two
+ * processes. One, the origin, writes to or reads from the registered memory of the other,
+ * the target, which only calls fi_cq_read, so that its provider makes progress. Both poll
+ * without a pause. If there are two cores, each process is bound to one.
  *
  *   gcc -O2 -o fi_rma bench/c/fi_rma.c -lfabric
  *   ./fi_rma put|get SIZE SECONDS PROVIDER                   windows of 64 transfers of SIZE bytes
@@ -10,8 +10,8 @@
  *
  * A write is complete when its data is in the target's memory
  * (FI_DELIVERY_COMPLETE). Each transfer of a window uses a different part of memory.
- * The program verifies the data first. It prints the time of a transfer, the median of
- * windows.
+ * The program verifies the data first. It prints the time of a transfer: the median over
+ * the windows.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -37,7 +37,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-enum { WINDOW = 64, SAMPLES = 1 << 20, LIMIT = 10 /* seconds for the verification */ };
+enum { WINDOW = 64, SAMPLES = 1 << 20, LIMIT = 10 /* seconds that the verification may take */ };
 
 /* peer_info is what each process sends to the other over the control socket. */
 struct peer_info {
@@ -54,7 +54,7 @@ static struct fid_ep *ep;
 static struct fid_mr *mr;
 static struct fi_context2 contexts[WINDOW];
 
-static char *memory; /* WINDOW transfers */
+static char *memory; /* room for WINDOW transfers */
 static size_t size;
 static fi_addr_t peer;
 static struct peer_info theirs;
@@ -113,7 +113,7 @@ static int differs(int from, size_t *at)
     return 0;
 }
 
-/* progress drives the provider and returns how many transfers have completed. */
+/* progress lets the provider make progress, and returns how many transfers have completed since the last call. */
 static int progress(void)
 {
     struct fi_cq_entry done[WINDOW];
@@ -131,7 +131,8 @@ static int progress(void)
     return n;
 }
 
-/* received drives the provider and polls the control socket. It returns 0 if no byte has come. */
+/* received lets the provider make progress and polls the control socket. It returns the byte that has
+ * arrived there, or 0 if none has. */
 static char received(int control)
 {
     char c = 0;
@@ -164,7 +165,7 @@ static void setup(const char *provider)
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->av_type = FI_AV_TABLE;
     hints->fabric_attr->prov_name = strdup(provider);
-    /* shm would take a node for the name of a segment. */
+    /* No node for shm, which would use it as the name of a shared memory segment. */
     const char *node = strcmp(provider, "shm") ? "127.0.0.1" : NULL;
     check("fi_getinfo", fi_getinfo(FI_VERSION(1, 17), node, NULL, node ? FI_SOURCE : 0, hints, &info));
     fi_freeinfo(hints);
@@ -205,8 +206,8 @@ static void meet(int control)
     }
 }
 
-/* put posts a write that completes when the data has arrived. It sets the flag for the
- * operation, because some providers, such as net, ignore the endpoint's op_flags. */
+/* put posts a write that completes when the data has arrived at the target. It sets the flag for this
+ * in each call, because some providers, such as net, ignore the endpoint's op_flags. */
 static ssize_t put(char *local, void *desc, uint64_t remote, struct fi_context2 *context)
 {
     struct iovec iov = {local, size};
@@ -217,7 +218,7 @@ static ssize_t put(char *local, void *desc, uint64_t remote, struct fi_context2 
     return fi_writemsg(ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-/* transfers posts n transfers and waits until all have completed. */
+/* transfers posts n reads or writes and waits until all have completed. */
 static void transfers(int get, int n)
 {
     int posted = 0, done = 0;
@@ -338,7 +339,8 @@ int main(int argc, char **argv)
     else
         target(control);
     if (!child) {
-        /* Drive the provider until the origin has ended, so that the origin gets all completions. */
+        /* Let the provider make progress until the origin has ended, because the origin may need that for its
+         * last completions. */
         char c;
         while (recv(control, &c, 1, MSG_DONTWAIT) != 0)
             progress();

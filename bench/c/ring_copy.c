@@ -1,13 +1,14 @@
 /*
- * The limit of a transfer by two copies between two cores. One process copies messages
- * into a ring that both map, another copies them out. If there are two cores, each
- * process is bound to one.
+ * Measures the limit of a transfer by two copies between two cores. One process, the
+ * writer, copies messages to a ring buffer that both processes map. The other, the reader,
+ * copies them out of it. If there are two cores, each process is bound to one.
  *
  *   cc -O2 -march=native -o ring_copy ring_copy.c
  *   ./ring_copy RING BYTES PIECES [ahead|string]
  *
- * RING and BYTES are the sizes of the ring and of a message, which divides it.
- * The writer publishes a message in PIECES parts, each as soon as it is written. With
+ * RING is the size of the ring, and BYTES that of a message, which must divide RING.
+ * The writer divides a message in PIECES parts, and lets the reader see each part as soon
+ * as the part is written. With
  * "ahead" both processes prefetch all lines of a part before they copy it. With
  * "string" the writer copies with the processor's string instruction. Otherwise copies
  * are loops of 32 bytes, as in Go.
@@ -33,7 +34,7 @@ static size_t ring, bytes, piece;
 static long messages, pieces;
 static int ahead, string;
 
-/* One direction: the data, the number of written parts, the number of read messages. */
+/* One direction: the ring's data, the number of parts written, and the number of messages read. */
 struct way {
     char *data;
     volatile uint64_t *written, *read;
@@ -63,7 +64,7 @@ static void pin(int i)
 static uint64_t load(volatile uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void store(volatile uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
-/* copy copies like Go's copy does for some kilobytes, independent of the C library. */
+/* copy copies as Go's copy does for some kilobytes, so that the result does not depend on the C library. */
 static void copy(char *to, const char *from, size_t n)
 {
     typedef long part __attribute__((vector_size(32), aligned(1), may_alias));
@@ -110,7 +111,7 @@ static void take(struct way *w, char *to, long message)
     store(w->read, message + 1);
 }
 
-/* run runs part in both processes and returns the time of the first. */
+/* run calls part in both processes, each with its number, and returns the time in the first one in us. */
 static double run(void (*part)(struct way *, char *, int), struct way *ways)
 {
     char *own = aligned_alloc(4096, (bytes + 4095) & ~4095UL);

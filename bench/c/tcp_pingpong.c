@@ -1,11 +1,11 @@
 /*
- * The physical limit of a message over one loopback TCP socket: two processes, each of
- * which spins on a non-blocking recv. If there are two cores, each process is bound to
- * one.
+ * Measures the physical limit of a message over one loopback TCP socket. There are two
+ * processes, each of which repeats a non-blocking recv without a pause. If there are two
+ * cores, each process is bound to one.
  *
  *   cc -O2 -o tcp_pingpong tcp_pingpong.c
- *   ./tcp_pingpong [lat] SIZE ITERATIONS    one way: minimum and median of batches, in us
- *   ./tcp_pingpong bw SIZE ITERATIONS       a window of 64 x SIZE, then an ack
+ *   ./tcp_pingpong [lat] SIZE ITERATIONS    time in one direction: minimum and median over batches, in us
+ *   ./tcp_pingpong bw SIZE ITERATIONS       time of a window of 64 messages and an answer to it
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

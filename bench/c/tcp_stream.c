@@ -1,11 +1,11 @@
 /*
- * The limit of a stream over one loopback socket: one process only sends, another only
- * receives. Both spin, and each is bound to a core.
+ * Measures the bandwidth over one loopback TCP socket: one process only sends, another
+ * only receives. Both repeat their system call without a pause, and each is bound to a core.
  *
  *   gcc -O2 -o tcp_stream bench/c/tcp_stream.c
  *   ./tcp_stream PIECE SNDBUF [GIB]
  *
- * PIECE is the size of a send in bytes (out of a buffer of 1 MiB). SNDBUF is the
+ * PIECE is the number of bytes of one send, from a buffer of 1 MiB. SNDBUF is the
  * sender's SO_SNDBUF in bytes; 0 means the kernel's default. The program prints GB/s
  * and the mean size of a receive.
  */

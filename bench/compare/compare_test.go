@@ -14,7 +14,8 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// TestCompare runs all comparisons that need no libfabric, too briefly for meaningful figures.
+// TestCompare runs the comparisons within one host over tcp, too briefly for meaningful figures. Each
+// must print its row of the table.
 func TestCompare(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "latency,bandwidth,rate,idle", "-rounds", "1", "-time", "20ms", "-block", "100ms"})
@@ -31,7 +32,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestHosts runs all comparisons between hosts, too briefly for meaningful figures.
+// TestHosts runs all comparisons between hosts, too briefly for meaningful figures. Each must print its
+// row of the table.
 func TestHosts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make hosts of namespaces")

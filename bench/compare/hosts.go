@@ -12,15 +12,16 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// The comparisons between hosts use two ranks, one on each of two hosts made of namespaces. Both
-// launchers run on the first host and start the rank on the second by ssh. So all processes end when
-// the hosts are removed, if not before:
+// The comparisons between hosts use two ranks, one on each of two hosts, which are made of Linux
+// namespaces. The launcher, gorun or mpirun, runs on the first host and starts the rank on the second
+// by ssh. So all processes run on these hosts and end at the latest when the hosts are removed:
 //
 //	host 1                       host 2
 //	launcher ───────ssh───────►  agent
 //	 └ rank 0 ◄─────tcp───────►   └ rank 1
 
-// openHosts makes the hosts. If it fails, there are no comparisons between hosts.
+// openHosts makes the hosts. If that fails, openHosts sets b.noHosts to the reason, and there are no
+// comparisons between hosts.
 func (b *built) openHosts() {
 	if os.Geteuid() != 0 {
 		b.noHosts = errors.New("only root can make hosts of namespaces")
@@ -29,12 +30,12 @@ func (b *built) openHosts() {
 	b.hosts, b.noHosts = testbed.Open(2)
 }
 
-// onHost returns a command that runs command on the first host.
+// onHost returns a command line that runs the given command line on the first host.
 func (b *built) onHost(command []string) []string {
 	return b.hosts.Hosts()[0].Command(context.Background(), command[0], command[1:]...).Args
 }
 
-// betweenHosts compares messages and a collective between two hosts.
+// betweenHosts returns the contests that compare weft with Open MPI between two hosts.
 func (b *built) betweenHosts(s *settings) []*contest.Contest {
 	if b.hosts == nil || !b.hasOpenMPI() {
 		return nil

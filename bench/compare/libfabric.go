@@ -17,17 +17,18 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// The targets for a message of weft over a libfabric provider, compared with a C program over the
-// same provider: over shm, where a small message takes less than a microsecond, extraMicros more
-// for messages below extraBelow; otherwise extraRatio times as long.
+// The targets for the time of a message or RMA operation of weft over a libfabric provider, compared
+// with a C program over the same provider. Over shm and below extraBelow, weft may take extraMicros
+// longer, because there a message takes less than a microsecond. Otherwise weft may take extraRatio
+// times as long.
 const (
 	extraMicros = 0.25
 	extraRatio  = 1.1
 	extraBelow  = 4096 // bytes
 )
 
-// messages compares messages over each provider with fi_pingpong. Both sides report means, because
-// fi_pingpong reports nothing else.
+// messages returns the contests that compare the latency of messages over each provider with
+// fi_pingpong. Both sides report means, because fi_pingpong reports nothing else.
 func (b *built) messages(s *settings) []*contest.Contest {
 	if !b.libfabric || !b.Has("fi_pingpong") {
 		return nil
@@ -46,8 +47,8 @@ func (b *built) messages(s *settings) []*contest.Contest {
 	return all
 }
 
-// onesided compares transfers over each provider with a loop of fi_read or
-// fi_write in C.
+// onesided returns the contests that compare Put and Get over each provider with a loop of fi_write or
+// fi_read in C.
 func (b *built) onesided(s *settings) []*contest.Contest {
 	program := b.Path("fi_rma")
 	if !b.libfabric || program == "" {
@@ -88,7 +89,8 @@ func (b *built) onesided(s *settings) []*contest.Contest {
 	return all
 }
 
-// allow returns a line for a time, with its target.
+// allow returns a line of the table for the time of a message or RMA operation of size bytes over a
+// provider, with its target.
 func allow(what, provider string, size int) []contest.Line {
 	line := contest.Line{What: what, Unit: "µs", Target: extraRatio}
 	if provider == "shm" && size < extraBelow {
@@ -102,17 +104,17 @@ func overProvider(name string) []string {
 	return []string{"-transport", "libfabric", "-provider", name}
 }
 
-// fewAbove is the message size, in bytes, above which the trial has fewer iterations, because some
-// providers take milliseconds per message.
+// fewAbove is a message size in bytes. Above it, the trial of pingpong has fewer iterations, because
+// some providers take milliseconds per message.
 const fewAbove = 4096
 
 // sideLimit bounds the time of a C program over libfabric, in addition to the time that it measures.
 const sideLimit = 30 * time.Second
 
-// pingpong measures with fi_pingpong: a server and a client on this host. The first call also runs a
-// trial to find the number of iterations that fit the time.
+// pingpong returns a side that measures with fi_pingpong, which runs a server and a client on this host.
+// The first measurement also runs a trial, to find the number of iterations that fit the time.
 func pingpong(s *settings, provider string, size int) contest.Side {
-	trial, iterations := 1000, 0 // enough that the time to connect, which is included, matters little
+	trial, iterations := 1000, 0 // so many that the time to connect, which fi_pingpong includes, matters little
 	if size > fewAbove {
 		trial = 100
 	}
@@ -138,7 +140,7 @@ func runPingpong(ctx context.Context, limit time.Duration, provider string, size
 	args := []string{"-e", "rdm", "-p", provider, "-S", strconv.Itoa(size), "-I", strconv.Itoa(iterations)}
 	host := "127.0.0.1"
 	if provider == "shm" {
-		host = "localhost" // shm would take an IP address for the name of a segment
+		host = "localhost" // the provider shm would use an IP address as the name of a segment
 	}
 	server := exec.CommandContext(ctx, "fi_pingpong", append(args, "-B", strconv.Itoa(port))...)
 	var errs strings.Builder
@@ -162,7 +164,8 @@ func runPingpong(ctx context.Context, limit time.Duration, provider string, size
 	return column(out, "usec/xfer")
 }
 
-// freePort returns a port that was free a moment ago.
+// freePort returns the number of a TCP port that no process used when freePort looked. Another process
+// may use it by now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -175,8 +178,8 @@ func freePort() (int, error) {
 	return strconv.Atoi(port)
 }
 
-// listening waits until a process listens on the port. It reads the kernel's tables, because the
-// server would take a connection for its client.
+// listening waits until a process listens on the port. It reads the kernel's tables. It does not connect
+// to the port, because the server would handle that connection as its client.
 func listening(ctx context.Context, port int) error {
 	local := fmt.Sprintf(":%04X", port)
 	for {
@@ -200,7 +203,8 @@ func listening(ctx context.Context, port int) error {
 	}
 }
 
-// column returns the number in the last line of a table in the column with this head.
+// column returns a number from a table with a line of heads: the cell in the last line and in the column
+// with this head.
 func column(table, head string) (float64, error) {
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	heads, cells := strings.Fields(lines[0]), strings.Fields(lines[len(lines)-1])
@@ -212,8 +216,8 @@ func column(table, head string) (float64, error) {
 	return 0, fmt.Errorf("no column %s in %q", head, table)
 }
 
-// findLibfabric sets b.libfabric if programs can be built with libfabric. Otherwise it adds
-// libfabric to b.Missing.
+// findLibfabric sets b.libfabric to whether programs can be built with libfabric. If they cannot,
+// findLibfabric adds the package libfabric-dev to b.Missing.
 func (b *built) findLibfabric(ctx context.Context) {
 	b.libfabric = exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() == nil
 	if !b.libfabric {
@@ -221,8 +225,8 @@ func (b *built) findLibfabric(ctx context.Context) {
 	}
 }
 
-// buildLibfabric builds the programs over libfabric. For weft it builds another program, so that the
-// library does not affect the measurements of the first.
+// buildLibfabric builds the programs that use libfabric. For weft it builds bench.libfabric, a program
+// of its own, so that libfabric does not affect the measurements of bench.
 func (b *built) buildLibfabric(ctx context.Context) error {
 	if !b.libfabric {
 		return nil

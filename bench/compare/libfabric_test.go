@@ -18,7 +18,8 @@ import (
 
 var testedProviders = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"}
 
-// TestPeersOverLibfabric runs the C programs that weft is compared with.
+// TestPeersOverLibfabric runs the C programs with which weft is compared over libfabric. Each must
+// report a figure.
 func TestPeersOverLibfabric(t *testing.T) {
 	p, err := contest.NewPrograms(t.Context(), "./bench")
 	require.NoError(t, err)
@@ -50,7 +51,7 @@ func TestPeersOverLibfabric(t *testing.T) {
 }
 
 // TestCompareLibfabric runs all comparisons over one provider, too briefly for meaningful
-// figures.
+// figures. Each must print its row of the table.
 func TestCompareLibfabric(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "libfabric,rma", "-providers", "shm", "-sizes", "8,4096", "-rounds", "1", "-time", "20ms"})

@@ -1,20 +1,21 @@
 //go:build linux
 
-// Compare measures weft on this machine and prints a table in Markdown. It compares weft
-// over tcp with a C program over one socket and with Open MPI, also between two hosts; the
-// values of transport.tcp.security with each other; and weft over libfabric with C
-// programs. For ranks of one host against MPI, see bench/peers.
+// Compare measures weft on this machine and prints a table in Markdown. It makes these
+// comparisons: weft over tcp with a C program that uses one socket, and with Open MPI, also
+// between two hosts; the values of transport.tcp.security with each other; and weft over
+// libfabric with C programs. bench/peers compares weft with MPI on one host.
 //
 //	go run ./bench/compare
 //	go run ./bench/compare -only hosts
 //	go run ./bench/compare -only security
 //	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
 //
-// Compare builds the programs in a temporary directory. In each round it measures every side once,
-// because the speed of a machine changes over time. It prints the median of each side's rounds,
-// their range, and the ratio to the better peer. It leaves out peers that are not installed, and
-// prints their names. The hosts are made of namespaces, for which Compare needs root; without root
-// it leaves out the comparisons between hosts. No other program should run during the measurement.
+// Compare builds the programs in a temporary directory. The programs that are compared with weft are
+// the peers; weft and the peers are the sides. In each round Compare measures every side once, because
+// the speed of a machine changes over time. It prints the median of each side's figures over the
+// rounds, their range, and the ratio to the better peer. It leaves out peers that are not installed,
+// and prints their names. The hosts are made of Linux namespaces, for which Compare needs root; without
+// root it leaves out the comparisons between hosts. No other program should run during the measurement.
 package main
 
 import (
@@ -37,14 +38,14 @@ import (
 
 // settings are the command line.
 type settings struct {
-	rounds int
-	time   time.Duration // duration of a measurement
+	rounds int           // number of rounds
+	time   time.Duration // duration of one measurement
 	block  time.Duration // how long an idle rank is blocked in Recv
-	only   []string
-	strict bool
+	only   []string      // the groups of comparisons to run; empty: all
+	strict bool          // exit with 1 if a target is missed
 
 	providers []string // libfabric providers to compare
-	sizes     []int    // groups libfabric and rma: bytes of a message or of an RMA operation
+	sizes     []int    // bytes of a message or RMA operation in the groups libfabric and rma
 }
 
 // names are the groups of comparisons.
@@ -59,7 +60,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run runs the command with these arguments and returns its exit code.
+// run runs the command Compare with these arguments, and returns its exit code.
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 	s, err := parse(args, stderr)
 	switch {
@@ -122,7 +123,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	return s, nil
 }
 
-// compare prints the table and reports whether a target was missed.
+// compare runs the comparisons, prints the table, and reports whether a target was missed.
 func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bool, err error) {
 	b, err := build(ctx, s)
 	if err != nil {
@@ -159,7 +160,7 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 	return missed, nil
 }
 
-// row returns a result's line of the table.
+// row returns the line of the table for a result.
 func row(r *contest.Result) string {
 	var peers []string
 	for _, p := range r.Sides[1:] {
@@ -182,7 +183,7 @@ func row(r *contest.Result) string {
 		r.What, r.Unit, spread(r.Sides[0]), strings.Join(peers, "; "), ratio, bound, r.Verdict())
 }
 
-// spread returns the median and the range.
+// spread returns the median of a side's figures and their range as text.
 func spread(f contest.Figures) string {
 	return fmt.Sprintf("**%s** (%s–%s)", contest.Digits(f.Median()), contest.Digits(slices.Min(f.Rounds)), contest.Digits(slices.Max(f.Rounds)))
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// bySecurity compares the values of transport.tcp.security, within this host and between two.
+// bySecurity returns the contests that compare the values of transport.tcp.security, within this host
+// and between two hosts.
 func (b *built) bySecurity(s *settings) []*contest.Contest {
 	var all []*contest.Contest
 	for _, m := range []struct {

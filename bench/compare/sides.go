@@ -20,15 +20,15 @@ type built struct {
 	*contest.Programs
 	libfabric bool // libfabric is installed
 
-	hosts   *testbed.Cluster // nil: not needed, or not possible because of noHosts
-	noHosts error
+	hosts   *testbed.Cluster // nil: no comparison needs hosts, or noHosts says why there are none
+	noHosts error            // why the hosts could not be made; nil: no error
 }
 
 // Close removes the programs and the hosts.
 func (b *built) Close() error { return errors.Join(testbed.Down(), b.Programs.Close()) }
 
-// build builds gorun, the benchmarks and those of the C programs for which everything is installed.
-// It makes the hosts if a comparison needs them.
+// build builds gorun, the benchmarks, and the C programs whose compilers and libraries are installed. If
+// a comparison needs hosts, build makes them. The caller must call Close.
 func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench")
 	if err != nil {
@@ -52,7 +52,7 @@ func build(ctx context.Context, s *settings) (*built, error) {
 	return b, nil
 }
 
-// contests returns the contests whose peers are installed.
+// contests returns all contests whose peers are installed.
 func (b *built) contests(s *settings) []*contest.Contest {
 	all := []*contest.Contest{
 		{
@@ -86,8 +86,9 @@ func (b *built) contests(s *settings) []*contest.Contest {
 // overTCP are the flags that make gorun use tcp.
 var overTCP = []string{"-transport", "tcp"}
 
-// bench measures one figure of a benchmark of weft on two ranks. over are gorun's flags for the
-// transport.
+// bench returns a side that runs a benchmark of weft with two ranks, and measures one figure: the
+// number at key in the JSON object, times scale. over are gorun's flags for the transport, args the
+// arguments of bench.
 func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) contest.Side {
 	return contest.Side{Name: "weft", Measure: objects(key, scale, b.benchCommand(s, over, args...)...)}
 }
@@ -101,7 +102,8 @@ func (b *built) benchCommand(s *settings, over []string, args ...string) []strin
 	return append(command, "-time", s.time.String(), "-json")
 }
 
-// objects returns a function that measures by a command that prints JSON objects.
+// objects returns a function for Side.Measure. It runs a command that prints JSON objects, and returns
+// the number at key in each object, times scale.
 func objects(key string, scale float64, command ...string) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		out, err := contest.Output(ctx, command[0], command[1:]...)
@@ -116,13 +118,14 @@ func objects(key string, scale float64, command ...string) func(context.Context)
 	}
 }
 
-// spinning measures with the C program over one socket.
+// spinning returns a side that measures with the C program tcp_pingpong, whose processes poll one socket
+// without a pause.
 func (b *built) spinning(s *settings) []contest.Side {
 	program := b.Path("tcp_pingpong")
 	if program == "" {
 		return nil
 	}
-	// A round trip takes about 10 µs.
+	// A round trip takes about 10 µs, so this number of round trips takes about s.time.
 	iterations := strconv.Itoa(max(int(s.time/(10*time.Microsecond)), 1000))
 	return []contest.Side{{Name: "C, spinning", Measure: contest.Single(func(ctx context.Context) (float64, error) {
 		out, err := contest.Output(ctx, program, "lat", "8", iterations)
@@ -133,7 +136,8 @@ func (b *built) spinning(s *settings) []contest.Side {
 	})}}
 }
 
-// openMPI measures a benchmark with Open MPI over tcp on two ranks.
+// openMPI returns a side that measures a benchmark with Open MPI over tcp with two ranks. If Open MPI is
+// not installed, it returns none.
 func (b *built) openMPI(s *settings, f contest.Metric, bench, size string) []contest.Side {
 	if !b.hasOpenMPI() {
 		return nil
@@ -145,13 +149,13 @@ func (b *built) hasOpenMPI() bool {
 	return b.Path("bench.openmpi") != "" && b.Has("mpirun.openmpi")
 }
 
-// mpiCommand returns the command of a benchmark with Open MPI and these further flags of mpirun.
+// mpiCommand returns the command line of a benchmark with Open MPI. flags are further flags of mpirun.
 func (b *built) mpiCommand(s *settings, flags []string, bench, size string) []string {
 	command := append([]string{"mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "-np", "2"}, flags...)
 	return append(command, b.Path("bench.openmpi"), bench, size, fmt.Sprint(s.time.Seconds()))
 }
 
-// field returns the number that follows a name in the output.
+// field returns the number that is the word after name in the output of a program.
 func field(out, name string) (float64, error) {
 	words := strings.Fields(out)
 	for i, word := range words {

@@ -19,20 +19,22 @@ import (
 // killDelay is the time between SIGTERM and SIGKILL, in which a launcher can end its ranks.
 const killDelay = 5 * time.Second
 
-// marker is the start of an environment variable that all processes of a command inherit. It
-// identifies them even if a launcher puts ranks into process groups of their own.
+// marker is the beginning of an environment variable that Output sets for a command, so that all
+// processes of the command inherit it. It identifies these processes even if a launcher puts ranks in
+// process groups of their own.
 const marker = "CONTEST_COMMAND="
 
-// Output runs a command and returns its stdout, also if it fails. The error contains its stderr. If
-// ctx ends first, the command gets SIGTERM, and killDelay later SIGKILL. After a failure no process
-// of the command is left when Output returns.
+// Output runs a command and returns its stdout, also if the command fails. If it fails, the error
+// contains its stderr. If ctx ends before the command, the command gets SIGTERM, and killDelay later
+// SIGKILL. If Output returns an error, it has killed all processes of the command.
 func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	mark := fmt.Sprintf("%s%d.%d.", marker, os.Getpid(), time.Now().UnixNano())
 	cmd.Env = append(os.Environ(), mark)
-	// A process group of its own, so that Ctrl-C reaches only this process, which ends the command.
+	// The command gets a process group of its own. So Ctrl-C sends SIGINT only to this process, which
+	// then ends the command.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = killDelay
@@ -55,7 +57,7 @@ func killMarked(mark string) error {
 			return nil
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // fails if the process has ended by itself
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the error does not matter: the process may have ended by itself
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -69,7 +71,7 @@ func marked(mark string) []int {
 	for _, file := range files {
 		env, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(append([]byte{0}, env...), []byte("\x00"+mark)) {
-			continue // ended meanwhile, or of another user
+			continue // the process has ended, belongs to another user, or has no such mark
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
 			pids = append(pids, pid)
@@ -78,8 +80,8 @@ func marked(mark string) []int {
 	return pids
 }
 
-// Objects parses the JSON objects that a benchmark prints, one per size. On an error it returns the
-// objects before it.
+// Objects parses the JSON objects that a benchmark prints, one per size. If text is not valid, Objects
+// returns an error and the objects before the invalid part.
 func Objects(text string) ([]map[string]any, error) {
 	var all []map[string]any
 	lines := json.NewDecoder(strings.NewReader(text))
@@ -96,8 +98,8 @@ func Objects(text string) ([]map[string]any, error) {
 	}
 }
 
-// Numbers returns the value of a key in each of the objects, multiplied by scale. If an object lacks
-// the key, Numbers returns an error and the values before it.
+// Numbers returns the number at key in each of the objects, multiplied by scale. If an object has no
+// number there, Numbers returns an error and the numbers of the objects before.
 func Numbers(objects []map[string]any, key string, scale float64) ([]float64, error) {
 	var xs []float64
 	for _, fields := range objects {

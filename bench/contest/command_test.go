@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ours marks the commands of this process.
+// ours is the beginning of the marks of all commands that this process runs by Output.
 var ours = fmt.Sprintf("%s%d.", marker, os.Getpid())
 
-// TestOutputLeavesNothing ends a command whose processes are in sessions of their own and ignore
-// SIGTERM.
+// TestOutputLeavesNothing ends the context of a command that ignores SIGTERM, and has a child which
+// also ignores it and is in a session of its own. Output returns the error of the context and what the
+// command has printed, and no process is left.
 func TestOutputLeavesNothing(t *testing.T) {
 	const script = `trap '' TERM; setsid sh -c 'trap "" TERM; sleep 1000' & echo begun; echo odd >&2; sleep 1000`
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -52,7 +53,7 @@ func TestObjects(t *testing.T) {
 	require.Len(t, objects, 1)
 }
 
-// TestPrograms builds programs that bench/compare and bench/peers build, too.
+// TestPrograms builds programs as bench/compare and bench/peers do, and describes the machine.
 func TestPrograms(t *testing.T) {
 	p, err := NewPrograms(t.Context(), "./bench/peers/hello")
 	require.NoError(t, err)

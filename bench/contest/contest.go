@@ -1,5 +1,6 @@
-// Package contest measures several sides alternately and compares the first side with the others. It
-// also builds the measured programs, runs them so that no process is left, and describes the machine.
+// Package contest compares programs. The compared programs are the sides: the first side is ours, which
+// uses weft, and the others are the peers. They are measured alternately. The package also builds the
+// programs, runs them so that no process is left, and describes the machine.
 package contest
 
 import (
@@ -11,71 +12,73 @@ import (
 	"strconv"
 )
 
-// A Contest measures some lines of a table, with one program per side.
+// A Contest is a comparison of one program per side. One measurement of a side gives a figure for each
+// of some lines of a table, for example one line per message size.
 type Contest struct {
-	Name  string // its name in progress messages
+	Name  string // name in progress messages
 	Lines []Line
 	Ours  Side
-	Peers []Side // none: the targets are for our figures
+	Peers []Side // may be empty if all targets are for our figures alone (OfFigure)
 }
 
-// Line describes the sides' figures and the target for ours.
+// Line describes one line of the table: what is measured, and the target for our side.
 type Line struct {
 	What   string
-	Unit   string
-	Target float64 // 0: there is none
-	More   bool    // a larger figure is better; the target is a lower bound, else an upper bound
+	Unit   string  // of the figures
+	Target float64 // bound for the value that Of names; 0: there is no target
+	More   bool    // a larger figure is better, so Target is a lower bound; false: an upper bound
 	Of     Basis
 }
 
-// Metric is a field of the benchmarks' results (bench -json).
+// Metric is a number in the results that the benchmarks print (bench -json).
 type Metric struct {
-	Key   string // in the JSON objects
-	Scale float64
+	Key   string  // key in the JSON objects
+	Scale float64 // factor from the number to a figure in Unit
 	Unit  string
-	More  bool // a larger value is better
+	More  bool // a larger figure is better
 }
 
-// The metrics that comparisons share.
+// The metrics that several comparisons use.
 var (
 	Micros    = Metric{"median_us", 1, "µs", false}
 	Bandwidth = Metric{"bytes_per_s", 1e-9, "GB/s", true}
 	Rate      = Metric{"messages_per_s", 1e-6, "M/s", true}
 )
 
-// Basis is the value that a target applies to.
+// Basis says which value a target applies to.
 type Basis int
 
 // The bases of targets.
 const (
-	OfRatio      Basis = iota // our figure ÷ the better peer's
-	OfDifference              // our figure minus the better peer's
+	OfRatio      Basis = iota // our figure ÷ the figure of the better peer
+	OfDifference              // our figure minus the figure of the better peer
 	OfFigure                  // our figure alone; the table shows peers for comparison
 )
 
 // Side is one of the compared programs.
 type Side struct {
 	Name string
-	// Measure returns a figure for each line, in their order. With an error it may return
-	// fewer.
+	// Measure does one measurement and returns a figure for each line of the contest, in
+	// their order. If it returns an error, it may return fewer figures.
 	Measure func(ctx context.Context) ([]float64, error)
 }
 
-// Result is a line with its figures.
+// Result is a line of a contest with the figures of all sides.
 type Result struct {
 	Line
 	Sides []Figures // the first is ours
 }
 
-// Figures are a side's figures, one per round.
+// Figures are the figures of one side for one line, one per round.
 type Figures struct {
 	Name   string
 	Rounds []float64 // empty: the side failed
-	Err    error     `json:"-"` // the failure that ended its measurements; nil: none
+	Err    error     `json:"-"` // the failure after which the side was not measured again; nil: none
 }
 
-// Run measures every side once per round and returns the results of the lines. A side that fails is
-// not measured again, and keeps its figures so far. Run returns an error only if ctx ends.
+// Run measures every side once in each of the rounds, and returns a result for each line. A side that
+// fails is not measured again, and keeps the figures that it has. Run returns an error only if ctx
+// ends. It writes its progress and the failures to progress.
 func (c *Contest) Run(ctx context.Context, progress io.Writer, rounds int) ([]Result, error) {
 	sides := append([]Side{c.Ours}, c.Peers...)
 	results := make([]Result, len(c.Lines))
@@ -116,7 +119,8 @@ func (c *Contest) Run(ctx context.Context, progress io.Writer, rounds int) ([]Re
 	return results, nil
 }
 
-// Single returns a Measure function for a single figure.
+// Single returns a function for Side.Measure of a contest with one line. It returns the figure of
+// measure.
 func Single(measure func(ctx context.Context) (float64, error)) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		x, err := measure(ctx)
@@ -127,7 +131,7 @@ func Single(measure func(ctx context.Context) (float64, error)) func(ctx context
 	}
 }
 
-// Median returns the median of the rounds, NaN if there are none.
+// Median returns the median of the figures. If there are none, it returns NaN.
 func (f Figures) Median() float64 { return median(f.Rounds) }
 
 func median(of []float64) float64 {
@@ -142,7 +146,7 @@ func median(of []float64) float64 {
 	}
 }
 
-// better returns the peer with the best median, nil if no peer has a figure.
+// better returns the figures of the peer with the best median. If no peer has a figure, it returns nil.
 func (r *Result) better() *Figures {
 	var best *Figures
 	for i := range r.Sides[1:] {
@@ -154,7 +158,7 @@ func (r *Result) better() *Figures {
 	return best
 }
 
-// Best returns the median of the better peer, NaN if no peer has a figure.
+// Best returns the median of the better peer. If no peer has a figure, it returns NaN.
 func (r *Result) Best() float64 {
 	if p := r.better(); p != nil {
 		return p.Median()
@@ -162,9 +166,10 @@ func (r *Result) Best() float64 {
 	return math.NaN()
 }
 
-// Ratio returns our figure ÷ the better peer's: the median of the ratios within each round, because
-// the speed of the machine changes between rounds. If one of the two did not complete all rounds,
-// Ratio returns the ratio of their medians. It returns NaN if one of them has no figure.
+// Ratio returns our figure ÷ the figure of the better peer. It is the median of the ratios in each
+// round, because the speed of the machine changes between rounds. If one of the two sides did not
+// complete all rounds, Ratio returns the ratio of their medians. If one of them has no figure, it
+// returns NaN.
 func (r *Result) Ratio() float64 {
 	ours, p := r.Sides[0].Rounds, r.better()
 	if p == nil || len(p.Rounds) != len(ours) {
@@ -177,7 +182,7 @@ func (r *Result) Ratio() float64 {
 	return median(ratios)
 }
 
-// Value returns the value that the target applies to, NaN if a figure is missing.
+// Value returns the value that the target applies to. If a figure for it is missing, Value returns NaN.
 func (r *Result) Value() float64 {
 	switch r.Of {
 	case OfFigure:
@@ -189,7 +194,7 @@ func (r *Result) Value() float64 {
 	}
 }
 
-// Verdict says whether a target is met.
+// Verdict says whether the target of a result is met.
 type Verdict string
 
 // The verdicts.
@@ -199,7 +204,7 @@ const (
 	Missed Verdict = "no"
 )
 
-// Verdict compares the value with the target. If our side has no figure, the target is missed.
+// Verdict compares Value with the target. If our side has no figure, Verdict returns Missed.
 func (r *Result) Verdict() Verdict {
 	value := r.Value()
 	switch {

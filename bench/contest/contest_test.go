@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// figures returns a side that measures these figures, one per round.
+// figures returns a side whose i-th measurement returns the i-th of these figures.
 func figures(name string, xs ...float64) Side {
 	return Side{name, Single(func(context.Context) (float64, error) {
 		x := xs[0]
@@ -20,7 +20,7 @@ func figures(name string, xs ...float64) Side {
 	})}
 }
 
-// runContest runs a contest of one line.
+// runContest runs a contest of one line in three rounds, and returns the result of the line.
 func runContest(t *testing.T, line Line, ours Side, peers ...Side) *Result {
 	t.Helper()
 	c := Contest{Name: "x", Lines: []Line{line}, Ours: ours, Peers: peers}
@@ -70,7 +70,8 @@ func TestRunTakesTurns(t *testing.T) {
 	require.Equal(t, []string{"weft", "a", "b", "a", "b", "weft", "b", "weft", "a"}, order)
 }
 
-// TestRunAgainstOneThatFails checks that a failed side keeps its figures and is not measured again.
+// TestRunAgainstOneThatFails has a side fail. The side keeps the figures that it has, and is not
+// measured again.
 func TestRunAgainstOneThatFails(t *testing.T) {
 	asked := 0
 	half := Side{"half", func(context.Context) ([]float64, error) {

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// Programs are the measured programs, built in a temporary directory.
+// Programs builds the measured programs in a temporary directory.
 type Programs struct {
-	Root    string // folder of the project
-	Missing []string
+	Root    string   // absolute path of the project's folder
+	Missing []string // commands and packages that are not installed
 
 	dir string
 }
 
-// Root returns the project's folder.
+// Root returns the absolute path of the project's folder.
 func Root(ctx context.Context) (string, error) {
 	root, err := Output(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/weft-hpc/weft")
 	return strings.TrimSpace(root), err
@@ -43,10 +43,10 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 	return p, nil
 }
 
-// Close removes the programs.
+// Close removes the programs and their directory.
 func (p *Programs) Close() error { return os.RemoveAll(p.dir) }
 
-// Path returns the path of a program, "" if it was not built.
+// Path returns the path of a program. If the program was not built, Path returns "".
 func (p *Programs) Path(name string) string {
 	path := filepath.Join(p.dir, name)
 	if _, err := os.Stat(path); err != nil {
@@ -61,15 +61,16 @@ func (p *Programs) Go(ctx context.Context, packages ...string) error {
 	return err
 }
 
-// GoAs builds one package with these flags, as a program with this name.
+// GoAs builds one package of the project as a program with this name. flags are further flags of go
+// build.
 func (p *Programs) GoAs(ctx context.Context, name, pkg string, flags ...string) error {
 	args := append([]string{"build", "-C", p.Root, "-o", filepath.Join(p.dir, name)}, flags...)
 	_, err := Output(ctx, "go", append(args, pkg)...)
 	return err
 }
 
-// C builds a program from files below bench/. The flags follow the files. If the compiler is not
-// installed, C builds nothing and returns no error.
+// C builds a program from C files, whose paths are relative to bench/. The flags follow the files on
+// the command line. If the compiler is not installed, C builds nothing and returns nil.
 func (p *Programs) C(ctx context.Context, compiler, name string, sources []string, flags ...string) error {
 	if !p.Has(compiler) {
 		return nil
@@ -82,8 +83,8 @@ func (p *Programs) C(ctx context.Context, compiler, name string, sources []strin
 	return err
 }
 
-// MPI builds the C loops of bench/peers/mpi as bench.LIBRARY and hello.LIBRARY, if mpicc.LIBRARY is
-// installed.
+// MPI builds the C programs of bench/peers/mpi with an MPI library, as bench.LIBRARY and hello.LIBRARY.
+// The library's compiler is mpicc.LIBRARY. If it is not installed, MPI builds nothing and returns nil.
 func (p *Programs) MPI(ctx context.Context, library string) error {
 	var loops []string
 	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap", "threads", "apps"} {
@@ -93,7 +94,7 @@ func (p *Programs) MPI(ctx context.Context, library string) error {
 	return errors.Join(p.C(ctx, compiler, "bench."+library, loops, "-pthread"), p.C(ctx, compiler, "hello."+library, []string{"peers/mpi/hello.c"}))
 }
 
-// Has reports whether a command is installed. If not, it adds the command to Missing.
+// Has reports whether a command is installed. If it is not, Has adds the command to p.Missing.
 func (p *Programs) Has(command string) bool {
 	if _, err := exec.LookPath(command); err == nil {
 		return true
@@ -104,7 +105,7 @@ func (p *Programs) Has(command string) bool {
 	return false
 }
 
-// Machine describes the machine of a run as text.
+// Machine describes the machine on which a run has measured.
 type Machine struct {
 	Processor string
 	Cores     int // cores that this process may use
@@ -122,7 +123,7 @@ func (m Machine) String() string {
 func (p *Programs) Machine(ctx context.Context) Machine {
 	m := Machine{Processor: processor(), Cores: runtime.NumCPU(), Kernel: runtime.GOOS, Date: time.Now().Format(time.DateOnly)}
 	first := func(name string, args ...string) string {
-		out, _ := Output(ctx, name, args...) // a command that fails is left out
+		out, _ := Output(ctx, name, args...) // if the command fails, its version is left out
 		line, _, _ := strings.Cut(out, "\n")
 		return strings.Join(strings.Fields(line), " ")
 	}

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// memory prints the launcher's peak resident memory, and the memory per rank: the difference to the
-// smallest job, divided by the additional ranks.
+// memory prints gorun's peak resident memory for jobs of several sizes, and the memory per rank: the
+// difference to the peak for the smallest job, divided by the number of additional ranks.
 func (b *bench) memory() error {
 	fmt.Printf("\n| ranks | hosts | gorun's peak, KiB | KiB per rank |\n|---|---|---|---|\n")
 	for _, n := range []int{1, hosts} {
@@ -47,12 +47,13 @@ func (b *bench) memory() error {
 	return nil
 }
 
-// peak returns the peak resident memory of a command's own process.
+// peak runs a command and returns the peak resident memory of its process in KiB, without that of its
+// children.
 func (b *bench) peak(argv []string) (kib int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
-	// The kernel's figure for a process that has ended is the maximum over the process and its
-	// children. So peak polls /proc, which has the figure of the process alone.
+	// The kernel's figure for a process that has ended (ru_maxrss) is the maximum over the process
+	// and its children. So peak polls /proc, which has the figure of the process alone.
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -76,7 +77,8 @@ func (b *bench) peak(argv []string) (kib int, err error) {
 	}
 }
 
-// output makes 16 ranks write lines as fast as they can, and checks each line.
+// output makes 16 ranks write lines as fast as they can, and prints the rate at which gorun forwards the
+// lines, and the number of lines that are lost or mixed up.
 func (b *bench) output() error {
 	const np, perRank, width = 16, 200_000, 100
 	script := fmt.Sprintf(`r=$PMI_RANK; exec awk -v r=$r 'BEGIN { x = sprintf("%%*s", %d, ""); for (i = 0; i < %d; i++) { l = r " " i; print l substr(x, 1, %d - length(l)) } }'`,
@@ -106,7 +108,8 @@ func (b *bench) output() error {
 	return nil
 }
 
-// lines reads the lines that ranks write and counts those that are missing or wrong.
+// lines runs a command whose np ranks write perRank lines of width bytes each, and reads the lines. It
+// returns the time of the command, and the number of lines that are missing or wrong.
 func (b *bench) lines(argv []string, np, perRank, width int) (took time.Duration, wrong int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
@@ -148,8 +151,8 @@ func (b *bench) lines(argv []string, np, perRank, width int) (took time.Duration
 	return took, wrong, err
 }
 
-// failure prints how long a job lasts after a rank or an agent on another host is killed, and after a
-// host loses its network.
+// failure prints how long a job lasts after a failure: a rank on another host is killed, an agent
+// (gorun's process on another host) is killed, or a host loses its network.
 func (b *bench) failure() error {
 	fmt.Printf("\n| what fails | job over after, s | at most |\n|---|---|---|\n")
 	for _, c := range []struct {
@@ -179,7 +182,8 @@ func (b *bench) failure() error {
 	return nil
 }
 
-// kill kills a process on the second host whose command line contains the last word.
+// kill kills one process on the second host whose command line contains the last of the words. The words
+// before it are only for the error.
 func (b *bench) kill(words ...string) error {
 	for _, p := range b.hosts[1].Processes(nil) {
 		if line := strings.Join(p.Args, " "); strings.Contains(line, words[len(words)-1]) && !strings.Contains(line, "sh -c") {

@@ -1,14 +1,14 @@
 //go:build linux
 
-// Launch measures the cost of gorun: how long jobs take from start to end, on one host and on
-// several by ssh, compared with Open MPI's mpirun; the launcher's memory; the rate at which it
+// Launch measures four costs of gorun: how long jobs take from start to end, on one host and on
+// several by ssh, compared with Open MPI's mpirun; gorun's memory; the rate at which gorun
 // forwards output; and how soon a job ends after a failure.
 //
 //	go run ./bench/launch [-rounds 7] [-only start,memory,output,failure]
 //
-// Launch prints tables in Markdown. It makes hosts of namespaces, for which it needs root. No other
-// program should run during the measurement. It needs iproute2, the OpenSSH server, and mpirun and
-// mpicc of Open MPI.
+// Launch prints tables in Markdown. It makes hosts of Linux namespaces, for which it needs root. It also
+// needs iproute2, the OpenSSH server, and mpirun and mpicc of Open MPI. No other program should run
+// during the measurement.
 package main
 
 import (
@@ -28,14 +28,14 @@ import (
 
 // bench is the state that the measurements share.
 type bench struct {
-	dir     string
-	rounds  int
+	dir     string // folder of the programs
+	rounds  int    // number of rounds, of which figures are medians
 	cluster *testbed.Cluster
 	from    *testbed.Host   // the host of the launchers
 	hosts   []*testbed.Host // the hosts of the ranks
 }
 
-// hosts is the number of hosts that run ranks. gorun and mpirun run on one more.
+// hosts is the number of hosts that run ranks. gorun and mpirun run on another host.
 const hosts = 4
 
 func main() {
@@ -105,7 +105,7 @@ func (b *bench) build() error {
 	return nil
 }
 
-// over returns a -host list of n hosts with this number of slots each.
+// over returns an argument for -host: a list of n hosts with this number of slots each.
 func (b *bench) over(n, slots int) string {
 	var list []string
 	for _, h := range b.hosts[:n] {
@@ -114,7 +114,8 @@ func (b *bench) over(n, slots int) string {
 	return strings.Join(list, ",")
 }
 
-// gorun and mpirun return the command line of a job on n hosts by ssh.
+// gorun returns the command line of a job of np ranks on n hosts, which gorun starts by ssh. mpirun does
+// the same for mpirun. more is the program with its arguments.
 func (b *bench) gorun(n, np int, more ...string) []string {
 	return append([]string{b.path("gorun"), "-ssh", b.cluster.SSH(), "-host", b.over(n, (np+n-1)/n), "-np", fmt.Sprint(np)}, more...)
 }
@@ -127,7 +128,8 @@ func (b *bench) mpirun(n, np int, more ...string) []string {
 // jobTimeout bounds the time of a job.
 const jobTimeout = 5 * time.Minute
 
-// job runs a command on the launching host, checks its output and returns how long it took.
+// job runs a command on the host b.from, calls check with its output, and returns how long the command
+// took.
 func (b *bench) job(argv []string, check func(out string) error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
@@ -143,7 +145,7 @@ func (b *bench) job(argv []string, check func(out string) error) (time.Duration,
 	return took, check(string(out))
 }
 
-// lines returns a check that every rank has printed its line.
+// lines returns a check for job: each of np ranks has printed its line.
 func lines(np int) func(string) error {
 	return func(out string) error {
 		if n := strings.Count(out, " of "); n != np {
@@ -160,11 +162,13 @@ func median[T float64 | time.Duration](list []T) T {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
 
-// manyRanks is the number of ranks from which on start runs a job only once, because it takes long.
+// manyRanks is a number of ranks. start runs jobs of that many ranks or more on this host only once,
+// because they take long.
 const manyRanks = 256
 
-// start compares jobs of the hello program, from the launcher's start to its end. The launchers run
-// alternately; the ratio is the median of the ratios of the rounds.
+// start times jobs of the program hello, from the start of the launcher to its end. It compares gorun
+// with mpirun, which run alternately; the ratio is the median of the ratios of the rounds. Then it
+// times jobs of gorun on this host.
 func (b *bench) start() error {
 	fmt.Printf("\n| hosts | ranks | gorun, s | mpirun, s | ratio |\n|---|---|---|---|---|\n")
 	for _, c := range []struct{ hosts, np int }{{hosts, hosts}, {hosts, 16}, {hosts, 64}, {1, 64}} {
@@ -179,7 +183,7 @@ func (b *bench) start() error {
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first round copies gorun and fills caches
+			if round > 0 { // the first round does not count, because it copies gorun to the hosts and fills caches
 				ours, theirs, ratios = append(ours, x), append(theirs, y), append(ratios, x.Seconds()/y.Seconds())
 			}
 		}

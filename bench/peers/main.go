@@ -6,10 +6,11 @@
 //	go run ./bench/peers -only latency,barrier -ranks 2 -rounds 3
 //	go run ./bench/peers -write docs/performance.md -svg docs/peers.svg    (make bench-peers)
 //
-// Peers builds the programs in a temporary directory. In each round it measures every side once,
-// because the speed of a machine changes over time. It prints the medians of the rounds and the ratio
-// to the better peer. A peer that fails or takes too long has no figure, and the run continues. No
-// other program should run during the measurement.
+// Open MPI and MPICH are the peers; weft and the peers are the sides. Peers builds the programs in a
+// temporary directory. In each round it measures every side once, because the speed of a machine
+// changes over time. It prints the medians of the rounds and the ratio to the better peer. If a peer
+// fails or takes too long, its further figures are missing, and the run continues. No other program
+// should run during the measurement.
 package main
 
 import (
@@ -32,18 +33,18 @@ import (
 
 // settings are the command line.
 type settings struct {
-	rounds int
+	rounds int           // number of rounds
 	time   time.Duration // duration of the measurement of one size
-	ranks  []int
-	start  int // ranks of the job that is timed from start to end
-	only   []string
-	sizes  []int // sizes for benchmarks with sizes in bytes; empty: the sizes with targets
-	strict bool
+	ranks  []int         // numbers of ranks
+	start  int           // number of ranks of the job that is timed from start to end
+	only   []string      // the benchmarks to run; empty: all
+	sizes  []int         // sizes for benchmarks with sizes in bytes; empty: the sizes with targets
+	strict bool          // exit with 1 if a target is missed
 
-	write string // the page to write the table to
-	svg   string
-	json  string
-	from  string // the report of an earlier run to read
+	write string // the page to write the table to; "": none
+	svg   string // the file to draw the ratios to; "": none
+	json  string // the file to write all figures to; "": none
+	from  string // the file of an earlier -json to read instead of measuring; "": measure
 }
 
 func main() {
@@ -52,7 +53,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run runs the command with these arguments and returns its exit code.
+// run runs the command Peers with these arguments, and returns its exit code.
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 	s, err := parse(args, stderr)
 	switch {
@@ -128,7 +129,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	return s, nil
 }
 
-// report measures, or reads the report of an earlier run.
+// report returns the report of a new run, or with -from that of an earlier run.
 func (s *settings) report(ctx context.Context, progress io.Writer) (*report, error) {
 	if s.from == "" {
 		return measure(ctx, progress, s)
@@ -144,7 +145,7 @@ func (s *settings) report(ctx context.Context, progress io.Writer) (*report, err
 	return r, nil
 }
 
-// measure runs all contests.
+// measure builds the programs, runs all contests, and returns the report.
 func measure(ctx context.Context, progress io.Writer, s *settings) (r *report, err error) {
 	b, err := build(ctx, s)
 	if err != nil {

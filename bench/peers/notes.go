@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// record keeps facts about a measurement for notes.
+// record stores facts from one result of a side, a JSON object of a benchmark, for notes.
 func (b *built) record(side string, bench *benchmark, ranks int, object map[string]any) {
 	if n, ok := object["cores"].(float64); ok && !bench.threads {
 		if b.cores[ranks] == nil {
@@ -29,7 +29,7 @@ func (b *built) record(side string, bench *benchmark, ranks int, object map[stri
 	}
 }
 
-// notes returns the recorded facts as sentences.
+// notes returns the facts that record has stored as sentences.
 func (b *built) notes() []string {
 	var notes []string
 	if len(b.over) > 0 {

@@ -17,14 +17,14 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// bounded returns a context that ends a run that hangs.
+// bounded returns a context that ends after 100 s, so that a run that hangs ends.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// table returns the cells of a table's lines, without the head.
+// table returns the cells of the table in a Markdown text, by line, without the line of heads.
 func table(text string) [][]string {
 	var rows [][]string
 	for line := range strings.Lines(text) {
@@ -48,8 +48,8 @@ func number(cell string) bool {
 	return err == nil
 }
 
-// TestQuick runs all benchmarks with two ranks, too briefly for meaningful figures, and writes all
-// kinds of output.
+// TestQuick runs all benchmarks with two ranks, too briefly for meaningful figures. It checks the table,
+// the page, the picture and the JSON file that the run writes.
 func TestQuick(t *testing.T) {
 	dir := t.TempDir()
 	page, data, svg := filepath.Join(dir, "page.md"), filepath.Join(dir, "data.json"), filepath.Join(dir, "picture.svg")
@@ -103,7 +103,8 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, 1, run(bounded(t), io.Discard, &errs, []string{"-from", page}), "no JSON")
 }
 
-// TestQuickWithMoreRanksThanCores uses four ranks. Most test machines have fewer cores.
+// TestQuickWithMoreRanksThanCores runs two benchmarks with four ranks, which is more than most test
+// machines have cores. All sides must give figures.
 func TestQuickWithMoreRanksThanCores(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(bounded(t), &out, &errs, []string{"-quick", "-ranks", "4", "-only", "barrier,allreduce"})
@@ -119,7 +120,8 @@ func TestQuickWithMoreRanksThanCores(t *testing.T) {
 	}
 }
 
-// TestPeerThatHangs checks that no rank of a peer is left after its time limit.
+// TestPeerThatHangs runs a benchmark of each MPI library for longer than its time limit. The run ends
+// with an error, and no rank is left.
 func TestPeerThatHangs(t *testing.T) {
 	b, err := build(bounded(t), &settings{time: time.Second})
 	require.NoError(t, err)
@@ -143,7 +145,8 @@ func TestPeerThatHangs(t *testing.T) {
 	}
 }
 
-// TestPeerThatRefuses checks that an error of the C program is an error of its side.
+// TestPeerThatRefuses runs a benchmark that the C program does not have. The side must return the error
+// of the C program.
 func TestPeerThatRefuses(t *testing.T) {
 	b, err := build(bounded(t), &settings{time: 10 * time.Millisecond})
 	require.NoError(t, err)
@@ -223,7 +226,7 @@ func TestInsertNeedsMarkers(t *testing.T) {
 	}
 }
 
-// TestPageHasMarkers checks that the page has markers for the table.
+// TestPageHasMarkers checks that docs/performance.md has the markers between which the table goes.
 func TestPageHasMarkers(t *testing.T) {
 	page, err := os.ReadFile("../../docs/performance.md")
 	require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// The input of bench/peers/plot, whose main.go has the same types. plot is a module of its own, so
-// that weft's module does not require the plotting library.
+// The input of the program bench/peers/plot, which is encoded in JSON. plot's main.go has the same
+// types. It is a module of its own, so that weft's module does not require the plotting library.
 type (
 	picture struct {
 		Title  string  `json:"title"`
@@ -23,18 +23,18 @@ type (
 	panel struct {
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
-		Log    bool     `json:"log,omitempty"`    // the axis of y
-		Labels []string `json:"labels,omitempty"` // the labels of x = 0, 1 …; empty: x is in bytes
+		Log    bool     `json:"log,omitempty"`    // the axis of y is logarithmic
+		Labels []string `json:"labels,omitempty"` // the labels of x = 0, 1 …; empty: x is a number of bytes
 		Series []series `json:"series"`
 	}
 	series struct {
 		Name   string       `json:"name"`
-		Target bool         `json:"target,omitempty"`
-		Points [][2]float64 `json:"points"`
+		Target bool         `json:"target,omitempty"` // the points are targets, not figures
+		Points [][2]float64 `json:"points"`           // x and y of each point
 	}
 )
 
-// draw makes the picture and runs the plotting program, which writes it to file.
+// draw runs the program plot, which draws the picture of the report and writes it to file as SVG.
 func (r *report) draw(ctx context.Context, file string) (err error) {
 	root, err := contest.Root(ctx)
 	if err != nil {
@@ -60,8 +60,9 @@ func (r *report) draw(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// picture returns a panel for each benchmark with several sizes in bytes, one for goroutines, one for
-// applications, one for all other benchmarks, and one for overlap.
+// picture returns the picture of the report. It has a panel for each benchmark with several sizes in
+// bytes, one for the benchmarks with goroutines, one for those of applications, one for others, and one
+// for the overlap.
 func (r *report) picture() picture {
 	p := picture{Title: "weft against the better of Open MPI and MPICH: how many times as fast"}
 	for _, group := range [][]string{{"latency"}, {"bw", "bibw"}, {"bcast"}, {"reduce"}, {"allreduce"}, {"alltoall"}, {"allgather"}} {
@@ -74,7 +75,7 @@ func (r *report) picture() picture {
 	return p
 }
 
-// add adds a panel if it has a figure.
+// add adds a panel to the picture, if the panel has a point that is not a target.
 func (p *picture) add(one panel) {
 	one.Series = slices.DeleteFunc(one.Series, func(s series) bool { return len(s.Points) == 0 })
 	if slices.ContainsFunc(one.Series, func(s series) bool { return !s.Target }) {
@@ -82,7 +83,7 @@ func (p *picture) add(one panel) {
 	}
 }
 
-// find returns the series with this name, and adds it if there is none.
+// find returns the series with this name. If there is none, find adds an empty one.
 func (p *panel) find(name string, target bool) *series {
 	for i := range p.Series {
 		if p.Series[i].Name == name {
@@ -94,12 +95,12 @@ func (p *panel) find(name string, target bool) *series {
 }
 
 func (s *series) add(x, y float64) {
-	if y > 0 && !math.IsInf(y, 0) { // a missing figure is no point; a logarithmic axis has no 0
+	if y > 0 && !math.IsInf(y, 0) { // y is not above 0 if the figure is missing, and a logarithmic axis has no 0
 		s.Points = append(s.Points, [2]float64{x, y})
 	}
 }
 
-// faster converts a ratio of figures to how many times as fast weft is.
+// faster converts a ratio of weft's figure to another one to how many times as fast weft is.
 func (e *entry) faster(ratio float64) float64 {
 	if e.More {
 		return ratio
@@ -107,7 +108,7 @@ func (e *entry) faster(ratio float64) float64 {
 	return 1 / ratio
 }
 
-// of returns the entries of a benchmark.
+// of returns the entries of the report for a benchmark.
 func (r *report) of(bench string) []entry {
 	return slices.DeleteFunc(slices.Clone(r.Rows), func(e entry) bool { return e.Bench != bench })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// report has all results of a run, in the form that -json writes.
+// report has all results of a run. -json writes it in JSON.
 type report struct {
 	Machine contest.Machine
 	Rounds  int
@@ -26,10 +26,11 @@ type report struct {
 
 // entry is a line of the table.
 type entry struct {
-	Bench string
+	Bench string // name of the benchmark
 	Ranks int
 	Size  int
-	// Counts is the unit of Size; empty: bytes, and a Size of 0 means that there is no size.
+	// Counts is the unit of Size. If Counts is empty, the unit is bytes, and a Size of 0 means
+	// that the benchmark has no sizes.
 	Counts string `json:",omitempty"`
 	contest.Result
 }
@@ -45,7 +46,8 @@ func (r *report) count(v contest.Verdict) int {
 	return n
 }
 
-// failure returns an error that names the benchmarks in which weft has no figure.
+// failure returns an error that names the benchmarks in which weft has no figure. If there are none, it
+// returns nil.
 func (r *report) failure() error {
 	var failed []error
 	for _, row := range r.Rows {
@@ -107,7 +109,7 @@ func relative(folder, file string) (string, error) {
 // columns are the peers that have a column in the table.
 var columns = []string{"Open MPI", "MPICH"}
 
-// markdown returns the report in Markdown, with the picture if that is not empty.
+// markdown returns the report in Markdown. picture is the path of the picture to include; "": none.
 func (r *report) markdown(picture string) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "%v.\n", r.Machine)

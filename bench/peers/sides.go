@@ -15,19 +15,20 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// built holds the compared programs and the facts that record has kept.
+// built holds the compared programs, and the facts that record has stored for notes.
 type built struct {
 	*contest.Programs
 	s     *settings
-	cores map[int]map[string]int // number of cores that rank 0 may run on, by ranks and side
+	cores map[int]map[string]int // cores[n][side]: number of cores that rank 0 of that side may run on, with n ranks
 	over  []string               // transports that weft used
-	most  float64                // largest number of objects that an operation of weft allocated
-	where string                 // the benchmark with that number
+	most  float64                // largest number of objects per operation that weft allocated
+	where string                 // the benchmark with that number; "": most is 0
 
 	overlaps bool // overlap was measured
 }
 
-// build builds gorun, ./bench, hello, and the C programs with every installed compiler.
+// build builds gorun, ./bench, hello, and the C programs, with each of gcc and the MPI libraries' compilers
+// that is installed.
 func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench", "./bench/peers/hello")
 	if err != nil {
@@ -47,11 +48,11 @@ func build(ctx context.Context, s *settings) (*built, error) {
 
 // library is an MPI library with the command that starts its ranks.
 type library struct {
-	name     string // its compiler is mpicc.NAME
-	title    string
-	launcher string
-	flags    func(ranks int) []string
-	threads  []string // more flags, for ranks with several threads
+	name     string                   // the library's compiler is mpicc.NAME
+	title    string                   // the library's name in the table
+	launcher string                   // the command that starts ranks
+	flags    func(ranks int) []string // flags of the launcher for a number of ranks
+	threads  []string                 // further flags of the launcher if ranks have several threads
 }
 
 var libraries = []library{
@@ -61,12 +62,12 @@ var libraries = []library{
 			flags = append(flags, "--oversubscribe")
 		}
 		return append(flags, "-np", strconv.Itoa(ranks))
-	}, []string{"--bind-to", "none"}}, // otherwise all threads of a rank share one core
+	}, []string{"--bind-to", "none"}}, // without these flags, all threads of a rank would share one core
 	{"mpich", "MPICH", "mpiexec.mpich", func(ranks int) []string { return []string{"-n", strconv.Itoa(ranks)} }, nil},
 }
 
-// processorCores returns the number of cores as Open MPI counts slots: the hardware threads of a core
-// count once.
+// processorCores returns the number of processor cores, which is what Open MPI uses as the number of
+// slots. The hardware threads of one core count once.
 func processorCores() int {
 	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list") // the pattern is well-formed
 	cores := map[string]bool{}
@@ -86,10 +87,10 @@ type tableContest struct {
 	contest.Contest
 	bench *benchmark
 	ranks int
-	sizes []int
+	sizes []int // by line of the contest
 }
 
-// contests returns the contests that the settings select.
+// contests returns the contests for the benchmarks and numbers of ranks that the settings select.
 func (b *built) contests() []*tableContest {
 	var all []*tableContest
 	for _, bench := range benchmarks {
@@ -118,7 +119,7 @@ func (b *built) contests() []*tableContest {
 	return all
 }
 
-// loops returns the sides of a benchmark that ./bench and the C programs have.
+// loops returns the sides of a benchmark that both ./bench and the C programs of bench/peers/mpi have.
 func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Side, peers []contest.Side) {
 	var texts []string
 	for _, size := range sizes {
@@ -135,7 +136,8 @@ func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Si
 	return b.weft(bench, ranks, sizes, list), peers
 }
 
-// weft measures a benchmark of ./bench with gorun's defaults.
+// weft returns the side that runs a benchmark of ./bench with gorun's defaults. list has the sizes as an
+// argument of -sizes.
 func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) contest.Side {
 	command := []string{b.Path("gorun"), "-np", strconv.Itoa(ranks), b.Path("bench"), bench.name, "-time", b.s.time.String(), "-json"}
 	if sizes[0] > 0 || bench.counts != "" {
@@ -144,8 +146,9 @@ func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) cont
 	return contest.Side{Name: "weft", Measure: b.objects("weft", bench, ranks, len(sizes), command...)}
 }
 
-// peers returns a side per library, which measures with the function that measure returns. The side
-// of a library that is not installed fails.
+// peers returns a side for each MPI library. It measures with the function that measure returns for
+// the library and the beginning of the launcher's command line. If a library is not installed, its side
+// fails.
 func (b *built) peers(measure func(m library, launch []string) func(context.Context) ([]float64, error), ranks int) []contest.Side {
 	var sides []contest.Side
 	for _, m := range libraries {
@@ -160,8 +163,9 @@ func (b *built) peers(measure func(m library, launch []string) func(context.Cont
 	return sides
 }
 
-// objects returns a function that measures by a command that prints a JSON object per size. If the
-// command fails, the objects that it printed before count.
+// objects returns a function for Side.Measure. It runs a command that prints a JSON object per size, and
+// returns the benchmark's metric from each object. If the command fails, the function also returns the
+// figures of the objects that the command has printed before.
 func (b *built) objects(side string, bench *benchmark, ranks, sizes int, command ...string) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		out, failure := b.output(ctx, sizes, command...)
@@ -171,23 +175,25 @@ func (b *built) objects(side string, bench *benchmark, ranks, sizes int, command
 		}
 		xs, keyErr := contest.Numbers(objects, bench.metric.Key, bench.metric.Scale)
 		if failure != nil {
-			return xs, failure // its output may end within an object
+			return xs, failure // and not err, because the output may end within an object
 		}
 		return xs, errors.Join(err, keyErr)
 	}
 }
 
-// output runs a command that measures this number of sizes, within a time limit.
+// output runs a command that measures this number of sizes, and returns its output. If the command takes
+// too long, output ends it and returns an error.
 func (b *built) output(ctx context.Context, sizes int, command ...string) (string, error) {
-	// With more ranks than cores a library may need a tenth of a second per operation, and it
-	// does at least ten of them.
+	// With more ranks than cores a library may need a tenth of a second per operation, and the
+	// benchmark does at least ten operations.
 	limit := 30*time.Second + time.Duration(10*sizes)*b.s.time
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	return contest.Output(ctx, command[0], command[1:]...)
 }
 
-// hello measures a whole job of the hello program, from the launcher's start to its end.
+// hello returns the sides that time a whole job of the program hello, from the start of the launcher to
+// its end.
 func (b *built) hello(ranks int) (ours contest.Side, peers []contest.Side) {
 	start := func(command ...string) func(context.Context) ([]float64, error) {
 		return func(ctx context.Context) ([]float64, error) {
@@ -209,7 +215,8 @@ func (b *built) hello(ranks int) (ours contest.Side, peers []contest.Side) {
 	return contest.Side{Name: "weft", Measure: start(b.Path("gorun"), "-np", strconv.Itoa(ranks), b.Path("hello"))}, peers
 }
 
-// cacheline compares the latency of 8 bytes with the physical limit: moving a cache line.
+// cacheline returns the sides that compare the latency of 8 bytes with the physical limit, which is the
+// time in which a cache line moves between two cores.
 func (b *built) cacheline(ranks int) (ours contest.Side, peers []contest.Side) {
 	limit := contest.Side{Name: "C", Measure: func(ctx context.Context) ([]float64, error) {
 		if b.Path("cacheline") == "" {

@@ -7,28 +7,28 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// A benchmark has targets relative to the better peer of the same run.
+// benchmark is a benchmark that weft and the peers run, with the targets for weft.
 type benchmark struct {
-	name   string // its name in ./bench and in the C program
-	what   string // its name in the table
-	metric contest.Metric
-	of     contest.Basis
-	ranks  []int  // numbers of ranks, if -ranks has them, too; empty: that of -start
-	counts string // the unit of sizes; empty: bytes
-	goals  []goal
-	pair   []goal // with two ranks these goals replace those of the same size
+	name   string         // name in ./bench and in the C program
+	what   string         // name in the table
+	metric contest.Metric // the figure that is compared
+	of     contest.Basis  // what the targets apply to
+	ranks  []int          // the numbers of ranks to run with, among those of -ranks; empty: the number of -start
+	counts string         // the unit of sizes; empty: bytes
+	goals  []goal         // sizes and targets
+	pair   []goal         // replace the goals of the same sizes if there are two ranks
 
-	// threads is set if the ranks of MPI have several threads.
+	// threads is set if the ranks of the MPI program have several threads.
 	threads bool
 
-	// sides returns the sides of the benchmark; nil: the loops of ./bench and bench/peers/mpi.
+	// sides returns the sides of the benchmark. If sides is nil, built.loops returns them.
 	sides func(b *built, ranks int) (ours contest.Side, peers []contest.Side)
 }
 
-// goal is a size with its target; 0: no target.
+// goal is a size with the target for it.
 type goal struct {
-	size   int // in bytes or the unit of the benchmark; 0 bytes: the benchmark has no sizes
-	target float64
+	size   int     // in bytes or in the unit benchmark.counts; 0 bytes: the benchmark has no sizes
+	target float64 // see contest.Line; 0: there is no target
 }
 
 var (
@@ -46,14 +46,14 @@ var (
 	all  = []int{2, 4, 8}
 )
 
-// The targets of collectives; small is for two ranks.
+// The goals of collectives. small is for two ranks.
 var (
 	collective = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}
 	exchange   = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.9}, {mib, 0.9}} // alltoall and allgather
 	small      = []goal{{8, 0.9}}
 )
 
-// level returns goals for several sizes: as good as the better peer.
+// level returns goals for several sizes. The target is to be as good as the better peer.
 func level(sizes ...int) []goal {
 	var goals []goal
 	for _, size := range sizes {
@@ -96,7 +96,7 @@ func names() []string {
 	return list
 }
 
-// sizeText returns a size as text.
+// sizeText returns a size with its unit as text. counts is as in benchmark.
 func sizeText(size int, counts string) string {
 	switch {
 	case counts != "":
@@ -107,9 +107,9 @@ func sizeText(size int, counts string) string {
 	return contest.BytesText(size)
 }
 
-// at returns the goals for a number of ranks and these sizes in bytes. If there are no sizes, or if
-// the benchmark has none, it returns all goals. If the benchmark has another unit, it returns the
-// first goals, at most as many as sizes.
+// at returns the goals of the benchmark for a number of ranks and for these sizes in bytes. If sizes is
+// empty, or the benchmark has no sizes, at returns all goals. If the unit of the benchmark's sizes is
+// not bytes, at returns the first goals, at most as many as there are sizes.
 func (b *benchmark) at(ranks int, sizes []int) []goal {
 	known := slices.Clone(b.goals)
 	for i, g := range known {
@@ -135,7 +135,7 @@ func (b *benchmark) at(ranks int, sizes []int) []goal {
 	return goals
 }
 
-// lines returns the lines of a contest.
+// lines returns the lines of a contest for these goals.
 func (b *benchmark) lines(goals []goal) []contest.Line {
 	var lines []contest.Line
 	for _, g := range goals {

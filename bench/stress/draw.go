@@ -11,12 +11,15 @@ import (
 	"time"
 )
 
-// setting is a tunable or variable with the values to draw from. "" means the default.
+// setting is a parameter of weft or an environment variable, with the values from which draw chooses.
+// "" means that the setting is left out, so it has its default. A value that is listed twice is drawn
+// more often.
 type setting struct {
 	key    string
 	values []string
 }
 
+// tunables are parameters of weft.
 var tunables = []setting{
 	{"transport.use", []string{"", "", "tcp", "shm", "shm,tcp", "tcp,shm"}},
 	{"transport.shm.single_copy", []string{"", "auto", "off", "off"}},
@@ -38,7 +41,8 @@ var environment = []setting{
 
 var family = regexp.MustCompile(`(?m)^(\w+) +auto (.*)$`)
 
-// algorithms parses the algorithms that a job can force from the output of gorun -info.
+// algorithms parses the output of gorun -info. It returns a setting for each collective, whose values
+// are the algorithms that a job can force.
 func algorithms(info string) (s []setting, err error) {
 	for _, m := range family.FindAllStringSubmatch(info, -1) {
 		s = append(s, setting{"coll." + m[1] + ".algorithm", append([]string{""}, strings.Fields(m[2])...)})
@@ -49,21 +53,21 @@ func algorithms(info string) (s []setting, err error) {
 	return s, nil
 }
 
-// job is a drawn job.
+// job is a random job: the command of gorun, and the rank to kill.
 type job struct {
 	ranks   int
 	flags   []string // flags of gorun
-	args    []string // arguments of the ranks
-	program string
-	gorun   string
-	kill    *kill
+	args    []string // arguments of the ranks' program
+	program string   // path of the ranks' program
+	gorun   string   // path of gorun
+	kill    *kill    // nil: no rank is killed
 }
 
 // kill says which rank to kill, and when.
 type kill struct {
 	rank    int
 	after   time.Duration // time after all ranks are ready
-	survive bool          // the other ranks survive and report what their calls return
+	survive bool          // the other ranks go on after the kill, and report the first error of a call
 }
 
 func (j job) command() []string {
@@ -78,11 +82,12 @@ func (j job) String() string {
 	return s
 }
 
-// draw draws a job from the random sequence of a seed.
+// draw returns a random job, which depends only on the seed and the fields of r. If kills is set, a rank
+// of the job is to be killed.
 func (r *runner) draw(seed uint64, kills bool) job {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	j := job{ranks: 1 + rng.IntN(8), program: r.program("rank"), gorun: r.program("gorun")}
-	if rng.IntN(4) == 0 { // many test machines have two cores
+	if rng.IntN(4) == 0 { // two ranks more often, because many test machines have two cores
 		j.ranks = 2
 	}
 	set := func(flag string, settings []setting, often int) {
@@ -92,7 +97,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 			}
 		}
 	}
-	if rng.IntN(4) > 0 { // one job of four uses only defaults
+	if rng.IntN(4) > 0 { // one job of four has only defaults here
 		set("-p", tunables, 1)
 		set("-x", environment, 1)
 	}
@@ -102,7 +107,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	if rng.IntN(8) == 0 {
 		j.flags = append(j.flags, "-bind-to", "core")
 	}
-	if r.transports != "" { // the last setting of a tunable counts
+	if r.transports != "" { // after the other flags, because the last -p of a parameter counts
 		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
@@ -117,14 +122,14 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	}
 	j.ranks = max(j.ranks, 2)
 	k := kill{rank: rng.IntN(j.ranks), after: time.Duration(rng.IntN(300)) * time.Millisecond, survive: rng.IntN(2) == 0}
-	if rng.IntN(3) == 0 { // kill it while it starts
+	if rng.IntN(3) == 0 { // kill the rank soon, while the job starts
 		k.after /= 20
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", "0", "-bytes", "2097152"}
 	crowds()
 	if k.survive {
 		j.args = append(j.args, "-survive")
-		j.flags = append(j.flags, "-grace", "20s") // the survivors ignore SIGTERM and end by themselves
+		j.flags = append(j.flags, "-grace", "20s") // time for the survivors, which ignore SIGTERM, to end by themselves before gorun kills them
 	}
 	j.kill = &k
 	return j

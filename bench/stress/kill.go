@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// killLimit is the longest time that a job may last after a rank was killed.
+// killLimit is the longest time that a job may run after one of its ranks was killed.
 const killLimit = 2 * time.Second
 
 var ready = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
 
-// kill kills a rank when all ranks are ready, and checks the job's end.
+// kill waits until all ranks are ready and for j.kill.after, kills the rank, and checks how the job ends:
+// in time, with the right exit code and message, and without a process left.
 func (p *running) kill(j job) error {
 	var pids map[int]int
 	for begun := time.Now(); len(pids) < j.ranks; {
@@ -40,7 +41,7 @@ func (p *running) kill(j job) error {
 	}
 	if !p.wait(killLimit) {
 		took := "the job hangs"
-		if p.dump() { // at once, because gorun kills ranks that hang after its grace period
+		if p.dump() { // dump at once, because gorun kills ranks that hang when its grace period is over
 			took = fmt.Sprintf("it ended after %v", time.Since(killed).Round(time.Millisecond))
 		}
 		return fmt.Errorf("the job still ran %v after rank %d was killed; %s", killLimit, j.kill.rank, took)
@@ -62,10 +63,11 @@ func (p *running) kill(j job) error {
 	return nil
 }
 
-// survivors returns an error unless a call failed on each rank except the killed one, because a
-// process had failed, because the communicator was revoked, or because another survivor was in
-// Finalize. After the kill a rank may instead have found unexpected contents in another rank's
-// memory, because ranks learn of a failure only after some time.
+// survivors checks the output of the ranks that were not killed, the survivors. On each survivor a call
+// must have failed, for one of these reasons: a process has failed, the communicator was revoked, or
+// another survivor is in Finalize. A survivor may instead have found unexpected contents in another
+// rank's memory, but only after the kill: a survivor detects the failure only after some time, and the
+// memory of a killed rank may hold anything.
 func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
 		if rank == j.kill.rank {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// left returns what a job has left behind, given what found returned before the job. It waits up to a
-// second for processes to end.
+// left returns the processes and files that a job has left behind. before is what r.found returned
+// before the job. left waits up to a second for processes to end.
 func (r *runner) left(before []string) (found []string) {
 	for range 100 {
 		found = slices.DeleteFunc(r.found(), func(s string) bool { return slices.Contains(before, s) })
@@ -23,20 +23,20 @@ func (r *runner) left(before []string) (found []string) {
 	return found
 }
 
-// found returns the processes of this runner's jobs and the files in their temporary folder. It
-// does not look for shared memory, which has no name, nor for segments of libfabric, which no drawn
-// job uses.
+// found returns the processes of this runner's jobs, and the files in the jobs' temporary folder. It
+// does not look for shared memory, because weft's shared memory has no name and no job uses
+// libfabric's.
 func (r *runner) found() []string { return slices.Concat(r.processes(), files(r.tmp)) }
 
 func files(dir string) (found []string) {
-	entries, _ := os.ReadDir(dir) // no entries if there is no such folder
+	entries, _ := os.ReadDir(dir) // without the folder there are no entries
 	for _, e := range entries {
 		found = append(found, filepath.Join(dir, e.Name()))
 	}
 	return found
 }
 
-// processes returns the processes that run programs of the runner's folder.
+// processes returns the processes whose program is in the runner's folder.
 func (r *runner) processes() (found []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range all {

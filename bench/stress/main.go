@@ -4,14 +4,14 @@
 //
 //	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
 //
-// A job runs bench/stress/rank with a random number of ranks, random transports and sizes, and random
-// forced algorithms. If it does not exit with 0 within a minute, Stress prints its goroutines. With
-// -kills, Stress kills a random rank of further jobs by SIGKILL at a random time: the job must end
-// within two seconds, report the killed rank, and leave nothing behind. After a failure Stress
-// prints the command that repeats the job.
+// A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and random
+// forced algorithms of collectives. It must exit with 0. If it runs for longer than a minute, Stress
+// prints the stacks of its goroutines. With -kills, Stress runs further jobs and kills a random rank
+// of each by SIGKILL at a random time: the job must end within two seconds, name the killed rank, and
+// leave no process and no file behind. After a failure Stress prints the command that repeats the job.
 //
-//	draw.go  draws a job        run.go   runs a job
-//	kill.go  kills a rank       left.go  finds what a job leaves behind
+//	draw.go  chooses a random job    run.go   runs a job
+//	kill.go  kills a rank            left.go  finds what a job leaves behind
 package main
 
 import (
@@ -59,7 +59,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	}
 	defer r.close()
 	r.crowds = *crowds
-	same := "" // flags of every command that repeats a job
+	same := "" // the flags that every command to repeat a job needs
 	if r.transports = *transports; r.transports != "" {
 		same = " -transports " + r.transports
 	}
@@ -101,18 +101,19 @@ func run(stdout, stderr io.Writer, args []string) int {
 	return 0
 }
 
-// runner has the programs and settings of jobs.
+// runner runs jobs. It holds what all jobs have in common.
 type runner struct {
 	ctx        context.Context // when it ends, the running job ends
-	dir        string          // absolute
+	dir        string          // absolute path of the folder with the programs
 	tmp        string          // TMPDIR of the jobs
-	ops        int
-	transports string // -transports of all jobs; "": random
-	crowds     bool   // most operations use many goroutines
-	algorithms []setting
+	ops        int             // number of operations of a job in which no rank is killed
+	transports string          // value of transport.use for all jobs; "": random
+	crowds     bool            // most operations of a job use many goroutines
+	algorithms []setting       // what algorithms returns
 }
 
-// newRunner builds the programs.
+// newRunner returns a runner. It builds gorun and the ranks' program in a temporary folder, which close
+// removes.
 func newRunner(ctx context.Context, ops int) (*runner, error) {
 	dir, err := os.MkdirTemp("", "weft-stress-")
 	if err != nil {
@@ -145,4 +146,4 @@ func (r *runner) prepare() error {
 
 func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
 
-func (r *runner) close() { _ = os.RemoveAll(r.dir) } // best effort: it is a temporary folder
+func (r *runner) close() { _ = os.RemoveAll(r.dir) } // an error leaves only a temporary folder

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	jobLimit  = time.Minute      // a job that takes longer hangs
-	dumpLimit = 10 * time.Second // bounds the time to print goroutines
+	jobLimit  = time.Minute      // a job that runs for longer is taken to hang
+	dumpLimit = 10 * time.Second // the time that dump gives a job to end after a signal
 )
 
-// output collects a job's output. It can be read while the job runs.
+// output collects a job's output. One goroutine may call String while another calls Write.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -37,12 +37,12 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// running is a started job.
+// running is a job that was started.
 type running struct {
 	cmd            *exec.Cmd
 	stdout, stderr output
 	ended          chan struct{} // closed when gorun has ended
-	err            error         // the result of Wait; valid when ended is closed
+	err            error         // the result of cmd.Wait; must not be read before ended is closed
 }
 
 func (r *runner) start(j job) (*running, error) {
@@ -55,14 +55,14 @@ func (r *runner) start(j job) (*running, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { // ends with the job, which dump and do wait for
+	go func() { // ends with gorun; the caller waits for p.ended, by wait or dump
 		p.err = p.cmd.Wait()
 		close(p.ended)
 	}()
 	return p, nil
 }
 
-// do runs a job and checks it.
+// do runs a job, and returns an error if the job failed or left something behind.
 func (r *runner) do(j job) error {
 	before := r.found()
 	p, err := r.start(j)
@@ -83,7 +83,7 @@ func (r *runner) do(j job) error {
 	return err
 }
 
-// finish waits for a job that must exit with 0.
+// finish waits for a job in which no rank is killed. The job must exit with 0 within jobLimit.
 func (p *running) finish() error {
 	if !p.wait(jobLimit) {
 		p.dump()
@@ -102,7 +102,8 @@ func (p *running) wait(d time.Duration) bool {
 	}
 }
 
-// end returns the error of a job that ended too early.
+// end returns the error of a job that has ended before this program could kill the rank that
+// job.kill names.
 func (p *running) end() error {
 	if p.err == nil {
 		return errors.New("it exited with 0")
@@ -110,10 +111,10 @@ func (p *running) end() error {
 	return p.err
 }
 
-// dump makes all ranks print what they are doing, and ends the job. It returns true if the job
-// ended by itself first.
+// dump makes all ranks print their current operations (SIGUSR1) and the stacks of their goroutines
+// (SIGQUIT), and ends the job. If the job ends by itself within a second, dump returns true.
 func (p *running) dump() (itself bool) {
-	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun forwards all these signals
+	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun forwards SIGUSR1, SIGQUIT and SIGTERM to the ranks
 	if p.wait(time.Second) {
 		return true
 	}
@@ -123,12 +124,12 @@ func (p *running) dump() (itself bool) {
 			return false
 		}
 	}
-	_ = p.cmd.Process.Kill() // ranks end with gorun
+	_ = p.cmd.Process.Kill() // the ranks end when gorun ends
 	<-p.ended
 	return false
 }
 
-// said returns the job's output without gorun's remarks about cores.
+// said returns the job's output, except gorun's warnings about the number of cores.
 func (p *running) said() string {
 	var lines []string
 	for line := range strings.Lines(p.stdout.String() + p.stderr.String()) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStress is a short version of make stress. It ends before the timeout of go test, which would
-// clean up nothing.
+// TestStress is a short version of make stress. Its own -timeout is shorter than the timeout of go test,
+// because after that one no processes and files would be removed.
 func TestStress(t *testing.T) {
 	for _, args := range [][]string{
 		{"-jobs", "40", "-kills", "25", "-ops", "40", "-seed", "1", "-first", "-timeout", "7m"},
@@ -23,8 +23,8 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeInit kills a rank before it opens the shared memory. The other rank ignores SIGTERM
-// and must report the failure.
+// TestKilledBeforeInit has rank 1 kill itself before it has called Init, and so before it has opened
+// the shared memory. Rank 0, which ignores SIGTERM, must report the failure.
 func TestKilledBeforeInit(t *testing.T) {
 	r, err := newRunner(t.Context(), 0)
 	require.NoError(t, err)

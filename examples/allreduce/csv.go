@@ -16,33 +16,35 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// Each rank has a share of the file's bytes. A line belongs to the rank whose share has the line's
-// first byte. So each rank moves both ends of its share forward to the next begin of a line:
+// The file's bytes are divided evenly: each rank has a share. A line belongs to the rank whose share
+// contains the line's first byte. So each rank moves the beginning and the end of its share forward to the
+// next beginning of a line:
 //
 //	share of rank 0 │ share of rank 1 │ share of rank 2
 //	name,x⏎ anna,1.5⏎ bert,2.5⏎ cleo,3.5⏎ dora,4.5⏎
 //	├── rank 0 ──────────────┤├─ rank 1 ─┤├ rank 2 ┤
 //
-// A rank may have no line. The format is that of encoding/csv, also with quotes, except that a line
-// break within quotes is an error: a rank that begins in the middle of the file cannot distinguish
-// it from the end of a row.
+// A rank may have no line. The format is that of encoding/csv, also with quotes. The exception is a line
+// break within quotes, which is an error here: a rank that begins in the middle of the file cannot
+// distinguish such a line break from the end of a row.
 
 // column holds a rank's results for one column.
 type column struct {
-	index                   int // of the column in a row
+	index                   int // index of the column in a row
 	name                    string
-	numbers, missing, other int64 // number of cells, by kind
+	numbers, missing, other int64 // numbers of cells with a number, of empty cells, and of other cells
 	sum, squares            accumulator
 	min, max                float64
 }
 
-// statistics prints the statistics of the columns of a file. wanted is the list of -columns.
+// statistics reads a file on all ranks, and prints the statistics of its columns on rank 0. header and wanted
+// are the values of the flags -header and -columns.
 func statistics(c *comm.Comm, path, header, wanted string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // the error does not matter, because the file is only read
 	// All ranks use the size that rank 0 sees, because the file may grow meanwhile.
 	size := []int64{0}
 	if c.Rank() == 0 {
@@ -80,18 +82,18 @@ func statistics(c *comm.Comm, path, header, wanted string) error {
 	return report(os.Stdout, rows, cols)
 }
 
-// share returns the begin of a rank's share of size bytes.
+// share returns the position at which the rank's share of a file of size bytes begins.
 func share(size int64, rank, ranks int) int64 {
 	q, r := size/int64(ranks), size%int64(ranks)
 	return q*int64(rank) + r*int64(rank)/int64(ranks)
 }
 
-// lineFrom returns the position of the first line that begins at or after at.
+// lineFrom returns the position of the first line that begins at the position at or after it.
 func lineFrom(f io.ReaderAt, at, size int64) (int64, error) {
 	if at == 0 || at >= size {
 		return min(at, size), nil
 	}
-	at-- // a line begins at at if the byte before is a line break
+	at-- // read from the byte before on: if that byte is a line break, a line begins at the position at
 	r := bufio.NewReader(io.NewSectionReader(f, at, size-at))
 	for {
 		part, err := r.ReadSlice('\n')
@@ -105,12 +107,12 @@ func lineFrom(f io.ReaderAt, at, size int64) (int64, error) {
 	}
 }
 
-// readHeader reads the first row. It returns the wanted columns, the number of all columns, and the
-// position at which the data begin.
+// readHeader reads the first row of the file. It returns the wanted columns, the number of all columns, and
+// the position in the file at which the rows of data begin.
 func readHeader(f io.ReaderAt, size int64, header, wanted string) (cols []*column, width int, data int64, err error) {
 	var mark [3]byte
 	if n, _ := f.ReadAt(mark[:], 0); n == 3 && string(mark[:]) == "\ufeff" {
-		data = 3 // a byte order mark is not part of the first name
+		data = 3 // skip the byte order mark, which is not part of the first column's name
 	}
 	r := csv.NewReader(io.NewSectionReader(f, data, size-data))
 	row, err := r.Read()
@@ -149,13 +151,14 @@ func readHeader(f io.ReaderAt, size int64, header, wanted string) (cols []*colum
 	return cols, len(row), data, nil
 }
 
-// number parses a cell. ok is false if the cell is not a finite number.
+// number parses a cell of the file. If the cell is not a finite number, number returns false.
 func number(cell string) (float64, bool) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
 	return x + 0, err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) // -0 becomes 0
 }
 
-// readRows adds the rows of r to cols and returns their number. r begins at byte at of the file.
+// readRows adds the rows in r to the statistics of cols, and returns the number of rows. r begins at the
+// position at of the file.
 func readRows(r io.Reader, at int64, width int, cols []*column) (rows int64, err error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord = -1
@@ -185,7 +188,7 @@ func readRows(r io.Reader, at int64, width int, cols []*column) (rows int64, err
 	}
 }
 
-// add adds the column's cell of a row.
+// add adds the cell that a row has in the column c to the column's statistics.
 func (c *column) add(row []string) {
 	if c.index >= len(row) || strings.TrimSpace(row[c.index]) == "" {
 		c.missing++

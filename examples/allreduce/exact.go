@@ -6,21 +6,19 @@ import (
 	"math/bits"
 )
 
-// accumulator is an exact sum of doubles or of their squares: a fixed-point number that is wide
-// enough for all of them (U. Kulisch's long accumulator). So the sum does not depend on the order
-// of the additions, as a sum of doubles does.
+// accumulator is an exact sum of doubles or of their squares: a fixed-point number that is wide enough for
+// any of them (U. Kulisch's long accumulator). A sum of doubles is rounded, so it depends on the order of
+// the additions; an accumulator does not.
 //
 //	value = Σ limbs[i] · 2^(32·i - scale)
-//
-// A limb holds 32 bits of the value, and above them the carries of up to 2³⁰ additions.
 type accumulator struct {
-	limbs [accumulatorLimbs]int64
-	adds  int // number of additions since the last carry
+	limbs [accumulatorLimbs]int64 // the low 32 bits of each are a part of the value; above them are the carries of up to maxAdds additions
+	adds  int                     // number of additions since the last carry
 }
 
 const (
 	scale            = 2 * 1074              // the smallest square is 2^-2148
-	accumulatorLimbs = (scale+2*1024)/32 + 4 // the largest square is below 2^2048; there is room for 2⁶⁴ of them
+	accumulatorLimbs = (scale+2*1024)/32 + 4 // the largest square is below 2^2048; the sum of 2⁶⁴ such squares fits
 	maxAdds          = 1 << 30
 )
 
@@ -40,14 +38,14 @@ func split(x float64) (m uint64, e int, negative bool) {
 	b := math.Float64bits(x)
 	m, e = b&(1<<52-1), int(b>>52&0x7ff)
 	if e == 0 {
-		e = 1 // subnormal
+		e = 1 // x is subnormal: the exponent of the smallest normal numbers, without the hidden bit
 	} else {
 		m |= 1 << 52
 	}
 	return m, e - 1075, b>>63 != 0
 }
 
-// put adds ±(hi·2⁶⁴+lo)·2^e, where hi is below 2⁴².
+// put adds ±(hi·2⁶⁴+lo)·2^e to the sum. hi must be below 2⁴².
 func (a *accumulator) put(hi, lo uint64, e int, negative bool) {
 	if a.adds == maxAdds {
 		a.carry()
@@ -68,8 +66,8 @@ func (a *accumulator) put(hi, lo uint64, e int, negative bool) {
 	}
 }
 
-// carry adds the carries to the next limbs. Then all limbs except the last one are from 0 to 2³²-1,
-// so Reduce can add up those of 2³¹ ranks without overflow.
+// carry moves the carries of each limb to the next limb. After that all limbs except the last one are from 0
+// to 2³²-1, so Reduce can add up the limbs of 2³¹ ranks without overflow.
 func (a *accumulator) carry() {
 	last := len(a.limbs) - 1
 	for i := range last {
@@ -79,7 +77,7 @@ func (a *accumulator) carry() {
 	a.adds = 0
 }
 
-// value returns the sum times 2^scale.
+// value returns the sum times 2^scale, which is an integer.
 func (a *accumulator) value() *big.Int {
 	v := new(big.Int)
 	for i := len(a.limbs) - 1; i >= 0; i-- {
@@ -88,8 +86,8 @@ func (a *accumulator) value() *big.Int {
 	return v
 }
 
-// moments returns the mean of n doubles and their sample standard deviation, each rounded once. The
-// deviation of one number is NaN.
+// moments returns the mean of n doubles and their sample standard deviation, each rounded only once. sum is
+// the sum of the doubles, and squares is the sum of their squares. If n is 1, the deviation is NaN.
 func moments(sum, squares *accumulator, n int64) (mean, deviation float64) {
 	count, s := big.NewInt(n), sum.value()
 	unit := new(big.Int).Lsh(big.NewInt(1), scale)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMoments compares moments with rational arithmetic, over the whole range of doubles, and for
-// every way to divide a list of numbers between two ranks.
+// TestMoments compares the results of moments with exact rational arithmetic, for numbers from the whole
+// range of doubles, and for every way to divide a list of numbers between two ranks.
 func TestMoments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	xs := []float64{0, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, -1, 1e-320, 1e300, 0.1, -1e300}

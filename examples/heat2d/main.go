@@ -89,8 +89,8 @@ func solve(c *comm.Comm, nx, ny, steps int) error {
 	return nil
 }
 
-// split returns px and py with px·py = ranks that give the shortest borders between blocks. Each
-// block has at least one cell; if that is impossible, ok is false.
+// split returns the numbers of blocks in x and y, with px·py = ranks, for which the borders between blocks
+// are shortest. Each block has at least one cell. If that is impossible, ok is false.
 func split(ranks, nx, ny int) (px, py int, ok bool) {
 	best := math.Inf(1)
 	for x := 1; x <= ranks; x++ {
@@ -105,8 +105,9 @@ func split(ranks, nx, ny int) (px, py int, ok bool) {
 	return px, py, ok
 }
 
-// exchange sends p's outermost cells to the neighbors and receives the halo, on all sides at the
-// same time. The tag of a message is the side of the sender from which its cells come.
+// exchange sends the outermost cells of p to the neighbors and receives the cells of the halo from them, on
+// all sides at the same time. The tag of a message is the side of the sender's block from which its cells
+// come.
 func exchange(c *comm.Comm, p *plate, peers [4]int) error {
 	var reqs [8]comm.Request
 	for side, peer := range peers {

@@ -2,16 +2,18 @@ package main
 
 import "github.com/weft-hpc/weft/comm"
 
-// plate is a block of the plate, with a halo that is one cell wide. The block may be the whole
-// plate, so the serial solution uses the same code.
+// plate is a rectangular block of the plate's cells, with a halo: a border, one cell wide, for copies of
+// the neighbors' cells. The block may be the whole plate, so the computation on one rank uses the same
+// code.
 type plate struct {
 	w, h      int       // size without the halo
 	now, next []float64 // (w+2)·(h+2) cells, line by line
 
-	in, out [4][]float64 // messages by side: left, right, lower, upper
+	in, out [4][]float64 // messages received and sent, by side of the block: left, right, lower, upper
 }
 
-// newPlate returns the block of cells x0 … x1-1, y0 … y1-1 with the initial temperatures.
+// newPlate returns the block of the cells with x from x0 to x1-1 and y from y0 to y1-1. The cells have the
+// initial temperatures.
 func newPlate(x0, x1, y0, y1 int) *plate {
 	p := &plate{w: x1 - x0, h: y1 - y0}
 	p.now = make([]float64, (p.w+2)*(p.h+2))
@@ -35,7 +37,7 @@ func (p *plate) index(x, y int) int      { return (y+1)*(p.w+2) + x + 1 }
 func (p *plate) at(x, y int) float64     { return p.now[p.index(x, y)] }
 func (p *plate) line(y, w int) []float64 { return p.now[p.index(0, y):][:w] }
 
-// step makes one step of the Jacobi method: all new values are computed from old ones.
+// step does one step of the Jacobi method: it computes all new values from the values of the step before.
 func (p *plate) step() {
 	const k = 0.2
 	stride := p.w + 2
@@ -48,7 +50,7 @@ func (p *plate) step() {
 	p.now, p.next = p.next, p.now
 }
 
-// pack copies the outermost cells into out.
+// pack copies the outermost cells of each side into the messages out.
 func (p *plate) pack() {
 	for y := range p.h {
 		p.out[0][y], p.out[1][y] = p.at(0, y), p.at(p.w-1, y)
@@ -57,7 +59,8 @@ func (p *plate) pack() {
 	copy(p.out[3], p.line(p.h-1, p.w))
 }
 
-// unpack copies the received cells into the halo. The halo at the border of the plate stays 0.
+// unpack copies the received messages in into the halo. peers are the neighbors by side. At the border of
+// the plate there is no neighbor, and the halo stays 0.
 func (p *plate) unpack(peers [4]int) {
 	for side, peer := range peers {
 		if peer == comm.ProcNull {

@@ -59,7 +59,7 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 			return err
 		}
 	}
-	if err := w.FlushAll(); err != nil { // the updates are complete at their targets
+	if err := w.FlushAll(); err != nil { // returns when the updates are done in the memory of their targets
 		return err
 	}
 	seen := make([]int64, 1) // sum of the counts that FetchOp returns
@@ -73,7 +73,7 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 	if err := w.UnlockAll(); err != nil {
 		return err
 	}
-	// After the Barrier all ranks have completed their updates, so the window has the final counts.
+	// After this Barrier all ranks have completed their updates, so the window has the final counts.
 	if err := comm.Barrier(c); err != nil {
 		return err
 	}

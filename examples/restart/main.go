@@ -3,7 +3,7 @@
 //
 //	gorun -on-failure restart -np 4 ./examples/restart -file pi.state -die 2
 //
-// With -die a rank kills itself in the first run of the job, before the round that -at gives.
+// With -die N rank N kills itself in the first run of the job, before the round that -at gives.
 package main
 
 import (
@@ -49,7 +49,7 @@ type state struct {
 
 func run(c *comm.Comm, o *options, out io.Writer) error {
 	s := make([]state, 1)
-	if c.Rank() == 0 && c.Epoch() > 0 { // in the first run (epoch 0) the file, if any, is of another job
+	if c.Rank() == 0 && c.Epoch() > 0 { // if there is a file in the first run (epoch 0), it is from another job
 		var err error
 		if s[0], err = load(o.file); err != nil {
 			return err
@@ -90,7 +90,8 @@ func run(c *comm.Comm, o *options, out io.Writer) error {
 	return os.Remove(o.file)
 }
 
-// save replaces the file by a rename, so a rank that dies during save leaves the old file.
+// save writes the state to a new file and renames it to file. So if the rank dies during save, the old file
+// is left.
 func save(file string, s state) error {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -102,7 +103,8 @@ func save(file string, s state) error {
 	return os.Rename(file+".new", file)
 }
 
-// load returns the saved state; the zero state if the job failed before it saved one.
+// load returns the state in the file. If there is no file, because the first run failed before it had saved a
+// state, load returns the zero state.
 func load(file string) (s state, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {

@@ -12,7 +12,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestRestart kills a rank in the first run, and then starts a second run.
+// TestRestart kills a rank in the first run, and then starts a second run, which continues from the saved
+// state and has the right result.
 func TestRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pi.state")
 	require.NoError(t, os.WriteFile(file, []byte("of another job"), 0o600))
@@ -25,7 +26,7 @@ func TestRestart(t *testing.T) {
 			if c.Rank() == 0 {
 				out.Write(own.Bytes())
 			}
-			if err != nil && epoch == 0 { // as gorun kills the other ranks
+			if err != nil && epoch == 0 { // the other ranks die too, as if gorun had killed them
 				commtest.Kill(c)
 				return nil
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
-// token is the message. Any type without pointers can be the element type of a message.
+// token is the type of the message. Any type without pointers can be the element type of a message.
 type token struct {
 	Hops int64
 	Sum  int64 // sum of the ranks that the token has visited

@@ -4,7 +4,7 @@
 //	gorun -on-failure notify -np 4 ./examples/survive -die 2
 //
 // After each round every rank has the sum of all rounds. So if a rank dies, the others repeat only
-// the current round. With -die a rank kills itself, before the round that -at gives.
+// the current round. With -die N rank N kills itself, before the round that -at gives.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	})
 }
 
-// state is the result of the rounds so far. All ranks have it.
+// state is the result of the rounds so far, which all ranks have.
 type state struct {
 	rounds int
 	sum    float64
@@ -47,8 +47,9 @@ type state struct {
 
 func survive(world *comm.Comm, o *options, out io.Writer) error {
 	c := world
-	// If a rank dies, Allreduce may fail on one rank and succeed on another, which is then one
-	// round ahead. That rank must be able to go back, so each rank keeps the last two states.
+	// If a rank dies, Allreduce may fail on one of the other ranks and succeed on another. The
+	// second is then one round ahead, and must go back by one round. So each rank keeps the last
+	// two states.
 	var last, before state
 	for last.rounds < o.rounds {
 		if world.Rank() == o.die && last.rounds == o.at {
@@ -65,7 +66,7 @@ func survive(world *comm.Comm, o *options, out io.Writer) error {
 			}
 			least := []int{last.rounds}
 			if err := comm.Allreduce(c, least, least, comm.Min); failure(err) {
-				continue // another rank has died, so the next round fails, too
+				continue // one more rank has died, so the next round fails too and is handled there
 			} else if err != nil {
 				return err
 			}
@@ -83,7 +84,8 @@ func survive(world *comm.Comm, o *options, out io.Writer) error {
 	return nil
 }
 
-// round adds the terms of the next round to the sum. Each rank computes a part of the terms.
+// round returns the state after the next round. Each rank computes a part of the round's terms, and
+// Allreduce adds them up.
 func round(c *comm.Comm, s state, o *options) (state, error) {
 	sum := []float64{0}
 	width := 1 / float64(o.rounds*o.terms)
@@ -101,7 +103,8 @@ func failure(err error) bool {
 	return errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked)
 }
 
-// shrink returns a communicator of the ranks that have not failed.
+// shrink revokes c and returns a communicator of the ranks that have not failed. why is the error that
+// reported the failure.
 func shrink(c *comm.Comm, why error, out io.Writer) (*comm.Comm, error) {
 	if err := c.Revoke(); err != nil { // ends the calls of ranks that still wait in c
 		return nil, err

@@ -11,7 +11,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestDeaths kills one or more ranks, one after another, also rank 0.
+// TestDeaths kills one or more ranks, one after another, also rank 0. The other ranks compute the right
+// result.
 func TestDeaths(t *testing.T) {
 	for _, die := range [][]int{{2}, {0}, {3, 0}, {0, 1, 2}} {
 		var mu sync.Mutex

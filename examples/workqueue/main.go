@@ -1,15 +1,16 @@
 // Workqueue teaches CompareSwap and FetchOp: ranks steal work from each other. Each rank has a
-// queue of tasks. A rank whose queue is empty takes half of another rank's tasks; the other rank
-// need not take part in that.
+// queue of tasks. A rank whose queue is empty takes half of another rank's tasks, without any call by
+// that other rank.
 //
 //	gorun -np 4 ./examples/workqueue -n 20000
 //
 // A task is a number, and its work is to count the number's divisors, so later tasks take longer. A
-// queue is a range of consecutive tasks. Its first task and its end are in one word of a window.
-// Ranks change this word only by CompareSwap, but the owner of an empty queue sets it by FetchOp:
+// queue is a range of consecutive tasks. One word of a window holds both its first task (next) and its
+// end. Ranks change a word only by CompareSwap, so no task is taken twice. There is one exception: a rank
+// that has stolen tasks sets the word of its own queue, which is empty, by FetchOp.
 //
 //	the owner takes the first task   next│end ──► next+1│end
-//	a thief takes half               next│end ──► next│middle   its own queue: middle│end
+//	another rank steals half         next│end ──► next│middle   and sets its own word to middle│end
 //
 // At the end rank 0 does all tasks by itself and compares.
 package main
@@ -32,7 +33,7 @@ func main() {
 	})
 }
 
-// pack returns the word of a queue with a first task and an end.
+// pack returns the word of the queue with the first task next and the end end.
 func pack(next, end int) uint64 { return uint64(next)<<32 | uint64(end) }
 
 func unpack(q uint64) (next, end int) { return int(q >> 32), int(q & (1<<32 - 1)) }
@@ -54,24 +55,24 @@ func run(c *comm.Comm, n int) error {
 		return err
 	}
 	w.Local()[0] = pack(n*rank/size, n*(rank+1)/size)
-	if err := comm.Barrier(c); err != nil { // all ranks have filled their queues
+	if err := comm.Barrier(c); err != nil { // returns when all ranks have filled their queues
 		return err
 	}
 	if err := w.LockAll(); err != nil {
 		return err
 	}
-	done := make([]int, 3) // number of tasks, divisors, thefts
+	done := make([]int, 3) // what this rank has done: tasks, divisors counted, thefts
 	for victim := rank; ; {
 		stolen, err := take(w, rank, victim, done)
 		if err != nil {
 			return err
 		}
 		if stolen {
-			victim = rank // this rank's own queue has tasks again
+			victim = rank // the rank's own queue has tasks again
 			continue
 		}
 		if victim = (victim + 1) % size; victim == rank {
-			break // all queues are empty; a rank that has just stolen tasks does them itself
+			break // all queues are empty; tasks that a rank has just stolen are done by that rank
 		}
 	}
 	if err := w.UnlockAll(); err != nil {
@@ -93,11 +94,12 @@ func run(c *comm.Comm, n int) error {
 	return w.Free()
 }
 
-// take does the tasks of the rank's own queue until it is empty, or, if victim is another rank,
-// steals half of the victim's queue. It reports whether it got any task.
+// take gets tasks from the queue of the rank victim. If victim is this rank, take does the tasks until the
+// queue is empty. If victim is another rank, take steals half of its tasks. take reports whether it got any
+// task.
 func take(w *comm.Win[uint64], rank, victim int, done []int) (bool, error) {
 	took := false
-	queue, err := w.FetchOp(0, victim, 0, comm.NoOp) // NoOp: only read
+	queue, err := w.FetchOp(0, victim, 0, comm.NoOp) // with NoOp, FetchOp only reads the word
 	for err == nil {
 		next, end := unpack(queue)
 		if next >= end {

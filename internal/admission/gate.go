@@ -1,7 +1,7 @@
-// Package admission accepts connections and bounds the number of connections whose
-// initiators have not yet proved that they belong to the job. Any process that reaches a
-// port can open connections and send nothing. Such connections must not keep out the
-// processes of the job.
+// Package admission accepts tcp connections, and bounds the number of those whose initiators have
+// not yet proved that they belong to the job. The bound is necessary because any process that
+// reaches a port of the job can open connections and send nothing. Such connections must not keep
+// out the processes of the job.
 package admission
 
 import (
@@ -17,21 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SilentTime is how long a connection may stay open if nothing arrives on it. If other
-// connections wait for room, it is also how long a connection that has sent its first
-// message keeps its place.
+// SilentTime is how long a connection on which nothing arrives may stay open; see Conn.Await. If
+// other connections wait for room, it is also the time, since its arrival, for which a connection
+// that has sent its first message keeps its place.
 const SilentTime = time.Second
 
 const (
-	retryTime = 10 * time.Millisecond  // the pause after a failed Accept
-	startTime = 100 * time.Millisecond // Evict does not close a younger connection, because its first bytes may be on the way
+	retryTime = 10 * time.Millisecond // pause after an Accept that has failed
+	// startTime is the age below which Evict does not close a connection, because its first bytes
+	// may still be on their way.
+	startTime = 100 * time.Millisecond
 )
 
-// ErrSilent reports that nothing arrived on a connection within SilentTime.
+// ErrSilent is the error of Conn.Await if nothing has arrived on the connection within SilentTime.
 var ErrSilent = fmt.Errorf("nothing came from it within %v", SilentTime)
 
-// Gate accepts the connections of a listener and runs the handshake of each in a
-// goroutine of its own.
+// Gate accepts the connections of a listener and calls a function, handle, for each of them on a
+// goroutine of its own. handle runs the handshake. A connection is silent until its handler calls
+// Conn.Heard, and is then heard. When the handler calls Conn.Proved or returns, the connection no
+// longer counts toward the gate's limit:
 //
 //	Accept ──► silent ──── Heard ───► heard ──── Proved ───► not counted
 //	             │                      │
@@ -39,35 +43,40 @@ var ErrSilent = fmt.Errorf("nothing came from it within %v", SilentTime)
 //	                need room, the         need room
 //	                oldest first
 //
-// If the process has no descriptor left, the gate closes a spare descriptor that it holds
-// for this case. So the gate can still accept, and its owner learns which peer connects
-// and can report the lack of descriptors.
+// A gate that has reached its limit closes a connection before it admits a new one, as the picture
+// says.
+//
+// A process may have no free file descriptor for a new connection. For this case the gate holds a
+// spare descriptor, which it closes to accept the connection. So the handler learns which peer
+// connects, and can report the lack of descriptors.
 type Gate struct {
 	listener *net.TCPListener
-	limit    int
-	handle   func(*Conn)
-	failed   func(error)
-	running  sync.WaitGroup // counts the goroutines of accept and of handle
-	stop     chan struct{}  // closed by Close
+	limit    int            // maximum length of pending
+	handle   func(*Conn)    // runs the handshake of a connection
+	failed   func(error)    // gets the errors of Accept; nil: nothing does
+	running  sync.WaitGroup // counts the goroutine of accept, and those of handle
+	stop     chan struct{}  // Close closes it, so that sleep returns
 
-	mu      sync.Mutex // guards what follows
-	pending []*Conn    // silent and heard, in order of arrival
-	room    chan struct{}
-	spare   *os.File
-	closed  bool
+	mu      sync.Mutex    // guards what follows
+	pending []*Conn       // connections that are not proved yet, silent and heard ones, in the order of their arrival
+	room    chan struct{} // gets a value when Proved is called; has room for one
+	spare   *os.File      // the spare descriptor; nil: the gate has closed it, or could not open it
+	closed  bool          // Close was called, so the gate accepts no more connections
 }
 
-// Conn is an accepted connection. Its handler closes it or keeps it.
+// Conn is a connection that a Gate has accepted. Its handler closes it, or keeps it after the
+// handshake.
 type Conn struct {
 	*net.TCPConn
 	gate  *Gate
-	since time.Time
-	heard atomic.Bool
+	since time.Time   // when the connection was accepted
+	heard atomic.Bool // Heard was called
 }
 
-// Serve accepts connections from l until Close. At any time at most limit connections are
-// unproved, and they use at most a quarter of the process's limit of descriptors. handle
-// owns the connection that it gets. If Accept fails, Serve calls failed, which may be nil.
+// Serve accepts connections from l until Close is called. At any time at most limit connections are
+// not proved. The number is also at most a quarter of the process's limit of file descriptors.
+// handle runs on a goroutine of its own for each connection, and owns the connection. failed gets
+// each error of Accept; it may be nil.
 func Serve(l *net.TCPListener, limit int, handle func(*Conn), failed func(error)) *Gate {
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
@@ -76,12 +85,12 @@ func Serve(l *net.TCPListener, limit int, handle func(*Conn), failed func(error)
 	g := &Gate{listener: l, limit: limit, handle: handle, failed: failed, stop: make(chan struct{}), room: make(chan struct{}, 1)}
 	g.keepSpare()
 	g.running.Add(1)
-	go g.accept() // ends with the listener; Wait waits for it
+	go g.accept() // ends when Close closes the listener; Wait waits for it
 	return g
 }
 
-// Close closes the listener and all unproved connections. The handlers of other
-// connections continue. Close is idempotent.
+// Close closes the listener, and all connections that are not proved. Handlers of other connections
+// continue. Close is idempotent, and does not wait for handlers.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,9 +106,12 @@ func (g *Gate) Close() {
 	g.closeSpareLocked()
 }
 
-// Wait blocks until all handlers have returned. The caller calls Close first.
+// Wait blocks until all handlers have returned, and the gate's own goroutine has ended. The caller
+// calls Close before.
 func (g *Gate) Wait() { g.running.Wait() }
 
+// accept is the goroutine of the gate: it accepts connections and starts their handlers, until
+// Close is called.
 func (g *Gate) accept() {
 	defer g.running.Done()
 	for {
@@ -125,7 +137,7 @@ func (g *Gate) accept() {
 			_ = conn.Close()
 			return
 		}
-		go func() { // ends when handle does; Wait waits for it
+		go func() { // ends when handle returns; Wait waits for it
 			defer g.running.Done()
 			defer g.keepSpare()
 			defer c.Proved()
@@ -134,8 +146,8 @@ func (g *Gate) accept() {
 	}
 }
 
-// sleep waits for d, or until wake delivers a value. It returns false if the gate is
-// closed.
+// sleep blocks for the time d, or until wake delivers a value. It returns false if the gate is
+// closed before that.
 func (g *Gate) sleep(d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -148,7 +160,8 @@ func (g *Gate) sleep(d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// enter waits until there is room for c. It returns false if the gate is closed.
+// enter adds c to the connections that are not proved. If there is no room, enter waits for room,
+// or closes another connection. It returns false if the gate is closed.
 func (g *Gate) enter(c *Conn) bool {
 	for {
 		g.mu.Lock()
@@ -173,14 +186,16 @@ func (g *Gate) enter(c *Conn) bool {
 	}
 }
 
-// Evict closes the oldest connection on which nothing has arrived, to free its descriptor.
+// Evict closes the oldest connection on which nothing has arrived, if it is older than startTime. A
+// caller that needs a file descriptor calls it.
 func (g *Gate) Evict() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.evictSilentLocked(startTime)
 }
 
-// evictSilentLocked closes the oldest silent connection that is older than spare.
+// evictSilentLocked closes the oldest connection that is older than spare and on which nothing has
+// arrived. It reports whether it has closed one.
 func (g *Gate) evictSilentLocked(spare time.Duration) bool {
 	for i, c := range g.pending {
 		if time.Since(c.since) < spare {
@@ -194,8 +209,9 @@ func (g *Gate) evictSilentLocked(spare time.Duration) bool {
 	return false
 }
 
-// evictLocked closes one connection to make room, or returns the time until it may close
-// one.
+// evictLocked closes one connection to make room: the oldest one on which nothing has arrived, or
+// else the oldest one that is older than SilentTime. If there is none, it returns the time until
+// there will be one.
 func (g *Gate) evictLocked() (wait time.Duration) {
 	if g.evictSilentLocked(0) {
 		return 0
@@ -206,12 +222,13 @@ func (g *Gate) evictLocked() (wait time.Duration) {
 	return wait
 }
 
+// dropLocked closes the connection i of pending, and removes it from pending.
 func (g *Gate) dropLocked(i int) {
 	_ = g.pending[i].Close()
 	g.pending = append(g.pending[:i:i], g.pending[i+1:]...)
 }
 
-// keepSpare opens the spare descriptor.
+// keepSpare opens the spare descriptor, if it is not open and the gate is not closed.
 func (g *Gate) keepSpare() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -222,9 +239,11 @@ func (g *Gate) keepSpare() {
 	}
 }
 
-// giveSpare closes the spare descriptor for a connection that waits in the backlog. It
-// returns false if no connection waits (Accept also fails then if there is no
-// descriptor), or if there is no spare descriptor.
+// giveSpare runs after Accept has failed for lack of a file descriptor. It closes the spare
+// descriptor, so that the next Accept succeeds. It returns false if no connection waits in the
+// listener's backlog: without a free descriptor, Accept fails even then. It also returns false if
+// there is no spare descriptor; then it closes the oldest silent connection, so that a descriptor
+// becomes free.
 func (g *Gate) giveSpare() bool {
 	if !g.callerWaits() {
 		return false
@@ -250,7 +269,7 @@ func lacksDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// callerWaits reports whether a connection waits in the backlog.
+// callerWaits reports whether a connection waits in the listener's backlog.
 func (g *Gate) callerWaits() bool {
 	raw, err := g.listener.SyscallConn()
 	if err != nil {
@@ -261,9 +280,10 @@ func (g *Gate) callerWaits() bool {
 	return err == nil && n > 0
 }
 
-// Await blocks until bytes or the end of the stream have arrived, and reads nothing. If
-// nothing arrives within SilentTime, Await returns [ErrSilent]. If the gate has closed the
-// connection to make room, it returns net.ErrClosed. After Await, reads have no deadline.
+// Await blocks until bytes or the end of the stream have arrived. It reads nothing. If nothing
+// arrives within SilentTime, Await returns [ErrSilent]. If the gate has closed the connection to
+// make room, Await returns net.ErrClosed. After Await has returned nil, reads of c have no
+// deadline.
 func (c *Conn) Await() error {
 	raw, err := c.SyscallConn()
 	if err == nil {
@@ -272,7 +292,7 @@ func (c *Conn) Await() error {
 	if err == nil {
 		err = raw.Read(peek)
 	}
-	if err != nil && c.readable() { // the bytes arrived in time, but this process ran late
+	if err != nil && c.readable() { // the deadline has passed only because this process got no core; the bytes are here
 		err = nil
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -284,12 +304,13 @@ func (c *Conn) Await() error {
 	return c.SetReadDeadline(time.Time{})
 }
 
-// Heard records that a first message has arrived. From then on the gate does not close the
-// connection before SilentTime has passed since its arrival.
+// Heard records that the initiator's first message has arrived. From then on the gate closes the
+// connection, to make room, only if it is older than SilentTime. The handler calls Heard.
 func (c *Conn) Heard() { c.heard.Store(true) }
 
-// Proved records that the other end belongs to the job. The gate no longer counts the
-// connection. Proved is idempotent.
+// Proved records that the initiator has proved that it belongs to the job. From then on the gate
+// does not count the connection, and does not close it. The handler calls Proved; the gate calls it
+// when the handler returns. Proved is idempotent.
 func (c *Conn) Proved() {
 	g := c.gate
 	g.mu.Lock()
@@ -306,16 +327,18 @@ func (c *Conn) Proved() {
 	}
 }
 
-// readable reports whether unread bytes, the end of the stream, or an error has arrived.
+// readable reports whether a read of the connection would return at once: with bytes, at the end of
+// the stream, or with an error. It returns false if this process has closed the connection.
 func (c *Conn) readable() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return false // this process has closed it
+		return false // this process has closed the connection
 	}
 	came := false
 	return raw.Control(func(fd uintptr) { came = peek(fd) }) == nil && came
 }
 
+// peek reports whether a read of the socket fd would return at once, without reading anything.
 func peek(fd uintptr) bool {
 	var b [1]byte
 	_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

@@ -12,10 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testTimeout limits waits for events that occur at once on a machine without load.
+// testTimeout is the time after which a test fails because an event has not occurred. The events
+// occur at once on a machine without load.
 const testTimeout = 30 * time.Second
 
-// serve makes a gate. came delivers its connections after their handlers have started.
+// serve makes a gate with this limit, which is closed at the end of the test. Its handlers read
+// until the connection is closed. came delivers each connection after its handler has started.
 func serve(t *testing.T, limit int) (g *Gate, addr string, came <-chan *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -23,7 +25,7 @@ func serve(t *testing.T, limit int) (g *Gate, addr string, came <-chan *Conn) {
 	conns := make(chan *Conn, 100)
 	g = Serve(l.(*net.TCPListener), limit, func(c *Conn) {
 		conns <- c
-		_, _ = io.Copy(io.Discard, c) // until the gate or the other end closes it
+		_, _ = io.Copy(io.Discard, c) // returns when the gate or the other end closes the connection
 	}, nil)
 	t.Cleanup(func() {
 		g.Close()
@@ -33,7 +35,7 @@ func serve(t *testing.T, limit int) (g *Gate, addr string, came <-chan *Conn) {
 	return g, l.Addr().String(), conns
 }
 
-// dial opens a connection to a gate and returns the gate's end.
+// dial opens a connection to a gate, and returns the gate's end of the connection.
 func dial(t *testing.T, addr string, came <-chan *Conn) *Conn {
 	t.Helper()
 	there, err := net.Dial("tcp", addr)
@@ -42,7 +44,7 @@ func dial(t *testing.T, addr string, came <-chan *Conn) *Conn {
 	return <-came
 }
 
-// closed reports whether the gate has closed a connection.
+// closed reports whether the gate g has closed the connection c, which is not proved.
 func closed(t *testing.T, g *Gate, c *Conn) bool {
 	t.Helper()
 	g.mu.Lock()
@@ -50,15 +52,16 @@ func closed(t *testing.T, g *Gate, c *Conn) bool {
 	return !slices.Contains(g.pending, c)
 }
 
-// TestEviction: if connections arrive and there is no room, the gate closes the oldest one on
-// which nothing has arrived. If there is none, it closes the oldest one that is older than
-// SilentTime.
+// TestEviction: a connection arrives at a gate that has reached its limit. The gate closes the
+// oldest connection on which nothing has arrived. If something has arrived on all of them, it
+// closes the oldest one, once this one is older than SilentTime. A proved connection does not count
+// and is not closed.
 func TestEviction(t *testing.T) {
 	g, addr, came := serve(t, 3)
 	var heard, unread, first *Conn
 	heard = dial(t, addr, came)
 	heard.Heard()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a connection whose bytes no handler reads
+	l, err := net.Listen("tcp", "127.0.0.1:0") // for the connection unread, whose bytes no handler reads
 	require.NoError(t, err)
 	defer l.Close()
 	out, err := net.Dial("tcp", l.Addr().String())
@@ -81,12 +84,12 @@ func TestEviction(t *testing.T) {
 	require.NoError(t, unread.Await())
 
 	before := time.Now()
-	dial(t, addr, came) // none is silent now
+	dial(t, addr, came) // returns when the gate has closed heard, because something has arrived on all connections
 	require.GreaterOrEqual(t, time.Since(heard.since), SilentTime, before)
 	require.True(t, closed(t, g, heard))
 	require.False(t, closed(t, g, second))
 
-	unread.Proved() // there is room
+	unread.Proved() // makes room, so the next connection closes no other one
 	dial(t, addr, came)
 	require.False(t, closed(t, g, second))
 	second.Proved()
@@ -97,8 +100,8 @@ func TestEviction(t *testing.T) {
 	_ = second.Close()
 }
 
-// TestSilence: Await returns an error if nothing arrives or the gate closes the connection, and
-// none at the end of the stream.
+// TestSilence: Await returns ErrSilent if nothing arrives, net.ErrClosed if the gate closes the
+// connection, and nil at the end of the stream.
 func TestSilence(t *testing.T) {
 	errs := make(chan error, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,7 +122,7 @@ func TestSilence(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ends.Close())
 	require.NoError(t, <-errs, "Await leaves the end of the stream to the handler")
-	for end := time.Now().Add(testTimeout); ; { // until Evict is quicker than SilentTime
+	for end := time.Now().Add(testTimeout); ; { // until Evict closes the connection before SilentTime has passed
 		evicted, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		for len(errs) == 0 {
@@ -135,7 +138,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestSpare: a process without descriptors accepts one connection.
+// TestSpare: a process that has no free file descriptor left still accepts one connection, because
+// its gate holds a spare descriptor.
 func TestSpare(t *testing.T) {
 	g, addr, came := serve(t, 10)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)

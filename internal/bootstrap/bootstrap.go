@@ -1,5 +1,5 @@
-// Package bootstrap finds out, for a process that starts, its rank, the number of ranks, the
-// hosts of the others, and the tunables.
+// Package bootstrap finds out, for a process that starts, its rank, the number of ranks, the host of
+// each rank, and the values of the parameters (package params).
 //
 //	open.go     chooses the launcher, and returns an error if it is not supported
 //	gorun.go    gorun: its job card (card.go), and PMI-1 in addition
@@ -7,7 +7,7 @@
 //	place.go    Open MPI's mpirun and plain srun, which only number their ranks:
 //	            the ranks find rank 0 by a rendezvous (rendezvous.go, hub.go, spoke.go)
 //
-// A process that no launcher has started is a world of one.
+// A process that no launcher has started is a world of one: a job with one rank.
 package bootstrap
 
 import (
@@ -29,17 +29,17 @@ type World struct {
 	Launcher   string   // "gorun", "pmi", "openmpi", "slurm", or "none"
 	Params     *params.Set
 
-	// The tcp addresses, if gorun has assigned them. In a symmetric layout the ranks of node n
-	// listen on Hosts[n], an IP address, and on the ports from BasePort on, in the order of their
-	// numbers. Otherwise Addrs[i] is rank i's "host:port". All are empty if the ranks must find
-	// their own addresses and exchange them through KVS.
+	// The TCP addresses on which the ranks listen, if gorun has assigned them. If BasePort is not 0,
+	// the ranks of host n listen on Hosts[n], an IP address, and on the ports from BasePort on, in
+	// the order of their numbers. Otherwise Addrs[i] is rank i's "host:port". If all three are
+	// empty, the ranks must find their own addresses and exchange them through KVS.
 	Hosts    []string
 	BasePort int
 	Addrs    []string
 	Listener *os.File // this rank's bound and listening socket; nil: none
 
-	// Memory is a memory file that the ranks of this host have in common, that is, the ranks with
-	// the same number in HostOf; nil: none. The code that opens the transports closes it.
+	// Memory is a memory file (memfd_create(2)) that the ranks of this host share, that is, the
+	// ranks with the same number in HostOf; nil: none. The code that opens the transports closes it.
 	Memory *os.File
 
 	// Failures is the channel on which gorun reports failed ranks to this rank
@@ -47,8 +47,9 @@ type World struct {
 	// reads it closes it.
 	Failures *os.File
 
-	// Inspect is the channel on which gorun asks what this rank does, in frames of
-	// wire.AppendInspect. It is nil if gorun does not ask. The code that reads it closes it.
+	// Inspect is the channel on which gorun asks what this rank does, and the rank answers, in
+	// frames of wire.AppendInspect. It is nil if the launcher is not gorun. The code that reads it
+	// closes it.
 	Inspect *os.File
 
 	// NoMemory is the reason why the launcher could not make Memory on this host; it may have
@@ -61,8 +62,8 @@ type World struct {
 	KVS KVS // never nil; local in a world of one
 }
 
-// Finalize calls KVS.Finalize and reports the rank's account. Of the launchers, only gorun
-// gets the account.
+// Finalize calls KVS.Finalize and reports a, which is what the rank has sent and received and how
+// long it has waited. Of the launchers, only gorun gets a.
 func (w *World) Finalize(a wire.Account) error {
 	if p, ok := w.KVS.(*pmiClient); ok {
 		return p.finalize(&a)
@@ -73,8 +74,8 @@ func (w *World) Finalize(a wire.Account) error {
 // Abort is a rank's request to end the job.
 type Abort struct {
 	Code        int    // the exit code of the job
-	Reason      string // text for the user, or ""; of the launchers, only gorun gets Reason and Consequence
-	Consequence bool   // the reason follows from the failure of another rank
+	Reason      string // text for the user, or ""; PMI-1 launchers other than gorun do not get it
+	Consequence bool   // the rank aborts because another rank has failed; only gorun gets this
 }
 
 // KVS is the launcher's key-value space: a Get after a fence sees all pairs that all processes
@@ -82,8 +83,8 @@ type Abort struct {
 // contains spaces; only values may contain '='.
 type KVS interface {
 	Put(key, value string) error
-	// Fence blocks until every rank has called it, or ctx ends. After an error only Abort may be
-	// used.
+	// Fence blocks until every rank has called it, or ctx ends. If Fence returns an error, the caller
+	// may use only Abort afterwards.
 	Fence(ctx context.Context) error
 	// Get returns the value that was put under key, or an error that wraps ErrNoKey.
 	Get(key string) (string, error)

@@ -12,19 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment variables by which gorun gives a rank its place in the job. The job card holds
-// everything else. The secret is never in the environment or in argv, which other users can read.
+// The environment variables by which gorun tells a process its rank and where to find the job card.
+// The job card holds everything else. The secret is never in the environment or in argv, because
+// other users may be able to read these.
 const (
-	EnvRank     = "WEFT_RANK"      // decimal
-	EnvJobFD    = "WEFT_JOB_FD"    // inherited descriptor of the job card
-	EnvListenFD = "WEFT_LISTEN_FD" // inherited listening tcp socket; absent: none
-	EnvJobID    = "WEFT_JOB_ID"    // identifies every descendant process of the job; not a secret
-	EnvEpoch    = "WEFT_EPOCH"     // decimal; Card.Epoch, for programs that do not read the card
+	EnvRank     = "WEFT_RANK"      // the rank, in decimal digits
+	EnvJobFD    = "WEFT_JOB_FD"    // number of the inherited descriptor of the job card
+	EnvListenFD = "WEFT_LISTEN_FD" // number of the inherited listening TCP socket; absent: none
+	EnvJobID    = "WEFT_JOB_ID"    // the job's id, by which gorun recognizes the job's processes; not a secret
+	EnvEpoch    = "WEFT_EPOCH"     // Card.Epoch in decimal digits, for programs that do not read the card
 )
 
-// The job card is one sealed memory file that all ranks of a host share. The ranks read it by
-// offset, because they share the file's position. No process can change it. If the system has no
-// memory files, the card is a file without a name, which the ranks can only read:
+// The job card is the description of the job (see Card) in one sealed memory file that all ranks of a
+// host inherit. No process can change the file. The ranks read it by pread(2), because they share the
+// file's position. If the system has no memory files, the card is a file without a name, which the
+// ranks can only read. The file contains:
 //
 //	0        8
 //	┌────────┬──────────────────────────┐
@@ -35,13 +37,14 @@ const (
 	cardVersion  = 1
 	cardMaxBytes = 256 << 20
 	cardSeals    = sys.SealSeal | sys.SealShrink | sys.SealGrow | sys.SealWrite
-	maxSize      = 1 << 24 // ranks
+	maxSize      = 1 << 24 // largest number of ranks of a job
 )
 
 // errNotCard is the error for a descriptor that is not a job card of gorun.
 var errNotCard = errors.New("not a job card")
 
-// Card is the description of a job that gorun gives to every rank.
+// Card is the description of a job that gorun gives to every rank. The fields that have no comment
+// here have the same meaning as in World.
 type Card struct {
 	Version  int         `json:"version"`
 	JobID    string      `json:"job"`
@@ -76,7 +79,7 @@ type CardParam struct {
 	Source params.Source `json:"source"`
 }
 
-// Runs returns the runs of a list that has a value for each rank.
+// Runs returns a short form of a list that has a value for each rank: its runs of equal values.
 func Runs(values []int) []Run {
 	var runs []Run
 	for _, v := range values {
@@ -89,7 +92,8 @@ func Runs(values []int) []Run {
 	return runs
 }
 
-// expand is the reverse of Runs. check has limited the length of the result.
+// expand is the reverse of Runs: it returns a value for each of the size ranks. The runs have passed
+// Card.check, which limits their number of ranks.
 func expand(runs []Run, size int) []int {
 	values := make([]int, 0, size)
 	for _, r := range runs {
@@ -100,7 +104,7 @@ func expand(runs []Run, size int) []int {
 	return values
 }
 
-// valueAt returns element i of the list that runs encode. check has made sure that it exists.
+// valueAt returns the value of rank i. The runs have passed Card.check, so there is one.
 func valueAt(runs []Run, i int) int {
 	for _, r := range runs {
 		if i < r.Count {
@@ -111,7 +115,7 @@ func valueAt(runs []Run, i int) int {
 	return 0
 }
 
-// CardParams returns the parameters of a set that were set.
+// CardParams returns those parameters of s that the user or gorun has set, without the defaults.
 func CardParams(s *params.Set) []CardParam {
 	if s == nil {
 		return nil
@@ -125,10 +129,10 @@ func CardParams(s *params.Set) []CardParam {
 }
 
 // Seal writes the card to a file without a name. If the system has memory files, Seal seals the
-// file, and no process can change it. Otherwise the descriptor is open for reading only, and no
-// process can change the file through it; but a process of the same user can change the file if
-// it opened the file before Seal removed the file's name. The caller closes the file. The file
-// has FD_CLOEXEC; the caller clears the flag for the children that inherit the file.
+// file, and no process can change it. Otherwise the returned file is open for reading only, and no
+// process can change the file through it. But a process of the same user can change the file if it
+// opened the file before Seal removed the file's name. The caller closes the file. The descriptor has
+// FD_CLOEXEC; the caller clears the flag in the children that inherit the file.
 func (c *Card) Seal() (*os.File, error) {
 	c.Version = cardVersion
 	if err := c.check(); err != nil {
@@ -175,8 +179,8 @@ func readOnly(data []byte) (*os.File, error) {
 	return f, nil
 }
 
-// unchangeable reports whether a descriptor is a file that no process can change
-// through it.
+// unchangeable reports whether no process can change a file through the descriptor fd: it is a memory
+// file with all of cardSeals, or a file without a name that is open for reading only.
 func unchangeable(fd int) bool {
 	if seals, err := sys.Seals(fd); err == nil && seals&cardSeals == cardSeals {
 		return true
@@ -187,8 +191,9 @@ func unchangeable(fd int) bool {
 		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
 }
 
-// readCard reads the card from a descriptor. The descriptor comes from an environment variable,
-// so it may be any. readCard does not move the descriptor's offset.
+// readCard reads the card from a descriptor. Its number comes from an environment variable, so it may
+// be any descriptor or none. If it is no job card, the error is errNotCard. readCard does not move
+// the file's position.
 func readCard(fd int) (*Card, error) {
 	if fd < 0 {
 		return nil, errNotCard
@@ -217,21 +222,21 @@ func readCard(fd int) (*Card, error) {
 	return parseCard(data)
 }
 
-// MemoryFile makes the empty memory file that the ranks of a job on one host have in common. It
-// has no name in any file system. The caller closes it. It has FD_CLOEXEC; the caller clears the
-// flag for the children that inherit the file. If the host has no memory files, the error wraps
+// MemoryFile makes the empty memory file that the ranks of a job on one host share. The file has no
+// name in any file system. The caller closes it. The descriptor has FD_CLOEXEC; the caller clears the
+// flag in the children that inherit the file. If the host has no memory files, the error wraps
 // [sys.ErrNoMemoryFiles].
 func MemoryFile(jobID string) (*os.File, error) { return sys.MemoryFile(memoryName(jobID)) }
 
 func memoryName(jobID string) string { return "weft-" + jobID }
 
-// memoryFile reports whether a descriptor is a memory file whose size can be set and sealed, or
-// was.
+// memoryFile reports whether a descriptor is a writable memory file whose size can still be set and
+// sealed, or has been sealed.
 func memoryFile(fd int) bool {
 	const sized = sys.SealShrink | sys.SealGrow
 	seals, err := sys.Seals(fd)
 	if err != nil || seals&sys.SealSeal != 0 && seals&sized != sized || seals&(sys.SealWrite|sys.SealFutureWrite) != 0 {
-		return false // a file of tmpfs has only SealSeal
+		return false // fails also for a file of tmpfs, which has SealSeal and no other seal
 	}
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
@@ -302,7 +307,7 @@ func (c *Card) check() error {
 	return nil
 }
 
-// params returns the parameters that gorun has set.
+// params returns the parameters in the card, with which gorun has overridden the defaults.
 func (c *Card) params() (*params.Set, error) {
 	s := &params.Set{}
 	for _, p := range c.Params {

@@ -55,8 +55,9 @@ func TestCardOfGarbageDescriptors(t *testing.T) {
 	}
 }
 
-// TestCardWithoutMemoryFiles: if the host has no memory files, the card is a file on disk that
-// has no name any more and that no rank can write to.
+// TestCardWithoutMemoryFiles checks the card of a host without memory files: it is a file on disk
+// whose name was removed, and no rank can write to it. readCard refuses a descriptor that can be
+// written.
 func TestCardWithoutMemoryFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

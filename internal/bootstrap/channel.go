@@ -9,10 +9,10 @@ import (
 
 // Failure reports
 //
-// In a job with -on-failure notify, each rank inherits one end of a stream socketpair(2) of its
-// own. gorun writes a line to the other end for ranks that have failed
-// (internal/wire/failures.go) and never reads. The end of the stream says that gorun, or its
-// agent on this host, has ended.
+// In a job that gorun starts with -on-failure notify, each rank inherits one end of a stream
+// socketpair(2) of its own. When ranks have failed, gorun writes a line to the other end
+// (internal/wire/failures.go). gorun never reads there. If the stream ends, gorun, or its agent on
+// this host, has ended.
 //
 //	gorun ── failed 3,7-9 killed by signal 9 on node2 ──► rank
 
@@ -27,8 +27,9 @@ func channel(fd int) bool {
 	return ok && !listening
 }
 
-// channelFile returns a file that owns the channel fd. The descriptor is nonblocking: a
-// goroutine that reads the file waits in the runtime's poller, and Close ends the wait.
+// channelFile returns a file that owns the channel fd. name is for error messages. channelFile
+// makes the descriptor nonblocking: a goroutine that reads the file waits in the runtime's poller,
+// and Close ends the wait.
 func channelFile(fd int, name string) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {

@@ -38,8 +38,8 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// TestFailureChannelOfCard: a rank whose card names a channel reads what gorun writes to it.
-// Close ends the wait for more.
+// TestFailureChannelOfCard checks that a rank whose card names a channel for failure reports reads
+// what gorun writes to it, and that Close ends a Read that waits for more.
 func TestFailureChannelOfCard(t *testing.T) {
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestFailureChannelOfCard(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "failed 1\n", string(b[:n]))
 	read := make(chan error, 1)
-	go func() { // Close ends it
+	go func() { // ends when Close ends the Read
 		_, err := w.Failures.Read(b)
 		read <- err
 	}()

@@ -7,10 +7,11 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// coresOfHost returns the number of hardware threads that the ranks of this host share, if the
-// launcher does not provide it: the threads that this process may use. If the parent process may
-// use more, coresOfHost returns the parent's number, because then each rank was probably bound to
-// a part of the parent's threads. The limit of a cgroup, which Go's runtime reads, counts too.
+// coresOfHost estimates the number of hardware threads that the ranks of this host share, for
+// launchers that do not provide it. It returns the number of threads that this process may use. If a
+// cgroup limits the process to fewer, which Go's runtime takes into GOMAXPROCS, it returns that. If
+// the parent process may use more threads than this process, each rank was probably bound to a part
+// of the parent's threads. Then coresOfHost returns the number of the parent's threads.
 func coresOfHost(getenv func(string) string) int {
 	n := runtime.NumCPU()
 	if all := len(sys.Allowed(os.Getppid())); all > n {

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// coresEnv makes the test binary print coresOfHost.
+// coresEnv is a variable that makes the test binary print the result of coresOfHost.
 const coresEnv = "BOOTSTRAP_TEST_CORES"
 
-// TestCoresOfHost: a process that was bound to fewer threads than its parent gets the parent's
-// number of threads. A process that was not bound gets the number that it may use.
+// TestCoresOfHost checks that coresOfHost returns the number of the parent's hardware threads in a
+// process that was bound to fewer, and the number that the process may use if it was not bound.
 func TestCoresOfHost(t *testing.T) {
 	if os.Getenv(coresEnv) != "" {
 		fmt.Printf("cores=%d\n", coresOfHost(os.Getenv))

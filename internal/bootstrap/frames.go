@@ -7,21 +7,21 @@ import (
 	"io"
 )
 
-// Rank 0 and another rank exchange frames, after each has proved to the other that it knows the
-// secret (wire.TCPSession):
+// In a rendezvous (rendezvous.go), rank 0 and another rank exchange frames, after each has proved to
+// the other that it knows the secret (wire.TCPSession):
 //
 //	0       4      5
 //	┌───────┬──────┬─────────┐
-//	│ bytes │ kind │ body    │     bytes: of kind and body, little endian
+//	│ bytes │ kind │ body    │     bytes: number of bytes of kind and body, little endian
 //	└───────┴──────┴─────────┘
 //
 //	rank ── fence: pairs ──► 0    the rank has entered the fence, and has put these pairs
 //	rank ◄── pairs ───────── 0    all ranks have entered, and have put these pairs
-//	rank ◄── fail: text ──── 0    no further fence will end
+//	rank ◄── fail: text ──── 0    this fence and all later ones fail, because of text
 //	rank ── bye ───────────► 0    the rank ends in good order
 //	rank ◄─ abort: code, text ─►  all ranks end at once
 //
-// A pair is two texts. Before each text is its length, in two bytes.
+// A pair is a key and a value. Before each of these texts is its length, in two bytes.
 const (
 	frameFence byte = iota + 1
 	framePairs
@@ -32,10 +32,10 @@ const (
 )
 
 const (
-	frameHead = 5
-	// maxPuts is the maximum size of the pairs that a rank puts before a fence.
+	frameHead = 5 // bytes before the body
+	// maxPuts is the maximum number of bytes of the pairs that a rank puts before a fence.
 	maxPuts = 64 << 10
-	// maxText is the maximum length of the text of an abort or a failure.
+	// maxText is the maximum number of bytes of the text of an abort or a failure.
 	maxText = 1024
 )
 
@@ -118,7 +118,8 @@ func eachPair(b []byte, f func(key, value string)) error {
 	return nil
 }
 
-// abortBody returns the body of an abort frame, and parseAbort reads it.
+// abortBody returns the body of an abort frame, which parseAbort reads: the code in one byte, then
+// the text.
 func abortBody(code int, text string) []byte {
 	return append([]byte{byte(code)}, text[:min(len(text), maxText)]...)
 }

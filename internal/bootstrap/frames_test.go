@@ -97,7 +97,8 @@ func testNotice() *notice {
 	return &notice{Version: noticeVersion, Job: "slurm-1.0-x", Size: 2, Host: "h/1", Addrs: []string{"10.0.0.1", "fd00::1"}, Port: 4000, Secret: s[:], Seconds: 61}
 }
 
-// FuzzAuthenticate: whatever bytes arrive before the proof, authenticate returns an error.
+// FuzzAuthenticate sends arbitrary bytes instead of a hello and a proof, and checks that authenticate
+// returns an error.
 func FuzzAuthenticate(f *testing.F) {
 	f.Add([]byte("weft-tc\x01" + strings.Repeat("\x01", 40) + strings.Repeat("x", 32)))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openNative opens the World of a rank of gorun. It returns nil if there is no job card, or if
-// the card was given to another process: gorun did not start this process, but started an
-// ancestor of it, or a launcher that passes its descriptors to its children.
+// openNative opens the World of a rank that gorun has started. It returns nil if there is no job
+// card, or if the card was meant for another process. The latter is so if gorun has started an
+// ancestor of this process, for example another launcher, whose children inherit its descriptors.
 func openNative(ctx context.Context, getenv func(string) string) (*World, error) {
 	fd, err := strconv.Atoi(getenv(EnvJobFD))
 	if err != nil {
@@ -69,13 +69,13 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	case kvs.reused && card.Memory == 0: // on other hosts too, the ranks have no usable memory file
 	case card.Memory == 0:
 		w.NoMemory = card.NoMemory
-	case kvs.reused: // it holds the data of the program that ran before
+	case kvs.reused: // the memory file holds the data of the program that ran in this rank before
 		_ = unix.Close(card.Memory)
 	default:
 		unix.CloseOnExec(card.Memory)
 		w.Memory = os.NewFile(uintptr(card.Memory), memoryName(card.JobID))
 	}
-	if again { // no rank connects before all listen again
+	if again { // wait until all ranks listen again, so that no rank connects too early
 		if err := kvs.Fence(ctx); err != nil {
 			return nil, err
 		}
@@ -100,8 +100,8 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	return w, nil
 }
 
-// matchesEnv reports whether the environment is as gorun has set it. It is not if another
-// launcher between gorun and this process has changed it.
+// matchesEnv reports whether the variables of PMI-1 and of other launchers are as gorun has set them.
+// They are not if gorun has started another launcher and that launcher has started this process.
 func (c *Card) matchesEnv(getenv func(string) string) bool {
 	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
 		if getenv(name) != "" {

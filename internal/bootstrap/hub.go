@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds the time until the other side has proved itself.
+	// handshakeTimeout is the longest time until the other side must have proved that it knows the
+	// secret.
 	handshakeTimeout = 10 * time.Second
-	// maxUnproved is the maximum number of connections whose other end has not proved that it
+	// maxUnproved is the maximum number of connections whose other end has not proved yet that it
 	// knows the secret.
 	maxUnproved = 512
 	// flushWait is how long rank 0, when it ends, waits for frames on their way to the other
@@ -26,38 +27,38 @@ const (
 	flushWait = 5 * time.Second
 )
 
-// hub is rank 0's end of the connections of a rendezvous. It counts the ranks that have entered a
-// fence, and sends the fence's pairs to all ranks when all have entered.
+// hub is rank 0's end of the connections of a rendezvous (rendezvous.go). It counts the ranks that
+// have entered a fence. When all have entered, it sends to all ranks the pairs that they have put.
 //
-//	gate ── serveConn: handshake ── listen: frames of a rank ──► round
+//	gate ── serveConn: handshake ── listen: frames of a rank ──► arrive
 //	                                write ◄── out ◄──────────────┘
 //
-// serveConn and listen run in one goroutine per connection, write in another. close ends them and
-// waits.
+// serveConn and listen run in one goroutine for each connection, write in another. close ends these
+// goroutines and waits for them.
 type hub struct {
-	session wire.TCPSession // From and the nonces are zero
-	timeout time.Duration
-	exit    func(code int, line string)
+	session wire.TCPSession             // template for the session of each connection: From and the nonces are zero
+	timeout time.Duration               // limit of a fence after the first, and of writing a frame
+	exit    func(code int, line string) // called after an abort by another rank; ends the process, except in tests
 	gate    *admission.Gate
-	writing sync.WaitGroup // write
+	writing sync.WaitGroup // the goroutines that run write
 
 	allArrived chan struct{} // closed when all ranks except 0 have entered the first fence
-	rank0Pairs chan []byte   // gets the pairs of a fence, for rank 0
+	rank0Pairs chan []byte   // gets the pairs of all ranks at the end of a fence, for rank 0 itself
 	failed     chan struct{} // closed when err is set
 
 	mu      sync.Mutex
-	peers   []*peer // by rank; nil: not connected
-	first   int     // number of ranks except 0 that have entered a fence
-	round   int     // number of fences that have ended
-	inFence []bool  // by rank: it has entered the current fence
-	inCount int
-	pairs   []byte      // pairs that ranks have put before the current fence
-	timer   *time.Timer // limit of the current fence
+	peers   []*peer     // by rank; nil: not connected
+	first   int         // number of ranks except 0 that have entered a fence
+	round   int         // number of fences that have ended
+	inFence []bool      // by rank: it has entered the current fence
+	inCount int         // number of ranks that have entered the current fence
+	pairs   []byte      // pairs that ranks have brought with the current fence
+	timer   *time.Timer // runs expire when the time limit of the current fence is over
 	err     error       // why no further fence can end
 	closed  bool
 }
 
-// peer is a connected rank. The hub's lock guards the fields that change.
+// peer is a connected rank. hub.mu guards hasFenced and left, and each send to out.
 type peer struct {
 	rank      int
 	conn      net.Conn
@@ -67,7 +68,8 @@ type peer struct {
 	left      bool          // the rank has sent bye or abort, or its connection was lost
 }
 
-// outFrames is room for the pairs of a fence, a failure and an abort, and one more.
+// outFrames is the capacity of peer.out: room for the pairs of a fence, a failure and an abort, and
+// one more frame.
 const outFrames = 4
 
 func newHub(l *net.TCPListener, session wire.TCPSession, timeout time.Duration, exit func(int, string)) *hub {
@@ -90,7 +92,7 @@ func (h *hub) serveConn(c *admission.Conn) {
 	c.Heard()
 	_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
 	s, err := h.authenticate(c)
-	c.Proved() // has no effect if the connection ends
+	c.Proved() // also after an error, when this function closes the connection
 	var p *peer
 	h.mu.Lock()
 	verdict := wire.TCPBusy
@@ -101,7 +103,7 @@ func (h *hub) serveConn(c *admission.Conn) {
 	}
 	h.mu.Unlock()
 	if err != nil {
-		return // close without an answer
+		return // the deferred Close closes the connection without an answer
 	}
 	var b [wire.TCPVerdictSize]byte
 	mac := s.Answer(verdict)
@@ -121,7 +123,7 @@ func (h *hub) serveConn(c *admission.Conn) {
 		p.out <- failFrame(h.err)
 	}
 	h.writing.Add(1)
-	go h.write(p) // ends when close or disconnected closes out
+	go h.write(p) // ends when flush or disconnected closes p.out
 	h.mu.Unlock()
 	if err == nil {
 		err = h.listen(p)
@@ -162,8 +164,8 @@ func (h *hub) authenticate(c net.Conn) (*wire.TCPSession, error) {
 
 var errNotAuthenticated = errors.New("it does not know the job's secret")
 
-// listen reads the frames of a rank until bye or abort. It returns an error if the connection
-// ends before, or a frame is wrong.
+// listen reads the frames of a rank until bye or abort. If the connection ends before, or a frame is
+// wrong, it returns an error.
 func (h *hub) listen(p *peer) error {
 	for {
 		kind, body, err := readFrame(p.conn, maxPuts)
@@ -199,7 +201,7 @@ func (h *hub) listen(p *peer) error {
 			}
 			h.abort(p.rank, code, text)
 			line := fmt.Sprintf("rank %d: %s", p.rank, text)
-			h.exit(code, line) // returns only in tests
+			h.exit(code, line) // ends this process; it returns only in tests
 			h.mu.Lock()
 			h.fail(errors.New("the job was aborted by " + line))
 			h.mu.Unlock()
@@ -211,7 +213,8 @@ func (h *hub) listen(p *peer) error {
 }
 
 // disconnected handles the end of a rank's connection. A rank that has not entered any fence may
-// connect again.
+// connect again. If the connection of any other rank ends without bye or abort, the current fence and
+// all later ones fail.
 func (h *hub) disconnected(p *peer, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -241,7 +244,7 @@ func (h *hub) write(p *peer) {
 	defer h.writing.Done()
 	for frame := range p.out {
 		h.mu.Lock()
-		if !h.closed { // otherwise flush has set the deadline
+		if !h.closed { // if the hub is closed, flush has set the deadline
 			_ = p.conn.SetWriteDeadline(time.Now().Add(h.timeout))
 		}
 		h.mu.Unlock()
@@ -251,8 +254,8 @@ func (h *hub) write(p *peer) {
 	}
 }
 
-// arrive records that a rank has entered the fence, and ends the fence after the last rank. The
-// caller holds mu.
+// arrive records that a rank has entered the fence and has put pairs before. After the last rank it
+// ends the fence: it sends all pairs to all ranks. The caller holds mu.
 func (h *hub) arrive(rank int, pairs []byte) {
 	if h.err != nil || h.closed {
 		return
@@ -269,7 +272,7 @@ func (h *hub) arrive(rank int, pairs []byte) {
 	}
 	h.inFence[rank] = true
 	h.pairs = append(h.pairs, pairs...)
-	if h.inCount++; h.inCount == 1 && h.round > 0 { // rendezvous.host limits the first fence
+	if h.inCount++; h.inCount == 1 && h.round > 0 { // rendezvous.host limits the time of the first fence
 		round := h.round
 		h.timer = time.AfterFunc(h.timeout, func() { h.expire(round) })
 	}
@@ -277,7 +280,7 @@ func (h *hub) arrive(rank int, pairs []byte) {
 		return
 	}
 	if h.timer != nil {
-		h.timer.Stop() // if it is too late, expire does nothing in a later round
+		h.timer.Stop() // if the timer runs expire all the same, expire sees that the round is over
 	}
 	frame := newFrame(framePairs, h.pairs)
 	h.broadcast(frame)
@@ -307,7 +310,7 @@ func (h *hub) notInFence() []int {
 	return list
 }
 
-// notYetInFence returns the ranks that have not entered any fence.
+// notYetInFence returns the ranks except 0 that have not entered any fence.
 func (h *hub) notYetInFence() []int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -343,7 +346,7 @@ func (h *hub) broadcast(frame []byte) {
 		}
 		select {
 		case p.out <- frame:
-		default: // the rank has not waited for the end of a fence
+		default: // the rank has entered a fence without waiting for the end of the one before
 			_ = p.conn.Close()
 		}
 	}
@@ -366,12 +369,12 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	default:
 	}
 	h.flush(abortWait) // so that the other ranks get the reason, even if this process ends now
-	return nil, h.err  // fail has set it before it closed failed
+	return nil, h.err  // fail has set err before it closed failed
 }
 
-// abort sends an abort to all ranks except from, which has asked for it. It returns when they
-// have ended, or after a time limit, so that no rank takes the end of this process, or of from,
-// for a failure.
+// abort sends an abort to all ranks except from, which has asked for the abort. It returns when the
+// connections of these ranks have ended, or after a time limit. Because of this wait, no rank sees
+// the connection to this process end before it has got the abort.
 func (h *hub) abort(from, code int, text string) {
 	h.mu.Lock()
 	if from > 0 {
@@ -395,7 +398,8 @@ func (h *hub) abort(from, code int, text string) {
 	}
 }
 
-// flush ends the goroutines of write after they have written all frames, or after limit.
+// flush lets the goroutines that run write end when they have written all frames, or after limit. It
+// waits for them.
 func (h *hub) flush(limit time.Duration) {
 	h.mu.Lock()
 	if !h.closed {

@@ -11,7 +11,7 @@ import (
 // have put. So Get sends nothing.
 type hubKVS struct {
 	rank      int
-	transport interface { // hub or spoke
+	transport interface { // a hub in rank 0, a spoke in other ranks
 		fence(ctx context.Context, pairs []byte) (all []byte, err error)
 		abort(from, code int, text string)
 		close() error
@@ -20,8 +20,8 @@ type hubKVS struct {
 
 	mu      sync.Mutex
 	values  map[string]string
-	pending []byte // pairs that were put since the last fence
-	broken  error  // error of the last fence; later fences return it too
+	pending []byte // pairs that this rank has put since its last fence
+	broken  error  // error of a fence that has failed; later fences return it, too
 	done    bool   // Finalize was called
 }
 

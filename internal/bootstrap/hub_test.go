@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recorder returns an exit function that records its arguments.
+// recorder returns an exit function for a hub or a spoke. It sends its arguments to said.
 func recorder() (exit func(int, string), said chan string) {
 	said = make(chan string, 4)
 	return func(code int, line string) { said <- fmt.Sprint(code, " ", line) }, said
 }
 
-// TestHub: frames of a rank that knows the secret, and the errors of rank 0's fences after wrong
-// frames.
+// TestHub lets a rank that knows the secret send bye, an abort or wrong frames, and checks the
+// error of rank 0's fences.
 func TestHub(t *testing.T) {
 	fence := newFrame(frameFence)
 	for name, c := range map[string]struct {
 		says  []byte // bytes after the rank's first fence
 		size  int
-		wants string // text of the error
-		exit  string
+		wants string // text of the error of rank 0's fence
+		exit  string // arguments of exit; "": exit must not be called
 	}{
 		"bye":       {newFrame(frameBye), 2, "rank 1 has ended", ""},
 		"no frame":  {[]byte{0, 0, 0, 0, 0}, 2, "has gone: not a frame of a rendezvous", ""},
@@ -68,7 +68,7 @@ func TestHub(t *testing.T) {
 	}
 }
 
-// TestSpoke: frames of rank 0, and the results of a rank's fences.
+// TestSpoke lets rank 0 send frames, and checks the results of another rank's fences.
 func TestSpoke(t *testing.T) {
 	all := appendPair(nil, "k", "v")
 	for name, c := range map[string]struct {
@@ -109,7 +109,7 @@ func TestSpoke(t *testing.T) {
 				}
 			} else {
 				require.ErrorContains(t, err, c.wants)
-				require.ErrorContains(t, m.Fence(t.Context()), c.wants) // also later
+				require.ErrorContains(t, m.Fence(t.Context()), c.wants) // later fences fail, too
 			}
 			require.NoError(t, m.Finalize())
 			<-done

@@ -16,13 +16,13 @@ import (
 // errClosed is the error of calls after Finalize.
 var errClosed = errors.New("the launcher's control channel is closed")
 
-// lineConn sends and receives lines over a blocking stream descriptor. Other processes may share
-// the descriptor (a shell that started this one), so lineConn never makes it nonblocking. It
-// waits in poll(2), together with a Waker for cancellation.
+// lineConn sends and receives lines over a blocking stream descriptor. Another process, such as a
+// shell that has started this one, may share the open file, so lineConn never makes it nonblocking.
+// recv waits in poll(2) for the descriptor, and for a sys.Waker that fires when the context ends.
 //
-// One goroutine at a time may call recv; any goroutine may call send.
+// Only one goroutine at a time may call recv. Any goroutine may call send.
 type lineConn struct {
-	in []byte // bytes read that are not yet a complete line
+	in []byte // bytes that were read and not returned by recv yet
 
 	mu     sync.Mutex // prevents close while send writes
 	fd     int
@@ -133,7 +133,7 @@ func (c *lineConn) wait(ctx context.Context) error {
 	}
 }
 
-// close closes the descriptor. The caller makes sure that no recv is under way.
+// close closes the descriptor. The caller makes sure that no recv runs.
 func (c *lineConn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// helperEnv makes the test binary a rank instead of running the tests.
+// helperEnv is a variable that makes the test binary run rankMain instead of the tests. Its value
+// is 1, or an action and a rank, see act.
 const helperEnv = "BOOTSTRAP_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -31,7 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// rankMain is a rank that puts, fences and gets as the set-up of a communicator does.
+// rankMain runs a rank. It puts a value, enters a fence and gets the values of all ranks, as the
+// set-up of a communicator does.
 func rankMain() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -69,8 +71,8 @@ func rankMain() int {
 	return 0
 }
 
-// act runs a test of failures in a rank. helperEnv is the name of an action and the rank that
-// does it. done is true if the environment names an action.
+// act runs a rank in a test of failures. If helperEnv is "ACTION RANK", the rank with that number
+// does the action, and the other ranks enter a fence. Then done is true, and code is the exit code.
 func act(ctx context.Context, w *World) (code int, done bool) {
 	action, rank, ok := strings.Cut(os.Getenv(helperEnv), " ")
 	if !ok {

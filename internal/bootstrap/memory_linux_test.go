@@ -42,7 +42,7 @@ func TestMemoryFile(t *testing.T) {
 	require.NoError(t, err)
 	defer named.Close()
 	require.NoError(t, os.Remove(named.Name()))
-	unnamed := int(named.Fd()) // no process can seal it
+	unnamed := int(named.Fd()) // a file of tmpfs without a name, which cannot be sealed
 	for _, fd := range []int{-1, 0, 1 << 20, int(disk.Fd()), int(card.Fd()), unnamed} {
 		require.False(t, memoryFile(fd), "descriptor %d", fd)
 	}
@@ -54,8 +54,8 @@ func TestMemoryFile(t *testing.T) {
 	require.True(t, memoryFile(int(f.Fd())))
 }
 
-// TestMemory: the first program of a rank gets the memory file, and a later program does not. A
-// file that no process can write is an error.
+// TestMemory checks that the first program of a rank gets the memory file and a later one does not,
+// and that open fails if the memory file cannot be written.
 func TestMemory(t *testing.T) {
 	again := step{stepInit.want, stepInit.reply + " again=1"}
 	for _, c := range []struct {

@@ -79,18 +79,18 @@ func dense[T comparable](values []T) []int {
 	return out
 }
 
-// hostKey returns a text that identifies the host of this process: it differs for two hosts with
-// one name, because it contains the boot id, and for two containers of one host, because it
-// contains the host name.
+// hostKey returns a text that identifies the host of this process. Two hosts with the same name have
+// different texts, because the text contains the kernel's boot id. Two containers of one host have
+// different texts, because the text contains the host name.
 func hostKey() string {
 	name, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return url.QueryEscape(name + "/" + strings.TrimSpace(string(boot)))
 }
 
-// exchangeNodes returns the host of each rank if the launcher does not provide it. Rank 0 reads
-// the hosts that all ranks have put and publishes their runs. So each other rank needs only a few
-// gets instead of one per rank.
+// exchangeNodes returns the number of each rank's host if the launcher does not provide it. Rank 0
+// gets the hostKeys that all ranks have put, and puts the hosts of all ranks in a short form, as
+// runs. So each other rank needs only a few gets instead of one for each rank.
 //
 // Before the call, every rank has put its hostKey under hostName(rank) and passed a fence.
 func exchangeNodes(ctx context.Context, p *pmiClient, rank, size int) ([]int, error) {
@@ -129,8 +129,8 @@ func exchangeNodes(ctx context.Context, p *pmiClient, rank, size int) ([]int, er
 func hostName(rank int) string   { return "weft-host-" + strconv.Itoa(rank) }
 func nodesName(chunk int) string { return "weft-nodes-" + strconv.Itoa(chunk) }
 
-// encodeRuns returns "node*count," for each run, in chunks that fit into a value. A chunk that
-// ends in '+' continues in the next one.
+// encodeRuns returns the text "host*count," for each run, cut into chunks of at most MaxValue
+// bytes. A chunk that ends with '+' continues in the next chunk.
 func encodeRuns(runs []Run) []string {
 	var text strings.Builder
 	for _, r := range runs {

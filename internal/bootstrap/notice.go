@@ -21,13 +21,13 @@ import (
 // ranks. Only its user can read the file. A rank reads it only if the rank's own user owns it.
 type notice struct {
 	Version int      `json:"version"`
-	Job     string   `json:"job"` // place.job
+	Job     string   `json:"job"` // place.job, which identifies the job
 	Size    int      `json:"size"`
-	Host    string   `json:"host"`  // hostKey of rank 0
-	Addrs   []string `json:"addrs"` // IP addresses of its host
-	Port    int      `json:"port"`
+	Host    string   `json:"host"`    // hostKey of rank 0
+	Addrs   []string `json:"addrs"`   // IP addresses of rank 0's host
+	Port    int      `json:"port"`    // TCP port on which rank 0 listens
 	Secret  []byte   `json:"secret"`  // 32 bytes
-	Seconds int      `json:"seconds"` // for which the file is valid
+	Seconds int      `json:"seconds"` // how long the file is valid, in seconds
 }
 
 const (
@@ -78,7 +78,8 @@ func noticePath(getenv func(string) string, set *params.Set, job string) (string
 	return filepath.Join(dir, job), nil
 }
 
-// write writes the file atomically, replacing an existing file. It returns the file's content.
+// write writes the notice to a file, by a rename, so that no reader sees a part of it. It replaces an
+// existing file. It returns the file's content.
 func (n *notice) write(path string) ([]byte, error) {
 	n.Version = noticeVersion
 	text, err := json.Marshal(n)
@@ -89,7 +90,7 @@ func (n *notice) write(path string) ([]byte, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	f, err := os.CreateTemp(dir, "."+name+".*") // for its user alone
+	f, err := os.CreateTemp(dir, "."+name+".*") // only this user can read the file
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (n *notice) write(path string) ([]byte, error) {
 // rejects a file that another user could have written.
 func readNotice(path string) (*notice, []byte, error) {
 	if d, err := os.Open(filepath.Dir(path)); err == nil {
-		_ = d.Close() // makes NFS ask the server, instead of using its cached result that there is no file
+		_ = d.Close() // the open makes NFS ask its server; otherwise it may use a cached "no such file"
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -135,8 +136,9 @@ func readNotice(path string) (*notice, []byte, error) {
 	return n, data, nil
 }
 
-// removeNotice removes a notice unless its content has changed. If the content changes during the
-// call, rank 0 finds its notice missing and writes it again.
+// removeNotice removes a notice if its content is still text. If another rank 0 replaces the notice
+// during the call, removeNotice may remove the new one. Then that rank 0 finds its notice missing and
+// writes it again.
 func removeNotice(path string, text []byte) {
 	if _, now, err := readNotice(path); err == nil && bytes.Equal(now, text) {
 		_ = os.Remove(path)
@@ -146,8 +148,8 @@ func removeNotice(path string, text []byte) {
 // staleAfter is how long a notice is kept after the end of its validity.
 const staleAfter = 10 * time.Minute
 
-// The names of notices, and of unfinished notices. Most processes never use the expressions, so
-// they are compiled at the first use.
+// The names of notices, and of temporary files from which notice.write makes them. Most processes
+// never use the expressions, so they are compiled at the first use.
 var (
 	noticeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + noticePattern + `$`) })
 	noticePart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\.` + noticePattern + `\.[0-9]+$`) })
@@ -155,9 +157,9 @@ var (
 
 const noticePattern = `(?:slurm|openmpi)-[A-Za-z0-9._-]{0,64}-[0-9a-f]{12}`
 
-// removeStaleNotices removes the notices of killed jobs from the directory of path, a notice that
-// has just been written. It compares times of the file system only, because clocks of hosts
-// differ.
+// removeStaleNotices removes the notices of killed jobs from the directory of path. path is a notice
+// that has just been written. Its modification time stands for the present time, because the clock of
+// the file server may differ from that of this host.
 func removeStaleNotices(path string) {
 	now, err := os.Stat(path)
 	if err != nil {

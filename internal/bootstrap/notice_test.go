@@ -54,8 +54,8 @@ func TestNotice(t *testing.T) {
 	require.False(t, gone)
 }
 
-// TestStaleNoticesAreRemoved: the next notice in a directory removes the notices of killed jobs,
-// and no other files.
+// TestStaleNoticesAreRemoved checks that removeStaleNotices removes old notices, and old temporary
+// files of notices, and no other files.
 func TestStaleNoticesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	age := func(name string, by time.Duration) {
@@ -91,7 +91,8 @@ func TestStaleNoticesAreRemoved(t *testing.T) {
 	}, notices(t, dir))
 }
 
-// TestNoticeIsWrittenAgain: rank 0 writes its notice again after another process has removed it.
+// TestNoticeIsWrittenAgain checks that rank 0 writes its notice again after another process has
+// removed it, and that the job then starts.
 func TestNoticeIsWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -112,7 +113,8 @@ func TestNoticeIsWrittenAgain(t *testing.T) {
 	require.Empty(t, notices(t, dir))
 }
 
-// process starts a rank as a process of its own.
+// process starts a rank as a process, with the value action of helperEnv. It returns the process
+// and what the process prints.
 func process(t *testing.T, dir string, rank, size int, action string, more ...string) (*exec.Cmd, *strings.Builder) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -128,7 +130,8 @@ func process(t *testing.T, dir string, rank, size int, action string, more ...st
 	return cmd, out
 }
 
-// TestRanksThatFail: if any rank fails, the others get an error at once.
+// TestRanksThatFail checks that the other ranks print the right error and end with the right code
+// if one rank is killed, ends without Finalize, or aborts.
 func TestRanksThatFail(t *testing.T) {
 	const size = 3
 	for _, c := range []struct {
@@ -137,7 +140,8 @@ func TestRanksThatFail(t *testing.T) {
 		code   []int
 		says   string
 	}{
-		// The rank that ends may have left the first fence before the others have.
+		// 1: the rank that ends has left the first fence before another rank has, so Open fails
+		// there. 3: the fence after Open fails.
 		{"die", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
 		{"die", 2, []int{1, 3}, "fence: rank 2, on 127.0.0.1, has gone"},
 		{"leave", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
@@ -162,7 +166,8 @@ func TestRanksThatFail(t *testing.T) {
 	}
 }
 
-// TestRank0IsKilledDuringRendezvous: rank 0 is killed before all ranks have connected.
+// TestRank0IsKilledDuringRendezvous kills rank 0 before all ranks have connected. It checks that
+// the rank that has connected ends with an error, and that the notice is removed.
 func TestRank0IsKilledDuringRendezvous(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -195,7 +200,8 @@ func connected(t *testing.T, pid, port int) bool {
 	return false
 }
 
-// TestChildOfARank: a child of a rank is a world of one, although it inherits all variables.
+// TestChildOfARank checks that a program that a rank starts is a world of one, although it inherits
+// all variables of the rank.
 func TestChildOfARank(t *testing.T) {
 	dir := t.TempDir()
 	a, out := process(t, dir, 0, 2, "child 0")

@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// EnvJoined is a variable that a rank sets in its own environment after it has found its place,
-// so that programs which the rank starts inherit it. Its value is the stamp of the variables that
-// gave the rank its place.
+// EnvJoined is a variable that Open sets in the environment of a rank, so that programs that the rank
+// starts inherit it. Its value is a digest of the variables by which the launcher has given the rank
+// its number (see envStamp). A program with the same digest is not a rank of its own.
 const EnvJoined = "WEFT_JOINED"
 
 // Open finds out the rank of this process and opens its World. It may wait for the other ranks
@@ -32,7 +32,7 @@ const EnvJoined = "WEFT_JOINED"
 func Open(ctx context.Context) (*World, error) {
 	inherited := os.Getenv(EnvJoined) != ""
 	w, err := open(ctx, os.Getenv, os.Stderr)
-	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // otherwise gorun, or the rank that started this process, has warned
+	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // gorun, or the rank that started this process, would have warned
 		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") { // prefixes of gorun's settings
 			fmt.Fprintln(os.Stderr, "weft: warning:", line)
 		}
@@ -77,11 +77,11 @@ func open(ctx context.Context, getenv func(string) string, stderr io.Writer) (*W
 	return openAlone(getenv, stderr, "", "")
 }
 
-// startWith is the advice of several errors.
+// startWith is the advice at the end of several error messages.
 const startWith = "start the ranks with gorun, srun, mpiexec.hydra or mpirun"
 
-// open opens the World of a place. err is the error of reading the place; if it is not nil, open
-// returns it.
+// open opens the World of a place. err is the error of fromOpenMPI or fromSlurm; if it is not nil,
+// open returns it.
 func (p *place) open(ctx context.Context, getenv func(string) string, stderr io.Writer, err error) (*World, error) {
 	switch {
 	case err != nil:
@@ -105,8 +105,8 @@ const (
 	native = "gorun"
 )
 
-// openAlone returns a world of one. If although is not empty, it is a variable that suggests
-// several ranks, and openAlone writes a line with it and hint to stderr.
+// openAlone returns a world of one. If although is not empty, it is a variable with its value that
+// suggests several ranks. Then openAlone writes a line with although and hint to stderr.
 func openAlone(getenv func(string) string, stderr io.Writer, although, hint string) (*World, error) {
 	set, err := paramsOf(getenv)
 	if err != nil {
@@ -132,7 +132,7 @@ func NewSecret() (s [32]byte) {
 	return s
 }
 
-// paramsOf returns the tunables of the environment.
+// paramsOf returns the parameters that environment variables set.
 func paramsOf(getenv func(string) string) (*params.Set, error) {
 	environ := make([]string, 0, len(params.Table))
 	for _, p := range params.Table {
@@ -152,9 +152,9 @@ var rankVars = []struct{ size, rank string }{
 	{"SLURM_NTASKS", "SLURM_PROCID"},
 }
 
-// envStamp returns a digest of the variables that give a process its place. If a program has the
-// same stamp as the rank that started it, it has inherited all of them, and no launcher has given
-// it a place of its own.
+// envStamp returns a digest of the variables by which launchers give a process its rank. If a program
+// has the same digest as the rank that started it, the program has inherited all these variables, and
+// no launcher has made it a rank of its own.
 func envStamp(getenv func(string) string) string {
 	h := sha256.New()
 	names := []string{
@@ -170,8 +170,8 @@ func envStamp(getenv func(string) string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// multiRankVar returns a variable, with its value, that says that there are several ranks; "" if
-// none does.
+// multiRankVar returns a variable, as NAME=VALUE, that says that the job has several ranks. If
+// there is none, it returns "".
 func multiRankVar(getenv func(string) string) string {
 	for _, p := range rankVars {
 		if n, err := strconv.Atoi(getenv(p.size)); err == nil && n > 1 {

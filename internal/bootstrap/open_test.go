@@ -55,8 +55,8 @@ func TestWorldOfOne(t *testing.T) {
 	require.NoError(t, errors.Join(w.KVS.Abort(Abort{Code: 1}), w.KVS.Finalize()))
 }
 
-// TestRefusals: if the environment says that there are other ranks but not how to find them, open
-// returns an error instead of a world of one.
+// TestRefusals checks that open returns an error instead of a world of one if the environment says
+// that there are other ranks but not how to find them.
 func TestRefusals(t *testing.T) {
 	step := []string{"SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0"}
 	for _, c := range []struct {
@@ -84,7 +84,7 @@ func TestRefusals(t *testing.T) {
 		{[]string{"MV2_COMM_WORLD_SIZE", "4", "MV2_COMM_WORLD_RANK", "1"}, "found MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4"},
 		{[]string{"FLUX_JOB_SIZE", "4", "FLUX_TASK_RANK", "1"}, "flux run -o pmi=simple"},
 		{[]string{"PMIX_RANK", "0", "PMIX_NAMESPACE", "prte-1@2"}, "PMIx alone is not supported"},
-		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"}, // the stamp of another rank
+		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"}, // EnvJoined does not fit the other variables
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1"}, `HOME=""`},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "HOME", "/proc/none"}, "/proc/none/.weft"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_DIR", "here"}, "not an absolute path"},

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// place describes a process of a launcher that numbers its ranks but does not connect them. The
-// ranks find each other by a rendezvous (rendezvous.go).
+// place is the rank of a process, and what else its environment says, for a launcher that only
+// numbers its ranks. The ranks of such a launcher find each other by a rendezvous (rendezvous.go).
 type place struct {
 	launcher   string // World.Launcher
-	job        string // file name of the job's notice; no other job in the directory has the same
+	job        string // file name of the notice (type notice) of the job; no other job has the same name
 	what       string // name of the job for messages
 	rank, size int
-	app        int
+	app        int    // number of the program of an MPMD job that this rank runs
 	oneHost    bool   // all ranks are on this host
 	hosts      string // names of the hosts for messages; "": unknown
 }
@@ -39,7 +39,8 @@ func fromOpenMPI(getenv func(string) string) (*place, error) {
 		return nil, fmt.Errorf("found %s=%d, but neither PMIX_NAMESPACE nor OMPI_MCA_ess_base_jobid, one of which identifies the job", sizeVar, p.size)
 	}
 	p.what = "job " + id
-	// The id depends on mpirun's process id, which is used again; the last variable is unique.
+	// The id depends on mpirun's process id, which a later job may have again. The variable
+	// OMPI_MCA_orte_precondition_transports is different in every job.
 	p.job = fileName(p.launcher, id, getenv("OMPI_MCA_orte_precondition_transports"))
 	p.oneHost = getenv("OMPI_COMM_WORLD_LOCAL_SIZE") == getenv(sizeVar)
 	if app, err := strconv.Atoi(getenv("OMPI_MCA_orte_app_num")); err == nil && app > 0 {
@@ -52,8 +53,8 @@ func fromOpenMPI(getenv func(string) string) (*place, error) {
 // batch script, or a shell that salloc starts on a node.
 const firstSpecialStep = 0xfffffff0
 
-// fromSlurm reads the variables of srun. It returns nil if srun has not started this process, for
-// example in a batch script, which has a SLURM_PROCID too, and in the shell of salloc.
+// fromSlurm reads the variables of srun. If srun has not started this process, fromSlurm returns nil.
+// Examples are a batch script, although it has a SLURM_PROCID, and the shell of salloc.
 func fromSlurm(getenv func(string) string) (*place, error) {
 	const rankVar = "SLURM_PROCID"
 	p := &place{launcher: "slurm"}
@@ -109,8 +110,8 @@ func firstSet(getenv func(string) string, names ...string) (name, value string) 
 	return "", ""
 }
 
-// fileName returns a file name for a job: its id, with characters that a name cannot contain
-// replaced, and a digest of id and more.
+// fileName returns a file name for a job. It consists of the launcher, the job's id, in which '_'
+// replaces unusual characters, and a digest of id and more, which makes the name unique.
 func fileName(launcher, id, more string) string {
 	sum := sha256.Sum256([]byte(id + "\x00" + more))
 	id = strings.Map(func(r rune) rune {

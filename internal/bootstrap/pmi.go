@@ -15,14 +15,15 @@ import (
 // ErrNoKey is the error of KVS.Get for a key that no rank has put.
 var ErrNoKey = errors.New("no such key")
 
-// abortWait is how long Abort waits for a launcher that does not read.
+// abortWait is how long Abort waits for a launcher that does not read. In a rendezvous it is the time
+// for each step of an abort.
 const abortWait = time.Second
 
 // pmiClient is the KVS of a rank that gorun or another PMI-1 launcher has started. It sends a
-// request only after the reply to the one before.
+// request only after the reply to the previous one.
 type pmiClient struct {
 	conn   *lineConn
-	gorun  bool // the launcher is gorun, which accepts an abort's reason and an account
+	gorun  bool // the launcher is gorun, which accepts the reason of an abort, and a wire.Account in finalize
 	reused bool // the launcher says that another program ran in this rank before
 
 	mu     sync.Mutex // held from a request to its reply
@@ -31,7 +32,7 @@ type pmiClient struct {
 	done   bool       // finalize was called
 }
 
-// init exchanges the first messages with a launcher.
+// init sends the first message of PMI-1 to the launcher and checks the version in the reply.
 func (p *pmiClient) init(ctx context.Context) error {
 	m, err := p.call(ctx, wire.NewPMI("init", "pmi_version", "1", "pmi_subversion", "1"), "response_to_init")
 	if err != nil {
@@ -59,7 +60,8 @@ func (p *pmiClient) fetchName(ctx context.Context) error {
 	return nil
 }
 
-// appnum asks for the number of this rank's program; 0 if the launcher reports none.
+// appnum asks for the number of this rank's program in an MPMD job. If the launcher reports none, it
+// returns 0.
 func (p *pmiClient) appnum(ctx context.Context) (int, error) {
 	m, err := p.call(ctx, wire.NewPMI("get_appnum"), "appnum")
 	if err != nil {
@@ -174,8 +176,8 @@ func (p *pmiClient) finalize(a *wire.Account) error {
 	return err
 }
 
-// Abort does not wait for a call under way, because the reason for the abort may be a fence that
-// hangs.
+// Abort does not wait for the end of another call, because the reason for the abort may be a fence
+// that hangs.
 func (p *pmiClient) Abort(a Abort) error {
 	kv := []string{"exitcode", strconv.Itoa(a.Code)}
 	if p.gorun && a.Reason != "" {
@@ -187,7 +189,8 @@ func (p *pmiClient) Abort(a Abort) error {
 	return p.conn.send(wire.NewPMI("abort", kv...), abortWait)
 }
 
-// escapeReason encodes a reason so that it fits into a line. UnescapeReason decodes it.
+// escapeReason encodes a reason as one word, and cuts it so that it fits into a line. UnescapeReason
+// decodes it.
 func escapeReason(reason string) string {
 	const limit = wire.PMIMaxLine - 64
 	esc := url.QueryEscape(reason)

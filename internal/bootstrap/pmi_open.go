@@ -16,7 +16,7 @@ import (
 // hasPMI reports whether this process has inherited the PMI-1 socket of a launcher.
 func hasPMI(getenv func(string) string) bool {
 	_, ok := streamSocket(getenv("PMI_FD"))
-	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, PMI_FD belongs to an outer launcher
+	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, PMI_FD is of a launcher that started this one's launcher
 }
 
 // openPMI opens the World of a rank of a PMI-1 launcher. It returns nil if no PMI-1 launcher
@@ -54,8 +54,9 @@ func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 	return w, nil
 }
 
-// exchange gets from the launcher and from the other ranks what PMI_RANK and PMI_SIZE do not
-// provide: tunables, program number, hosts, job id and secret.
+// exchange fills in what PMI_RANK and PMI_SIZE do not provide: the parameters from the environment,
+// the program number and the hosts from the launcher or the other ranks, and the job id and secret
+// from rank 0.
 func (w *World) exchange(ctx context.Context, p *pmiClient, getenv func(string) string) (err error) {
 	if w.Params, err = paramsOf(getenv); err != nil {
 		return err
@@ -139,7 +140,7 @@ func dialPMI(ctx context.Context, port, id string) (c *lineConn, rank, size int,
 		return nil, 0, 0, err
 	}
 	rank, size = -1, -1
-	for range 4 { // initack, then size, rank and debug
+	for range 4 { // the launcher sends four lines: initack, and the values of size, rank and debug
 		m, err := c.recv(ctx)
 		if err != nil {
 			return nil, 0, 0, err

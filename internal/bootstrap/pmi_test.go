@@ -21,12 +21,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is a line that the client must send, and the launcher's reply. If the reply is empty, the
-// launcher closes the connection.
+// step is a line that the client must send, and the launcher's reply. If want ends with "...", only
+// the text before that must match. If the reply is empty, the launcher closes the connection.
 type step struct{ want, reply string }
 
-// scriptedLauncher runs a launcher on one end of a socketpair and returns the number of the other
-// end, which Open closes. done gets the first deviation from steps.
+// scriptedLauncher runs a launcher on one end of a socketpair and returns the descriptor of the other
+// end, which KVS.Finalize closes. done gets the first deviation from steps, or nil.
 func scriptedLauncher(t *testing.T, steps ...step) (fd int, done <-chan error) {
 	t.Helper()
 	pair, err := sys.Socketpair()
@@ -184,7 +184,8 @@ func TestPMIBadLaunchers(t *testing.T) {
 	}
 }
 
-// TestAccountGoesToGorun: a rank reports its account to gorun, and to no other PMI-1 launcher.
+// TestAccountGoesToGorun checks that World.Finalize reports the wire.Account to gorun, and to no
+// other PMI-1 launcher.
 func TestAccountGoesToGorun(t *testing.T) {
 	for gorun, says := range map[bool]string{
 		true:  "cmd=finalize messages_sent=1 messages_received=0 bytes_sent=8 bytes_received=0 waited_ns=0",
@@ -308,7 +309,8 @@ func inherit(t *testing.T, f *os.File) int {
 	return fd
 }
 
-// TestHydra runs ranks under MPICH's launcher.
+// TestHydra checks that ranks that MPICH's mpiexec.hydra starts find each other, by PMI_FD and by
+// PMI_PORT.
 func TestHydra(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -331,8 +333,8 @@ func TestHydra(t *testing.T) {
 	}
 }
 
-// TestUnknownVariablesAreReportedOnce: rank 0 warns of unknown variables. The other ranks, and a
-// program that a rank starts, do not.
+// TestUnknownVariablesAreReportedOnce checks that rank 0 warns of WEFT_ variables that nothing
+// reads, and that the other ranks, and a program that a rank starts, do not.
 func TestUnknownVariablesAreReportedOnce(t *testing.T) {
 	const warning = "weft: warning: WEFT_TRANSPORT is set, and nothing reads it; did you mean WEFT_TRANSPORT_USE?\n"
 	for _, test := range []struct {

@@ -35,9 +35,9 @@ import (
 // The connections stay open for further fences and for an abort.
 type rendezvous struct {
 	*place
-	path    string // of the notice
-	timeout time.Duration
-	exit    func(code int, line string)
+	path    string                      // path of the notice
+	timeout time.Duration               // limit of the rendezvous and of each later fence (bootstrap.timeout)
+	exit    func(code int, line string) // called after an abort by another rank; see exit
 }
 
 // openByRendezvous returns the World of a rank after a rendezvous with the other ranks.
@@ -66,9 +66,10 @@ func (p *place) openByRendezvous(ctx context.Context, getenv func(string) string
 	}, nil
 }
 
-// run blocks until all ranks have met. It returns the secret and the host of each rank.
+// run blocks until all ranks have entered the first fence. It returns the secret and the number of
+// the host of each rank.
 func (r *rendezvous) run(ctx context.Context, m *hubKVS) (secret []byte, nodes []int, err error) {
-	var text []byte // content of the notice that led to rank 0
+	var text []byte // content of the notice by which this rank has found rank 0; nil in rank 0
 	if r.rank == 0 {
 		secret, err = r.host(ctx, m)
 	} else {
@@ -86,14 +87,15 @@ func (r *rendezvous) run(ctx context.Context, m *hubKVS) (secret []byte, nodes [
 	return secret, nodes, err
 }
 
-// exit ends this process after another rank has aborted the job.
+// exit ends this process with code after another rank has aborted the job. line says which rank, and
+// why. Tests replace exit by a function that returns.
 func exit(code int, line string) {
 	fmt.Fprintf(os.Stderr, "weft: the job was aborted by %s\n", strings.TrimRight(line, " :"))
 	os.Exit(code)
 }
 
-// firstFence runs the first fence, in which each rank puts its host, and returns the host of each
-// rank. Rank 0 enters it after all others.
+// firstFence puts the hostKey of this rank, runs the first fence, and returns the number of the
+// host of each rank. Rank 0 calls it when all other ranks have entered that fence.
 func (m *hubKVS) firstFence(ctx context.Context, size int) ([]int, error) {
 	if err := m.Put(hostName(m.rank), hostKey()); err != nil {
 		return nil, err
@@ -125,8 +127,8 @@ func (r *rendezvous) session(secret []byte) wire.TCPSession {
 // noticeTick is the interval at which rank 0 checks that its notice still exists.
 const noticeTick = 250 * time.Millisecond
 
-// host is rank 0's part of the rendezvous. It returns when all other ranks have entered the first
-// fence.
+// host is rank 0's part of the rendezvous: it writes the notice and accepts the other ranks. It
+// returns when all other ranks have entered the first fence.
 func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err error) {
 	l, addrs, err := r.listen()
 	if err != nil {
@@ -162,7 +164,7 @@ func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err er
 		select {
 		case <-h.allArrived:
 			m.transport = h
-			h.gate.Close() // all ranks are connected
+			h.gate.Close() // accept no more connections: all ranks are connected
 			return secret, nil
 		case <-h.failed:
 			return nil, h.err
@@ -266,7 +268,8 @@ func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
 	return nil, nil, err
 }
 
-// keepAlive makes the kernel detect that the host at the other end no longer answers.
+// keepAlive makes the kernel detect within about 35 seconds that the host at the other end no longer
+// answers.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
 // ownAddrs returns the addresses of this host, IPv4 first, each with its network.
@@ -292,13 +295,13 @@ func ownAddrs() ([]netip.Prefix, error) {
 }
 
 const (
-	dialTimeout = 3 * time.Second // for one address, which may be unreachable
-	firstPause  = 4 * time.Millisecond
-	lastPause   = 250 * time.Millisecond
+	dialTimeout = 3 * time.Second        // limit for the connection to one address, which may be unreachable
+	firstPause  = 4 * time.Millisecond   // time between the first two attempts to find rank 0; it grows
+	lastPause   = 250 * time.Millisecond // longest time between two attempts
 )
 
-// join is the part of the other ranks. It returns when rank 0 has accepted this rank. text is the
-// content of the notice.
+// join is the other ranks' part of the rendezvous: it reads the notice and connects with rank 0. It
+// returns when rank 0 has accepted this rank. text is the content of the notice.
 func (r *rendezvous) join(ctx context.Context, m *hubKVS) (secret, text []byte, err error) {
 	begun := time.Now()
 	wait, cancel := context.WithTimeout(ctx, r.timeout)
@@ -334,8 +337,9 @@ func (r *rendezvous) join(ctx context.Context, m *hubKVS) (secret, text []byte, 
 	}
 }
 
-// connect connects with the rank 0 of a notice. gone is true if the process that wrote the notice
-// no longer listens.
+// connect connects with the rank 0 that has written a notice, and runs the handshake. gone is true
+// if that process no longer listens: at each address, nobody listens or a program without the
+// secret does.
 func (r *rendezvous) connect(ctx context.Context, n *notice) (c net.Conn, gone bool, err error) {
 	if n.Job != r.job || n.Size != r.size {
 		return nil, false, fmt.Errorf("%s belongs to job %s of %d ranks", r.path, n.Job, n.Size)
@@ -383,9 +387,9 @@ func inOneLine(errs []error) error {
 	return all
 }
 
-// dialOrder returns the addresses of rank 0, most promising first. If rank 0 is on another host,
-// an address that this host has too, for example that of a bridge for containers, does not lead
-// to rank 0.
+// dialOrder returns the addresses of rank 0 in the order in which to try them: first those in a
+// network of this host. If rank 0 is on another host, dialOrder leaves out addresses that this host
+// has, too, for example that of a bridge for containers, because they do not lead to rank 0.
 func (r *rendezvous) dialOrder(n *notice) []string {
 	own, _ := ownAddrs()
 	there := n.Host == hostKey()

@@ -55,7 +55,7 @@ func openAll(ctx context.Context, envs ...[]string) ([]*World, []error) {
 	return worlds, errs
 }
 
-// inAll runs f for all worlds at once.
+// inAll runs f for all worlds at the same time, and joins the errors.
 func inAll(worlds []*World, f func(w *World) error) error {
 	errs := make([]error, len(worlds))
 	var all sync.WaitGroup
@@ -68,7 +68,7 @@ func inAll(worlds []*World, f func(w *World) error) error {
 
 func TestRendezvous(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 5, 7, 64} {
-		for _, nodes := range []string{"1", "2"} { // 1: by loopback, 2: by all addresses
+		for _, nodes := range []string{"1", "2"} { // "1": rank 0 listens on loopback; "2": on all addresses
 			t.Run(fmt.Sprint(size, " on ", nodes), func(t *testing.T) {
 				dir := t.TempDir()
 				envs := make([][]string, size)
@@ -132,8 +132,8 @@ func TestPutsAreBounded(t *testing.T) {
 	require.Error(t, m.Put("a b", ""))
 }
 
-// TestStaleNotice: a rank removes a notice whose address nobody listens on. An existing notice
-// does not prevent rank 0 from writing its own.
+// TestStaleNotice checks that a rank removes a notice if nobody listens on its address, and that an
+// existing notice does not prevent rank 0 from writing its own.
 func TestStaleNotice(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -160,7 +160,8 @@ func TestStaleNotice(t *testing.T) {
 	require.Empty(t, notices(t, dir))
 }
 
-// TestImpostorOfRank0: a process that does not know the secret is not accepted as rank 0.
+// TestImpostorOfRank0 checks that connect does not accept a process that does not know the secret as
+// rank 0.
 func TestImpostorOfRank0(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -205,8 +206,8 @@ func TestImpostorOfRank0(t *testing.T) {
 	<-ended
 }
 
-// occupyConnections opens as many connections as rank 0 accepts before their proof. They send
-// nothing, and connect again when rank 0 closes them.
+// occupyConnections opens maxUnproved connections to rank 0 that send nothing. When rank 0 closes
+// one of them, occupyConnections opens another, until the test ends or rank 0 no longer listens.
 func occupyConnections(t *testing.T, addr string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -237,8 +238,8 @@ func occupyConnections(t *testing.T, addr string) {
 	here.Wait()
 }
 
-// TestUnauthenticatedConnectionsToRank0: a process that does not know the secret gets nothing,
-// and does not keep ranks from connecting.
+// TestUnauthenticatedConnectionsToRank0 checks that rank 0 refuses a process that does not know the
+// secret, and that such processes do not keep ranks from connecting.
 func TestUnauthenticatedConnectionsToRank0(t *testing.T) {
 	dir := t.TempDir()
 	path := noticeOf(t, dir)
@@ -278,8 +279,8 @@ func TestUnauthenticatedConnectionsToRank0(t *testing.T) {
 	require.NoError(t, inAll(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
 }
 
-// TestRanksThatDoNotCome: if ranks do not start, the others return an error that says which ranks
-// they have waited for, where and how long.
+// TestRanksThatDoNotCome checks that, if some ranks do not start, the others return an error that
+// says which ranks they have waited for, where and how long.
 func TestRanksThatDoNotCome(t *testing.T) {
 	dir := t.TempDir()
 	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "300ms", "SLURM_STEP_NUM_NODES", "2", "SLURM_STEP_NODELIST", "n[1-2]"}
@@ -317,8 +318,8 @@ func TestHaveRanks(t *testing.T) {
 	require.Equal(t, "ranks 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 90 more have", haveRanks(odd))
 }
 
-// TestFenceTimesOut: if a rank does not enter a fence, all other ranks get an error that names
-// the rank.
+// TestFenceTimesOut checks that, if a rank does not enter a fence, all other ranks get an error that
+// names the rank.
 func TestFenceTimesOut(t *testing.T) {
 	for absent := range 3 {
 		t.Run(strconv.Itoa(absent), func(t *testing.T) {
@@ -344,7 +345,7 @@ func TestFenceTimesOut(t *testing.T) {
 	}
 }
 
-// TestTwoWithOneNumber: if two processes have the same rank, the job does not start.
+// TestTwoWithOneNumber checks that the job does not start if two processes have the same rank.
 func TestTwoWithOneNumber(t *testing.T) {
 	dir := t.TempDir()
 	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "1s"}

@@ -17,13 +17,14 @@ func streamSocket(text string) (fd int, ok bool) {
 	return fd, err == nil
 }
 
-// listenBacklog is the number of ranks that can connect before this rank accepts.
+// listenBacklog is the argument of listen(2): how many ranks can connect before this rank accepts
+// their connections.
 const listenBacklog = 1024
 
-// listenSocket parses the value of a variable as the descriptor of a listening stream socket. A
-// program that ran in this rank before, for example one that a shell started, may have shut the
-// socket down. The socket then still has its port, and listenSocket makes it listen again and
-// sets again.
+// listenSocket parses the value of a variable as the descriptor of a listening stream socket. Another
+// program that ran in this rank before, for example started by the same shell script, may have shut
+// the socket down. Then the socket still has its port, and listenSocket makes it listen again and
+// returns again as true.
 func listenSocket(text string) (fd int, again, ok bool) {
 	fd, listening, ok := socket(text)
 	if !ok || listening {

@@ -13,21 +13,22 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// spoke is the connection of a rank other than 0 with rank 0.
+// spoke is the connection with rank 0 of a rank other than 0 after a rendezvous (rendezvous.go).
+// hub is the other end.
 type spoke struct {
 	conn    net.Conn
-	timeout time.Duration
-	limit   int // maximum bytes of a frame
-	exit    func(code int, line string)
-	replies chan []byte   // the pairs of the fence that this rank has entered
-	failed  chan struct{} // closed when err is set
-	ended   chan struct{} // listen has ended
-	writing sync.Mutex    // held while a frame is written
-	err     error         // why no further fence can end; set before failed is closed
+	timeout time.Duration               // rank 0's limit of a fence; fence waits spokeExtraTime longer
+	limit   int                         // maximum bytes of a frame's body
+	exit    func(code int, line string) // called after an abort; ends the process, except in tests
+	replies chan []byte                 // gets the pairs of all ranks when the fence that this rank has entered ends
+	failed  chan struct{}               // closed when err is set
+	ended   chan struct{}               // closed when listen has ended
+	writing sync.Mutex                  // held while a frame is written
+	err     error                       // why no further fence can end; set before failed is closed
 }
 
-// handshake proves to rank 0 that this rank knows the secret, and checks the same of rank 0.
-// refused is true if rank 0 has proved itself and refuses this rank; err then says why.
+// handshake proves to rank 0 that this rank knows the secret, and checks that rank 0 knows it.
+// refused is true if rank 0 has proved this and refuses this rank; err then says why.
 func handshake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 	_, _ = rand.Read(s.Initiator[:]) // never fails
 	var hello [wire.TCPHelloSize]byte
@@ -67,12 +68,12 @@ func newSpoke(c net.Conn, size int, timeout time.Duration, exit func(int, string
 		conn: c, timeout: timeout, limit: min(size*maxPuts, 1<<30), exit: exit,
 		replies: make(chan []byte, 1), failed: make(chan struct{}), ended: make(chan struct{}),
 	}
-	go s.listen() // ends with the connection; close closes it and waits
+	go s.listen() // ends when the connection ends; close closes the connection and waits for listen
 	return s
 }
 
-// listen reads the frames of rank 0 until the connection ends, because an abort may arrive at any
-// time.
+// listen reads the frames of rank 0 until the connection ends, an abort comes, or a frame is wrong.
+// It runs all the time, because an abort may come at any time.
 func (s *spoke) listen() {
 	defer close(s.ended)
 	for {
@@ -98,7 +99,7 @@ func (s *spoke) listen() {
 			s.err = err
 			close(s.failed)
 		}
-		if kind != frameFail { // an abort may follow a fail
+		if kind != frameFail { // after fail, continue to read, because an abort may follow
 			return
 		}
 	}
@@ -112,8 +113,8 @@ func (s *spoke) send(limit time.Duration, kind byte, bodies ...[]byte) error {
 	return err
 }
 
-// spokeExtraTime is how much longer the other ranks wait than rank 0, because rank 0 knows which
-// ranks are missing and reports it.
+// spokeExtraTime is how much longer than rank 0 the other ranks wait for the end of a fence. Usually
+// rank 0's limit is over first, and rank 0 reports which ranks are missing.
 const spokeExtraTime = 10 * time.Second
 
 func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
@@ -140,12 +141,12 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	case all := <-s.replies: // the reply arrived before the failure
 		return all, nil
 	default:
-		return nil, s.err // listen has set it before it closed failed
+		return nil, s.err // listen has set err before it closed failed
 	}
 }
 
-// abort sends an abort to rank 0. It returns when rank 0 has ended, as the last rank, or after a
-// time limit.
+// abort sends an abort to rank 0, which passes it on to the other ranks and ends after them. abort
+// returns when rank 0 has ended, or after a time limit.
 func (s *spoke) abort(_, code int, text string) {
 	if s.send(abortWait, frameAbort, abortBody(code, text)) != nil {
 		return

@@ -8,12 +8,12 @@
 // copy, so the race detector sees their accesses.
 package bytecopy
 
-// chunk is the length of the copies that Keep divides a long copy into. It is less than a mebibyte,
-// so copy leaves the bytes in the caches.
+// chunk is the length, in bytes, of the copies into which Keep divides a long copy. It is less than a
+// mebibyte, so copy leaves the bytes in the caches.
 const chunk = 512 << 10
 
 // Keep copies src to dst like copy, also if they overlap, and leaves dst in the caches for every
-// length. Use it if this or another core reads dst next. It returns the number of bytes.
+// length. Use it if this or another core reads dst next. It returns the number of copied bytes.
 //
 // Hot path: no allocation.
 func Keep(dst, src []byte) int {
@@ -37,11 +37,11 @@ func keep(dst, src []byte) int {
 	return n
 }
 
-// sharedMin is the least length for which Share may differ from copy.
+// sharedMin is the least length, in bytes, for which Share may use another method than copy.
 const sharedMin = 2 << 10
 
 // Share copies src to dst like copy, also if they overlap. Use it if other cores used dst last and
-// will read it next. It returns the number of bytes.
+// will read it next. It returns the number of copied bytes.
 //
 // Other cores may see the bytes of dst change in any order. To publish dst, the caller stores to
 // another word after Share, with sync/atomic or, on amd64, with a plain store that the compiler does

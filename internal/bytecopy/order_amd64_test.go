@@ -26,7 +26,8 @@ func TestPlainStoreAfterShare(t *testing.T) {
 			free atomic.Uint64 // the round that the reader has checked
 			_    [56]byte
 		}
-		place := func(round uint64) []byte { // varies length and alignment
+		// place returns the bytes of a round. Their number and their alignment differ between rounds.
+		place := func(round uint64) []byte {
 			n := sharedMin + int(round*977%(size-sharedMin))
 			at := int(round * 37 % 128)
 			return area[at : at+n]
@@ -43,7 +44,7 @@ func TestPlainStoreAfterShare(t *testing.T) {
 					runtime.Gosched()
 				}
 				b := place(round)
-				for i := len(b) - 1; i >= 0; i-- { // the last bytes first
+				for i := len(b) - 1; i >= 0; i-- { // the last bytes first, because a copy in order writes them last
 					if b[i] != byte(round) {
 						over <- round
 						return

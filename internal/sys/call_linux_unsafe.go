@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Yield offers the processor to other processes. It does not report the call to the
+// Yield offers the processor to other processes (sched_yield(2)). It does not report the call to the
 // Go scheduler.
 func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Nap sleeps without releasing its processor of the Go scheduler. A signal ends the sleep, for
-// instance that of a preemption.
+// Nap blocks the calling thread for d. It does not report the call to the Go scheduler, so no other
+// goroutine takes the caller's place meanwhile. A signal ends the sleep early, for example the signal
+// by which the Go runtime preempts a goroutine.
 func Nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
@@ -43,7 +44,8 @@ func Socketpair() (pair [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 }
 
-// DupTo makes fd, which children inherit, a duplicate of from.
+// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first. Children
+// inherit fd.
 func DupTo(from, fd int) error { return unix.Dup3(from, fd, 0) }
 
 // MemoryFile makes an empty file in memory. The file has no name in any file system, can be
@@ -84,7 +86,7 @@ func Allowed(pid int) (cpus []int) {
 	return cpus
 }
 
-// Bind binds the calling thread to hardware threads; the list is not empty.
+// Bind binds the calling thread to hardware threads. cpus is not empty.
 func Bind(cpus []int) error {
 	set := unix.NewCPUSet(slices.Max(cpus) + 1)
 	for _, c := range cpus {
@@ -96,13 +98,14 @@ func Bind(cpus []int) error {
 // Seals returns the seals of a memory file (fcntl(2)), or an error for another file.
 func Seals(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0) }
 
-// AddSeals seals a memory file.
+// AddSeals adds seals to a memory file.
 func AddSeals(fd, seals int) error {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
 	return err
 }
 
-// The seals of memory files: against further seals, and changes of size and content.
+// The seals of memory files (fcntl(2)). In this order they forbid to add seals, to shrink the file, to
+// grow it, to write to it, and to write to it except by mappings that exist already.
 const (
 	SealSeal        = unix.F_SEAL_SEAL
 	SealShrink      = unix.F_SEAL_SHRINK
@@ -115,7 +118,7 @@ const (
 // ends. On systems without this feature it does nothing.
 func DieWithParent(attr *syscall.SysProcAttr, s syscall.Signal) { attr.Pdeathsig = s }
 
-// StopThread sends SIGSTOP to the calling thread, which stops the whole process. A signal to the
-// thread, and not to the process, makes sure that the thread does not continue before the process
-// gets SIGCONT.
+// StopThread sends SIGSTOP to the calling thread, which stops the whole process. If the signal went
+// to the process, another thread could take it, and the calling thread could run on for a moment.
+// Sent to the thread, it makes sure that StopThread returns only after the process gets SIGCONT.
 func StopThread() { _ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) }

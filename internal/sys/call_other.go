@@ -15,7 +15,7 @@ import (
 // Yield offers the processor to other processes.
 func Yield() { time.Sleep(time.Microsecond) }
 
-// Nap sleeps.
+// Nap blocks the calling goroutine for d.
 func Nap(d time.Duration) { time.Sleep(d) }
 
 // Pipe makes a pipe that no child inherits.
@@ -61,7 +61,8 @@ func withoutFork(fds []int, open func() error) error {
 	return nil
 }
 
-// DupTo makes fd, which children inherit, a duplicate of from.
+// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first. Children
+// inherit fd.
 func DupTo(from, fd int) error { return unix.Dup2(from, fd) }
 
 // MemoryFile makes an empty file in memory. Here it fails. Errors wrap [ErrNoMemoryFiles].
@@ -85,10 +86,10 @@ func Bind([]int) error {
 // Seals returns the seals of a memory file. Here it fails.
 func Seals(int) (int, error) { return 0, ErrNoMemoryFiles }
 
-// AddSeals seals a memory file. Here it fails.
+// AddSeals adds seals to a memory file. Here it fails.
 func AddSeals(int, int) error { return ErrNoMemoryFiles }
 
-// The seals of memory files: against further seals, and changes of size and content.
+// The seals of memory files. Here there are no memory files, and the values are arbitrary.
 const (
 	SealSeal = 1 << iota
 	SealShrink

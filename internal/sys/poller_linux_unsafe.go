@@ -13,10 +13,10 @@ import (
 // called at any time, also during a Wait, except Close, which is the last call.
 type Poller struct{ fd int }
 
-// Event is what Wait reports of one descriptor.
+// Event is what Wait reports about one descriptor that is ready.
 type Event struct{ e unix.EpollEvent }
 
-// ID returns the number that the descriptor was added with.
+// ID returns the number that the descriptor has from Add or Modify.
 func (e *Event) ID() int { return int(e.e.Fd) }
 
 // NewPoller makes a Poller of no descriptors.
@@ -28,12 +28,13 @@ func NewPoller() (*Poller, error) {
 	return &Poller{fd}, nil
 }
 
-// Add has Wait report a descriptor under a number.
+// Add adds a descriptor. Wait reports it under the number id when what want says is possible on it.
 func (p *Poller) Add(fd, id int, want Interest) error {
 	return p.control(unix.EPOLL_CTL_ADD, fd, id, want)
 }
 
-// Modify changes what Wait waits for on a descriptor that was added.
+// Modify changes what Wait waits for on a descriptor that was added, and the number under which Wait
+// reports it.
 func (p *Poller) Modify(fd, id int, want Interest) error {
 	return p.control(unix.EPOLL_CTL_MOD, fd, id, want)
 }

@@ -12,14 +12,14 @@ import (
 // A Poller waits for several descriptors at once, by poll(2). Its methods may be
 // called at any time, also during a Wait, except Close, which is the last call.
 type Poller struct {
-	changed *Waker // ends a Wait after its descriptors have changed
+	changed *Waker // ends a Wait during which the descriptors change
 	sleeps  view   // used by Wait
 	looks   view   // used by Now, so Now does not wait for a Wait
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	added   []added
-	version int // counts changes
-	waits   int // number of Waits under way
+	version int // number of changes of added, ever
+	waits   int // number of calls of Wait that are in poll(2)
 }
 
 // view holds the descriptors in the form that poll(2) takes.
@@ -27,21 +27,21 @@ type view struct {
 	mu     sync.Mutex // locked before Poller.mu; held during poll(2)
 	polled []unix.PollFd
 	added  []added // the descriptors of polled[1:]
-	of     int     // Poller.version when added was copied
+	of     int     // Poller.version when added was copied; -1: it was not copied yet
 	first  int     // index of the descriptor to report first; changes at each poll, so no descriptor starves
 }
 
-// added is a descriptor of a Poller. No two have the same serial number.
+// added is a descriptor of a Poller.
 type added struct {
-	fd, id int
+	fd, id int // id is the number under which Wait reports fd
 	want   Interest
-	serial int
+	serial int // Poller.version after the Add or Modify that made this value; no two are equal
 }
 
-// Event is what Wait reports of one descriptor.
+// Event is what Wait reports about one descriptor that is ready.
 type Event struct{ id int }
 
-// ID returns the number that the descriptor was added with.
+// ID returns the number that the descriptor has from Add or Modify.
 func (e *Event) ID() int { return e.id }
 
 // NewPoller makes a Poller of no descriptors.
@@ -53,7 +53,7 @@ func NewPoller() (*Poller, error) {
 	return &Poller{changed: w, sleeps: view{of: -1}, looks: view{of: -1}}, nil
 }
 
-// Add has Wait report a descriptor under a number.
+// Add adds a descriptor. Wait reports it under the number id when what want says is possible on it.
 func (p *Poller) Add(fd, id int, want Interest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,8 @@ func (p *Poller) Add(fd, id int, want Interest) error {
 	return nil
 }
 
-// Modify changes what Wait waits for on a descriptor that was added.
+// Modify changes what Wait waits for on a descriptor that was added, and the number under which Wait
+// reports it.
 func (p *Poller) Modify(fd, id int, want Interest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +94,8 @@ func (p *Poller) find(fd int) int {
 	return slices.IndexFunc(p.added, func(a added) bool { return a.fd == fd })
 }
 
-// changedLocked is called before a change. The caller holds the lock.
+// changedLocked counts a change of p.added that the caller makes next, and ends a Wait under way. The
+// caller holds p.mu.
 func (p *Poller) changedLocked() {
 	p.version++
 	if p.waits > 0 {
@@ -129,7 +131,7 @@ func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
 		}
 	}
 	if ms == 0 {
-		v.polled[0].Fd = -1 // changed is only for Wait
+		v.polled[0].Fd = -1 // poll(2) ignores -1; only Wait needs to learn of a change
 	} else {
 		v.polled[0].Fd = int32(p.changed.FD())
 		p.waits++
@@ -155,7 +157,8 @@ func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
 		if v.polled[1+k].Revents == 0 {
 			continue
 		}
-		// The descriptor may have been closed meanwhile, and its number used again.
+		// The caller may have removed the descriptor meanwhile, closed it, and added another one with
+		// the same number. Then the serial numbers differ.
 		a := v.added[k]
 		if now := p.find(a.fd); now < 0 || p.added[now].serial != a.serial {
 			continue

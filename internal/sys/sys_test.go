@@ -81,8 +81,8 @@ func TestPollerReportsTheEndOfAStreamUnasked(t *testing.T) {
 	require.Equal(t, []int{1}, wait(t, p, -1))
 }
 
-// TestPollerChangesDuringAWait: a descriptor that is added during a Wait ends the Wait when it is
-// ready.
+// TestPollerChangesDuringAWait checks that a descriptor that is added during a Wait ends the Wait when
+// it is ready, and that Wait does not report a descriptor that was removed meanwhile.
 func TestPollerChangesDuringAWait(t *testing.T) {
 	p := poller(t)
 	a, b := pair(t)
@@ -107,8 +107,8 @@ func TestPollerChangesDuringAWait(t *testing.T) {
 	require.Equal(t, []int{2}, <-got)
 }
 
-// TestPollerIsFair: if more descriptors are ready than there is room for events, Wait reports
-// each of them in turn.
+// TestPollerIsFair checks that Wait reports each descriptor within some calls if more descriptors are
+// ready than the caller has room for events.
 func TestPollerIsFair(t *testing.T) {
 	p := poller(t)
 	for id := range 10 {
@@ -186,7 +186,7 @@ func TestDupTo(t *testing.T) {
 	require.False(t, sys.IsTerminal(null))
 }
 
-// TestAwaitExit: AwaitExit returns when a child has ended, and does not reap the child.
+// TestAwaitExit checks that AwaitExit returns when a child has ended, and does not reap the child.
 func TestAwaitExit(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()

@@ -32,7 +32,7 @@ func (w *Waker) FD() int { return w.r }
 
 // Wake makes the descriptor readable. It does not block.
 func (w *Waker) Wake() {
-	_, _ = unix.Write(w.w, []byte{1}) // full means readable already
+	_, _ = unix.Write(w.w, []byte{1}) // fails if the pipe is full; then the descriptor is readable already
 }
 
 // Clear makes the descriptor not readable. It does not block.

@@ -16,19 +16,19 @@ import (
 	"time"
 )
 
-// The last numbers of addresses in a cluster's network. The hosts have 1 to MaxHosts.
+// The last numbers of addresses in a cluster's network. The hosts have the numbers 1 to MaxHosts.
 const (
-	unusedAddr    = 249
-	blackHoleAddr = 250
-	controlAddr   = 253
-	outsideAddr   = 254
+	unusedAddr    = 249 // no host has this address: see Cluster.Unused
+	blackHoleAddr = 250 // the control host also has this one: see Cluster.BlackHole
+	controlAddr   = 253 // the control host
+	outsideAddr   = 254 // this machine
 )
 
 // bridge is the network bridge in the control host that connects the hosts.
 const bridge = "br0"
 
 const (
-	base        = "/tmp" // regardless of TMPDIR, so that every keeper finds the leftovers of others
+	base        = "/tmp" // directory of the clusters' directories; not TMPDIR, so that each keeper finds the leftovers of others
 	prefix      = "weft-testbed-"
 	maxClusters = 256
 	allNetworks = "10.91.0.0/16"
@@ -46,11 +46,11 @@ func blackHoleName(id int) string    { return fmt.Sprintf("w%dhole", id) }
 func unusedName(id int) string       { return fmt.Sprintf("w%dnone", id) }
 func passwordName(id int) string     { return fmt.Sprintf("w%dpassword", id) }
 
-// cluster is the keeper's state of a cluster. Only one goroutine uses it.
+// cluster is the keeper's state of its cluster. Only the goroutine that runs keep uses it.
 type cluster struct {
 	info    info
 	lock    *os.File // the cluster's directory, locked for as long as the keeper lives
-	all     []*host  // hosts and control
+	all     []*host  // the elements of hosts, and control
 	hosts   []*host
 	control *host
 	slurms  []*daemon // the daemons of Slurm, if it runs
@@ -109,7 +109,9 @@ func (c *cluster) open() error {
 	if err := c.writeFiles(); err != nil {
 		return err
 	}
-	if err := removeHosts(hostsFile, clusterName(id)); err != nil { // lines are left if a user has emptied /tmp
+	// Lines of an earlier cluster with this number are left if its keeper was killed and somebody has
+	// emptied /tmp, where removeLeftovers looks for clusters.
+	if err := removeHosts(hostsFile, clusterName(id)); err != nil {
 		return err
 	}
 	if err := addHosts(hostsFile, clusterName(id), c.names()); err != nil {
@@ -121,8 +123,8 @@ func (c *cluster) open() error {
 	}
 	c.control.info.Addr = addressOf(id, controlAddr)
 	// The bridge is in the control host, because this machine may have a firewall that drops
-	// packets between ports of a bridge, as Docker's does. The bridge's hardware address is
-	// fixed. Otherwise it would change with its ports.
+	// packets between ports of a bridge, as Docker's does. The bridge gets a fixed hardware address.
+	// Otherwise its hardware address would change whenever a port is added to it.
 	err = c.control.run(func() error {
 		return ip(
 			"link set lo up",
@@ -148,8 +150,8 @@ func (c *cluster) open() error {
 	return err
 }
 
-// reserve finds a network that is not in use and takes its number for the cluster. Before that it
-// removes the leftovers of keepers that were killed.
+// reserve finds a network 10.91.x.0/24 that is not in use and takes x as the number of the cluster.
+// Before that it removes the leftovers of keepers that were killed.
 func (c *cluster) reserve() error {
 	lock, err := lockFile(base)
 	if err != nil {
@@ -172,15 +174,15 @@ func (c *cluster) reserve() error {
 			return err
 		}
 		c.info.ID, c.info.Dir, c.info.Address = id, clusterDir(id), addressOf(id, outsideAddr)
-		// The mark is unique. A cluster in a container may have the same number, and the keeper
-		// sees its processes too.
+		// The mark contains a random word, because the number of a cluster is not unique: a cluster
+		// in a container may have the same number, and this keeper sees its processes, too.
 		c.info.Mark = clusterName(id) + "-" + rand.Text()
 		return os.WriteFile(markFile(id), []byte(c.info.Mark), 0o644)
 	}
 	return errors.New("no network 10.91.x.0/24 is free")
 }
 
-// networks returns the networks in which this machine has an address or to which it has a route.
+// networks returns the networks and addresses in the routing tables of this machine.
 func networks() ([]netip.Prefix, error) {
 	out, err := exec.Command(program("ip"), "-4", "route", "show", "table", "all").Output()
 	if err != nil {
@@ -208,7 +210,7 @@ func overlaps(used []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// names returns the cluster's lines of /etc/hosts.
+// names returns the lines of /etc/hosts with the addresses and names in the cluster.
 func (c *cluster) names() []string {
 	id := c.info.ID
 	var lines []string
@@ -254,7 +256,7 @@ func (c *cluster) addHost(number int) (*host, error) {
 				"addr add "+h.info.Addr+"/24 dev eth0",
 				"link set eth0 up",
 				"route add default via "+c.info.Address,
-				"route add unreachable "+allNetworks, // the networks of other clusters, to which this machine would route
+				"route add unreachable "+allNetworks, // other clusters, to which this machine would route packets
 			)
 		})
 	}
@@ -278,15 +280,15 @@ func (c *cluster) down() error {
 	return err
 }
 
-// remove kills the processes of a cluster, and removes its link, its names and its files. The
-// cluster is that of this keeper, or of one that was killed.
+// remove kills the processes of a cluster, and removes the cluster's link, its names and its files.
+// It is the cluster of this keeper, or of a keeper that was killed.
 func remove(id int) error {
 	var errs []error
-	if mark, err := os.ReadFile(markFile(id)); err == nil && len(mark) > 0 { // without a mark it has no hosts
+	if mark, err := os.ReadFile(markFile(id)); err == nil && len(mark) > 0 { // a cluster without a mark has no hosts yet
 		errs = append(errs, killAll(string(mark), anyProcess))
 	}
 	if err := ip("link del " + linkName(id)); err != nil {
-		if _, gone := net.InterfaceByName(linkName(id)); gone == nil { // else the namespace of its other end has ended
+		if _, gone := net.InterfaceByName(linkName(id)); gone == nil { // the link exists, so the error counts
 			errs = append(errs, err)
 		}
 	}
@@ -305,7 +307,8 @@ func removeLeftovers() error {
 	return removeLeftoversLocked()
 }
 
-// removeLeftoversLocked is removeLeftovers for a caller that holds the lock of base.
+// removeLeftoversLocked does the work of removeLeftovers. The caller holds the lock of base. A keeper
+// that lives holds the lock of its cluster's directory.
 func removeLeftoversLocked() error {
 	var errs []error
 	for id := range maxClusters {
@@ -325,8 +328,8 @@ func removeLeftoversLocked() error {
 	return errors.Join(errs...)
 }
 
-// lockFile opens a file or directory and locks it. It waits if another process holds the lock.
-// The lock ends when the caller closes the file.
+// lockFile opens a file or directory and locks it by flock(2). If another process holds the lock,
+// lockFile waits up to 30 seconds. The lock ends when the caller closes the file.
 func lockFile(name string) (*os.File, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 type Host struct {
 	cluster *Cluster
 	info    hostInfo
-	cut     atomic.Bool
+	cut     atomic.Bool // Cut was called, and Join not since then
 }
 
 // hostInfo describes a host in the keeper's replies.
 type hostInfo struct {
 	Name, Addr string
-	Namespaces string // directory of the files of the host's namespaces
-	Switch     string // the same directory of the host that has the other end of this host's link
+	Namespaces string // directory with the files net, uts and mnt of the host's namespaces, in /proc
+	Switch     string // such a directory of the host with the bridge, where the other end of this host's link is
 	Port       string // name of that other end
 }
 
@@ -39,8 +39,8 @@ func (h *Host) Cut() {
 	h.cut.Store(true)
 }
 
-// Join ends the effect of Cut. When it returns, new connections succeed at once: Join clears the
-// kernels' records of neighbors that did not answer.
+// Join ends the effect of Cut. When it returns, new connections succeed at once, because Join also
+// removes the ARP entries for addresses that did not answer.
 func (h *Host) Join() {
 	h.link("up")
 	h.cut.Store(false)
@@ -48,7 +48,8 @@ func (h *Host) Join() {
 }
 
 // forgetNeighbors removes the hosts' addresses from the ARP tables of all hosts and of this
-// machine. Otherwise a lookup that began before Join could still fail a new connection.
+// machine. Otherwise an ARP request that was sent before Join, and had no answer, could still make a
+// new connection fail.
 func (c *Cluster) forgetNeighbors() {
 	flush := []string{program("ip"), "neigh", "flush", "to", networkOf(c.info.ID)}
 	forget := []*exec.Cmd{exec.Command(flush[0], flush[1:]...)}
@@ -69,10 +70,10 @@ func (h *Host) link(state string) {
 	}
 }
 
-// Command returns a command that runs in the host, in the current directory of this process,
-// regardless of the Dir of the result. The host's PATH finds a name without a slash. The process
-// of the command is the program itself, so signals reach it. It ends with the host, also if the
-// test is killed.
+// Command returns a command that runs in the host. Its directory is the current directory of this
+// process; the field Dir of the result has no effect. A name without a slash is looked up in PATH, in
+// the host. The process of the command is the program itself, so signals reach the program. The
+// keeper kills it when it removes the host, also if the test is killed.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -99,8 +100,8 @@ func oneLine(out []byte) string {
 	return strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// program returns the path of a program, which may be a daemon outside of the user's PATH. If it
-// finds none, it returns name, and starting that reports the error.
+// program returns the path of a program, also of a daemon that is not in the user's PATH. If there is
+// no such program, it returns name, so that the start of the program reports the error.
 func program(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path

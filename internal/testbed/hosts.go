@@ -12,8 +12,9 @@ import (
 // hostsFile is the file in which programs outside of the hosts look up names.
 const hostsFile = "/etc/hosts"
 
-// addHosts appends lines with a mark to a file like /etc/hosts. It changes the file in place,
-// because the file may be a mount, and locks it against other processes of this package.
+// addHosts appends lines to a file like /etc/hosts. Each gets a comment with the mark, by which
+// removeHosts finds the line. addHosts changes the file in place and does not rename another file to
+// it, because the file may be a mount. It locks the file against other processes with this package.
 func addHosts(file, mark string, lines []string) error {
 	return editHosts(file, func(text string) string {
 		if text != "" && !strings.HasSuffix(text, "\n") {
@@ -26,7 +27,7 @@ func addHosts(file, mark string, lines []string) error {
 	})
 }
 
-// removeHosts removes the lines with a mark.
+// removeHosts removes the lines that addHosts has added with a mark.
 func removeHosts(file, mark string) error {
 	return editHosts(file, func(text string) string {
 		var kept strings.Builder

@@ -30,7 +30,7 @@ func TestHostsFile(t *testing.T) {
 	require.Error(t, addHosts(file+".none", "weft", nil))
 }
 
-// The other lines of the file stay as they are.
+// FuzzHostsFile checks that addHosts and removeHosts leave the other lines of the file as they are.
 func FuzzHostsFile(f *testing.F) {
 	f.Add("127.0.0.1 localhost\n")
 	f.Add("no end of line # weft-")

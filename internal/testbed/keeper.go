@@ -19,7 +19,7 @@ import (
 // instead of its main function.
 const keeperEnv = "WEFT_TESTBED_KEEPER"
 
-// The requests to a keeper. A request and its reply are in JSON.
+// The values of request.Op. A request to the keeper and its reply are in JSON.
 const (
 	opUp    = "up"    // make hosts until there are N
 	opSlurm = "slurm" // start Slurm over the hosts
@@ -28,38 +28,38 @@ const (
 
 type request struct {
 	Op string
-	N  int
+	N  int // for opUp: number of hosts
 }
 
 type reply struct {
-	Error string
+	Error string // "": the request has succeeded
 	Info  info
 }
 
 // info describes the cluster in the keeper's replies.
 type info struct {
-	Keeper    int // process id of the keeper
-	ID        int
+	Keeper    int    // process id of the keeper
+	ID        int    // number of the cluster
 	Mark      string // source of the mounts of the hosts, by which marked finds their processes
-	Dir       string
-	Address   string
+	Dir       string // the cluster's directory
+	Address   string // address of this machine in the cluster's network
 	Hosts     []hostInfo
-	SlurmConf string
+	SlurmConf string // path of slurm.conf; "": Slurm does not run
 }
 
-// replyTimeout bounds a request; the start of Slurm takes longest. endTimeout bounds the removal
-// of the cluster.
 const (
+	// replyTimeout is how long ask waits for a reply. The start of Slurm takes longest.
 	replyTimeout = slurmTimeout + 30*time.Second
-	endTimeout   = 30 * time.Second
+	// endTimeout is how long the keeper may take to remove the cluster before end kills it.
+	endTimeout = 30 * time.Second
 )
 
 // keeper is the test's connection to the keeper process.
 type keeper struct {
 	cmd      *exec.Cmd
-	requests *os.File
-	replies  *os.File
-	decoder  *json.Decoder
+	requests *os.File      // write end of the keeper's stdin
+	replies  *os.File      // read end of the pipe of replies
+	decoder  *json.Decoder // of replies
 }
 
 func startKeeper() (*keeper, error) {
@@ -67,18 +67,18 @@ func startKeeper() (*keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer requestsRead.Close() //nolint:errcheck // the keeper's
+	defer requestsRead.Close() //nolint:errcheck // the keeper has its own descriptor
 	replies, repliesWrite, err := os.Pipe()
 	if err != nil {
 		_ = requests.Close()
 		return nil, err
 	}
-	defer repliesWrite.Close() //nolint:errcheck // the keeper's
+	defer repliesWrite.Close() //nolint:errcheck // the keeper has its own descriptor
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{"weft-testbed"}
 	cmd.Env = []string{keeperEnv + "=1"}
 	for _, name := range []string{"PATH", "HOME", "XDG_CACHE_HOME", "LANG"} {
-		if v, ok := os.LookupEnv(name); ok { // no other variables, because a test may have set them
+		if v, ok := os.LookupEnv(name); ok { // not other variables: a test may have changed them
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
@@ -94,7 +94,7 @@ func startKeeper() (*keeper, error) {
 	return &keeper{cmd: cmd, requests: requests, replies: replies, decoder: json.NewDecoder(replies)}, nil
 }
 
-// errKeeper reports that the keeper sends no more replies.
+// errKeeper is the error of ask if the keeper has ended or does not reply in time.
 var errKeeper = errors.New("the process that keeps the hosts has ended or does not reply")
 
 // ask sends a request and waits for the reply.
@@ -115,8 +115,8 @@ func (k *keeper) ask(r request) (info, error) {
 	return re.Info, nil
 }
 
-// end waits until the keeper has removed everything. If the keeper was killed before, end removes
-// everything itself.
+// end makes the keeper remove everything and waits for its end. If the keeper was killed before, or
+// takes longer than endTimeout and end kills it, end removes everything itself.
 func (k *keeper) end() error {
 	_ = k.requests.Close()
 	_ = k.replies.Close()
@@ -144,15 +144,16 @@ func init() {
 func keep(requests io.Reader, replies io.Writer) int {
 	syscall.CloseOnExec(3)
 	syscall.Umask(0o022) // regardless of the test's umask
-	// If the test has ended, SIGPIPE must not kill the keeper before it has removed everything.
-	// Children would inherit an ignored signal, but not a caught one.
+	// If the test has ended, a write to the pipe of replies causes SIGPIPE. It must not kill the
+	// keeper before the keeper has removed everything. The keeper catches the signal and does not
+	// ignore it, because its children would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer end()
 
 	next := make(chan request)
-	go func() { // ends with the pipe, or the process
-		defer end() // cancels the current request: the test has ended
+	go func() { // ends when the pipe is closed, or when the keeper ends
+		defer end() // the test has ended or no longer needs the hosts: cancel the current request
 		for d := json.NewDecoder(requests); ; {
 			var r request
 			if d.Decode(&r) != nil {

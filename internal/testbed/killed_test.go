@@ -24,7 +24,11 @@ import (
 // childEnv is the environment variable that makes the test binary run child.
 const childEnv = "WEFT_TESTBED_CHILD"
 
-// child makes hosts, prints their info and waits for the end of its input.
+// child is the main function of another process with hosts. It makes two hosts, prints the info of
+// their cluster in JSON, waits for the end of its input, and removes the hosts. If act is "slurm",
+// it also starts a Slurm job and other programs that must not be left over. If act is "lost", the
+// test kills the keeper meanwhile, and child checks that Open then fails once and makes new hosts
+// the next time.
 func child(act string) int {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, "child:", err)
@@ -174,7 +178,7 @@ func TestTestsAtTheSameTime(t *testing.T) {
 func TestKilledTest(t *testing.T) {
 	cgroups := cgroupsOfSlurm()
 	a := start(t, "slurm")
-	sleeps := func() bool { // of the job on two hosts, by ssh, by Command
+	sleeps := func() bool { // four processes run: two of the job, one by ssh, one by Command
 		n := 0
 		for _, pid := range marked(a.info.Mark) {
 			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == "sleep" {
@@ -207,6 +211,6 @@ func TestKilledKeeperAndTest(t *testing.T) {
 	gone := func() bool { _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", a.info.Keeper)); return err != nil }
 	require.Eventually(t, gone, limit, 10*time.Millisecond)
 	require.NotEmpty(t, traces(t, a.info))
-	require.NoError(t, removeLeftovers()) // as the next test does
+	require.NoError(t, removeLeftovers()) // as the next keeper does before it makes hosts
 	nothingLeft(t, a.info)
 }

@@ -17,32 +17,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is the keeper's state of a host: a thread that is in the host's namespaces. The namespaces
-// end with this thread and the host's processes. No file keeps them, so none can be left over.
+// host is the keeper's state of a host. A thread of the keeper is in the host's namespaces. The
+// namespaces exist as long as this thread and the host's processes. No mount keeps them, so no
+// namespace can be left over when these have ended.
 type host struct {
 	info    hostInfo
-	dir     string // of the host's files
-	calls   chan call
-	hole    net.Listener // of the black hole; nil except in the control host
-	daemons []*daemon
-	sshd    []*daemon     // those of daemons that are sshd
+	dir     string        // directory of the host's files
+	calls   chan call     // functions for the thread to run
+	hole    net.Listener  // listener of Cluster.BlackHole; nil except in the control host
+	daemons []*daemon     // all processes that the keeper has started in the host
+	sshd    []*daemon     // the elements of daemons that are sshd
 	done    chan struct{} // closed when the thread ends
 }
 
+// call is a function that host.run passes to the host's thread.
 type call struct {
 	f    func() error
-	done chan error
+	done chan error // gets the result of f
 }
 
-// newHost makes the namespaces of a host. dir is the cluster's directory. mark is the source of
-// the host's mounts, by which marked finds the host's processes.
+// newHost makes the namespaces of a host. dir is the cluster's directory. mark becomes the source of
+// the host's tmpfs mounts; by this the function marked finds the host's processes.
 func newHost(dir, mark, name string) (*host, error) {
 	h := &host{dir: dir + "/" + name, calls: make(chan call), done: make(chan struct{})}
 	if err := os.Mkdir(h.dir, 0o755); err != nil {
 		return nil, err
 	}
 	h.info.Name = name
-	go h.thread() // end ends it and waits for it
+	go h.thread() // ends when end closes h.calls; end waits for it
 	err := h.run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
 			return fmt.Errorf("no namespaces (root needs CAP_SYS_ADMIN): %w", err)
@@ -60,7 +62,8 @@ func newHost(dir, mark, name string) (*host, error) {
 	return h, nil
 }
 
-// thread runs the calls of run, in a thread of its own.
+// thread runs the functions that run gets. It has an operating system thread for itself, which is in
+// the host's namespaces.
 func (h *host) thread() {
 	defer close(h.done)
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -76,7 +79,8 @@ func (h *host) run(f func() error) error {
 	return <-done
 }
 
-// end ends the host's thread. The caller has killed the host's processes.
+// end ends the host's thread and waits for the end of the host's daemons. The caller must have killed
+// the host's processes.
 func (h *host) end() {
 	if h.hole != nil {
 		_ = h.hole.Close()
@@ -88,7 +92,8 @@ func (h *host) end() {
 	}
 }
 
-// mount mounts the host's own files and directories.
+// mount mounts, in the host's mount namespace, the files and directories that differ from those of
+// this machine.
 func (h *host) mount(dir, mark string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mount /: %w", err)
@@ -109,7 +114,7 @@ func (h *host) mount(dir, mark string) error {
 			return fmt.Errorf("mount %s: %w", at, err)
 		}
 	}
-	if err := os.Mkdir("/run/sshd", 0o755); err != nil { // sshd needs it, and a container has none
+	if err := os.Mkdir("/run/sshd", 0o755); err != nil { // sshd needs this directory in the host's empty /run
 		return err
 	}
 	if err := os.WriteFile(h.dir+"/boot_id", bootID(), 0o644); err != nil {
@@ -121,7 +126,7 @@ func (h *host) mount(dir, mark string) error {
 		"/etc/shadow":                     dir + "/shadow",
 		"/etc/ssh/ssh_config":             dir + "/ssh_config",
 		"/proc/sys/kernel/random/boot_id": h.dir + "/boot_id",
-		// The settings of this machine's user must not affect tests.
+		// The settings of root on this machine must not affect tests.
 		root.HomeDir + "/.bashrc":     dir + "/empty",
 		root.HomeDir + "/.ssh/config": dir + "/empty",
 	} {
@@ -133,8 +138,8 @@ func (h *host) mount(dir, mark string) error {
 	return nil
 }
 
-// caches returns the weft cache directories of root: that of a process that ssh starts, and that
-// of this process.
+// caches returns the weft cache directories of root: the directory that a process uses if ssh starts
+// it, and, if this is another one, the directory of this process, which depends on its environment.
 func caches(root *user.User) []string {
 	dirs := []string{filepath.Join(root.HomeDir, ".cache/weft")}
 	if cache, err := os.UserCacheDir(); err == nil && cache+"/weft" != dirs[0] {
@@ -157,27 +162,28 @@ func (h *host) blackHole(addr string) error {
 		if h.hole, err = net.Listen("tcp4", addr+":22"); err != nil {
 			return err
 		}
-		go func() { // ends with the listener, which end closes
+		go func() { // ends when end closes the listener
 			for {
 				conn, err := h.hole.Accept()
 				if err != nil {
 					return
 				}
-				defer conn.Close() //nolint:errcheck // when the goroutine ends
+				defer conn.Close() //nolint:errcheck // keeps conn open until the goroutine ends
 			}
 		}()
 		return nil
 	})
 }
 
-// daemon is a process in a host that the keeper has started.
+// daemon is a process that the keeper has started in a host, such as sshd.
 type daemon struct {
 	cmd  *exec.Cmd
-	log  string
+	log  string        // path of the file with its stdout and stderr
 	done chan struct{} // closed when the process has ended
 }
 
-// start starts a daemon in the host. The kernel kills the daemon when the keeper ends.
+// start starts a daemon in the host. The kernel kills the daemon when the host's thread ends
+// (PR_SET_PDEATHSIG), and so also when the keeper ends.
 func (h *host) start(name string, env []string, program string, args ...string) (*daemon, error) {
 	d := &daemon{log: h.dir + "/" + name + ".log", done: make(chan struct{})}
 	log, err := os.Create(d.log)
@@ -193,7 +199,7 @@ func (h *host) start(name string, env []string, program string, args ...string) 
 	if err := h.run(d.cmd.Start); err != nil {
 		return nil, err
 	}
-	go func() { // ends with the daemon; end waits for it
+	go func() { // ends when the daemon has ended; host.end waits for it
 		defer close(d.done)
 		_ = d.cmd.Wait()
 	}()

@@ -18,7 +18,7 @@ import (
 type Process struct {
 	PID  int
 	PPID int    // the parent's PID
-	Exe  string // path of the program, in the host
+	Exe  string // path of the program in the host
 	Args []string
 	env  []string
 }
@@ -38,8 +38,8 @@ func (p Process) String() string {
 }
 
 // Processes returns the host's processes for which match returns true, regardless of how they were
-// started. A nil match excludes only the daemons that the keeper has started: sshd and slurmd.
-// Their children, such as the sshd of a connection, are included.
+// started. If match is nil, it returns all processes except the daemons that the keeper has started:
+// sshd and slurmd. It includes the children of these daemons, such as the sshd of a connection.
 func (h *Host) Processes(match func(Process) bool) []Process {
 	if match == nil {
 		match = func(p Process) bool { return p.PPID != h.cluster.info.Keeper }
@@ -67,13 +67,14 @@ func (h *Host) Processes(match func(Process) bool) []Process {
 	return found
 }
 
-// Running returns a match for Processes: processes of a program, by its path in the host.
+// Running returns a match function for Processes. It selects the processes whose program has the path
+// exe in the host.
 func Running(exe string) func(Process) bool {
 	return func(p Process) bool { return p.Exe == exe }
 }
 
-// WithEnv returns a match for Processes: processes with an environment variable. If value is "",
-// any value matches.
+// WithEnv returns a match function for Processes. It selects the processes in whose environment the
+// variable has this value. If value is "", any value except "" matches.
 func WithEnv(name, value string) func(Process) bool {
 	return func(p Process) bool { v := p.Getenv(name); return v != "" && (value == "" || v == value) }
 }
@@ -98,8 +99,9 @@ func pids() []int {
 	return list
 }
 
-// marked returns the processes that have mounts with a cluster's mark: the processes in its hosts.
-// Namespace numbers would not do, because the kernel reuses them.
+// marked returns the processes in the hosts of a cluster. It recognizes them by their mounts, whose
+// source is the cluster's mark. The numbers of namespaces would not identify them, because the kernel
+// uses these numbers again.
 func marked(mark string) []int {
 	var list []int
 	field := []byte(" - tmpfs " + mark + " ")
@@ -123,8 +125,9 @@ func parent(pid int) int {
 
 func anyProcess(int) bool { return true }
 
-// killAll kills the processes in a cluster's hosts for which match returns true, until there are
-// none.
+// killAll kills the processes in the hosts of the cluster with this mark for which match returns
+// true. It repeats this until there are none, because processes may start others meanwhile. After
+// 10 seconds it returns an error.
 func killAll(mark string, match func(pid int) bool) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		list := slices.DeleteFunc(marked(mark), func(pid int) bool { return !match(pid) })

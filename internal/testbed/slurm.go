@@ -15,10 +15,12 @@ import (
 	"time"
 )
 
-// slurmLog is the log of slurmctld, in the cluster's directory. It shows most failures.
+// slurmLog is the path of slurmctld's log relative to the cluster's directory. This log explains most
+// failures.
 const slurmLog = "/slurm/slurmctld.log"
 
-// slurmTimeout bounds the start of Slurm, on a busy machine.
+// slurmTimeout is the longest time for the start of Slurm. It is long because the machine may be
+// busy.
 const slurmTimeout = 60 * time.Second
 
 // slurm starts Slurm over all hosts, unless it runs and works. Slurm has its own munged, ports and
@@ -30,7 +32,8 @@ func (c *cluster) slurm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
 	defer cancel()
 	if len(c.slurms) > 0 {
-		// A test may have killed a daemon, or have made Slurm stop using a host.
+		// A test may have killed a daemon, or may have made Slurm stop using a host. Then start
+		// again.
 		if nodes, err := c.nodes(ctx); err != nil || nodes.lost != "" || c.checkSlurm() != nil {
 			if err := c.endSlurm(); err != nil {
 				return err
@@ -116,16 +119,17 @@ func (c *cluster) startSlurm(ctx context.Context) error {
 	return nil
 }
 
-// slurmConfig returns a minimal slurm.conf. A host may have more processors for Slurm than this
-// machine has. Slurm kills a program that does not end within two seconds after SIGTERM.
+// slurmConfig returns a minimal slurm.conf. With config_overrides, Slurm accepts SlurmCPUs processors
+// for a host even if this machine has fewer. With KillWait=2, Slurm sends SIGKILL to a program that
+// does not end within two seconds after SIGTERM.
 func (c *cluster) slurmConfig() string {
 	dir := c.slurmDir()
 	var s strings.Builder
 	fmt.Fprintf(&s, "ClusterName=weft%d\nSlurmctldHost=%s(%s)\n", c.info.ID, c.control.info.Name, c.control.info.Addr)
 	fmt.Fprintf(&s, "AuthType=auth/munge\nAuthInfo=socket=%s/munge.socket\n", dir)
 	s.WriteString("SlurmUser=root\nSlurmdUser=root\nSlurmctldPort=6817\nSlurmdPort=6818\nReturnToService=2\nKillWait=2\n" +
-		// If srun misses the message that the nodes are free, srun waits for this time before
-		// it asks for a step again. The minimum is 60 s.
+		// If srun misses the message that the nodes are free, it asks for a step again after
+		// SlurmctldTimeout. The minimum that srun uses is 60 s.
 		"SlurmctldTimeout=60\n" +
 		"MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n" +
 		"PropagateResourceLimits=NONE\nEnforcePartLimits=ALL\n" +
@@ -133,7 +137,7 @@ func (c *cluster) slurmConfig() string {
 		"SchedulerParameters=batch_sched_delay=0\n")
 	fmt.Fprintf(&s, "StateSaveLocation=%s/state\nSlurmctldPidFile=%s/slurmctld.pid\nSlurmctldLogFile=%s/slurmctld.log\n", dir, dir, dir)
 	fmt.Fprintf(&s, "SlurmdSpoolDir=%s/spool.%%n\nSlurmdPidFile=%s/slurmd.%%n.pid\nSlurmdLogFile=%s/slurmd.%%n.log\n", dir, dir, dir)
-	// With the default, PMIx would use the same files in all hosts.
+	// With the default, /tmp, which the hosts share, PMIx would use the same files in all hosts.
 	fmt.Fprintf(&s, "TmpFS=%s\n", c.info.Dir+"/tmp")
 	var names []string
 	for i, h := range c.hosts {
@@ -145,11 +149,11 @@ func (c *cluster) slurmConfig() string {
 }
 
 // partition returns the name of the partition of the first n hosts, for tests that use n hosts.
-// The largest one is the default partition.
+// The partition of all hosts is the default.
 func partition(n int) string { return fmt.Sprintf("first%d", n) }
 
-// cgroupPlugin returns a plugin that works with any version of cgroups. slurmd needs one, although
-// this configuration does not use cgroups.
+// cgroupPlugin returns the name of a plugin for cgroup.conf that works on systems with any version of
+// cgroups. slurmd needs a plugin, although this configuration does not use cgroups.
 func cgroupPlugin() string {
 	out, _ := exec.Command(program("slurmd"), "-V").Output() // "slurm-wlm 22.05.8"
 	var major, minor int
@@ -162,7 +166,7 @@ func cgroupPlugin() string {
 	return "cgroup/v1"
 }
 
-// await waits until a daemon listens.
+// await waits until a daemon of Slurm listens at addr, ctx ends, or a daemon of Slurm has ended.
 func (c *cluster) await(ctx context.Context, network, addr string) error {
 	for {
 		conn, err := net.DialTimeout(network, addr, time.Second)
@@ -207,10 +211,10 @@ func (c *cluster) nodes(ctx context.Context) (nodes, error) {
 	n := nodes{all: oneLine(out)}
 	for line := range strings.Lines(string(out)) {
 		name, state, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch strings.TrimSuffix(state, "-") { // "-": planned for a job
+		switch strings.TrimSuffix(state, "-") { // the suffix "-" means that Slurm plans a job there
 		case "idle", "mix", "alloc", "plnd":
 			n.ready++
-		case "comp": // a job ends
+		case "comp": // a job is ending there: the host is not ready, but not lost either
 		default:
 			n.lost += name + " "
 		}
@@ -218,11 +222,12 @@ func (c *cluster) nodes(ctx context.Context) (nodes, error) {
 	return n, nil
 }
 
-// jobsTimeout bounds the end of the jobs that tests leave. If they take longer, endJobs ends Slurm
-// and all its processes, because a new start of Slurm is faster.
+// jobsTimeout is how long endJobs waits for the end of the jobs that it has cancelled. If they take
+// longer, endJobs ends Slurm and all its processes, because a new start of Slurm is faster.
 const jobsTimeout = 2 * time.Second
 
-// endJobs cancels all jobs, so that programs that wait for them get an error.
+// endJobs cancels all jobs and waits for their end. Programs that wait for a job, such as srun, then
+// end with an error.
 func (c *cluster) endJobs(ctx context.Context) error {
 	if len(c.slurms) == 0 {
 		return nil
@@ -275,7 +280,7 @@ func (c *cluster) endSlurm() error {
 // ofSlurm reports whether a process belongs to Slurm: to a job, or to a daemon.
 func ofSlurm(pid int) bool {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if strings.HasPrefix(filepath.Base(exe), "slurm") { // slurmd-wlm
+	if strings.HasPrefix(filepath.Base(exe), "slurm") { // for example slurmd-wlm, as Debian names slurmd
 		return true
 	}
 	return Process{env: zeroEnded(fmt.Sprintf("/proc/%d/environ", pid))}.Getenv("SLURM_JOB_ID") != ""

@@ -78,7 +78,8 @@ func TestSlurm(t *testing.T) {
 	})
 }
 
-// running starts an allocation with a task that sleeps on each host.
+// running starts an allocation of two hosts with a task on each that sleeps. It returns the command
+// and the job's id when a task runs.
 func running(t *testing.T, h *Host, env []string) (cmd *exec.Cmd, job string) {
 	t.Helper()
 	cmd = h.Command(soon(t), "salloc", "-N2", "sh", "-c", "echo $SLURM_JOB_ID; exec srun sh -c 'echo; exec sleep 1000'")
@@ -90,7 +91,7 @@ func running(t *testing.T, h *Host, env []string) (cmd *exec.Cmd, job string) {
 	r := bufio.NewReader(out)
 	job, err = r.ReadString('\n')
 	require.NoError(t, err)
-	_, err = r.ReadString('\n') // a task runs
+	_, err = r.ReadString('\n') // the empty line that a task prints when it runs
 	require.NoError(t, err)
 	return cmd, strings.TrimSpace(job)
 }
@@ -111,8 +112,8 @@ func TestSlurmCancels(t *testing.T) {
 	assert.Eventually(t, func() bool { return !sleeping(c) }, limit, 20*time.Millisecond)
 }
 
-// The time limits of Slurm are in minutes, and Slurm checks them every half minute. The
-// administrator can set an end time in seconds.
+// TestSlurmTimeLimit checks that Slurm ends a job whose time limit has passed. Slurm's limits are in
+// minutes, so the test sets the end time of the running job by scontrol.
 func TestSlurmTimeLimit(t *testing.T) {
 	c := Up(t, 2)
 	env := c.Slurm(t)

@@ -30,8 +30,8 @@ func (c *cluster) writeFiles() error {
 	hosts := append([]string{"127.0.0.1 localhost", c.info.Address + " " + outside}, c.names()...)
 	files := map[string]string{
 		"hosts":      strings.Join(hosts, "\n") + "\n",
-		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // no DNS: a lookup of an unknown name would wait
-		"shadow":     "root:*:19000:0:99999:7:::\n",                                // not locked, because sshd refuses locked users
+		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // without DNS, so that the lookup of an unknown name fails at once
+		"shadow":     "root:*:19000:0:99999:7:::\n",                                // no password fits "*"; "!" would lock the user, and sshd refuses locked users
 		"ssh_config": c.sshConfig(),
 		"empty":      "",
 	}
@@ -77,7 +77,9 @@ func (c *cluster) sshdConfig() error {
 	dir := c.info.Dir
 	common := "HostKey " + dir + "/hostkey\nPidFile none\nUsePAM no\nUseDNS no\nStrictModes no\nPrintMotd no\n" +
 		"MaxStartups 512\nMaxSessions 512\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
-	// A newer sshd refuses for a while clients that connect and leave, as tests do.
+	// Newer versions of sshd refuse, for a while, clients that have connected and left without a
+	// login, as tests do. PerSourcePenalties no prevents this; older versions do not know this
+	// setting.
 	if exec.Command(program("sshd"), "-t", "-h", dir+"/hostkey", "-o", "PerSourcePenalties=no", "-f", "/dev/null").Run() == nil {
 		common += "PerSourcePenalties no\n"
 	}
@@ -123,7 +125,7 @@ func (h *host) awaitSSH(ctx context.Context) error {
 	return nil
 }
 
-// greeted returns nil if an SSH server answers at addr.
+// greeted returns nil if an SSH server listens at addr and sends the beginning of its greeting.
 func greeted(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
 	if err != nil {

@@ -1,21 +1,21 @@
 //go:build linux
 
 // Package testbed makes hosts out of Linux namespaces, with sshd and Slurm, for tests that need
-// several machines.
+// several machines. "This machine" is the machine on which the tests run, outside of the hosts.
 //
 // A host has its own network, UTS and mount namespace. So it has its own address, network link,
-// name, boot id, /dev/shm, /run, weft cache directory and [Cluster.Private] directory. It shares
-// processes, cores and all other files with this machine.
+// name, boot id, /dev/shm, /run, weft cache directory and [Cluster.Private] directory. It shares the
+// process table, cores and all other files with this machine.
 //
 //	test ──requests──► keeper: a second process of the test's binary
 //	                     ├─ thread in host w7n1: sshd, slurmd
 //	                     ├─ thread in host w7n2: sshd, slurmd
 //	                     └─ thread in host w7c:  munged, slurmctld
 //
-// A bridge in the control host, w7c, connects all hosts, and this machine by its link weft7. The
-// keeper ends when the pipe of its requests is closed, so also when the test is killed. It then
-// kills all processes in the hosts and removes everything that it made. If the keeper itself is
-// killed, the test or the next keeper does so.
+// A bridge in the control host, w7c, connects all hosts, and this machine by its link weft7. (7 is
+// the number of the cluster.) When the pipe of its requests is closed, also because the test is
+// killed, the keeper kills all processes in the hosts, removes everything that it made, and ends.
+// If the keeper itself is killed, the test or the next keeper removes all this.
 //
 // A test calls Up for hosts, and starts programs in them or on this machine:
 //
@@ -52,25 +52,26 @@ const MaxHosts = 8
 
 // shared is the keeper of this process, which all its tests share.
 var shared struct {
-	sync.Mutex
-	keeper *keeper
+	sync.Mutex         // guards keeper, and is held during a request to it
+	keeper     *keeper // nil: none runs
 }
 
-// Cluster is the first n hosts of a process. n is the number that a test has asked for.
+// Cluster is a group of hosts in one network. A process has at most MaxHosts hosts. The Cluster that
+// Up(t, n) returns consists of the first n of them.
 type Cluster struct {
-	t     testing.TB // nil without a test
+	t     testing.TB // the test that has called Up; nil: a program has called Open
 	info  info
 	hosts []*Host
 }
 
-// Up returns n hosts, 1 to MaxHosts. It makes the hosts that the process does not have yet; if it
-// makes any, it ends a Slurm that runs over the others. Up needs root with CAP_SYS_ADMIN and
-// CAP_NET_ADMIN, iproute2 and the OpenSSH server. Without them the test fails; as another user
-// the test is skipped.
+// Up returns n hosts, 1 to MaxHosts. It makes the hosts that the process does not have yet. If it
+// makes any, it ends a Slurm that runs over the existing ones. Up needs root with CAP_SYS_ADMIN and
+// CAP_NET_ADMIN, iproute2, and the OpenSSH server and client. If one of these is missing, the test
+// fails. If the user is not root, Up skips the test.
 //
 // All tests of a process share the hosts, so a test that calls [Host.Cut] must not run in
-// parallel with others. At the end of the test Up joins the hosts that the test has cut off.
-// [Main] or [Down] removes the hosts.
+// parallel with others. At the end of the test a clean-up function of Up joins the hosts that the
+// test has cut off. [Main] or [Down] removes the hosts.
 func Up(t testing.TB, n int) *Cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,7 +92,7 @@ func Up(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// Open is [Up] for programs that are not tests.
+// Open does the same as [Up] for programs that are not tests, except that it joins no hosts.
 func Open(n int) (*Cluster, error) {
 	if n < 1 || n > MaxHosts {
 		return nil, fmt.Errorf("testbed: the number of hosts is %d, not 1 to %d", n, MaxHosts)
@@ -146,7 +147,7 @@ func ask(r request) (info, error) {
 		shared.keeper = k
 	}
 	in, err := shared.keeper.ask(r)
-	if errors.Is(err, errKeeper) { // the keeper has ended, or has not replied in time
+	if errors.Is(err, errKeeper) { // the keeper has ended or has not replied in time: the next ask starts another
 		_ = shared.keeper.cmd.Process.Kill()
 		err = errors.Join(err, shared.keeper.end())
 		shared.keeper = nil
@@ -169,8 +170,9 @@ func (c *Cluster) Names() []string {
 	return names
 }
 
-// SSHConfig returns a file for ssh -F, which works in the hosts and on this machine. With it ssh
-// knows the hosts, asks no questions and writes no known_hosts.
+// SSHConfig returns the path of a configuration file for ssh -F, in the hosts and on this machine.
+// With this file ssh finds the hosts, uses the cluster's key, asks no questions about the hosts of
+// the cluster and writes no known_hosts.
 func (c *Cluster) SSHConfig() string { return c.info.Dir + "/ssh_config" }
 
 // SSH returns an ssh command that reaches the hosts.
@@ -193,7 +195,7 @@ func (c *Cluster) BlackHole() string { return blackHoleName(c.info.ID) }
 func (c *Cluster) Unused() string { return unusedName(c.info.ID) }
 
 // PasswordHost returns a name by which ssh with SSHConfig reaches the second sshd of the first
-// host, on PasswordPort. That sshd admits no user without a password.
+// host, on PasswordPort. That sshd accepts only passwords, and root has none, so no login succeeds.
 func (c *Cluster) PasswordHost() string { return passwordName(c.info.ID) }
 
 // PasswordPort is the port on which each host has an sshd that requires a password.
@@ -205,7 +207,7 @@ const SlurmCPUs = 4
 // Slurm starts a Slurm over the hosts, unless one runs and works, and returns when all hosts are
 // ready for jobs. It returns the variables that srun, salloc, sbatch and the other Slurm commands
 // need in their environment. The commands run on this machine or in a host. When the test ends
-// and no other test uses Slurm, Slurm cancels the jobs that are left.
+// and no other test uses Slurm, a clean-up function cancels the jobs that are left.
 //
 // A host has SlurmCPUs processors and runs up to eight jobs at a time. Slurm's time limits are in
 // minutes, and Slurm checks them every half minute. To let a limit pass earlier, run "scontrol
@@ -231,10 +233,11 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 	return env
 }
 
-// slurmTests is the number of tests that use Slurm now.
+// slurmTests is the number of tests that have called Cluster.Slurm and have not ended.
 var slurmTests atomic.Int32
 
-// StartSlurm is [Cluster.Slurm] for programs that are not tests.
+// StartSlurm does the same as [Cluster.Slurm] for programs that are not tests, except that it
+// cancels no jobs.
 func (c *Cluster) StartSlurm() ([]string, error) {
 	in, err := ask(request{Op: opSlurm})
 	if err != nil {
@@ -244,7 +247,8 @@ func (c *Cluster) StartSlurm() ([]string, error) {
 	return []string{"SLURM_CONF=" + in.SlurmConf, "SLURM_PARTITION=" + p, "SALLOC_PARTITION=" + p, "SBATCH_PARTITION=" + p}, nil
 }
 
-// fail ends the cluster's test. Without a test it panics.
+// fail ends the cluster's test with an error. If Open has made the cluster, so that there is no
+// test, fail panics.
 func (c *Cluster) fail(format string, args ...any) {
 	if c.t == nil {
 		panic("testbed: " + fmt.Sprintf(format, args...))

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-// limit bounds each wait.
+// limit is the longest time for which a test waits for anything.
 const limit = 30 * time.Second
 
 func soon(t *testing.T) context.Context {
@@ -145,7 +145,7 @@ func TestCutAndJoin(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, session.Start())
 	got := make(chan string)
-	go func() { // ends with the session
+	go func() { // ends when the ssh session ends
 		defer close(got)
 		for b := make([]byte, 1); ; {
 			if _, err := io.ReadFull(out, b); err != nil {
@@ -207,7 +207,7 @@ func TestHostsThatDoNotAnswer(t *testing.T) {
 	text, err := c.ssh(ctx, "-o", "BatchMode=yes", c.PasswordHost(), "true").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(text), "Permission denied (password)")
-	// Without a terminal ssh cannot ask for a password either.
+	// If ssh may ask for a password but has no terminal for this, the login fails, too.
 	cmd := c.ssh(ctx, c.PasswordHost(), "true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	text, err = cmd.CombinedOutput()
@@ -252,7 +252,7 @@ func TestProcesses(t *testing.T) {
 	require.NoError(t, err)
 	output(t, c.ssh(ctx, h.Name(), "MARK=here setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo"))
 	require.Eventually(t, func() bool { return len(h.Processes(Running(sleep))) == 1 }, limit, 10*time.Millisecond)
-	var p []Process // without the sshd of the session
+	var p []Process // the processes when the sshd of the ssh session has ended
 	require.Eventually(t, func() bool { p = h.Processes(nil); return len(p) == 1 }, limit, 10*time.Millisecond)
 	assert.Equal(t, p, h.Processes(Running(sleep)))
 	assert.Equal(t, p, h.Processes(WithEnv("MARK", "")))

@@ -16,17 +16,19 @@ import (
 
 // Values in messages
 //
-//	"weft-gob"  stream                          the output of a new gob.Encoder
-//	"weft-gbt"  length   definitions   value    the same output; length: of the definitions, 4 bytes
+// A message has one of two forms. Each begins with eight characters that name the form:
 //
-// A gob stream begins with the definitions of the types of its first value. Definitions
-// cost ten times as much to write and read as a small value. So this package keeps an
-// encoder for each type, which writes the definitions only once, and a decoder for each
+//	"weft-gob"  stream                          stream: the output of a new gob.Encoder for the value
+//	"weft-gbt"  length   definitions   value    the same output in two parts; length: of definitions in bytes, as 4 bytes
+//
+// A gob stream begins with type definitions, which describe the types of its first value. It takes
+// ten times as long to write and read the definitions as a small value. So this package keeps a
+// gob.Encoder for each type, which writes the definitions only once, and a gob.Decoder for each
 // sequence of definitions, which reads them only once. Every message still holds the
 // definitions, so a receiver needs no other message to decode it.
 //
-// A value that holds interfaces may need further definitions. Its message has the first
-// form.
+// A value that holds interfaces may need definitions that earlier values of its type did not need. Its
+// message has the first form.
 
 const (
 	magicStream = "weft-gob"
@@ -36,25 +38,25 @@ const (
 )
 
 const (
-	// Kept is the size of the largest message whose encoder and decoder are kept. Both keep
-	// buffers as large as their largest message.
+	// Kept is the length in bytes of the longest message after which this package keeps the encoder or
+	// decoder, because both keep buffers as large as their longest message.
 	Kept = 64 << 10
-	// decodersKept bounds the number of decoders. Without a bound, peers could make this rank
-	// keep a decoder for each message.
+	// decodersKept is the maximum number of decoders that a process keeps. Without a limit, other ranks
+	// could make this rank keep a decoder for each message.
 	decodersKept = 256
 )
 
 // valueEncoder encodes values of one type.
 type valueEncoder struct {
-	stream bool // the type holds interfaces, so messages have the first form and enc is not used
+	stream bool // values of the type hold interfaces, so their messages have the first form, and enc is not used
 
-	mu   sync.Mutex // guards everything below
-	enc  *gob.Encoder
+	mu   sync.Mutex   // guards everything below
+	enc  *gob.Encoder // nil: not made yet, or dropped after an error or a long message
 	out  bytes.Buffer // output of enc
-	head []byte       // the beginning of every message, up to the value; nil: enc has written nothing
+	head []byte       // the part of a message before the value, the same for all values; nil: enc has written nothing
 }
 
-var valueEncoders sync.Map // *valueEncoder by reflect.Type
+var valueEncoders sync.Map // the *valueEncoder of each reflect.Type
 
 func encoderOf(t reflect.Type) *valueEncoder {
 	if e, ok := valueEncoders.Load(t); ok {
@@ -67,13 +69,13 @@ func encoderOf(t reflect.Type) *valueEncoder {
 // Append appends the message that holds v to b. If gob cannot encode v, it returns
 // elem.ErrType.
 func Append(b []byte, v any) (_ []byte, err error) {
-	defer func() { // gob panics for a nil pointer
+	defer func() { // gob panics if v is a nil pointer
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: encode %T: %v", elem.ErrType, v, p)
 		}
 	}()
 	if v != nil {
-		if e := encoderOf(reflect.TypeOf(v)); !e.stream && e.mu.TryLock() { // do not wait: another goroutine may encode a long value
+		if e := encoderOf(reflect.TypeOf(v)); !e.stream && e.mu.TryLock() { // if another goroutine uses the encoder, make a new one below instead of waiting
 			defer e.mu.Unlock()
 			if b, err = e.encode(b, v); err != nil {
 				return nil, fmt.Errorf("%w: encode %T: %w", elem.ErrType, v, err)
@@ -114,8 +116,8 @@ func (e *valueEncoder) encode(b []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// definitions returns the number of bytes before the last message of a gob stream. These messages
-// define types.
+// definitions returns the length in bytes of the type definitions in a gob stream of one value: of all gob
+// messages before the last one, which holds the value.
 func definitions(stream []byte) int {
 	at := 0
 	for {
@@ -128,8 +130,8 @@ func definitions(stream []byte) int {
 	}
 }
 
-// gobUint reads an unsigned integer in gob's format. size is its encoded length; 0: it is
-// malformed.
+// gobUint decodes the unsigned integer in gob's format at the start of b. size is its encoded length in bytes,
+// or 0 if it is malformed.
 func gobUint(b []byte) (v uint64, size int) {
 	if len(b) == 0 {
 		return 0, 0
@@ -147,26 +149,26 @@ func gobUint(b []byte) (v uint64, size int) {
 	return v, 1 + n
 }
 
-// isValue reports whether b is one message of a gob stream that is not a definition.
+// isValue reports whether b is exactly one message of a gob stream, and not a type definition.
 func isValue(b []byte) bool {
 	n, size := gobUint(b)
 	if size == 0 || n != uint64(len(b)-size) {
 		return false
 	}
 	id, idSize := gobUint(b[size:])
-	return idSize > 0 && id&1 == 0 // a signed integer, negative for a definition
+	return idSize > 0 && id&1 == 0 // the id is a signed integer, whose lowest bit is the sign; it is negative for a definition
 }
 
-// valueDecoder decodes values that follow one sequence of definitions.
+// valueDecoder decodes the values of messages that have the same definitions.
 type valueDecoder struct {
-	mu  sync.Mutex // guards everything below
-	dec *gob.Decoder
+	mu  sync.Mutex   // guards everything below
+	dec *gob.Decoder // has read the definitions; nil: not made yet, or dropped after an error
 	in  bytes.Reader // input of dec
 }
 
 var valueDecoders struct {
 	mu    sync.Mutex
-	after map[string]*valueDecoder // by definitions
+	after map[string]*valueDecoder // by the bytes of their definitions; guarded by mu
 }
 
 func decoderAfter(definitions []byte) *valueDecoder {
@@ -184,8 +186,8 @@ func decoderAfter(definitions []byte) *valueDecoder {
 	return d
 }
 
-// Decode decodes a message of Append into what v points to. b may hold any bytes. If b is not
-// such a message, or does not fit v, Decode returns elem.ErrType.
+// Decode decodes b, a message that Append has encoded, into the variable that v points to. b may hold any
+// bytes. If b is not such a message, or its value does not fit the variable, Decode returns elem.ErrType.
 func Decode(b []byte, v any) (err error) {
 	defer func() { // gob panics for some values of v, and a peer may send any bytes
 		if p := recover(); p != nil {
@@ -208,7 +210,8 @@ func Decode(b []byte, v any) (err error) {
 	return nil
 }
 
-// decodeAfter decodes a stream of n bytes of definitions and a value.
+// decodeAfter decodes stream, which consists of n bytes of definitions and of a value, into the variable that v
+// points to.
 func decodeAfter(stream []byte, n uint32, v any) error {
 	if uint64(n) > uint64(len(stream)) || !isValue(stream[n:]) {
 		return errors.New("malformed message")
@@ -240,8 +243,8 @@ func (d *valueDecoder) decode(stream, value []byte, v any) error {
 	return nil
 }
 
-// holdsInterface reports whether values of t may hold interfaces, and so values of types that t does
-// not name. seen holds the types that were already visited.
+// holdsInterface reports whether values of t may hold interfaces, and so values of types that cannot be known
+// from t. seen holds the types that the function has visited already, because types may be recursive.
 func holdsInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false

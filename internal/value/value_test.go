@@ -26,7 +26,7 @@ type wrapped struct{ V any }
 
 type older struct{ Name string }
 
-// values returns values of types that encoders treat differently.
+// values returns values of types that this package or gob encodes in different ways.
 func values() []any {
 	return []any{
 		7, "text", []int{1, 2}, []byte("bytes"), map[int]string{1: "a"}, 2.5, true, [2]complex64{1, 2i},
@@ -50,8 +50,8 @@ func decodeLike(b []byte, v any) (any, error) {
 	return got.Elem().Interface(), err
 }
 
-// TestValuesAgainstGob checks that a decoded value equals the value that was encoded, the first
-// time and later, and that each message can be decoded without the other messages.
+// TestValuesAgainstGob encodes each value three times. It checks that each message is decoded as the value,
+// also in reverse order and with new decoders, so that no message needs another one.
 func TestValuesAgainstGob(t *testing.T) {
 	gob.Register(wrapped{})
 	var sent [][]byte
@@ -102,7 +102,8 @@ func TestEncoderAfterAnError(t *testing.T) {
 	}
 }
 
-// TestValuesInManyGoroutines encodes and decodes in goroutines that share encoders and decoders.
+// TestValuesInManyGoroutines encodes and decodes values in goroutines that share encoders and decoders. Each
+// decoded value must equal the one that was encoded.
 func TestValuesInManyGoroutines(t *testing.T) {
 	var g errgroup.Group
 	for range 8 {

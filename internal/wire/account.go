@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// Account is the report of a rank to its launcher at Finalize: what the rank has sent and
-// received, and how long it has waited. It travels in the fields of PMI-1's finalize.
+// Account is what a rank reports to its launcher at Finalize: what the rank has sent and received
+// since Init, and how long it has waited. In PMI-1 it travels as fields of the finalize command.
 type Account struct {
 	MessagesSent     int64         `json:"messages_sent"`
 	MessagesReceived int64         `json:"messages_received"`
-	BytesSent        int64         `json:"bytes_sent"`     // of the data of these messages
-	BytesReceived    int64         `json:"bytes_received"` // of the data of these messages
-	Waited           time.Duration `json:"waited"`         // for other ranks, in blocking calls
+	BytesSent        int64         `json:"bytes_sent"`     // data of the messages sent, without headers
+	BytesReceived    int64         `json:"bytes_received"` // data of the messages received, without headers
+	Waited           time.Duration `json:"waited"`         // time that blocking calls have waited for other ranks
 }
 
-// accountField is a field of an Account and its name on the wire.
+// accountField is a field of an Account and the field's name in a PMI-1 line.
 type accountField struct {
 	name  string
 	value *int64
 }
 
+// fields returns the fields of a, by pointers into a.
 func (a *Account) fields() [5]accountField {
 	return [...]accountField{
 		{"messages_sent", &a.MessagesSent}, {"messages_received", &a.MessagesReceived},
@@ -29,7 +30,7 @@ func (a *Account) fields() [5]accountField {
 	}
 }
 
-// PMIFields returns the account as fields of a message.
+// PMIFields returns the account as fields of a PMI-1 line.
 func (a *Account) PMIFields() (list []PMIField) {
 	for _, f := range a.fields() {
 		list = append(list, PMIField{f.name, strconv.FormatInt(*f.value, 10)})
@@ -37,8 +38,8 @@ func (a *Account) PMIFields() (list []PMIField) {
 	return list
 }
 
-// ParseAccount reads an account from a message of a rank. ok is false if a field is missing
-// or the account is not valid.
+// ParseAccount reads the account of a rank from the rank's finalize command m. ok is false if a
+// field is missing, or if the account is not valid.
 func ParseAccount(m PMIMessage) (a Account, ok bool) {
 	for _, f := range a.fields() {
 		text, _ := m.Get(f.name)
@@ -51,8 +52,8 @@ func ParseAccount(m PMIMessage) (a Account, ok bool) {
 	return a, a.Valid()
 }
 
-// Valid reports whether an account is possible: no value is negative, and there are no bytes
-// without messages.
+// Valid reports whether the account is possible: no value is negative, and the bytes are 0 if the
+// number of messages is 0.
 func (a *Account) Valid() bool {
 	for _, f := range a.fields() {
 		if *f.value < 0 {
@@ -62,8 +63,8 @@ func (a *Account) Valid() bool {
 	return (a.MessagesSent > 0 || a.BytesSent == 0) && (a.MessagesReceived > 0 || a.BytesReceived == 0)
 }
 
-// Add adds b to a. Both must be valid. If a sum overflows, Add changes nothing and returns
-// false.
+// Add adds the account b to a. Both must be valid. If a sum overflows, Add returns false and does
+// not change a.
 func (a *Account) Add(b *Account) bool {
 	sum, add := *a, b.fields()
 	for i, f := range sum.fields() {

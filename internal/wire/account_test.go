@@ -59,8 +59,8 @@ func TestAccountsAddUp(t *testing.T) {
 	require.Equal(t, Account{11, 22, 33, 44, time.Minute + time.Second}, a)
 }
 
-// FuzzAccount: an account that ParseAccount accepts is valid, and is the same after another
-// round trip.
+// FuzzAccount: if ParseAccount accepts an account, the account is valid, and it is the same after
+// PMIFields and another ParseAccount.
 func FuzzAccount(f *testing.F) {
 	f.Add([]byte(accountLine))
 	f.Fuzz(func(t *testing.T, line []byte) {

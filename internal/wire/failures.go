@@ -9,19 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// Failure reports: gorun reports to the ranks of a job with -on-failure notify which ranks have
-// failed. A report is a line:
+// Failure reports. If gorun runs a job with -on-failure notify, it reports to the ranks of the job
+// which ranks have failed. A report is a line of text:
 //
 //	failed 3,7-9 killed by signal 9 (SIGKILL) on node2\n
 //	       │     └─ reason; may be missing
 //	       └─ ranks, ascending, without spaces
 const (
-	FailuresMaxLine   = 4096 // bytes of a line, its newline included
-	failuresMaxReason = 1024
-	failuresVerb      = "failed "
+	FailuresMaxLine   = 4096      // maximum length of a line in bytes, with its newline
+	failuresMaxReason = 1024      // maximum length of a reason in bytes, with the space before it
+	failuresVerb      = "failed " // how each line begins
 )
 
-// The errors of malformed lines.
+// The errors of ParseFailures for malformed lines.
 var (
 	ErrFailuresLong  = errors.New("failure report: line is longer than 4096 bytes")
 	ErrFailuresVerb  = errors.New("failure report: line does not begin with \"failed\" and a space, or has a second line")
@@ -29,9 +29,10 @@ var (
 	ErrFailuresSize  = errors.New("failure report: a rank that the job does not have")
 )
 
-// AppendFailures appends to dst a report that ranks have failed for a reason: one line, or
-// several if one line has no room for all ranks; no line without ranks. The ranks may be in any
-// order. A reason that is too long is cut, and bytes that a line cannot contain become spaces.
+// AppendFailures appends a report to dst: that the ranks in ranks have failed, because of reason.
+// The report is one line, or several if the ranks do not fit into one line. Without ranks it has no
+// line. ranks may be in any order. AppendFailures cuts a reason that is too long, and replaces
+// characters that a line cannot contain by spaces.
 func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	sorted := slices.Clone(ranks)
 	slices.Sort(sorted)
@@ -67,11 +68,13 @@ func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	return dst
 }
 
-// appendReason appends a space and the part of reason that fits into a line.
+// appendReason appends to dst a space and the part of reason that fits into a line. It replaces
+// characters that are not printable by spaces, and several spaces by one. If nothing remains, it
+// appends nothing.
 func appendReason(dst []byte, reason string) []byte {
 	begin := len(dst)
 	for _, r := range reason {
-		if !unicode.IsPrint(r) || r == utf8.RuneError { // also a newline
+		if !unicode.IsPrint(r) || r == utf8.RuneError { // true for a newline too
 			r = ' '
 		}
 		if r == ' ' && (len(dst) == begin || dst[len(dst)-1] == ' ') {
@@ -88,8 +91,9 @@ func appendReason(dst []byte, reason string) []byte {
 	return bytes.TrimRight(dst, " ")
 }
 
-// ParseFailures reads a line, with or without its newline. It returns the failed ranks of a job
-// of size ranks, in ascending order, and the reason, which may be empty.
+// ParseFailures reads a line of a report, with or without its newline. size is the number of ranks
+// of the job. ParseFailures returns the failed ranks in ascending order, and the reason, which may
+// be empty.
 func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
 	if len(line) > FailuresMaxLine {
 		return nil, "", ErrFailuresLong
@@ -99,7 +103,7 @@ func ParseFailures(line []byte, size int) (ranks []int, reason string, err error
 		return nil, "", ErrFailuresVerb
 	}
 	list, why, _ := bytes.Cut(rest, []byte{' '})
-	next := 0 // the smallest rank that may follow
+	next := 0 // smallest rank that may follow
 	for more := true; more; {
 		var run []byte
 		run, list, more = bytes.Cut(list, []byte{','})
@@ -125,7 +129,7 @@ func ParseFailures(line []byte, size int) (ranks []int, reason string, err error
 	return ranks, string(bytes.TrimLeft(appendReason(nil, string(why)), " ")), nil
 }
 
-// failureRank parses a rank: a number below size, without sign and leading zeros.
+// failureRank parses a rank: a decimal number below size, without a sign and without leading zeros.
 func failureRank(digits []byte, size int) (int, error) {
 	if len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
 		return 0, ErrFailuresRanks

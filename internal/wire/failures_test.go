@@ -13,7 +13,7 @@ func TestFailures(t *testing.T) {
 		ranks  []int
 		reason string
 		line   string
-		parsed string // the reason that ParseFailures returns
+		parsed string // reason that ParseFailures returns for line
 	}{
 		{[]int{3}, "killed by signal 9 (SIGKILL) on node2", "failed 3 killed by signal 9 (SIGKILL) on node2\n", "killed by signal 9 (SIGKILL) on node2"},
 		{[]int{9, 3, 8, 7, 3}, "host node3 does not answer", "failed 3,7-9 host node3 does not answer\n", "host node3 does not answer"},
@@ -33,7 +33,8 @@ func TestFailures(t *testing.T) {
 	require.Equal(t, []int{3, 7, 8, 9}, ranks)
 }
 
-// TestFailuresInSeveralLines: more ranks fail than one line has room for.
+// TestFailuresInSeveralLines: more ranks have failed than fit into one line. AppendFailures writes
+// several lines, each within the limit, and ParseFailures returns all ranks.
 func TestFailuresInSeveralLines(t *testing.T) {
 	var ranks []int
 	for r := 0; r < 1<<16; r += 2 {

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Inspection: a launcher asks a rank what it does. Each rank inherits one end of a stream socket
-// of its own for inspection. Both sides write frames to it:
+// Inspection: the launcher asks a rank what it does. The two communicate by a stream socket, of
+// which the rank inherits one end. Both sides write frames to it:
 //
 //	0        4        8      9
 //	┌────────┬────────┬──────┬──────┐
@@ -17,92 +17,94 @@ import (
 //	rank ◄── InspectState, number ── launcher     request
 //	rank ── InspectState, same number ──► launcher    RankState, as JSON
 //
-// If the request is InspectStacks, the rank answers with an InspectStacks frame, whose body is
-// the text of the stacks of its goroutines, and then with an InspectState frame. An answer has
-// its request's number, so the launcher recognizes answers to older requests. Requests are
-// numbered from 1 on.
+// After a request of kind InspectState the rank answers with one frame of the same kind. After a
+// request of kind InspectStacks it answers with two: one of kind InspectStacks, whose body is the
+// text of the stacks of its goroutines, and then one of kind InspectState. An answer has the number
+// of its request, so the launcher recognizes answers to older requests. Requests are numbered from
+// 1 on.
 //
-// If a rank finds several requests, it sends an InspectState frame for the last one only. Before
-// it, the rank sends an InspectStacks frame for the last request that asks for stacks, if any.
+// If a rank finds several requests at once, it answers only the last one with InspectState. If some
+// of the requests ask for stacks, it answers the last of those with InspectStacks before.
 const (
-	InspectReady  = 1
-	InspectState  = 2
-	InspectStacks = 3
+	InspectReady  = 1 // from the rank: it answers requests from now on; the body is empty
+	InspectState  = 2 // from the launcher: asks for the state; from the rank: the body is a RankState as JSON
+	InspectStacks = 3 // from the launcher: asks for the stacks and the state; from the rank: the body is the text of the stacks
 
-	InspectHead      = 9
-	InspectMaxState  = 64 << 10  // bytes of a RankState
-	InspectMaxStacks = 256 << 10 // bytes of stacks; the end of longer ones is cut off
+	InspectHead      = 9         // bytes of a frame before its body
+	InspectMaxState  = 64 << 10  // maximum length of a RankState as JSON, in bytes
+	InspectMaxStacks = 256 << 10 // maximum length of the text of stacks in bytes; the rank cuts off the end of a longer text
 )
 
-// ErrInspect reports that a frame has an unknown kind or is too long for its kind.
+// ErrInspect is the error of a frame whose kind is unknown, or whose body is too long for its kind.
 var ErrInspect = errors.New("inspection: not a frame of a rank or its launcher")
 
-// RankState describes what a rank does. Ranks are numbered as in the communicator, unless
-// a field says otherwise.
+// RankState describes what a rank does. Ranks in it are ranks of a communicator, unless a comment
+// says otherwise.
 type RankState struct {
-	Calls []RankCall `json:"calls,omitempty"` // goroutines that are in a call of package comm
-	More  int        `json:"more,omitempty"`  // number of further goroutines in a call
-	At    string     `json:"at,omitempty"`    // without Calls: where the program is, as "main.compute at main.go:33 (running)"
+	Calls []RankCall `json:"calls,omitempty"` // the goroutines that are in a call of package comm, or the first of them
+	More  int        `json:"more,omitempty"`  // number of further goroutines in such a call, which Calls does not hold
+	At    string     `json:"at,omitempty"`    // if Calls is empty: where the program is, for example "main.compute at main.go:33 (running)"
 
-	// Goroutines that are in no call. Busy: one of them runs. Later: the states of others
-	// that may run without another goroutine, such as "sleep" and "IO wait".
+	// The other goroutines of the rank, which are in no call. Busy says that one of them runs.
+	// Later holds the states of those that do not run, but may run again without another goroutine,
+	// for example "sleep" and "IO wait".
 	Busy  bool     `json:"busy,omitempty"`
 	Later []string `json:"later,omitempty"`
 
-	// Open communicators. If there are too many, MoreComms is set and Comms holds the
-	// world, those of Calls and the first ones.
+	// The communicators that are open on the rank. If there are too many, MoreComms is set, and
+	// Comms holds the world, those that Calls names, and the first ones of the others.
 	Comms     []RankComm `json:"comms,omitempty"`
 	MoreComms bool       `json:"morecomms,omitempty"`
 
-	// Moves says that a transfer is under way that needs no further call of this rank's
-	// program. If there are links to too many peers, MoreLinks is set and Links holds the
-	// first ones.
+	// Moves says that a transfer is under way that needs no further call of this rank's program.
+	// Links counts the messages between this rank and its peers. If there are too many peers,
+	// MoreLinks is set, and Links holds the first ones.
 	Moves     bool       `json:"moves,omitempty"`
 	Links     []RankLink `json:"links,omitempty"`
 	MoreLinks bool       `json:"morelinks,omitempty"`
 }
 
-// RankLink counts messages: the world rank of a peer, then the messages sent to this peer
-// and received from it. The counters wrap around. A rank has no link to a peer with which
-// there were no messages.
+// RankLink counts the messages between a rank and a peer. It has three numbers: the world rank of
+// the peer, the number of messages that the rank has sent to the peer, and the number that it has
+// received from the peer. The counts wrap around. There is no RankLink for a peer without messages.
 type RankLink [3]uint32
 
-// RankCall is a goroutine in a call of package comm.
+// RankCall describes a call of package comm that a goroutine of the rank is in.
 type RankCall struct {
-	Name      string `json:"name"`            // such as "Recv"
-	Where     string `json:"where,omitempty"` // the caller's line, as "main.go:18"; empty: weft's own goroutine
-	Goroutine int    `json:"goroutine"`
-	Event     string `json:"event,omitempty"`   // as long as it stays the same, the goroutine has not continued
-	Still     bool   `json:"still,omitempty"`   // it waits, and has waited for the same event during the whole inspection
-	Follows   bool   `json:"follows,omitempty"` // it waits for another call, which another goroutine makes
-	Bounded   bool   `json:"bounded,omitempty"` // its context may end it
+	Name      string `json:"name"`              // name of the function, for example "Recv"
+	Where     string `json:"where,omitempty"`   // line of the program that made the call, for example "main.go:18"; empty: a goroutine of weft made it
+	Goroutine int    `json:"goroutine"`         // number of the goroutine that made the call, as in the output of runtime.Stack
+	Event     string `json:"event,omitempty"`   // text that differs for each wait; as long as the text stays the same, the goroutine is in the same wait
+	Still     bool   `json:"still,omitempty"`   // the call waits, and has waited for the same event since the inspection began
+	Follows   bool   `json:"follows,omitempty"` // the call waits for another call, which another goroutine makes
+	Bounded   bool   `json:"bounded,omitempty"` // the context.Context of the call may end it
 
-	// The event that the call waits for, if Comm is not empty.
-	Comm  string `json:"comm,omitempty"`
-	ID    uint64 `json:"id,omitempty"`   // of the communicator; unique in the job
-	Seq   uint32 `json:"seq,omitempty"`  // of a collective: its number on the communicator, from 1 on
-	Wait  string `json:"wait,omitempty"` // WaitSend and so on
-	Peer  int    `json:"peer"`           // rank that it waits for; -1: any
-	World int    `json:"world"`          // the peer's world rank; -1: any
-	Tag   int    `json:"tag"`            // of WaitSend, WaitRecv and WaitProbe; -1: any
+	// The event that the call waits for. These fields are set if Comm is not empty.
+	Comm  string `json:"comm,omitempty"` // name of the communicator
+	ID    uint64 `json:"id,omitempty"`   // number of the communicator, which is unique in the job
+	Seq   uint32 `json:"seq,omitempty"`  // for a collective: its number among those of the communicator, from 1 on
+	Wait  string `json:"wait,omitempty"` // kind of the event: WaitSend, WaitRecv, WaitProbe, WaitCollective or WaitMemory
+	Peer  int    `json:"peer"`           // rank of the communicator that the call waits for; -1: any
+	World int    `json:"world"`          // world rank of the same peer; -1: any
+	Tag   int    `json:"tag"`            // for WaitSend, WaitRecv and WaitProbe: the tag; -1: any
 }
 
-// Values of RankCall.Wait.
+// The values of RankCall.Wait: the kinds of event that a call waits for.
 const (
-	WaitSend       = "send"
-	WaitRecv       = "recv"
-	WaitProbe      = "probe"
-	WaitCollective = "collective"
-	WaitMemory     = "memory" // completion of a one-sided operation
+	WaitSend       = "send"       // completion of a send
+	WaitRecv       = "recv"       // completion of a receive
+	WaitProbe      = "probe"      // a message for a probe
+	WaitCollective = "collective" // other ranks in a collective
+	WaitMemory     = "memory"     // completion of a one-sided operation
 )
 
-// RankComm is a communicator that is open on a rank.
+// RankComm describes a communicator that is open on a rank.
 type RankComm struct {
-	ID  uint64 `json:"id"`
-	Seq uint32 `json:"seq"` // collectives that the rank has started on it
+	ID  uint64 `json:"id"`  // number of the communicator, which is unique in the job
+	Seq uint32 `json:"seq"` // number of collectives that the rank has started on the communicator
 }
 
-// AppendInspect appends a frame to dst.
+// AppendInspect appends a frame to dst, with this request number, kind and body.
 func AppendInspect(dst []byte, number uint32, kind byte, body []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, number)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(body)))
@@ -110,8 +112,8 @@ func AppendInspect(dst []byte, number uint32, kind byte, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// ParseInspect reads the first frame of b. body is a part of b, and rest is what
-// follows the frame. ok is false if the frame is not complete yet.
+// ParseInspect reads the first frame of b. body shares memory with b, and rest is the part of b
+// after the frame. ok is false if b does not hold the whole frame yet.
 func ParseInspect(b []byte) (number uint32, kind byte, body, rest []byte, ok bool, err error) {
 	if len(b) < InspectHead {
 		return 0, 0, nil, b, false, nil

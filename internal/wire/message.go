@@ -7,41 +7,47 @@ import (
 	"math"
 )
 
-// MessageKind is the kind of a message between engines.
+// MessageKind is the kind of a message that one rank's engine sends to another's.
 type MessageKind uint8
 
-// The kinds of message. The messages of a rendezvous:
+// The kinds of message. A rendezvous, by which a large message is transferred, has these messages:
 //
 //	sender ── RTS ──► receiver            sender ── RTS ──► receiver
 //	       ◄─ read ──  (by RMA)                  ◄── CTS ──
 //	       ◄── FIN ──                            ── Data ──►  as often as necessary
 //	   (a fabric with reads)                  (a fabric without)
 const (
-	MsgEager     MessageKind = iota + 1 // header, then the data
-	MsgEagerSync                        // the same; the receiver answers with MsgAck when a receive has matched
-	MsgRTS                              // ready to send: Length bytes wait at Key, Addr
-	MsgCTS                              // clear to send: Length bytes of request Handle, to the receiver's request Key
-	MsgData                             // a segment of data for request Handle, at offset Addr
-	MsgFin                              // the receiver no longer needs request Handle; the data is the error text, empty without an error
-	MsgAck                              // a receive has matched the MsgEagerSync of request Handle
-	MsgCredit                           // carries only credit
-	MsgRevoke                           // the context is revoked; the data is the error text
-	MsgLeave                            // the sender has called Finalize and sends no message of its program after this one
-	MsgWindow                           // message of one-sided communication; see Window
+	MsgEager     MessageKind = iota + 1 // a message of the program with its data
+	MsgEagerSync                        // the same for a synchronous send: when a receive has matched, the receiver answers with MsgAck
+	// Ready to send: the sender has a message of Length bytes, at Addr in the memory region with
+	// the key Key. Handle is the number of the sender's request.
+	MsgRTS
+	// Clear to send: the receiver asks for the first Length bytes of the sender's request Handle.
+	// Key is the number of the receiver's request.
+	MsgCTS
+	MsgData // a segment of the data for the receiver's request Handle, at the offset Addr
+	// The receiver no longer needs the memory of the sender's request Handle. The data is the text
+	// of an error; empty: there is none.
+	MsgFin
+	MsgAck    // a receive has matched the MsgEagerSync of the sender's request Handle
+	MsgCredit // returns credit, and has no other content
+	MsgRevoke // the communicator of the context is revoked; the data is the text of the reason
+	MsgLeave  // the sender has called Finalize, and sends no message of its program after this one
+	MsgWindow // a message of one-sided communication; see Window
 	msgKindEnd
 )
 
-// Sizes of a message header.
+// Sizes of a message header in bytes.
 const (
-	MessageShort = 32 // MsgEager, MsgCredit, MsgRevoke, MsgLeave
-	MessageLong  = 56 // all others
+	MessageShort = 32 // header of MsgEager, MsgCredit, MsgRevoke and MsgLeave
+	MessageLong  = 56 // header of all other kinds
 )
 
-// NoRegion as the Addr of a MsgRTS means that the receiver cannot read the data, and asks
-// for it by MsgCTS.
+// NoRegion is the Addr of a MsgRTS whose data is in no memory region. So the receiver
+// cannot read it, and asks for it by MsgCTS.
 const NoRegion = math.MaxUint64
 
-// Message is the header of every message between two engines, little endian:
+// Message is the header of a message between two engines. Its encoding is little endian:
 //
 //	 0      1      2        4           8                  16        20        24         32
 //	┌──────┬──────┬────────┬───────────┬──────────────────┬─────────┬─────────┬──────────┐
@@ -51,19 +57,23 @@ const NoRegion = math.MaxUint64
 //	└──────────────────────────────────┴──────────────────┴───────────────────┘
 //	32                                 40                 48                  56
 type Message struct {
-	Kind    MessageKind
-	Sig     uint16 // signature of the collective call, or of the element type; 0: none
-	Credit  uint32 // bytes of credit that the sender of this header returns
-	Context uint64 // communication context
-	Tag     int32
-	Seq     uint32 // number of the message among those from one engine to another
-	Length  int    // length of the whole message of the program, in bytes
-	Handle  uint64 // request of the receiver of this header; of RTS and EagerSync: of its sender
-	Key     uint64 // key of the memory region (RTS), or request of the receiver of the data (CTS)
-	Addr    uint64 // address in the memory region (RTS), or offset in the message (Data)
+	Kind MessageKind
+	Sig  uint16 // signature of the message's elements: of their type, or of the collective call that sends them; 0: none
+	// Bytes of credit that the sender of this header returns: memory for unexpected messages that
+	// has become free.
+	Credit  uint32
+	Context uint64 // id of the communication context
+	Tag     int32  // of the message of the program; for MsgWindow see Window.Message
+	Seq     uint32 // number of this message among all from its sender to its receiver, from 1 on
+	Length  int    // bytes of data: of MsgRTS and MsgCTS of the whole transfer, of other kinds of this message
+	// MsgRTS and MsgEagerSync: number of the request of the engine that sends this header. MsgCTS,
+	// MsgData, MsgFin and MsgAck: of the request of the engine that gets it.
+	Handle uint64
+	Key    uint64 // MsgRTS: key of the memory region; MsgCTS: number of the receive's request
+	Addr   uint64 // MsgRTS: address in the memory region; MsgData: offset in the data of the message
 }
 
-// HeaderLen returns the encoded size of a header of this kind.
+// HeaderLen returns the encoded size in bytes of the header of a message of kind k.
 func (k MessageKind) HeaderLen() int {
 	if k == MsgEager || k == MsgCredit || k == MsgRevoke || k == MsgLeave {
 		return MessageShort
@@ -71,7 +81,8 @@ func (k MessageKind) HeaderLen() int {
 	return MessageLong
 }
 
-// Put encodes m into b and returns the header's length. b has at least MessageLong bytes.
+// Put encodes m into b and returns the number of bytes that it has written. b has at least
+// MessageLong bytes.
 //
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Put(b []byte) int {
@@ -86,7 +97,8 @@ func (m *Message) Put(b []byte) int {
 	return n
 }
 
-// PutEager is Put for the header of a MsgEager with these fields.
+// PutEager encodes the header of a MsgEager into b, which has at least MessageShort bytes. It does
+// what Put does for a Message with these fields, in less time.
 //
 // Hot path: no allocation, no lock, no system call.
 func PutEager(b []byte, sig uint16, credit uint32, context uint64, tag int32, seq uint32, length int) int {
@@ -102,8 +114,8 @@ func putShort(b []byte, kind MessageKind, sig uint16, credit uint32, context uin
 	binary.LittleEndian.PutUint64(b[24:], uint64(length))
 }
 
-// ParseEager decodes a MsgEager with its data. ok is false if b is not exactly that; the caller
-// then calls Message.Parse.
+// ParseEager decodes a MsgEager: its header, and data, which is the rest of b. If b is another
+// message or is malformed, ok is false, and the caller calls Message.Parse.
 //
 // Hot path: no allocation, no lock, no system call.
 func ParseEager(b []byte) (sig uint16, credit uint32, context uint64, tag int32, seq uint32, data []byte, ok bool) {
@@ -117,16 +129,16 @@ func ParseEager(b []byte) (sig uint16, credit uint32, context uint64, tag int32,
 		uint16(first) == uint16(MsgEager) && binary.LittleEndian.Uint64(b[24:]) == uint64(len(data))
 }
 
-// Errors of Message.Parse.
+// The errors of Message.Parse. Window.Parse returns errMsgLength too.
 var (
 	errMsgShort  = errors.New("message shorter than its header")
 	errMsgKind   = errors.New("unknown message kind")
 	errMsgLength = errors.New("message length differs from its header")
 )
 
-// Parse decodes the header of a message and returns the bytes after it. It checks everything that
-// does not depend on requests: the kind, that eager messages carry as many bytes as their headers
-// say, and that lengths are possible.
+// Parse decodes the header at the beginning of b into m, and returns the bytes after it. It checks
+// what a parser can check without knowing the requests: that the kind exists, that data is as long
+// as the header says, and that kinds without data have none.
 //
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Parse(b []byte) (data []byte, err error) {
@@ -144,7 +156,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	m.Tag, m.Seq = int32(uint32(w)), uint32(w>>32)
 	length := binary.LittleEndian.Uint64(b[24:])
 	m.Handle, m.Key, m.Addr = 0, 0, 0
-	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // as most messages
+	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // most messages, so they return early
 		m.Length = int(length)
 		return b[MessageShort:], nil
 	}
@@ -171,7 +183,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 		if len(data) != 0 {
 			return nil, errMsgLength
 		}
-	case msgKindEnd: // rejected above
+	case msgKindEnd: // the check of the kind above has rejected it
 	}
 	return data, nil
 }

@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// The limits of PMI-1, as MPICH's launchers state them. Both lengths count the
-// terminating NUL of the C clients, so a key has at most PMIMaxKey-1 bytes.
+// The limits of PMI-1 in bytes, which MPICH's launchers report to their clients. The lengths of
+// names, keys and values count the terminating NUL of clients in C. So a key in Go has at most
+// PMIMaxKey-1 bytes.
 const (
-	PMIMaxLine    = 1024 // bytes of a line, its newline included
-	PMIMaxKVSName = 256
+	PMIMaxLine    = 1024 // a line, with its newline
+	PMIMaxKVSName = 256  // the name of a key-value space
 	PMIMaxKey     = 64
 	PMIMaxValue   = 1024
 )
 
-// The errors of lines that are not PMI-1.
+// The errors of PMILine, ParsePMI and PMIMessage.Append.
 var (
 	ErrPMILong    = errors.New("pmi: line is longer than 1024 bytes")
 	ErrPMINoCmd   = errors.New("pmi: line has no cmd=")
@@ -25,19 +26,21 @@ var (
 	ErrPMINewline = errors.New("pmi: newline within a line")
 )
 
-// PMIField is one k=v of a PMI-1 line.
+// PMIField is one field of a PMI-1 line, which has the form key=value.
 type PMIField struct{ Key, Value string }
 
-// PMIMessage is one line of PMI-1: "cmd=put kvsname=k key=a value=b\n". The first line of a spawn
-// block begins with mcmd= instead of cmd=: it is a message with Multi set. The lines after it, up
-// to "endcmd", are single fields.
+// PMIMessage is one line of PMI-1, for example "cmd=put kvsname=k key=a value=b\n". A spawn command
+// has several lines. Its first line begins with mcmd= instead of cmd=; ParsePMI returns this line
+// as a message whose Multi is set. The lines after it, up to the line "endcmd", have one field each
+// and no command.
 type PMIMessage struct {
 	Cmd    string
 	Multi  bool
 	Fields []PMIField
 }
 
-// NewPMI returns a message with a command and fields. kv holds keys and values in turn.
+// NewPMI returns a message with the command cmd and with fields. kv holds the keys and values of
+// the fields in turn.
 func NewPMI(cmd string, kv ...string) PMIMessage {
 	m := PMIMessage{Cmd: cmd}
 	if len(kv) > 1 {
@@ -59,8 +62,8 @@ func (m PMIMessage) Get(key string) (string, bool) {
 	return "", false
 }
 
-// ParsePMI reads one line, with or without its newline. It ignores words that have no '=', and
-// repeated blanks; a value may contain '='. The message shares no memory with line.
+// ParsePMI reads one line, with or without its newline. It ignores words without a '=', and
+// repeated spaces. A value may contain '='. The message shares no memory with line.
 func ParsePMI(line []byte) (PMIMessage, error) {
 	if len(line) > PMIMaxLine {
 		return PMIMessage{}, ErrPMILong
@@ -94,8 +97,8 @@ func ParsePMI(line []byte) (PMIMessage, error) {
 	return m, nil
 }
 
-// Append appends the line, with its newline, to dst. If the message cannot be written as a line,
-// Append returns an error, and dst unchanged.
+// Append appends the line of m, with its newline, to dst. If m cannot be written as a line of
+// PMI-1, Append returns dst unchanged and an error.
 func (m PMIMessage) Append(dst []byte) ([]byte, error) {
 	if m.Cmd == "" {
 		return dst, ErrPMINoCmd
@@ -124,9 +127,9 @@ func (m PMIMessage) Append(dst []byte) ([]byte, error) {
 	return out, nil
 }
 
-// PMILine returns the first line of buf, without its newline, and the bytes after it. ok is false
-// if buf holds no complete line yet. If buf is so long that it can no longer become a line, the
-// error is ErrPMILong.
+// PMILine returns the first line of buf, without its newline, and the bytes after the newline. ok
+// is false if buf does not hold a whole line yet. If the first line is longer than PMIMaxLine,
+// whether it is complete or not, the error is ErrPMILong.
 func PMILine(buf []byte) (line, rest []byte, ok bool, err error) {
 	i := bytes.IndexByte(buf, '\n')
 	switch {
@@ -138,9 +141,10 @@ func PMILine(buf []byte) (line, rest []byte, ok bool, err error) {
 	return buf[:i], buf[i+1:], true, nil
 }
 
-// pmiKey and pmiValue report whether s may stand before, and after, a '='.
+// pmiKey reports whether s can be the key of a field, before the '='.
 func pmiKey(s string) bool { return s != "" && pmiValue(s) && !strings.Contains(s, "=") }
 
+// pmiValue reports whether s can be the value of a field, after the '='.
 func pmiValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c <= ' ' || c == '\\' || c == 0x7f {

@@ -102,7 +102,7 @@ func FuzzPMI(f *testing.F) {
 		}
 		line, err := m.Append(nil)
 		if err != nil {
-			return // the line had two cmd fields, or is too long with its newline
+			return // Append cannot write what ParsePMI accepts if the line has two cmd fields, or is too long with its newline
 		}
 		again, err := ParsePMI(line)
 		require.NoError(t, err)

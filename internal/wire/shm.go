@@ -7,23 +7,23 @@ import (
 	"io"
 )
 
-// If a launcher gives a memory file to the ranks of a host, it notes in the file which of their
-// processes have ended, because a rank that dies before it has opened the file cannot show that
-// itself. The notes are words of 4 bytes, by rank. A word is 0 until its rank's process has
-// ended:
+// The launcher may give the ranks of a host a file of shared memory (memfd). It then records in the
+// file which of the ranks' processes have ended, because a rank that dies before it has opened the
+// file cannot record anything about itself. The records are words of 4 bytes, by rank. A word is 0
+// until the process of its rank has ended:
 //
 //	ShmEndedAt         ShmEndedAt + 4              ShmEndedAt + 4 × ShmEndedMax
 //	┌──────────────────┬──────────────────┬─ … ─┬──┐
 //	│ rank 0           │ rank 1           │     │  │
 //	└──────────────────┴──────────────────┴─ … ─┴──┘
 const (
-	ShmEndedAt  = 4096
-	ShmEndedMax = 4096 // ranks
+	ShmEndedAt  = 4096 // offset of the first word in the file, in bytes
+	ShmEndedMax = 4096 // maximum number of words
 )
 
-// PutShmEnded notes in a memory file of any size that the process of a rank has ended. rank is
-// the rank's number among those of the host. For a rank of ShmEndedMax or more, PutShmEnded does
-// nothing.
+// PutShmEnded records in the file of shared memory that the process of a rank has ended. The file
+// may be of any size. rank is the rank's number among the ranks of the host. If it is ShmEndedMax
+// or more, or negative, PutShmEnded does nothing.
 func PutShmEnded(file io.WriterAt, rank int) error {
 	if rank < 0 || rank >= ShmEndedMax {
 		return nil
@@ -32,32 +32,33 @@ func PutShmEnded(file io.WriterAt, rank int) error {
 	return err
 }
 
-// ShmCardSize is the encoded size of a ShmCard with its proof.
+// ShmCardSize is the encoded size of a ShmCard with its mac, in bytes.
 const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
 
-// shmMagic opens a card; its last byte is the version.
+// shmMagic is the beginning of an encoded ShmCard. Its last byte is the version of the protocol.
 const shmMagic = "weft-sh\x04"
 
-// ShmCard describes a rank in the memory that it shares with the other ranks of its host, little
-// endian, with a proof that the rank knows the job's secret:
+// ShmCard is the record by which a rank shows its identity to the other ranks of its host. It
+// stands in their shared memory. Its mac proves that the rank knows the secret of the job. The
+// encoding is little endian:
 //
 //	 0        8      12     16    20    24      56      88
 //	┌────────┬──────┬──────┬─────┬─────┬───────┬───────┐
 //	│ magic  │ rank │ size │ pid │  0  │ nonce │  mac  │
 //	└────────┴──────┴──────┴─────┴─────┴───────┴───────┘
 type ShmCard struct {
-	Rank, Size uint32   // rank in the job, and size of the job
-	PID        uint32   // process id in the rank's own pid namespace
-	Nonce      [32]byte // random number, different at each start of the process
+	Rank, Size uint32   // world rank of the rank, and size of the job
+	PID        uint32   // process id of the rank, in the pid namespace of its process
+	Nonce      [32]byte // random number that each process chooses when it starts
 }
 
-// ShmJob holds the values of a job that the proof of a card depends on.
+// ShmJob holds what all ranks of a job know, and on which the mac of a ShmCard depends.
 type ShmJob struct {
 	Secret [32]byte
 	JobID  string
 }
 
-// Put writes the card and its proof to b, which has ShmCardSize bytes.
+// Put writes the card and its mac to b, which has ShmCardSize bytes.
 func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	_ = b[ShmCardSize-1]
 	copy(b, shmMagic)
@@ -69,7 +70,8 @@ func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	copy(b[56:], j.mac("card", b[:56]))
 }
 
-// Parse reads a card. It returns false for bytes that Put has not written for the same job.
+// Parse reads a card from b. It returns false if b is not what Put writes for a card and the same
+// job.
 func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {
 		return false
@@ -84,7 +86,7 @@ func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	return true
 }
 
-// mac returns the HMAC of a purpose, the job id and b under the job's secret.
+// mac returns the HMAC-SHA256, under the job's secret, of the purpose what, the job id and b.
 func (j *ShmJob) mac(what string, b []byte) []byte {
 	h := hmac.New(sha256.New, j.Secret[:])
 	h.Write([]byte("weft shm " + what))
@@ -96,36 +98,39 @@ func (j *ShmJob) mac(what string, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Label returns a number that only processes of the job can compute from what and b. If b holds a
-// property of the host, processes find by equal numbers that they have the property in common.
+// Label returns a number that follows from the purpose what and from b, and that only processes of
+// the job can compute. If b describes a property of the host, processes that get equal numbers know
+// that they have the property in common.
 func (j *ShmJob) Label(what string, b []byte) uint64 {
 	return binary.LittleEndian.Uint64(j.mac(what, b))
 }
 
-// ShmWord is the first word of every message between two ranks of a host. The writer stores it
-// last, so a reader that finds the sequence number that it waits for finds the complete message:
+// ShmWord is the first word of each message between two ranks of a host. The writer stores it after
+// the rest of the message. So if a reader finds the sequence number that it waits for, the rest of
+// the message is complete:
 //
 //	 63          32 31        8 7    0
 //	┌──────────────┬───────────┬──────┐
 //	│ sequence     │ length    │ kind │
 //	└──────────────┴───────────┴──────┘
 //
-// Memory that no rank has written holds 0, which is not a message of any sequence number.
+// Memory that no rank has written holds 0. This is no message, because the kind of a message is not
+// 0.
 type ShmWord uint64
 
-// ShmMaxLength is the largest length that a ShmWord can hold, in bytes.
+// ShmMaxLength is the largest number of bytes after the word that a ShmWord can express.
 const ShmMaxLength = 1<<24 - 1
 
-// NewShmWord returns a word. length is at most ShmMaxLength, and kind is not 0.
+// NewShmWord returns the word of a message. length is at most ShmMaxLength, and kind is not 0.
 func NewShmWord(seq uint32, length int, kind uint8) ShmWord {
 	return ShmWord(seq)<<32 | ShmWord(length)<<8 | ShmWord(kind)
 }
 
-// Seq returns the sequence number.
+// Seq returns the sequence number of the message.
 func (w ShmWord) Seq() uint32 { return uint32(w >> 32) }
 
-// Length returns the number of bytes after the word.
+// Length returns the number of bytes of the message after the word.
 func (w ShmWord) Length() int { return int(w >> 8 & ShmMaxLength) }
 
-// Kind returns the kind of the message.
+// Kind returns the kind of the message, as NewShmWord got it.
 func (w ShmWord) Kind() uint8 { return uint8(w) }

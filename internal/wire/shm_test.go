@@ -67,7 +67,7 @@ func TestShmWord(t *testing.T) {
 	}
 }
 
-// FuzzShmCard: Parse accepts only what Put writes.
+// FuzzShmCard: if Parse accepts bytes as a card, Put writes the same bytes for that card.
 func FuzzShmCard(f *testing.F) {
 	j := &ShmJob{Secret: [32]byte{1}, JobID: "job"}
 	b := make([]byte, ShmCardSize)

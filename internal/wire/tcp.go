@@ -6,8 +6,7 @@ import (
 	"fmt"
 )
 
-// The stream of a tcp connection is a sequence of frames. All numbers are
-// little endian.
+// The stream of a tcp connection is a sequence of frames. All numbers are little endian.
 //
 //	0      1        2        3      4        8        16        24
 //	┌──────┬────────┬────────┬──────┬────────┬────────┬─────────┬──────────┬──────────────┐
@@ -24,22 +23,28 @@ import (
 //	bye     –        24       length 0                           messages, control, bulk: counts of frames
 //	giveup  –        0        length 0                           –
 //
-// The answer to a read is a sequence of data frames whose lengths add up to total, or at
-// any point a refuse. An end follows the bytes of each data frame. Its status says whether
-// the bytes are the region's: the region may be withdrawn while they are written. The
-// answer to each write frame is an ack; the frames of one write repeat key, addr and
-// total. If a process ends the connection because of what it received, it sends a giveup
-// if it can. A bye holds the number of frames of each class that its sender has sent,
-// including the bye, so the receiver detects a frame that was left out before it.
+// A msg carries a message of the engine. read and write are RMA operations on the memory of the
+// process that gets the frame; id identifies the operation:
+//   - The answer to a read is a sequence of data frames, whose lengths add up to total. Instead of
+//     the next data frame, the answer may end with a refuse.
+//   - An end follows the bytes of each data frame. Its status says whether the bytes are those of
+//     the memory region: the region may be deregistered while the bytes are written to the socket.
+//   - The data of one write may be in several write frames, which repeat key, addr and total. The
+//     answer to each of them is an ack.
 //
-// The checks (see [TCPCheck]) cover all of a frame except its length bytes. A receiver
-// uses the first eight bytes as soon as the first check holds, so a changed length never
-// makes it wait for bytes that do not come.
+// A process that ends a connection because of what it received sends a giveup before, if it can.
+// A process that ends a connection in good order sends a bye. It holds the number of frames of each
+// class that its sender has sent, the bye included. So the receiver detects that frames before the
+// bye were left out.
+//
+// The checks (see [TCPCheck]) cover all of a frame except its length bytes. A receiver does not use
+// the first eight bytes, which hold the length, before it has verified the first check. So if the
+// length was changed on its way, the receiver does not wait for bytes that never come.
 
-// TCPType is the type of a frame, its first byte.
+// TCPType is the type of a frame: its first byte.
 type TCPType uint8
 
-// The types of frame.
+// The types of frame, as in the picture above.
 const (
 	TCPMsg TCPType = iota + 1
 	TCPRead
@@ -52,54 +57,58 @@ const (
 	TCPGiveUp
 )
 
-// TCPStatus is the result of a read or write at its target.
+// TCPStatus is the result of a read or write, which the process that has the memory returns in an
+// end, a refuse or an ack.
 type TCPStatus uint8
 
-// The statuses.
+// The results of a read or write.
 const (
-	TCPOK     TCPStatus = iota
-	TCPKey              // no such memory region
-	TCPBounds           // outside the region
-	TCPAccess           // the region does not permit it
+	TCPOK     TCPStatus = iota // the operation was done
+	TCPKey                     // no memory region has the key
+	TCPBounds                  // the bytes are not inside of the region
+	TCPAccess                  // the region does not permit the operation
 	tcpStatusEnd
 )
 
-// Sizes of frames.
+// Sizes of frames in bytes. A read, data, refuse, write, ack or bye frame has one size, without the
+// length bytes that follow it.
 const (
-	TCPPrefixSize = 24 // the beginning of every frame; the whole of an end and of a giveup
+	TCPPrefixSize = 24 // the part with which every frame begins; the whole of an end or a giveup
 	TCPReadSize   = TCPPrefixSize + 32
-	TCPDataSize   = TCPPrefixSize + 8 // without its bytes
+	TCPDataSize   = TCPPrefixSize + 8 // without the length bytes, which are data
 	TCPRefuseSize = TCPPrefixSize + 8
-	TCPWriteSize  = TCPPrefixSize + 40 // without its bytes
+	TCPWriteSize  = TCPPrefixSize + 40 // without the length bytes, which are data
 	TCPAckSize    = TCPPrefixSize + 8
 	TCPByeSize    = TCPPrefixSize + 8*len(TCPCounts{})
-	TCPMaxHeader  = TCPWriteSize // the largest of them
-	TCPMaxMsgHead = 64           // bytes of a msg's header
-	TCPMaxMsg     = 1 << 17      // bytes of a msg, header and data
-	TCPMaxChunk   = 1 << 20      // bytes of a data or write frame
+	TCPMaxHeader  = TCPWriteSize // the largest of the sizes above
+	TCPMaxMsgHead = 64           // maximum size of the header in a msg
+	TCPMaxMsg     = 1 << 17      // maximum size of a msg: header and data
+	TCPMaxChunk   = 1 << 20      // maximum number of length bytes of a data or write frame
 )
 
-// ErrTCPFrame reports that bytes are not a frame.
+// ErrTCPFrame is the error of Parse for bytes that are not a frame.
 var ErrTCPFrame = errors.New("malformed tcp frame")
 
-// Valid reports whether s is one of the statuses.
+// Valid reports whether s is one of the constants above.
 func (s TCPStatus) Valid() bool { return s < tcpStatusEnd }
 
-// TCPFrame is a frame without its bytes.
+// TCPFrame is a frame, without the length bytes that follow it. Which fields are used depends on
+// the type.
 type TCPFrame struct {
 	Type   TCPType
 	Status TCPStatus
-	Length uint32 // bytes that follow
-	ID     uint64 // of the read or write, chosen by its initiator
-	Key    uint64
-	Addr   uint64 // where the whole read or write begins
-	Total  uint64 // bytes of the whole read or write
-	Offset uint64 // of this frame's bytes in the whole write
-	Counts TCPCounts
+	Length uint32    // number of bytes that follow the frame
+	ID     uint64    // number of the read or write; the process that starts the operation chooses it
+	Key    uint64    // key of the memory region
+	Addr   uint64    // address at which the whole read or write begins
+	Total  uint64    // number of bytes of the whole read or write
+	Offset uint64    // offset of this frame's bytes in the whole write
+	Counts TCPCounts // only in a bye: numbers of frames that its sender has sent, the bye included
 }
 
-// header returns the size of the header after the prefix, without the length bytes. It
-// returns -1 for an unknown type and for a type whose header size varies.
+// header returns the size of the header of a frame of type t: the part after the prefix, without
+// the length bytes. It returns -1 for an unknown type, and for a msg, whose header has no fixed
+// size.
 func (t TCPType) header() int {
 	switch t {
 	case TCPEnd, TCPGiveUp:
@@ -117,17 +126,17 @@ func (t TCPType) header() int {
 	return -1
 }
 
-// hasStatus reports whether frames of the type carry a status.
+// hasStatus reports whether frames of type t carry a status.
 func (t TCPType) hasStatus() bool { return t == TCPEnd || t == TCPRefuse || t == TCPAck }
 
-// PutTCPMsg writes the prefix of a msg to b, without its checks. The msg has head bytes of
-// header, and n bytes in all.
+// PutTCPMsg writes the first eight bytes of a msg to b. It does not write the checks. The header of
+// the msg has head bytes, and header and data together have n bytes.
 func PutTCPMsg(b []byte, head, n int) {
 	binary.LittleEndian.PutUint64(b, uint64(TCPMsg)|uint64(head)<<16|uint64(n-head)<<32)
 }
 
-// Put writes the frame to b, without its checks and its length bytes, and returns the size
-// written. b has room for TCPMaxHeader bytes. The frame is not a msg.
+// Put writes the frame to b, without its checks and its length bytes, and returns the number of
+// bytes of prefix and header. b has room for TCPMaxHeader bytes. The frame is not a msg.
 func (f *TCPFrame) Put(b []byte) int {
 	le := binary.LittleEndian
 	head := f.Type.header()
@@ -152,8 +161,9 @@ func (f *TCPFrame) Put(b []byte) int {
 	return TCPPrefixSize + head
 }
 
-// TCPMsgLen reads the first eight bytes of a msg, which has head bytes of header and n
-// bytes in all. ok is false for any other frame; the caller then calls Parse.
+// TCPMsgLen reads the first eight bytes of a frame. If the frame is a msg, it returns the size of
+// its header, and the size n of header and data together. For any other frame, and for a malformed
+// one, ok is false, and the caller calls Parse.
 func TCPMsgLen(b []byte) (head, n int, ok bool) {
 	w := binary.LittleEndian.Uint64(b)
 	head = int(w >> 16 & 0xff)
@@ -161,9 +171,10 @@ func TCPMsgLen(b []byte) (head, n int, ok bool) {
 	return head, n, w&0xff00ffff == uint64(TCPMsg) && head <= TCPMaxMsgHead && n <= TCPMaxMsg
 }
 
-// Parse reads a frame other than a msg from the front of b and returns its size without
-// its length bytes, or 0 if b is too short. If only the part after the prefix is wrong,
-// Parse returns the size with the error. Parse does not verify the checks.
+// Parse reads a frame other than a msg from the beginning of b. It returns the size of the frame,
+// without its length bytes; 0: b does not hold the whole frame yet. If the prefix is correct and
+// only the header is wrong, Parse returns the size together with the error. Parse does not verify
+// the checks.
 func (f *TCPFrame) Parse(b []byte) (int, error) {
 	if len(b) < TCPPrefixSize {
 		return 0, nil

@@ -7,52 +7,54 @@ import (
 	"math/bits"
 )
 
-// TCPCheck signs or verifies the headers of frames in one direction of a connection.
-// Without a key (the zero TCPCheck) all checks are zero.
+// TCPCheck signs the headers of frames, or verifies them, in one direction of a connection. A check
+// is a code of 64 bits that only the two processes of the connection can compute. The zero TCPCheck
+// has no key, and all its checks are zero.
 //
-// A check is a Wegman–Carter code of 64 bits: a universal hash of the bytes under a
-// secret key, plus a pad that is used once.
+// A check is a Wegman–Carter code: a universal hash of the bytes under a secret key, plus a pad,
+// which is a random number that is used once.
 //
 //	check = (Σ (m₂ᵢ+k₂ᵢ)·(m₂ᵢ₊₁+k₂ᵢ₊₁) mod 2⁶¹−1) + pad
 //
 //	m: the bytes as 32-bit numbers, k: secret random numbers
 //
-// If two inputs of equal size differ in m₂ᵢ, the difference of their hashes is linear in
-// k₂ᵢ₊₁ (and the other way round): exactly one of the 2⁶¹−1 values of that key gives a
-// given difference. The pads hide the hashes. So if the pads are random, a process without
-// the key changes, repeats, drops or invents a header undetected with a probability of
-// 2⁻⁶¹. AES is a permutation, so its blocks do not repeat as random blocks do: n frames of
-// one direction add n²/2¹²⁹ to the probability, which is 2⁻⁴⁹ for 2⁴⁰ frames. The
-// construction is Carter and Wegman's ("New hash functions and their use in authentication
-// and set equality", 1981). The hash is NMH* of Halevi and Krawczyk ("MMH: Software message
-// authentication in the Gbit/second rates", 1997). The size is not hashed: the first check
-// covers eight bytes, and these bytes give the size of the second check's input.
+// If two inputs of equal size differ in m₂ᵢ, the difference of their hashes is linear in k₂ᵢ₊₁ (and
+// the other way round). So exactly one of the 2⁶¹−1 values of that key gives a certain difference.
+// The pads hide the hashes. So if the pads are random, a process without the key that changes,
+// repeats, drops or invents a header remains undetected with a probability of 2⁻⁶¹. The pads here
+// are blocks of AES. AES is a permutation, so its blocks do not repeat as random blocks do. Because
+// of this, n frames of one direction add n²/2¹²⁹ to the probability, which is 2⁻⁴⁹ for 2⁴⁰ frames.
+// The construction is that of Carter and Wegman ("New hash functions and their use in
+// authentication and set equality", 1981). The hash is NMH* of Halevi and Krawczyk ("MMH: Software
+// message authentication in the Gbit/second rates", 1997). The hash does not cover the size of its
+// input, and need not: the first check covers eight bytes, and these bytes give the size of the
+// second check's input.
 //
-// The pads are blocks of AES in counter mode. Frames have numbers, which are not on the
-// wire: a frame's number selects its block, and the block holds a pad for each of the
-// frame's two checks. Frames of different classes may overtake each other until they are
-// written, so each class has its own numbers. The last frame of a connection holds the
-// number of frames of each class (see [TCPFrame]), so the receiver also detects that the
-// last frames of a class were left out.
+// The pads are blocks of AES in counter mode. Frames have numbers, which are not transmitted: both
+// sides count. The number of a frame selects its block, and the block holds a pad for each of the
+// frame's two checks. Frames of different classes may overtake each other until they are written to
+// the socket, so each class has its own numbers. The last frame of a connection, a bye, holds the
+// number of frames of each class (see [TCPFrame]). So the receiver also detects that the last
+// frames of a class were left out.
 type TCPCheck struct {
-	keys    [tcpHashKeys]uint64
-	on      bool
-	classes [tcpClasses]tcpPads
+	keys    [tcpHashKeys]uint64 // secret keys of the hash: the numbers k of the formula
+	on      bool                // the TCPCheck has a key; false: all checks are zero
+	classes [tcpClasses]tcpPads // pads and frame numbers of each class
 }
 
-// TCPClass is a class of frames. The frames of one class stay in order.
+// TCPClass is a class of frames. The frames of one class stay in the order in which they were made.
 type TCPClass uint8
 
-// The classes.
+// The classes, with the types of their frames.
 const (
-	TCPMessages TCPClass = iota // msg
-	TCPControls                 // read, refuse, ack, bye, giveup
-	TCPBulk                     // data, end, write
-	TCPRecords                  // the heads of records; the classes above are of frames
+	TCPMessages TCPClass = iota // frames of type msg
+	TCPControls                 // frames of the types read, refuse, ack, bye and giveup
+	TCPBulk                     // frames of the types data, end and write
+	TCPRecords                  // heads of records (see [TCPSealer]), which are not frames
 	tcpClasses
 )
 
-// TCPCounts holds a number of frames for each class.
+// TCPCounts holds the number of frames of each class, except TCPRecords.
 type TCPCounts [TCPRecords]uint64
 
 // Class returns the class of frames of type t.
@@ -68,29 +70,32 @@ func (t TCPType) Class() TCPClass {
 }
 
 const (
-	tcpHashKeys  = TCPMaxMsgHead / 4 // one for each 32 bits of the longest header
+	tcpHashKeys  = TCPMaxMsgHead / 4 // one key for each 32 bits of the longest header
 	tcpPrime     = 1<<61 - 1
-	tcpPadsAhead = 16               // blocks made at a time
-	tcpPadsKept  = 2 * tcpPadsAhead // so the blocks of the next tcpPadsAhead numbers always exist
+	tcpPadsAhead = 16 // number of blocks that refill makes at a time
+	// Number of blocks in memory. It is twice tcpPadsAhead, so that refill does not overwrite the
+	// block of a frame that is not counted yet.
+	tcpPadsKept = 2 * tcpPadsAhead
 )
 
-// TCPCheckKeySize is the size of a TCPCheck's key in bytes.
+// TCPCheckKeySize is the size of a TCPCheck's key in bytes: the keys of the hash, and an AES-128
+// key.
 const TCPCheckKeySize = 8*tcpHashKeys + 16
 
-// TCPCheckAhead is the number of frames of a class that may be signed before the first of
-// them is counted.
+// TCPCheckAhead is the number of frames of a class that may be signed, by Sign, before the first of
+// them is counted, by Skip.
 const TCPCheckAhead = tcpPadsAhead
 
-// tcpPads are the pads of one class.
+// tcpPads holds the pads of one class of frames.
 type tcpPads struct {
-	next   uint64 // number of the next frame
-	made   uint64 // blocks made so far
-	stream cipher.Stream
-	blocks [tcpPadsKept * aes.BlockSize]byte
+	next   uint64                            // number of the next frame, from 0 on
+	made   uint64                            // number of blocks that were made so far
+	stream cipher.Stream                     // AES in counter mode, which makes the blocks in order
+	blocks [tcpPadsKept * aes.BlockSize]byte // the last tcpPadsKept blocks; block n is at index n mod tcpPadsKept
 }
 
-// NewTCPCheck returns a TCPCheck with a key of TCPCheckKeySize bytes. The key must be
-// uniformly random and serve no other purpose.
+// NewTCPCheck returns a TCPCheck with a key of TCPCheckKeySize bytes. The caller must have chosen
+// the key at random, and must use it for nothing else.
 func NewTCPCheck(key []byte) (*TCPCheck, error) {
 	block, err := aes.NewCipher(key[8*tcpHashKeys : TCPCheckKeySize])
 	if err != nil {
@@ -98,7 +103,9 @@ func NewTCPCheck(key []byte) (*TCPCheck, error) {
 	}
 	c := &TCPCheck{on: true}
 	for i := range c.keys {
-		c.keys[i] = binary.LittleEndian.Uint64(key[8*i:]) & tcpPrime // 2⁶¹−1 stands for 0, too, so 0 is twice as likely as other values: 2 in 2⁶¹
+		// A key of the hash is a number modulo 2⁶¹−1. The mask leaves numbers from 0 to 2⁶¹−1, of
+		// which the last one equals 0. So 0 has a probability of 2 in 2⁶¹ instead of 1.
+		c.keys[i] = binary.LittleEndian.Uint64(key[8*i:]) & tcpPrime
 	}
 	for class := range c.classes {
 		iv := [aes.BlockSize]byte{byte(class)}
@@ -107,7 +114,7 @@ func NewTCPCheck(key []byte) (*TCPCheck, error) {
 	return c, nil
 }
 
-// block returns the pads of frame n. n is less than p.next+TCPCheckAhead.
+// block returns the block with the pads of frame n. n is less than p.next+TCPCheckAhead.
 func (p *tcpPads) block(n uint64) *[aes.BlockSize]byte {
 	for n >= p.made {
 		p.refill()
@@ -115,6 +122,7 @@ func (p *tcpPads) block(n uint64) *[aes.BlockSize]byte {
 	return (*[aes.BlockSize]byte)(p.blocks[n%tcpPadsKept*aes.BlockSize:])
 }
 
+// refill makes the next tcpPadsAhead blocks, in place of the oldest ones.
 func (p *tcpPads) refill() {
 	b := p.blocks[p.made%tcpPadsKept*aes.BlockSize:][:tcpPadsAhead*aes.BlockSize]
 	clear(b)
@@ -122,12 +130,13 @@ func (p *tcpPads) refill() {
 	p.made += tcpPadsAhead
 }
 
-// word hashes the first eight bytes of a frame.
+// word returns the hash of w, the first eight bytes of a frame.
 func (c *TCPCheck) word(w uint64) uint64 {
 	return tcpReduce(bits.Mul64(c.keys[0]+w&0xffffffff, c.keys[1]+w>>32))
 }
 
-// hash hashes at most TCPMaxMsgHead bytes. It pads them with zeros to a multiple of eight.
+// hash returns the hash of b, which has at most TCPMaxMsgHead bytes. If the length is not a
+// multiple of eight, zeros follow b.
 func (c *TCPCheck) hash(b []byte) uint64 {
 	var hi, lo, carry uint64
 	keys := c.keys[:]
@@ -150,7 +159,7 @@ func (c *TCPCheck) hash(b []byte) uint64 {
 	return tcpReduce(hi, lo)
 }
 
-// tcpReduce returns hi·2⁶⁴+lo mod 2⁶¹−1, where 2⁶¹ is 1 and 2⁶⁴ is 8.
+// tcpReduce returns (hi·2⁶⁴+lo) mod 2⁶¹−1. It uses that 2⁶¹ mod 2⁶¹−1 is 1, and so 2⁶⁴ is 8.
 func tcpReduce(hi, lo uint64) uint64 {
 	x := lo&tcpPrime + lo>>61 + hi<<3&tcpPrime + hi>>58
 	x = x&tcpPrime + x>>61
@@ -160,10 +169,11 @@ func tcpReduce(hi, lo uint64) uint64 {
 	return x
 }
 
-// Next returns the number of the next frame of a class.
+// Next returns the number of the next frame of a class: the one after the frames that were counted.
 func (c *TCPCheck) Next(class TCPClass) uint64 { return c.classes[class].next }
 
-// Counts returns the number of frames of each class that have been counted.
+// Counts returns, for each class, the number of frames that SignNext, SignWord, HeaderHolds or Skip
+// has counted.
 func (c *TCPCheck) Counts() (n TCPCounts) {
 	for class := range n {
 		n[class] = c.classes[class].next
@@ -171,11 +181,11 @@ func (c *TCPCheck) Counts() (n TCPCounts) {
 	return n
 }
 
-// Skip counts the next frame of a class.
+// Skip counts the next frame of a class, without signing or verifying it.
 func (c *TCPCheck) Skip(class TCPClass) { c.classes[class].next++ }
 
-// Sign writes the checks of frame n of a class. b holds the frame up to the end of its
-// header.
+// Sign writes both checks of frame n of a class into b. b holds the prefix and the header of the
+// frame. Sign does not count the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) Sign(b []byte, class TCPClass, n uint64) {
@@ -190,21 +200,23 @@ func (c *TCPCheck) Sign(b []byte, class TCPClass, n uint64) {
 	le.PutUint64(b[16:], c.hash(b[TCPPrefixSize:])+le.Uint64(pads[8:]))
 }
 
-// SignNext signs the next frame of a class, and counts it.
+// SignNext writes both checks of the next frame of a class into b, as Sign does, and counts the
+// frame.
 func (c *TCPCheck) SignNext(b []byte, class TCPClass) {
 	c.Sign(b, class, c.classes[class].next)
 	c.classes[class].next++
 }
 
-// SignWord writes only the first check of the next frame of a class, and counts the frame.
+// SignWord writes only the first check of the next frame of a class into b, and counts the frame.
+// Heads of records have only this check.
 func (c *TCPCheck) SignWord(b []byte, class TCPClass) {
 	p := &c.classes[class]
 	binary.LittleEndian.PutUint64(b[8:], c.word(binary.LittleEndian.Uint64(b))+binary.LittleEndian.Uint64(p.block(p.next)[:]))
 	p.next++
 }
 
-// WordHolds reports whether the first check of the next frame of a class holds. b begins
-// with the frame's prefix.
+// WordHolds reports whether the first check of the next frame of a class is right. b begins with
+// the first 16 bytes of the frame. WordHolds does not count the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) WordHolds(b []byte, class TCPClass) bool {
@@ -216,8 +228,8 @@ func (c *TCPCheck) WordHolds(b []byte, class TCPClass) bool {
 	return c.word(le.Uint64(b))+le.Uint64(p.block(p.next)[:]) == le.Uint64(b[8:])
 }
 
-// HeaderHolds reports whether the second check of the next frame of a class holds, and
-// counts the frame. b holds the frame up to the end of its header.
+// HeaderHolds reports whether the second check of the next frame of a class is right, and counts
+// the frame. b holds the prefix and the header of the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) HeaderHolds(b []byte, class TCPClass) bool {

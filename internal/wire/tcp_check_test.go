@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// checkKey returns a key for a TCPCheck, which follows from seed.
 func checkKey(seed uint64) []byte {
 	key := make([]byte, TCPCheckKeySize)
 	rng := rand.New(rand.NewPCG(seed, seed))
@@ -21,6 +22,7 @@ func checkKey(seed uint64) []byte {
 	return key
 }
 
+// newCheck returns a TCPCheck with the key of checkKey.
 func newCheck(t testing.TB, seed uint64) *TCPCheck {
 	t.Helper()
 	c, err := NewTCPCheck(checkKey(seed))
@@ -28,7 +30,8 @@ func newCheck(t testing.TB, seed uint64) *TCPCheck {
 	return c
 }
 
-// checkOf computes a check from its definition.
+// checkOf computes, by the formula in the comment of TCPCheck, a check of b in frame n of a class.
+// which is 0 for the first check of the frame, and 1 for the second.
 func checkOf(t testing.TB, key, b []byte, class TCPClass, n uint64, which int) uint64 {
 	t.Helper()
 	p := big.NewInt(1<<61 - 1)
@@ -49,7 +52,8 @@ func checkOf(t testing.TB, key, b []byte, class TCPClass, n uint64, which int) u
 	return sum.Mod(sum, p).Uint64() + binary.LittleEndian.Uint64(pads[n*aes.BlockSize+uint64(8*which):])
 }
 
-// TestTCPCheckDefinition: a check equals its definition, for all sizes of a header.
+// TestTCPCheckDefinition: SignNext writes the checks that the formula of TCPCheck gives, for all
+// sizes of a header.
 func TestTCPCheckDefinition(t *testing.T) {
 	const seed = 5
 	rng := rand.New(rand.NewPCG(seed, seed))
@@ -71,8 +75,9 @@ func TestTCPCheckDefinition(t *testing.T) {
 	}
 }
 
-// TestTCPCheckFinds: the receiver detects every flipped bit of a header, and a frame that is
-// repeated, left out, of another class, of another connection, or out of order.
+// TestTCPCheckFinds: the receiver accepts the frames of the sender in order. It detects every
+// flipped bit of a header, and a frame that is repeated, left out, of another class, of another
+// connection, or out of order.
 func TestTCPCheckFinds(t *testing.T) {
 	const seed = 6
 	signed := func(frames int) [][]byte {
@@ -87,7 +92,7 @@ func TestTCPCheckFinds(t *testing.T) {
 		return all
 	}
 	holds := func(c *TCPCheck, b []byte) bool { return c.WordHolds(b, TCPMessages) && c.HeaderHolds(b, TCPMessages) }
-	// at is the receiver of frame n.
+	// at returns the check of a receiver that expects frame n.
 	at := func(n int) *TCPCheck {
 		c := newCheck(t, seed)
 		for range n {
@@ -113,7 +118,8 @@ func TestTCPCheckFinds(t *testing.T) {
 	}
 }
 
-// TestTCPCheckAhead: a sender may sign frames ahead, and sign the same frames again.
+// TestTCPCheckAhead: a sender may sign up to TCPCheckAhead frames before it counts the first of
+// them, and may sign them again. The receiver accepts all of them.
 func TestTCPCheckAhead(t *testing.T) {
 	c, d := newCheck(t, 7), newCheck(t, 7)
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -135,7 +141,8 @@ func TestTCPCheckAhead(t *testing.T) {
 	}
 }
 
-// TestTCPCheckOfLargestNumbers: the sum of the largest keys and numbers does not overflow.
+// TestTCPCheckOfLargestNumbers: with the largest keys and the largest bytes, the sum in the hash
+// does not overflow.
 func TestTCPCheckOfLargestNumbers(t *testing.T) {
 	key := bytes.Repeat([]byte{0xff}, TCPCheckKeySize)
 	c, err := NewTCPCheck(key)

@@ -6,14 +6,7 @@ import (
 	"encoding/binary"
 )
 
-// A tcp connection begins with four messages of fixed size. A process reveals nothing to a
-// process that does not know the secret: the initiator proves itself first, and the
-// responder closes the connection without an answer if a mac is wrong. The mac of the
-// hello lets the responder drop a stranger at its first message. A process may repeat a
-// hello that it has seen on the network. The responder drops a hello with a nonce that it
-// has already seen, so the repeated one does not take the initiator's place. Only the
-// proof shows that the initiator knows the secret now, because it covers the responder's
-// nonce too.
+// A tcp connection begins with a handshake of four messages of fixed size:
 //
 //	initiator                                         responder
 //	   │ hello: magic, from, to, nonce, security, mac ────► │
@@ -21,18 +14,26 @@ import (
 //	   │ proof: mac(initiator, both nonces, …) ───────────► │
 //	   │ ◄────────── verdict: code, mac(responder, …, code)
 //
-// The macs are HMAC-SHA256 under the job's secret over a label for the message, both
-// nonces (the responder's is zero in the hello), both ranks, the job's size and its id,
-// and the initiator's transport.tcp.security. If the responder's value differs, the
-// verdict's code says so.
+// A mac is an HMAC-SHA256 under the secret of the job. It covers a label for the message, both
+// nonces (random numbers; that of the responder is zero in the hello), both ranks, the size and the
+// id of the job, and the initiator's value of transport.tcp.security. In the verdict it also covers
+// the code, which says whether the responder accepts the connection. If the responder's value of
+// transport.tcp.security differs, the code says so.
+//
+// A process reveals nothing to another one that does not know the secret: the initiator proves its
+// knowledge first, and the responder closes the connection without an answer if a mac is wrong.
+// Because the hello has a mac, the responder can drop most strangers at their first message. But a
+// stranger may repeat a hello that it has seen on the network. The responder drops a hello whose
+// nonce it has seen before, so the repeated one does not take the place of the initiator. Only the
+// proof shows that the initiator knows the secret now, because it covers the responder's nonce too.
 
-// TCPNonce is a number used once.
+// TCPNonce is a random number that a process uses for one connection.
 type TCPNonce [32]byte
 
-// TCPMac proves the knowledge of the job's secret.
+// TCPMac is a mac of the handshake: it proves that its sender knows the secret of the job.
 type TCPMac [sha256.Size]byte
 
-// Sizes of the handshake's messages.
+// Sizes of the messages of the handshake, in bytes.
 const (
 	TCPHelloSize     = 56 + sha256.Size
 	TCPChallengeSize = 40
@@ -40,18 +41,19 @@ const (
 	TCPVerdictSize   = 8 + sha256.Size
 )
 
-// tcpMagic opens hello and challenge; its last byte is the version.
+// tcpMagic is the beginning of a hello and of a challenge. Its last byte is the version of the
+// protocol.
 const tcpMagic = "weft-tc\x03"
 
-// TCPHello is the initiator's first message.
+// TCPHello is the initiator's first message in the handshake.
 type TCPHello struct {
-	From, To uint32
-	Nonce    TCPNonce
-	Security TCPSecurity
-	Mac      TCPMac // TCPSession.HelloMac
+	From, To uint32      // world ranks of the initiator and of the responder
+	Nonce    TCPNonce    // the initiator's nonce
+	Security TCPSecurity // the initiator's transport.tcp.security
+	Mac      TCPMac      // result of TCPSession.HelloMac
 }
 
-// Put writes the message to b, which has TCPHelloSize bytes.
+// Put writes the hello to b, which has TCPHelloSize bytes.
 func (h *TCPHello) Put(b []byte) {
 	_ = b[TCPHelloSize-1]
 	copy(b, tcpMagic)
@@ -62,7 +64,8 @@ func (h *TCPHello) Put(b []byte) {
 	copy(b[56:], h.Mac[:])
 }
 
-// Parse reads the message. It returns false for bytes that Put has not written.
+// Parse reads a hello from b. It returns false if b does not have the form that Put writes. It does
+// not check the mac, which TCPSession.AcceptHello does.
 func (h *TCPHello) Parse(b []byte) bool {
 	if len(b) != TCPHelloSize || string(b[:8]) != tcpMagic {
 		return false
@@ -76,14 +79,16 @@ func (h *TCPHello) Parse(b []byte) bool {
 	return security < uint64(tcpSecurityEnd)
 }
 
-// PutTCPChallenge writes the responder's first message to b, which has TCPChallengeSize bytes.
+// PutTCPChallenge writes the challenge to b, which has TCPChallengeSize bytes. The challenge is the
+// responder's first message; n is the responder's nonce.
 func PutTCPChallenge(b []byte, n *TCPNonce) {
 	_ = b[TCPChallengeSize-1]
 	copy(b, tcpMagic)
 	copy(b[8:], n[:])
 }
 
-// ParseTCPChallenge reads the responder's first message into n. It returns false for other bytes.
+// ParseTCPChallenge reads a challenge, and sets n to the responder's nonce. It returns false if b
+// is not a challenge.
 func ParseTCPChallenge(b []byte, n *TCPNonce) bool {
 	if len(b) != TCPChallengeSize || string(b[:8]) != tcpMagic {
 		return false
@@ -92,40 +97,45 @@ func ParseTCPChallenge(b []byte, n *TCPNonce) bool {
 	return true
 }
 
-// TCPVerdict is the responder's decision on a connection.
+// TCPVerdict is the code in the responder's last message of the handshake: whether it accepts the
+// connection, and if not, why.
 type TCPVerdict uint8
 
-// The verdicts.
+// The verdicts: one that accepts the connection, and the reasons for a refusal.
 const (
-	TCPWelcome         TCPVerdict = iota + 1 // the connection is established
-	TCPBusy                                  // there is, or will be, another connection between the two ranks
-	TCPLeft                                  // the responder is leaving the job
-	TCPDead                                  // the responder has marked the initiator as failed
-	TCPSecurityDiffers                       // transport.tcp.security differs; the responder's value is added to this code
-	tcpVerdictEnd      = TCPSecurityDiffers + TCPVerdict(tcpSecurityEnd)
+	TCPWelcome TCPVerdict = iota + 1 // the responder accepts the connection
+	TCPBusy                          // refused: there is, or will be, another connection between the two ranks
+	TCPLeft                          // refused: the responder is leaving the job
+	TCPDead                          // refused: the responder has marked the initiator as failed
+	// Refused: the two values of transport.tcp.security differ; the code is this number plus the
+	// responder's value.
+	TCPSecurityDiffers
+	tcpVerdictEnd = TCPSecurityDiffers + TCPVerdict(tcpSecurityEnd)
 )
 
-// TCPSecurityVerdict returns the verdict of a responder if the initiator's
-// transport.tcp.security differs from its own.
+// TCPSecurityVerdict returns the verdict of a responder whose transport.tcp.security, responder,
+// differs from the initiator's.
 func TCPSecurityVerdict(responder TCPSecurity) TCPVerdict {
 	return TCPSecurityDiffers + TCPVerdict(responder)
 }
 
-// OtherSecurity returns the responder's transport.tcp.security. ok is false if the verdict does
-// not say that the initiator's value differs.
+// OtherSecurity returns the responder's transport.tcp.security from a verdict of
+// TCPSecurityVerdict. ok is false for every other verdict.
 func (v TCPVerdict) OtherSecurity() (responder TCPSecurity, ok bool) {
 	return TCPSecurity(v - TCPSecurityDiffers), v >= TCPSecurityDiffers && v < tcpVerdictEnd
 }
 
-// PutTCPVerdict writes the responder's last message to b, which has TCPVerdictSize bytes.
+// PutTCPVerdict writes the responder's last message, the verdict v with the mac m, to b, which has
+// TCPVerdictSize bytes.
 func PutTCPVerdict(b []byte, v TCPVerdict, m *TCPMac) {
 	_ = b[TCPVerdictSize-1]
 	binary.LittleEndian.PutUint64(b, uint64(v))
 	copy(b[8:], m[:])
 }
 
-// ParseTCPVerdict reads the responder's last message. ok is false for other bytes. The caller
-// must check the mac.
+// ParseTCPVerdict reads the responder's last message from b: it returns the verdict, and sets m to
+// the mac. ok is false if b is not such a message. The caller must check the mac, which
+// TCPSession.Answer computes.
 func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
 	if len(b) != TCPVerdictSize {
 		return 0, false
@@ -138,43 +148,46 @@ func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
 	return TCPVerdict(w), true
 }
 
-// TCPSession holds everything that the two ends of a connection agree on.
+// TCPSession holds the values that both ends of a connection must have in common, and from which
+// the macs and the keys of the connection follow.
 type TCPSession struct {
-	Secret               [32]byte
+	Secret               [32]byte // secret of the job
 	JobID                string
-	Size                 uint32
-	From, To             uint32
-	Initiator, Responder TCPNonce
-	Security             TCPSecurity // the initiator's
+	Size                 uint32      // number of ranks of the job
+	From, To             uint32      // world ranks of the initiator and of the responder
+	Initiator, Responder TCPNonce    // nonces of the two sides
+	Security             TCPSecurity // the initiator's transport.tcp.security
 }
 
-// HelloMac returns the mac of the hello. It does not depend on the responder's nonce.
+// HelloMac returns the mac of the hello. It does not depend on the responder's nonce, which the
+// initiator does not know yet.
 func (s *TCPSession) HelloMac() TCPMac {
 	i := *s
 	i.Responder = TCPNonce{}
 	return i.mac("weft tcp hello", 0)
 }
 
-// Hello returns the initiator's first message.
+// Hello returns the initiator's first message, with its mac.
 func (s *TCPSession) Hello() TCPHello {
 	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.HelloMac()}
 }
 
-// AcceptHello copies the ranks, the nonce and the security of a hello into the responder's
-// session. It returns false if the hello does not prove that the process that made it
-// knows the secret.
+// AcceptHello copies the ranks, the nonce and the security of a hello into the responder's session.
+// It returns false if the hello's mac is wrong, so that its author did not know the secret.
 func (s *TCPSession) AcceptHello(h *TCPHello) bool {
 	s.From, s.To, s.Initiator, s.Security = h.From, h.To, h.Nonce, h.Security
 	want := s.HelloMac()
 	return want.Equal(&h.Mac)
 }
 
-// Proof returns the mac of the initiator's proof.
+// Proof returns the initiator's second message: a mac that covers both nonces.
 func (s *TCPSession) Proof() TCPMac { return s.mac("weft tcp initiator", 0) }
 
-// Answer returns the responder's mac for a verdict.
+// Answer returns the responder's mac for the verdict v.
 func (s *TCPSession) Answer(v TCPVerdict) TCPMac { return s.mac("weft tcp responder", v) }
 
+// mac returns the HMAC-SHA256, under the secret of the job, of the label role, the verdict v, and
+// the other values of the session.
 func (s *TCPSession) mac(role string, v TCPVerdict) TCPMac {
 	h := hmac.New(sha256.New, s.Secret[:])
 	b := make([]byte, 0, 256)

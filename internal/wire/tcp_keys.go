@@ -7,20 +7,21 @@ import (
 	"fmt"
 )
 
-// TCPSecurity says which bytes a connection protects, in addition to the headers of frames.
+// TCPSecurity says which bytes of a connection are protected, in addition to the headers of frames,
+// which always are.
 type TCPSecurity uint8
 
-// The values of transport.tcp.security.
+// The values of the parameter transport.tcp.security.
 const (
-	TCPPlain     TCPSecurity = iota // nothing
-	TCPIntegrity                    // all bytes are authenticated
-	TCPEncrypt                      // all bytes are authenticated and encrypted
+	TCPPlain     TCPSecurity = iota // "none": only the headers of frames are authenticated
+	TCPIntegrity                    // "integrity": all bytes are authenticated
+	TCPEncrypt                      // "encrypt": all bytes are authenticated and encrypted
 	tcpSecurityEnd
 )
 
 var tcpSecurityNames = [tcpSecurityEnd]string{"none", "integrity", "encrypt"}
 
-// String returns the value of transport.tcp.security.
+// String returns s as a value of the parameter transport.tcp.security.
 func (s TCPSecurity) String() string {
 	if s < tcpSecurityEnd {
 		return tcpSecurityNames[s]
@@ -28,7 +29,7 @@ func (s TCPSecurity) String() string {
 	return fmt.Sprintf("security %d", uint8(s))
 }
 
-// ParseTCPSecurity reads the value of transport.tcp.security.
+// ParseTCPSecurity reads a value of the parameter transport.tcp.security.
 func ParseTCPSecurity(text string) (TCPSecurity, error) {
 	for i, name := range tcpSecurityNames {
 		if name == text {
@@ -38,14 +39,17 @@ func ParseTCPSecurity(text string) (TCPSecurity, error) {
 	return 0, fmt.Errorf("%q is none of %v", text, tcpSecurityNames)
 }
 
-// TCPProtection holds the checks and ciphers that one side of a connection uses.
+// TCPProtection holds the checks and ciphers of one side of a connection.
 type TCPProtection struct {
-	SignFrames, CheckFrames *TCPCheck  // of frames sent and received; without a key if Seal and Open are set
-	Seal, Open              *TCPSealer // of records sent and received; nil: no records
+	// For frames sent and received; they have no key if Seal and Open are set, because records
+	// protect the frames.
+	SignFrames, CheckFrames *TCPCheck
+	Seal, Open              *TCPSealer // for records sent and received; nil: the connection has no records
 }
 
-// Protection derives the keys of the connection from the job's secret and the nonces of
-// both sides. Each connection and each direction has keys of its own.
+// Protection derives the keys of the connection from the secret of the job and the nonces of both
+// sides. Each connection and each direction has keys of its own. initiator says on which side the
+// caller is.
 func (s *TCPSession) Protection(security TCPSecurity, initiator bool) (*TCPProtection, error) {
 	salt := append(append(make([]byte, 0, 64), s.Initiator[:]...), s.Responder[:]...)
 	prk, err := hkdf.Extract(sha256.New, s.Secret[:], salt)
@@ -64,7 +68,8 @@ func (s *TCPSession) Protection(security TCPSecurity, initiator bool) (*TCPProte
 	return p, err
 }
 
-// direction derives the check and the sealer of one direction of the connection.
+// direction derives the check and the sealer of one direction, which label names, from the
+// pseudorandom key prk of the connection. The sealer is nil if security is TCPPlain.
 func (s *TCPSession) direction(prk []byte, security TCPSecurity, label string) (*TCPCheck, *TCPSealer, error) {
 	info := binary.LittleEndian.AppendUint32([]byte(label), s.From)
 	info = binary.LittleEndian.AppendUint32(info, s.To)

@@ -10,8 +10,8 @@ import (
 	"fmt"
 )
 
-// With transport.tcp.security = "integrity" or "encrypt" the stream of frames is cut into
-// records, regardless of where frames begin:
+// If transport.tcp.security is "integrity" or "encrypt", the stream of frames is cut into records.
+// A record may begin and end in the middle of a frame:
 //
 //	0      1      4        8        16             16+length
 //	┌──────┬──────┬────────┬────────┬──────────────┬──────────┐
@@ -19,51 +19,53 @@ import (
 //	│      │      │        │ of 0–7 │              │ 16 bytes │
 //	└──────┴──────┴────────┴────────┴──────────────┴──────────┘
 //
-// The check is that of [TCPCheck], in class TCPRecords. The cipher is AES-128-GCM, which
-// also makes the tag. With "encrypt" the bytes are the ciphertext. With "integrity" they
-// are the bytes of the stream, as additional data of an empty plaintext (GMAC). The nonce
-// is the record's number, which is not on the wire.
+// The check is that of a [TCPCheck], in the class TCPRecords. The cipher is AES-128-GCM, which also
+// makes the tag. With "encrypt" the length bytes are the ciphertext of the stream. With "integrity"
+// they are the bytes of the stream itself, which are the additional data of an empty plaintext
+// (GMAC). The nonce is the number of the record, which is not transmitted: both sides count.
 //
-// After every tcpRekey records both processes change the key, without a message:
+// After every tcpRekey records both sides change the key. They need no message for this, because
+// they derive the keys from one secret:
 //
 //	secret ── HKDF ──► next secret ── HKDF ──► …
 //	   └───── HKDF ──► key of tcpRekey records
 //
-// One key seals at most 2³⁶ bytes (2³² blocks), so the advantage of a distinguisher is
-// below 2⁻⁶³; RFC 8446 permits 2⁻⁵⁷ (section 5.5).
+// One key seals at most 2³⁶ bytes (2³² blocks), so the advantage of a process that tries to
+// distinguish the ciphertext from random bytes is below 2⁻⁶³. RFC 8446 permits 2⁻⁵⁷ (section 5.5).
 
-// Sizes of records.
+// Sizes of records in bytes.
 const (
-	TCPRecordHead = 16
-	TCPRecordTag  = 16
-	TCPMaxRecord  = 64 << 10 // bytes of the stream in a record
+	TCPRecordHead = 16       // size of the head: type, zero, length and check
+	TCPRecordTag  = 16       // size of the tag of AES-GCM
+	TCPMaxRecord  = 64 << 10 // maximum number of bytes of the stream in a record
 )
 
 const (
-	tcpRecord = 0x52    // type: differs from the types of all frames
-	tcpRekey  = 1 << 20 // records
-	tcpNonce  = 4       // zeros at the beginning of a nonce
-	tcpKeyLen = 128 / 8 // bytes of an AES key
-	tcpSecret = 32      // bytes of a secret
+	tcpRecord = 0x52    // type of a record, in the first byte; it differs from the types of all frames
+	tcpRekey  = 1 << 20 // number of records for which one key is used
+	tcpNonce  = 4       // number of zeros at the beginning of a nonce
+	tcpKeyLen = 128 / 8 // size of an AES key in bytes
+	tcpSecret = 32      // size of a secret in bytes
 )
 
-// ErrTCPRecord reports that bytes are not the record that the other side has sealed.
+// ErrTCPRecord is the error of Size and Open for bytes that are not the record that the other side
+// has sealed.
 var ErrTCPRecord = errors.New("record failed its check")
 
-// TCPSealer seals or opens the records of one direction of a connection. It is not safe
-// for concurrent use.
+// TCPSealer seals the records of one direction of a connection on the side that sends, and opens
+// them on the side that receives. It is not safe for concurrent use.
 type TCPSealer struct {
-	check   *TCPCheck
-	encrypt bool
-	secret  []byte
-	rekey   uint64 // records per key
-	n       uint64 // records sealed or opened
-	aead    cipher.AEAD
-	nonce   [12]byte
-	tag     [TCPRecordTag]byte
+	check   *TCPCheck          // for the heads of records
+	encrypt bool               // "encrypt"; false: "integrity"
+	secret  []byte             // secret from which the next key follows
+	rekey   uint64             // number of records for which one key is used; tcpRekey, except in tests
+	n       uint64             // number of records that were sealed or opened
+	aead    cipher.AEAD        // AES-GCM with the current key
+	nonce   [12]byte           // buffer for the nonce of the current record
+	tag     [TCPRecordTag]byte // buffer that Open passes to aead, so that it does not allocate
 }
 
-// newTCPSealer returns the sealer of the direction that secret belongs to.
+// newTCPSealer returns the sealer of one direction of a connection, whose keys follow from secret.
 func newTCPSealer(secret []byte, encrypt bool) (*TCPSealer, error) {
 	s := &TCPSealer{encrypt: encrypt, rekey: tcpRekey}
 	key, err := hkdf.Expand(sha256.New, secret, "weft tcp record check", TCPCheckKeySize)
@@ -79,7 +81,7 @@ func newTCPSealer(secret []byte, encrypt bool) (*TCPSealer, error) {
 	return s, s.nextKey()
 }
 
-// nextKey derives the key and the next secret from the secret.
+// nextKey derives the next key and the next secret from the current secret.
 func (s *TCPSealer) nextKey() error {
 	key, err := hkdf.Expand(sha256.New, s.secret, "weft tcp record key", tcpKeyLen)
 	if err != nil {
@@ -96,7 +98,7 @@ func (s *TCPSealer) nextKey() error {
 	return err
 }
 
-// next prepares the nonce of the next record and counts it.
+// next prepares the nonce, and if necessary the key, for the next record, and counts the record.
 func (s *TCPSealer) next() error {
 	if s.n > 0 && s.n%s.rekey == 0 {
 		if err := s.nextKey(); err != nil {
@@ -108,9 +110,9 @@ func (s *TCPSealer) next() error {
 	return nil
 }
 
-// Seal writes a record of src to b and returns its size. b has room for
-// TCPRecordHead+len(src)+TCPRecordTag bytes. src has at most TCPMaxRecord bytes. src does
-// not overlap with b, or it is b[TCPRecordHead:TCPRecordHead+len(src)].
+// Seal writes a record with the bytes src of the stream to b, and returns the size of the record.
+// src has at most TCPMaxRecord bytes. b has room for TCPRecordHead+len(src)+TCPRecordTag bytes. src
+// does not overlap with b, unless src is b[TCPRecordHead:TCPRecordHead+len(src)].
 //
 // Hot path: no allocation, except once in tcpRekey records; no system call.
 func (s *TCPSealer) Seal(b, src []byte) (int, error) {
@@ -129,8 +131,9 @@ func (s *TCPSealer) Seal(b, src []byte) (int, error) {
 	return TCPRecordHead + len(src) + TCPRecordTag, nil
 }
 
-// Size returns the size of the record at the front of b, with its head and tag, or 0 if b
-// is too short. The caller may call Size several times before Open.
+// Size returns the size of the record at the beginning of b, with its head and its tag; 0: b does
+// not hold the whole head yet. Size verifies the head. The caller may call Size several times for a
+// record, before Open.
 //
 // Hot path: no allocation, no system call.
 func (s *TCPSealer) Size(b []byte) (int, error) {
@@ -147,9 +150,9 @@ func (s *TCPSealer) Size(b []byte) (int, error) {
 	return TCPRecordHead + int(w>>32) + TCPRecordTag, nil
 }
 
-// Open writes the bytes of rec to dst. dst has exactly their length and does not overlap
-// with rec. rec is a whole record: Size has returned its length. After an error dst holds
-// nothing of rec.
+// Open verifies the record rec and writes its bytes of the stream to dst. rec is one whole record,
+// of the length that Size has returned. dst has the length of these bytes, and does not overlap
+// with rec. If Open returns an error, dst holds no bytes of the record.
 //
 // Hot path: no allocation, except once in tcpRekey records; no system call.
 func (s *TCPSealer) Open(dst, rec []byte) error {

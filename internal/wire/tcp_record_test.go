@@ -10,7 +10,8 @@ import (
 
 var testSession = TCPSession{Secret: [32]byte{1}, JobID: "job", Size: 4, From: 1, To: 2, Initiator: TCPNonce{3}, Responder: TCPNonce{4}}
 
-// sealers returns what the initiator seals with and the responder opens with.
+// sealers returns two sealers of one direction of a connection: that with which the initiator
+// seals, and that with which the responder opens.
 func sealers(t testing.TB, security TCPSecurity) (seal, open *TCPSealer) {
 	t.Helper()
 	a, err := testSession.Protection(security, true)
@@ -20,7 +21,7 @@ func sealers(t testing.TB, security TCPSecurity) (seal, open *TCPSealer) {
 	return a.Seal, b.Open
 }
 
-// sealed makes a record.
+// sealed returns the record that s makes of text.
 func sealed(t testing.TB, s *TCPSealer, text []byte) []byte {
 	t.Helper()
 	b := make([]byte, TCPRecordHead+len(text)+TCPRecordTag)
@@ -30,7 +31,7 @@ func sealed(t testing.TB, s *TCPSealer, text []byte) []byte {
 	return b
 }
 
-// open opens a record.
+// open opens the record at the beginning of b, and returns its text.
 func open(s *TCPSealer, b []byte) ([]byte, error) {
 	n, err := s.Size(b)
 	if err != nil {
@@ -75,7 +76,8 @@ func TestTCPRecordRoundTrip(t *testing.T) {
 	})
 }
 
-// TestTCPRecordInPlace: Seal can make a record in the buffer that holds its bytes.
+// TestTCPRecordInPlace: Seal can make a record in the buffer that already holds the bytes of the
+// stream.
 func TestTCPRecordInPlace(t *testing.T) {
 	eachSecurity(t, func(t *testing.T, security TCPSecurity) {
 		s, o := sealers(t, security)
@@ -90,8 +92,8 @@ func TestTCPRecordInPlace(t *testing.T) {
 	})
 }
 
-// TestTCPRecordFinds: Open detects every flipped bit of a record, and a record that is repeated,
-// left out or of the other direction.
+// TestTCPRecordFinds: the receiver accepts the sender's record. It detects every flipped bit of the
+// record, and a record that is repeated, left out or of the other direction.
 func TestTCPRecordFinds(t *testing.T) {
 	eachSecurity(t, func(t *testing.T, security TCPSecurity) {
 		s, _ := sealers(t, security)
@@ -122,8 +124,8 @@ func TestTCPRecordFinds(t *testing.T) {
 	})
 }
 
-// TestTCPProtectionDependsOnEverything: keys depend on everything that the two sides agree on,
-// and on the direction.
+// TestTCPProtectionDependsOnEverything: if one value of a TCPSession, the security or the direction
+// differs, the keys differ, so the same frame gets other checks.
 func TestTCPProtectionDependsOnEverything(t *testing.T) {
 	seen := map[string]string{}
 	take := func(name string, s TCPSession, security TCPSecurity) {
@@ -175,9 +177,9 @@ func TestTCPSecurityNames(t *testing.T) {
 	require.False(t, ok)
 }
 
-// FuzzTCPRecord gives a receiver bytes of a process without the key: no record opens, and none
-// makes the receiver wait for more bytes than the largest record has. If the bytes begin with the
-// sender's record, that record opens.
+// FuzzTCPRecord gives a receiver arbitrary bytes, as a process without the key can send them. The
+// receiver opens only records that the sender has made, in their order. It never waits for more
+// bytes than the largest record has.
 func FuzzTCPRecord(f *testing.F) {
 	s, _ := sealers(f, TCPEncrypt)
 	first := sealed(f, s, []byte("twelve bytes"))

@@ -2,41 +2,52 @@ package wire
 
 import "errors"
 
-// WindowKind is the kind of a MsgWindow.
+// WindowKind is the kind of a MsgWindow: a message of one-sided communication.
 type WindowKind uint8
 
-// The kinds of window message. Requests go from the origin of an operation to its target, answers
-// back. internal/rma/message.go draws the exchanges.
+// The kinds of window message. Requests go from the origin of an operation to its target, and
+// answers go back. internal/rma/message.go shows which messages belong to which operation.
 const (
-	WinPut    WindowKind = iota + 1 // the target writes the data to Addr
-	WinGet                          // the target answers with Bytes bytes at Addr: WinReply
-	WinAcc                          // the target combines the data with the elements at Addr by Op
-	WinFetch                        // the same; the target answers with the Bytes bytes of the former elements: WinReply. Some operations need no data
-	WinSwap                         // the data is two elements: the new value for Addr, and the value to compare with (compare and swap). Answer: WinReply
-	WinSync                         // asks for an acknowledgement of all earlier requests
-	WinLock                         // asks for the target's lock, exclusive if Flag is set
-	WinUnlock                       // releases the lock
-	WinReply                        // the target has done Count requests; the data is the answer to the last one
-	WinAck                          // the target has done Count requests
-	WinGrant                        // the origin has the lock
-	WinGone                         // the window does not exist; if Flag is set, because it was revoked
+	WinPut WindowKind = iota + 1 // the target writes the data to Addr
+	WinGet                       // the target answers with WinReply, whose data are the Bytes bytes at Addr
+	WinAcc                       // the target combines the data with the elements at Addr, by the operation Op
+	// The same as WinAcc, and the target answers with WinReply, whose data are the former elements
+	// (Bytes bytes). Some operations, such as a mere fetch, need no data.
+	WinFetch
+	// Compare and swap. The data is two elements: the new value for Addr, and the value to compare
+	// with. The target answers with WinReply, whose data is the former element.
+	WinSwap
+	WinSync   // asks the target to acknowledge all earlier requests of the origin
+	WinLock   // asks for the target's lock: exclusive if Flag is set, else shared
+	WinUnlock // releases the target's lock
+	// Answer: the target has done the first Count requests; the data is the result of the last of
+	// them.
+	WinReply
+	WinAck   // answer: the target has done the first Count requests
+	WinGrant // answer: the origin has the lock
+	WinGone  // answer: the window does not exist at the target; if Flag is set, because it was revoked
 	winKindEnd
 )
 
-// Answer reports whether a target sends messages of this kind.
+// Answer reports whether messages of this kind go from a target to an origin.
 func (k WindowKind) Answer() bool { return k >= WinReply && k < winKindEnd }
 
-// Window holds the content of a MsgWindow except its data.
+// Window is the content of a MsgWindow, except its data.
 type Window struct {
-	Kind  WindowKind
-	Op    uint8  // operation of WinAcc and WinFetch
-	Flag  bool   // of requests that change memory: the origin asks for an acknowledgement
-	Count uint64 // of an answer: number of requests
-	Addr  uint64 // in bytes from the start of the target's part
-	Bytes uint64 // number of bytes that the origin asks for
+	Kind WindowKind
+	Op   uint8 // for WinAcc and WinFetch: number of the operation
+	// WinLock: the lock is exclusive. WinGone: the window was revoked. Requests that change memory:
+	// the origin asks for an acknowledgement.
+	Flag bool
+	// WinReply and WinAck: number of requests of the origin that the target has done, since the
+	// window exists. WinSync, WinLock and WinUnlock do not count.
+	Count uint64
+	Addr  uint64 // offset in the target's memory of the window, in bytes
+	Bytes uint64 // WinGet and WinFetch: number of bytes that the origin asks for
 }
 
-// Message returns the header that carries w, with n bytes of data, in a context.
+// Message returns the header of a MsgWindow that carries w and n bytes of data in a context. The
+// fields of the header hold these values:
 //
 //	sig: kind | op << 8    tag: flag    handle: count    key: bytes    addr: addr
 //
@@ -54,8 +65,7 @@ func (w *Window) Message(context uint64, n int) Message {
 
 var errWindow = errors.New("window message of an unknown kind, or with an unknown flag")
 
-// Parse sets w from the header of a MsgWindow. It does not check that the addressed memory
-// exists.
+// Parse sets w from the header m of a MsgWindow. It does not check that the memory at Addr exists.
 //
 // Hot path: no allocation, no lock, no system call.
 func (w *Window) Parse(m *Message) error {

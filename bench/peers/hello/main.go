@@ -1,4 +1,5 @@
-// Hello is the smallest program. The time to run it is the cost of a job.
+// Hello is a program in which each rank only prints a line. The time to run it is the cost of starting
+// and ending a job.
 package main
 
 import (

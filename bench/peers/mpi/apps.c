@@ -1,6 +1,7 @@
 /*
- * Communication as programs use it: after each rank has computed. Only the time in
- * calls of MPI counts. It includes the wait for a rank that computed longer.
+ * Communication as programs use it: each rank computes before it communicates. Only the
+ * time in calls of MPI counts, which includes the time that a rank waits for another rank
+ * that computes longer.
  */
 #include "bench.h"
 
@@ -10,11 +11,11 @@
 
 /* compute: an exchange between the same pairs of ranks as in mr. */
 
-enum { EXCHANGED = 8 << 10 }; /* bytes */
+enum { EXCHANGED = 8 << 10 }; /* bytes of a message */
 
 static unsigned char out[EXCHANGED], in[EXCHANGED];
 static int peer;
-static long loops; /* of compute per operation */
+static long loops; /* argument of compute in an operation */
 
 static void sendrecv(void)
 {
@@ -54,12 +55,12 @@ static void compute_exchange(struct part *p, int micros)
     p->mean = 1;
 }
 
-/* A strip of a grid: n rows of n points, with a row of each neighbour around them,
- * the halo. */
+/* This rank's part of a grid: n rows of n points. Buffers also have a row of each neighbour
+ * above and below them, the halo. */
 
-static int n, up, down; /* neighbours, or MPI_PROC_NULL */
-static long first, last; /* the rank's own points */
-static double in_mpi;   /* seconds */
+static int n, up, down; /* the ranks above and below, or MPI_PROC_NULL */
+static long first, last; /* indexes of the rank's own points in a buffer: first to last-1 */
+static double in_mpi;   /* seconds in calls of MPI */
 
 static void begin_strip(int rows)
 {
@@ -72,10 +73,10 @@ static void begin_strip(int rows)
     down = rank == ranks - 1 ? MPI_PROC_NULL : rank + 1;
 }
 
-/* Allocates n rows and two more for the halo. */
+/* Allocates a buffer for n rows and the two rows of the halo. */
 static double *grid(void) { return allocate(sizeof(double) * (n + 2) * n); }
 
-/* Fills the halo of g. */
+/* Sends the outer rows of g to the neighbours, and receives their outer rows in the halo of g. */
 static void exchange(double *g)
 {
     double start = now();
@@ -107,7 +108,7 @@ static double strip_repeat(long count)
     return in_mpi;
 }
 
-/* Checks a sum, and a halo whose values identify their rank and position. */
+/* Checks the result of a sum, and the halo of a grid whose values identify their rank and position. */
 static void strip_check(void)
 {
     double got = sum(rank + 1);
@@ -134,7 +135,7 @@ static void strip(struct part *p, void (*once)(void), void (*check)(void), void 
     p->verify = check;
     p->close = release;
     p->mean = 1;
-    p->sample = 1e-3; /* communication is only a small part of an iteration */
+    p->sample = 1e-3; /* longer than usual, because only the communication counts, which is a small part of an iteration */
 }
 
 /* jacobi */
@@ -178,12 +179,12 @@ static void jacobi(struct part *p, int rows)
 
 /* cg: conjugate gradients for the five-point operator. */
 
-enum { CHECKED = 20 }; /* iterations of the check */
+enum { CHECKED = 20 }; /* number of iterations that the check does */
 
 static double *x, *r, *p, *q;
 static double rho;
 
-/* Sets to, without its halo, to the five-point operator applied to from. */
+/* Applies the five-point operator to from, and writes the result to to, except to its halo. */
 static void laplace(double *to, const double *from)
 {
     for (int row = 1; row <= n; row++) {
@@ -223,7 +224,7 @@ static void cg_begin(void)
 
 static void cg_once(void)
 {
-    if (rho < 1e-20) /* solved: start again */
+    if (rho < 1e-20) /* the system is solved, so start again */
         cg_begin();
     exchange(p);
     laplace(q, p);
@@ -236,8 +237,8 @@ static void cg_once(void)
     rho = next;
 }
 
-/* The residual that the iterations update must equal the residual computed from x.
- * It does so only if all halos and sums were right. */
+/* Does some iterations and then compares the residual, which the iterations update, with
+ * the residual computed from x. They are equal only if all halos and sums were right. */
 static void cg_check(void)
 {
     strip_check();
@@ -266,7 +267,7 @@ static void cg(struct part *part, int rows)
     r = grid();
     p = grid();
     q = grid();
-    rho = 0; /* begin */
+    rho = 0; /* so that the first iteration starts at the beginning */
     strip(part, cg_once, cg_check, cg_release);
 }
 

@@ -18,8 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Each size has at most so many samples. A sample takes at least so long that the
- * time to read the clock does not matter. */
+/* Each size has at most MAX_SAMPLES samples. A batch of operations, which gives one sample,
+ * takes at least MIN_SAMPLE seconds, so that the time to read the clock does not matter. */
 #define MAX_SAMPLES 10000
 #define MIN_SAMPLE 10e-6
 
@@ -47,7 +47,7 @@ void fail(const char *format, ...)
 void *allocate(size_t bytes)
 {
     void *p = NULL;
-    if (posix_memalign(&p, 4096, bytes + 1)) /* + 1: never 0 bytes */
+    if (posix_memalign(&p, 4096, bytes + 1)) /* bytes + 1, because bytes may be 0 */
         fail("out of memory");
     return memset(p, 0, bytes);
 }
@@ -108,8 +108,9 @@ double repeat(const struct part *p, long n)
     return sum;
 }
 
-/* Repeats the operation, twice as often each time, for about a fifth of the time
- * budget, and returns the time of one operation. Rank 0 decides when to stop. */
+/* Repeats the operation in rounds, each with twice as many operations as the one before, for
+ * about a fifth of the time budget. Returns the time of one operation in the last round. Rank 0
+ * decides when to stop. */
 static double warm_up(const struct part *p, double seconds)
 {
     for (long n = 1;;) {
@@ -125,8 +126,8 @@ static double warm_up(const struct part *p, double seconds)
     }
 }
 
-/* Sets the number of batches and of operations per batch, which rank 0 chooses for
- * all ranks. A batch takes at least the seconds least. */
+/* Sets the number of batches and the number of operations per batch. Rank 0 chooses them for all
+ * ranks, so that a batch takes about least seconds or longer. per_op is the time of an operation. */
 static void agree(double seconds, double per_op, double least, long *batches, long *per)
 {
     if (per_op < 1e-9)
@@ -191,7 +192,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
     agree(seconds, warm_up(&p, seconds), p.sample ? p.sample : MIN_SAMPLE, &batches, &per);
     double *samples = allocate(batches * sizeof *samples);
     MPI_Barrier(MPI_COMM_WORLD);
-    p.computed = p.done = 0; /* discard those of the warm-up */
+    p.computed = p.done = 0; /* discard what the warm-up has added */
     for (long i = 0; i < batches; i++)
         samples[i] = repeat(&p, per) / per;
     if (p.mean) {
@@ -207,7 +208,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
     p.close();
 }
 
-/* Returns the benchmark with this name, NULL if there is none. */
+/* Returns the benchmark with this name. If there is none, returns NULL. */
 static const struct benchmark *find(const char *name)
 {
     const struct benchmark *families[] = { p2p, collectives, onesided, overlaps, threads, apps };

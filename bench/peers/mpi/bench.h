@@ -11,35 +11,35 @@
 
 enum { TAG = 1, WINDOW = 64 };
 
-/* This rank in MPI_COMM_WORLD, and its size. */
+/* This process's rank in MPI_COMM_WORLD, and the number of ranks there. */
 extern int rank, ranks;
 
 /* One rank's part in a benchmark of one size. */
 struct part {
     void (*once)(void);   /* the operation; NULL on a rank that does not take part */
-    void (*verify)(void); /* does the operation once and checks the data; NULL: nothing to do */
-    void (*close)(void);  /* releases the resources of prepare, on all ranks */
+    void (*verify)(void); /* does the operation once and checks the data; NULL: nothing to check */
+    void (*close)(void);  /* releases the resources of prepare; all ranks call it */
 
-    /* Replaces once: does the operation n times and returns the time that counts,
-     * in seconds. */
+    /* If not NULL, it is used instead of once: it does the operation n times and returns
+     * the time to report, in seconds. */
     double (*repeat)(long n);
 
     double sample;   /* shortest time of a batch in seconds; 0: MIN_SAMPLE */
-    int apart;       /* time each call separately, with a barrier after it */
-    int mean;        /* samples are means over ranks, else those of rank 0 */
-    double per_op;   /* messages per operation: times are divided by it */
-    double bytes;    /* bytes that an operation moves, for the bandwidth; 0: print none */
-    double messages; /* messages of an operation, for the message rate; 0: print none */
+    int apart;       /* each call is timed separately, with a barrier after it */
+    int mean;        /* a sample is the mean over ranks; 0: it is the time of rank 0 */
+    double per_op;   /* number by which times are divided, for example messages per operation */
+    double bytes;    /* bytes that an operation moves, for the bandwidth; 0: no bandwidth */
+    double messages; /* messages of an operation, for the message rate; 0: no rate */
 
-    /* The time of the communication alone; 0: print no overlap. */
+    /* Seconds of the communication alone; 0: no overlap is printed. */
     double pure;
-    double computed; /* seconds of computation, all operations together */
-    long done;       /* operations so far */
+    double computed; /* seconds of computation in all operations so far */
+    long done;       /* number of operations so far */
 };
 
 struct benchmark {
     const char *name;
-    int least; /* ranks needed */
+    int least; /* smallest number of ranks */
     void (*prepare)(struct part *p, int size);
     int threads; /* the benchmark needs MPI_THREAD_MULTIPLE */
 };
@@ -49,13 +49,13 @@ extern const struct benchmark p2p[], collectives[], onesided[], overlaps[], thre
 
 void prepare_latency(struct part *p, int bytes);
 
-double now(void); /* seconds */
+double now(void); /* seconds of a monotonic clock */
 
-/* Does n operations and returns the time that counts, in seconds. */
+/* Does n operations and returns the time to report, in seconds. */
 double repeat(const struct part *p, long n);
 
 /* compute keeps the core busy for about n times 50 ns. loop_time returns the time of
- * compute(1) in seconds, the fastest of several measurements. */
+ * compute(1) in seconds: the shortest of several measurements. */
 void compute(long n);
 double loop_time(void);
 
@@ -64,11 +64,13 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 /* Returns zeroed memory that begins on a page. */
 void *allocate(size_t bytes);
 
-/* The data of a rank, which differs from other ranks' data and from itself at other offsets. */
+/* fill writes the test data of the rank of, which differ from those of other ranks and between
+ * offsets. compare ends the program with an error if buf does not hold these data. */
 void fill(unsigned char *buf, size_t n, int of);
 void compare(const unsigned char *buf, size_t n, int of);
 
-/* The data of reductions: small values, so that sums are exact. */
+/* The same for reductions. The values are small integers, so that sums are exact. compare_sum expects
+ * the sum over all ranks. */
 void fill_values(float *buf, size_t n);
 void compare_sum(const float *buf, size_t n);
 

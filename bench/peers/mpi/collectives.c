@@ -1,5 +1,5 @@
-/* Collectives. Sizes are bytes of a rank's part, as in OSU's benchmarks. Figures are
- * means over ranks. Reductions add floats. */
+/* Collectives. A size is the number of bytes of a rank's part, as in OSU's benchmarks. Figures
+ * are means over ranks. Reductions add floats. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -7,7 +7,7 @@
 #include <time.h>
 
 static void *send, *recv;
-static int size; /* bytes of a part */
+static int size; /* bytes of a rank's part */
 
 static void release(void)
 {
@@ -25,9 +25,9 @@ static void begin(struct part *p, int bytes, int out, int in, void (*once)(void)
 
 static int elements(void) { return size / (int)sizeof(float); }
 
-/* barrier: consecutive calls. Its check delays one rank after another: no rank may
- * leave the barrier before the delayed one arrives, by the clock that all ranks of a
- * host share. */
+/* barrier: calls of MPI_Barrier, one immediately after the other. The check does some barriers and
+ * delays another rank before each. No rank may leave the barrier before the delayed rank arrives. The
+ * check compares times, because all ranks are on one host and have the same clock. */
 
 static void barrier_once(void) { MPI_Barrier(MPI_COMM_WORLD); }
 

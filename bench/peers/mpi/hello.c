@@ -1,4 +1,5 @@
-/* The smallest MPI program; peers/hello is the same for weft: mpicc -O2 -o hello hello.c */
+/* An MPI program in which each rank only prints a line, as in bench/peers/hello for weft:
+ * mpicc -O2 -o hello hello.c */
 #include <mpi.h>
 #include <stdio.h>
 

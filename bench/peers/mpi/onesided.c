@@ -10,7 +10,7 @@ enum { PAGE = 4096 };
 
 static MPI_Win win;
 static unsigned char *local, *buf;
-static int size, from; /* the rank whose data move */
+static int size, from; /* from: the rank that the data come from */
 
 static void put(void)
 {

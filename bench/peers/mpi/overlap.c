@@ -9,11 +9,11 @@
 
 #include <stdlib.h>
 
-enum { TRIALS = 100 }; /* of the communication alone */
+enum { TRIALS = 100 }; /* number of operations over which the time pure is averaged */
 
 static float *send, *recv;
 static int elements;
-static long loops; /* of compute per operation */
+static long loops; /* argument of compute in an operation */
 static struct part *part;
 static volatile double sink = 1;
 

@@ -57,8 +57,8 @@ void prepare_latency(struct part *p, int bytes)
     p->verify = check;
 }
 
-/* bw: windows of messages in one direction, and an ack. All messages of a window share a
- * buffer, as in OSU's benchmarks. */
+/* bw: rank 0 sends windows of messages, and rank 1 answers each window with a message. All messages
+ * of a window use the same buffer, as in OSU's benchmarks. */
 
 static void stream_out(void)
 {
@@ -118,7 +118,7 @@ static void bibw(struct part *p, int bytes)
     p->verify = check;
 }
 
-/* mr: rank i of the lower half sends to rank i of the upper half. */
+/* mr: the i-th rank of the lower half of the ranks sends to the i-th rank of the upper half. */
 
 static void mr(struct part *p, int bytes)
 {

@@ -28,11 +28,11 @@ static void join(void)
     free(members);
 }
 
-/* threads: each thread plays ping-pong with its partner on the other rank, with a tag
- * of the pair. */
+/* threads: each thread does round trips with one thread of the other rank. Each pair of threads has
+ * its own tag. */
 
-static pthread_barrier_t gate; /* of all members and the main thread */
-static long todo;              /* round trips; 0: end */
+static pthread_barrier_t gate; /* among all members, which are the threads, and the main thread */
+static long todo;              /* number of round trips that each member is to do; 0: it is to end */
 static unsigned char (*sent)[BYTES], (*got)[BYTES];
 
 static void round_trip(int i)
@@ -56,7 +56,7 @@ static void *member(void *arg)
     }
 }
 
-/* Every member does n round trips. */
+/* Has every member do n round trips, and returns the time of all together, in seconds. */
 static double team_repeat(long n)
 {
     double begun = now();
@@ -89,7 +89,7 @@ static void threads_prepare(struct part *p, int pairs)
 {
     p->per_op = pairs;
     p->messages = 2.0 * pairs;
-    p->sample = 5e-3; /* so that starting the members does not matter */
+    p->sample = 5e-3; /* so long that the time in which the members start does not matter */
     p->close = nothing;
     if (rank > 1)
         return;
@@ -104,7 +104,7 @@ static void threads_prepare(struct part *p, int pairs)
     p->close = release;
 }
 
-/* waiters: latency while other threads are blocked in MPI_Recv. */
+/* waiters: what latency measures, while other threads of both ranks are blocked in MPI_Recv. */
 
 static void *waiter(void *arg)
 {

@@ -24,7 +24,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// The input, which bench/peers writes.
+// The input, which bench/peers writes in JSON. The types are those of bench/peers/picture.go.
 type (
 	picture struct {
 		Title  string  `json:"title"`
@@ -33,8 +33,8 @@ type (
 	panel struct {
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
-		Log    bool     `json:"log"`    // the axis of y
-		Labels []string `json:"labels"` // the labels of x = 0, 1 …; empty: x is in bytes
+		Log    bool     `json:"log"`    // the axis of y is logarithmic
+		Labels []string `json:"labels"` // the labels of x = 0, 1 …; empty: x is a number of bytes
 		Series []series `json:"series"`
 	}
 	series struct {
@@ -81,7 +81,7 @@ const (
 	head        = 1 * vg.Centimeter // height of the title
 )
 
-// write draws the panels in rows.
+// write draws the panels in rows of columns panels, and writes the picture to w as SVG.
 func (p *picture) write(w io.Writer) error {
 	if len(p.Panels) == 0 {
 		return errors.New("there is nothing to draw")
@@ -119,12 +119,14 @@ func (p *picture) write(w io.Writer) error {
 	if _, err := canvas.WriteTo(&text); err != nil {
 		return err
 	}
-	// If a viewer lacks the font, it may use one with the same widths.
+	// If a viewer lacks the font, these names let it use a font whose characters have the same
+	// widths.
 	_, err := w.Write(bytes.ReplaceAll(text.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
 	return err
 }
 
-// colours can be distinguished with colour blindness, too (Okabe and Ito).
+// colours are the colours of the series. People with colour blindness can distinguish them too (the
+// palette of Okabe and Ito).
 var colours = []color.Color{
 	color.RGBA{R: 0, G: 114, B: 178, A: 255},
 	color.RGBA{R: 213, G: 94, B: 0, A: 255},
@@ -155,8 +157,8 @@ func (p *panel) plot() (*plot.Plot, error) {
 	return one, nil
 }
 
-// add draws a series. Over bytes it draws a line; over labels it draws points, and a dash for each
-// target.
+// add adds a series to a plot. If x is a number of bytes, add draws a line. If x has labels, it draws a
+// point for each figure, or a dash for each target.
 func (p *panel) add(one *plot.Plot, s series, style draw.LineStyle) error {
 	points := make(plotter.XYs, len(s.Points))
 	for i, at := range s.Points {
@@ -218,7 +220,7 @@ func (p *panel) axes(one *plot.Plot) {
 		one.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 50, Label: "50"}, {Value: 100, Label: "100"}}
 		return
 	}
-	// The ticks are powers of two, and 1 is among them.
+	// The ticks are powers of two. The range includes 1, where weft is as fast as the peer.
 	lo := math.Floor(math.Log2(min(one.Y.Min, 0.9)))
 	hi := math.Ceil(math.Log2(max(one.Y.Max, 1.1))) + 1
 	var ticks []plot.Tick
@@ -236,7 +238,8 @@ func (p *panel) axes(one *plot.Plot) {
 	one.Add(level)
 }
 
-// sizes returns the ticks of an axis of bytes, one for each point.
+// sizes returns the ticks of the axis of x, if x is a number of bytes: one tick for each size that a
+// point has.
 func (p *panel) sizes() []plot.Tick {
 	var ticks []plot.Tick
 	for _, s := range p.Series {

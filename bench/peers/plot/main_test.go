@@ -21,7 +21,7 @@ const description = `{"title": "all of it", "panels": [
 	{"title": "shares", "y": "%", "series": [{"name": "MPICH", "points": [[65536, 0]]}]},
 	{"title": "next row", "y": "%", "series": [{"name": "MPICH", "points": [[65536, 100]]}]}]}`
 
-// TestDraw draws panels of all kinds and checks the texts of the picture.
+// TestDraw draws panels of all kinds, and checks that the picture is XML and contains the texts.
 func TestDraw(t *testing.T) {
 	in, out := filepath.Join(t.TempDir(), "in.json"), filepath.Join(t.TempDir(), "out.svg")
 	if err := os.WriteFile(in, []byte(description), 0o600); err != nil {

@@ -11,20 +11,21 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// call has the arguments of an operation.
+// call is one operation of this rank: the arguments, and the buffers in use. "To draw" means to choose
+// at random.
 type call struct {
 	*job
-	c      *comm.Comm
-	rng    *rand.Rand // all ranks of c draw the same numbers
-	own    *rand.Rand // random numbers of this rank
-	salt   uint64     // selects the data; different for every operation and communicator
-	tag    int        // the first of tagsPerOperation tags
-	budget int        // bytes that the ranks together may transfer
+	c      *comm.Comm // the communicator of the operation
+	rng    *rand.Rand // gives the same numbers on all ranks of c, if all draw in the same order
+	own    *rand.Rand // gives different numbers on each rank
+	salt   uint64     // determines the test data; different for every operation and communicator
+	tag    int        // the first of the tagsPerOperation tags that the operation may use
+	budget int        // number of bytes that all ranks together may transfer in the operation
 
-	closers []func() error // functions that close calls
+	closers []func() error // what close calls
 }
 
-// close checks the memory around the buffers, and frees the buffers.
+// close checks that the memory around the operation's buffers is unchanged, and frees the buffers.
 func (k *call) close() error {
 	for _, f := range k.closers {
 		if err := f(); err != nil {
@@ -94,10 +95,11 @@ func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 	return sts, nil
 }
 
-// subject draws an element type.
+// subject returns a random element type, the same on all ranks.
 func (k *call) subject() subject { return subjects[k.rng.IntN(len(subjects))] }
 
-// drawBudget draws the budget of an operation. Most are small, so that a job does many operations.
+// drawBudget returns a random call.budget of at most limit bytes. Most are small, so that a job does
+// many operations in its time.
 func drawBudget(rng *rand.Rand, limit int) int {
 	switch rng.IntN(20) {
 	case 0:
@@ -112,7 +114,8 @@ func drawBudget(rng *rand.Rand, limit int) int {
 // limits are sizes in bytes near which protocols and algorithms may change.
 var limits = []int{8, 16, 64, 128, 256, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20}
 
-// length draws a number of elements, of which so many copies fit the budget.
+// length returns a random number of elements of size bytes each, the same on all ranks. That many
+// elements times copies fit the budget.
 func (k *call) length(size, copies int) int {
 	most := k.budget / (size * max(copies, 1))
 	n := 0
@@ -121,13 +124,13 @@ func (k *call) length(size, copies int) int {
 		n = k.rng.IntN(4)
 	case 1, 2, 3:
 		n = limits[k.rng.IntN(len(limits))]/size + k.rng.IntN(3) - 1
-	default: // each order of magnitude with the same probability
+	default: // the logarithm of n is uniformly distributed
 		n = int(math.Exp(k.rng.Float64() * math.Log(float64(most+1))))
 	}
 	return max(min(n, most), 0)
 }
 
-// delay sometimes delays this rank, so that ranks are not in step.
+// delay sometimes delays this rank, so that the ranks do not reach their calls at the same time.
 func (k *call) delay() {
 	switch k.own.IntN(64) {
 	case 0:
@@ -151,7 +154,8 @@ func mix(a, b, c uint64) uint64 {
 	return x ^ x>>31
 }
 
-// same returns an error that names the first difference of two slices.
+// same returns nil if got equals want. Otherwise it returns an error that begins with what and describes
+// the first difference.
 func same[T comparable](what string, got, want []T) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%s: %d elements instead of %d", what, len(got), len(want))
@@ -170,5 +174,6 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// branch returns a random number generator for a goroutine of this rank.
+// branch returns a random number generator of its own for another goroutine of this rank, because
+// goroutines must not share k.own.
 func (k *call) branch() *rand.Rand { return rand.New(rand.NewPCG(k.own.Uint64(), 0)) }

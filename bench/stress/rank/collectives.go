@@ -7,13 +7,13 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// kind is one of the collectives. draw draws a call of it.
+// kind is one of the collectives. draw returns a random call of it.
 type kind struct {
 	name string
 	draw func(k *call) (drawnCall, error)
 }
 
-// kinds returns all collectives for an element type.
+// kinds returns all collectives for the element type e.
 func (e element[T]) kinds() []kind {
 	even := func(draw func(k *call, even bool) (drawnCall, error), even bool) func(k *call) (drawnCall, error) {
 		return func(k *call) (drawnCall, error) { return draw(k, even) }
@@ -29,7 +29,8 @@ func (e element[T]) kinds() []kind {
 	}
 }
 
-// collectives does up to four collectives, one after the other or all at the same time.
+// collectives does up to four random collectives: blocking ones, one after the other, or nonblocking
+// ones, all at the same time.
 func (e element[T]) collectives(k *call) error {
 	kinds, doing := e.kinds(), *k.activity.Load()
 	n, together := 1+k.rng.IntN(4), k.rng.IntN(2) == 0
@@ -75,7 +76,8 @@ func (e element[T]) collectives(k *call) error {
 	return nil
 }
 
-// fold combines the parts in their order.
+// fold combines the ranks' vectors (parts) element by element with the operation do, in the order of
+// ranks.
 func fold[T any](do func(lower, upper T) T, parts [][]T) []T {
 	if len(parts) == 0 {
 		return nil
@@ -89,8 +91,9 @@ func fold[T any](do func(lower, upper T) T, parts [][]T) []T {
 	return sum
 }
 
-// operands returns n elements of each rank, a buffer with this rank's elements, and a buffer for the
-// result. For a collective in place both buffers are the same.
+// operands returns the arguments of a reduction: parts has the n elements of each rank, send is a buffer
+// with this rank's elements, and recv is a buffer for the result. If inPlace is set, send and recv are
+// the same buffer.
 func (e element[T]) operands(k *call, n int, inPlace bool) (parts [][]T, send, recv []T, err error) {
 	for r := range k.c.Size() {
 		parts = append(parts, e.block(k.salt, r, 0, n))
@@ -119,7 +122,7 @@ func (e element[T]) reduce(k *call) (drawnCall, error) {
 	}, err
 }
 
-// named returns a check that adds name to its error.
+// named returns a function that calls check and adds name to its error.
 func named(name string, check func() error) func() error {
 	return func() error {
 		if err := check(); err != nil {
@@ -143,7 +146,8 @@ func (e element[T]) allreduce(k *call) (drawnCall, error) {
 	}, err
 }
 
-// scan draws a Scan, or an Exscan if with is false.
+// scan returns a random call of Scan, in which a rank's result includes its own elements, or of Exscan
+// if with is false.
 func (e element[T]) scan(k *call, with bool) (drawnCall, error) {
 	c, me, o, inPlace := k.c, k.c.Rank(), e.draw(k), k.rng.IntN(4) == 0
 	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
@@ -172,7 +176,7 @@ func (e element[T]) scan(k *call, with bool) (drawnCall, error) {
 	}, nil
 }
 
-// reduceScatter draws a ReduceScatterBlock, or a ReduceScatter if even is false.
+// reduceScatter returns a random call of ReduceScatterBlock, or of ReduceScatter if even is false.
 func (e element[T]) reduceScatter(k *call, even bool) (drawnCall, error) {
 	c, me, p, o := k.c, k.c.Rank(), k.c.Size(), e.draw(k)
 	counts := k.drawCounts(k.length(e.size(), p*p), even)
@@ -206,7 +210,7 @@ func (e element[T]) reduceScatter(k *call, even bool) (drawnCall, error) {
 	}, err
 }
 
-// barriers does some barriers, blocking or nonblocking.
+// barriers does some barriers: each is one Barrier, or two Ibarriers at the same time.
 func barriers(k *call) error {
 	for range 1 + k.rng.IntN(5) {
 		k.delay()
@@ -221,7 +225,7 @@ func barriers(k *call) error {
 	return nil
 }
 
-// sums does many short collectives with the same buffers.
+// sums does many Allreduces of short vectors, one immediately after the other, with the same buffers.
 func sums(k *call) error {
 	p, n := k.c.Size(), 1+k.rng.IntN(16)
 	send, recv := make([]int64, n), make([]int64, n)

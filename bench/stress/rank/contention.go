@@ -7,13 +7,14 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// contentions are operations in which all ranks change the same elements of a window.
+// contentions are operations in which all ranks change the same elements of an RMA window.
 var contentions = []func(k *call) error{
 	tickets[int32], tickets[int64], tickets[uint16], tickets[uint32], tickets[uint64], tickets[uint],
 	critical[int64], critical[int32], critical[uint16],
 }
 
-// tickets increments a counter on all ranks. All ranks together must get each value exactly once.
+// tickets has all ranks increment one counter many times, by atomic operations that fetch the former
+// value. All ranks together must get each value exactly once.
 func tickets[T comm.Integer](k *call) error {
 	p, home, n := k.c.Size(), k.rng.IntN(k.c.Size()), 1+k.rng.IntN(100)
 	w, err := comm.NewWin[T](k.c, 3)
@@ -22,7 +23,7 @@ func tickets[T comm.Integer](k *call) error {
 	}
 	mine, err := drawTickets(k, w, home, n)
 	if err != nil {
-		_ = w.Revoke() // others may wait for this rank
+		_ = w.Revoke() // so that ranks that wait for this rank get an error
 		return fmt.Errorf("tickets of %T: %w", T(0), err)
 	}
 	all := make([]T, p*n)
@@ -74,7 +75,8 @@ func drawTickets[T comm.Integer](k *call, w *comm.Win[T], home, n int) (mine []T
 	return mine, w.UnlockAll()
 }
 
-// critical increments elements by Get and Put under an exclusive lock.
+// critical has all ranks increment the elements of one rank's part of a window, by Get and Put under an
+// exclusive lock. No increment may be lost.
 func critical[T comm.Integer](k *call) error {
 	p, home, n, wide := k.c.Size(), k.rng.IntN(k.c.Size()), 1+k.rng.IntN(20), 1+k.rng.IntN(200)
 	w, err := comm.NewWin[T](k.c, wide)
@@ -83,7 +85,7 @@ func critical[T comm.Integer](k *call) error {
 	}
 	for range n {
 		if err = count1(k, w, home); err != nil {
-			_ = w.Revoke() // others may wait for the lock
+			_ = w.Revoke() // so that ranks that wait for the lock get an error
 			return fmt.Errorf("critical section of %T: %w", T(0), err)
 		}
 	}
@@ -106,7 +108,7 @@ func critical[T comm.Integer](k *call) error {
 	return w.Free()
 }
 
-// count1 adds one to all elements of the target's part.
+// count1 adds one to all elements of the part of rank home, under an exclusive lock.
 func count1[T comm.Integer](k *call, w *comm.Win[T], home int) error {
 	if err := w.Lock(home, comm.LockExclusive); err != nil {
 		return err

@@ -10,19 +10,19 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// crowd runs up to 60 goroutines on each rank that communicate at the same time:
+// crowd runs many goroutines on each rank that communicate at the same time. There are three kinds:
 //
-//	shift   messages around the ring of ranks, blocking or nonblocking
-//	reduce  collectives on a communicator of the goroutine
-//	idle    blocked in Recv until all others have ended
+//	shift   sends to the next rank and receives from the previous one; 1 to 60 goroutines
+//	reduce  calls collectives on a communicator of its own; 0 to 3 goroutines
+//	idle    is blocked in Recv until all others have ended; 0 to 2 goroutines
 //
-// Sometimes a goroutine computes between two calls, so that the goroutine that polls the transports
-// changes.
+// Sometimes a goroutine computes between two calls. So it is not always the same goroutine that drives
+// the progress of the rank.
 func crowd(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	members := 1 + k.rng.IntN(60)
 	steps := 1 + k.rng.IntN(max(1, 600/members))
-	own := k.rng.IntN(4) // communicators
+	own := k.rng.IntN(4) // number of communicators, and of goroutines of the kind reduce
 	idle := k.rng.IntN(3)
 	longest := k.length(8, members*2)
 	var busy, idlers sync.WaitGroup
@@ -92,19 +92,20 @@ func crowd(k *call) error {
 	return all
 }
 
-// shift is the work of a goroutine that sends to the next rank and receives from the previous one.
-// The goroutines with the same number use the same tag on all ranks.
+// shift is the work of a goroutine that sends to the next rank and receives from the previous one. The
+// ranks have the same number of these goroutines, and the i-th of each rank communicate with each
+// other, with a tag of their own.
 type shift struct {
 	c    *comm.Comm
 	tag  int
-	salt uint64
-	n    int // largest number of elements
+	salt uint64 // determines the test data
+	n    int    // largest number of elements of a message
 }
 
 func (s shift) run(k *call, rng *rand.Rand, steps int) error {
 	p, me := s.c.Size(), s.c.Rank()
 	to, from := (me+1)%p, (me+p-1)%p
-	waits := *k // for wait, with random numbers of this goroutine
+	waits := *k // a copy for the calls of wait, with a random number generator of this goroutine
 	waits.own, waits.closers = rng, nil
 	for i := range steps {
 		n := int(mix(s.salt, uint64(i), 1) % uint64(s.n+1)) // the same on all ranks
@@ -139,7 +140,7 @@ func (s shift) run(k *call, rng *rand.Rand, steps int) error {
 	return nil
 }
 
-// computeBriefly sometimes computes for a short time.
+// computeBriefly computes for a short time in one of eight calls, and otherwise does nothing.
 func computeBriefly(rng *rand.Rand) {
 	if rng.IntN(8) == 0 {
 		x := uint64(1)
@@ -150,5 +151,5 @@ func computeBriefly(rng *rand.Rand) {
 	}
 }
 
-// computeSink keeps the compiler from removing computeBriefly.
+// computeSink holds the result of computeBriefly, so that the compiler does not remove the computation.
 var computeSink atomic.Uint64

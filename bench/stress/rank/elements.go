@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// subject is an element type without its type parameter: the operations that every element type has.
+// subject is an [element] of any type T. Its methods are operations that work for every element type.
 type subject interface {
 	collectives(k *call) error
 	messages(k *call) error
@@ -15,25 +15,26 @@ type subject interface {
 	window(k *call) error
 }
 
-// element is an element type: its values and the reduction operations on them.
+// element describes the element type T for tests: its values, and the reduction operations on them.
 type element[T comparable] struct {
-	of     func(bits uint64) T // makes values whose combinations are exact in any order
-	common []operation[T]      // operations of the library that commute
-	own    []operation[T]      // operations of the program, which do not commute
+	of     func(bits uint64) T // makes a value from random bits; a reduction of such values is exact in any order
+	common []operation[T]      // operations of package comm, which commute
+	own    []operation[T]      // operations that this program defines, which do not commute
 }
 
-// operation is an operation of package comm with a plain implementation to compare with.
+// operation is a reduction operation, with a plain implementation to compare with.
 type operation[T comparable] struct {
 	name string
 	op   comm.OpFor[T]
-	do   func(lower, upper T) T
+	do   func(lower, upper T) T // combines an element of a lower rank with one of a higher rank
 }
 
 func (e element[T]) String() string { return reflect.TypeFor[T]().String() }
 
 func (e element[T]) size() int { return int(reflect.TypeFor[T]().Size()) }
 
-// block returns n elements of a rank's data, starting with element at.
+// block returns n elements of a rank's test data, from the element with index at on. They depend on salt,
+// rank and index only.
 func (e element[T]) block(salt uint64, rank, at, n int) []T {
 	b := make([]T, n)
 	for i := range b {
@@ -42,7 +43,8 @@ func (e element[T]) block(salt uint64, rank, at, n int) []T {
 	return b
 }
 
-// subjects are all element types. Common ones are listed twice and so drawn more often.
+// subjects are all element types. Types that programs use often are listed twice, so that they are drawn
+// more often.
 var subjects = []subject{
 	integers[int64](), integers[int64](), integers[int32](), integers[byte](), integers[byte](),
 	integers[int8](), integers[int16](), integers[uint16](), integers[uint32](), integers[uint64](), integers[uint](), integers[uintptr](),
@@ -71,8 +73,8 @@ type (
 
 func (f affine) then(g affine) affine { return affine{g.A * f.A, g.A*f.B + g.B} }
 
-// plain returns an element type for which the library has no operations. Besides ops it gets the
-// operations lower and upper, which work for any type.
+// plain returns an element type for which package comm has no operations. Its own operations are ops,
+// and lower and upper, which return one of their operands and work for any type.
 func plain[T comparable](of func(uint64) T, ops ...operation[T]) element[T] {
 	ops = append(ops,
 		operation[T]{"lower", nil, func(lower, _ T) T { return lower }},
@@ -101,7 +103,7 @@ func integers[T comm.Integer]() element[T] {
 		}
 		return 0
 	}
-	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) } // half of the values are 0; otherwise truth would always be 1
+	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) } // half of the values are 0, so that both results of the logical operations occur
 	return with(of,
 		operation[T]{"Sum", comm.Sum[T], func(a, b T) T { return a + b }},
 		operation[T]{"Prod", comm.Prod[T], func(a, b T) T { return a * b }},
@@ -115,7 +117,8 @@ func integers[T comm.Integer]() element[T] {
 		operation[T]{"Lxor", comm.Lxor[T], func(a, b T) T { return truth((a != 0) != (b != 0)) }})
 }
 
-// floats uses powers of two, so that sums and products of 64 values are exact.
+// floats returns a floating-point element type. All values are powers of two, so that sums and products
+// of 64 values are exact.
 func floats[T ~float32 | ~float64]() element[T] {
 	values := [8]T{-2, -1, -0.5, 0.5, 1, 2, 1, -1}
 	return with(func(bits uint64) T { return values[bits>>61] },
@@ -125,7 +128,8 @@ func floats[T ~float32 | ~float64]() element[T] {
 		operation[T]{"Max", comm.Max[T], func(a, b T) T { return max(a, b) }})
 }
 
-// complexes uses 1, -1, i and -i for the same reason.
+// complexes returns a complex element type. All values are 1, -1, i or -i, so that sums and products
+// are exact.
 func complexes[T ~complex64 | ~complex128]() element[T] {
 	values := [4]T{1, -1, 1i, -1i}
 	return with(func(bits uint64) T { return values[bits>>62] },
@@ -155,7 +159,7 @@ func places[T comm.Real]() element[comm.Loc[T]] {
 		operation[loc]{"MaxLoc", comm.MaxLoc[T], pick(func(a, b T) bool { return a > b })})
 }
 
-// draw draws an operation for a reduction.
+// draw returns a random operation for a reduction, the same on all ranks.
 func (e element[T]) draw(k *call) operation[T] {
 	n := k.rng.IntN(len(e.common) + (len(e.own)+1)/2)
 	if n < len(e.common) {
@@ -164,11 +168,12 @@ func (e element[T]) draw(k *call) operation[T] {
 	return e.own[k.rng.IntN(len(e.own))]
 }
 
-// margin is the largest number of elements on each side of a buffer that operations must not change.
+// margin is the largest number of elements before a buffer, and after it, that close checks.
 const margin = 5
 
-// buffer returns n elements with arbitrary contents, in Go's heap or in memory of comm.Alloc.
-// call.close checks that the elements around them are unchanged.
+// buffer returns a buffer of n elements with arbitrary contents, in Go's heap or in memory of
+// comm.Alloc. There are up to margin elements before it and after it. call.close checks that these are
+// unchanged, and frees the buffer.
 func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	before, after := k.own.IntN(margin+1), k.own.IntN(margin+1)
 	all, free := []T(nil), func() {}
@@ -196,7 +201,7 @@ func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	return all[before : before+n : before+n], nil
 }
 
-// filled returns a buffer with a copy of these elements.
+// filled returns a buffer with a copy of the elements with.
 func (e element[T]) filled(k *call, with []T) ([]T, error) {
 	b, err := e.buffer(k, len(with))
 	copy(b, with)

@@ -6,15 +6,15 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// layout says where the ranks' parts lie in a slice. If displs is nil, they lie one after the other
-// without gaps.
+// layout says where the ranks' parts lie in the buffer of a collective such as Gatherv.
 type layout struct {
-	counts, displs []int
-	at             []int
-	total          int
+	counts, displs []int // arguments of the collective; displs is nil if the parts lie one after the other without gaps
+	at             []int // by rank: index of the part's first element
+	total          int   // length of the buffer
 }
 
-// drawLayout draws a layout of parts: packed, or in any order with gaps between them.
+// drawLayout returns a layout of parts with these counts: if packed is set, one after the other without
+// gaps; otherwise in a random order with random gaps.
 func (k *call) drawLayout(counts []int, packed bool) layout {
 	l := layout{counts: counts, at: make([]int, len(counts))}
 	order := count(len(counts))
@@ -31,12 +31,12 @@ func (k *call) drawLayout(counts []int, packed bool) layout {
 	return l
 }
 
-// part returns a rank's part of a slice.
+// part returns the part of rank r in the buffer b, which has the layout l.
 func part[T any](l layout, b []T, r int) []T {
 	return b[l.at[r] : l.at[r]+l.counts[r] : l.at[r]+l.counts[r]]
 }
 
-// fill returns a copy of b with the parts at their places in the layout.
+// fill returns a copy of the buffer b, in which the ranks' parts are at their places in the layout.
 func fill[T any](l layout, b []T, parts [][]T) []T {
 	b = slices.Clone(b)
 	for r := range parts {
@@ -45,7 +45,8 @@ func fill[T any](l layout, b []T, parts [][]T) []T {
 	return b
 }
 
-// drawCounts returns numbers of elements per rank: n each, or different numbers up to 2n.
+// drawCounts returns a number of elements for each rank, the same on all ranks: n for each if even is
+// set, and otherwise random numbers from 0 to 2n.
 func (k *call) drawCounts(n int, even bool) []int {
 	counts := make([]int, k.c.Size())
 	for r := range counts {
@@ -58,7 +59,7 @@ func (k *call) drawCounts(n int, even bool) []int {
 	return counts
 }
 
-// blocks returns a block of counts[r] elements for each rank r.
+// blocks returns the test data of all ranks: counts[r] elements for rank r.
 func (e element[T]) blocks(salt uint64, counts []int) [][]T {
 	parts := make([][]T, len(counts))
 	for r, n := range counts {
@@ -67,16 +68,17 @@ func (e element[T]) blocks(salt uint64, counts []int) [][]T {
 	return parts
 }
 
-// drawnCall is a drawn call of a collective: its blocking and nonblocking forms, and the check of its
-// result.
+// drawnCall is a call of a collective with random arguments. The program calls either call or start, and
+// then check.
 type drawnCall struct {
-	call  func() error
-	start func() comm.Request
-	check func() error
+	call  func() error        // the blocking form
+	start func() comm.Request // the nonblocking form
+	check func() error        // checks the buffers when the collective is complete
 }
 
-// expect returns a check that each pair of buffers is equal: the first pair received, the second
-// sent.
+// expect returns a function that checks that the two buffers of each pair are equal. The first pair is
+// what was received and what is expected there. The second pair, if any, is what was sent and the same
+// data before the call.
 func expect[T comparable](pairs ...[]T) func() error {
 	return func() error {
 		for i := 0; i < len(pairs); i += 2 {
@@ -102,7 +104,7 @@ func (e element[T]) bcast(k *call) (drawnCall, error) {
 	}, err
 }
 
-// gather draws a Gather, or a Gatherv if even is false.
+// gather returns a random call of Gather, or of Gatherv if even is false.
 func (e element[T]) gather(k *call, even bool) (drawnCall, error) {
 	c, me, root := k.c, k.c.Rank(), k.rng.IntN(k.c.Size())
 	counts := k.drawCounts(k.length(e.size(), k.c.Size()), even)
@@ -137,7 +139,7 @@ func (e element[T]) gather(k *call, even bool) (drawnCall, error) {
 	}, nil
 }
 
-// scatter draws a Scatter, or a Scatterv if even is false.
+// scatter returns a random call of Scatter, or of Scatterv if even is false.
 func (e element[T]) scatter(k *call, even bool) (drawnCall, error) {
 	c, me, root := k.c, k.c.Rank(), k.rng.IntN(k.c.Size())
 	counts := k.drawCounts(k.length(e.size(), k.c.Size()), even)
@@ -172,7 +174,7 @@ func (e element[T]) scatter(k *call, even bool) (drawnCall, error) {
 	}, nil
 }
 
-// allgather draws an Allgather, or an Allgatherv if even is false.
+// allgather returns a random call of Allgather, or of Allgatherv if even is false.
 func (e element[T]) allgather(k *call, even bool) (drawnCall, error) {
 	c, me, p := k.c, k.c.Rank(), k.c.Size()
 	counts := k.drawCounts(k.length(e.size(), p*p), even)
@@ -203,18 +205,18 @@ func (e element[T]) allgather(k *call, even bool) (drawnCall, error) {
 	}, nil
 }
 
-// alltoall draws an Alltoall, or an Alltoallv if even is false.
+// alltoall returns a random call of Alltoall, or of Alltoallv if even is false.
 func (e element[T]) alltoall(k *call, even bool) (drawnCall, error) {
 	c, me, p := k.c, k.c.Rank(), k.c.Size()
 	n := k.length(e.size(), p*p)
-	to := make([][]int, p) // to[r][s]: elements that rank r sends to rank s
+	to := make([][]int, p) // to[r][s]: number of elements that rank r sends to rank s
 	for r := range to {
 		to[r] = k.drawCounts(n, even)
 	}
 	inPlace := k.rng.IntN(4) == 0
 	from := make([]int, p)
 	for r := range from {
-		if inPlace { // in place both directions must have equal counts
+		if inPlace { // in place, two ranks must send each other equal numbers of elements
 			to[max(r, me)][min(r, me)] = to[min(r, me)][max(r, me)]
 		}
 		from[r] = to[r][me]

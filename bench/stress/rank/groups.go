@@ -8,14 +8,15 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// slots is the number of communicators that a rank can have at a time. One call creates the
-// communicators in a slot, at most one per rank; some ranks may have none.
+// slots is the length of job.groups, and so the largest number of communicators that a rank has at a
+// time. An entry of job.groups is a slot. All ranks create the communicators in a slot by one collective
+// call, for example a Split. A rank that gets none has an empty slot.
 const slots = 5
 
-// group is a communicator in a slot. The zero group means an empty slot.
+// group is the communicator in a slot. The zero group means that the slot is empty.
 type group struct {
 	*comm.Comm
-	lowest int // lowest of its ranks in the world
+	lowest int // the lowest rank, in the communicator of all ranks, of the communicator's members
 }
 
 func (g *group) free() error {
@@ -30,8 +31,9 @@ func (g *group) free() error {
 	return nil
 }
 
-// regroup replaces the communicator in a slot by one created from a parent in another slot, and
-// checks the new communicator's ranks.
+// regroup replaces the communicator in a random slot by one that it creates from the communicator in
+// another slot, the parent, and checks the ranks of the new communicator. i is the number of the
+// operation.
 func (j *job) regroup(i int, rng *rand.Rand) error {
 	slot, from := 1+rng.IntN(slots-1), max(rng.IntN(2*slots)-slots, 0)
 	if from == slot {
@@ -77,8 +79,9 @@ func (j *job) regroup(i int, rng *rand.Rand) error {
 	return same("ranks that answered", got, want)
 }
 
-// newComm creates a communicator of ranks of the parent. members are the ranks that it must have, in
-// their order; nil on a rank that is not in it.
+// newComm creates a communicator of ranks of the parent by a random function. members are the ranks of
+// the parent that the communicator must have, in their order. On a rank that is not in the
+// communicator, made and members are nil.
 func newComm(parent *comm.Comm, rng *rand.Rand, tag int) (made *comm.Comm, members []int, err error) {
 	size, me := parent.Size(), parent.Rank()
 	switch rng.IntN(5) {
@@ -86,7 +89,7 @@ func newComm(parent *comm.Comm, rng *rand.Rand, tag int) (made *comm.Comm, membe
 		made, err = parent.Dup()
 		return made, count(size), err
 	case 1:
-		made, err = parent.SplitNode(-me) // all ranks share one host; their order is reversed
+		made, err = parent.SplitNode(-me) // all ranks are on one host; the keys reverse their order
 		members = count(size)
 		slices.Reverse(members)
 		return made, members, err

@@ -13,15 +13,15 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// job is this rank's view of the job.
+// job is the state of this rank.
 type job struct {
 	options
 	groups []group    // by slot; the first is the communicator of all ranks
-	own    *rand.Rand // differs between ranks
+	own    *rand.Rand // gives different numbers on each rank
 
-	activity atomic.Pointer[string] // printed on SIGUSR1
-	failed   sync.Once
-	leaves   bool // this rank exits at its first failed call, as a second failure for the others
+	activity atomic.Pointer[string] // describes the current operation; printed on SIGUSR1
+	failed   sync.Once              // for the first call of fail
+	leaves   bool                   // with -survive: the rank exits at its first failed call, which is a second failure for the other ranks
 }
 
 func newJob(c *comm.Comm, o options) *job {
@@ -44,7 +44,7 @@ func (j *job) world() *comm.Comm { return j.groups[0].Comm }
 
 func (j *job) setActivity(what string) { j.activity.Store(&what) }
 
-// run does the operations until one fails.
+// run does the operations from first to end-1, and stops when one fails.
 func (j *job) run() error {
 	for i := j.first; j.end == 0 || i < j.end; i++ {
 		if err := j.operation(i); err != nil {
@@ -60,8 +60,9 @@ func (j *job) run() error {
 	return nil
 }
 
-// fail reports this rank's first failure and revokes all its communicators, so that calls of its
-// other goroutines and of ranks that wait for it return. It returns err.
+// fail handles err, the error of a call of this rank, and returns err. At the first call it prints the
+// error, if -survive is set, and revokes all communicators of the rank. So calls of the rank's other
+// goroutines, and calls of other ranks that wait for this rank, return errors.
 func (j *job) fail(err error) error {
 	j.failed.Do(func() {
 		if j.survive {
@@ -71,16 +72,17 @@ func (j *job) fail(err error) error {
 			}
 		}
 		for _, g := range j.groups {
-			_ = g.Revoke() // fails if the slot is empty or its communicator was freed
+			_ = g.Revoke() // returns an error if the slot is empty or its communicator was freed, which does not matter
 		}
 	})
 	return err
 }
 
-// regroup is the weight of the operation that creates a communicator.
+// regroup is the weight of the operation job.regroup, which is not in operations.
 const regroup = 8
 
-// operations are the other operations. The probability of each is proportional to its weight.
+// operations are the operations on a communicator. The probability of each is proportional to its
+// weight.
 var operations = []struct {
 	name   string
 	weight int
@@ -96,7 +98,8 @@ var operations = []struct {
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},
 }
 
-// crowdAt replaces three of four drawn numbers by that of the crowd operation.
+// crowdAt replaces three of four random numbers by the number that selects the operation crowd. It
+// implements -crowds.
 func crowdAt(drawn int) int {
 	if drawn%4 == 0 {
 		return drawn
@@ -111,11 +114,13 @@ func crowdAt(drawn int) int {
 	return at
 }
 
-// tagsPerOperation is the number of tags that each operation has for itself.
+// tagsPerOperation is the number of tags that an operation may use. Consecutive operations use different
+// tags.
 const tagsPerOperation = 64
 
-// operation does operation number i. All ranks draw the same operation, and a slot. Then the ranks
-// of one communicator in that slot do the operation, and draw the same numbers from rng.
+// operation does operation number i. All ranks draw the same operation and the same slot from rng. The
+// slot may hold a different communicator on different ranks. The ranks of each of these communicators
+// do the operation on it, and draw the same further numbers from rng.
 func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
 	total := regroup
@@ -130,7 +135,7 @@ func (j *job) operation(i int) error {
 		j.setActivity(fmt.Sprintf("operation %d: new communicators", i))
 		return j.regroup(i, rng)
 	}
-	slot := max(rng.IntN(2*slots)-slots, 0) // the world half of the time
+	slot := max(rng.IntN(2*slots)-slots, 0) // in half of the cases the communicator of all ranks
 	g := j.groups[slot]
 	if g.Comm == nil {
 		return nil

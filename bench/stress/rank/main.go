@@ -1,15 +1,17 @@
-// Rank is a rank of a random job. It draws operations from a seed that all ranks share, and
-// compares the result of each operation with a result that it computes by itself.
+// Rank is the program of a rank in a random job. It does random operations, which follow from a seed
+// that all ranks have in common, and compares the result of each operation with a result that it
+// computes without weft.
 //
 //	gorun -np 5 ./bench/stress/rank -seed 7 -ops 30
 //
 // The operations depend only on the seed and the number of ranks. What a rank may choose for itself
-// (the order in which it waits, where its buffers lie, how it probes) depends on its rank, too. An
-// error reports the seed, the operation and the difference, and ends the job. On SIGUSR1 a rank
-// prints its current operation.
+// (for example the order in which it waits, where its buffers lie, how it probes) also depends on its
+// rank. If a result is wrong, the rank prints the seed, the operation and the difference, and the job
+// ends. On SIGUSR1 a rank prints its current operation.
 //
-// With -ops 0 the job runs until a failure, and each rank prints its process id. With -survive a rank
-// ignores SIGTERM; if a call fails, the rank prints the time and the error, stops, and exits with 0.
+// With -ops 0 the job runs until a failure, and each rank prints its process id when it starts. With
+// -survive a rank ignores SIGTERM; if a call fails, the rank prints the time and the error, and exits
+// with 0.
 package main
 
 import (
@@ -23,11 +25,11 @@ import (
 // options are the command line.
 type options struct {
 	seed    uint64
-	first   int // the first operation; earlier ones are skipped
-	end     int // the operation to stop before; 0: run until a failure
-	bytes   int // about the most that an operation may transfer
-	survive bool
-	crowds  bool
+	first   int  // number of the first operation to do
+	end     int  // number of the operation to stop before; 0: run until a failure
+	bytes   int  // about the largest number of bytes that an operation transfers between all ranks
+	survive bool // a failure of another rank is expected: report the first error, and exit with 0
+	crowds  bool // most operations run in many goroutines
 }
 
 func main() {

@@ -8,30 +8,31 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// message is a message that an operation sends.
+// message is a message that a rank sends in an operation.
 type message struct {
 	from, to, tag int
-	n             int // elements
-	data          uint64
-	taken         bool // a receive has matched it
+	n             int    // number of elements
+	data          uint64 // number of the message in the operation, which determines its content
+	taken         bool   // at the receiver: a receive has returned the message
 }
 
-// pattern is the source and tag of a receive.
+// pattern is the source and tag that a receive asks for. They may be comm.AnySource and comm.AnyTag.
 type pattern struct{ source, tag int }
 
 func (p pattern) fits(m *message) bool {
 	return (p.source == comm.AnySource || p.source == m.from) && (p.tag == comm.AnyTag || p.tag == m.tag)
 }
 
-// inbox has the messages to this rank. A receive from any source may match a message of any rank,
-// but of the matching messages from one rank it must get the first one. Receives match in the order
-// in which they start.
+// inbox has the messages that this rank must receive in an operation. Receives match in the order in
+// which they were started. A receive from comm.AnySource may get a message of any rank. But among the
+// messages of one rank that match, it must get the one that was sent first.
 type inbox struct {
-	list []*message
-	n    int // elements of the longest message
+	list []*message // in the order in which each sender sends them
+	n    int        // number of elements of the longest message
 }
 
-// take returns the message that the next receive must have matched, given its status.
+// take returns the message that the next receive in order must have got, given the pattern and the
+// status of the receive. It returns an error if the status does not fit that message.
 func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 	for _, m := range in.list {
 		if m.taken || m.from != st.Source || !p.fits(m) {
@@ -45,8 +46,8 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 	return nil, fmt.Errorf("receive of %+v: got %+v, which was not sent", p, st)
 }
 
-// messages sends up to 24 messages between any ranks. This rank sends in one goroutine while it
-// receives in another, or starts all receives before it sends.
+// messages sends up to 24 random messages between the ranks, also from a rank to itself. Each rank either
+// receives while another of its goroutines sends, or starts all receives before it sends.
 func (e element[T]) messages(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	var out []*message
@@ -67,9 +68,9 @@ func (e element[T]) messages(k *call) error {
 			in.n = max(in.n, m.n)
 		}
 	}
-	// All receives use the same wildcards, because a receive with more wildcards could take the
-	// message of a receive with fewer. Blocking sends with receives in another order, or from any
-	// source, could deadlock.
+	// All receives have the same wildcards, because a receive with more wildcards could get the
+	// message that a receive with fewer needs. Wildcards and a random order of receives are not
+	// combined with blocking sends, unless all receives are started first: that could deadlock.
 	w := messageModes[k.rng.IntN(len(messageModes))]
 	anySource, anyTag := w.wildcards && k.rng.IntN(3) == 0, w.wildcards && k.rng.IntN(3) == 0
 	var patterns []pattern
@@ -96,14 +97,14 @@ func (e element[T]) messages(k *call) error {
 		}
 		err = errors.Join(err, sent())
 	}
-	if err == nil && anySource && anyTag { // otherwise these receives could take messages of the next operation
+	if err == nil && anySource && anyTag { // without the barrier, these receives could get messages of the next operation of another rank
 		err = comm.Barrier(k.c)
 	}
 	return err
 }
 
-// sendBeside runs send in a goroutine. The caller must call wait, which waits for the goroutine's
-// end.
+// sendBeside runs send in a new goroutine. The caller must call wait, which waits until the goroutine
+// has ended and returns the error of send.
 func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func() error) {
 	sent, sender := make(chan error, 1), *k
 	sender.own, sender.closers = k.branch(), nil
@@ -121,16 +122,17 @@ func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func(
 	}
 }
 
-// messageMode says how an operation sends and receives.
+// messageMode says how the ranks send and receive in an operation.
 type messageMode struct {
-	ahead     bool // start all receives before the first send
-	wildcards bool // receive in any order, possibly from any source or with any tag
-	blocks    bool // sends may block until they are received
+	ahead     bool // every rank starts all receives before its first send
+	wildcards bool // ranks receive in a random order, and may use comm.AnySource and comm.AnyTag
+	blocks    bool // ranks may use sends that block until the message is received, such as Ssend
 }
 
+// messageModes are the modes that cannot deadlock.
 var messageModes = []messageMode{{ahead: true, wildcards: true, blocks: true}, {wildcards: true}, {blocks: true}}
 
-// startReceives starts all receives, then sends, then waits.
+// startReceives starts all receives, then sends, waits for all receives, and checks the messages.
 func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []*message, blocks bool) error {
 	var requests []comm.Request
 	var buffers [][]T
@@ -142,8 +144,9 @@ func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []
 		buffers = append(buffers, buf)
 		requests = append(requests, comm.Irecv(k.c, buf, p.source, p.tag))
 	}
-	// If the receive of a message to this rank itself has failed because another rank died, a
-	// blocking send of that message would not return, and this goroutine would not see the failure.
+	// With -survive, send in another goroutine. Otherwise this goroutine could block forever: if
+	// the receive of a message from this rank to itself has failed because another rank died, a
+	// blocking send of that message does not return, and this goroutine would not see the failure.
 	sent := func() error { return nil }
 	if k.survive {
 		sent = e.sendBeside(k, out, blocks)
@@ -174,7 +177,8 @@ func (e element[T]) compare(k *call, m *message, got []T) error {
 	return same(what, got, e.block(k.salt, int(m.data), 0, m.n))
 }
 
-// send sends messages in their order, each with a randomly chosen function.
+// send sends the messages out in their order, each with a randomly chosen function. If blocks is set,
+// the function may be one that blocks until the message is received.
 func (e element[T]) send(k *call, out []*message, blocks bool) error {
 	var requests []comm.Request
 	for _, m := range out {
@@ -204,7 +208,8 @@ func (e element[T]) send(k *call, out []*message, blocks bool) error {
 	return err
 }
 
-// receive receives one message after the other, each with a randomly chosen function.
+// receive receives one message for each pattern, one after the other, each with a randomly chosen
+// function, and checks them.
 func (e element[T]) receive(k *call, patterns []pattern, in *inbox) error {
 	for _, p := range patterns {
 		k.delay()
@@ -227,7 +232,7 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 	switch k.own.IntN(5) {
 	case 0:
 		return comm.RecvAlloc[T](k.c, p.source, p.tag)
-	case 1: // no other goroutine receives, so Recv gets the probed message
+	case 1: // only this goroutine of the rank receives, so Recv gets the message that Probe has found
 		if st, err = k.c.Probe(p.source, p.tag); err != nil {
 			return nil, st, err
 		}
@@ -262,8 +267,9 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 	return got, st, err
 }
 
-// ring sends a block from each rank to the rank by places further on. Some receivers have a too short
-// buffer, and must get ErrTruncate.
+// ring does some exchanges. In each, every rank sends a block to the rank that is by places further on
+// around the ring of ranks. In some exchanges the receive buffers are too short, and every rank must
+// get ErrTruncate.
 func (e element[T]) ring(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	for i := range 1 + k.rng.IntN(10) {

@@ -12,11 +12,11 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// survive is the main function of a rank that survives the failure of others. It prints lines that
-// bench/stress parses:
+// survive is the main function with -survive: the rank goes on when another rank fails, until one of its
+// own calls returns an error. It prints lines that bench/stress parses:
 //
 //	stress RANK ready PID              the rank ignores SIGTERM from now on
-//	stress RANK failed TIME KIND TEXT  a call returned an error, TIME ns after 1970
+//	stress RANK failed TIME KIND TEXT  a call returned an error, TIME nanoseconds after 1970
 //	stress RANK ended TEXT             the error of Finalize
 func survive(o options) {
 	signal.Ignore(syscall.SIGTERM)
@@ -37,7 +37,7 @@ func survive(o options) {
 
 func printLine(what string) { fmt.Printf("stress %s %s\n", os.Getenv("PMI_RANK"), what) }
 
-// report prints the time and the kind of an error.
+// report prints the line "failed" for an error.
 func report(err error) {
 	kind := "other"
 	switch {

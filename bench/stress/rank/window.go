@@ -8,23 +8,24 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// windowState is a window and the expected contents of all its parts. Every part has one block of n
-// elements per rank, which only that rank puts to.
+// windowState is an RMA window and the contents that all its parts must have. Every rank's part has one
+// block of n elements for each rank. Only that rank puts to the block.
 type windowState[T comparable] struct {
 	e element[T]
 	*call
 	w     *comm.Win[T]
-	n     int
-	parts [][]T
-	salt  uint64
-	op    operation[T] // all accumulates use this operation, so that float results are exact
+	n     int          // number of elements of a block
+	parts [][]T        // by rank: the expected contents of the rank's part
+	salt  uint64       // determines the test data; different for each epoch
+	op    operation[T] // the operation of all accumulates; a mix of operations could make floating-point results inexact
 }
 
-// errRemote reports unexpected contents of another rank's memory. The memory of a rank that has
-// ended may hold anything before this rank learns of its end.
+// errRemote reports unexpected contents of another rank's memory. It may be the consequence of a failure:
+// the memory of a rank that has ended may hold anything before this rank detects the end.
 var errRemote = errors.New("the memory of another rank")
 
-// window creates a window and does some epochs of random kinds.
+// window creates an RMA window and does some random epochs on it: with fences, accumulates, locks, or
+// post and start.
 func (e element[T]) window(k *call) (err error) {
 	p, me := k.c.Size(), k.c.Rank()
 	f := windowState[T]{e: e, call: k, n: k.length(e.size(), p*p*4), op: operation[T]{"Replace", comm.Replace[T], func(_, b T) T { return b }}}
@@ -64,20 +65,20 @@ func (e element[T]) window(k *call) (err error) {
 			err = comm.Barrier(k.c)
 		}
 		if err != nil {
-			_ = f.w.Revoke() // others may wait for this rank's locks
+			_ = f.w.Revoke() // so that ranks that wait for this rank's locks get an error
 			return fmt.Errorf("%s of %v, parts of %d×%d, %s: %w", drawn.name, e, p, f.n, f.op.name, err)
 		}
 	}
 	return f.w.Free()
 }
 
-// block returns the elements that origin puts to its block of target's part, and the displacement
-// of the block.
+// block returns the elements that the rank origin puts to its block in target's part, and the block's
+// displacement in the part.
 func (f *windowState[T]) block(origin, target int) (b []T, disp int) {
 	return f.e.block(f.salt, origin*f.c.Size()+target, 0, f.n), origin * f.n
 }
 
-// put adds the puts of all ranks to the expected contents.
+// put changes the expected contents as the puts of all ranks to all ranks do.
 func (f *windowState[T]) put() {
 	for o := range f.c.Size() {
 		for t := range f.c.Size() {
@@ -87,19 +88,20 @@ func (f *windowState[T]) put() {
 	}
 }
 
-// some returns a random range of a part.
+// some returns a random range of elements of a part: its displacement and its length.
 func (f *windowState[T]) some() (disp, n int) {
 	all := f.c.Size() * f.n
 	disp = f.own.IntN(all + 1)
 	return disp, f.own.IntN(all - disp + 1)
 }
 
-// verify compares this rank's part with the expected contents.
+// verify returns an error if this rank's part differs from the expected contents.
 func (f *windowState[T]) verify() error {
 	return same("this rank's part", f.w.Local(), f.parts[f.c.Rank()])
 }
 
-// fence puts to all ranks, and in another epoch gets from all ranks.
+// fence has this rank put to all ranks in one epoch, and get from all ranks in a second epoch. Fences
+// begin and end the epochs.
 func (f *windowState[T]) fence() error {
 	if err := f.w.Fence(); err != nil {
 		return err
@@ -150,9 +152,10 @@ func (f *windowState[T]) fence() error {
 	return nil
 }
 
-// accumulate accumulates to ranges of all ranks' parts, between fences or under LockAll. All ranks
-// use the same ranges, or each rank uses its own block. The fetched values are checked only where
-// no other rank changes them: accumulates of one rank to one place are in order.
+// accumulate accumulates to ranges of elements in all ranks' parts, between fences or under LockAll. In
+// some epochs all ranks use the same ranges; in others (apart) each rank uses its own blocks. Fetched
+// values are checked only if no other rank changes the same elements. Then they are certain, because
+// accumulates of one rank to one element are done in order.
 func (f *windowState[T]) accumulate() error {
 	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
 	begin, end := f.w.LockAll, f.w.UnlockAll
@@ -162,7 +165,7 @@ func (f *windowState[T]) accumulate() error {
 	if err := begin(); err != nil {
 		return err
 	}
-	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // the result of Replace must not depend on the order of ranks
+	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // with Replace always, because otherwise the result would depend on the order of ranks
 	var requests []comm.Request
 	var fetched, expected [][]T
 	for range 1 + f.rng.IntN(3) {
@@ -220,7 +223,8 @@ func (f *windowState[T]) accumulate() error {
 	return f.verifyLocked()
 }
 
-// verifyLocked verifies this rank's part after epochs in which only the other ranks synchronised.
+// verifyLocked does what verify does after a passive-target epoch: it waits for all ranks and locks this
+// rank's part.
 func (f *windowState[T]) verifyLocked() error {
 	if err := comm.Barrier(f.c); err != nil {
 		return err
@@ -234,7 +238,8 @@ func (f *windowState[T]) verifyLocked() error {
 	return f.w.Unlock(f.c.Rank())
 }
 
-// locks puts to one target after the other under a lock, and gets the data back.
+// locks puts to this rank's block at one target after the other, under a lock of the target, and gets the
+// data back.
 func (f *windowState[T]) locks() error {
 	for _, t := range f.own.Perm(f.c.Size()) {
 		kind := comm.LockShared
@@ -285,7 +290,7 @@ func (f *windowState[T]) locks() error {
 	return f.verifyLocked()
 }
 
-// post puts to one rank while another rank puts to this one.
+// post puts to one rank while another rank puts to this one, in epochs of Post, Start, Complete and Wait.
 func (f *windowState[T]) post() error {
 	me, p := f.c.Rank(), f.c.Size()
 	by := f.rng.IntN(p)

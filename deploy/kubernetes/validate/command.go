@@ -13,16 +13,17 @@ import (
 
 // command is what the first container of a pod runs.
 type command struct {
-	job   *job.Job    // the job, if gorun runs as launcher; else nil
-	agent job.Options // the options, if gorun runs as agent: Action is job.Agent
-	sshd  bool
+	job   *job.Job    // the job, if the command is gorun as the launcher; else nil
+	agent job.Options // the options, if the command is gorun as an agent; then Action is job.Agent
+	sshd  bool        // the command is sshd
 }
 
-// files are the flags that name files of a pod and that gorun reads while it parses its flags.
+// files are the flags of gorun whose values are files that gorun reads while it parses its flags. In a
+// manifest they are files of a pod, which do not exist here.
 var files = []string{"secret-file", "hostfile"}
 
-// commandOf parses a command line with gorun's own parser, which checks the flags, their values and
-// their combination. The flag -hostfile names a file with the contents hostfile.
+// commandOf parses a command line of a container. It uses gorun's own parser, which checks the flags, their
+// values and their combination. hostfile has the contents of the file that the flag -hostfile names.
 func commandOf(args []string, hostfile string) (command, error) {
 	if len(args) == 0 {
 		return command{}, fmt.Errorf("its first container has no command, so the image's command would run")
@@ -55,8 +56,9 @@ func commandOf(args []string, hostfile string) (command, error) {
 	return command{job: j}, nil
 }
 
-// standIn creates temporary files and changes the flags in args to name them instead of files of a
-// pod. restore returns the original name of such a file.
+// standIn creates a temporary file for each flag in args that names a file of a pod (see files), and changes
+// the flag to name the temporary file. restore returns the original name for the name of a temporary file.
+// remove removes the temporary files.
 func standIn(args []string, hostfile string) (restore func(string) string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "weft-validate-")
 	if err != nil {

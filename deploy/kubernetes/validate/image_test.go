@@ -23,13 +23,13 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestImage checks that the Dockerfile installs the programs that the manifests run, and that both
-// use the same user.
+// TestImage checks that the Dockerfile installs the programs and files that the manifests name, and that the
+// Dockerfile and the manifests use the same user and group.
 func TestImage(t *testing.T) {
 	stages := strings.Split(read(t, "../Dockerfile"), "\nFROM ")
 	require.Len(t, stages, 4)
 	for name, text := range manifests(t) {
-		stage := stages[3] // docker builds the last stage without --target
+		stage := stages[3] // the last stage, which docker builds if there is no --target
 		if name == "mpijob-ssh.yaml" {
 			stage = stages[2]
 			require.Contains(t, stage, " AS ssh\n")
@@ -51,7 +51,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestSSH checks that client, server and manifest use the same port and path of the key.
+// TestSSH checks that the configuration of the ssh client, that of the server, and the manifest name the
+// same port and the same path of the key.
 func TestSSH(t *testing.T) {
 	text := manifests(t)["mpijob-ssh.yaml"]
 	documents := strings.Split(text, "\n---\n")
@@ -70,7 +71,8 @@ func TestSSH(t *testing.T) {
 	require.Contains(t, client, " "+keys+"/id_rsa.pub\n")
 }
 
-// TestRankPorts checks that the policies permit the ports that ranks listen on.
+// TestRankPorts checks that firstRankPort, from which on the policies must permit ports, is the first port
+// that the launcher chooses for ranks.
 func TestRankPorts(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../../launcher/internal/procs/layout.go", nil, 0)
 	require.NoError(t, err)
@@ -85,7 +87,8 @@ func TestRankPorts(t *testing.T) {
 	require.True(t, found, "no constant firstPort")
 }
 
-// TestPage checks that the page names the versions of the APIs that the manifests are checked with.
+// TestPage checks that docs/launching-kubernetes.md names each manifest, and the versions of the APIs with
+// which validate checks the manifests.
 func TestPage(t *testing.T) {
 	page := read(t, "../../../docs/launching-kubernetes.md")
 	for _, m := range regexp.MustCompile(`(?m)^\t(k8s\.io/api|sigs\.k8s\.io/jobset|github\.com/kubeflow/mpi-operator) (v\S+)$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {

@@ -15,15 +15,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// member is a set of pods and the command that they run in the job.
+// member is a set of pods and the command that each of them runs in the job.
 type member struct {
 	podSet
 	command
 }
 
-// checkJob checks that the objects of a manifest together are one weft job whose launcher and
-// agents find each other. Its pods must meet the strictest of the Pod Security Standards, and other
-// pods must not be able to connect to them.
+// checkJob checks that the objects of a manifest together are one weft job: a launcher, and agents that can
+// reach the launcher and each other. The pods must meet the strictest of the Pod Security Standards, and
+// pods of other jobs must not be able to connect to them.
 func checkJob(objects []runtime.Object) []error {
 	var services []*corev1.Service
 	var policies []*networkingv1.NetworkPolicy
@@ -71,7 +71,8 @@ func checkJob(objects []runtime.Object) []error {
 	return errs
 }
 
-// checkAgreement checks that the launcher and the agents agree.
+// checkAgreement checks that the launcher and the agents fit together: their image, the network policies
+// between them, and the number of ranks.
 func checkAgreement(launcher member, agents []member, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -106,8 +107,9 @@ func checkAgreement(launcher member, agents []member, policies []*networkingv1.N
 	return errs
 }
 
-// checkDial checks that the agents connect to the launcher's address, that there are as many as the
-// launcher expects, and that they have its secret.
+// checkDial checks a job whose agents connect to the launcher (gorun -listen): the agents connect to the
+// launcher's address, there are as many agents (there) as the launcher expects, and they have the same
+// secret.
 func checkDial(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -149,7 +151,8 @@ func checkDial(launcher member, agents []member, there int, policies []*networki
 	return errs
 }
 
-// checkSSH checks that the launcher reads mpi-operator's hostfile, and that its hosts run sshd.
+// checkSSH checks a job whose launcher starts the agents by ssh: the launcher reads the hostfile of
+// mpi-operator, and the hosts in it run sshd.
 func checkSSH(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -169,7 +172,7 @@ func checkSSH(launcher member, agents []member, there int, policies []*networkin
 			fail("%s does not declare the port of sshd", a.name)
 		}
 		for _, port := range a.ports() {
-			for _, from := range append([]member{launcher}, agents...) { // agents start other agents
+			for _, from := range append([]member{launcher}, agents...) { // also from agents, because agents start other agents by ssh
 				if !admitted(policies, from.podSet, a.podSet, port, port) {
 					fail("no NetworkPolicy lets %s reach sshd of %s on port %d", from.name, a.name, port)
 				}
@@ -179,7 +182,7 @@ func checkSSH(launcher member, agents []member, there int, policies []*networkin
 	return errs
 }
 
-// secret returns the Secret and the key that a file comes from, as NAME/KEY.
+// secret returns the Secret of Kubernetes and the key in it that a file of the pods comes from, as NAME/KEY.
 func (p podSet) secret(file string) (string, error) {
 	v := p.volume(path.Dir(file))
 	switch {

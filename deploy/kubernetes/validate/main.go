@@ -1,5 +1,6 @@
-// Command validate checks manifests of weft jobs as a cluster does, but needs no cluster. It also
-// checks that the parts of a job agree with each other:
+// Command validate checks Kubernetes manifests of weft jobs as the API server of a cluster does, but needs
+// no cluster. It also checks that the parts of a job fit together, for example that the agents connect to
+// the launcher's address:
 //
 //	go -C deploy/kubernetes/validate run .             the manifests in deploy/kubernetes
 //	go -C deploy/kubernetes/validate run . FILE...     these files

@@ -34,13 +34,14 @@ func newTypes() *runtime.Scheme {
 		corev1.AddToScheme, batchv1.AddToScheme, networkingv1.AddToScheme, jobset.AddToScheme, mpiv2.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // two packages register the same kind
+			panic(err) // only if two packages register the same kind, which is an error of this program
 		}
 	}
 	return s
 }
 
-// checkManifest checks each document of a file, then all of them together.
+// checkManifest checks each YAML document of a file. If all are valid, it checks that together they are one
+// job.
 func checkManifest(schemas map[schema.GroupVersionKind]*kindSchema, text []byte) []error {
 	var errs []error
 	var objects []runtime.Object
@@ -65,8 +66,8 @@ func checkManifest(schemas map[schema.GroupVersionKind]*kindSchema, text []byte)
 	return checkJob(objects)
 }
 
-// checkDocument decodes a document into the type of its kind and checks it. The decoding is as
-// strict as that of an API server with fieldValidation: Strict.
+// checkDocument decodes a YAML document into the Go type of its kind, and checks it. It refuses unknown and
+// repeated fields, as an API server does with fieldValidation: Strict.
 func checkDocument(schemas map[schema.GroupVersionKind]*kindSchema, doc []byte) (runtime.Object, []error) {
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 	object, kind, err := decoder.Decode(doc, nil, nil)
@@ -100,7 +101,7 @@ func checkDocument(schemas map[schema.GroupVersionKind]*kindSchema, doc []byte) 
 	return object, list
 }
 
-// treeOf decodes a document into the form that the schemas need: integers are int64.
+// treeOf decodes a YAML document into the form that the schemas need, in which integers are int64.
 func treeOf(doc []byte) (tree map[string]any, err error) {
 	text, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
@@ -109,7 +110,7 @@ func treeOf(doc []byte) (tree map[string]any, err error) {
 	return tree, utiljson.Unmarshal(text, &tree)
 }
 
-// checkMeta checks an object's name, which is required, and its labels.
+// checkMeta checks the name of an object, which must not be empty, and its labels.
 func checkMeta(object metav1.Object) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("metadata")

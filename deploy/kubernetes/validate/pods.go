@@ -14,19 +14,19 @@ import (
 
 // podSet is the pods of one template.
 type podSet struct {
-	name     string // the object that creates them
-	count    int
-	longest  string // the longest of their names
-	host     string // the DNS name of the first pod; "": none
-	hostfile string // contents of the file at mpiHostfile; "": none
-	labels   labels.Set
-	spec     *corev1.PodSpec
+	name     string          // kind and name of the object that creates the pods
+	count    int             // number of pods
+	longest  string          // the longest name of a pod
+	host     string          // the DNS name of the first pod; "": it has none
+	hostfile string          // contents of the file at mpiHostfile in the pods; "": there is no such file
+	labels   labels.Set      // of each pod
+	spec     *corev1.PodSpec // of each pod
 }
 
 const (
-	// mpiHostfile is where mpi-operator mounts its hostfile in a launcher.
+	// mpiHostfile is the path at which mpi-operator mounts its hostfile in the launcher's pod.
 	mpiHostfile = "/etc/mpi/hostfile"
-	// suffix has the length of the suffix that a Job adds to the name of a pod.
+	// suffix is an example of the random suffix that a Job adds to the name of a pod.
 	suffix = "-abcde"
 )
 
@@ -44,9 +44,9 @@ func podSetsOf(object runtime.Object, services []*corev1.Service) []podSet {
 	return nil
 }
 
-// podsOfJob returns the pods of a Job. The DNS name of a pod of an Indexed Job consists of the name
-// of the Job, the index, and the subdomain, if a headless Service with the name of the subdomain
-// selects the pod.
+// podsOfJob returns the pods of a Job. A pod of an Indexed Job has a DNS name if a headless Service with the
+// name of the pod's subdomain selects the pod. The DNS name consists of the name of the Job, the pod's
+// index, and the subdomain.
 func podsOfJob(job *batchv1.Job, services []*corev1.Service) podSet {
 	template := &job.Spec.Template
 	n := count(&job.Spec)
@@ -118,7 +118,7 @@ func podsOfMPIJob(job *mpiv2.MPIJob) []podSet {
 	return list
 }
 
-// maxWorkers bounds the lines of a hostfile.
+// maxWorkers bounds the number of lines of the hostfile that hostfileOf returns.
 const maxWorkers = 1 << 12
 
 // hostfileOf returns the hostfile that mpi-operator writes for a job in the namespace default.
@@ -166,7 +166,8 @@ func (p podSet) command() (command, error) {
 	return commandOf(line, p.hostfile)
 }
 
-// volume returns the volume that is mounted at a path of the first container, nil if there is none.
+// volume returns the volume that is mounted at a path of the first container. If there is none, it returns
+// nil.
 func (p podSet) volume(at string) *corev1.VolumeSource {
 	for _, m := range p.spec.Containers[0].VolumeMounts {
 		if m.MountPath != at || m.SubPath != "" {

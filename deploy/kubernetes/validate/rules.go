@@ -16,15 +16,16 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Ranks listen on ports from firstRankPort on, which package launcher/internal/procs chooses, or on
-// any port that the kernel assigns.
+// The range of the ports on which ranks listen. Package launcher/internal/procs chooses ports from
+// firstRankPort on, or the kernel assigns any port above.
 const (
 	firstRankPort = 10000
 	lastPort      = 65535
 )
 
-// checkPods checks a template against the restricted profile of the Pod Security Standards, and finds
-// errors for which a Job controller or a kubelet would refuse the pods.
+// checkPods checks the pods of a template: they must meet the profile "restricted" of the Pod Security
+// Standards, must not have errors for which a Job controller or a kubelet would refuse them, and must
+// follow this project's rules, for example an emptyDir at /tmp.
 func checkPods(p podSet) []error {
 	var errs []error
 	for _, why := range validation.IsDNS1123Label(p.longest) {
@@ -79,7 +80,8 @@ func checkContainer(c corev1.Container, volumes map[string]bool) []error {
 	return errs
 }
 
-// checkSharedMemory checks that /dev/shm is in memory, and smaller than the pod's memory limit.
+// checkSharedMemory checks that the volume at /dev/shm is in memory and has a size limit that is smaller
+// than the pod's memory limit.
 func checkSharedMemory(p podSet) []error {
 	v := p.volume("/dev/shm")
 	if v == nil || v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory || v.EmptyDir.SizeLimit == nil {
@@ -92,8 +94,8 @@ func checkSharedMemory(p podSet) []error {
 	return nil
 }
 
-// checkIsolation checks that policies limit the pods' connections, and that only pods selected by the
-// same policy can connect to them.
+// checkIsolation checks that network policies limit the incoming and outgoing connections of the pods p, and
+// that only pods which the same policy selects can connect to them.
 func checkIsolation(p podSet, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	in, out := false, false
@@ -120,9 +122,9 @@ func checkIsolation(p podSet, policies []*networkingv1.NetworkPolicy) []error {
 	return errs
 }
 
-// admitted reports whether the policies permit connections from one pod to another on all ports of
-// a range. If no policy for a direction selects a pod, all its connections in that direction are
-// permitted.
+// admitted reports whether the network policies permit connections from the pods from to the pods to, on all
+// ports of a range. As in Kubernetes, if no policy for a direction selects a pod, all connections of the
+// pod in that direction are permitted.
 func admitted(policies []*networkingv1.NetworkPolicy, from, to podSet, first, last int32) bool {
 	in, out := true, true
 	for _, n := range policies {
@@ -144,7 +146,7 @@ func admitted(policies []*networkingv1.NetworkPolicy, from, to podSet, first, la
 	return in && out
 }
 
-// limits reports whether a policy applies to these pods in this direction.
+// limits reports whether a network policy applies to the pods p in this direction.
 func limits(n *networkingv1.NetworkPolicy, direction networkingv1.PolicyType, p podSet) bool {
 	return selected(&n.Spec.PodSelector, p.labels) && slices.Contains(n.Spec.PolicyTypes, direction)
 }
@@ -153,12 +155,13 @@ func names(peers []networkingv1.NetworkPolicyPeer, have labels.Set) bool {
 	return slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return isOwn(p) && selected(p.PodSelector, have) })
 }
 
-// isOwn reports whether a peer names pods of the policy's own namespace.
+// isOwn reports whether the peer p of a network policy names pods of the policy's own namespace, and nothing
+// else.
 func isOwn(p networkingv1.NetworkPolicyPeer) bool {
 	return p.PodSelector != nil && p.NamespaceSelector == nil && p.IPBlock == nil
 }
 
-// covers reports whether one of the ports covers a whole range of TCP ports.
+// covers reports whether one entry of ports covers the whole range of TCP ports from first to last.
 func covers(ports []networkingv1.NetworkPolicyPort, first, last int32) bool {
 	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {

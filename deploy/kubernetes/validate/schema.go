@@ -23,12 +23,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kindSchema is what an API server uses to check custom resources of a kind.
+// kindSchema holds what an API server uses to check custom resources of one kind.
 type kindSchema struct {
 	props      *apiextensions.JSONSchemaProps
 	structural *structural.Structural
 	validator  validation.SchemaValidator
-	rules      *cel.Validator // nil: none
+	rules      *cel.Validator // validation rules in CEL; nil: there are none
 }
 
 var (
@@ -37,7 +37,7 @@ var (
 	mpiJobKind = schema.GroupVersionKind{Group: "kubeflow.org", Version: "v2beta1", Kind: "MPIJob"}
 )
 
-// definitions are the files with the custom resource definitions in the modules of the operators.
+// definitions lists the files that hold the custom resource definitions, in the Go modules of the operators.
 var definitions = []struct {
 	module, file string
 	kind         schema.GroupVersionKind
@@ -46,8 +46,9 @@ var definitions = []struct {
 	{"github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml", mpiJobKind},
 }
 
-// loadSchemas reads the definitions. No module has the schema of batch/v1 Job, but the definition of
-// JobSet contains it as a template. So loadSchemas uses that template for a Job.
+// loadSchemas reads the definitions and returns the schemas by kind. No module has the schema of batch/v1
+// Job, but the definition of JobSet contains the schema of its Job template. loadSchemas uses that schema
+// for a Job.
 func loadSchemas() (map[schema.GroupVersionKind]*kindSchema, error) {
 	schemas := make(map[schema.GroupVersionKind]*kindSchema)
 	for _, d := range definitions {
@@ -80,7 +81,7 @@ func loadSchemas() (map[schema.GroupVersionKind]*kindSchema, error) {
 	return schemas, nil
 }
 
-// moduleDir returns the directory of a module that this one requires.
+// moduleDir returns the directory of a Go module that this module requires.
 func moduleDir(module string) (string, error) {
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Stderr = new(bytes.Buffer)
@@ -121,8 +122,9 @@ func newKindSchema(props *apiextensions.JSONSchemaProps, root bool) (*kindSchema
 	return &kindSchema{props: props, structural: s, validator: v, rules: cel.NewValidator(s, root, celconfig.PerCallLimit)}, nil
 }
 
-// check does the checks of an API server at the creation of a custom resource: unknown fields,
-// defaults, the schema, its lists and rules. It changes the object.
+// check checks an object as an API server does when a custom resource is created: unknown fields, the schema,
+// lists that must be sets or maps, metadata, and rules in CEL. It also sets defaults, so it changes the
+// object. root says whether the object is a whole resource.
 func (k *kindSchema) check(object map[string]any, root bool) field.ErrorList {
 	var errs field.ErrorList
 	unknown := pruning.PruneWithOptions(object, k.structural, root, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
@@ -133,7 +135,7 @@ func (k *kindSchema) check(object map[string]any, root bool) field.ErrorList {
 	errs = append(errs, validation.ValidateCustomResource(nil, object, k.validator)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, object)...)
 	errs = append(errs, objectmeta.Validate(nil, object, k.structural, root)...)
-	if k.rules != nil && len(errs) == 0 { // the rules assume that the schema holds
+	if k.rules != nil && len(errs) == 0 { // only if the object fits the schema, because the rules assume that
 		broken, _ := k.rules.Validate(context.Background(), nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
 		errs = append(errs, broken...)
 	}

@@ -13,7 +13,7 @@ import (
 
 var schemas = sync.OnceValues(loadSchemas)
 
-// manifests returns the manifests of deploy/kubernetes by file name.
+// manifests returns the texts of the manifests in deploy/kubernetes, by file name.
 func manifests(t testing.TB) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("../*.yaml")
@@ -48,7 +48,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestRefuses changes a manifest in one place and expects an error for that.
+// TestRefuses changes a valid manifest in one place. validate must report an error for that change.
 func TestRefuses(t *testing.T) {
 	texts := manifests(t)
 	for _, test := range []struct{ name, file, old, new, want string }{

@@ -12,10 +12,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// Parse parses the flags, which are the same on all ranks. If the user asks for help, Parse prints
-// the help and ends the process of every rank with exit code 0. If a flag is wrong, or if wrong
-// returns true, Parse prints an error that says what was expected, and ends the processes with exit
-// code 2. Only rank 0 prints.
+// Parse parses the command line into the flags that the program has defined. The command line is the same
+// on all ranks. If it asks for help, rank 0 prints the help, and all processes end with exit code 0. If a
+// flag is wrong, or wrong returns true, rank 0 prints an error that contains the text expected, and all
+// processes end with exit code 2. All ranks must call Parse.
 func Parse(c *comm.Comm, expected string, wrong func() bool) {
 	f := flag.CommandLine
 	f.Init(os.Args[0], flag.ContinueOnError)
@@ -39,7 +39,7 @@ func Parse(c *comm.Comm, expected string, wrong func() bool) {
 	}
 }
 
-// end waits until all ranks have called it, and ends the process.
+// end waits until all ranks have called end, and then ends the process.
 func end(c *comm.Comm, code int) {
 	if err := c.Finalize(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -28,14 +28,15 @@ func main() {
 	}
 }
 
-// run installs the filter and executes the program in place of this process.
+// run installs a seccomp filter that makes memfd_create(2) fail with EPERM. Then it executes the
+// program in place of this one.
 func run(argv []string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return err
 	}
 	filter := []unix.SockFilter{ // seccomp(2)
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the call
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // load the number of the system call
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_MEMFD_CREATE, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
