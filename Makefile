@@ -4,16 +4,17 @@ GO       ?= go
 FUZZTIME ?= 10s
 PKGS     ?= ./...
 BENCH    ?= .
-# yes: install missing Debian packages; no: do not.
+# Whether to install Debian packages that tests need and that are missing: yes or no.
 INSTALL  ?= yes
-# If libfabric is missing: yes: an error; auto: its tests do not run.
+# What to do if libfabric is missing: yes: fail; auto: leave out its tests.
 LIBFABRIC ?= auto
 
 # The libfabric transport is built and tested if pkg-config finds the library. make
 # expands this when a recipe starts, because test-deps may have installed the library.
 tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric)
 
-# Packages that differ without the tag.
+# Packages whose code differs if they are built without the tag libfabric. make test also tests
+# them without it.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
 .PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo cross portable arm64 fi-2x clean
@@ -56,15 +57,16 @@ lint: bin/golangci-lint generate-check
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
 
-# Installs the other MPI libraries and the C compiler that some tests need, libfabric, and
-# the programs with which tests make hosts.
+# Installs what some tests need: Open MPI and MPICH, a C compiler, libfabric, and the programs
+# with which tests make hosts of Linux namespaces.
 test-deps:
 	INSTALL=$(INSTALL) tools/install.sh
 	@pkg-config --exists libfabric || { \
 		echo "pkg-config does not find libfabric (Debian, Ubuntu: libfabric-dev): the tests of the libfabric transport DO NOT RUN" >&2; \
 		[ "$(LIBFABRIC)" != yes ]; }
 
-# As root it also runs tests on several hosts made of namespaces (internal/testbed).
+# If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
+# (internal/testbed).
 test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
@@ -75,7 +77,8 @@ test: test-deps vet
 race: test-deps
 	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
 
-# Runs every fuzz target for FUZZTIME, and as many at the same time as there are cores.
+# Runs every fuzz target for the time FUZZTIME. As many targets run at the same time as there are
+# cores.
 fuzz:
 	GO="$(GO)" GOFLAGS="$(GOFLAGS) $(tags)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
 	cd deploy/kubernetes/validate && GO="$(GO)" FUZZTIME=$(FUZZTIME) ../../../tools/fuzz.sh ./...
@@ -90,7 +93,7 @@ bench: test-deps
 bench-peers: test-deps
 	$(GO) run ./bench/peers -write docs/performance.md -svg docs/peers.svg $(PEERS)
 
-# Random jobs, and jobs in which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
+# Runs random jobs, and jobs in which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
 stress:
 	$(GO) run ./bench/stress $(STRESS)
 
@@ -106,14 +109,15 @@ nocgo:
 	CGO_ENABLED=0 $(GO) vet $(PKGS)
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet $(PKGS)
 
-# Compiles and vets everything for the other systems, tests included, except the files
-# that need Linux.
+# Compiles and vets all code for macOS and FreeBSD, tests included, except the files that need
+# Linux.
 cross:
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet $(PKGS)
 	CGO_ENABLED=0 GOOS=freebsd GOARCH=amd64 $(GO) vet $(PKGS)
 
-# Tests on Linux the code that the other systems use in place of Linux's own calls, and
-# runs jobs without shared memory, epoll, pidfds, memory files and subreapers.
+# Tests, on Linux, the code that is used on other systems in place of Linux's own system calls
+# (build tag portable). Also runs jobs with that code: without shared memory, epoll, pidfds,
+# memory files and subreapers.
 portable:
 	$(GO) test -tags portable -short -timeout 4m ./internal/sys ./internal/bootstrap ./transport/tcp ./transport/inproc ./launcher/internal/procs
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
@@ -121,16 +125,16 @@ portable:
 	"$$dir/gorun" -np 4 "$$dir/ring" && "$$dir/gorun" -np 4 "$$dir/heat2d" && \
 	! "$$dir/gorun" -np 2 false && ! "$$dir/gorun" -np 2 -timeout 1s sleep 1000
 
-# Tests for Linux on arm64, under qemu-user.
+# Runs tests of the code for Linux on arm64, under qemu-user.
 arm64:
 	INSTALL=$(INSTALL) tools/install.sh qemu-aarch64=qemu-user
 	GO="$(GO)" tools/arm64.sh
 
-# Compiles the binding with the headers of libfabric 2.x. They are from a Debian package,
-# which this machine need not have installed.
+# Compiles transport/libfabric with the headers of libfabric 2.x, which come from a Debian
+# package. The package is downloaded and unpacked, and not installed.
 fi2x     = .cache/libfabric-2.1.0
 fi2x_deb = pool/main/libf/libfabric/libfabric-dev_2.1.0-1.1_amd64.deb
-# The first archive in apt's configuration that is not one of security updates.
+# Prints the address of the first archive in apt's configuration, without those of security updates.
 archive  = apt-get indextargets --format '$$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1
 fi2x_sum = 0c827978d96c2c84bb4065d14f2cc2f6774c2145a2e6ad84dc3e7c25956abb0a
 
@@ -151,7 +155,7 @@ $(fi2x).deb:
 clean:
 	rm -rf bin cover.out
 
-# tools/go.mod pins the versions of these tools. They take a minute to compile, once.
+# tools/go.mod pins the versions of these tools. To compile them takes a minute, only the first time.
 bin/golangci-lint: tools/go.mod tools/go.sum
 	$(GO) -C tools build -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 

@@ -25,7 +25,7 @@ func Alloc[T any](c *Comm, n int) ([]T, func(), error) {
 	if err != nil {
 		return nil, free, err
 	}
-	if mem == nil { // the elements have no size
+	if mem == nil { // elements of size 0 need no memory
 		return make([]T, n), free, nil
 	}
 	return elem.Slice[T](mem), free, nil

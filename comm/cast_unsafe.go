@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// cast returns the memory of s as a slice of another type, whose values have the same layout: one
-// of the types of package mpi that a type of this package is declared as.
+// cast returns the memory of s as a slice of the type To. To and From have the same memory layout: one of
+// them is a type of this package, and the other one the type of package mpi that it stands for.
 func cast[To, From any](s []From) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), cap(s))[:len(s)]
 }
@@ -19,4 +19,10 @@ const (
 	_ = -(unsafe.Sizeof(Completion{}) ^ unsafe.Sizeof(mpi.Completion{}))
 	_ = -(unsafe.Offsetof(Completion{}.Status) ^ unsafe.Offsetof(mpi.Completion{}.Status))
 	_ = -(unsafe.Offsetof(Completion{}.Err) ^ unsafe.Offsetof(mpi.Completion{}.Err))
+
+	_ = -(unsafe.Offsetof(Status{}.Source) ^ unsafe.Offsetof(mpi.Status{}.Source))
+	_ = -(unsafe.Offsetof(Status{}.Tag) ^ unsafe.Offsetof(mpi.Status{}.Tag))
+	_ = -(unsafe.Offsetof(Status{}.Bytes) ^ unsafe.Offsetof(mpi.Status{}.Bytes))
+	_ = -(unsafe.Offsetof(Status{}.Cancelled) ^ unsafe.Offsetof(mpi.Status{}.Cancelled))
+	_ = -((unsafe.Offsetof(Completion{}.Status) + unsafe.Offsetof(Status{}.Count)) ^ unsafe.Offsetof(mpi.Completion{}.Count))
 )

@@ -7,9 +7,9 @@ import (
 // Barrier blocks until every rank of c has called it (MPI_Barrier, MPI 4.1 §6.3). It is collective.
 //
 // Errors, as for every collective: ErrMismatch if ranks call different collectives; ErrProcFailed,
-// ErrFinalized, ErrRevoked, ErrConcurrent, ErrClosed, or the context's error. An error on one rank is an
-// error on all ranks, even if only an argument was wrong: the collective revokes c with the cause. It
-// cannot revoke a nil or freed communicator.
+// ErrFinalized, ErrRevoked, ErrConcurrent, ErrClosed, or the context's error. If a collective fails on one
+// rank, even because of a wrong argument, it revokes c with the cause, so that it fails on the other ranks,
+// too. A nil or freed communicator cannot be revoked.
 //
 // Barrier does not allocate in steady state.
 func Barrier(c *Comm) error { return c.in().Barrier() }

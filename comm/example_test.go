@@ -12,7 +12,7 @@ import (
 // t stands for the *testing.T of a test, because examples have none.
 var t exampleT
 
-// exampleT panics if an example fails.
+// exampleT is a testing.TB that panics if an example fails.
 type exampleT struct{ testing.TB }
 
 func (exampleT) Helper() {}

@@ -6,7 +6,7 @@ package comm
 //	                                   Shrink: makes a communicator of the live ranks
 
 // Epoch returns how often the launcher has restarted the job after a failure (gorun -on-failure
-// restart). It is 0 in the first run. So a program knows whether to look for data that an earlier
+// restart). It is 0 in the first run. If Epoch is not 0, the program may find data that an earlier
 // run has saved. Epoch is local.
 func (c *Comm) Epoch() int { return c.in().Epoch() }
 

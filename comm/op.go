@@ -67,7 +67,8 @@ func Lor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lor)} }
 // Lxor returns the logical exclusive or, as true or 1 (MPI_LXOR).
 func Lxor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lxor)} }
 
-// Loc is a value with its location: the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
+// Loc is a value with its index, which the program chooses, for example the rank or the position in a vector.
+// It is the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
 type Loc[T Real] struct {
 	Value T
 	Index int
@@ -122,7 +123,7 @@ func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }
 // accept it; they then read the element atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
 func NoOp[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpNoOp)} }
 
-// opOf returns the operation of op; nil if op is nil.
+// opOf calls op and returns its operation, or nil if op is nil.
 func opOf[T any](op OpFor[T]) *mpi.Op {
 	if op == nil {
 		return nil

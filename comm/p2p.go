@@ -59,7 +59,7 @@ func Bsend[T any](c *Comm, buf []T, dest, tag int) error {
 // Recv does not allocate.
 func Recv[T any](c *Comm, buf []T, source, tag int) (Status, error) {
 	st, err := c.in().Recv(elem.View(buf), source, tag)
-	return Status(st), err
+	return received(st, elem.SizeOf[T]()), err
 }
 
 // Sendrecv sends send to dest and receives recv from source at the same time, so that exchanges and
@@ -75,7 +75,7 @@ func Recv[T any](c *Comm, buf []T, source, tag int) (Status, error) {
 // Sendrecv does not allocate.
 func Sendrecv[S, R any](c *Comm, send []S, dest, sendtag int, recv []R, source, recvtag int) (Status, error) {
 	st, err := c.in().Sendrecv(elem.View(send), dest, sendtag, elem.View(recv), source, recvtag)
-	return Status(st), err
+	return received(st, elem.SizeOf[R]()), err
 }
 
 // SendrecvReplace sends buf to dest and then receives into buf from source (MPI_Sendrecv_replace,
@@ -83,5 +83,5 @@ func Sendrecv[S, R any](c *Comm, send []S, dest, sendtag int, recv []R, source, 
 // Errors: those of [Sendrecv].
 func SendrecvReplace[T any](c *Comm, buf []T, dest, sendtag, source, recvtag int) (Status, error) {
 	st, err := c.in().SendrecvReplace(elem.View(buf), dest, sendtag, source, recvtag)
-	return Status(st), err
+	return received(st, elem.SizeOf[T]()), err
 }

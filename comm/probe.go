@@ -18,27 +18,27 @@ type Message mpi.Message
 // Errors: ErrRank, ErrTag, ErrProcFailed, ErrFinalized, ErrRevoked, ErrClosed, or the context's error.
 func (c *Comm) Probe(source, tag int) (Status, error) {
 	st, err := c.in().Probe(source, tag)
-	return Status(st), err
+	return probed(st, err == nil), err
 }
 
 // Iprobe is [Comm.Probe], except that it does not block (MPI_Iprobe). ok reports whether such a message
 // has arrived.
 func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 	found, ok, err := c.in().Iprobe(source, tag)
-	return Status(found), ok, err
+	return probed(found, ok), ok, err
 }
 
 // Mprobe is [Comm.Probe], except that it takes the message (MPI_Mprobe). Errors: those of Probe.
 func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
 	m, st, err := c.in().Mprobe(source, tag)
-	return (*Message)(m), Status(st), err
+	return (*Message)(m), probed(st, err == nil), err
 }
 
 // Improbe is [Comm.Mprobe], except that it does not block (MPI_Improbe). If no such message has arrived,
 // it returns a nil message.
 func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	m, st, err := c.in().Improbe(source, tag)
-	return (*Message)(m), Status(st), err
+	return (*Message)(m), probed(st, m != nil), err
 }
 
 // Mrecv receives the message m into buf, and blocks until the message is in buf (MPI_Mrecv). buf needs
@@ -49,7 +49,7 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 // message.
 func Mrecv[T any](m *Message, buf []T) (Status, error) {
 	st, err := (*mpi.Message)(m).Mrecv(elem.View(buf))
-	return Status(st), err
+	return received(st, elem.SizeOf[T]()), err
 }
 
 // Imrecv is [Mrecv], except that it does not block (MPI_Imrecv). buf belongs to the request until the
@@ -67,9 +67,9 @@ func Imrecv[T any](m *Message, buf []T) Request {
 func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
 	m, n, st, err := c.in().MprobeSized(elem.Of[T](), source, tag)
 	if err != nil || m == nil {
-		return nil, Status(st), err
+		return nil, received(st, elem.SizeOf[T]()), err
 	}
 	buf := make([]T, n)
 	st, err = m.Mrecv(elem.View(buf))
-	return buf, Status(st), mpi.RenamedTo(err, "RecvAlloc")
+	return buf, received(st, elem.SizeOf[T]()), mpi.RenamedTo(err, "RecvAlloc")
 }

@@ -15,11 +15,17 @@ import (
 // did not complete, if the program has not done so.
 type Request mpi.Request
 
-// Completion is the outcome of one request in [WaitSome] and [TestSome].
+// Completion is the result of one request that [WaitSome] or [TestSome] has found complete.
 type Completion struct {
-	Index  int // in the slice of requests
+	Index  int // of the request in the slice of requests
 	Status Status
 	Err    error
+}
+
+func outcome(c mpi.Completion) Completion {
+	s := received(c.Status, 0)
+	s.Count = c.Count
+	return Completion{Index: c.Index, Status: s, Err: c.Err}
 }
 
 // Isend is [Send], except that it does not block (MPI_Isend, MPI 4.1 §3.7). buf belongs to the request until
@@ -50,15 +56,17 @@ func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
 //
 // Wait does not allocate.
 func (r Request) Wait() (Status, error) {
-	st, err := mpi.Request(r).Wait()
-	return Status(st), err
+	in := mpi.Request(r)
+	st, err := in.Wait()
+	return received(st, in.ElemSize()), err
 }
 
-// Test reports whether the operation is complete, without blocking (MPI_Test). If it is, the request counts
-// as waited for, as after Wait.
+// Test reports whether the operation is complete, without blocking (MPI_Test). If it is, Test returns what
+// Wait would return, and the request counts as waited for.
 func (r Request) Test() (Status, bool, error) {
-	st, ok, err := mpi.Request(r).Test()
-	return Status(st), ok, err
+	in := mpi.Request(r)
+	st, ok, err := in.Test()
+	return received(st, in.ElemSize()), ok, err
 }
 
 // Cancel withdraws a receive that has not matched a message yet (MPI_Cancel). The program must still call
@@ -72,21 +80,23 @@ func (r Request) Cancel() error { return mpi.Request(r).Cancel() }
 func WaitAll(rs []Request) error { return mpi.WaitAll(requests(rs)) }
 
 // WaitAny blocks until one of the requests is complete, sets it to zero, and returns its index, status and
-// error (MPI_Waitany). If all are zero, or a context ends first, the index is -1. All requests must belong to
-// one process; the context is that of the first. If several are complete, WaitAny returns the one that
-// completed first.
+// error (MPI_Waitany). If all requests are zero, or a context ends first, the index is -1. The context is that
+// of the communicator of the first request that is in progress. If several requests are complete, WaitAny
+// returns the one that completed first. All requests must belong to one rank, also if the ranks of a test are
+// goroutines.
 //
 // Cost: proportional to the number of complete requests; if WaitAny blocks, to the number of all requests.
 func WaitAny(rs []Request) (int, Status, error) {
-	i, st, err := mpi.WaitAny(requests(rs))
-	return i, Status(st), err
+	c := outcome(mpi.WaitAny(requests(rs)))
+	return c.Index, c.Status, c.Err
 }
 
 // TestAny is [WaitAny], except that it does not block (MPI_Testany). The result is false if requests are in
 // progress and none of them is complete.
 func TestAny(rs []Request) (int, Status, bool, error) {
-	i, st, ok, err := mpi.TestAny(requests(rs))
-	return i, Status(st), ok, err
+	in, ok := mpi.TestAny(requests(rs))
+	c := outcome(in)
+	return c.Index, c.Status, ok, c.Err
 }
 
 // TestAll reports whether all requests are complete, without blocking (MPI_Testall). If they are, it sets

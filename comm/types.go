@@ -19,20 +19,37 @@ const (
 // Status describes a received or probed message (MPI_Status).
 type Status struct {
 	Source int // rank of the sender in the communicator
-	Tag    int
+	Tag    int // of the message
 	Bytes  int // length of the message in bytes
-
-	// Count is the number of elements of the receive's type, and 0 for types of size 0. A probe has
-	// no type: Count is Undefined, and CountOf returns the number.
-	Count int
 
 	// Cancelled reports that the receive was withdrawn and has received nothing, for example by
 	// Request.Cancel (MPI_Test_cancelled).
 	Cancelled bool
+
+	// Count is the number of elements of the receive's type, and 0 for types of size 0. A probe has
+	// no type: Count is Undefined, and CountOf returns the number.
+	Count int
+}
+
+// received returns the Status of a receive from st, the one of package mpi. size is the size of an element in
+// bytes.
+func received(st mpi.Status, size int) Status {
+	return Status{Source: st.Source, Tag: st.Tag, Bytes: st.Bytes, Cancelled: st.Cancelled, Count: elem.Whole(st.Bytes, size)}
+}
+
+// probed returns the Status of a probe. ok reports whether the probe has found a message.
+func probed(st mpi.Status, ok bool) Status {
+	s := Status{Source: st.Source, Tag: st.Tag, Bytes: st.Bytes}
+	if ok && s.Source != ProcNull {
+		s.Count = Undefined
+	}
+	return s
 }
 
 // CountOf returns the number of elements of type T in the message that st describes
 // (MPI_Get_count). It returns 0 for types of size 0. If the message is not a whole number
 // of elements, CountOf returns [ErrCount]. If T cannot be received, it returns [ErrType].
 // CountOf is local.
-func CountOf[T any](st Status) (int, error) { return mpi.CountOf(elem.Of[T](), mpi.Status(st)) }
+func CountOf[T any](st Status) (int, error) {
+	return mpi.CountOf(elem.Of[T](), mpi.Status{Source: st.Source, Tag: st.Tag, Bytes: st.Bytes})
+}

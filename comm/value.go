@@ -20,5 +20,9 @@ func SendValue(c *Comm, v any, dest, tag int) error { return c.in().SendValue(v,
 // SendValue, or if the message does not fit v, RecvValue returns ErrType, and the message is lost.
 func RecvValue(c *Comm, v any, source, tag int) (Status, error) {
 	st, err := c.in().RecvValue(v, source, tag)
-	return Status(st), err
+	s := received(st, 0)
+	if err == nil && s.Source != ProcNull {
+		s.Count = 1
+	}
+	return s, err
 }

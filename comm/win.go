@@ -11,17 +11,21 @@ import (
 //
 // An operation needs an open epoch. A rank has one kind of epoch open at a time:
 //
-//	Fence … Fence          all ranks, in step               bulk-synchronous programs
-//	Post, Start … Wait     some ranks, in step              halo exchanges
-//	Lock … Unlock          one target, which does nothing   queues, tables, counters
-//	LockAll … UnlockAll    all targets, which do nothing    the same
+//	calls                  ranks that take part             typical use
+//	Fence … Fence          all ranks                        bulk-synchronous programs
+//	Post, Start … Wait     the ranks that the calls name    halo exchanges
+//	Lock … Unlock          this rank; the target does not   queues, tables, counters
+//	LockAll … UnlockAll    this rank; the targets do not    queues, tables, counters
+//
+// An operation passes through these states; the labels are the calls that end a state:
 //
 //	Put, Get, Accumulate ─► in progress ─► FlushLocal ─► Flush, Unlock, Fence
 //	                                       buffers are   complete at
 //	                                       reusable      the target
 //
 // The buffers of Put, Get and Accumulate belong to the window until one of these calls has returned. FetchOp
-// and CompareSwap return the value that they fetched. The forms with R return a [Request].
+// and CompareSwap block and return the value that they fetched. The forms whose names begin with R, such as
+// [Win.RPut], return a [Request].
 //
 // The owner reads and writes its part as memory, see [Win.Local]. It sees the values that other ranks have put
 // there after Fence or Wait, while it holds the lock of its own part, or after a message of another rank that
@@ -29,8 +33,9 @@ import (
 // data race. FetchOp with [NoOp] reads an element at any time, also of the rank's own part. [Win.Shared]
 // returns the parts of the other ranks of the host as memory.
 //
-// Any number of goroutines may call the methods at the same time, and they share the epochs. But all ranks
-// must call the collective methods, Fence and Free, in the same order.
+// Any number of goroutines may call the methods at the same time. An epoch that one goroutine of a rank has
+// opened is open for all of them. All ranks must call the collective methods, Fence and Free, in the same
+// order.
 //
 // A window has a message space of its own. If a collective call fails, it revokes the window, not the
 // communicator that the window was made from. Methods of a nil or freed window return ErrWin.
@@ -120,7 +125,7 @@ func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 // false, and part is nil. Shared is local and needs no epoch.
 //
 //	w, _ := comm.NewWin[float64](c, n)     // as MPI_Win_allocate_shared
-//	left, ok := w.Shared(c.Rank() - 1)     // from here on, loads and stores
+//	left, ok := w.Shared(c.Rank() - 1)     // if ok, left[0] = 1 stores to that rank's memory
 //
 // Each part begins on a page of its own; unlike MPI's, the parts do not follow each other in memory. The slice is
 // valid until Free.
@@ -136,9 +141,9 @@ func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 //     effect, and so have Put and Get of a single one. Otherwise do not mix them with loads, stores or sync/atomic
 //     without a lock or a barrier, because the target may apply them by ordinary stores.
 //
-// Loads and stores need no Flush. Operations of other ranks are complete as their Flush says. A rank that waits
-// for an element to change must call [Win.Sync] between two reads of it: otherwise the rank makes no progress
-// and does not notice failures.
+// Loads and stores need no Flush. An operation of another rank is complete when that rank's Flush has returned.
+// A rank that waits for an element to change must call [Win.Sync] between two reads of the element. Otherwise
+// the rank does not progress its messages and does not notice failures.
 func (w *Win[T]) Shared(rank int) (part []T, ok bool) {
 	if w.in().Own(rank) {
 		return w.local, true

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExamplesAreListed: examples.md has a link to each folder of examples/.
+// TestExamplesAreListed checks that examples.md has a link to each folder of examples/.
 func TestExamplesAreListed(t *testing.T) {
 	page, err := os.ReadFile("examples.md")
 	require.NoError(t, err)

@@ -19,8 +19,8 @@ var (
 	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestLinks: every link of a page to this repository leads to a file or folder, and to a
-// heading if it names one.
+// TestLinks checks the links of every page that do not leave this repository. Each must lead to a file or
+// folder, and, if it has an anchor, to a heading of that page.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		text, err := os.ReadFile(page)
@@ -43,7 +43,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// pages returns the README and all pages of this folder.
+// pages returns the paths of the README and of all pages in this folder and its subfolders.
 func pages(t *testing.T) []string {
 	all := []string{"../README.md"}
 	for _, pattern := range []string{"*.md", "*/*.md"} {
@@ -54,7 +54,8 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// anchors returns the names by which links find the headings of a page.
+// anchors returns the anchors of a page: those that GitHub makes for its headings, and those that the page
+// itself sets.
 func anchors(t *testing.T, page string) (names []string) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -68,9 +69,10 @@ func anchors(t *testing.T, page string) (names []string) {
 	return names
 }
 
-// TestFilesAreThere: every Go file that a page names is in the repository.
+// TestFilesAreThere checks that every Go file that a page names is in the repository or is a program of the
+// page.
 func TestFilesAreThere(t *testing.T) {
-	names := map[string]bool{} // paths from the top folder, and base names
+	names := map[string]bool{} // the Go files of the repository: paths from the top folder, and base names
 	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".go") {
 			names[strings.TrimPrefix(path, "../")] = true
@@ -81,11 +83,11 @@ func TestFilesAreThere(t *testing.T) {
 	require.NoError(t, err)
 	for _, page := range pages(t) {
 		if filepath.Base(page) == "0022-communicators-below-comm.md" {
-			continue // a plan: its files move step by step
+			continue // this page is a plan, so it also names files that have not been moved yet
 		}
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		program := regexp.MustCompile(`(?m)^// (\S+\.go)$`) // the name of a program of the page
+		program := regexp.MustCompile(`(?m)^// (\S+\.go)$`) // the first line of a program of the page, which names its file
 		for _, m := range program.FindAllStringSubmatch(string(text), -1) {
 			names[m[1]] = true
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTableOfMPI: package comm declares every weft name in docs/mpi.md.
+// TestTableOfMPI checks that package comm declares every name of weft in the table of docs/mpi.md.
 func TestTableOfMPI(t *testing.T) {
 	names := exported(t)
 	text, err := os.ReadFile("mpi.md")
@@ -24,7 +24,7 @@ func TestTableOfMPI(t *testing.T) {
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
-		for _, m := range span.FindAllStringSubmatch(cells[max(0, len(cells)-2)], -1) { // the last column
+		for _, m := range span.FindAllStringSubmatch(cells[max(0, len(cells)-2)], -1) { // weft's names are in the last column
 			n++
 			require.Contains(t, names, receivers[m[1]]+m[2], line)
 		}

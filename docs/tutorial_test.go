@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bin is a temporary folder with a gorun of this checkout.
+// bin is a temporary folder with a gorun that was built from this checkout.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -31,7 +31,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	defer func() { _ = os.RemoveAll(dir) }() // an error leaves only a temporary directory
 	bin = dir
 	if out, err := exec.Command("go", "build", "-o", dir, "../cmd/gorun").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build gorun: %v\n%s", err, out)
@@ -40,14 +40,15 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// TestPages makes a module of the programs of each page, runs the commands of the page in
-// order, and compares what they print with what the page says.
+// TestPages tests the tutorial and the pages of the guide. For each page it makes a Go module of the page's
+// programs, runs the page's commands in order, and compares what they print with what the page shows. The
+// language of a code block says what the block is:
 //
-//   - A block of Go is a whole file. Its first line is a comment with the file's name.
-//   - In a block of sh, a line that begins with "$ " is a command. The lines after it are its
-//     output: stdout and stderr together, in any order of lines, because ranks run at the same
-//     time. "…" stands for any text. A command must end with 0.
-//   - The test does not run a block of text.
+//   - go: a whole file. The first line is a comment with the file's name.
+//   - sh: a line that begins with "$ " is a command. The lines after it are the command's output: stdout
+//     and stderr together. The order of the lines does not matter, because ranks run at the same time.
+//     "…" stands for any text. A command must exit with 0.
+//   - text: not tested.
 func TestPages(t *testing.T) {
 	guide, err := filepath.Glob("guide/*.md")
 	require.NoError(t, err)
@@ -64,11 +65,11 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// testPage tests one page. No program may have more than limit lines.
+// testPage tests one page. No program of the page may have more than limit lines.
 func testPage(t *testing.T, page string, limit int) {
 	dir := newModule(t, strings.TrimSuffix(filepath.Base(page), ".md"))
 	commands := 0
-	programs := map[string]bool{} // by folder; whether a command has run it
+	programs := map[string]bool{} // by folder of a program: whether a command has run the program
 	for _, b := range blocks(t, page) {
 		switch b.language {
 		case "go":
@@ -112,12 +113,13 @@ func TestReadme(t *testing.T) {
 	compare(t, command{where: "README.md", line: line, want: want}, execute(t, dir, line))
 }
 
-// newModule makes a module with a name in a temporary folder. The module takes weft from this checkout.
+// newModule makes a Go module with a name in a temporary folder, and returns the folder. The module uses weft
+// from this checkout.
 func newModule(t *testing.T, name string) (dir string) {
 	dir = t.TempDir()
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
-	text, err := os.ReadFile("../go.mod") // of the same requirements, so nothing is downloaded
+	text, err := os.ReadFile("../go.mod") // the new module has the same requirements as weft, so go downloads nothing
 	require.NoError(t, err)
 	text = bytes.Replace(text, []byte("module github.com/weft-hpc/weft\n"), []byte("module "+name+"\n"), 1)
 	text = fmt.Appendf(text, "\nrequire github.com/weft-hpc/weft v0.0.0\n\nreplace github.com/weft-hpc/weft => %s\n", top)
@@ -128,15 +130,15 @@ func newModule(t *testing.T, name string) (dir string) {
 	return dir
 }
 
-// block is a fenced block of a page.
+// block is a fenced code block of a page.
 type block struct {
 	page     string
-	at       int // the line of the page that opens the block
+	at       int // number of the page's line that opens the block
 	language string
 	lines    []string
 }
 
-// blocks returns the fenced blocks of a page.
+// blocks returns the fenced code blocks of a page.
 func blocks(t *testing.T, page string) []block {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -158,8 +160,8 @@ func blocks(t *testing.T, page string) []block {
 	return all
 }
 
-// writeProgram writes a block of Go to the file that its first line names, and returns the
-// folder of the file.
+// writeProgram writes a block of Go to the file that the block's first line names, below dir, and returns
+// the folder of the file. The block must not have more than limit lines.
 func writeProgram(t *testing.T, dir string, b block, limit int) (folder string) {
 	name, ok := strings.CutPrefix(b.lines[0], "// ")
 	require.True(t, ok && strings.HasSuffix(name, ".go") && filepath.IsLocal(name),
@@ -177,9 +179,9 @@ func writeProgram(t *testing.T, dir string, b block, limit int) (folder string) 
 
 // command is a command of a page.
 type command struct {
-	where string // page and line
-	line  string
-	want  []string // lines of output
+	where string   // page and number of the line
+	line  string   // the command for the shell
+	want  []string // lines of output that the page shows
 }
 
 // commands returns the commands of a block of sh.
@@ -209,17 +211,18 @@ func execute(t *testing.T, dir, line string) []string {
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEFT_") })
 	cmd.Env = append(cmd.Env,
 		"PATH="+bin+":"+os.Getenv("PATH"),
-		"GOFLAGS=-mod=mod -tags=", // no libfabric: its programs take longer to link
+		"GOFLAGS=-mod=mod -tags=", // without the build tag libfabric, because programs with libfabric take longer to link
 		"GOWORK=off", "GOPROXY=off")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s\n%s", line, out)
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// fewCores matches gorun's warning that this machine has fewer cores than the job has ranks.
+// fewCores matches gorun's warning that this machine has fewer cores than the job has ranks. compare ignores
+// that line.
 var fewCores = regexp.MustCompile(`^gorun: warning: \d+ ranks on .*cores?\b`)
 
-// compare requires that got has the lines that the page shows, and no others.
+// compare checks that the lines got, which a command has printed, are the lines that the page shows.
 func compare(t *testing.T, c command, got []string) {
 	left := slices.DeleteFunc(slices.Clone(got), func(line string) bool {
 		return line == "" || fewCores.MatchString(line)

@@ -1,7 +1,8 @@
 package transport
 
-// AtomicOp is an operation of fi_atomic(3). The comments on the constants give
-// the new value of the target's element t.
+// AtomicOp is an operation of fi_atomic(3). The comments on the constants give the new value of an
+// element at the target. t is its former value, data is the element of Op.Data, and compare is the
+// element of Op.Compare.
 type AtomicOp uint8
 
 // The operations. AtomicCswap needs Op.Compare and Op.Fetch.
@@ -10,23 +11,23 @@ const (
 	AtomicMax                   // max(t, data)
 	AtomicSum                   // t + data
 	AtomicProd                  // t × data
-	AtomicLor                   // t || data: 0 or 1
-	AtomicLand                  // t && data
+	AtomicLor                   // 1 if t != 0 or data != 0, else 0
+	AtomicLand                  // 1 if t != 0 and data != 0, else 0
 	AtomicBor                   // t | data
 	AtomicBand                  // t & data
-	AtomicLxor                  // (t != 0) != (data != 0)
+	AtomicLxor                  // 1 if exactly one of t and data is not 0, else 0
 	AtomicBxor                  // t ^ data
-	AtomicRead                  // t; Op.Fetch receives t, Op.Data is ignored
+	AtomicRead                  // t is unchanged; Op.Fetch receives t, and Op.Data is ignored
 	AtomicWrite                 // data
 	AtomicCswap                 // data if t == compare, else t
 
 	AtomicOps // the number of operations
 )
 
-// Datatype is an element type of fi_atomic(3).
+// Datatype is an element type of fi_atomic(3), which an atomic operation works on.
 type Datatype uint8
 
-// The element types, in the machine's own representation.
+// The element types. Elements have the byte order of the machine.
 const (
 	Int8 Datatype = iota
 	Uint8

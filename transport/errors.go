@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// The errors of the contract. Providers wrap them together with the cause; test
-// for them with errors.Is.
+// The errors of the contract. A provider returns them alone or wrapped together with the cause, so
+// callers test for them with errors.Is.
 var (
 	ErrAgain        = errors.New("resource temporarily unavailable")      // -FI_EAGAIN
 	ErrNotSupported = errors.New("not supported by the transport")        // -FI_ENOSYS, -FI_EOPNOTSUPP
-	ErrUnavailable  = errors.New("not available on this host")            // Open: this process cannot use the fabric; other processes of the job may
+	ErrUnavailable  = errors.New("not available on this host")            // from Open: this process cannot use the fabric, but other processes of the job may
 	ErrPeerDown     = errors.New("peer is unreachable")                   // connection lost, refused or not authenticated
 	ErrPeerLeft     = errors.New("peer has left the job")                 // the peer has called Shutdown
 	ErrKey          = errors.New("no such memory region at the peer")     // -FI_EKEYREJECTED
@@ -18,20 +18,20 @@ var (
 	ErrAccess       = errors.New("memory region does not permit access")  // -FI_EACCES
 	ErrTooLarge     = errors.New("message larger than the domain allows") // -FI_EMSGSIZE
 	ErrAddress      = errors.New("no such address")                       // -FI_EADDRNOTAVAIL
-	ErrProtocol     = errors.New("peer broke the protocol")               // it sent bytes that no correct peer sends
+	ErrProtocol     = errors.New("peer broke the protocol")               // the peer sent bytes that no correct peer sends
 	ErrClosed       = errors.New("transport is closed")                   // -FI_EBADF
 )
 
-// ErrAbsent is an ErrAgain: the peer has not opened its endpoint yet. A Wait ends when
-// the peer opens it, so the caller need not try again before.
+// ErrAbsent wraps ErrAgain: the peer has not opened its endpoint yet. When the peer opens its
+// endpoint, that ends a Wait. So the caller need not try again before a Wait has ended.
 var ErrAbsent = fmt.Errorf("peer has not opened its endpoint yet: %w", ErrAgain)
 
 // Error is the failure of an operation that involves a peer.
 type Error struct {
 	Provider string
-	Op       string // "connect", "send", "read"
+	Op       string // the name of the operation, for example "connect", "send" or "read"
 	Peer     Addr
-	Address  Address // empty if unknown
+	Address  Address // of the peer; empty: unknown
 	Err      error
 }
 

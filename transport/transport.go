@@ -12,11 +12,12 @@
 //   - inproc: ranks are goroutines of one process; a Read is a copy.
 //   - tcp: byte streams. A Read is a request that the peer's progress answers;
 //     the data goes from registered memory to the local buffer.
-//   - shared memory: rings of cache lines between pairs of ranks. Received
-//     messages are views of ring slots, which the next Read of the completion
-//     queue frees. RMA is single-copy: process_vm_readv, or loads and stores
-//     where SharedMemoryDomain maps the region. Arm sets a flag that this rank
-//     sleeps; Wait sleeps on a futex.
+//   - shared memory: a ring buffer of cache lines for each pair of ranks and each
+//     direction. Received messages are views of the ring's entries, which the next
+//     Read of the completion queue frees. RMA copies once: by loads and stores where
+//     SharedMemoryDomain maps the region, else by process_vm_readv, if the kernel
+//     permits that for the pair of ranks (RegionReacher). Arm sets a flag which says
+//     that this rank is about to sleep; Wait sleeps on a futex.
 //   - libfabric: FI_AV_TABLE vectors with symmetric insert; registered memory
 //     whose keys, addressing and local descriptors follow Attr.MRMode; fi_read,
 //     fi_write and fi_atomic on an RDM endpoint; received messages lie in
@@ -25,8 +26,11 @@
 // # Threads
 //
 // The caller serialises all calls to a domain and to everything opened from it
-// (FI_THREAD_DOMAIN), except CompletionQueue.Wait and CompletionQueue.Signal, which
-// may run concurrently with any call. Only Wait, Shutdown and Close block.
+// (FI_THREAD_DOMAIN). The exceptions may run concurrently with any call:
+// CompletionQueue.Wait, CompletionQueue.Signal, SharedMemoryDomain.Asleep and
+// SharedMemoryDomain.Notify. Only Wait, Shutdown, Close of a domain, and Close of a
+// memory region may block; a region's Close only as long as peers need to finish or
+// give up copies of its memory.
 //
 // # Delivery
 //
@@ -56,24 +60,26 @@ type Provider interface {
 type Config struct {
 	Self   Addr     // the rank of this process: its index in every address vector of the job
 	Size   int      // number of processes of the job
-	JobID  string   // the same in all of them
-	Secret [32]byte // known to them alone; authenticates every connection and every memory segment
+	JobID  string   // the same in all processes of the job
+	Secret [32]byte // known only to the processes of the job; authenticates every connection and every memory segment
 
-	Params   *params.Set // tunables; nil: all defaults
-	Listener *os.File    // a socket bound for this process; it listens already if peers know its address; nil: the provider makes its own
+	Params   *params.Set // the user's parameters; nil: every parameter has its default
+	Listener *os.File    // a socket that is bound to this process's address, and listens if peers know that address already; nil: the provider makes its own
 	OneHost  bool        // every process of the job runs on this host
 
 	// Memory is a memory file (memfd_create(2)) that the processes in Locals
-	// share. It is empty, or another of them has sized and sealed it. The domain
-	// duplicates the descriptor. If Memory is nil, a provider that needs such a
-	// file makes one, and the other processes find it by this process's address.
+	// share. It is empty, or one of the other processes has already set its size
+	// and sealed it. The domain duplicates the descriptor. If Memory is nil, a
+	// provider that needs such a file makes one, and the other processes find the
+	// file by this process's address.
 	Memory *os.File
 	// Locals are the ranks that share Memory, in ascending order, including Self.
+	// It has no meaning if Memory is nil.
 	Locals []Addr
 
-	// NoMemory is the reason why this process has no Memory, although processes on other
-	// hosts may have one. A provider that needs Memory then returns ErrUnavailable from
-	// Open. Empty: there is no such reason.
+	// NoMemory is the reason why this process can have no Memory, although processes on
+	// other hosts may have one. If it is not empty, Open of a provider that needs Memory
+	// returns ErrUnavailable.
 	NoMemory string
 }
 
@@ -83,39 +89,41 @@ type Domain interface {
 	Attr() Attr
 	// OpenCQ opens the domain's completion queue.
 	OpenCQ() (CompletionQueue, error)
-	// OpenAV opens an address vector of table type. If the provider knows the
-	// addresses of the whole job, the vector holds them; otherwise it is empty.
+	// OpenAV opens an address vector of table type (FI_AV_TABLE). If the provider
+	// already knows the addresses of all ranks, the vector holds them in the order
+	// of ranks; otherwise it is empty.
 	OpenAV() (AddressVector, error)
-	// RegisterMemory permits peers with the region's key to access buf (fi_mr_reg). buf
-	// must stay valid until the region is closed. RegisterMemory does not
-	// allocate in steady state. If there is no room until another region is closed, it
-	// returns ErrAgain.
+	// RegisterMemory permits peers that know the region's key to access buf (fi_mr_reg).
+	// buf must stay valid until the region is closed. RegisterMemory does not
+	// allocate in steady state. If the domain can have no more regions until the caller
+	// closes one, RegisterMemory returns ErrAgain.
 	RegisterMemory(buf []byte, access Access) (MemoryRegion, error)
-	// OpenEndpoint opens the endpoint that sends to the addresses of av and
-	// reports to cq. A domain has one endpoint.
+	// OpenEndpoint opens the endpoint that sends to the addresses in av and
+	// reports to cq, both of which must be of this domain. A domain has one endpoint.
 	OpenEndpoint(av AddressVector, cq CompletionQueue) (Endpoint, error)
-	// Close ends everything opened from the domain and drops operations in
-	// flight. It is idempotent. Without an earlier Shutdown, peers report
-	// PeerDown, as if the process had ended. Close returns when the domain has no
-	// goroutine, descriptor or file left.
+	// Close closes everything opened from the domain and drops operations in
+	// flight. It is idempotent. If the caller has not called Shutdown before, peers
+	// report PeerDown, as if the process had ended. Close returns when the domain
+	// has no goroutine, descriptor or file left.
 	Close() error
 }
 
 // Attr describes a domain and its abilities (struct fi_domain_attr, fi_info).
 type Attr struct {
-	Provider string
-	Name     string   // the device, interface or file that the domain uses
-	Progress Progress // of data transfers
-	MRMode   MRMode
-	Caps     Caps
-	// NoWaitObject means that an event does not end CompletionQueue.Wait, only its
-	// timeout or Signal does (FI_WAIT_NONE). It returns at short intervals.
+	Provider string   // the provider's name
+	Name     string   // the device, interface, address or file that the domain uses
+	Progress Progress // what makes data transfers advance
+	MRMode   MRMode   // what the domain requires of registered memory
+	Caps     Caps     // what the domain can do beyond messages
+	// NoWaitObject means that the arrival of a message or completion does not end
+	// CompletionQueue.Wait (FI_WAIT_NONE). Instead, Wait returns at short intervals, so
+	// that the caller can Read.
 	NoWaitObject bool
 
-	MaxMsgSize int // largest header and data of a Send
-	EagerLimit int // largest data for which a Send is better than a Read by the receiver
-	MaxRMASize int // largest Read or Write
-	LatencyNs  int // typical latency of a small message: the engine polls slower transports less often
+	MaxMsgSize int // largest message of a Send: header and data, in bytes
+	EagerLimit int // up to this many bytes of data, a Send is better than a Read by the receiver
+	MaxRMASize int // largest Read or Write in bytes
+	LatencyNs  int // typical latency of a small message in nanoseconds; the engine polls slower transports less often
 }
 
 // Progress says what makes data transfers advance (fi_domain(3), data_progress).
@@ -123,8 +131,8 @@ type Progress int
 
 // The progress models.
 const (
-	ProgressManual Progress = iota // calls to CompletionQueue.Read
-	ProgressAuto                   // the fabric alone
+	ProgressManual Progress = iota // transfers advance only in calls to CompletionQueue.Read (FI_PROGRESS_MANUAL)
+	ProgressAuto                   // transfers advance without such calls (FI_PROGRESS_AUTO)
 )
 
 // MRMode is a set of requirements of a domain on registered memory (fi_mr(3), mr_mode).
@@ -132,26 +140,27 @@ type MRMode uint
 
 // The bits of MRMode. The provider always chooses the keys.
 const (
-	MRLocal     MRMode = 1 << iota // local buffers of RMA need a region too; those of messages do not
-	MRVirtAddr                     // remote addresses are the target's virtual addresses; without the bit, offsets in the region
-	MRAllocated                    // memory must be backed by pages when it is registered
+	MRLocal     MRMode = 1 << iota // the local buffer of a Read or Write must be registered too (Op.Region); buffers of messages need not
+	MRVirtAddr                     // Op.RemoteAddr is the target's virtual address; without this bit, an offset in the region
+	MRAllocated                    // memory must be backed by physical pages when it is registered
 )
 
-// Caps is a set of abilities beyond messages (fi_getinfo(3), caps).
+// Caps is a set of abilities beyond messages (fi_getinfo(3), caps). They hold for all peers,
+// except that a RegionReacher has CapRead and CapWrite with some of them only.
 type Caps uint
 
 // The bits of Caps.
 const (
-	CapRead         Caps = 1 << iota // RMAEndpoint.Read
-	CapWrite                         // RMAEndpoint.Write
-	CapAtomic                        // AtomicEndpoint
-	CapWaitFD                        // CompletionQueue.FD
-	CapSharedMemory                  // SharedMemoryDomain
-	CapPeerDown                      // the end of a peer is reported even if no operation with it is under way
+	CapRead         Caps = 1 << iota // RMAEndpoint.Read works
+	CapWrite                         // RMAEndpoint.Write works
+	CapAtomic                        // the endpoint is an AtomicEndpoint
+	CapWaitFD                        // CompletionQueue.FD returns a descriptor
+	CapSharedMemory                  // the domain is a SharedMemoryDomain
+	CapPeerDown                      // the end of a peer is reported even if no operation with the peer is under way
 	CapSymmetric                     // AddressVector.InsertSym works
-	CapConnect                       // ConnectEndpoint; CapPeerDown holds only for peers with a connection
-	CapDisconnect                    // DisconnectEndpoint
-	CapBatch                         // BatchEndpoint
+	CapConnect                       // the endpoint is a ConnectEndpoint, and CapPeerDown holds only for peers with a connection
+	CapDisconnect                    // the endpoint is a DisconnectEndpoint
+	CapBatch                         // the endpoint is a BatchEndpoint
 )
 
 // Has reports whether c has all bits of want.
@@ -163,29 +172,32 @@ type Access uint
 // The bits of Access.
 const (
 	RemoteRead  Access = 1 << iota // peers may read the region
-	RemoteWrite                    // peers may write to it
-	Local                          // it is a local buffer of RMA, under MRLocal
+	RemoteWrite                    // peers may write to the region
+	Local                          // this process may use the region as Op.Region, which MRLocal requires
 )
 
 // Addr is an index into an address vector (fi_addr_t). A job inserts its
 // addresses in the order of ranks, so an Addr is a rank.
 type Addr int
 
-// Address is an address in the fabric's own form. It is printable if the
-// fabric's form is.
+// Address is the address of an endpoint in the fabric's own form: text for some fabrics, such as
+// "host:port", and arbitrary bytes for others.
 type Address string
 
 // AddressVector translates indexes to addresses (fi_av(3), FI_AV_TABLE).
 type AddressVector interface {
-	// Insert adds addresses at consecutive indexes and returns the first. An empty
+	// Insert adds addresses at consecutive indexes and returns the first index. An empty
 	// address stands for a process whose Open returned ErrUnavailable. Only a Reacher
-	// accepts it, and does not reach that process. The peer at any other address has an
-	// open endpoint or a listening Listener; if not, the peer has ended.
+	// accepts an empty address, and its Reaches returns false for that index. The caller
+	// must insert other addresses only after the peer has opened its endpoint, or with a
+	// Listener that listens. So if nothing answers at an address, the peer has ended.
 	Insert(addrs []Address) (Addr, error)
-	// InsertSym adds nodes × services addresses that follow each other
-	// (fi_av_insertsym). node is the first host's numeric address, service the
-	// first port of each host. Index i is service i mod services of node i div
-	// services. Without CapSymmetric, InsertSym returns ErrNotSupported.
+	// InsertSym adds the addresses of nodes hosts with services ports each
+	// (fi_av_insertsym), and returns the first index. node is the numeric address of
+	// the first host; the other hosts have the addresses that follow it. service is
+	// the first port on each host. The i-th address is that of host i div services
+	// and of port service + i mod services. Without CapSymmetric, InsertSym returns
+	// ErrNotSupported.
 	InsertSym(node string, nodes int, service string, services int) (Addr, error)
 	// Lookup returns the address at an index (fi_av_lookup).
 	Lookup(a Addr) (Address, error)
@@ -201,52 +213,57 @@ type MemoryRegion interface {
 	// virtual address under MRVirtAddr.
 	Base() uint64
 	// Close withdraws the region. After Close has returned, no operation of a peer uses
-	// its memory: an operation that has not ended fails at that peer with ErrKey. The
-	// caller must not use the MemoryRegion again, because the domain may reuse it.
+	// the region's memory: an operation that has not ended fails at that peer with ErrKey.
+	// The caller must not use the MemoryRegion again, because the domain may reuse it.
 	Close() error
 }
 
-// Reacher is an address vector of a fabric that reaches only some of the processes,
-// such as shared memory. If Config.Memory was nil, the caller must not call Reaches
-// before every process of the job has inserted all addresses: until then, a peer that
-// can be reached may not be visible.
+// Reacher is an address vector of a fabric that reaches only some of the job's processes.
+// For example, shared memory reaches only those on this host.
 type Reacher interface {
-	// Reaches reports whether this process can send to the address at an index. It
-	// can always send to its own.
+	// Reaches reports whether this process can send to the address at an index. For this
+	// process's own index it returns true. If Config.Memory was nil, the caller must not
+	// call Reaches before every process of the job has inserted all addresses: until
+	// then, Reaches may return false for a peer that can be reached.
 	Reaches(a Addr) bool
 }
 
 // SharedMemoryDomain is a domain with memory that several ranks map
-// (CapSharedMemory): a store by one rank is visible to the others. A rank that
-// waits for a store, and a rank that stores, follow this protocol:
+// (CapSharedMemory): a store by one rank is visible to the others. If a rank (the
+// reader) waits until another rank (the writer) stores a value, both follow this protocol,
+// so that the reader does not sleep on after the store:
 //
-//	writer: store (sync/atomic) ── Asleep? ── Notify(peer)
-//	reader: Arm ── load again ── Wait, which Notify ends
+//	writer: store by sync/atomic ── if Asleep returns true: Notify(reader)
+//	reader: Arm ── load by sync/atomic ── if the value is not there: Wait, which Notify ends
 type SharedMemoryDomain interface {
-	// Alloc allocates n bytes of this rank's part of the shared heap, zeroed
-	// and aligned to a page. Peers may read and write them by RMA and
-	// atomics too. Closing the region frees the memory: the caller must first make
-	// sure that no peer uses what Map returned for it.
+	// Alloc allocates n bytes in this rank's part of the shared memory, zeroed
+	// and aligned to a page. Peers may also read and write them by RMA, if the
+	// domain has CapRead and CapWrite. Close of the region frees the memory. Before
+	// that, the caller must make sure that no peer uses the slice that Map returned
+	// to the peer.
 	Alloc(n int) ([]byte, MemoryRegion, error)
-	// Map gives direct access to all of the memory that a peer allocated by its
-	// Alloc, under the key of its region. The slice is valid until this domain is
-	// closed or the caller passes the same slice to Unmap. If the key is not that of
-	// such memory, Map returns ErrKey. Mapping a region again may return another slice.
+	// Map returns the memory that one call of Alloc has allocated at a peer, for direct
+	// access. key is the key of the region that Alloc returned there. The slice is valid
+	// until this domain is closed or the caller passes the same slice to Unmap. If no
+	// open region of Alloc has that key, Map returns ErrKey. A second Map of a region may
+	// return another slice.
 	Map(peer Addr, key uint64) ([]byte, error)
 	// Unmap ends the use of a slice that Map returned.
 	Unmap(mem []byte) error
 	// Asleep reports whether any rank that shares memory with this domain may be
-	// in Wait or about to be. It costs one load. A writer calls it after a store
-	// by sync/atomic. Any goroutine may call Asleep and Notify at any time.
+	// in Wait or may have called Arm before a Wait. It costs one load. Any goroutine
+	// may call Asleep and Notify at any time.
 	Asleep() bool
-	// Notify ends a peer's Wait if the peer is in one or has Armed, as a message does.
+	// Notify ends a peer's Wait, as a message does, if the peer is in Wait or has called
+	// Arm before a Wait. Otherwise it has no effect.
 	Notify(peer Addr)
 }
 
 // LastingMemoryDomain is a SharedMemoryDomain whose memory can outlive it.
 type LastingMemoryDomain interface {
-	// AllocLasting is an Alloc of memory that stays valid after the domain's Close,
-	// until the region is closed. After the domain's Close no peer reaches it.
+	// AllocLasting allocates like Alloc, but this rank may use the memory after the
+	// domain's Close too, until it closes the region. After the domain's Close no peer
+	// can access the memory.
 	AllocLasting(n int) ([]byte, MemoryRegion, error)
 }
 
@@ -256,43 +273,60 @@ type Endpoint interface {
 	// Address returns the address that peers insert to reach this endpoint (fi_getname).
 	Address() Address
 	// Send sends op.Header and op.Data as one message to op.Peer, which may be
-	// this endpoint. If Send returns done, the buffers are free again and no
-	// completion follows. Otherwise op, with all it points to, belongs to the
-	// endpoint until a completion names it. After an error, nothing was sent and no
-	// completion follows. If the error is ErrAgain, the caller Reads the queue and
-	// tries again; see also ErrAbsent.
+	// this endpoint. If Send returns done, the caller may reuse op and its buffers, and no
+	// completion follows. If Send returns false without an error, op and all it points to
+	// belong to the endpoint until a completion with that Op. After an error, nothing was
+	// sent and no completion follows. If the error is ErrAgain, the caller Reads the queue
+	// and calls Send again; see also ErrAbsent.
 	Send(op *Op) (done bool, err error)
-	// Shutdown tells connected peers that this endpoint leaves the job. It returns
-	// when everything sent has reached the peers, or they have ended, or ctx is done.
-	// During Shutdown the caller must not call the domain. Messages from peers are
-	// dropped.
+	// Shutdown makes connected peers report PeerLeft. It returns nil when each peer has
+	// received everything sent to it, or has ended. If ctx ends before that, or the domain
+	// fails, Shutdown returns an error. During Shutdown the caller must not call the
+	// domain. Messages that arrive from then on are dropped.
 	Shutdown(ctx context.Context) error
 }
 
 // RMAEndpoint is an endpoint with one-sided transfers (fi_rma(3)); CapRead,
-// CapWrite. A completion names op when op.Data may be used again: for Read, when it
-// is filled; for Write, when the data is in the target's memory. If the target refuses
-// the operation, the completion has the error. If the call itself returns an error,
-// nothing was begun and no completion follows; ErrAgain is as for Send.
+// CapWrite. Neither call blocks. If a call returns nil, a completion with that Op follows: for
+// Read when op.Data is filled, for Write when the data is in the target's memory. Until then op
+// and op.Data belong to the endpoint. If the target refuses the operation, the completion has the
+// error. If the call itself returns an error, nothing was begun and no completion follows;
+// ErrAgain has the same meaning as for Send.
 type RMAEndpoint interface {
-	// Read fetches len(op.Data) bytes from op.RemoteKey at op.RemoteAddr of op.Peer.
+	// Read fetches len(op.Data) bytes into op.Data. They come from the region of op.Peer
+	// with the key op.RemoteKey, at the remote address op.RemoteAddr.
 	Read(op *Op) error
-	// Write stores op.Data at op.RemoteKey, op.RemoteAddr of op.Peer.
+	// Write stores op.Data in the region of op.Peer with the key op.RemoteKey, at the
+	// remote address op.RemoteAddr.
 	Write(op *Op) error
+}
+
+// RegionReacher is an RMAEndpoint that reaches only some of its peers' regions, such as shared
+// memory, where the kernel may forbid a process to copy from the private memory of another. For
+// other regions, the caller of the endpoint uses messages.
+type RegionReacher interface {
+	// ReachesRegion reports whether Read and Write can access the peer's region with a key;
+	// if not, they return ErrNotSupported. The peer has made the key known, so it has joined
+	// the job. The answer is the same for all regions of RegisterMemory of a peer, and never
+	// changes; if a Read or Write is refused nevertheless, the peer has failed. The answer is
+	// true for regions of Alloc and for regions of this rank itself. The peer may have another
+	// answer for regions of this rank. Whether the key is valid, Read and Write check.
+	ReachesRegion(peer Addr, key uint64) bool
 }
 
 // AtomicEndpoint is an endpoint with atomics at the target (fi_atomic(3)); CapAtomic.
 type AtomicEndpoint interface {
-	// AtomicValid reports whether op.Atomic is possible on elements of op.Datatype,
-	// with a Fetch and a Compare if op has them, and on how many elements at once
-	// (fi_atomicvalid, fi_fetch_atomicvalid, fi_compare_atomicvalid). Of the slices it
-	// only looks at whether they are nil.
+	// AtomicValid reports whether Atomic can do op, and on how many elements at once
+	// (fi_atomicvalid, fi_fetch_atomicvalid, fi_compare_atomicvalid). The answer depends
+	// on op.Atomic, op.Datatype, and whether op.Fetch and op.Compare are nil. The lengths
+	// and contents of the slices do not matter.
 	AtomicValid(op *Op) (count int, ok bool)
-	// Atomic applies op.Data to the elements at op.RemoteKey, op.RemoteAddr of
-	// op.Peer, to each element atomically. If op.Fetch is not nil, it receives the
-	// former values. If op.Compare is not nil, the elements are compared with it.
-	// Completion and errors are as for Write: at the completion the elements have
-	// changed and Fetch is filled.
+	// Atomic does the operation op.Atomic on elements of op.Datatype in the region of
+	// op.Peer with the key op.RemoteKey, at the remote address op.RemoteAddr. op.Data
+	// has one operand for each element. Each element changes atomically. If op.Fetch is
+	// not nil, it receives the former values. AtomicCswap compares the elements with
+	// op.Compare. Completions and errors are as for Write: at the completion the
+	// elements have changed and op.Fetch is filled.
 	Atomic(op *Op) error
 }
 
@@ -300,10 +334,11 @@ type AtomicEndpoint interface {
 // connection with it (CapConnect). It does not detect the end of a peer without a
 // connection.
 type ConnectEndpoint interface {
-	// Connect starts a connection with a peer, as a Send does (fi_connect), unless
-	// there is one or one is being made. It does not wait for the connection. If the
-	// peer does not exist any more, PeerDown or PeerLeft follows. If Connect returns an
-	// error, nothing was begun: for example, the end of the peer was reported before.
+	// Connect starts to make a connection with a peer, as a Send does (fi_connect). If
+	// there is a connection already, or one is being made, Connect has no effect. It does
+	// not wait for the connection. If the peer does not exist any more, PeerDown or
+	// PeerLeft follows. If Connect returns an error, for example because the peer's end
+	// was reported before, nothing was begun.
 	Connect(peer Addr) error
 }
 
@@ -311,20 +346,20 @@ type ConnectEndpoint interface {
 // knows of the failure from elsewhere (CapDisconnect). The fabric may not detect every
 // failure: a host whose network is cut does not answer at all.
 type DisconnectEndpoint interface {
-	// Disconnect marks a peer as failed, connected or not. It does not block. After it
-	// has returned, nothing more comes from the peer: messages that no Read has
-	// returned are dropped, and new operations with the peer return an error.
-	// Operations under way end at the next Reads, whatever the peer does; then
-	// PeerDown follows, unless the peer's end was reported before. If the peer still
-	// runs, it is refused for good, and may report this endpoint as down.
-	// An error means that there is no such peer. A second call for the same peer has no
-	// effect.
+	// Disconnect marks a peer as failed, whether there is a connection with the peer or
+	// not. It does not block. After it has returned, no Read returns a message from the
+	// peer, and new operations with the peer return an error. Operations under way end
+	// in the Reads that follow, whatever the peer does; then PeerDown follows, unless the
+	// peer's end was reported before. If the peer still runs, all its later operations
+	// with this endpoint are refused, and it may report this endpoint as down. Disconnect
+	// returns an error if there is no such peer or the endpoint is closed. A second call
+	// for the same peer has no effect.
 	//
-	// No endpoint can stop a process that still runs from writing to memory that it has
-	// mapped or is copying to. So the caller must make sure that no process
-	// of the peer runs on this host any more. If one does, operations
-	// that it takes part in, and Close of regions that it writes to,
-	// still end within seconds.
+	// No endpoint can stop a process that still runs from writing to memory that the
+	// process has mapped or is copying to. So the caller must make sure that no process
+	// of the peer runs on this host any more. If such a process runs all the same,
+	// operations that it takes part in, and Close of regions that it writes to, still
+	// end within seconds.
 	Disconnect(peer Addr) error
 }
 
@@ -332,43 +367,44 @@ type DisconnectEndpoint interface {
 // at the cost of one (CapBatch). FI_MORE of fi_msg(3) serves the same purpose, but
 // there the caller must know that more messages follow.
 type BatchEndpoint interface {
-	// EnableBatch allows Send to keep a copy of a small message that closely
-	// follows others to the same peer. Send returns done for it; the message
-	// leaves with the next Read of the completion queue, or with a later
-	// operation on the same peer. Send keeps no message that does not closely follow
-	// another, and none between Arm and the next Read. The caller must
-	// Read the queue soon after Unsent has reported true. Shutdown sends what was kept.
+	// EnableBatch allows Send to copy and hold back a small message that closely
+	// follows other messages to the same peer in time. Send returns done for such a
+	// message. The message leaves in the next Read of the completion queue, in a later
+	// operation with the same peer, or in Shutdown. Send holds back no other message,
+	// and none between an Arm that has returned true and the next Read. While Unsent
+	// returns true, the caller must Read the queue soon.
 	EnableBatch()
-	// Unsent reports whether output waits for a Read of the queue.
+	// Unsent reports whether messages or other output wait for a Read of the queue.
 	Unsent() bool
 }
 
-// Op is an operation's context (fi_context). Its owner fills the upper part and
-// must not touch it between posting and completion. Ops are reused: an endpoint
-// must not refer to an Op after its completion.
+// Op is an operation: its arguments and its context (fi_context). The caller sets the fields up to
+// User and posts the Op by Send, Read, Write or Atomic. It must not access the Op until the
+// operation is complete. Callers reuse Ops, so an endpoint must not refer to an Op after its
+// completion.
 type Op struct {
-	Peer       Addr
-	Header     [HeaderSize]byte // its first HeaderLen bytes are sent before Data
-	HeaderLen  int              // RMA ignores it
-	Data       []byte
-	RemoteKey  uint64
-	RemoteAddr uint64
-	Region     MemoryRegion // of Data, for a Read or Write under MRLocal
-	Fetch      []byte       // atomics: receives the former elements
-	Compare    []byte       // atomics: what the elements are compared with
-	Atomic     AtomicOp
-	Datatype   Datatype
+	Peer       Addr             // the receiver or target
+	Header     [HeaderSize]byte // Send sends the first HeaderLen bytes before Data
+	HeaderLen  int              // used by Send only
+	Data       []byte           // the bytes to send or write, the buffer of a Read, or the operands of an atomic
+	RemoteKey  uint64           // RMA and atomics: the key of the target's region
+	RemoteAddr uint64           // RMA and atomics: where in that region; see MRVirtAddr
+	Region     MemoryRegion     // RMA with MRLocal: a region that contains Data
+	Fetch      []byte           // atomics: receives the former elements; nil: they are not fetched
+	Compare    []byte           // AtomicCswap: what the elements are compared with
+	Atomic     AtomicOp         // atomics: the operation
+	Datatype   Datatype         // atomics: the type of the elements
 
-	// User belongs to the owner: it identifies what the operation is part of.
+	// User is for the caller. The endpoint neither reads nor changes it.
 	User any
 
-	// For the provider, between posting and completion.
-	Next    *Op    // queue link
+	// The provider may use these fields as it likes between posting and completion.
+	Next    *Op    // for example the next Op in a queue
 	Scratch uint64 // for example a number of bytes or a handle
-	ID      uint64 // identifies the operation in messages
+	ID      uint64 // for example a number that identifies the operation in messages
 }
 
-// HeaderSize is the largest length of a message's header.
+// HeaderSize is the largest length of a message's header in bytes.
 const HeaderSize = 64
 
 // CompletionKind is what a completion reports.
@@ -376,45 +412,46 @@ type CompletionKind uint8
 
 // The kinds of completion.
 const (
-	RecvDone   CompletionKind = iota + 1 // a message came: Peer, Msg
-	OpDone                               // Op has ended: Err is nil or the reason of its failure
-	PeerDown                             // Peer has failed, for the reason Err; nothing more comes from it, operations with it fail
-	PeerLeft                             // Peer has called Shutdown; nothing more comes from it
-	PeerNotice                           // Err is a warning for the user, for example that a stranger sent bytes to the listener
+	RecvDone   CompletionKind = iota + 1 // the message Msg from Peer has arrived
+	OpDone                               // the operation Op has ended; Err is nil, or the reason of its failure
+	PeerDown                             // Peer has failed, for the reason Err; no message from Peer follows, and operations with Peer fail
+	PeerLeft                             // Peer has called Shutdown; no message from Peer follows, and operations with Peer fail
+	PeerNotice                           // Err is a warning for the user, for example that a process outside the job has sent bytes to the listener
 )
 
 // Completion is an entry of a completion queue (fi_cq(3)).
 type Completion struct {
 	Kind CompletionKind
-	Peer Addr
-	Op   *Op
-	// Msg is the message's header and data, in memory of the provider, valid
-	// until the next Read of the queue.
+	Peer Addr // the rank that the completion is about; undefined for PeerNotice
+	Op   *Op  // OpDone: the operation
+	// Msg is, for RecvDone, the message's header and data. It is in memory of the
+	// provider, and valid until the next Read of the queue.
 	Msg []byte
-	Err error
+	Err error // OpDone, PeerDown, PeerNotice: see the kinds
 }
 
 // CompletionQueue reports messages, completions and ends of peers (fi_cq(3)).
 type CompletionQueue interface {
-	// Read advances transfers (ProgressManual), and fills c with the completions since
-	// the last Read. It does not block; it returns 0 if there are none. The
-	// messages that the last Read returned are no longer valid. After an error the
-	// domain is of no further use.
+	// Read advances transfers (ProgressManual), moves at most len(c) completions to c, and
+	// returns their number. The others wait for the next Read. Read does not block; it
+	// returns 0 if there are no completions. The messages that the last Read returned
+	// are no longer valid. After an error the caller can only Close the domain.
 	Read(c []Completion) (int, error)
 	// Arm prepares to sleep (fi_trywait). If it returns true, the caller may call
-	// Wait, and any event from now on ends that Wait. If it returns false, the caller
-	// must Read again.
+	// Wait, and any event after the call of Arm ends that Wait. If it returns false, the
+	// caller must Read again before the next Arm.
 	Arm() bool
-	// Wait blocks until a Read may find something, Signal is called, or the
-	// timeout is over (negative: no limit). It may return early. The caller does not
-	// hold the lock that serialises other calls; one goroutine at a time may
-	// Wait (fi_cq_sread).
+	// Wait blocks until a Read may find something, Signal is called, the domain is
+	// closed, or the timeout is over (negative: no limit). It may also return for no
+	// reason. Wait may run concurrently with all other calls, but only one goroutine at a
+	// time may be in Wait (fi_cq_sread).
 	Wait(timeout time.Duration) error
-	// Signal ends a Wait, even one that has not yet begun (fi_cq_signal).
+	// Signal ends the Wait under way. If there is none, it ends the next Wait
+	// (fi_cq_signal).
 	Signal()
-	// FD returns a descriptor that is readable when Wait would return, for waiting
-	// on several queues at once. ok is false without CapWaitFD. After a
-	// Signal the descriptor stays readable until a Wait, perhaps with timeout 0,
-	// has consumed the Signal.
+	// FD returns a descriptor that is readable when Wait would return, so that the caller
+	// can wait on several queues at once by poll(2). ok is false without CapWaitFD. After
+	// a Signal the descriptor stays readable until a Wait, for example with timeout 0,
+	// has returned.
 	FD() (fd int, ok bool)
 }

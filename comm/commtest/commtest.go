@@ -136,7 +136,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	for i := range j.ranks {
 		r := &j.ranks[i]
 		j.running.Add(1)
-		go r.run(f) // ends by itself or is ended by fail; waited for below
+		go r.run(f) // ends when f and Finalize have returned, or after fail; wait waits for it
 	}
 	if !j.wait(cfg.timeout) {
 		stacks := j.stacks()
@@ -170,7 +170,7 @@ func untilDeadline(t testing.TB) time.Duration {
 	return max(left-max(left/20, 2*time.Second), time.Second)
 }
 
-// job is the job of one Run.
+// job holds the state of one call of Run.
 type job struct {
 	kvs     *kvs
 	ranks   []rank
@@ -178,8 +178,8 @@ type job struct {
 	killing sync.WaitGroup
 
 	mu      sync.Mutex
-	culprit int   // guarded by mu; the rank that failed first; -1: the failure is of no single rank
-	first   error // guarded by mu; the first failure
+	culprit int   // the rank that failed first; -1: the failure is not that of a rank, for example the timeout; guarded by mu
+	first   error // the first failure; guarded by mu
 }
 
 // rank is one rank of a job.
@@ -190,9 +190,9 @@ type rank struct {
 	failures *os.File // failure notifications for the rank are written here; nil without WithNotify
 
 	mu        sync.Mutex
-	engine    *engine.Engine // guarded by mu
-	goroutine string         // guarded by mu; the name that runtime.Stack gives it
-	dead      bool           // guarded by mu; killed by Kill
+	engine    *engine.Engine // the rank's engine; nil until Init has made it; guarded by mu
+	goroutine string         // name of the rank's goroutine in the output of runtime.Stack; guarded by mu
+	dead      bool           // Kill was called for the rank; guarded by mu
 }
 
 type rankKey struct{}
@@ -238,7 +238,7 @@ func (r *rank) program(f func(c *comm.Comm) error) error {
 	if dead {
 		return nil
 	}
-	if err := c.Finalize(); err != nil && !errors.Is(err, comm.ErrClosed) { // f may have called it
+	if err := c.Finalize(); err != nil && !errors.Is(err, comm.ErrClosed) { // ErrClosed: f has called Finalize
 		return err
 	}
 	return nil
@@ -307,7 +307,7 @@ func (j *job) fail(rank int, err error) {
 // no limit.
 func (j *job) wait(timeout time.Duration) bool {
 	done := make(chan struct{})
-	go func() { // ends when all ranks have ended; otherwise the test fails
+	go func() { // ends when all ranks have ended, perhaps after wait has returned
 		j.running.Wait()
 		close(done)
 	}()

@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// openFailures makes the socket pair on which the rank gets failure notifications.
+// openFailures makes the socket pair by which the rank gets failure notifications, as gorun does.
 func (r *rank) openFailures() error {
 	pair, err := sys.Socketpair()
 	for _, fd := range pair {
@@ -44,7 +44,7 @@ func (j *job) report(reason string, ranks []int) {
 	line := wire.AppendFailures(nil, ranks, reason)
 	for i := range j.ranks {
 		if to := j.ranks[i].failures; to != nil && !slices.Contains(ranks, i) {
-			_, _ = to.Write(line) // fails if the rank has ended
+			_, _ = to.Write(line) // an error means that the rank has ended, and needs no notification
 		}
 	}
 }

@@ -14,11 +14,11 @@ type kvs struct {
 	n int
 
 	mu     sync.Mutex
-	values map[string]string // guarded by mu
-	in     int               // guarded by mu; number of ranks that are in the current fence
-	open   chan struct{}     // guarded by mu; closed when all ranks are in the current fence
-	closed bool              // guarded by mu
-	failed chan struct{}     // closed when the job has failed
+	values map[string]string // what the ranks have put; guarded by mu
+	in     int               // number of ranks that are in the current fence; guarded by mu
+	open   chan struct{}     // closed when all ranks are in the current fence; guarded by mu
+	closed bool              // close was called; guarded by mu
+	failed chan struct{}     // close closes it, so that all fences return an error
 }
 
 var errJobFailed = errors.New("the job has failed")
@@ -66,7 +66,7 @@ func (k *kvs) Finalize() error { return nil }
 
 func (k *kvs) Abort(bootstrap.Abort) error { return nil }
 
-// close ends all fences.
+// close makes all fences return an error: those in progress and later ones.
 func (k *kvs) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,16 +7,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// combiner returns the bits of the new element, from those of the old element and of the operand.
-// It ignores bits above the element, and its caller ignores those of the result.
+// combiner returns the bits of the new element, from those of the old element and of the operand. It
+// ignores the bits of its arguments above the size of the element, and its caller ignores those bits
+// of the result.
 type combiner func(old, in uint64) uint64
 
 // combiners holds the combiner of each type and operation, or nil if there is none.
 var combiners = func() (all [transport.Datatypes][transport.AtomicOps]combiner) {
-	all[transport.Int8] = integers[int8]()
-	all[transport.Uint8] = integers[uint8]()
-	all[transport.Int16] = integers[int16]()
-	all[transport.Uint16] = integers[uint16]()
 	all[transport.Int32] = integers[int32]()
 	all[transport.Uint32] = integers[uint32]()
 	all[transport.Int64] = integers[int64]()
@@ -28,9 +25,9 @@ var combiners = func() (all [transport.Datatypes][transport.AtomicOps]combiner) 
 	return all
 }()
 
-// Combines reports whether op combines elements of type t atomically. On integers all operations
-// do except reads, writes and swaps; on floating-point numbers all of these except bitwise
-// operations; on complex64 sum and product; on complex128 none.
+// Combines reports whether op combines elements of type t atomically. On integers of 4 and 8 bytes
+// all operations do except reads, writes and swaps; on floating-point numbers all of these except
+// bitwise operations; on complex64 sum and product; on the other types none.
 func Combines(op transport.AtomicOp, t transport.Datatype) bool {
 	return op < transport.AtomicOps && t < transport.Datatypes && combiners[t][op] != nil
 }
@@ -42,7 +39,7 @@ func truth(b bool) uint64 {
 	return 0
 }
 
-func integers[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64]() (all [transport.AtomicOps]combiner) {
+func integers[T int32 | uint32 | int64 | uint64]() (all [transport.AtomicOps]combiner) {
 	all[transport.AtomicMin] = func(a, b uint64) uint64 { return uint64(min(T(a), T(b))) }
 	all[transport.AtomicMax] = func(a, b uint64) uint64 { return uint64(max(T(a), T(b))) }
 	all[transport.AtomicSum] = func(a, b uint64) uint64 { return a + b }

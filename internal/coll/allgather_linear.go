@@ -2,8 +2,8 @@ package coll
 
 // Linear allgather.
 //
-// Idea: every rank sends its block to all others and receives theirs, Config.Window transfers at a
-// time. Rank r starts with rank r+1, so the ranks do not all start with the same one.
+// Idea: every rank sends its block to all others and receives theirs, with Config.Window ranks at a
+// time. Rank r begins with a send to rank r+1, so the ranks do not all begin with the same one.
 //
 // Cost: (P-1) o + α + (P-1)/P nβ, where o is the sender's own cost per message. If messages to
 // several ranks overlap, this is the algorithm with the fewest steps.

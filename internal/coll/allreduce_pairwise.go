@@ -15,18 +15,3 @@ func allreducePairwise(l Link, cfg *Config, send, recv []byte, op Op) error {
 	}
 	return allgatherRing(l, cfg, b.of(recv, l.Rank()), recv, b)
 }
-
-// Allreduce by reduction and broadcast.
-//
-// Idea: a reduce to rank 0, then a broadcast from rank 0, each by the algorithm that the
-// configuration chooses or forces for it.
-//
-// Cost: the sum of the two.
-// Source: MPI-4.1 section 6.9.6.
-// Restrictions: none.
-func allreduceReduceBcast(l Link, cfg *Config, send, recv []byte, op Op) error {
-	if err := Reduce(l, cfg, send, recv, op, 0); err != nil {
-		return err
-	}
-	return Bcast(l, cfg, recv, 0)
-}

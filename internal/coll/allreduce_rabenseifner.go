@@ -2,7 +2,8 @@ package coll
 
 // Rabenseifner's allreduce.
 //
-// Idea: a reduce-scatter by recursive halving, then an allgather of the parts by recursive doubling.
+// Idea: a reduce-scatter by recursive halving (halving.go), then an allgather of the parts by
+// recursive doubling (allgather_doubling.go).
 //
 // Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to 2nβ + nγ more if P is not a power of two.
 // Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
@@ -22,13 +23,8 @@ func allreduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op) error {
 	if err := halve(l, op, f, &c, me, src, recv); err != nil {
 		return err
 	}
-	for mask := 1; mask < f.pow; mask *= 2 {
-		mine, peer := me&^(mask-1), f.rank(me^mask)
-		theirs := mine ^ mask
-		err := l.Sendrecv(c.of(recv, mine, mine+mask), peer, c.of(recv, theirs, theirs+mask), peer)
-		if err != nil {
-			return err
-		}
+	if err := gatherParts(l, f, &c, me, recv); err != nil {
+		return err
 	}
 	if paired {
 		return l.Send(recv, partner)

@@ -73,8 +73,8 @@ func allreduceRing(l Link, cfg *Config, send, recv []byte, op Op) error {
 type ring struct {
 	partition  partition
 	elem, size int
-	segs       int // segments per block
-	left       int
+	segs       int       // segments per block
+	left       int       // rank of the left neighbour
 	tmp        [2][]byte // receive buffers of a call in place; otherwise nil, and recv is used
 }
 

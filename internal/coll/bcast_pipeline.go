@@ -3,7 +3,7 @@ package coll
 // Pipelined broadcast along a chain or a binary tree.
 //
 // Idea: the data has S segments of m bytes. A rank forwards a segment while it receives the next
-// one. Once the first segment has reached the last rank, all links are busy at the same time.
+// one. After the first segment has reached the last rank, all ranks transfer at the same time.
 //
 // Cost: chain (P-2+S) (α + mβ); tree ⌈log₂ P⌉ (α + 2mβ) + S (α + 2mβ).
 // Source: van de Geijn, On Global Combine Operations, J. of Parallel and

@@ -67,7 +67,8 @@ func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
 	return nil
 }
 
-// bcastScatter sends part v of buf to the v-th rank from the root.
+// bcastScatter scatters the root's buf along a binomial tree. The v-th rank after the root receives
+// part v, and also the parts of the ranks below it in the tree, to which it sends them.
 func bcastScatter(l Link, c *partition, buf []byte, root int) error {
 	size := l.Size()
 	v := mod(l.Rank()-root, size)

@@ -3,7 +3,6 @@ package coll
 import (
 	"math"
 	"sort"
-	"strings"
 )
 
 // Auto is the algorithm name that selects an algorithm by message size and number of ranks.
@@ -12,7 +11,8 @@ const Auto = "auto"
 // Family is a set of calls that share a table of algorithms and the parameter that forces one.
 type Family int
 
-// The families. FamilyGather includes Gatherv, and so on; FamilyScan includes Exscan.
+// The families. A family includes the v-form of its call, for example FamilyGather includes Gatherv.
+// FamilyReduceScatter also includes ReduceScatterBlock, and FamilyScan includes Exscan.
 const (
 	FamilyBarrier Family = iota
 	FamilyBcast
@@ -51,10 +51,12 @@ func (f Family) String() string {
 	return familyNames[f]
 }
 
-// Key returns the name of the parameter that forces the family's algorithm.
+// Key returns the name of the parameter that forces the family's algorithm, for example
+// "coll.bcast.algorithm".
 func (f Family) Key() string { return "coll." + f.String() + ".algorithm" }
 
-// Needs is a set of conditions that a call must meet for an algorithm.
+// Needs is a bit set of conditions. An algorithm can run a call only if the call meets all conditions
+// in the algorithm's Needs.
 type Needs uint8
 
 // The conditions.
@@ -63,33 +65,9 @@ const (
 	NeedsPowerOfTwo                     // the number of ranks is a power of two
 	NeedsEqualCounts                    // all blocks have the same length (not the v-forms)
 	NeedsSharedMemory                   // all ranks share memory
-	NeedsHosts                          // there are several hosts, and ranks of a host share memory
+	NeedsHosts                          // the ranks are on several hosts, and the ranks of each host share memory
 	NeedsAdjacent                       // the ranks of each host are consecutive, or the operation commutes
 )
-
-// String returns the conditions in words, or "" for none.
-func (n Needs) String() string {
-	var s []string
-	if n&NeedsCommutative != 0 {
-		s = append(s, "commutative operation")
-	}
-	if n&NeedsPowerOfTwo != 0 {
-		s = append(s, "power of two of ranks")
-	}
-	if n&NeedsEqualCounts != 0 {
-		s = append(s, "equal counts")
-	}
-	if n&NeedsSharedMemory != 0 {
-		s = append(s, "shared memory of all ranks")
-	}
-	if n&NeedsHosts != 0 {
-		s = append(s, "shared memory within several hosts")
-	}
-	if n&NeedsAdjacent != 0 {
-		s = append(s, "ranks by host or a commutative operation")
-	}
-	return strings.Join(s, ", ")
-}
 
 // Info describes an algorithm.
 type Info struct {
@@ -98,7 +76,8 @@ type Info struct {
 	Needs  Needs
 }
 
-// Algorithms returns all algorithms, by family.
+// Algorithms returns all algorithms: the families in their order, each with the algorithms in the
+// order of its table.
 func Algorithms() []Info {
 	var all []Info
 	for _, f := range Families() {
@@ -115,23 +94,29 @@ func (f Family) names() []string {
 	return names
 }
 
-// algorithm is an entry of a family's table.
+// algorithm is an entry of a family's table of algorithms. F is the type of the functions that run
+// the calls of the family.
 type algorithm[F any] struct {
 	name  string
 	needs Needs
 	run   F
 }
 
-// facts are the inputs of a choice of algorithm. They are equal on all ranks, so all ranks choose
-// the same algorithm.
+// facts are the inputs of a choice of algorithm. A choice reads only those parts of them that are
+// equal on all ranks, so all ranks choose the same algorithm.
 type facts struct {
-	size     int
-	bytes    int // of the vector, of one block or of all blocks, depending on the call
-	elem     int // bytes of an element, if the call combines elements
-	commutes bool
-	uniform  bool // equal counts
+	size int // number of ranks
 
-	host   *Host // nil: messages only
+	// bytes is the length of the vector, of one block (gather, scatter, alltoall) or of all blocks
+	// (allgather, reduce-scatter). It is 0 for the calls in which only some ranks know the lengths
+	// (Gatherv, Scatterv, Alltoallv).
+	bytes int
+
+	elem     int  // bytes of an element; 0: the call combines nothing
+	commutes bool // the call combines elements, and its operation commutes
+	uniform  bool // the call is on blocks of equal length
+
+	host   *Host // what the call may use; nil: the call uses messages only
 	picked int   // what Pick has returned for this call; Unpicked: nothing has called Pick
 }
 
@@ -160,8 +145,9 @@ func (f facts) meetsHosts(n Needs) bool {
 		(n&NeedsAdjacent == 0 || h.adjacent || f.commutes)
 }
 
-// choose returns the function of the picked algorithm. auto is the index of the message algorithm
-// that it returns if the choice is byAuto.
+// choose returns the function that runs a call with facts f: that of the algorithm that Pick has
+// picked for the call, or else the one that [Config.pick] picks now. If the pick is byAuto, choose
+// returns the function of the message algorithm with the index auto in the table.
 func choose[F any](c *Config, fam Family, table []algorithm[F], f facts, auto int) F {
 	k := f.picked
 	if k == Unpicked {
@@ -176,11 +162,11 @@ func choose[F any](c *Config, fam Family, table []algorithm[F], f facts, auto in
 // Values that stand in place of the index of an algorithm.
 const (
 	Unpicked = -2 // nothing has called Pick for this call
-	byAuto   = -1 // the message algorithm that the auto functions below choose
+	byAuto   = -1 // the message algorithm that the method auto… of the family chooses, for example autoBcast
 )
 
-// pick returns the index of the forced algorithm if the call meets its needs. Otherwise it returns
-// the shared memory algorithm if that is faster, else byAuto.
+// pick returns the index of the family's forced algorithm, if there is one and the call meets its
+// needs. Otherwise pick returns what autoHost chooses, or byAuto if the call uses messages only.
 func (c *Config) pick(fam Family, f facts) int {
 	if k := c.forced[fam]; k.index > 0 && f.meets(k.needs) {
 		return int(k.index) - 1
@@ -191,10 +177,13 @@ func (c *Config) pick(fam Family, f facts) int {
 	return byAuto
 }
 
-// Pick chooses the algorithm of a call on a communicator with Host h. It reports whether the call
-// uses shared memory. If so, the call's HostLink returns h and picked from its method Host. count
-// is as in [Signature], but in bytes. op may be zero if the call combines nothing. All ranks get
-// the same results.
+// Pick chooses the algorithm of a call on a communicator with Host h. uses reports whether the
+// algorithm uses shared memory, of all ranks or within the hosts. If it does, the caller makes the
+// call with a HostLink whose method Host returns h and picked; otherwise the call needs no HostLink.
+//
+// count is the number of bytes: of the vector, of one block (Gather, Scatter, Allgather, Alltoall,
+// ReduceScatterBlock) or of all blocks (Allgatherv, ReduceScatter). For other calls it is 0. op may
+// be zero if the call combines nothing. All ranks get the same results.
 //
 // Hot path: no allocation.
 func Pick(cfg *Config, h *Host, k Kind, count int, op Op) (picked int, uses bool) {
@@ -304,8 +293,8 @@ func (c *Config) autoReduceScatter(f facts) int {
 }
 
 // SharedUpTo returns the largest count in bytes for which [Pick] chooses the algorithm in memory
-// that all ranks share, or -1 if there is none. It applies to the calls that have a method of Host
-// (see [Host.Enter]), with elements of at most 64 bytes; for others it returns -1.
+// that all ranks share, or -1 if there is no such count. The result is valid for elements of at most
+// 64 bytes and any operation. For calls that [Host.Enter] does not list, SharedUpTo returns -1.
 func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 	switch k {
 	case KindBarrier, KindBcast, KindReduce, KindAllreduce, KindAllgather, KindAlltoall:
@@ -313,20 +302,24 @@ func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 		return -1
 	}
 	cfg = orDefault(cfg)
-	uses := func(count int) bool { // for every operation: a forced algorithm may need one that commutes
+	// uses reports whether Pick chooses shared memory for every operation. A forced algorithm may
+	// serve only operations that commute; then Pick chooses differently for the others.
+	uses := func(count int) bool {
 		picked, _ := Pick(cfg, h, k, count, Op{})
 		commuting, _ := Pick(cfg, h, k, count, Op{Commutes: true})
 		return picked == commuting && picked == int(sharedAlgorithm[k.family()])
 	}
-	// There is at most one count at which the choice changes.
+	// All counts up to the result use shared memory, and all larger ones do not, so a binary search
+	// finds the result.
 	if !uses(0) {
 		return -1
 	}
 	return sort.Search(math.MaxInt32, func(count int) bool { return !uses(count + 1) })
 }
 
-// autoHost returns the index of a shared memory or hierarchical algorithm, or byAuto if messages
-// are faster.
+// autoHost returns the index of the algorithm in memory that all ranks share or, if there are
+// several hosts, of the hierarchical algorithm. It returns byAuto if messages are faster, or if the
+// call does not meet the needs of that algorithm.
 func (c *Config) autoHost(fam Family, f facts) int {
 	if f.host.Hosts() == 1 {
 		if f.elem <= f.host.maxElem && f.bytes <= f.host.maxBytes && c.shares(fam, f) {
@@ -360,8 +353,8 @@ func (c *Config) autoHost(fam Family, f facts) int {
 	return int(sharedAlgorithm[fam]) + 1
 }
 
-// shares reports whether shared memory is faster than messages for a call whose ranks all share
-// memory.
+// shares reports whether shared memory is faster than messages for a call whose ranks are all on one
+// host.
 func (c *Config) shares(fam Family, f facts) bool {
 	most := c.SharedBlockBytes
 	if f.size == 2 {

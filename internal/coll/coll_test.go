@@ -31,7 +31,7 @@ func (a *arrivals) all() error {
 	return nil
 }
 
-// kinds are the calls of each family.
+// kinds lists the calls of each family.
 var kinds = map[coll.Family][]coll.Kind{
 	coll.FamilyBarrier:       {coll.KindBarrier},
 	coll.FamilyBcast:         {coll.KindBcast},
@@ -76,7 +76,8 @@ func randomConfig(rng *rand.Rand, f coll.Family, name string) *coll.Config {
 	return c
 }
 
-// try runs one random scenario.
+// try runs one random call of kind k on n ranks, with the named algorithm of family f forced, and
+// checks the result against that of a naive computation. No block has more than about maxBytes bytes.
 func try(k coll.Kind, f coll.Family, name string, n, root, maxBytes int, seed uint64, opt colltest.Options) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	m := &maker{rng: rng, cfg: randomConfig(rng, f, name), n: n, max: maxBytes}
@@ -144,8 +145,9 @@ func TestBcastLeavesTheRootsBuffer(t *testing.T) {
 	}
 }
 
-// TestCutOffs runs the default choice at sizes around each threshold. All thresholds are 1/64 of
-// the defaults.
+// TestCutOffs runs all calls with the default choice, at sizes on both sides of the thresholds in
+// bytes, and checks the results. All these thresholds are 1/64 of the defaults, so that the sizes are
+// small.
 func TestCutOffs(t *testing.T) {
 	cfg := coll.DefaultConfig()
 	for _, cut := range []*int{
@@ -198,7 +200,7 @@ func TestFloatsAreDeterministic(t *testing.T) {
 					case coll.FamilyScan:
 						return coll.Scan(l, cfg, send, recv, sum)
 					default:
-						return nil // moves bytes only
+						return nil // the family combines nothing
 					}
 				})
 				require.NoError(t, errors.Join(errs...))
@@ -285,7 +287,9 @@ func TestParametersNameTheAlgorithms(t *testing.T) {
 			require.NoError(t, s.Set(f.Key(), name, params.FromFlag))
 			c, err := coll.ConfigFrom(&s)
 			require.NoError(t, err)
-			assert.Equal(t, name, c.Forced(f))
+			forced := coll.DefaultConfig()
+			require.NoError(t, forced.Force(f, name))
+			assert.Equal(t, forced, c)
 		}
 	}
 	assert.Equal(t, 0, strings.Count(fmt.Sprint(coll.Families()), "unknown"))

@@ -19,8 +19,8 @@ type Config struct {
 
 	Radix        int // of k-nomial trees; at least 2
 	KnomialRanks int // small messages: k-nomial trees from this many ranks on, binomial below
-	SegmentBytes int // segment of pipelines and rings; at least 1
-	Window       int // most pending transfers of linear and scattered algorithms; at least 1
+	SegmentBytes int // most bytes of a segment in pipelined algorithms and in the ring allreduce; at least 1
+	Window       int // linear and scattered algorithms: most ranks to which transfers are pending at once; at least 1
 
 	BcastTreeBytes    int // bcast: binomial or k-nomial tree up to this size, pipelined tree above
 	BcastScatterBytes int // bcast: scatter + allgather from this size on
@@ -44,20 +44,20 @@ type Config struct {
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
 
-	SharedBytes      int // approximate arena per rank and communicator, smaller with many ranks; 0: no arenas
-	SharedRanks      int // up to this many ranks of a host, every rank reads the arenas of all others
+	SharedBytes      int // approximate size of a rank's arena of a communicator (see [ArenaBytes]); 0: no arenas
+	SharedRanks      int // one host of more ranks: only barrier (by dissemination) and bcast use shared memory
 	SharedPairBytes  int // two ranks: shared memory up to this size, messages above
-	SharedBlockBytes int // gather, scatter of more ranks: shared memory up to this block size
-	SharedPairsBytes int // alltoall of more ranks: shared memory up to this many bytes per rank in all
-	SharedSliceBytes int // allreduce of more than two ranks: by slices from this size on; at least 1
-	SharedRootBytes  int // reduce of more than two ranks: the root combines all up to this size, slices above
-	HostsTotalBytes  int // several hosts, bcast, gather, scatter, allgather: hierarchical up to this total
+	SharedBlockBytes int // gather, scatter of more than two ranks: shared memory up to this block size
+	SharedPairsBytes int // alltoall of more than two ranks: shared memory up to this many bytes per rank in all
+	SharedSliceBytes int // allreduce of more than two ranks: from this size on each rank combines one slice; at least 1
+	SharedRootBytes  int // reduce of more than two ranks: above this size each rank combines one slice, else the root all
+	HostsTotalBytes  int // several hosts, bcast, gather, scatter, allgather: hierarchical up to this many bytes in all
 }
 
-// forced is the algorithm that a parameter sets for a family.
+// forced is the algorithm that all calls of a family use that meet its needs; see [Config.Force].
 type forced struct {
-	index uint8 // 1 + the index in the family's table; 0: none
-	needs Needs
+	index uint8 // 1 + the algorithm's index in the family's table; 0: no algorithm is forced
+	needs Needs // of the algorithm
 }
 
 // DefaultConfig returns the default choice of algorithms.
@@ -137,14 +137,6 @@ func (c *Config) Force(f Family, name string) error {
 		}
 	}
 	return fmt.Errorf("unknown algorithm %q for %s: want one of %s, %s", name, f, Auto, strings.Join(f.names(), ", "))
-}
-
-// Forced returns the name of the algorithm that [Config.Force] has set for a family, or "auto".
-func (c *Config) Forced(f Family) string {
-	if k := c.forced[f].index; k > 0 {
-		return f.names()[k-1]
-	}
-	return Auto
 }
 
 func orDefault(c *Config) *Config {

@@ -7,7 +7,7 @@ package coll
 //
 // Cost: (P-1) α + nβ at the root, no copies.
 // Source: MPI-4.1 section 6.5.
-// Restrictions: none. Only the root needs the counts.
+// Restrictions: none. Only the root needs the lengths of all blocks.
 func gatherLinear(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {
 	rank, size := l.Rank(), l.Size()
 	if rank != root {

@@ -47,8 +47,8 @@ func (s *leaderLink) Irecv(buf []byte, source int) Ticket {
 }
 
 // leaderLinkOf determines the leaders of a call. root is the root's rank in the communicator, or
-// noRank. leaderLinkOf returns the link to the other leaders, which is nil if this rank is not a
-// leader, and the rank within this host of its leader.
+// noRank. leaderLinkOf returns the link to the other leaders (nil if this rank is not a leader), and
+// the leader of this rank's host, as a rank within the host.
 func (h *Host) leaderLinkOf(l Link, root int) (s *leaderLink, leader int) {
 	copy(h.leaders, h.lowest)
 	host := h.of[l.Rank()]
@@ -88,8 +88,8 @@ func init() {
 	allgathers[allgatherByHosts].run = allgatherHier
 }
 
-// barrierHier ends for a rank when its leader has published, in its word written of the same call,
-// that all hosts have arrived.
+// barrierHier blocks a leader until all ranks of its host and then all other leaders have arrived.
+// Then the leader publishes step 1 in its word written, for which the other ranks of its host wait.
 func barrierHier(l Link, cfg *Config) error {
 	h := enter(l)
 	s, leader := h.leaderLinkOf(l, noRank)

@@ -21,8 +21,8 @@ import (
 //	          line in every call. The history is a hash of the signatures of this call and of
 //	          all calls before it. If ranks made different calls, and no rank waited for another
 //	          in these calls, a later call detects the difference.
-//	written   call << 24 | n: the first n segments of the call are in this rank's data buffer; in
-//	          some algorithms n counts other steps of the call
+//	written   call << 24 | n: this rank has put the first n segments of the call into its data
+//	          buffer; in some algorithms n counts other steps of the call
 //	consumed  call << 24 | n: this rank no longer needs the first n segments of other ranks
 //
 // All ranks make the same calls in the same order, one at a time, so their call numbers are
@@ -36,9 +36,10 @@ import (
 // it waits for them (awaitEarlierCall). This wait cannot deadlock: the other ranks reach call
 // k-1 without anything that this rank does in call k.
 //
-// If data is longer than a data buffer, it passes the buffer in segments, and the words written
-// and consumed report the progress of the writer and of the readers. The writer fills all free
-// slots before it waits for a reader, so ranks that share a core need few context switches.
+// If data is longer than a data buffer, it moves through the buffer in segments, and the words
+// written and consumed report the progress of the writer and of the readers. The buffer is divided
+// into slots, each of which holds one segment. The writer fills all free slots before it waits for
+// a reader, so ranks that share a core need few context switches.
 //
 // A rank never uses a value from another rank's arena as a length or an offset: lengths and
 // offsets come from the arguments of its own call.
@@ -51,10 +52,11 @@ type HostLink interface {
 	Host() (h *Host, picked int)
 	// Sig returns the call's [Signature], which is never 0.
 	Sig() uint16
-	// Await blocks until word is at least least, compared as sequence numbers (int64 of the
-	// difference). rank is the number within the host of the rank that writes word.
+	// Await blocks until word is at least least, compared as sequence numbers: the difference, as
+	// an int64, is not negative. rank is the number within the host of the rank that writes word.
 	Await(rank int, word *atomic.Uint64, least uint64) error
-	// Wake wakes the other ranks of the host that sleep in Await. The caller has stored a word.
+	// Wake wakes the other ranks of the host that sleep in Await, so that they read their words
+	// again. The caller has stored a word before, with a full barrier.
 	Wake()
 	// Mismatch returns the error for a rank that made another call or passed other arguments,
 	// in this call or in an earlier one. rank is a number within the host.
@@ -72,31 +74,31 @@ type Host struct {
 	Size int // number of ranks of the host
 
 	peers           []peer // by rank within the host
-	dataBufferBytes int
-	maxElem         int   // bytes of the largest element that fits the data buffers of every host
-	maxBytes        int   // bytes of the longest vector that takes at most maxSteps steps
-	leaders         []int // scratch: by host, its leader in this call
+	dataBufferBytes int    // size of one data buffer; each arena has two
+	maxElem         int    // bytes of the largest element that fits the smallest part into which any host divides a data buffer
+	maxBytes        int    // bytes of the longest vector that takes at most maxSteps steps
+	leaders         []int  // scratch: by host, its leader in this call
 	leaderLink      leaderLink
 
 	call        uint64 // number of the current call, or of the last one
-	arrivedAll  uint64 // this rank knows that all ranks of the host have arrived at this call
+	arrivedAll  uint64 // number of the last call at which, as this rank knows, all ranks of the host have arrived
 	sig         uint16 // signature of the current call
 	history     uint16 // hash of the signatures of this call and of all before it; see historyFactor
-	deferWake   bool   // the arrival does not wake others; TakePendingWake reports that it must happen
-	wakePending bool   // this rank has arrived with deferWake, and has not called Wake since
+	deferWake   bool   // this rank's arrival does not call Wake; the caller does so later (see TakePendingWake)
+	wakePending bool   // this rank has arrived with deferWake, and nothing has called Wake since
 	link        HostLink
 	tmp         []byte // scratch of the current call; nil before its first use
-	slots       int    // segments of the current call that a data buffer holds
+	slots       int    // number of slots of each data buffer in the current call
 }
 
 // peer is the arena of a rank of the host.
 type peer struct {
 	*control
-	dataBuffers []byte
+	dataBuffers []byte // both data buffers, one after the other
 }
 
-// ringLines is the number of arrival lines. A rank that waits for no other rank can be at most
-// ringLines calls ahead of the others.
+// ringLines is the number of arrival lines. A rank that waits for no other rank can arrive at most
+// ringLines-1 calls ahead of the others.
 const ringLines = 8
 
 // The number of segments that a data buffer holds: many if one rank writes and others read, so
@@ -112,20 +114,20 @@ const (
 	maxSteps = 1<<stepBits - 1
 )
 
-// DataBufferBytes returns the size of a data buffer of each of size ranks of a host. Up to
-// fullRanks ranks, each arena has about total bytes. More ranks share the memory of fullRanks
-// ranks, but each arena has at least about total/2 bytes. A data buffer holds at least two cache
-// lines per rank.
-func DataBufferBytes(total, size int) int {
+// dataBufferBytes returns the size of each data buffer on a host of size ranks. total is the
+// approximate size that an arena may have. Up to fullRanks ranks, each arena has about total bytes.
+// More ranks share the memory of fullRanks ranks, but each arena has at least about total/2 bytes. A
+// data buffer holds at least two cache lines per rank.
+func dataBufferBytes(total, size int) int {
 	const unit, fullRanks = 64 * manySegments, 8
 	total = max(total/2, total/max(size, fullRanks)*fullRanks)
 	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
 }
 
-// ArenaBytes returns the size of the arena of each of size ranks of a host; total is as in
-// DataBufferBytes.
+// ArenaBytes returns the size of each arena on a host of size ranks. total is as in
+// [dataBufferBytes].
 func ArenaBytes(total, size int) int {
-	return controlBytes + 2*DataBufferBytes(total, size) + pageBytes
+	return controlBytes + 2*dataBufferBytes(total, size) + pageBytes
 }
 
 // The arenas of the ranks begin at different offsets within a page. If a load and an earlier
@@ -137,7 +139,8 @@ const (
 	staggerBytes = 5 * 64 // 64 consecutive ranks begin at 64 different offsets
 )
 
-// stagger returns the arena of a rank of the host, without the unused bytes before it.
+// stagger returns the part of a rank's arena that begins at the rank's offset within a page. The
+// bytes before it are unused. rank is the rank within the host.
 func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pageBytes:] }
 
 // NewHost returns the Host of a rank, by its number in the communicator. arenas are those of the
@@ -145,8 +148,8 @@ func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pag
 // each has at least ArenaBytes(total, len(arenas)) bytes.
 func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	h := &Host{
-		Shape: shape, Rank: -1, Size: len(arenas), dataBufferBytes: DataBufferBytes(total, len(arenas)),
-		maxElem: DataBufferBytes(total, shape.largest) / max(2*shape.largest, manySegments), leaders: make([]int, shape.Hosts()),
+		Shape: shape, Rank: -1, Size: len(arenas), dataBufferBytes: dataBufferBytes(total, len(arenas)),
+		maxElem: dataBufferBytes(total, shape.largest) / max(2*shape.largest, manySegments), leaders: make([]int, shape.Hosts()),
 	}
 	own := shape.of[rank]
 	n := 0
@@ -182,11 +185,13 @@ func enter(l Link) *Host {
 }
 
 // Enter begins a call of [Host.Barrier], [Host.Bcast], [Host.Reduce], [Host.Allreduce],
-// [Host.Allgather] or [Host.Alltoall]: the functions of the package without their checks and
-// without the choice of an algorithm. The caller has checked with [SharedUpTo] that the call may use
-// shared memory. When the call has ended, the caller asks [Host.TakePendingWake] whether it must wake
-// the other ranks; before that Wake it does a store of sync/atomic. So a rank that arrives needs one
-// such store, not two.
+// [Host.Allgather] or [Host.Alltoall]. They do what the package's functions of the same names do,
+// but they do not check their arguments and do not choose an algorithm. The caller has checked with
+// [SharedUpTo] that the call may use shared memory.
+//
+// When the call has ended, the caller calls [Host.TakePendingWake]. If that returns true, the caller
+// does a store of sync/atomic, which is a full barrier, and then calls l's Wake. A caller that does
+// such a store anyway saves the one that the call would do before its own Wake.
 //
 // Hot path: no allocation.
 func (h *Host) Enter(l HostLink, sig uint16) {
@@ -201,8 +206,8 @@ func (h *Host) Mark() uint64 { return h.arrival() }
 // Detach drops the references to the last call's link. Another link may Enter the next call.
 func (h *Host) Detach() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
 
-// TakePendingWake reports whether this rank has arrived without a Wake after it. If so, the caller must
-// call Wake; TakePendingWake reports true only once.
+// TakePendingWake reports whether this rank has arrived at a call, and nothing has called Wake since.
+// If so, the caller must call Wake; TakePendingWake returns true only once per call.
 func (h *Host) TakePendingWake() bool {
 	pending := h.wakePending
 	h.wakePending = false
@@ -270,6 +275,8 @@ func (h *Host) awaitEarlierCall(call uint64) error {
 		if err := h.await(r, word, call<<16); err != nil {
 			return err
 		}
+		// If the rank has already arrived at a later call that uses the same line, the history of
+		// this call is gone, and cannot be compared.
 		if v := word.Load(); v>>16 == call && v != h.own().lines[call%ringLines].word.Load() {
 			return h.link.Mismatch(r)
 		}
@@ -278,8 +285,9 @@ func (h *Host) awaitEarlierCall(call uint64) error {
 	return nil
 }
 
-// line returns this rank's arrival line of the current call, after it has waited until no rank
-// reads the line's previous contents. The caller may write to its data, then publishes it.
+// line returns this rank's arrival line of the current call. Before that it waits until no rank
+// reads the line's previous contents. The caller may write data to the line, and then publishes it
+// with publishArrival.
 func (h *Host) line() (*line, error) {
 	if int64(h.arrivedAll-(h.call-ringLines+1)) < 0 {
 		// Wait for a later call than necessary, so that the next calls need no wait.
@@ -301,7 +309,8 @@ func (h *Host) arrive() error {
 	return nil
 }
 
-// publishArrival stores the word of the arrival line.
+// publishArrival stores the word of the arrival line l of the current call. Unless deferWake is set,
+// it also wakes the ranks that sleep.
 func (h *Host) publishArrival(l *line) {
 	if h.wakePending = h.deferWake; h.deferWake {
 		storeRelease(&l.word, h.arrival())
@@ -351,8 +360,8 @@ func (h *Host) awaitAllArrivals() error {
 
 // FindMismatch returns a rank of the host whose calls differ from those of this rank, and whether
 // there is one. It finds differences in calls in which no rank waited for another. The caller
-// ensures that all ranks have made all their calls. An arena that its rank has given back reads
-// as zero; FindMismatch skips it.
+// ensures that all ranks have made all their calls. If a rank has already freed its arena, the
+// arena may read as zero; FindMismatch skips words that are zero.
 func (h *Host) FindMismatch() (rank int, ok bool) {
 	for r := range h.peers {
 		for i := range h.own().lines {
@@ -365,8 +374,8 @@ func (h *Host) FindMismatch() (rank int, ok bool) {
 	return 0, false
 }
 
-// ownDataBuffer returns this rank's data buffer of the current call, after it has waited until
-// no rank reads the buffer's previous contents.
+// ownDataBuffer returns this rank's data buffer of the current call. Before that it waits until no
+// rank reads the buffer's previous contents.
 func (h *Host) ownDataBuffer() ([]byte, error) {
 	if int64(h.arrivedAll-(h.call-1)) < 0 {
 		if err := h.awaitEarlierCall(h.call - 1); err != nil {
@@ -435,8 +444,9 @@ func segmentOf(buf []byte, i, segment int) []byte {
 	return buf[i*segment : min((i+1)*segment, len(buf))]
 }
 
-// waitSlotFree waits until a reader, or each rank if reader is allRanks, has consumed the earlier
-// segment in the slot of segment i.
+// waitSlotFree waits until the slot for segment i of this rank's data buffer is free, that is, until
+// the reader has consumed the earlier segment in the slot. If reader is allRanks, it waits for all
+// other ranks.
 func (h *Host) waitSlotFree(i, reader int) error {
 	switch {
 	case i < h.slots:
@@ -455,16 +465,16 @@ func (h *Host) waitSlotFree(i, reader int) error {
 // allRanks stands for all ranks of the host.
 const allRanks = -1
 
-// publishConsumed publishes that this rank has consumed segment i of n, if a writer needs its
-// slot again.
+// publishConsumed publishes that this rank has consumed segment i of n. If no later segment needs
+// the slot of segment i, no writer waits for that, and publishConsumed does nothing.
 func (h *Host) publishConsumed(i, n int) {
 	if i+h.slots < n {
 		h.publish(&h.own().consumed.word, h.step(i+1))
 	}
 }
 
-// scratch returns n bytes of memory that is valid until the call ends. The calls of one
-// collective share the memory.
+// scratch returns n bytes of memory that is valid until the collective call ends. Each call of
+// scratch in the same collective call may return the same memory.
 func (h *Host) scratch(n int) []byte {
 	if len(h.tmp) < n {
 		h.tmp = h.link.Scratch(n)

@@ -34,8 +34,8 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		if len(send) > 0 {
-			// Read the own operand from send, not from this rank's line: another core has that
-			// line in its cache now.
+			// Read this rank's operand from send, not from its arrival line: the line may be in
+			// the cache of another core now.
 			o := operands{h: h, own: send, inline: len(send) <= inlineBytes}
 			o.reduce(recv, op, h.Size)
 		}
@@ -59,21 +59,17 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 		o.own, o.at = from, h.slotOffset(i)
 		bytecopy.Share(h.segmentAt(dataBuffer, i, len(from)), from)
 		h.publish(&h.own().written.word, h.step(i+1))
-		for x := 1; x < h.Size; x++ {
-			r := h.after(x)
-			if i == 0 {
-				if err := h.awaitArrival(r); err != nil {
-					return err
-				}
-			}
-			if err := h.await(r, &h.peers[r].written.word, h.step(i+1)); err != nil {
+		if i == 0 {
+			if err := h.awaitAllArrivals(); err != nil {
 				return err
 			}
+		}
+		if err := h.awaitAllWritten(i + 1); err != nil {
+			return err
 		}
 		o.reduce(segmentOf(recv, i, segment), op, h.Size)
 		h.publishConsumed(i, n)
 	}
-	h.arrivedAll = h.call
 	return nil
 }
 
@@ -151,7 +147,8 @@ func (h *Host) slices(send, recv []byte, op Op, root int) error {
 	return nil
 }
 
-// awaitAllWritten waits until the word written of every rank has reached step n.
+// awaitAllWritten waits until the word written of every other rank counts at least n steps of the
+// current call.
 func (h *Host) awaitAllWritten(n int) error {
 	for x := 1; x < h.Size; x++ {
 		r := h.after(x)

@@ -4,8 +4,8 @@ package coll
 //
 // Idea: the root copies its data to its arrival line or its data buffer, and the others copy it
 // from there. Data longer than a segment moves segment by segment: the readers copy one while the
-// root writes the next. The data buffer has slots for some segments, and the root waits only if no slot
-// is free.
+// root writes the next. The data buffer has slots for some segments, and the root waits only if no
+// slot is free.
 //
 // Cost: two copies, which overlap except for the first segment.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.4.

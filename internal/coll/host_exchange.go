@@ -10,18 +10,18 @@ import (
 //
 // Idea: a rank copies its block for each reader to its data buffer, arrives, and copies the blocks
 // that the others have for it. Longer blocks move in rounds, which use the two halves of the data
-// buffer in turn. Each half has one place per reader. If only the two ranks of a pair know the
-// length of their block (Gatherv, Scatterv, Alltoallv), the writer puts the lengths before the
-// data, and the reader compares its own.
+// buffer in turn. Each half has one place per reader, for a part of that reader's block. If only the
+// two ranks of a pair know the length of their block (Gatherv, Scatterv, Alltoallv), the writer puts
+// the lengths before the data, and the reader compares them with those that it expects.
 //
-//	data buffer of a writer with 3 readers, lengths known to the pairs only
+//	data buffer of a writer on a host of 3 ranks, if only the ranks of a pair know the lengths
 //	┌ 3 lengths ┬ half 0: for 0 │ for 1 │ for 2 ┬ half 1: for 0 │ for 1 │ for 2 ┐
 //
-// The word consumed counts the rounds that a rank has copied. It tells the writer when the half
-// of round t is free for round t+2. The number of rounds of a rank depends on its longest block
-// in either direction. In a round it waits only for the partners that have that round too. There
-// is no cycle of waits: a writer waits for an earlier round, and a reader for what is written in
-// its own round.
+// The word consumed counts the rounds of which a rank has copied all blocks for it. The writer reads
+// there when the half of round t is free for round t+2. The number of rounds of a rank depends on
+// the longest block that it sends or receives. In a round it waits only for ranks to or from which
+// it has data in that round. There is no cycle of waits: a writer waits for an earlier round of its
+// readers, and a reader waits for its writers to write the same round.
 //
 // Cost: two copies of every block.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 sections 6.5, 6.6, 6.8.
@@ -30,20 +30,20 @@ type hostExchange struct {
 	h          *Host
 	send, recv []byte
 	sb, rb     blocks
-	uniform    bool // every rank knows all lengths
+	uniform    bool // all blocks have the same length
 
 	// target reads what this rank writes, and this rank reads what source writes. Each is a
 	// rank of the host, allRanks or noRank.
 	target, source int
-	readerCount    int // readers of each writer
+	readerCount    int // places in a half: 1 if only the root reads (gather), else one per rank of the host
 
-	inline bool // the data of a writer fits its arrival line
-	base   int  // offset of the halves in the data buffer
-	part   int  // bytes of a pair in one round
+	inline bool // the data of a writer for all readers fits its arrival line, and is there
+	base   int  // offset of the first half in the data buffer
+	part   int  // most bytes from one writer to one reader in a round; the size of a place
 	half   int  // offset of the second half from base; 0: there is one round
 }
 
-// noRank stands for no rank.
+// noRank stands for no rank, as a root, target or source.
 const noRank = -2
 
 func gatherShared(l Link, _ *Config, send, recv []byte, b blocks, root int) error {
@@ -58,7 +58,7 @@ func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb b
 	return enter(l).alltoall(send, sb, recv, rb)
 }
 
-// Alltoall exchanges equal blocks within the host. The caller has called [Host.Enter].
+// Alltoall exchanges equal blocks between the ranks of the host. The caller has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Alltoall(send, recv []byte) error {
@@ -197,7 +197,7 @@ func (x *hostExchange) run() error {
 }
 
 // plan sets the layout of the data buffers, and returns the number of rounds of this rank. most
-// is the length of its longest block.
+// is the length of the longest block that this rank sends or receives.
 func (x *hostExchange) plan(most int) (rounds int) {
 	free := x.h.dataBufferBytes
 	switch {
@@ -216,10 +216,11 @@ func (x *hostExchange) plan(most int) (rounds int) {
 	return max(1, segmentCount(most, x.part))
 }
 
-// at returns the offset in a data buffer of round t of the block with the given place.
+// at returns the offset in a data buffer at which the part of round t is, of the block with the given
+// place.
 func (x *hostExchange) at(t, place int) int { return x.base + t%2*x.half + place*x.part }
 
-// begin writes the data of round 0, and arrives.
+// begin writes this rank's data of round 0, and publishes that the rank has arrived.
 func (x *hostExchange) begin() error {
 	h := x.h
 	if x.target == noRank {

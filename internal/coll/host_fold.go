@@ -1,14 +1,15 @@
 package coll
 
-// operands are a segment of the operands of all ranks of a host: this rank's own, and those of the
-// others in shared memory.
+// operands are one segment of the operands of all ranks of a host: this rank's own operand, and those
+// of the others in shared memory.
 type operands struct {
 	h      *Host
-	own    []byte // of this rank
+	own    []byte // the segment of this rank's operand
 	at     int    // offset of the others' operands in their data buffers …
 	inline bool   // … unless they are in the arrival lines
 }
 
+// of returns the n bytes of a rank's operand.
 func (o *operands) of(rank, n int) []byte {
 	switch {
 	case rank == o.h.Rank:
@@ -34,7 +35,8 @@ func (o *operands) reduce(dst []byte, op Op, n int) {
 		op.Reduce3(dst, next, last)
 		return
 	}
-	// If dst is the own operand, reduce must not overwrite it before it has combined it.
+	// The operands of ranks below early are read after the first write to acc. If dst is this rank's
+	// own operand and one of these, acc must be other memory.
 	acc, early := dst, n-1
 	if op.Reduce3 != nil {
 		early = n - 2

@@ -4,11 +4,12 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 
 // Reduce by one reader.
 //
-// Idea: every other rank publishes its operand, and need not wait for the root. The root combines
-// all operands, from the highest rank down. Vectors longer than a segment move segment by segment:
-// the others write one while the root combines the previous one. So of two ranks, one copies every
-// byte while the other combines. If the vector is long, more than two ranks share the work; see
-// slices.
+// Idea: every other rank copies its operand to its buffer in shared memory, and the root combines
+// all operands, from the highest rank down. A buffer has room for manySegments segments. If the
+// operand is one segment, its rank does not wait in this call until the root has read it. Longer
+// operands move segment by segment: a rank writes one while the root combines the previous one, and
+// waits while its buffer is full. So of two ranks, one copies every byte while the other combines.
+// If the vector is long, more than two ranks share the work; see slices.
 //
 // Cost: one copy, and P-1 combinations at the root.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.1.
@@ -51,13 +52,8 @@ func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 	}
 	n := segmentCount(len(send), segment)
 	for i := range n {
-		for r := range h.Size {
-			if r == h.Rank {
-				continue
-			}
-			if err := h.await(r, &h.peers[r].written.word, h.step(i+1)); err != nil {
-				return err
-			}
+		if err := h.awaitAllWritten(i + 1); err != nil {
+			return err
 		}
 		o.own, o.at = segmentOf(send, i, segment), h.slotOffset(i)
 		o.reduce(segmentOf(recv, i, segment), op, h.Size)

@@ -34,6 +34,8 @@ func reduceScatterShared(l Link, _ *Config, send, recv []byte, b blocks, op Op) 
 		half := t % halves * (h.dataBufferBytes / 2)
 		for r := range h.Size {
 			from := b.of(send, r)
+			// In place, the results overwrite the beginning of send, so this rank reads its own
+			// operand from its data buffer too.
 			if r == h.Rank && !inPlace || len(from) <= t*part {
 				continue
 			}

@@ -15,7 +15,8 @@ import (
 	"github.com/weft-hpc/weft/internal/kernel"
 )
 
-// layouts returns ways to place n ranks on hosts: by rank, the number of the host.
+// layouts returns ways to place n ranks on hosts, by a name for messages. Each holds, by rank, the
+// number of the rank's host.
 func layouts(rng *rand.Rand, n int) map[string][]int {
 	l := map[string][]int{"one": make([]int, n), "two": make([]int, n), "cyclic": make([]int, n), "random": make([]int, n)}
 	for r := range n {
@@ -70,7 +71,8 @@ func hostConfig(rng *rand.Rand, name string) *coll.Config {
 	return c
 }
 
-// TestHosts runs series of random calls of all kinds in worlds whose ranks share memory.
+// TestHosts runs series of random calls of all kinds in worlds in which the ranks of each host share
+// memory, and checks the results.
 func TestHosts(t *testing.T) {
 	rounds := uint64(8)
 	if testing.Short() {
@@ -88,7 +90,7 @@ func TestHosts(t *testing.T) {
 							var all []*scenario
 							var kinds []coll.Kind
 							for range 20 {
-								m := &maker{rng: rng, cfg: m.cfg, n: n} // one per call, because the calls keep it
+								m := &maker{rng: rng, cfg: m.cfg, n: n} // a new one for each call, which uses it when it runs
 								m.op = []coll.Op{sum64(), affine, matrix}[rng.IntN(3)]
 								m.max = []int{40, 400, 4000}[rng.IntN(3)]
 								k := coll.Kind(1 + rng.IntN(int(coll.KindExscan)))
@@ -105,8 +107,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHostSeries runs many calls of one kind in series. In some of these calls a rank waits for no
-// other rank.
+// TestHostSeries runs many calls of one kind in series, and checks the results. In some kinds of
+// call a rank waits for no other rank, so it may be several calls ahead of the others.
 func TestHostSeries(t *testing.T) {
 	for k := coll.KindBarrier; k <= coll.KindExscan; k++ {
 		t.Run(k.String(), func(t *testing.T) {
@@ -127,7 +129,8 @@ func TestHostSeries(t *testing.T) {
 	}
 }
 
-// TestHostSameBits checks that all ranks get the same bits, in every run.
+// TestHostSameBits checks that all ranks of an allreduce in shared memory get the same bits, in every
+// run, although the sum of the numbers depends on the order.
 func TestHostSameBits(t *testing.T) {
 	k, _ := kernel.For(kernel.Sum, kernel.Float64)
 	op := coll.Op{Size: 8, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}

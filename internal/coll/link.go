@@ -5,9 +5,9 @@
 //
 // # Rules for every algorithm
 //
-//   - Every rank sends and receives the same messages for all sizes, including zero. If ranks
-//     disagree on a count and a rank with nothing to send returned early, the others would wait
-//     forever.
+//   - The messages of a call do not depend on whether a length is zero: ranks send empty messages
+//     too. If a program passes different counts on different ranks, and a rank with nothing to send
+//     sent no message, the other ranks would wait forever.
 //   - Each receive states the exact length. Another length is an error, and an error on one rank
 //     ends the call on all ranks, because the caller revokes the communicator.
 //   - The order in which operands are combined depends only on ranks, sizes and the algorithm,
@@ -25,8 +25,8 @@
 package coll
 
 // Link is one rank's access to one running collective call: point-to-point messages that belong
-// to this call alone. Ranks are those of the communicator. Messages between two ranks match in
-// the order in which they are sent and received. One goroutine at a time uses a Link.
+// to this call alone. Ranks are those of the communicator. The n-th message that a rank sends to
+// another matches the n-th receive from that rank. One goroutine at a time uses a Link.
 type Link interface {
 	Rank() int
 	Size() int
@@ -42,8 +42,8 @@ type Link interface {
 	// buffer before the Wait (Isend: must not write to it).
 	Isend(buf []byte, dest int) Ticket
 	Irecv(buf []byte, source int) Ticket
-	// Wait blocks until one transfer has ended. WaitAll blocks until all pending transfers have
-	// ended, even if one of them fails.
+	// Wait blocks until the transfer t has ended. WaitAll blocks until all pending transfers have
+	// ended, even if one of them fails. Both return the error of a transfer that failed.
 	Wait(t Ticket) error
 	WaitAll() error
 

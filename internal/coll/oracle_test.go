@@ -18,8 +18,8 @@ type scenario struct {
 	want []want
 }
 
-// want is a buffer of a rank and its expected contents. A border before and after each buffer must
-// not change.
+// want is a buffer of a rank and its expected contents after the call. whole is the buffer with
+// border bytes before and after it, which must not change; wish is what whole must contain.
 type want struct {
 	what        string
 	rank        int
@@ -112,7 +112,7 @@ type maker struct {
 	rng *rand.Rand
 	cfg *coll.Config
 	n   int
-	max int // approximate bytes per block
+	max int // approximate most bytes of a block
 	op  coll.Op
 
 	fixed bool // all blocks have max bytes
@@ -237,7 +237,7 @@ func (m *maker) reduction(s *scenario, k coll.Kind, root int) {
 func (m *maker) reduceScatter(s *scenario, k coll.Kind) {
 	counts := make([]int, m.n)
 	if !m.fixed {
-		m.max = max(m.max/m.n, 40*8) // every rank has n blocks
+		m.max = max(m.max/m.n, 40*8) // each rank's operand consists of n blocks
 	}
 	same, total := 8*m.elems(), 0
 	for r := range counts {

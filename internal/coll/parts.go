@@ -67,11 +67,12 @@ func (b blocks) total(n int) int {
 // as even as possible, or they follow the blocks of the ranks; then the first rem parts hold the
 // blocks of two ranks each (see fold).
 type partition struct {
+	// Even parts: the number of elements, the bytes of an element, and the number of parts.
 	elems, elem, parts int
 
-	byRank bool
-	ranks  blocks
-	rem    int
+	byRank bool   // the parts follow the blocks of the ranks
+	ranks  blocks // these blocks; their offsets include that of the end
+	rem    int    // number of parts that hold two blocks
 }
 
 func evenPartition(bytes, elem, parts int) partition {
@@ -94,9 +95,10 @@ func (c *partition) at(i int) int {
 func (c *partition) of(buf []byte, lo, hi int) []byte { return buf[c.at(lo):c.at(hi)] }
 
 // fold maps size ranks to pow members, where pow is the largest power of two that is at most size,
-// for algorithms that need a power of two. Of the first 2·rem ranks, each even rank is a member for
-// itself and for the odd rank above it. Each rank after these is a member for itself. The members
-// are in rank order, so a member combines operands of adjacent ranks.
+// for algorithms that need a power of two. rem is size - pow. Of the first 2·rem ranks, each even
+// rank is a member for itself and for the odd rank above it. Each rank after these is a member for
+// itself. The members are in rank order, so a member combines operands of adjacent ranks. In the
+// drawing a line stands below each rank that has no member of its own:
 //
 //	size 7:  rank    0 1 2 3 4 5 6
 //	         member  0 ─ 1 ─ 2 ─ 3
@@ -165,8 +167,8 @@ func move(dst, src []byte) {
 	}
 }
 
-// exchange sends to dest and receives from source. If dest or source is -1, exchange skips that
-// transfer.
+// exchange sends to dest and receives from source. If dest is -1, it sends nothing; if source is -1,
+// it receives nothing.
 func exchange(l Link, send []byte, dest int, recv []byte, source int) error {
 	switch {
 	case dest < 0 && source < 0:
@@ -179,8 +181,8 @@ func exchange(l Link, send []byte, dest int, recv []byte, source int) error {
 	return l.Sendrecv(send, dest, recv, source)
 }
 
-// elemBlocks divides bytes into one block per rank, as evenly as whole elements allow. The tables
-// are scratch memory.
+// elemBlocks divides a vector of the given bytes into one block per rank, as evenly as whole elements
+// allow. The tables of the blocks are scratch memory of the link.
 func elemBlocks(l Link, bytes, elem int) blocks {
 	n := l.Size()
 	c := evenPartition(bytes, elem, n)

@@ -57,7 +57,7 @@ func reduceKnomialRadix(l Link, cfg *Config, send, recv []byte, op Op, root int)
 type reduction struct {
 	op    Op
 	acc   []byte // the partial result
-	own   bool   // acc may be written
+	own   bool   // the algorithm may write to acc; false: acc is the caller's send buffer
 	spare []byte // receive buffer for the next operand; nil: allocate from scratch
 }
 
@@ -76,26 +76,16 @@ func (t *reduction) init(op Op, send, recv []byte, root bool) {
 
 // recvRight receives the operand of higher ranks and combines it: acc = acc ∘ operand.
 func (t *reduction) recvRight(l Link, source int) error {
-	in := t.buffer(l)
-	if err := l.Recv(in, source); err != nil {
-		return err
-	}
-	t.right(in)
-	return nil
-}
-
-func (t *reduction) buffer(l Link) []byte {
 	if t.spare == nil {
 		t.spare = l.Scratch(len(t.acc))
 	}
-	return t.spare
-}
-
-// right sets acc to acc ∘ in. in is the spare buffer.
-func (t *reduction) right(in []byte) {
+	in := t.spare
+	if err := l.Recv(in, source); err != nil {
+		return err
+	}
 	if t.own && t.op.Commutes {
 		t.op.Reduce2(t.acc, in)
-		return
+		return nil
 	}
 	t.op.Reduce2(in, t.acc)
 	t.spare = nil
@@ -103,4 +93,5 @@ func (t *reduction) right(in []byte) {
 		t.spare = t.acc
 	}
 	t.acc, t.own = in, true
+	return nil
 }

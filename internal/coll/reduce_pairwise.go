@@ -6,8 +6,8 @@ package coll
 // result to the root.
 //
 // Cost: P α + 2 (P-1)/P nβ + (P-1)/P nγ.
-// Source: MPI-4.1 sections 6.9 and 6.10; Träff, An Improved Algorithm for
-// (Non-commutative) Reduce-Scatter, EuroPVM/MPI 2005, for the problem.
+// Source: MPI-4.1 sections 6.9 and 6.10. Träff, An Improved Algorithm for (Non-commutative)
+// Reduce-Scatter, EuroPVM/MPI 2005, describes the problem.
 // Restrictions: none. This is the algorithm for large messages if the operation does not commute.
 func reducePairwise(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	b := elemBlocks(l, len(send), op.Size)

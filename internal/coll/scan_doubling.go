@@ -38,7 +38,7 @@ func scanDoubling(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) e
 		case exclusive:
 			op.Reduce2(recv, in)
 		}
-		if !exclusive || 2*d+rank < size { // exscan needs acc only for a further send
+		if !exclusive || 2*d+rank < size { // exscan needs acc only if this rank sends in the next round
 			op.Reduce2(acc, in)
 		}
 	}

@@ -111,8 +111,9 @@ func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 	return s
 }
 
-// Fold returns a hash of the counts of all ranks, for calls in which all ranks must pass the same
-// counts. In shared memory no other check would detect a difference.
+// Fold returns a hash of counts, the counts of all ranks, for calls in which all ranks must pass the
+// same counts. If such a call uses shared memory, nothing but its [Signature] detects that they do
+// not.
 //
 // Hot path: no allocation.
 func Fold(counts []int) int {

@@ -2,7 +2,9 @@ package coll
 
 // The tables of algorithms, one per family. The names are the values of the coll.*.algorithm
 // parameters. internal/params lists them too, and a test compares the two lists. The comment of an
-// entry says what the algorithm does and when Auto chooses it.
+// entry says what the algorithm does. For an algorithm that uses messages only, it also says for which
+// calls Auto chooses it; [Config] has the thresholds. When Auto chooses an algorithm that uses shared
+// memory, Config.shares and Config.autoHost say.
 
 type (
 	barrierFunc   func(l Link, cfg *Config) error
@@ -10,8 +12,9 @@ type (
 	reduceFunc    func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
 	allreduceFunc func(l Link, cfg *Config, send, recv []byte, op Op) error
 	rootedFunc    func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
-	// The rank's own block is already in recv. send is the original of that block; algorithms send
-	// from it, because other ranks read it faster than memory that was just written.
+	// The caller has copied the rank's own block from send to its place in recv. Algorithms send the
+	// block from send, because other ranks read it there faster than in memory that this rank has just
+	// written.
 	allgatherFunc     func(l Link, cfg *Config, send, recv []byte, b blocks) error
 	alltoallFunc      func(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error
 	reduceScatterFunc func(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error
@@ -27,8 +30,8 @@ const (
 
 var barriers = []algorithm[barrierFunc]{
 	barrierByDissemination: {"dissemination", 0, barrierDissemination},   // signals at distance 1, 2, 4, …; log P rounds
-	barrierByTree:          {"tree", 0, barrierTree},                     // up a binomial tree and down again, with the fewest messages; only if forced, and for SparseBarrier
-	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared}, // every rank reads the flags of all others
+	barrierByTree:          {"tree", 0, barrierTree},                     // up a binomial tree and down again, with the fewest messages; only for SparseBarrier, or if forced
+	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared}, // every rank reads the arrivals of all others
 	barrierByHosts:         {"hierarchical", NeedsHosts, nil},            // in shared memory within hosts, by messages between them
 }
 
@@ -44,11 +47,11 @@ const (
 )
 
 var bcasts = []algorithm[bcastFunc]{
-	bcastByBinomial:        {"binomial", 0, bcastBinomial},                                        // binomial tree; small messages, few ranks
-	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix},                                     // flatter tree; small messages, many ranks
+	bcastByBinomial:        {"binomial", 0, bcastBinomial},                                        // binomial tree; small messages and few ranks, or two ranks
+	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix},                                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
 	bcastByChain:           {"chain", 0, bcastChain},                                              // pipelined chain, for large messages and few ranks; only if forced
-	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages
-	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages, many ranks
+	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages, and large ones of many ranks
+	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages of many ranks
 	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing},                                 // scatter, then allgather around a ring; the largest messages
 	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared},                            // one writer, many readers, segment by segment
 	bcastByHosts:           {"hierarchical", NeedsHosts, nil},                                     // in shared memory within hosts, by messages between them
@@ -57,7 +60,6 @@ var bcasts = []algorithm[bcastFunc]{
 const (
 	reduceByBinomial = iota
 	reduceByKnomial
-	reduceByLinear
 	reduceByRabenseifner
 	reduceByPairwise
 	reduceByShared
@@ -65,12 +67,11 @@ const (
 )
 
 var reduces = []algorithm[reduceFunc]{
-	reduceByBinomial:     {"binomial", 0, reduceBinomial},                        // binomial tree; small messages, few ranks
-	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix},                     // flatter tree; small messages, many ranks
-	reduceByLinear:       {"linear", 0, reduceLinear},                            // the root combines all operands in serial order; only if forced
+	reduceByBinomial:     {"binomial", 0, reduceBinomial},                        // binomial tree; small messages and few ranks, or two ranks
+	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix},                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
 	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner}, // reduce-scatter, then gather; large messages
-	reduceByPairwise:     {"pairwise", 0, reducePairwise},                        // pairwise reduce-scatter, then gather; large messages in strict order
-	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared},            // the root reads and combines all operands; long vectors by slices
+	reduceByPairwise:     {"pairwise", 0, reducePairwise},                        // pairwise reduce-scatter, then gather; large messages, operations that do not commute
+	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared},            // the root reads and combines all operands; of long vectors every rank combines a slice
 	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},      // in shared memory within hosts, by messages between them
 }
 
@@ -79,7 +80,6 @@ const (
 	allreduceByRabenseifner
 	allreduceByRing
 	allreduceByPairwise
-	allreduceByReduceBcast
 	allreduceByShared
 	allreduceByHosts
 )
@@ -88,9 +88,8 @@ var allreduces = []algorithm[allreduceFunc]{
 	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling},              // every rank combines all operands in log P rounds; small messages
 	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner}, // reduce-scatter, then allgather, in log P rounds each; medium messages
 	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing},                 // segments twice around a ring; large messages
-	allreduceByPairwise:     {"pairwise", 0, allreducePairwise},                        // pairwise reduce-scatter, then ring allgather; large messages in strict order
-	allreduceByReduceBcast:  {"reduce_bcast", 0, allreduceReduceBcast},                 // reduce to rank 0, then bcast; only if forced
-	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared},            // every rank reads and combines all operands; long vectors by slices
+	allreduceByPairwise:     {"pairwise", 0, allreducePairwise},                        // pairwise reduce-scatter, then ring allgather; large messages, operations that do not commute
+	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared},            // every rank reads and combines all operands, or one slice of long vectors
 	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},         // in shared memory within hosts, by messages between them
 }
 
@@ -103,7 +102,7 @@ const (
 
 var gathers = []algorithm[rootedFunc]{
 	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial},                       // up a binomial tree; small blocks
-	gatherByLinear:   {"linear", 0, gatherLinear},                                          // every rank sends to the root; large blocks
+	gatherByLinear:   {"linear", 0, gatherLinear},                                          // every rank sends to the root; large or unequal blocks
 	gatherByShared:   {"shared", NeedsSharedMemory, gatherShared},                          // the root reads all blocks
 	gatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
 }
@@ -117,7 +116,7 @@ const (
 
 var scatters = []algorithm[rootedFunc]{
 	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial},                      // down a binomial tree; small blocks
-	scatterByLinear:   {"linear", 0, scatterLinear},                                         // the root sends to every rank; large blocks
+	scatterByLinear:   {"linear", 0, scatterLinear},                                         // the root sends to every rank; large or unequal blocks
 	scatterByShared:   {"shared", NeedsSharedMemory, scatterShared},                         // every rank reads its block
 	scatterByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
 }
@@ -132,9 +131,9 @@ const (
 )
 
 var allgathers = []algorithm[allgatherFunc]{
-	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling}, // exchanges at distance 1, 2, 4, …; small totals
-	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck},                                   // log P rounds for any number of ranks; small totals
-	allgatherByRing:     {"ring", 0, allgatherRing},                                                    // from neighbour to neighbour; large totals
+	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling}, // exchanges at distance 1, 2, 4, …; small totals of equal counts
+	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck},                                   // log P rounds for any number of ranks; small totals of equal counts
+	allgatherByRing:     {"ring", 0, allgatherRing},                                                    // from neighbour to neighbour; large totals, two ranks, or unequal counts of many ranks
 	allgatherByLinear:   {"linear", 0, allgatherLinear},                                                // every rank sends to every other; small totals of unequal counts, few ranks
 	allgatherByShared:   {"shared", NeedsSharedMemory, allgatherShared},                                // every rank reads all blocks
 	allgatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},          // in shared memory within hosts, by messages between them
@@ -150,14 +149,13 @@ const (
 var alltoalls = []algorithm[alltoallFunc]{
 	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck},    // log P rounds of combined messages; tiny blocks, many ranks
 	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise},             // one partner at a time; large blocks
-	alltoallByScattered: {"scattered", 0, alltoallScattered},           // a window of transfers at once; medium blocks
+	alltoallByScattered: {"scattered", 0, alltoallScattered},           // many transfers at once; medium or unequal blocks
 	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared}, // every rank reads its blocks
 }
 
 const (
 	reduceScatterByHalving = iota
 	reduceScatterByPairwise
-	reduceScatterByRing
 	reduceScatterByReduce
 	reduceScatterByShared
 )
@@ -165,20 +163,17 @@ const (
 var reduceScatters = []algorithm[reduceScatterFunc]{
 	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving}, // exchanges of halves in log P rounds; small and medium totals
 	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},                        // each rank combines its own block of all operands, in rank order; large totals
-	reduceScatterByRing:     {"ring", NeedsCommutative, reduceScatterRing},                 // blocks around a ring, between neighbours; only if forced
-	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce},                   // reduce to rank 0, then scatterv; small totals in strict order
+	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce},                   // reduce to rank 0, then scatterv; small totals, operations that do not commute
 	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared},            // every rank combines its own block of all operands
 }
 
 const (
 	scanByDoubling = iota
-	scanByLinear
 	scanByShared
 )
 
 var scans = []algorithm[scanFunc]{
 	scanByDoubling: {"recursive_doubling", 0, scanDoubling},   // prefixes of 1, 2, 4, … ranks; log P rounds
-	scanByLinear:   {"linear", 0, scanLinear},                 // each rank passes the prefix to the next rank; only if forced
 	scanByShared:   {"shared", NeedsSharedMemory, scanShared}, // every rank combines the operands of lower ranks
 }
 

@@ -18,8 +18,9 @@ func SizeOf[T any]() int {
 // One returns a slice of the one element that p points to.
 func One[T any](p *T) []T { return unsafe.Slice(p, 1) }
 
-// Slice is the inverse of Bytes. b must be aligned for T: it must begin a multiple of T's size after
-// the start of a slice that Bytes (of a []T) or AlignedBytes returned.
+// Slice returns the memory of b as elements of T; it is the inverse of Bytes. If T has size 0, Slice returns nil.
+// b must be aligned for T: it must begin a multiple of T's size after the start of a slice that Bytes (of a []T)
+// or AlignedBytes has returned.
 func Slice[T any](b []byte) []T {
 	var t T
 	size := int(unsafe.Sizeof(t))
@@ -58,7 +59,7 @@ func Bounds(b []byte) (from, to uintptr) {
 	return from, from + uintptr(len(b))
 }
 
-// Word returns the bits of an element of 4 or 8 bytes, and 0 for other sizes.
+// Word returns the bits of v, an element of 4 or 8 bytes. For other sizes it returns 0.
 func Word[T any](v T) uint64 {
 	switch unsafe.Sizeof(v) {
 	case 8:
@@ -82,9 +83,9 @@ func FromWord[T any](bits uint64) (v T) {
 
 // Buffer is memory that holds elements of one type: MPI's address, count and datatype.
 type Buffer struct {
-	data  *byte
-	Count int // elements
-	Type  *Type
+	data  *byte // the first byte; nil: made from a nil slice
+	Count int   // number of elements
+	Type  *Type // of the elements
 }
 
 // View returns a Buffer for the memory of s.

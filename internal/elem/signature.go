@@ -11,11 +11,11 @@ import (
 // detects that it receives int64 where the sender sent float64. Types of the same memory
 // layout have the same sig: a named type has the sig of its underlying type, an array or
 // struct that holds only float64 has the sig of float64, and int has the sig of int64. Two
-// different layouts have the same sig with a probability of 2^-15.
+// different layouts have the same sig with a probability of 2^-15. A sig has 16 bits:
 //
 //	0                   bytes, which match any type
-//	class<<3 | size     one basic type; size: log2 of its bytes
-//	1<<15 | hash        anything else
+//	class<<3 | size     elements of one basic type, such as classFloat; size: log2 of its bytes
+//	1<<15 | hash        any other layout, by its hash
 
 // Classes of basic types.
 const (
@@ -31,11 +31,11 @@ var classNames = [...]string{classBool: "bool", classInt: "int", classUint: "uin
 const (
 	// RawSig is the signature of bytes, which match elements of any type.
 	RawSig    = 0
-	byteSig   = classUint << 3 // basicSig of uint8; Signature returns RawSig instead
-	layoutSig = 1 << 15        // set in the sig of a struct with several basic types or gaps
+	byteSig   = classUint << 3 // result of basicSig for uint8; Signature returns RawSig instead
+	layoutSig = 1 << 15        // the bit that is set in the sig of a struct with several basic types or with gaps
 )
 
-// basicSig returns the sig of a basic type.
+// basicSig returns the sig of a basic type: a number or a bool.
 func basicSig(t reflect.Type) uint16 {
 	class := 0
 	switch t.Kind() {
@@ -86,14 +86,15 @@ func Signature(t reflect.Type) uint16 {
 	return layoutSig | uint16(sum^sum>>16)
 }
 
-// layout describes the memory of a type as runs. A run is memory without gaps that holds one basic
-// type.
+// layout describes the memory of a type as a list of runs, in the order of their offsets. A run is memory without
+// gaps that holds values of one basic type.
 type layout []struct {
-	at, end uintptr
-	sig     uint16
+	at, end uintptr // offsets in bytes of the first byte of the run and after its last byte
+	sig     uint16  // of the basic type
 }
 
-// add appends the runs of a value of type t at offset at.
+// add appends the runs of a value of type t at offset at. If such a run continues the last run of l, add makes
+// the last run longer.
 func (l *layout) add(t reflect.Type, at uintptr) {
 	if t.Size() == 0 {
 		return
@@ -104,11 +105,11 @@ func (l *layout) add(t reflect.Type, at uintptr) {
 		for i := range n {
 			before := len(*l)
 			l.add(t.Elem(), at+i*size)
-			if i == 0 && len(*l) == before+1 && (*l)[before].at == at && (*l)[before].end == at+size { // the element is one run, and so are all others
+			if i == 0 && len(*l) == before+1 && (*l)[before].at == at && (*l)[before].end == at+size { // the first element is one run without gaps, so the array is one run
 				(*l)[before].end = at + n*size
 				break
 			}
-			if i == 1 && len(*l) == before && n > 2 { // the element continues the previous run
+			if i == 1 && len(*l) == before && n > 2 { // the second element has made the previous run longer, and so would all others
 				(*l)[before-1].end = at + n*size
 				break
 			}

@@ -8,39 +8,47 @@ import (
 
 // The account of a rank: what it has sent and received, and how long it has waited
 //
-// A message is counted when its request is complete.
+// The engine counts a message when its request is complete.
 //
-// The rank waits while more goroutines are in await than functions of Engine.Go are under way,
-// because then at least one of these goroutines is the program's. A leader that polls or yields
-// does not read the clock for the account. The wait begins when a leader reads the clock for the
-// first time to decide how to wait, and ends with the last such reading. So the first polls do
-// not count:
+// A goroutine waits while it is in Engine.await. Goroutines that run functions of Engine.Go (tasks)
+// wait too, but not for the program. So the rank counts as waiting while more goroutines wait than
+// tasks run: then at least one of these goroutines is the program's. A leader, which polls the
+// transports for the rank, does not read the clock for the account while it only polls. The counted
+// time begins at the first reading of the clock with which a leader decides how to wait, and ends
+// at the last such reading. So the time of the first polls does not count:
 //
 //	await ── polls ──┬─ clock ── polls, yields, clock, ..., sleep, clock ─┬─ polls ── return
 //	                 └────────────────── counted ─────────────────────────┘
 //
-// The engine reads the clock for the account only in cases in which a reading is cheap in
-// comparison: before and after a sleep on the transports, before a wait for a function of
-// Engine.Go, and when a goroutine that was parked is the last one to return.
+// In addition, the engine reads the clock for the account only if a reading is cheap in comparison
+// with what follows: before and after a sleep on the transports, when a goroutine begins to wait
+// for a task, and when the last goroutine that waits returns after it was parked.
 
-// account holds the result of Account and the state of the wait under way.
+// account holds what Engine.Account returns, and what the engine knows about the wait of the rank
+// that is under way.
 type account struct {
-	wire.Account
-	waiting int           // number of goroutines in await that a call of the program waits for
-	since   time.Duration // when the current wait began; 0: the rank does not wait
-	now     time.Duration // last reading of the clock
+	wire.Account // what Account returns
+	// Number of goroutines in Engine.await, except those that no call of the program waits for
+	// (awaited.background).
+	waiting int
+	// Time on Engine.clock at which the current wait of the rank began; 0: the rank does not wait,
+	// or the clock was not read since it waits.
+	since time.Duration
+	now   time.Duration // latest reading of Engine.clock
 }
 
-// Account returns what this rank has sent and received since New, and how long it has
-// waited. It counts the messages that were sent or received without an error, except those
-// of contexts of KeepInFinalize.
+// Account returns the number of messages and bytes that this rank has sent and received since New,
+// and the time for which at least one goroutine of the program has waited in a call. It leaves out
+// the first polls of each wait (see above), and a wait that still lasts. It counts the messages that
+// were sent or received without an error, except those of contexts that KeepInFinalize has marked:
+// of agreements, and of the end of Finalize.
 func (e *Engine) Account() wire.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.account.Account
 }
 
-// countSent counts a message of n bytes.
+// countSent counts a message of n bytes of data that was sent in the context c.
 //
 // Hot path: no allocation, no reading of a clock.
 func (e *Engine) countSent(c *Context, n int) {
@@ -50,8 +58,9 @@ func (e *Engine) countSent(c *Context, n int) {
 	}
 }
 
-// count counts the message of a request that is complete without an error. It does not count
-// a receive that was cut short, because another receive gets the message.
+// count counts the message of a send or receive that is complete without an error. It does not
+// count a receive whose ctx has ended before the data was complete (request.cut), because the
+// message goes to a later receive.
 //
 // Hot path: no allocation, no reading of a clock.
 func (e *Engine) count(r *request) {
@@ -64,9 +73,9 @@ func (e *Engine) count(r *request) {
 	}
 }
 
-// noteTime records a reading of the clock, unless a later reading is recorded: the caller may
-// have read the clock before it took the lock. If the rank waits and no wait is under way, the
-// wait begins now.
+// noteTime records now, a reading of the clock. The caller may have read the clock before it took
+// the lock, so another goroutine may have recorded a later reading; then noteTime keeps that one.
+// If goroutines of the program wait and no wait of the rank is under way, the wait begins.
 func (e *Engine) noteTime(now time.Duration) {
 	a := &e.account
 	if a.now = max(a.now, now); a.since == 0 && a.waiting > e.tasks {
@@ -74,26 +83,38 @@ func (e *Engine) noteTime(now time.Duration) {
 	}
 }
 
-// beginWait records that a goroutine enters await.
+// beginWait records that the goroutine of w enters await.
 func (e *Engine) beginWait(w *waiter) {
 	if w.background {
 		return
 	}
 	e.account.waiting++
-	if w.passive || len(e.rails) == 0 { // w never leads, and the goroutine that w waits for may sleep
-		e.noteTime(e.clock())
+	// This goroutine never leads, so it reads no clock later, and the goroutine that it waits for
+	// may block elsewhere.
+	if w.passive || len(e.rails) == 0 {
+		e.noteNow()
 	}
 }
 
-// endWait records that a goroutine leaves await. If the rank then no longer waits, endWait
-// adds the time of the wait to the account. A goroutine that was parked may have waited since
-// the last reading of the clock.
+// noteNow records the current time; see noteTime.
+func (e *Engine) noteNow() { e.noteTime(e.clock()) }
+
+// endWait records that the goroutine of w leaves await.
 func (e *Engine) endWait(w *waiter) {
 	if w.background {
 		return
 	}
+	if e.account.waiting--; e.account.since != 0 {
+		e.addWait(w)
+	}
+}
+
+// addWait ends the wait of the rank if no goroutine of the program waits any more, and adds its
+// time to the account. w is the waiter of the goroutine that leaves await. If this goroutine was
+// parked, time has passed since the last reading of the clock, so addWait reads the clock.
+func (e *Engine) addWait(w *waiter) {
 	a := &e.account
-	if a.waiting--; a.since == 0 || a.waiting > e.tasks {
+	if a.waiting > e.tasks {
 		return
 	}
 	if w.slept {

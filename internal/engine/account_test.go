@@ -10,14 +10,16 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// traffic returns the account of e without the time.
+// traffic returns what e.Account returns, with the waiting time set to 0.
 func traffic(e *Engine) wire.Account {
 	a := e.Account()
 	a.Waited = 0
 	return a
 }
 
-// TestMessagesAreCounted: each message counts once on each side, regardless of its protocol.
+// TestMessagesAreCounted: rank 0 sends messages of several sizes, as standard and synchronous
+// sends. Each message counts once on each side, regardless of its protocol. A message of a context
+// for which KeepInFinalize was called does not count.
 func TestMessagesAreCounted(t *testing.T) {
 	sizes := []int{0, 8, 3000, 200000}
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
@@ -42,7 +44,7 @@ func TestMessagesAreCounted(t *testing.T) {
 				})
 			}
 		}
-		ranks(t, kept, func(c *Context, rank int) error { // not counted
+		ranks(t, kept, func(c *Context, rank int) error { // these messages do not count
 			if rank == 0 {
 				return c.Send(background, make([]byte, 8), Env{Peer: 1})
 			}
@@ -54,8 +56,8 @@ func TestMessagesAreCounted(t *testing.T) {
 	})
 }
 
-// TestMessagesToItselfAreCounted: messages of a rank to itself count on both sides. Receives
-// that get no message, or fail, do not count.
+// TestMessagesToItselfAreCounted: a message of a rank to itself counts as sent and as received. A
+// receive that is cancelled or fails does not count.
 func TestMessagesToItselfAreCounted(t *testing.T) {
 	c := world(openJob(t, 2, inproc.NewFabric(), nil))[0]
 	for _, size := range []int{10, 1 << 20} {
@@ -75,8 +77,8 @@ func TestMessagesToItselfAreCounted(t *testing.T) {
 	require.Equal(t, wire.Account{MessagesSent: 3, BytesSent: 10 + 1<<20 + 9, MessagesReceived: 2, BytesReceived: 10 + 1<<20}, traffic(c.e))
 }
 
-// asleepIn starts f, which waits for a message of rank 1, and returns when a goroutine is in
-// the queue's Wait.
+// asleepIn runs f, which waits for a message of rank 1, on another goroutine. It returns when a
+// goroutine has called Wait of q. ended delivers the result of f.
 func asleepIn(q *pausedQueue, f func() error) (ended chan error) {
 	ended = make(chan error, 1)
 	go func() { ended <- f() }() // ends when the message arrives or the engine closes
@@ -84,7 +86,8 @@ func asleepIn(q *pausedQueue, f func() error) (ended chan error) {
 	return ended
 }
 
-// TestWaitsAreTimed: two goroutines that wait at the same time count once.
+// TestWaitsAreTimed: two goroutines of a rank wait at the same time for different messages. The
+// account counts their waiting time once, and only when both have returned.
 func TestWaitsAreTimed(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
@@ -116,8 +119,8 @@ func TestWaitsAreTimed(t *testing.T) {
 	require.LessOrEqual(t, waited, time.Since(begun))
 }
 
-// TestTasksThatWaitAreNotTimed: the wait of a task does not count, unless the program waits
-// for the task.
+// TestTasksThatWaitAreNotTimed: the account does not count the time in which a function of
+// Engine.Go waits for a message, unless the program waits for that function.
 func TestTasksThatWaitAreNotTimed(t *testing.T) {
 	for name, waits := range map[string]bool{"program computes": false, "program waits": true} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +159,8 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 	}
 }
 
-// TestFollowersAreTimed: the wait of a parked goroutine counts although no goroutine of the
-// program leads and the background goroutine sleeps on the transports.
+// TestFollowersAreTimed: a goroutine of the program waits, and only the background goroutine sleeps
+// on the transports. The account counts the time of this wait.
 func TestFollowersAreTimed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	q := pauseQueue(e)
@@ -166,7 +169,7 @@ func TestFollowersAreTimed(t *testing.T) {
 	defer e.mu.Unlock()
 	e.beginWait(&w)
 	require.True(t, e.arm())
-	go func() { // ends the sleep of sleepArmed
+	go func() { // makes sleepArmed below return, and then ends
 		<-q.inWait
 		e.mu.Lock()
 		e.signal()
@@ -179,8 +182,8 @@ func TestFollowersAreTimed(t *testing.T) {
 	require.Zero(t, e.account.waiting)
 }
 
-// TestAccountOfOldReadings: a goroutine that reads the clock before it waits for the lock
-// does not set the account's clock back.
+// TestAccountOfOldReadings: a goroutine may read the clock, then wait for the lock while others
+// record later readings. When it records its own reading, the account's clock does not go back.
 func TestAccountOfOldReadings(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	var w waiter
@@ -198,13 +201,13 @@ func TestAccountOfOldReadings(t *testing.T) {
 	e.endWait(&w)
 }
 
-// TestAccountWithoutAProgram: the wait of a goroutine in Attend with background set does not
-// count.
+// TestAccountWithoutAProgram: the account does not count the wait of a call of Attend whose
+// argument background is true.
 func TestAccountWithoutAProgram(t *testing.T) {
 	cs := openJob(t, 2, inproc.NewFabric(), nil)
 	e := cs[0]
 	ended := make(chan error, 1)
-	go func() { // WakeAttend ends it
+	go func() { // ends when WakeAttend is called
 		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.ChangeCount(), true)
 		ended <- err
 	}()

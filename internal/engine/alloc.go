@@ -19,30 +19,39 @@ import (
 //	a send from buf ──► span of it? ──┴─ yes ─► the span's key, and the offset of buf
 //	                          └── no ──► RegisterMemory(buf), closed with the request
 //
-// The pages are outside of Go's heap, so the garbage collector neither scans nor moves them, and
-// pinning them does not slow it down. Reap frees them when the program and the engine no longer
-// use them; Span.Free only says that the program does not. If a rail has a shared heap, the pages
-// belong to it: peers can map them, and read and write them by loads and stores.
+// A span is memory that Engine.Alloc has allocated ([Span]). Its pages are outside of Go's heap, so
+// the garbage collector neither scans them nor frees them, and pinning them does not slow it down.
+// Span.Free records that the program no longer uses the span. Engine.Reap, which the program calls
+// later, unmaps the pages when the engine does not use them either.
+//
+// If a rail has a shared heap (transport.SharedMemoryDomain), the pages belong to this heap: ranks
+// of the same host can map them, and read and write them by loads and stores.
 
-// Span is memory that Alloc has allocated.
+// Span is memory that Engine.Alloc has allocated and registered.
 type Span struct {
-	e       *Engine
-	start   uintptr
-	mem     []byte
-	home    transport.MemoryRegion   // the region of the shared heap that holds the memory; nil: mapPages has mapped it
-	regions []transport.MemoryRegion // by rail; nil: the rail has no RMA, or the region is closed; guarded by Engine.mu
-	holds   int                      // number of windows that use the memory; guarded by Engine.mu
-	freed   bool                     // Free was called; guarded by Engine.mu
+	e     *Engine
+	start uintptr                // address of the first byte
+	mem   []byte                 // the memory; nil for a span of 0 bytes
+	home  transport.MemoryRegion // region of the shared heap that holds the memory; nil: mapPages has mapped the memory
+	// By index of the rail: the region of the memory; nil: the rail has no RMA or had no room for a
+	// region, or the region is closed; guarded by Engine.mu.
+	regions []transport.MemoryRegion
+	// Number of calls of Port.Register and Port.Hold for the memory that were not undone yet;
+	// guarded by Engine.mu.
+	holds int
+	freed bool // Free was called, so Reap may free the memory; guarded by Engine.mu
 }
 
-// allAccess permits peers and this rank everything.
+// allAccess permits peers to read and write a region, and this rank to use it in its own
+// operations.
 const allAccess = transport.RemoteRead | transport.RemoteWrite | transport.Local
 
 // Alloc allocates n bytes, zeroed and aligned to a page, and registers them with every transport
-// of the job. The engine does not register them again for a send, a receive by rendezvous or a
-// window.
+// that has RMA. So the engine does not register the memory again for a send, a receive by
+// rendezvous or a window. If n is 0 or negative, the span has no memory.
 //
-// Every rank that has received a key of the memory can access it.
+// Every rank that has received a key of the memory can access all of it. The engine sends such a
+// key with each send by rendezvous from the memory.
 func (e *Engine) Alloc(n int) (*Span, error) {
 	if n <= 0 {
 		return &Span{e: e, freed: true}, nil
@@ -62,8 +71,8 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	return s, nil
 }
 
-// allocShared takes the memory from the shared heap. If there is no heap, or it has no room,
-// s.home stays nil.
+// allocShared takes the memory of the span from a shared heap. If no rail has a shared heap, or the
+// heap has no room, s.home stays nil, and the caller allocates the memory in another way.
 func (s *Span) allocShared(n int) error {
 	e := s.e
 	e.mu.Lock()
@@ -79,7 +88,7 @@ func (s *Span) allocShared(n int) error {
 	mem, mr, err := heap.AllocLasting(n)
 	switch {
 	case errors.Is(err, transport.ErrAgain):
-		return nil // the heap has no room, but the host may have memory
+		return nil // the heap has no room, but mapPages may still get memory of the host
 	case err != nil:
 		return fmt.Errorf("allocate %d bytes of shared memory: %w", n, err)
 	}
@@ -87,7 +96,7 @@ func (s *Span) allocShared(n int) error {
 	return nil
 }
 
-// mapPages maps memory that no other process maps.
+// mapPages maps n bytes of memory that this process does not share with another one.
 func (e *Engine) mapPages(n int) ([]byte, error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANON
 	for i := range e.rails {
@@ -102,7 +111,7 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// register makes the regions, and puts the span into Engine.spans.
+// register registers the span with each rail that has RMA, and puts the span into Engine.spans.
 func (s *Span) register() error {
 	e := s.e
 	e.mu.Lock()
@@ -115,6 +124,9 @@ func (s *Span) register() error {
 			continue
 		}
 		mr, err := e.rails[i].register(s.mem, allAccess)
+		if errors.Is(err, transport.ErrAgain) {
+			continue // there is no room now, so operations register what they use
+		}
 		if err != nil {
 			return errors.Join(err, s.closeRegionsLocked())
 		}
@@ -124,11 +136,11 @@ func (s *Span) register() error {
 	return nil
 }
 
-// Bytes returns the memory; nil for a span of 0 bytes.
+// Bytes returns the memory of the span. It returns nil for a span of 0 bytes.
 func (s *Span) Bytes() []byte { return s.mem }
 
-// Free marks the memory as no longer used by the program. Reap frees it when the engine does not
-// use it either. Free is idempotent.
+// Free records that the program no longer uses the memory. The memory exists until Reap frees it.
+// Free is idempotent.
 func (s *Span) Free() {
 	s.e.mu.Lock()
 	s.freed = true
@@ -136,8 +148,8 @@ func (s *Span) Free() {
 }
 
 // Reap frees the spans for which Free was called and that no operation and no window uses. The
-// caller makes sure that no collective is under way, because the engine does not know all buffers
-// of a collective.
+// caller makes sure that no collective is under way on this rank, because the engine does not know
+// all buffers that a collective uses.
 func (e *Engine) Reap() error {
 	e.mu.Lock()
 	var gone []*Span
@@ -157,7 +169,8 @@ func (e *Engine) Reap() error {
 	return err
 }
 
-// free frees the memory. The caller has closed all of its regions except home.
+// free frees the memory. The caller does not hold the lock, and has closed all regions of the span
+// except home.
 func (s *Span) free() error {
 	if s.home == nil {
 		return unix.Munmap(s.mem)
@@ -167,10 +180,12 @@ func (s *Span) free() error {
 	return s.home.Close()
 }
 
-// busyLocked reports whether an operation or a window uses the memory.
+// busyLocked reports whether an operation or a window uses the memory of the span.
 func (s *Span) busyLocked() bool {
 	registered := slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
-	if s.holds > 0 || s.e.closed && registered { // Engine.close closes the regions: nothing else may use the transports during Shutdown
+	// Once the engine is closed, only Engine.close closes regions, after Shutdown, because nothing
+	// else may use the transports during Shutdown.
+	if s.holds > 0 || s.e.closed && registered {
 		return true
 	}
 	end := s.start + uintptr(len(s.mem))
@@ -187,7 +202,7 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-// closeRegionsLocked closes all regions except home.
+// closeRegionsLocked closes all regions of the span except home, which free closes.
 func (s *Span) closeRegionsLocked() error {
 	var err error
 	for i, mr := range s.regions {
@@ -199,12 +214,12 @@ func (s *Span) closeRegionsLocked() error {
 	return err
 }
 
-// spansUpTo returns the number of spans that begin at or below an address.
+// spansUpTo returns the number of spans that begin at or below the address at.
 func (e *Engine) spansUpTo(at uintptr) int {
 	return sort.Search(len(e.spans), func(i int) bool { return e.spans[i].start > at })
 }
 
-// span returns the span that contains buf, or nil. The caller holds the lock.
+// span returns the span that contains all of buf; nil: there is none. The caller holds the lock.
 func (e *Engine) span(buf []byte) *Span {
 	if len(e.spans) == 0 || len(buf) == 0 {
 		return nil
@@ -221,8 +236,9 @@ func (e *Engine) span(buf []byte) *Span {
 	return s
 }
 
-// region returns a region of a rail that covers buf: the region of buf's span s or, if s is nil,
-// a new one that the caller closes.
+// region returns a memory region of the rail to that covers buf. If a span contains buf, region
+// returns the span's region, and the span as s. Otherwise it registers buf, s is nil, and the
+// caller closes the region.
 //
 // Hot path: no allocation.
 func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
@@ -233,7 +249,7 @@ func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr trans
 	return mr, nil, err
 }
 
-// register makes a region of buf.
+// register registers buf with the rail's transport.
 func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	mr, err := r.Domain.RegisterMemory(buf, access)
 	if err != nil {
@@ -242,8 +258,8 @@ func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRe
 	return mr, nil
 }
 
-// remoteAddr returns the address that peers use for the first byte of buf. mr and s come from
-// region.
+// remoteAddr returns the address by which peers access the first byte of buf through mr. mr and s
+// are results of Engine.region for buf.
 func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
 	if s != nil {
 		return mr.Base() + uint64(address(buf)-s.start)
@@ -251,7 +267,8 @@ func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
 	return mr.Base()
 }
 
-// dropRegion closes r.region at the end of a request, unless the region belongs to a span.
+// dropRegion forgets the memory region of a request that ends. It closes the region, unless the
+// region belongs to a span.
 func (r *request) dropRegion() error {
 	mr, own := r.region, r.span == nil
 	r.region, r.span = nil, nil

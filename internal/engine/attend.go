@@ -2,21 +2,22 @@ package engine
 
 import "context"
 
-// Waits of the agreement on failures (package comm). A rank that takes part waits for the first
-// of two events: a message from any rank, or the end of a rank. A receive from any source would
-// fail at such an end.
+// Attend is the wait of the ranks that agree on failures (package internal/mpi/agree). Such a rank
+// waits for the first of two events: a message of the context from any rank, or the end of any
+// rank. A receive from any source would not do, because it fails at the end of a rank.
 
+// anyMessage is the envelope of a receive or probe that accepts every message of a context.
 var anyMessage = Env{Peer: AnySource, Tag: AnyTag}
 
-// ChangeCount returns the number of peers that have ended, plus the number of calls of
-// WakeAttend.
+// ChangeCount returns a number that changes when Attend has to return without a message: the number
+// of peers that have ended, plus the number of calls of WakeAttend.
 func (e *Engine) ChangeCount() uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.changes
 }
 
-// WakeAttend makes calls of Attend that block now return.
+// WakeAttend makes the calls of Attend that block now return without a message.
 func (e *Engine) WakeAttend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -24,9 +25,10 @@ func (e *Engine) WakeAttend() {
 	e.wakeAll(e.probeWaiters)
 }
 
-// Attend blocks until a message of the context has arrived, and takes it out of matching as
-// Mprobe does. If ChangeCount differs from seen, Attend returns the zero message. Failed peers
-// and revocations cause no error. background says that no call of the program waits for the
+// Attend blocks until a message of the context has arrived, and takes the message out of matching
+// as Mprobe does. seen is a result of ChangeCount. If ChangeCount differs from seen now or during
+// the wait, Attend returns the zero Message. Failed peers and revocations cause no error. The
+// errors are that of ctx, and ErrClosed. If background is set, no call of the program waits for the
 // message, so the account does not count the wait.
 func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m Message, st Status, err error) {
 	e := c.e
@@ -45,8 +47,9 @@ func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m M
 	}
 }
 
-// Iattend is Attend without blocking: if no message has arrived, it returns the zero message. It
-// reads the queues of all transports, also of the slow ones, unless another goroutine leads.
+// Iattend is Attend without blocking, and regardless of ChangeCount: if no message has arrived, it
+// returns the zero Message. Unless another goroutine polls the transports, Iattend reads all their
+// queues before, also those that most polls leave out because their transport is slow.
 func (c *Context) Iattend() (Message, Status, error) {
 	e := c.e
 	e.mu.Lock()
@@ -63,8 +66,9 @@ func (c *Context) Iattend() (Message, Status, error) {
 	return m, st, e.closedErr()
 }
 
-// takeAny takes the first message that has arrived for the context, from any rank and with any tag, out
-// of matching. If there is none, it returns the zero message. If the message's data is lost because its sender has failed, Message.Recv returns the
+// takeAny takes the first message that has arrived for the context, from any rank and with any tag,
+// out of matching. If there is none, it returns the zero Message. If the sender of the message has
+// failed before its data was complete, takeAny returns the message, and Message.Recv returns the
 // error.
 func (c *Context) takeAny() (Message, Status) {
 	e := c.e

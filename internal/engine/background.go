@@ -18,64 +18,73 @@ import (
 //	      is in Wait, for
 //	      some ticks                                                asleep
 //
-// The background goroutine leads if no other goroutine leads and work is left: goroutines are
-// parked, or requests are under way that no goroutine waits for. It checks this once per tick. If
-// instead each leader that returns woke it, a blocking call would cost more than twice as much.
-// And a program that starts transfers and then waits for them polls for them itself.
+// The background goroutine is a goroutine of the engine. It polls the transports (it leads) if no
+// other goroutine does and work is left: goroutines are parked, or requests are under way that no
+// goroutine waits for. It checks this at each tick of a timer. It is not woken whenever a leader
+// returns to the program: this would make a blocking call cost more than twice as much. And a
+// program that starts transfers and then waits for them polls for them itself.
 //
-// While data is being transferred it polls and yields as a leader does, otherwise it sleeps in
-// Wait. When it has completed the request of another goroutine, it returns to ticking: the
-// goroutine that it has woken leads at its next wait.
+// While data is being transferred, the background goroutine polls and yields as a leader does.
+// Otherwise it sleeps on the transports, in CompletionQueue.Wait. When it has completed the request
+// of another goroutine, it ticks again: the goroutine that it has woken leads at its next wait.
 
 const (
-	// tick is how long no goroutine has led before the background goroutine leads.
+	// tick is the time between two checks of the background goroutine. If no goroutine has led in a
+	// tick, the background goroutine leads.
 	tick = time.Millisecond
-	// shortTick replaces tick if a core is free and there was one of these at the last tick: a
-	// rendezvous, because a large message takes about as long; messages that the endpoint kept;
-	// goroutines without a leader.
+	// shortTick replaces tick if a core is free and, at the last check, the engine was in one of
+	// these states: a rendezvous was under way, because its messages take about as long; an
+	// endpoint had kept messages, to send several at once; or the background goroutine had led,
+	// because no other goroutine did.
 	shortTick = 100 * time.Microsecond
-	// lazyTick replaces tick if only small requests are under way and no goroutine waits for
-	// them: they end when the program waits for them. A tick costs a rank that computes about 25
-	// µs of its core.
+	// lazyTick replaces tick if progressUrgent has returned false at the last two checks: only
+	// small requests are under way, and no goroutine waits for them. They end when the program
+	// waits for them, so checks may be rare. A check takes about 25 µs of the core of a rank that
+	// computes.
 	lazyTick = 10 * time.Millisecond
-	// ticksToPark is the number of ticks after which the background goroutine parks if no work is
-	// left or another goroutine is in Wait.
+	// ticksToPark is the number of checks in a row without work after which the background
+	// goroutine parks: it then blocks until another goroutine sends to Engine.kick. It has no work,
+	// for example, if progressNeeded returns false, or if another goroutine is in Wait.
 	ticksToPark = 20
-	// holdWakes is the number of wake-ups of goroutines in a tick after which the background
-	// goroutine holds a processor during the next tick; see holdProcessor.
+	// holdWakes is the number of goroutines that must have been woken in a tick, so that the
+	// background goroutine holds a processor of the Go scheduler during the next tick; see
+	// holdProcessor.
 	holdWakes = 20
 )
 
+// backgroundState says what the background goroutine does; see the picture above.
 type backgroundState uint8
 
 const (
-	backgroundParked backgroundState = iota
-	backgroundTicking
-	backgroundLeading
+	backgroundParked  backgroundState = iota // blocked until another goroutine sends to Engine.kick
+	backgroundTicking                        // checks at each tick whether it has to lead
+	backgroundLeading                        // polls the transports, or sleeps on them
 )
 
-// progressNeeded reports whether a goroutine has to poll the transports: a follower is parked, or
-// an endpoint keeps messages whose sends are complete, or requests are under way that no
-// goroutine waits for.
+// progressNeeded reports whether a goroutine has to poll the transports. This is so if a follower
+// is parked, an endpoint keeps messages until the next Read although their sends are complete, or
+// asynchronous progress is on and requests are under way that no goroutine waits for.
 func (e *Engine) progressNeeded() bool {
 	return e.followers > 0 || e.unsent > 0 || e.active > 0 && e.async
 }
 
-// progressUrgent reports whether the needed progress cannot wait for a lazyTick: goroutines are
-// parked, data must be transferred or sent, or a window is open.
+// progressUrgent reports whether the background goroutine must check more often than at every
+// lazyTick: a follower is parked, data must be transferred or sent, or a window is open.
 func (e *Engine) progressUrgent() bool {
 	return e.followers > 0 || e.large > 0 || e.unsent > 0 || len(e.stalled) > 0 || len(e.ports) > 0
 }
 
-// ensureProgress makes sure that the background goroutine will lead if no goroutine leads or
-// sleeps and progress is needed. The caller holds the lock.
+// ensureProgress makes sure that, if progress is needed, a goroutine polls: one that leads, one
+// that sleeps and that an event will wake, or the background goroutine after its next tick. A
+// goroutine calls it before it parks or returns to the program. The caller holds the lock.
 func (e *Engine) ensureProgress() {
 	switch {
 	case e.leader != nil:
 	case e.asleep:
-		// A poll may have left work that no event reports: more completions than one
-		// Read returns, bytes that wait for room, or a stalled request. Arm may also clear the
-		// event of a Notify that arrived since the last checkWords.
+		// A poll of the caller may have left work that no event reports: more completions than
+		// one Read returns, bytes that wait for room, or a request that waits for room. So arm
+		// the queues again, and wake the sleeper if that fails. Arm may clear the event of a
+		// Notify that has arrived since the last checkWords, so check the words afterwards.
 		if !e.arm() || e.oversleeps() {
 			e.signal()
 		}
@@ -85,8 +94,9 @@ func (e *Engine) ensureProgress() {
 	}
 }
 
-// ensureRequestProgress is ensureProgress for a request that no goroutine waits for yet. If the
-// request is urgent and a core is free, the background goroutine leads at once.
+// ensureRequestProgress is ensureProgress for a new request that no goroutine waits for yet. If
+// urgent is set and a core is free, the background goroutine leads at once instead of at its next
+// tick.
 func (e *Engine) ensureRequestProgress(urgent bool) {
 	if urgent && e.policy.backgroundPoll > 0 && e.async && e.leader == nil && !e.asleep && e.background != backgroundLeading {
 		e.backgroundNow = true
@@ -96,6 +106,8 @@ func (e *Engine) ensureRequestProgress(urgent bool) {
 	}
 }
 
+// wakeBackground makes the background goroutine check at once whether it has to lead. If it is
+// parked, it ticks again.
 func (e *Engine) wakeBackground() {
 	if e.kick == nil {
 		return
@@ -107,14 +119,15 @@ func (e *Engine) wakeBackground() {
 	}
 }
 
-// backgroundLoop runs the background goroutine until the engine closes. Close waits for it.
+// backgroundLoop is the background goroutine. It ends when the engine closes, and Close waits for
+// it.
 func (e *Engine) backgroundLoop() {
 	defer e.goroutines.Done()
 	timer := time.NewTimer(tick)
 	timer.Stop()
-	var led, woken uint64 // Engine.leads and Engine.wakes at the last tick
+	var led, woken uint64 // led: value of Engine.leads at the last check; woken: value of Engine.wakes at the last tick
 	idle, wait := ticksToPark, tick
-	wasUrgent := false // result of progressUrgent at the last check
+	wasUrgent := false // result of progressUrgent at the check before
 	short := tick
 	if e.policy.backgroundPoll > 0 {
 		short = shortTick
@@ -141,7 +154,7 @@ func (e *Engine) backgroundLoop() {
 		if n := e.leads.Load(); n != led && idle < ticksToPark-1 && !kicked {
 			led = n
 			idle++
-			continue // a goroutine leads, so this check takes no lock
+			continue // a goroutine has led since the last check, so there is no need to take the lock
 		}
 		e.mu.Lock()
 		wait = tick
@@ -151,7 +164,7 @@ func (e *Engine) backgroundLoop() {
 			e.mu.Unlock()
 			return
 		case !e.progressNeeded() || e.fatal != nil || e.asleep:
-			idle++ // the goroutine in Wait calls ensureProgress after its sleep
+			idle++ // if another goroutine is in Wait, it calls ensureProgress after its sleep
 		case e.leader != nil || e.waking > 0 || e.leads.Load() != led && !e.backgroundNow:
 			idle = 0
 		default:
@@ -176,15 +189,15 @@ func (e *Engine) backgroundLoop() {
 	}
 }
 
-// holdProcessor keeps a processor of the Go scheduler for a tick: it sleeps in a system call that
-// the scheduler does not see.
+// holdProcessor keeps a processor of the Go scheduler busy for a tick, so that no processor is
+// idle: it sleeps in a system call that the scheduler does not know of.
 //
-// For every goroutine that becomes runnable the scheduler wakes a thread for an idle processor.
-// If goroutines wake each other and ranks have no free core, that thread comes too late and takes
-// the core of a rank for microseconds. While the background goroutine holds the processor, no
-// processor is idle. For this purpose the engine has one processor more than its share of the
-// cores (see comm.Init). A preemption by the runtime ends the system call. A goroutine that needs
-// the processor waits for at most a tick.
+// The reason is this. Whenever a goroutine becomes runnable and a processor is idle, the scheduler
+// wakes a thread for that processor. If goroutines of a rank wake each other and there is no free
+// core, this thread comes too late, and takes the core of a rank for microseconds. A rank has a
+// second processor because the background goroutine must run beside a goroutine that computes (see
+// mpi.Init), so the processor is idle while the rank only communicates. If the runtime preempts the
+// goroutine, the system call ends. A goroutine that needs the processor waits for at most a tick.
 func (e *Engine) holdProcessor() {
 	e.mu.Lock()
 	e.holdsProcessor = true
@@ -196,8 +209,9 @@ func (e *Engine) holdProcessor() {
 	runtime.Gosched()
 }
 
-// backgroundLead polls, yields and sleeps as a leader does until another goroutine leads or was
-// woken, or no progress is needed.
+// backgroundLead polls, yields and sleeps as a leader does. It returns when another goroutine leads
+// or was woken, when another goroutine sleeps on the transports, when no progress is needed any
+// more, or when the engine closes or fails.
 func (e *Engine) backgroundLead() {
 	e.background = backgroundLeading
 	wakes := e.wakes.Load()
@@ -226,7 +240,7 @@ func (e *Engine) backgroundLead() {
 		case stepYield:
 			e.yield(&p)
 		case stepSleep:
-			if e.checkWords() { // the word was stored before the writer could see that this rank sleeps
+			if e.checkWords() { // a writer that stored a word before arm did not call Notify, so the sleep would not end
 				return
 			}
 			e.sleepArmed(context.Background(), nil)

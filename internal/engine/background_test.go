@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// compute computes without a call of the engine until over is true, or testTimeout has passed.
+// compute computes, without calls of the engine, until over is true or testTimeout has passed.
 func compute(over *atomic.Bool) {
 	start := time.Now()
 	for !over.Load() && time.Since(start) < testTimeout {
@@ -27,12 +27,12 @@ func compute(over *atomic.Bool) {
 	}
 }
 
-// TestTransfersGoOnWhileTheProgramComputes: the transfers that a rank has started continue while
-// the rank computes. The other rank's blocking calls return although this rank calls nothing of
-// the engine.
+// TestTransfersGoOnWhileTheProgramComputes: rank 0 starts a receive, a send and a task, and
+// computes after each, without calls of the engine. Rank 1 needs rank 0's side of these transfers.
+// Its calls return while rank 0 computes, because the background goroutine of rank 0 polls.
 func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 	const size = 4 << 20
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two for each rank, as under the launcher
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two processors for each of the two ranks, as gorun gives them
 	for name, provider := range map[string]transport.Provider{
 		"inproc":           inproc.NewFabric(),
 		"inproc, by polls": inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(1<<16)),
@@ -81,7 +81,7 @@ func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 				return err
 			})
 			for _, c := range cs {
-				require.Eventually(t, func() bool { // answers may not have been sent yet
+				require.Eventually(t, func() bool { // the engine may still have to send the last answers
 					c.e.mu.Lock()
 					defer c.e.mu.Unlock()
 					return c.e.active == 0 && c.e.large == 0 && c.e.moving == 0 && c.e.tasks == 0
@@ -91,9 +91,10 @@ func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 	}
 }
 
-// TestBurstLeavesWhileTheProgramComputes: small messages that a transport keeps, to send several
-// at once, leave although their sender computes instead of waiting. This holds with and without
-// asynchronous progress, and while another goroutine of the sender sleeps on the transport.
+// TestBurstLeavesWhileTheProgramComputes: rank 0 sends many small messages, and then computes. The
+// tcp transport keeps some of the messages, to send several at once. They must reach rank 1 before
+// rank 0 calls the engine again: with and without asynchronous progress, and also while another
+// goroutine of rank 0 sleeps on the transport.
 func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 	const count = 200
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
@@ -135,7 +136,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 					last <- err
 				}
 				if test.sleeper {
-					go receiveLast() // ends when rank 1's last message arrives
+					go receiveLast() // ends when the last message of rank 1 arrives
 					for start := time.Now(); !slept.Load() && time.Since(start) < testTimeout; {
 						c.e.mu.Lock()
 						slept.Store(c.e.asleep)
@@ -169,7 +170,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 	}
 }
 
-// exchange does what a collective does: several steps, each of which needs both ranks.
+// exchange does what a collective does: ten steps, each of which needs messages of both ranks.
 func exchange(c *Context, rank int) error {
 	for i := range 10 {
 		buf := make([]byte, 100_000)

@@ -8,11 +8,12 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestSendBuffered: SendBuffered waits neither for the receiver nor for earlier sends.
-// FlushBuffered waits until all sends have ended.
+// TestSendBuffered: rank 0 starts many buffered sends. SendBuffered waits neither for the receiver
+// nor for earlier sends, so the following Send to rank 1 can be received first. FlushBuffered
+// returns when all buffered sends have ended.
 func TestSendBuffered(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
-		const n = 5000 // more than there is credit for
+		const n = 5000 // more messages than the credit of rank 0 permits
 		ranks(t, cs, func(c *Context, rank int) error {
 			if rank == 0 {
 				for i := range n {
@@ -23,7 +24,7 @@ func TestSendBuffered(t *testing.T) {
 				}
 				return c.FlushBuffered(background)
 			}
-			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil { // all of them are unexpected
+			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil { // the buffered sends are still unreceived
 				return err
 			}
 			buf := make([]byte, 8)
@@ -41,7 +42,8 @@ func TestSendBuffered(t *testing.T) {
 	})
 }
 
-// TestSendBufferedFails: the next FlushBuffered reports the failure of a buffered send, once.
+// TestSendBufferedFails: rank 1 dies while buffered sends to it are under way. The next call of
+// FlushBuffered returns the error, and the call after that returns nil.
 func TestSendBufferedFails(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), nil)
 	c := world(engines)[0]
@@ -55,7 +57,8 @@ func TestSendBufferedFails(t *testing.T) {
 	require.ErrorIs(t, c.FlushBuffered(t.Context()), ErrProcFailed)
 }
 
-// TestListRemovesFromTheMiddle removes requests from any place of a list.
+// TestListRemovesFromTheMiddle removes nodes from the middle and the end of a list, a node twice,
+// and a node that is in no list. The remaining nodes stay in order.
 func TestListRemovesFromTheMiddle(t *testing.T) {
 	var q list
 	var rs [5]request

@@ -2,17 +2,19 @@ package engine
 
 import "math/bits"
 
-// bufferPool keeps buffers for unexpected eager messages, by powers of two.
+// bufferPool keeps unused buffers for the data of unexpected eager messages. The size of each
+// buffer is a power of two.
 type bufferPool struct {
-	free [64][][]byte
-	kept int // bytes in free; at most bufferKept
+	free [64][][]byte // by c: unused buffers of 2^c bytes
+	kept int          // bytes of all buffers in free; at most bufferKept
 }
 
 const (
-	bufferMin = 6 // 64 bytes
+	// bufferMin is the logarithm of the smallest buffer's size: 64 bytes.
+	bufferMin = 6
 
-	// bufferKept bounds the bytes that the pool keeps for later messages. The garbage
-	// collector frees the other buffers of a burst.
+	// bufferKept is the maximum of bufferPool.kept. Buffers beyond it, which a burst of messages
+	// needed, are left to the garbage collector.
 	bufferKept = 4 << 20
 )
 

@@ -8,40 +8,45 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Context is a communication context: its messages match only its receives. The contexts 2k and
-// 2k+1 belong to one communicator and are revoked together.
+// Context is a communication context of MPI: a message that was sent in a context matches only
+// receives of the same context. The contexts 2k and 2k+1 belong to the same communicator, and are
+// revoked together.
 type Context struct {
 	e       *Engine
-	id      uint64
-	members []int // world ranks, by rank in the group; nil: the group is the world, in order
-	size    int
-	rankOf  map[int32]int // the reverse of members; nil if members is nil
+	id      uint64        // number of the context, the same on all members of its group
+	members []int         // by rank in the group: the world rank; nil: the group is all ranks of the job, in their order
+	size    int           // number of members
+	rankOf  map[int32]int // by world rank: the rank in the group; nil if members is nil
 
-	kept         bool           // see KeepInFinalize
-	hidden       bool           // see HideLeftovers; guarded by Engine.mu
-	acknowledged map[int32]bool // world ranks of the members whose failure Acknowledge has acknowledged; guarded by Engine.mu
+	kept         bool           // KeepInFinalize was called
+	hidden       bool           // HideLeftovers was called; guarded by Engine.mu
+	acknowledged map[int32]bool // world ranks of the members whose end Acknowledge has recorded; guarded by Engine.mu
 
-	buffered    int   // number of sends of SendBuffered under way; guarded by Engine.mu
-	bufferedErr error // first error of a buffered send since FlushBuffered; guarded by Engine.mu
+	buffered    int   // number of sends of SendBuffered that are under way; guarded by Engine.mu
+	bufferedErr error // first error of a buffered send since the last FlushBuffered; nil: there was none; guarded by Engine.mu
 }
 
-// Env is the envelope of a message: its address, or what a receive accepts.
+// Env is the envelope of a message: for a send, the address of the message; for a receive or probe,
+// which messages it accepts.
 type Env struct {
-	Peer int    // rank in the context's group; AnySource for receives and probes
-	Tag  int    // 0 to 2^31-1; AnyTag for receives and probes
-	Sig  uint16 // signature of the message's elements; if a message and its receive have different ones, the error is ErrMismatch; 0 matches any
-	Mode Mode   // of a send
-	// Attended says that the caller waits for the request next, without computing in between, so
-	// asynchronous progress need not serve the request.
+	Peer int // the peer's rank in the context's group; for receives and probes also AnySource
+	Tag  int // 0 to 2^31-1; for receives and probes also AnyTag
+	// Sig is the signature of the message's elements: their type, or the collective call that sends
+	// them. If a message and its receive have different ones, the receive fails with ErrMismatch. 0
+	// is compatible with all.
+	Sig  uint16
+	Mode Mode // of a send: when it is complete
+	// Attended says that the caller waits for the request next, and does not compute before. So the
+	// background goroutine need not poll for the request.
 	Attended bool
-	// NoQuery marks a nonblocking probe whose message no goroutine waits for, so QueryPeers does
-	// not connect for it.
+	// NoQuery says that no goroutine waits for the message of a nonblocking probe. So QueryPeers
+	// makes no connection for the probe.
 	NoQuery bool
 }
 
-// OpenContext opens a context. Its id is the same on all members of the group, and differs from
-// the id of every other context of any of them. Messages of the context may have arrived before.
-// members gives the world rank of each rank of the group.
+// OpenContext opens a context on this rank. members gives the world rank of each rank of the group.
+// The id is the same on all members, and no other context of any member has it. Messages of the
+// context may have arrived before OpenContext.
 func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	c := &Context{e: e, id: id, size: len(members)}
 	identity := len(members) == e.size
@@ -64,13 +69,13 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	return c
 }
 
-// Close frees the context and drops its unreceived messages. Its posted receives end with
-// ErrClosed.
+// Close frees the context, and drops the messages that have arrived and were not received. Posted
+// receives end with ErrClosed.
 func (c *Context) Close() {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.posted.each(func(r *request) { // faster than a search of all slots
+	e.posted.each(func(r *request) { // instead of failAll, which looks at all slots and is slower
 		if r.ctx == c {
 			e.cancel(r, errFree)
 		}
@@ -94,7 +99,7 @@ func (c *Context) world(rank int) int32 {
 	return int32(c.members[rank])
 }
 
-// rank returns the rank in the group of a member's world rank.
+// rank returns the rank in the group of the member with the world rank world.
 func (c *Context) rank(world int32) int {
 	if c.members == nil {
 		return int(world)
@@ -102,7 +107,7 @@ func (c *Context) rank(world int32) int {
 	return c.rankOf[world]
 }
 
-// key returns the key of a receive or probe with this envelope.
+// key returns the matching key of a receive or probe with the envelope env.
 func (c *Context) key(env *Env) matchKey {
 	k := matchKey{c.id, wild, int32(env.Tag)}
 	if env.Peer != AnySource {
@@ -111,14 +116,15 @@ func (c *Context) key(env *Env) matchKey {
 	return k
 }
 
-// StateVersion returns a number that changes when a communicator is revoked and when the engine
-// closes or fails. As long as it stays the same, Usable returns the same as before. Code that
-// works in shared memory without the engine polls StateVersion.
+// StateVersion returns a number that changes when a communicator is revoked, and when the engine
+// closes or fails. As long as the number stays the same, so does the result of Usable. Code that
+// communicates in shared memory, without calls of the engine, checks the number from time to time.
 //
 // Hot path: one load.
 func (e *Engine) StateVersion() uint32 { return e.stateVersion.Load() }
 
-// Usable returns an error if the context can no longer be used.
+// Usable returns an error if the context can no longer be used: its communicator is revoked, or the
+// engine is closed or has failed.
 func (c *Context) Usable() error {
 	e := c.e
 	e.mu.Lock()
@@ -134,8 +140,7 @@ func (c *Context) unusable() error {
 	return c.e.revoked[c.id/2]
 }
 
-// closedErr returns an error if the engine can no longer be used, because it is closed or has
-// failed. The caller holds the lock.
+// closedErr returns an error if the engine is closed or has failed. The caller holds the lock.
 func (e *Engine) closedErr() error {
 	if e.closed {
 		return errFinalize
@@ -143,12 +148,13 @@ func (e *Engine) closedErr() error {
 	return e.fatal
 }
 
-// OnClose registers a function that Close and Kill call before they close the transports. All
-// waits in the engine have ended by then. So f may wait for the return of calls that were blocked
-// in the engine, and for nothing else. OnClose must precede any use of the engine.
+// OnClose registers a function that Close and Kill call after they have ended all waits in the
+// engine, and before they shut the transports down. So f may wait until calls that were blocked in
+// the engine have returned, and must wait for nothing else. The program calls OnClose before any
+// other use of the engine.
 func (e *Engine) OnClose(f func()) { e.onClose = append(e.onClose, f) }
 
-// Err returns the error with which the context's communicator was revoked, or nil.
+// Err returns the error of the revocation of the context's communicator; nil: it is not revoked.
 func (c *Context) Err() error {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -157,7 +163,7 @@ func (c *Context) Err() error {
 
 // Revoke ends all communication on the context's communicator, on this rank and on all members:
 // calls under way and later calls fail with ErrRevoked (as after MPIX_Comm_revoke of ULFM). The
-// members get the text of cause. Revoke does not block.
+// errors of the members contain the text of cause. Revoke does not block.
 func (c *Context) Revoke(cause error) {
 	e := c.e
 	e.mu.Lock()
@@ -170,11 +176,11 @@ func (c *Context) Revoke(cause error) {
 	e.poll()
 }
 
-// sendRevoke sends the revocation to the other members.
+// sendRevoke sends the revocation of the context's communicator to the other members; see Revoke.
 func (c *Context) sendRevoke(cause error) {
 	e := c.e
 	text := []byte(cause.Error())
-	if r := (*RevokedError)(nil); errors.As(cause, &r) { // of another rank, which has failed
+	if r := (*RevokedError)(nil); errors.As(cause, &r) { // forwardRevokes forwards the revocation of a rank that has failed
 		text = []byte(r.Cause)
 	}
 	text = text[:min(len(text), maxCause)]
@@ -185,7 +191,8 @@ func (c *Context) sendRevoke(cause error) {
 	}
 }
 
-// receiveRevoke handles a peer's message that a communicator is revoked.
+// receiveRevoke handles a MsgRevoke: the rank source has revoked the communicator comm, because of
+// cause.
 func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 	if e.revoked[comm] != nil {
 		return
@@ -194,44 +201,47 @@ func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 	e.revoke(comm, &RevokedError{int(source), string(cause[:min(len(cause), maxCause)]), []error{ErrRevoked}})
 }
 
-// RevokedError is the error of a communicator that a rank has revoked.
+// RevokedError is the error of calls on a communicator that a rank has revoked.
 type RevokedError struct {
-	By    int    // world rank
-	Cause string // text of that rank's error
-	is    []error
+	By    int     // world rank of the rank that has revoked the communicator, or that has forwarded the revocation
+	Cause string  // text of the error because of which that rank has revoked it
+	is    []error // what Unwrap returns
 }
 
-// Error returns which rank has revoked the communicator, and why.
+// Error returns a text that says which rank has revoked the communicator, and why.
 func (r *RevokedError) Error() string {
 	return fmt.Sprintf("%v by rank %d of the world: %s", ErrRevoked, r.By, r.Cause)
 }
 
-// Unwrap returns ErrRevoked and, on the rank that has revoked the communicator, the cause.
+// Unwrap returns ErrRevoked. On the rank that has called Revoke it also returns the argument cause.
 func (r *RevokedError) Unwrap() []error { return r.is }
 
-// forwardRevokes sends the revocations that came from a failed peer to all members, because the
-// peer may have failed before it had sent them to all. The other ranks do the same, so either all
-// remaining members get a revocation or none does.
+// forwardRevokes forwards the revocations that have come from the peer failed to all members,
+// because this peer may have failed before it had sent them to all. The other ranks do the same. So
+// either all remaining members learn of a revocation, or none does.
 func (e *Engine) forwardRevokes(failed int32) {
 	for comm, by := range e.revokedBy {
 		if by != failed {
 			continue
 		}
-		if c := e.contexts[comm]; c != nil { // otherwise OpenContext forwards it
+		if c := e.contexts[comm]; c != nil { // if the communicator is not open yet, OpenContext will forward it
 			delete(e.revokedBy, comm)
 			c.sendRevoke(e.revoked[comm])
 		}
 	}
 }
 
-// maxCause is the maximum length of the text of an error that a message carries.
+// maxCause is the maximum length in bytes of the text of an error that a message carries.
 const maxCause = 1024
 
-// revoke marks a communicator as revoked and ends its requests and waits. Operations that the
-// endpoint has in flight continue, because they use their buffers. A send that waits for its
-// receiver ends at once, because the receiver may never receive the message. If the receiver
-// reads at that moment, its Read fails, because the end of the send closes the buffer's memory
-// region. (A buffer of Alloc keeps its region.)
+// revoke marks the communicator comm as revoked, with the error err, and ends its requests and
+// waits.
+//
+// Operations that the endpoint has in flight continue, because they use their buffers. A send that
+// waits for an answer of its receiver ends at once, because the receiver may never receive the
+// message. If the receiver is reading the data by RMA at that moment, its read fails, because the
+// end of the send closes the buffer's memory region. (A buffer of Engine.Alloc keeps its region, so
+// there the read succeeds.)
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return
@@ -249,8 +259,8 @@ func (e *Engine) revoke(comm uint64, err error) {
 	e.wakeAll(e.wordWaiters)
 }
 
-// purge drops the unexpected messages of the contexts for which which returns true. Senders that
-// wait for a receive get the error why.
+// purge drops the unexpected messages of the contexts for which the function which returns true.
+// Senders that wait for the receive get the error why.
 func (e *Engine) purge(which func(id uint64) bool, why error) {
 	var gone []*unexpected
 	e.unexpected.each(func(n *node) {
@@ -265,8 +275,9 @@ func (e *Engine) purge(which func(id uint64) bool, why error) {
 	}
 }
 
-// refuse reports to the sender of a message that the message will not be received, if the sender
-// waits for the receive.
+// refuse reports to the sender of a message that the message will not be received, with the error
+// why. It does nothing if the sender does not wait for the receive. self is the send, if this rank
+// has sent the message to itself.
 func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) {
 	switch {
 	case !self.doneLocked():
@@ -276,32 +287,36 @@ func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) 
 	}
 }
 
-// Probe blocks until a message that env accepts has arrived. It returns the message's status and
-// does not receive the message.
+// Probe blocks until a message that env accepts has arrived, and returns the status of the message.
+// It does not receive the message. If ctx ends first, Probe returns ctx's error.
 func (c *Context) Probe(ctx context.Context, env Env) (Status, error) {
 	_, st, err := c.probe(ctx, env, true, false)
 	return st, err
 }
 
-// Iprobe is Probe without blocking. ok reports whether there is a message.
+// Iprobe is Probe without blocking: it polls the transports once if necessary. ok reports whether
+// there is a message.
 func (c *Context) Iprobe(env Env) (st Status, ok bool, err error) {
 	u, st, err := c.probe(context.Background(), env, false, false)
 	return st, u != nil, err
 }
 
 // Mprobe blocks until a message that env accepts has arrived, and takes the message out of
-// matching. The caller receives it by Message.Recv or Message.Irecv.
+// matching: no other receive or probe finds it. The caller receives it by Message.Recv or
+// Message.Irecv. If ctx ends first, Mprobe returns ctx's error.
 func (c *Context) Mprobe(ctx context.Context, env Env) (Message, Status, error) {
 	u, st, err := c.probe(ctx, env, true, true)
 	return c.message(u), st, err
 }
 
-// Improbe is Mprobe without blocking.
+// Improbe is Mprobe without blocking: it polls the transports once if necessary. ok reports whether
+// there is a message.
 func (c *Context) Improbe(env Env) (m Message, st Status, ok bool, err error) {
 	u, st, err := c.probe(context.Background(), env, false, true)
 	return c.message(u), st, u != nil, err
 }
 
+// message returns the Message that identifies u, or the zero Message if u is nil.
 func (c *Context) message(u *unexpected) Message {
 	if u == nil {
 		return Message{}
@@ -309,6 +324,9 @@ func (c *Context) message(u *unexpected) Message {
 	return Message{c, u, u.gen}
 }
 
+// probe looks for a message that env accepts. If block is set, it blocks until there is one. If
+// take is set, it takes the message out of matching. It returns nil and no error if there is no
+// message and block is not set.
 func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpected, Status, error) {
 	e := c.e
 	key := c.key(&env)
@@ -318,7 +336,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 		if u := e.unexpected.find(key); u != nil {
 			member := c.has(u.source)
 			if err := e.peers[u.source].err; err != nil && member && u.header.Kind == wire.MsgRTS {
-				return nil, Status{}, err // its data is lost because the sender has failed
+				return nil, Status{}, err // the message's data is lost, because its sender has failed
 			}
 			if take || !member {
 				e.unexpected.take(u)
@@ -351,25 +369,26 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 	}
 }
 
-// Message is a message that Mprobe has taken out of matching. It is a value. The caller receives
-// it once. The zero Message is no message.
+// Message is a message that Mprobe or Attend has taken out of matching. It is a value, which may be
+// copied, and the caller receives it once. The zero Message stands for no message.
 type Message struct {
 	c   *Context
 	u   *unexpected
-	gen uint32
+	gen uint32 // generation of u; if u has another one, the message was received or dropped
 }
 
 // IsZero reports whether m is the zero Message.
 func (m Message) IsZero() bool { return m.u == nil }
 
-// Recv receives the message into buf; see [Context.Recv]. If ctx ends first, another receive or
+// Recv receives the message into buf, as [Context.Recv] does. If ctx ends first, another receive or
 // probe can get the message.
 func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
 	return m.Irecv(buf, 0).Finish(ctx)
 }
 
-// Irecv starts to receive the message into buf; see [Context.Irecv]. sig is as in Env.Sig. If the
-// message was already received, the error is ErrClosed.
+// Irecv starts to receive the message into buf, as [Context.Irecv] does. sig has the meaning of
+// Env.Sig. If the message was received before, the request fails with ErrClosed. For the zero
+// Message, Irecv returns the zero Request.
 func (m Message) Irecv(buf []byte, sig uint16) Request {
 	if m.u == nil {
 		return Request{}

@@ -55,8 +55,9 @@ func (e *Engine) slotsInUse() int {
 	return n
 }
 
-// TestAPeerThatDiesEndsTransfersThatWaitForRoom: a transfer that waits for room in the endpoint
-// is in a queue. When the peer dies, the transfer leaves the queue and its slot is freed.
+// TestAPeerThatDiesEndsTransfersThatWaitForRoom: a transfer waits in a queue because the endpoint
+// has no room. When the peer dies, the request fails, the queue is empty, and the slot of the
+// request is free.
 func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	for name, opts := range map[string][]inproc.Option{"read": nil, "pump": {inproc.WithoutRMA()}} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +69,7 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 				s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8})
 			} else {
 				r = c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-				s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // the handle 0 identifies r
+				s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // Handle is 0, which is the handle of r
 			}
 			h.again = true
 			_, done, err := r.Test()
@@ -84,9 +85,9 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	}
 }
 
-// TestRetrySleepsGrowUntilThereIsRoom: the limit of a sleep grows with the time for which an
-// endpoint has had no room. There is no limit for a peer that has not started yet, because its
-// start causes an event.
+// TestRetrySleepsGrowUntilThereIsRoom: the time limit of a sleep grows with the time for which an
+// endpoint has had no room, from firstRetry to lastRetry. For a peer that has not started yet there
+// is no limit, because its start causes an event.
 func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	h := &hooks{}
 	c, _ := openHooked(t, h, noAsync)
@@ -109,8 +110,8 @@ func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	require.Zero(t, p.noRoomSince)
 }
 
-// TestAnAnswerMayOvertakeACompletion: a fabric may report that a message has left after the
-// answer to it has arrived.
+// TestAnAnswerMayOvertakeACompletion: the fabric reports that a message has left only after the
+// peer's answer to the message has arrived. The send completes without an error.
 func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	h := &hooks{hold: true}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
@@ -125,8 +126,9 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	require.Empty(t, c.e.Failed())
 }
 
-// TestSegmentsLetOtherMessagesPass: the data of a rendezvous without RMA fills the endpoint again
-// and again. Other messages to the peer leave between two segments.
+// TestSegmentsLetOtherMessagesPass: the endpoint has no room for the segments of a rendezvous
+// without RMA, so the request waits in the queue of its peer. A message of the engine that is
+// queued behind it gets to the head of the queue, because retry moves the request to the end.
 func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
@@ -149,9 +151,9 @@ func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSelfMessagesEndWithTheEngine: a synchronous message of a rank to itself stays in the buffer
-// of its send. When the engine ends, the send fails, and no receive gets the message, even if the
-// send's slot is used again.
+// TestSelfMessagesEndWithTheEngine: the data of a synchronous message of a rank to itself stays in
+// the buffer of its send. When the engine is killed or fails, the send fails with ErrClosed. A
+// later receive also fails, and does not get data from a slot that a new send uses.
 func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 	broken := errors.New("broken")
 	for name, end := range map[string]func(c *Context, h *hooks){
@@ -184,21 +186,23 @@ func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 	}
 }
 
+// TestRevokeFreesASelfMessage: a synchronous send of a rank to itself uses the slot of an earlier
+// rendezvous. A revocation ends the send, and no slot stays in use.
 func TestRevokeFreesASelfMessage(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	r := c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // the handle 0 identifies r
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // Handle is 0, which is the handle of r
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in a slot that has sent an RTS
+	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in the slot of r, which has sent an RTS
 	c.Revoke(errors.New("test"))
 	_, err = r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Zero(t, c.e.slotsInUse())
 }
 
-// TestARevokedSendCannotBeReadAnyMore: a send that a revocation has ended no longer owns its
-// buffer. A peer cannot read from the buffer what its owner writes next.
+// TestARevokedSendCannotBeReadAnyMore: after a revocation has ended a send, the program may write
+// to its buffer again. So a peer that has the RTS of the send can no longer read from the buffer.
 func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	buf := make([]byte, 1<<20)
@@ -222,14 +226,14 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 		})
 	}
 	require.ErrorIs(t, err, transport.ErrKey)
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, but no protocol error
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // the send has ended, but this is no protocol error
 	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Empty(t, c.e.Failed())
 }
 
-// TestAWithdrawnMessageIsRevoked: a receive that reads a message whose region no longer exists
-// reports a revocation.
+// TestAWithdrawnMessageIsRevoked: a peer has sent an RTS with the key of a region that does not
+// exist any more. The receive of the message fails with ErrRevoked.
 func TestAWithdrawnMessageIsRevoked(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
@@ -238,8 +242,9 @@ func TestAWithdrawnMessageIsRevoked(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
-// TestAMessageOfANonMemberIsAProtocolError: a rank breaks the protocol if it sends to a group of
-// which it is not a member.
+// TestAMessageOfANonMemberIsAProtocolError: rank 1 sends a message in a context whose group
+// contains only rank 0. Rank 0 marks rank 1 as failed when a receive or probe from any source finds
+// the message.
 func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 	for _, how := range []string{"posted", "unexpected", "probed"} {
 		t.Run(how, func(t *testing.T) {
@@ -251,7 +256,7 @@ func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 				r = c.Irecv(make([]byte, 1), env)
 			}
 			s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
-			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // polls the transport
+			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // makes the engine poll the transport, and so read the message
 			require.NoError(t, err)
 			if how == "probed" {
 				_, ok, err := c.Iprobe(env)
@@ -283,7 +288,7 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 	flushing := make(chan struct{}, 1)
 	h := &hooks{hold: true}
 	c, _ := openHooked(t, h, noAsync, inproc.WithInjectSize(0))
-	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1}) // never completes
+	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1}) // never completes, because its completion is held, so Close waits for it
 	h.shutdown = func() { t.Error("shut down after Kill") }
 	h.read = func() (int, error) {
 		select {
@@ -293,15 +298,15 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 		return 0, nil
 	}
 	closed := make(chan error, 1)
-	go func() { closed <- c.e.Close(background) }() // Kill ends it
+	go func() { closed <- c.e.Close(background) }() // ends when Kill is called
 	receiveOrFail(t, flushing)
 	c.e.Kill()
 	receiveOrFail(t, closed)
 	require.EqualValues(t, 1, h.closes.Load())
 }
 
-// TestNothingIsPostedDuringShutdown: the engine uses a transport for nothing else during its
-// Shutdown.
+// TestNothingIsPostedDuringShutdown: while Close is in the Shutdown of a transport, receives of
+// messages that have arrived before fail with ErrClosed, and post nothing to the transport.
 func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync)
@@ -325,9 +330,9 @@ func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	require.NoError(t, c.e.Close(background))
 }
 
-// TestAPollWakesTheSleeperForTheRest: a goroutine that polls while the background goroutine
-// sleeps may leave work behind that no event reports, such as more messages than one Read
-// returns, or a request that waits for room. It wakes the sleeper.
+// TestAPollWakesTheSleeperForTheRest: the background goroutine sleeps on the transport, and another
+// goroutine polls. Its Read returns a message and leaves others that no event reports. So the other
+// goroutine wakes the background goroutine.
 func TestAPollWakesTheSleeperForTheRest(t *testing.T) {
 	for name, poll := range map[string]func(c *Context) error{
 		"test": func(c *Context) error { _, _, err := c.Iprobe(Env{Peer: 1, Tag: 2}); return err },
@@ -346,12 +351,12 @@ func TestAPollWakesTheSleeperForTheRest(t *testing.T) {
 				}
 			}
 			c, _ := openHooked(t, h, nil)
-			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine serves it
+			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // makes the background goroutine poll, and then sleep
 			receiveOrFail(t, asleep)
 			c.e.mu.Lock()
 			h.read = func() (int, error) {
 				if h.left.Swap(!h.left.Load()) {
-					h.read = nil // everything was read
+					h.read = nil // the next Read asks the real queue, as if all messages were read
 					return 0, nil
 				}
 				return 1, nil
@@ -363,8 +368,8 @@ func TestAPollWakesTheSleeperForTheRest(t *testing.T) {
 	}
 }
 
-// TestAContextEndsACallDespiteTraffic: a call sees that its context has ended although
-// completions of other operations arrive all the time.
+// TestAContextEndsACallDespiteTraffic: every Read returns a completion that is not for the receive.
+// The receive still returns when its context.Context ends.
 func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 	h := &hooks{entries: []transport.Completion{{Kind: transport.PeerNotice, Peer: -1}}}
 	c, _ := openHooked(t, h, noAsync)
@@ -388,8 +393,10 @@ func TestATaskRunsWhenTheEngineIsClosed(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// TestRendezvousWithoutRoomForRegions: if a transport has no room for regions, the data of a
-// rendezvous is sent by messages.
+// TestRendezvousWithoutRoomForRegions: the transport of rank 0 has no room for memory regions. The
+// data of a rendezvous then travels in messages: the send answers a MsgCTS with MsgData, and the
+// receive asks for the data by a MsgCTS. mode says whether the receiver of a Read needs a region
+// too.
 func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 	for _, mode := range []transport.MRMode{0, transport.MRLocal} {
 		c, s := openHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))
@@ -413,7 +420,7 @@ func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 
 		m := wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 10000, Addr: wire.NoRegion}
 		if mode != 0 {
-			m.Addr = 0 // the sender has a region, and the receiver has no room for one
+			m.Addr = 0 // the sender has a region, but the receiver needs one too, and has no room
 		}
 		s.sendMessage(t, m)
 		buf := make([]byte, 10000)

@@ -9,6 +9,9 @@ import (
 
 // Blocking calls whose context.Context ends
 //
+// If the context.Context of a blocking send or receive ends, the call is cut short: it returns the
+// error of the context.Context. What becomes of its request depends on the request's state:
+//
 //	send     queued ──────────────────────────► withdrawn, the caller owns the buffer
 //	         given to the endpoint, or an RTS ► continues; Unfinished
 //	receive  posted ──────────────────────────► withdrawn, the caller owns the buffer
@@ -19,10 +22,15 @@ import (
 //	         the sender sends it    the data goes to a buffer of the engine, and the next
 //	                                receive copies it from there
 //
-// So a receive whose context ends loses no message. The message returns to its place: before
-// later messages of the same sender. If another receive that matches it has been posted
-// meanwhile, that receive gets it. In one case a message is lost: it is too long for its receive
-// (ErrTruncate), and its sender is sending it. The sender sends only the part that fits.
+// So no message is lost if a receive is cut short. (Exception: if the message is too long for the
+// receive (ErrTruncate), and the sender is sending it, it is lost, because the sender sends only
+// the part that fits.) The message returns to its place in the unexpected queue, before later
+// messages of the same sender. If another receive that accepts the message was posted meanwhile,
+// that receive gets it.
+//
+// The following picture shows the objects. The request of the call that was cut short still
+// transfers the data. Unfinished connects the request with its message (held, msg) and with a later
+// receive that has matched the message (taker):
 //
 //	                  held                    the transfer ends
 //	unexpected ◄──► Unfinished ◄── request   ─────────────────► the message becomes an
@@ -30,29 +38,32 @@ import (
 //	                   └─► taker: a later receive that          or the taker gets it
 //	                       has matched it (phaseMatched)
 
-// Unfinished is the error of a blocking call whose context has ended while the transport
-// uses the call's buffer.
+// Unfinished is the error of a blocking call whose context.Context has ended while the transport
+// still used the call's buffer. The engine also makes one if only the transfer into a buffer of the
+// engine continues; the call does not return that one.
 type Unfinished struct {
-	e        *Engine
-	why      error       // error of the context
-	r        *request    // the operation
-	msg      *unexpected // of a receive: its message, which is unexpected again; nil: the message was dropped
-	taker    Request     // a receive that has matched msg
-	receives bool        // the sender sends the data (MsgData) to r.buf, which is a buffer of the engine
-	done     bool        // msg, taker and done are guarded by Engine.mu
-	err      error       // of a send: its error
+	e   *Engine
+	why error    // error of the context.Context
+	r   *request // the request of the call, which continues
+	// Of a receive: its message, which is in the unexpected queue again; nil: the message was
+	// dropped, or the transfer has ended.
+	msg      *unexpected
+	taker    Request // a later receive that has matched msg; zero: there is none
+	receives bool    // the data arrives in MsgData messages and goes to r.buf, which is a buffer of the engine
+	done     bool    // the transfer has ended; Engine.mu guards msg, taker, done and err
+	err      error   // of a send: the error with which it has ended
 }
 
-// Error returns a text that says that the buffer is still in use.
+// Error returns a text that says that the transfer still uses the call's buffer.
 func (u *Unfinished) Error() string {
 	return fmt.Sprintf("%v; the transfer has begun and still uses its buffer", u.why)
 }
 
-// Unwrap returns the context's error.
+// Unwrap returns the error of the context.Context that has ended.
 func (u *Unfinished) Unwrap() error { return u.why }
 
-// Wait blocks until the transport no longer uses the buffer. It returns the error of a
-// send, and nil for a receive. If ctx ends first, Wait returns ctx's error.
+// Wait blocks until the transport no longer uses the buffer of the call. For a send, Wait returns
+// the send's error. For a receive it returns nil. If ctx ends first, Wait returns ctx's error.
 func (u *Unfinished) Wait(ctx context.Context) error {
 	e := u.e
 	e.mu.Lock()
@@ -65,15 +76,15 @@ func (u *Unfinished) Wait(ctx context.Context) error {
 	return u.err
 }
 
-// Done reports whether Wait would return without waiting.
+// Done reports whether the transport no longer uses the buffer, so that Wait would not block.
 func (u *Unfinished) Done() bool {
 	u.e.mu.Lock()
 	defer u.e.mu.Unlock()
 	return u.done
 }
 
-// cutShort ends the request of a blocking call whose context has ended, and returns the
-// call's error.
+// cutShort ends a blocking call whose context.Context has ended with the error why. r is the call's
+// request, which is not complete. cutShort returns the error that the call returns.
 func (e *Engine) cutShort(r *request, why error) error {
 	switch {
 	case r.phase == phasePosted, r.phase == phaseQueued: // no transfer has begun
@@ -85,14 +96,13 @@ func (e *Engine) cutShort(r *request, why error) error {
 	return e.detach(r, why)
 }
 
-// drop ends a request that uses no buffer, and frees it.
+// drop ends a request that no transport uses, and frees its slot.
 func (e *Engine) drop(r *request, why error) {
 	e.cancel(r, why)
 	e.release(r)
 }
 
-// detach separates a request from its call. The request continues, and the engine frees it when
-// it ends.
+// detach makes a request continue without its call. The engine frees the request when it ends.
 func (e *Engine) detach(r *request, why error) *Unfinished {
 	r.cut = &Unfinished{e: e, why: why, r: r}
 	r.abandoned, r.loaded = true, true
@@ -101,7 +111,7 @@ func (e *Engine) detach(r *request, why error) *Unfinished {
 }
 
 // returnMessage ends a receive that has matched a rendezvous message, and returns the message to
-// the unexpected queue.
+// the unexpected queue. The result is the error of the call that was cut short.
 func (e *Engine) returnMessage(r *request, why error) error {
 	if r.phase == phaseMatched {
 		u := r.cut.msg
@@ -124,12 +134,12 @@ func (e *Engine) returnMessage(r *request, why error) error {
 		e.restore(u)
 		return cut
 	}
-	e.removeBackground(r) // before r.buf changes, because large depends on the buffer
+	e.removeBackground(r) // before r.buf changes: Engine.large counts the request by the size of its buffer
 	own := e.buffers.get(r.total)
 	copy(own, r.buf[:r.offset])
 	r.buf = own
 	cut := e.detach(r, why)
-	if r.err != nil { // the message is too long, so the sender does not send all of it
+	if r.err != nil { // the message is too long for the receive, so the sender sends only a part of it
 		e.unexpected.put(u)
 		return fmt.Errorf("%w: %w", r.err, why)
 	}
@@ -139,8 +149,8 @@ func (e *Engine) returnMessage(r *request, why error) error {
 	return why
 }
 
-// restore returns a message to its place in the unexpected queue, or gives it to a matching
-// receive that has been posted meanwhile.
+// restore returns a message to its place in the unexpected queue. If a receive that accepts the
+// message was posted meanwhile, restore gives the message to that receive instead.
 func (e *Engine) restore(u *unexpected) {
 	if r := e.posted.match(matchKey{u.header.Context, u.source, u.header.Tag}); r != nil {
 		e.accept(r, u)
@@ -153,7 +163,8 @@ func (e *Engine) restore(u *unexpected) {
 	}
 }
 
-// matchHeld matches a receive with a message that the transfer of an earlier receive still uses.
+// matchHeld matches the receive r with the message u, whose data the request of an earlier receive
+// still transfers (u.held). r then waits for the end of that transfer (phaseMatched).
 func (e *Engine) matchHeld(r *request, u *unexpected) {
 	if err := e.matched(r, u.source, &u.header); err != nil {
 		e.refuse(u.source, &u.header, Request{}, err)
@@ -165,7 +176,8 @@ func (e *Engine) matchHeld(r *request, u *unexpected) {
 	r.cut.taker = Request{r: r, gen: r.gen}
 }
 
-// cutEnded continues after the request of an Unfinished has ended.
+// cutEnded runs when the request of an Unfinished has ended. If the request was a receive, its
+// message becomes an ordinary unexpected message, or goes to the receive that has matched it.
 func (e *Engine) cutEnded(r *request) {
 	cut, u := r.cut, r.cut.msg
 	r.cut = nil
@@ -175,25 +187,27 @@ func (e *Engine) cutEnded(r *request) {
 		return
 	}
 	if u == nil {
-		return // no message goes back: it was dropped, or was too long for its receive
+		return // the message was dropped, or was too long for its receive
 	}
 	u.held = nil
 	why := e.revoked[u.header.Context/2]
 	if cut.receives {
 		u.data = r.buf
-		if r.err != nil && why == nil { // the transfer failed with its sender: as an RTS, the message makes a later receive fail, too
+		// If the transfer has failed, then because its sender has. The message becomes an RTS
+		// again, because a receive that matches an RTS of a failed sender fails too.
+		if r.err != nil && why == nil {
 			u.header.Kind = wire.MsgRTS
 		}
 	}
 	to := cut.taker
 	if to.r == nil {
-		if e.leaving != nil && u.nodes[0].list != nil { // otherwise Mprobe has taken the message
+		if e.leaving != nil && u.nodes[0].list != nil { // if the node is in no list, Mprobe has taken the message out of the queue
 			e.refuseInFinalize(u)
 		}
 		return
 	}
 	switch {
-	case to.doneLocked(): // the engine, the peer or the communicator has ended it
+	case to.doneLocked(): // the receive that matched the message has ended, for example by a revocation
 		e.refuse(u.source, &u.header, Request{}, why)
 		e.discard(u)
 	case why != nil:

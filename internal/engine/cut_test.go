@@ -18,8 +18,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// shortRecv receives with contexts that end at random times until it has a message. cuts is the
-// number of contexts that ended.
+// shortRecv receives a message. Its calls have contexts that end at random times, so it calls Recv,
+// or Mprobe and Message.Recv, until one of them has a message. cuts is the number of calls whose
+// context ended first.
 func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts int, err error) {
 	for ; ; cuts++ {
 		ctx, cancel := context.WithTimeout(background, time.Duration(rng.IntN(100))*time.Microsecond)
@@ -38,8 +39,9 @@ func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts
 	}
 }
 
-// TestReceivesCutShortLoseNothing: every message arrives once, whole and in order, although
-// contexts end while receives are posted, matched, or have their data transferred.
+// TestReceivesCutShortLoseNothing: rank 1 receives messages by shortRecv, whose contexts end while
+// receives are posted or matched, or have their data transferred. Every message arrives once, whole
+// and in order.
 func TestReceivesCutShortLoseNothing(t *testing.T) {
 	const messages = 300
 	size := func(i int) int { return 1 + i*7919%60000 }
@@ -101,8 +103,8 @@ func TestReceivesCutShortLoseNothing(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) { exchange(t, world(openJob(t, 2, tcp.New(), nil))) })
 }
 
-// TestReceiversOfOneKeyCutShort: several goroutines receive messages of one key, and
-// each message goes to one of them.
+// TestReceiversOfOneKeyCutShort: several goroutines of rank 1 receive messages from the same source
+// with the same tag by shortRecv. Each message goes to exactly one of them.
 func TestReceiversOfOneKeyCutShort(t *testing.T) {
 	const messages, receivers, size = 200, 3, 20000
 	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
@@ -160,28 +162,30 @@ func TestReceiversOfOneKeyCutShort(t *testing.T) {
 	})
 }
 
-// endedContext returns a context that has ended. With it, a call does what it can without
-// waiting.
+// endedContext returns a context.Context that has ended, so that a call with it does not wait.
 func endedContext() context.Context {
 	ctx, cancel := context.WithCancel(background)
 	cancel()
 	return ctx
 }
 
-// cutJob is a rank and a rawPeer. The peer has sent two messages. The context of the first
-// message's receive has ended while its data was being transferred.
+// cutJob is the start of a test: the engine of rank 0, and a rawPeer as rank 1. Rank 1 has sent two
+// messages. Rank 0 has called Recv for the first one, with a context that had ended. So Recv has
+// returned, and the transfer of the message's data continues.
 type cutJob struct {
 	t     *testing.T
 	c     *Context
 	s     *rawPeer
 	h     *hooks
-	first error  // error of the first receive
-	fills bool   // the peer sends the data by MsgData
-	key   uint64 // of the MsgData: handle of the receive
+	first error  // error that this Recv has returned
+	fills bool   // rank 1 sends the data in MsgData messages; false: rank 0 reads it by RMA
+	key   uint64 // handle of the receive, for the MsgData messages
 }
 
+// cutSize is the length of the first message in bytes.
 const cutSize = 5000
 
+// cutRead returns a cutJob in which rank 0 reads the data of the first message by RMA.
 func cutRead(t *testing.T) *cutJob {
 	h := &hooks{hold: true}
 	c, s := openHooked(t, h, noAsync)
@@ -191,6 +195,7 @@ func cutRead(t *testing.T) *cutJob {
 	return cutFirstReceive(t, c, s, h)
 }
 
+// cutFill returns a cutJob in which rank 1 sends the data of the first message in MsgData messages.
 func cutFill(t *testing.T) *cutJob {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())
@@ -218,12 +223,12 @@ func cutFirstReceive(t *testing.T, c *Context, s *rawPeer, h *hooks) *cutJob {
 	return &cutJob{t: t, c: c, s: s, h: h, first: err}
 }
 
-// segment sends a part of the first message.
+// segment sends the bytes from from to to of the first message.
 func (j *cutJob) segment(from, to int) {
 	j.s.sendMessage(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
 }
 
-// finish completes the transfer of the first message.
+// finish completes the transfer of the first message, and lets rank 0 poll.
 func (j *cutJob) finish() {
 	j.h.hold = false
 	if j.fills {
@@ -234,7 +239,7 @@ func (j *cutJob) finish() {
 	j.c.e.mu.Unlock()
 }
 
-// fins returns the number of MsgFins for the first message.
+// fins returns the number of MsgFin messages that rank 0 has sent for the first message.
 func (j *cutJob) fins() (n int) {
 	for range 10 {
 		j.s.receiveOne(j.t, func(x *transport.Completion) {
@@ -248,7 +253,7 @@ func (j *cutJob) fins() (n int) {
 	return n
 }
 
-// cuts are the two ways in which the data of a rendezvous is transferred.
+// cuts holds the functions that make a cutJob, by the way in which the data is transferred.
 var cuts = map[string]func(t *testing.T) *cutJob{"read": cutRead, "fill": cutFill}
 
 func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
@@ -257,9 +262,9 @@ func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
 	}
 }
 
-// TestAMatchedMessageCanBeReceivedAgain: the second receive gets the message, and gets it before
-// the later one. It may be posted before or after the end of the transfer, and may itself be cut
-// short several times.
+// TestAMatchedMessageCanBeReceivedAgain: a receive was cut short while the data of its message was
+// transferred (cutJob). A second receive gets this message, and not the later one. It may be posted
+// before or after the end of the transfer, and may itself be cut short before.
 func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 	for name, again := range map[string]func(j *cutJob, buf []byte) (Status, error){
 		"at once": func(j *cutJob, buf []byte) (Status, error) {
@@ -311,7 +316,7 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 				require.EqualValues(t, 99, buf[0])
 				want := 1
 				if j.fills {
-					want = 0 // a sender of MsgData needs no MsgFin
+					want = 0 // the receiver sends no MsgFin if the data arrives in MsgData messages
 				}
 				require.Equal(t, want, j.fins())
 				require.Empty(t, j.c.e.Failed())
@@ -320,8 +325,9 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 	}
 }
 
-// TestWhatEndsAMessageCutShort: a failure of the sender, a revocation and the end of the engine
-// end the message too, whether a second receive waits for it or not.
+// TestWhatEndsAMessageCutShort: a receive was cut short (cutJob). Then the sender fails, the
+// communicator is revoked, or the engine ends. A second receive fails with the error of this event,
+// whether it is posted before or after the event.
 func TestWhatEndsAMessageCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(j *cutJob)
@@ -363,8 +369,9 @@ func TestWhatEndsAMessageCutShort(t *testing.T) {
 	})
 }
 
-// TestATooLongMessageCutShort: a message that is too long, and of which the sender has begun to
-// send a part, is lost. The call returns both errors.
+// TestATooLongMessageCutShort: a receive with a short buffer is cut short after it has asked the
+// sender for the data. The call returns ErrTruncate and the context's error, and the message is
+// lost, because the sender sends only a part of it.
 func TestATooLongMessageCutShort(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
 	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
@@ -378,8 +385,9 @@ func TestATooLongMessageCutShort(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestASendCutShort: a send that has not begun is withdrawn. Another send continues, and its
-// error lets the caller wait for the end of the send.
+// TestASendCutShort: if the context of a Send ends before the message has left, the message is
+// withdrawn. If the message has left, the send continues, and Unfinished.Wait returns the send's
+// result.
 func TestASendCutShort(t *testing.T) {
 	h := &hooks{again: true}
 	c, s := openHooked(t, h, noAsync)
@@ -412,9 +420,9 @@ func TestASendCutShort(t *testing.T) {
 	require.ErrorIs(t, u.Wait(background), ErrProcFailed)
 }
 
-// TestAMessageCutShortInFinalize: a message whose receive was cut short can be received after its
-// sender has called Finalize. If this rank calls Finalize, it refuses a message whose sender
-// waits, as soon as the transfer has ended.
+// TestAMessageCutShortInFinalize: a receive was cut short (cutJob). If the sender then calls
+// Finalize, another receive still gets the message. If the receiver calls Finalize, it refuses the
+// message as soon as the transfer has ended.
 func TestAMessageCutShortInFinalize(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the sender/waits %v", waits), func(t *testing.T) {
@@ -452,7 +460,7 @@ func TestAMessageCutShortInFinalize(t *testing.T) {
 			require.Equal(t, cutSize, few[0].Bytes)
 			want := 1
 			if j.fills {
-				want = 0 // a sender of MsgData needs no MsgFin
+				want = 0 // the receiver sends no MsgFin if the data arrives in MsgData messages
 			}
 			require.Equal(t, want, j.fins())
 			require.Empty(t, j.c.e.Failed())

@@ -3,8 +3,25 @@
 // handles bytes, ranks, tags and contexts. Package comm, above it, handles element types; the
 // transports, below it, handle sockets and memory mappings.
 //
-// Everything is safe for concurrent use. One lock, Engine.mu, guards an engine. A goroutine holds
-// it for the time of a poll or a post. "The caller holds the lock" always means Engine.mu.
+// All functions are safe for concurrent use, unless their comments say otherwise. One lock,
+// Engine.mu, guards the state of an engine. A goroutine holds the lock for a short time only, such
+// as that of one poll of the transports or of one post. "The caller holds the lock" always means
+// Engine.mu.
+//
+// Words that the comments of this package use:
+//
+//   - The program is the code that calls the engine: the user's code, and the packages above this
+//     one.
+//   - A context is a communication context ([Context]), as in MPI. A Go context is called ctx, or
+//     context.Context.
+//   - A rail is one open transport ([Rail]).
+//   - A slot is an entry of the engine's table of requests ([request]). It is used again after its
+//     request has ended.
+//   - To lead means to poll the transports for the whole rank. At most one goroutine, the leader,
+//     does so at a time; the other goroutines that wait are parked, as followers. See wait.go.
+//   - The background goroutine belongs to the engine. It polls if no other goroutine does. See
+//     background.go.
+//   - A task is a function of the program that [Engine.Go] runs on another goroutine.
 package engine
 
 import (
@@ -21,25 +38,27 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Wildcards of Env.Peer and Env.Tag for receives and probes.
+// AnySource and AnyTag are the wildcards of receives and probes, as values of Env.Peer and Env.Tag
+// (MPI_ANY_SOURCE and MPI_ANY_TAG).
 const (
 	AnySource = wild
 	AnyTag    = wild
 )
 
-// Mode says when a send is complete.
+// Mode says when a send is complete. The engine also has two modes for its own requests.
 type Mode uint8
 
-// The modes.
+// The modes. The first two are for the program; the others mark requests of the engine.
 const (
-	Standard    Mode = iota // when the buffer may be reused
-	Synchronous             // when, in addition, a receive has matched the message (MPI_Ssend)
+	Standard    Mode = iota // a send that is complete when its buffer may be reused (MPI_Send)
+	Synchronous             // a send that is complete when, in addition, a receive has matched the message (MPI_Ssend)
 
-	modeLeave  // of a MsgLeave, which the engine itself sends
-	modeProbed // of a receive that Message.Irecv has started
+	modeLeave  // the send of a MsgLeave, with which this rank informs a peer that it is in Finalize
+	modeProbed // a receive of a message that Mprobe or Attend has taken out of matching
 )
 
-// The errors of the engine. The errors that calls return wrap them, with the cause.
+// The sentinel errors of the engine. A call that fails for one of these reasons returns an error
+// that wraps the sentinel and the cause, so a caller tests it by errors.Is.
 var (
 	ErrTruncate   = errors.New("message longer than the receive buffer")
 	ErrProcFailed = errors.New("process failed")
@@ -49,49 +68,63 @@ var (
 	ErrMismatch   = errors.New("ranks disagree")
 )
 
-// ReasonError is one failure that wraps its kind, such as ErrProcFailed, and its reason. An
-// error of errors.Join, in contrast, wraps several failures.
+// ReasonError is the error of one failure. It wraps two errors: the kind of the failure, such as
+// ErrProcFailed, and the reason. The type lets a caller distinguish it from an error of
+// errors.Join, which wraps several failures.
 type ReasonError struct{ err error }
 
 func reasonError(format string, args ...any) error { return &ReasonError{fmt.Errorf(format, args...)} }
 
-// Error returns the kind and the reason.
+// Error returns a text that contains the kind and the reason.
 func (r *ReasonError) Error() string { return r.err.Error() }
 
-// Unwrap returns an error that wraps both.
+// Unwrap returns an error that wraps the kind and the reason.
 func (r *ReasonError) Unwrap() error { return r.err }
 
-// The errors of operations on a closed engine and on a freed context.
+// errFinalize is the error of operations on an engine that Close or Kill has closed. errFree is the
+// error of receives that were posted in a context when Context.Close freed it. Senders get its text
+// if Context.Close drops a message whose sender waits for the receive.
 var (
 	errFinalize = fmt.Errorf("%w: Finalize was called", ErrClosed)
 	errFree     = fmt.Errorf("%w: the communicator was freed", ErrClosed)
 )
 
-// Rail is one open transport of the engine.
+// Rail is one transport that the engine uses, as this rank has opened it. A job may use several:
+// for example shared memory for ranks of the same host, and a network for the others.
 type Rail struct {
 	Domain   transport.Domain
 	CQ       transport.CompletionQueue
 	Endpoint transport.Endpoint
 }
 
+// rail is a Rail with the optional interfaces of its transport and the engine's state for it.
 type rail struct {
 	Rail
-	rma        transport.RMAEndpoint        // nil: rendezvous by messages
-	atomic     transport.AtomicEndpoint     // nil: no atomics
-	connect    transport.ConnectEndpoint    // nil: the transport reports the end of every peer without a connection
-	disconnect transport.DisconnectEndpoint // nil: the transport cannot disconnect one peer
-	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory
-	batch      transport.BatchEndpoint      // nil: Send transmits each message at once
-	attr       transport.Attr
-	eager      int  // largest data of an eager message
-	index      int  // in Engine.rails
-	pace       int  // after an empty Read, the next pace calls of progress do not read the queue
-	skip       int  // number of next calls of progress that do not read the queue; guarded by Engine.mu
-	unsent     bool // the endpoint keeps messages until the next Read; counted in Engine.unsent; guarded by Engine.mu
+	rma        transport.RMAEndpoint        // RMA operations of the endpoint; nil: the data of a rendezvous travels in messages (MsgData)
+	reacher    transport.RegionReacher      // says which regions of peers rma reaches; nil: all
+	atomic     transport.AtomicEndpoint     // nil: the transport has no remote atomics
+	connect    transport.ConnectEndpoint    // nil: the transport needs no connection to a peer to report the peer's end
+	disconnect transport.DisconnectEndpoint // nil: the transport cannot disconnect a single peer
+	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory by this transport
+	// Nil: the endpoint transmits each message in Send; otherwise Send may keep small messages
+	// until the next Read of CQ.
+	batch transport.BatchEndpoint
+	attr  transport.Attr // what Domain.Attr has returned
+	eager int            // maximum number of bytes of data in an eager message
+	index int            // index of this rail in Engine.rails
+	// Number of calls of progress that do not read CQ after a Read of CQ that found nothing; set by
+	// setPaces.
+	pace int
+	skip int // number of the next calls of progress that do not read CQ; guarded by Engine.mu
+	// The endpoint keeps messages until the next Read of CQ; Engine.unsent counts the rails for
+	// which unsent is set; guarded by Engine.mu.
+	unsent bool
 }
 
-// open initializes r from one rail of Config. Its eager limit is set if set is not 0, else the
-// transport's; but at most eagerMax, and at most what fits into the transport's largest message.
+// open initializes r from given, which is the entry index of Config.Rails. The eager limit of the
+// rail is set, the value of the parameter engine.eager_limit; if set is 0, it is the transport's
+// own limit. The eager limit is at most eagerMax, and at most the data that fits into the largest
+// message of the transport.
 func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	a := given.Domain.Attr()
 	*r = rail{
@@ -107,6 +140,9 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 		a.Caps.Has(transport.CapConnect) && r.connect == nil {
 		return fmt.Errorf("engine: transport %s reports a capability and lacks its methods", a.Provider)
 	}
+	if r.rma != nil {
+		r.reacher, _ = given.Endpoint.(transport.RegionReacher)
+	}
 	if r.batch != nil {
 		r.batch.EnableBatch()
 	}
@@ -118,8 +154,14 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	return nil
 }
 
-// extension returns v as an interface T if its transport reports the capability bit. It returns
-// nil if the transport does not report the bit, or if a wrapper of v hides the methods.
+// reaches reports whether this rank can read and write a peer's region with a key by RMA.
+func (r *rail) reaches(peer int32, key uint64) bool {
+	return r.rma != nil && (r.reacher == nil || r.reacher.ReachesRegion(transport.Addr(peer), key))
+}
+
+// extension returns v, which is the domain or the endpoint of a transport with the attributes a, as
+// the optional interface T. It returns nil if the transport does not report the capability bit of
+// T, or if v lacks the methods of T, for example because v is a wrapper that hides them.
 func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	if a.Caps.Has(bit) {
 		t, _ = v.(T)
@@ -127,10 +169,12 @@ func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	return t
 }
 
-// paceMax is the maximum of rail.pace.
+// paceMax is the maximum of rail.pace: progress reads the queue of each rail at least once in
+// paceMax+1 calls.
 const paceMax = 64
 
-// setPaces makes progress read the queues of slow transports less often than those of fast ones.
+// setPaces sets the pace of each rail from its latency, so that progress reads the completion
+// queues of slow transports less often than those of fast ones.
 func setPaces(rails []rail) {
 	fastest := math.MaxInt
 	for i := range rails {
@@ -141,144 +185,186 @@ func setPaces(rails []rail) {
 	}
 }
 
-// Config describes an engine for New.
+// Config describes the engine that New makes.
 type Config struct {
 	Rank, Size int
-	Params     *params.Set             // nil: all defaults
-	Rails      []Rail                  // in order of preference; Close closes them
-	Route      []uint8                 // by world rank: index of the rail that leads to the rank; nil: the first rail leads to all
-	LocalRanks int                     // ranks of this job on this host
-	Cores      int                     // hardware threads that the ranks of this host share; 0: the threads that this process may use
-	TypeName   func(sig uint16) string // returns the name of the element type that Env.Sig stands for; nil: errors print the number
-	Notice     func(error)             // called, without a lock, for warnings that fail no operation; may be nil
-	Launcher   *os.File                // channel on which the launcher reports failed ranks, see loss.go; may be nil; Close closes it
+	Params     *params.Set // parameters of the job; nil: all have their default values
+	Rails      []Rail      // open transports, the preferred one first; Engine.Close closes them
+	// By world rank: index in Rails of the rail that carries messages to the rank; nil: Rails[0]
+	// leads to all ranks.
+	Route      []uint8
+	LocalRanks int // number of ranks of this job on this host, this rank included
+	Cores      int // number of hardware threads that the ranks of this host share; 0: as many as this process may use
+	// Returns the name of the element type that Env.Sig stands for, for errors; nil: errors print
+	// the number.
+	TypeName func(sig uint16) string
+	// Called with each warning of a transport that fails no operation, on a goroutine of its own;
+	// nil: warnings are dropped.
+	Notice func(error)
+	// Stream on which the launcher reports failed ranks, see loss.go; nil: the launcher does not
+	// report; Engine.Close closes it.
+	Launcher *os.File
 }
 
-// Engine is the message engine of one rank.
+// Engine is the message engine of one rank. Goroutines of the program wait, lead and park in it as
+// wait.go describes.
 type Engine struct {
-	rank, size   int
-	rails        []rail
-	policy       waitPolicy
-	start        time.Time
-	spinLimit    atomic.Int32 // number of times that Await loads its word before it yields or takes the lock
-	napsOnly     bool         // a transport cannot end a sleep when something arrives, so sleeps are short naps
-	eagerLimit   int          // smallest eager limit of all rails; also the limit of messages to this rank itself
-	window       int          // credits per peer, bytes
+	rank, size int // world rank of this rank, and number of ranks of the job
+	rails      []rail
+	policy     waitPolicy   // how long goroutines poll and yield before they sleep
+	start      time.Time    // when New made the engine; Engine.clock counts from then
+	spinLimit  atomic.Int32 // number of times that Context.Await loads its word before it yields or takes the lock
+	napsOnly   bool         // an event cannot end a sleep on the transports, so goroutines sleep only for naps of limited time
+	eagerLimit int          // smallest eager limit of all rails, in bytes; also the limit for messages of this rank to itself
+	window     int          // credit that each peer gets, in bytes: limit for its unexpected messages in the memory of this rank
+	// Copy of Config.TypeName: returns the name of an element type, for errors; nil: errors print
+	// the number.
 	typeName     func(uint16) string
-	notice       func(error)
-	onClose      []func()
-	launcher     *os.File
-	stateVersion atomic.Uint32 // see StateVersion
+	notice       func(error)   // copy of Config.Notice: gets the warnings of transports; nil: they are dropped
+	onClose      []func()      // functions that close calls before it shuts the transports down; OnClose adds them
+	launcher     *os.File      // copy of Config.Launcher: stream of failure reports; nil: the launcher sends none
+	stateVersion atomic.Uint32 // number that changes when a communicator is revoked, and when the engine closes or fails
 
-	mu mutex // guards everything below
+	mu mutex // guards everything below, except atomic fields and those whose comments say otherwise
 
-	peers        []peer
-	stalled      []int32 // peers with queued requests
-	stalledSpare []int32 // buffer that retry exchanges with stalled
-	posted       postedQueue
-	unexpected   unexpectedQueue
-	buffers      bufferPool
-	revoked      map[uint64]error    // by communicator (context id / 2): the error of its revocation
-	revokedBy    map[uint64]int32    // by communicator: the peer that sent the revocation, until forwardRevokes forwards it
-	contexts     map[uint64]*Context // by communicator: one of its two contexts
-	ports        map[uint64]*Port    // by context id
-	spans        []*Span             // memory of Alloc, sorted by address
+	peers        []peer           // what the engine knows about each rank, by world rank
+	stalled      []int32          // world ranks of the peers that have requests in their queues control or data
+	stalledSpare []int32          // buffer that retry exchanges with stalled, so that it does not allocate
+	posted       postedQueue      // receives that have not matched a message
+	unexpected   unexpectedQueue  // messages that have arrived and that no posted receive has matched
+	buffers      bufferPool       // buffers for the data of unexpected messages
+	revoked      map[uint64]error // by number of the communicator (context id / 2): the error of its revocation
+	// By number of the communicator: the peer whose message revoked it; the entry exists until
+	// forwardRevokes has forwarded the revocation.
+	revokedBy map[uint64]int32
+	contexts  map[uint64]*Context // by number of the communicator: one of its two contexts
+	ports     map[uint64]*Port    // the open ports, by context id
+	spans     []*Span             // memory of Alloc that Reap has not freed, sorted by address
 
-	slots       []*request // the table of requests; nil: no slot, see vacate
-	vacant      []vacancy  // the indices whose entry in slots is nil
-	finished    list       // requests with a hint that have ended and were not collected yet; see several.go
-	uncollected int        // number of named requests that have ended and were not collected yet
-	free        *request
-	unused      int      // number of slots in free; at most slotsKept, because moreSlots runs only when free is empty
-	spare       *request // a slot that sendNow has taken and may use; may be nil
-	active      int      // number of background requests that are not done, plus open ports that need progress
-	large       int      // number of background requests that are larger than the eager limit
-	tasks       int      // number of functions that Engine.Go runs now
-	exposed     int      // number of regions that peers access by RMA which needs this rank's polls
-	unsent      int      // number of rails whose endpoint keeps messages until the next Read
-	moving      int      // number of requests whose data is being transferred, which may need this rank's polls
+	slots    []*request // table of requests, by request.index; nil: the index has no slot, see vacate
+	vacant   []vacancy  // indices whose entry in slots is nil
+	finished list       // requests that have ended and were not collected yet, if they have a hint; see several.go
+	// Number of requests that have ended, that a Request of the program identifies, and whose slots
+	// were not freed yet.
+	uncollected int
+	free        *request // first slot in the list of unused slots; nil: the list is empty
+	// Number of slots in the list free; at most slotsKept, because moreSlots runs only when the
+	// list is empty.
+	unused int
+	spare  *request // slot that sendNow has taken for its next call; nil: none
+	// Number of requests that the background goroutine serves (request.background), plus open ports
+	// that need progress (Port.counted).
+	active int
+	large  int // number of requests that the background goroutine serves and whose buffer is larger than eagerLimit
+	tasks  int // number of functions that Engine.Go runs now
+	// Number of registered regions to which peers may write by RMA only while this rank polls
+	// (Memory.served).
+	exposed int
+	unsent  int // number of rails whose endpoint keeps messages until the next Read (rail.unsent)
+	// Number of requests whose data is being transferred (request.moving); the transfers may need
+	// this rank's polls.
+	moving int
 
-	leader            *waiter
-	polls             int           // number of polls of leaders
-	failedTests       int           // calls of Test, Iprobe and the like in a row that found nothing; see testFailed
-	noYieldUntil      time.Duration // until this time on clock, such calls do not yield
-	coreWanted        bool          // another thread wants the core: the last yield took wantedYield or longer
-	lastGosched       time.Duration // when a leader last called enterScheduler
-	leads             atomic.Uint64 // how often a goroutine has begun to lead; written under mu
-	parked            []*waiter     // waiters that sleep until wake
-	followers         int           // number of parked waiters that are not passive
-	resuming          int           // number of waiters that are runnable and have not taken the lock yet
-	waking            int           // number of ready waiters among those
-	wakes             atomic.Uint64 // number of waiters that became ready while parked or on standby; written under mu
-	completionWaiters []*waiter     // woken at the end of every request
-	probeWaiters      []*waiter     // woken by a message that matches their key, the end of a peer, and a revocation
-	wordWaiters       []*waiter     // waiters for words in shared memory, which the leader loads
-	freeWaiters       *waiter
-	background        backgroundState
-	backgroundNow     bool          // the background goroutine leads at once instead of at the next tick
-	backgroundLazy    bool          // the background goroutine waits for a lazyTick
-	holdsProcessor    bool          // the background goroutine holds a processor; see holdProcessor
-	async             bool          // asynchronous progress: the background goroutine also serves requests that no goroutine waits for
-	asleep            bool          // a goroutine is in Wait
-	sleeper           *waiter       // the goroutine in Wait; nil: the background goroutine, or none
-	nap               time.Duration // time limit of that Wait; negative: none
-	failures          int           // number of peers known to have failed
-	changes           uint32        // number of peers that have ended, plus the number of calls of WakeAttend
-	finalizing        int           // number of peers known to be in Finalize
-	dropped           dropped       // see leftover.go
-	origins           []origin      // by index of the slot; empty if SetOrigin was never called
-	originSeq         uint64        // number of the last SetOrigin
-	leaving           *Context      // if this rank is in Finalize, the context in which it sends MsgLeave; else nil
-	cancelShutdown    func()        // ends the shutdown of the transports; nil: Close has not begun it
-	query             peerQuery
-	account           account
+	// Waiter of the goroutine that leads, which means that it polls the transports for all; nil: no
+	// goroutine of await leads.
+	leader       *waiter
+	polls        int           // number of polls that leaders have made
+	failedTests  int           // number of calls of Test, Iprobe and the like in a row that found nothing; testFailed counts them
+	noYieldUntil time.Duration // time on Engine.clock until which testFailed does not yield
+	coreWanted   bool          // the last yield of a core took longer than wantedYield, so another thread wants the core
+	lastGosched  time.Duration // time on clock at which enterScheduler last called runtime.Gosched
+	leads        atomic.Uint64 // number of times that a goroutine has begun to lead; written under mu
+	parked       []*waiter     // waiters whose goroutines are blocked until another goroutine unparks them
+	followers    int           // number of waiters in parked that are not passive
+	resuming     int           // number of waiters whose goroutines are runnable and have not taken the lock yet
+	waking       int           // number of waiters in resuming whose event has happened (waiter.waking)
+	// Number of times that the event of a parked waiter, or of one on standby, has happened;
+	// written under mu.
+	wakes             atomic.Uint64
+	completionWaiters []*waiter // waiters that are woken at the end of every request
+	// Waiters of probes and of Attend; woken by a message that their key accepts, and by each event
+	// that may end such a wait without a message.
+	probeWaiters []*waiter
+	wordWaiters  []*waiter       // waiters for words in shared memory; the leader loads the words after each poll
+	freeWaiters  *waiter         // first waiter in the list of unused waiters; nil: the list is empty
+	background   backgroundState // whether the background goroutine is parked, ticks or leads
+	// The background goroutine leads as soon as it runs, even if another goroutine has led since
+	// the last tick.
+	backgroundNow  bool
+	backgroundLazy bool // the background goroutine waits for a lazyTick instead of a tick
+	holdsProcessor bool // the background goroutine keeps a processor of the Go scheduler busy; see holdProcessor
+	// Asynchronous progress is on: the background goroutine also polls for requests that no
+	// goroutine waits for.
+	async  bool
+	asleep bool // a goroutine sleeps on the transports, in waitset.wait
+	// Waiter of the goroutine that sleeps on the transports; nil: none does, or the background
+	// goroutine does.
+	sleeper    *waiter
+	nap        time.Duration // time limit of that sleep; negative: none
+	failures   int           // number of peers that this rank knows to have failed
+	changes    uint32        // number of peers that have ended, plus number of calls of WakeAttend
+	finalizing int           // number of peers that have reported that they are in Finalize
+	dropped    dropped       // messages that the engine has dropped, for the report at the end of the job; see leftover.go
+	origins    []origin      // by index of the slot: text of SetOrigin; empty if SetOrigin was never called
+	originSeq  uint64        // number of calls of SetOrigin
+	// Context in which this rank reports to peers that it is in Finalize (MsgLeave); nil: it is not
+	// in Finalize.
+	leaving        *Context
+	cancelShutdown func()    // ends the Shutdown calls of Close; nil: Close has not begun them
+	query          peerQuery // what QueryPeers needs to know at its next call about the last one
+	account        account   // messages and time that Account returns
 
-	closed  bool
-	fatal   error      // why the engine has failed; nil: it has not
-	quiet   *sync.Cond // signaled when a goroutine leaves await or the background goroutine ends, after closed was set
-	entries [32]transport.Completion
+	closed  bool                     // Close or Kill was called
+	fatal   error                    // why the engine has failed; nil: the engine has not failed
+	quiet   *sync.Cond               // signaled when, after closed was set, a goroutine leaves await or the background goroutine ends
+	entries [32]transport.Completion // buffer for one Read of a completion queue
 
-	waitset       waitset       // set by New
-	kick          chan struct{} // wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
-	goroutines    sync.WaitGroup
-	failureReader sync.WaitGroup // the goroutine of failureLoop
-	workers       workers
+	waitset       waitset        // the queues that a goroutine sleeps on; set by New
+	kick          chan struct{}  // wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
+	goroutines    sync.WaitGroup // counts the background goroutine
+	failureReader sync.WaitGroup // counts the goroutine of failureLoop
+	workers       workers        // goroutines that run the functions of Engine.Go
 }
 
-// peer holds what the engine knows about another rank.
+// peer holds what the engine knows about another rank, or about this rank itself.
 type peer struct {
-	rail            *rail
-	err             error         // why no more messages can be sent to the peer; nil: they can
-	eager           int           // largest data of an eager message; -1: the peer is this rank itself, or has ended
-	sendSeq         uint32        // sequence number of the last message sent
-	recvSeq         uint32        // sequence number of the last message received
-	credit          int           // bytes of the peer's memory for unexpected messages that this rank may use
-	unexpectedBytes int           // bytes of this rank's memory for unexpected messages that the peer uses
-	owed            int           // bytes of credit to return to the peer
-	control         list          // queued messages of the engine itself, and reads; they leave before data
-	data            list          // queued sends of the program
-	noRoom          bool          // the endpoint has returned ErrAgain
-	absent          bool          // that error was ErrAbsent: the peer has not started yet
-	noRoomSince     time.Duration // when napTime first found noRoom set, on clock; 0: it has not
-	isQueued        bool          // in Engine.stalled
-	left            bool          // the peer has shut down in good order
-	markedFailed    bool          // markFailed was called for the peer
-	inFinalize      bool          // the peer is in Finalize; counted in Engine.finalizing
-	queried         bool          // connect has sent the peer a message, after which the peer reports its Finalize
-	leaveSent       bool          // this rank has sent MsgLeave to the peer
+	rail *rail // rail that carries messages to the peer; nil: the peer is this rank itself
+	err  error // why no more messages can be sent to the peer, for example because it has failed; nil: they can
+	// Maximum number of bytes of data in an eager message to the peer; -1: the peer is this rank
+	// itself, or no message can be sent to it any more.
+	eager           int
+	sendSeq         uint32 // sequence number of the last message to the peer; 0: there was none
+	recvSeq         uint32 // sequence number of the last message from the peer; 0: there was none
+	credit          int    // bytes of the peer's memory for unexpected messages that this rank may still use
+	unexpectedBytes int    // bytes of this rank's memory for unexpected messages that the peer uses
+	owed            int    // bytes of credit that this rank has not yet returned to the peer
+	// Requests that wait for room in the endpoint: messages of the engine itself, RMA operations,
+	// and segments of data; retry starts them before those in data.
+	control      list
+	data         list          // sends of the program that wait for room in the endpoint, or behind such sends
+	noRoom       bool          // the endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or a streamBurst has ended
+	absent       bool          // the endpoint returned ErrAbsent: the peer has not started yet
+	noRoomSince  time.Duration // time on clock at which napTime first found noRoom set; 0: it has not found it set
+	isQueued     bool          // the peer is in Engine.stalled
+	left         bool          // the peer has ended in good order, by Close; err is set
+	markedFailed bool          // a report has marked the peer as failed (markFailed), as opposed to the transport
+	inFinalize   bool          // the peer has reported that it is in Finalize; Engine.finalizing counts it
+	queried      bool          // connect has sent the peer a message, which makes the peer report its Finalize to this rank
+	leaveSent    bool          // this rank has sent MsgLeave to the peer
 }
 
-// noteNoRoom records that the endpoint has returned err, which is ErrAgain or ErrAbsent.
+// noteNoRoom records that the endpoint had no room for an operation on the peer. err is what the
+// endpoint returned, ErrAgain or ErrAbsent; or nil if this rank has sent enough to the peer for now.
 func (p *peer) noteNoRoom(err error) { p.noRoom, p.absent = true, errors.Is(err, transport.ErrAbsent) }
 
-// The limits of the credit that a peer gets, in bytes.
+// Limits of Engine.window, the credit in bytes that each peer gets.
 const (
 	windowMin = 16 << 10
 	windowMax = 1 << 20
 )
 
-// New returns the engine of a rank. The endpoints of the transports are open, and their address
-// vectors hold every rank of the job.
+// New returns the engine of a rank. The caller has opened the endpoints of the transports, and has
+// inserted the addresses of all ranks of the job into their address vectors.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size {
 		return nil, fmt.Errorf("engine: rank %d of %d", cfg.Rank, cfg.Size)
@@ -299,7 +385,7 @@ func New(cfg Config) (*Engine, error) {
 	e.quiet = sync.NewCond(&e.mu)
 	e.workers.tasks = make(chan task, maxIdleWorkers)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
-	eagerMax := e.window/4 - messageCost // so that the window has room for several messages
+	eagerMax := e.window/4 - messageCost // so that the credit of a peer suffices for several messages of this size
 	e.eagerLimit = eagerMax
 	e.rails = make([]rail, len(cfg.Rails))
 	for i, r := range cfg.Rails {
@@ -324,7 +410,8 @@ func New(cfg Config) (*Engine, error) {
 	}
 	setPaces(e.rails)
 	for i := range e.rails {
-		// A sleep on several queues uses their descriptors; see waitset.
+		// A sleep on one queue calls its Wait, and needs a wait object. A sleep on several queues
+		// calls poll(2), and needs a descriptor of each; see waitset.
 		a := &e.rails[i].attr
 		e.napsOnly = e.napsOnly || a.NoWaitObject || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
@@ -336,11 +423,11 @@ func New(cfg Config) (*Engine, error) {
 		e.async = p.Bool("engine.async_progress")
 		e.kick = make(chan struct{}, 1)
 		e.goroutines.Add(1)
-		go e.backgroundLoop() // Close ends it and waits for it
+		go e.backgroundLoop() // Close ends this goroutine and waits for its end
 	}
 	if e.launcher = cfg.Launcher; e.launcher != nil {
 		e.failureReader.Add(1)
-		go e.failureLoop() // Close ends it and waits for it
+		go e.failureLoop() // Close ends this goroutine and waits for its end
 	}
 	return e, nil
 }
@@ -351,24 +438,28 @@ func (e *Engine) Transport(rank int) string {
 	if rank < 0 || rank >= e.size || rank == e.rank {
 		return ""
 	}
-	return e.peers[rank].rail.attr.Provider // set by New, and never changed
+	return e.peers[rank].rail.attr.Provider // without the lock: New sets the rail, and nothing changes it later
 }
 
-// Close ends the engine in good order: it sends what is queued, tells the peers that this rank
-// leaves, and ends every request that is not complete with ErrClosed. The caller makes sure, by a
-// barrier, that all ranks have ended their communication. If ctx ends first, Close drops what has
-// not been sent.
+// Close ends the engine in good order. It first waits until the operations in flight have ended and
+// the engine's own messages have left. Then it ends every other request with ErrClosed, for example
+// a send that is still queued. At last it shuts the transports down, which informs the peers that
+// this rank leaves. The caller makes sure, by a barrier, that all ranks have ended their
+// communication. If ctx ends first, Close ends the remaining operations at once. If another call
+// has closed the engine, Close returns nil at once.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 
-// Kill ends the engine as if its process had died.
+// Kill closes the engine as the end of its process would: it waits for no operation, and does not
+// shut the transports down. The peers take this rank as failed.
 func (e *Engine) Kill() { _ = e.close(context.Background(), false) }
 
+// close is Close if graceful is set, and Kill if not.
 func (e *Engine) close(ctx context.Context, graceful bool) error {
 	e.mu.Lock()
 	if graceful && !e.closed {
 		e.flush(ctx)
 	}
-	if e.closed { // already, or another goroutine closed it during flush
+	if e.closed { // before this call, or by another goroutine during flush
 		e.mu.Unlock()
 		return nil
 	}
@@ -386,7 +477,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.cancelShutdown = func() { cancel(errShutdownCancelled) }
 	for i := range e.peers {
-		if e.cannotDisconnect(int32(i)) { // Shutdown would wait for this peer
+		if e.cannotDisconnect(int32(i)) { // Shutdown would wait for an answer of this failed peer
 			time.AfterFunc(shutdownGrace, e.cancelShutdown)
 			break
 		}
@@ -402,14 +493,14 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		if graceful {
 			serr := e.rails[i].Endpoint.Shutdown(ctx)
 			if serr != nil && errors.Is(context.Cause(ctx), errShutdownCancelled) {
-				serr = nil // Close has ended this wait itself, shutdownGrace after the failure of a rank
+				serr = nil // the failure of a rank has ended the Shutdown after shutdownGrace, which is no error of Close
 			}
 			err = errors.Join(err, serr)
 		}
 	}
 	cancel(nil)
 	if e.launcher != nil {
-		_ = e.launcher.Close() // the engine has only read from it
+		_ = e.launcher.Close() // ends failureLoop; an error has no effect, because the engine only reads from the file
 	}
 	e.failureReader.Wait()
 	e.mu.Lock()
@@ -431,7 +522,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	return nil
 }
 
-// flush sends what is queued and in flight until ctx ends.
+// flush waits until sending returns false, ctx ends, or the engine fails or is closed.
 func (e *Engine) flush(ctx context.Context) {
 	for e.sending() && ctx.Err() == nil && e.fatal == nil {
 		if e.awaitIn(ctx, &e.completionWaiters, awaited{}) != nil {
@@ -440,8 +531,9 @@ func (e *Engine) flush(ctx context.Context) {
 	}
 }
 
-// sending reports whether a message or transfer is still queued or in flight. It ignores requests
-// to peers that have failed and cannot be disconnected.
+// sending reports whether an operation is in flight, or a message of the engine itself has not
+// left. It ignores requests in flight to peers that are marked as failed and that the transport
+// cannot disconnect: they might never end.
 func (e *Engine) sending() bool {
 	for _, r := range e.slots {
 		if r != nil && r.kind != kindFree && !r.done && (r.inflight && !e.cannotDisconnect(r.peer) || r.kind == kindControl) {
@@ -451,8 +543,8 @@ func (e *Engine) sending() bool {
 	return false
 }
 
-// failAll completes with err the requests under way for which which returns true. It leaves out
-// tasks and the requests of Port.Begin.
+// failAll completes, with err, the requests under way for which the function which returns true. It
+// leaves out tasks (Engine.Go) and requests of Port.Begin, which their owners complete.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
 		if r == nil || r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.done || !which(r) {
@@ -462,15 +554,15 @@ func (e *Engine) failAll(which func(*request) bool, err error) {
 	}
 }
 
-// cancel completes a request under way with an error.
+// cancel ends a request or transfer under way with err, which may be nil.
 func (e *Engine) cancel(r *request, err error) {
 	e.withdraw(r)
 	r.inflight = false
 	e.finish(r, err)
 }
 
-// withdraw removes a request from the queue that it is in, if any. A transfer is in a queue while
-// it waits for room in the endpoint.
+// withdraw removes a request from the queue that it is in, if any: that of posted receives, or a
+// queue of its peer for requests that wait for room in the endpoint.
 func (e *Engine) withdraw(r *request) {
 	if r.phase == phasePosted {
 		e.posted.withdraw(r)
@@ -480,7 +572,8 @@ func (e *Engine) withdraw(r *request) {
 	r.phase = phaseIdle
 }
 
-// finish ends a request, or a transfer of a port.
+// finish ends a request. If the request belongs to a Transfer, finish reports the end to the port's
+// service.
 func (e *Engine) finish(r *request, err error) {
 	if r.kind == kindTransfer {
 		e.transferDone(r, err)

@@ -18,7 +18,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// callsThatWait has a call of each kind that waits for rank 2, or can wait for it.
+// callsThatWait has one function for each kind of call that waits for rank 2, or that may wait for
+// it because it accepts messages from any rank.
 var callsThatWait = map[string]func(c *Context) error{
 	"recv": func(c *Context) error {
 		_, err := c.Recv(background, make([]byte, 8), Env{Peer: 2, Tag: 1})
@@ -58,8 +59,8 @@ var callsThatWait = map[string]func(c *Context) error{
 	},
 }
 
-// endDuring runs every call of callsThatWait on rank 0, calls end before or meanwhile, and wants
-// each call to fail with the error want.
+// endDuring runs every call of callsThatWait on rank 0. The function end runs before the call, and
+// in a second run during the call. In both runs the call must fail with the error want.
 func endDuring(t *testing.T, want error, end func(engines []*Engine, cs []*Context)) {
 	for name, call := range callsThatWait {
 		for _, early := range []bool{true, false} {
@@ -157,7 +158,7 @@ func TestAPeerThatBreaksTheProtocolIsMarkedAsFailed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := openRawPeer(t)
-			r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 5}) // the handle 0 identifies this receive
+			r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 5}) // its handle is 0
 			s.sendRaw(t, b)
 			_, err := r.Wait(background)
 			require.ErrorIs(t, err, ErrProcFailed)
@@ -177,9 +178,9 @@ func TestAHugeRendezvousTouchesOnlyTheBuffer(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
-// FuzzPeer sends messages to an engine that has receives and sends of each kind under way.
-// All of them end, and nothing outside of the receives' buffers changes. The input is a
-// sequence of
+// FuzzPeer sends arbitrary messages, as rank 1, to the engine of rank 0, which has receives and
+// sends of each kind under way. All requests end at the latest when the engine is killed, and
+// nothing outside of the receives' buffers changes. The input is a sequence of messages:
 //
 //	│ length │ how │ bytes … │    how: bit 0: the header has the right sequence number
 //	                                   bit 1: its handle is that of a request, of number how >> 4
@@ -200,7 +201,7 @@ func FuzzPeer(f *testing.F) {
 		}
 	}
 	f.Add(bytes.Join(all, nil))
-	for _, b := range all { // a MsgLeave, and then messages that may not follow it
+	for _, b := range all { // inputs with one message of each kind after a MsgLeave, which a correct peer does not send
 		f.Add(slices.Concat(part(1, wire.Message{Kind: wire.MsgLeave}), b))
 	}
 	f.Add(bytes.Repeat(part(5, wire.Message{Kind: wire.MsgEager}, 1, 2, 3), 3))
@@ -228,7 +229,7 @@ func FuzzPeer(f *testing.F) {
 			if how&4 != 0 && len(b) >= wire.MessageShort {
 				binary.LittleEndian.PutUint64(b[24:], uint64(max(0, len(b)-wire.MessageKind(b[0]).HeaderLen())))
 			}
-			if _, err := s.ep.Send(&transport.Op{Peer: 0, Data: b}); err != nil { // the engine has marked the peer as failed
+			if _, err := s.ep.Send(&transport.Op{Peer: 0, Data: b}); err != nil { // rank 0 has marked rank 1 as failed
 				break
 			}
 			for _, r := range rs {

@@ -14,10 +14,10 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// exchangeAtRandom sends messages of random sizes, modes and tags between all ranks and receives
-// them in another order. The sizes follow from seed. If lossy is set, an error on a rank kills
-// its engine, as a crash would, and does not fail the test. A hang or wrong data always fails the
-// test.
+// exchangeAtRandom runs a test on all ranks: each sends messages of random sizes, modes and tags to
+// every rank, and receives those of the others in another order. Everything that is random follows
+// from seed. A hang or wrong data fails the test. An error on a rank fails the test too, unless
+// lossy is set. If lossy is set, the rank kills its engine instead, as a crash would.
 func exchangeAtRandom(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 	const messages, tags = 60, 4
 	n := len(cs)
@@ -49,7 +49,7 @@ func exchangeAtRandom(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 					if err != nil {
 						return err
 					}
-					if st.Tag >= tags || st.Bytes > 60000 { // a header with flipped bits
+					if st.Tag >= tags || st.Bytes > 60000 { // the fault plan has flipped bits of the header
 						return fmt.Errorf("message of %d bytes with tag %d", st.Bytes, st.Tag)
 					}
 					buf := make([]byte, st.Bytes)
@@ -103,9 +103,8 @@ func TestLegalFaultsAreTolerated(t *testing.T) {
 	exchangeAtRandom(t, world(openJob(t, 3, fault.Wrap(tcp.New(), plan), nil)), 99, false)
 }
 
-// TestIllegalFaultsAreErrors: the receiver detects a message that is lost or arrives twice at the
-// next message, and a header with flipped bits at once. (Detecting bits flipped in data is the
-// fabric's task; exchangeAtRandom checks the data.)
+// TestIllegalFaultsAreErrors: the fabric repeats messages, flips bits of headers, or kills a rank.
+// Each rank then gets an error or correct messages, and none hangs.
 func TestIllegalFaultsAreErrors(t *testing.T) {
 	for name, plan := range map[string]fault.Plan{
 		"duplicate": {Duplicate: 0.02},
@@ -124,7 +123,7 @@ func TestIllegalFaultsAreErrors(t *testing.T) {
 func TestALostMessageIsFoundAtTheNext(t *testing.T) {
 	plan := fault.Plan{Seed: 1, Drop: 0.05, Ranks: []int{0}}
 	cs := world(openJob(t, 2, fault.Wrap(inproc.NewFabric(), plan), nil))
-	go func() { // ends when rank 1 marks this rank as failed, or at Close
+	go func() { // ends when Send fails, because rank 1 has marked rank 0 as failed or the engine closes
 		for {
 			if err := cs[0].Send(background, []byte{1}, Env{Peer: 1}); err != nil {
 				return

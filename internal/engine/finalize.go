@@ -14,23 +14,24 @@ import (
 //	rank 0 waits for rank 1; no messages so far  ── MsgCredit of 0 bytes ──► rank 1
 //	        ◄── MsgLeave, if rank 1 is in Finalize ─────────────────────────────┘
 //
-// A rank that has called Finalize sends and receives no more messages, except in the contexts in
-// which the ranks synchronize at the end of the job (KeepInFinalize). So these calls fail at
-// once: a receive or blocking probe that names this rank, a collective that needs it, and a send
-// that waits for its receive. A nonblocking probe finds nothing.
+// A rank in Finalize sends and receives no more messages, except in the contexts in which the ranks
+// synchronize at the end of the job (KeepInFinalize). So calls of other ranks that can only end
+// with a message from it fail at once with ErrFinalized. Such calls are, for example, a receive or
+// blocking probe that names the rank, a wait for a word that the rank stores (Context.Await), and a
+// send that waits for its receive. A nonblocking probe finds nothing.
 //
-// MsgLeave travels in the queue of the program's messages, so all messages that the rank has sent
-// earlier arrive before it. The rank sends MsgLeave to the peers with which it has exchanged
-// messages. Other peers seldom wait for this rank; a peer that does sends a message by
-// QueryPeers.
+// MsgLeave travels in the same queue as the program's messages, so all messages that the rank has
+// sent earlier arrive before it. The rank sends MsgLeave to the peers with which it has exchanged
+// messages. Other peers seldom wait for this rank. If one does, its QueryPeers sends this rank a
+// MsgCredit of 0 bytes, and this rank answers with MsgLeave.
 //
-// A sender does not check whether the receiver is in Finalize. Instead, the rank in Finalize
-// refuses each message whose sender waits for the receive and which no posted receive matches.
+// A sender does not check whether the receiver is in Finalize. Instead, a rank in Finalize refuses
+// each message that no posted receive matches and whose sender waits for the receive.
 
 // finalizedError is the error of an operation that needs a rank that is in Finalize.
-type finalizedError struct{ rank int32 } // world rank
+type finalizedError struct{ rank int32 } // the world rank that is in Finalize
 
-// Error returns a text that names the rank.
+// Error returns a text that names the rank and says that it has called Finalize.
 func (f finalizedError) Error() string {
 	return fmt.Sprintf("rank %d of the world has called Finalize, or returned from Main: it takes part in no further communication", f.rank)
 }
@@ -38,15 +39,18 @@ func (f finalizedError) Error() string {
 // Unwrap returns ErrFinalized.
 func (finalizedError) Unwrap() error { return ErrFinalized }
 
-// FinalizedError returns the error of an operation that needs a world rank which is in Finalize.
+// FinalizedError returns the error of an operation that needs a rank which is in Finalize. world is
+// the world rank of that rank.
 func FinalizedError(world int) error { return finalizedError{int32(world)} }
 
-// KeepInFinalize marks the context as one that ranks use while they are in Finalize.
+// KeepInFinalize marks the context as one in which ranks communicate also while they are in
+// Finalize. It must be called before any other use of the context.
 func (c *Context) KeepInFinalize() { c.kept = true }
 
-// Leave reports to the other ranks that this rank is in Finalize. It first waits until the
-// functions that Engine.Go runs have ended. If ctx ends before that, Leave returns ctx's error,
-// but still informs the other ranks. c is a context of the whole world.
+// Leave informs the other ranks that this rank is in Finalize, by messages of the context c, which
+// contains all ranks of the job. Before that, Leave waits until all functions of Engine.Go have
+// ended. If ctx ends first, Leave returns ctx's error, but still informs the other ranks. Leave
+// also refuses the unexpected messages whose senders wait for the receive.
 func (c *Context) Leave(ctx context.Context) error {
 	e := c.e
 	e.mu.Lock()
@@ -77,7 +81,7 @@ func (c *Context) Leave(ctx context.Context) error {
 	return err
 }
 
-// sendLeave sends MsgLeave to a peer, at most once.
+// sendLeave sends MsgLeave to a peer, unless this rank has done so before.
 func (e *Engine) sendLeave(peer int32) {
 	p := &e.peers[peer]
 	if p.leaveSent || p.err != nil || int(peer) == e.rank {
@@ -94,8 +98,9 @@ func (e *Engine) sendLeave(peer int32) {
 	}
 }
 
-// refuseInFinalize drops an unexpected message that this rank, in Finalize, will not receive,
-// unless the transfer of an earlier receive still uses the message.
+// refuseInFinalize drops an unexpected message if its sender waits for the receive, because this
+// rank is in Finalize and will not receive it. It drops no message whose data an earlier receive
+// still transfers (u.held).
 func (e *Engine) refuseInFinalize(u *unexpected) {
 	if why := e.finalizeRefusal(&u.header); why != nil && u.held == nil {
 		e.unexpected.take(u)
@@ -105,9 +110,10 @@ func (e *Engine) refuseInFinalize(u *unexpected) {
 	}
 }
 
-// finalizeRefusal returns an error if this rank, which is in Finalize, will not receive a message
-// whose sender waits for the receive. It returns nil for other messages: they stay in the queue,
-// and Unreceived counts them.
+// finalizeRefusal returns the error for the sender of a message, if the sender waits for the
+// receive. This rank is in Finalize and will not receive the message. For another message, and for
+// one of a context that KeepInFinalize has marked, finalizeRefusal returns nil: such a message
+// stays in the unexpected queue, and Unreceived counts it if it is the program's.
 func (e *Engine) finalizeRefusal(m *wire.Message) error {
 	if c := e.contexts[m.Context/2]; c != nil && c.kept || m.Kind != wire.MsgRTS && m.Kind != wire.MsgEagerSync {
 		return nil
@@ -115,7 +121,9 @@ func (e *Engine) finalizeRefusal(m *wire.Message) error {
 	return finalizedError{int32(e.rank)}
 }
 
-// receiveLeave handles a MsgLeave from peer.
+// receiveLeave handles a MsgLeave: peer is in Finalize. Posted receives from the peer end, except
+// in contexts that KeepInFinalize has marked. Goroutines in Probe, Attend and Await check whether
+// they can still wait.
 func (e *Engine) receiveLeave(peer int32) {
 	p := &e.peers[peer]
 	if p.inFinalize {
@@ -132,8 +140,9 @@ func (e *Engine) receiveLeave(peer int32) {
 	e.wakeAll(e.wordWaiters)
 }
 
-// finalized returns an error if source is in Finalize, so that no message from it can arrive any
-// more. For AnySource it returns nil: another goroutine of this rank may still send to this rank.
+// finalized returns an error if source, a world rank, is in Finalize, so that no more messages from
+// it can arrive. The caller does not call it for AnySource: receives from any source never fail for
+// this reason, because another goroutine of this rank may still send to this rank.
 func (c *Context) finalized(source int32) error {
 	if c.e.finalizing == 0 || c.kept || !c.e.peers[source].inFinalize {
 		return nil

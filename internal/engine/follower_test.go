@@ -20,7 +20,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// onProcessors runs f with one processor of the Go scheduler and with several.
+// onProcessors runs f with one processor of the Go scheduler (GOMAXPROCS), with two and with four.
 func onProcessors(t *testing.T, f func(t *testing.T)) {
 	for _, n := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -30,7 +30,8 @@ func onProcessors(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-// untilWaiting waits until n goroutines of a rank are parked or in Wait.
+// untilWaiting blocks until n goroutines of the program wait in the engine, parked or asleep on the
+// transports, and none of them polls.
 func untilWaiting(t *testing.T, e *Engine, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -44,8 +45,9 @@ func untilWaiting(t *testing.T, e *Engine, n int) {
 	}, testTimeout, time.Millisecond)
 }
 
-// TestFollowerOfALeaderThatComputes: a goroutine gets its message although the goroutine that led
-// before computes and does not call the engine.
+// TestFollowerOfALeaderThatComputes: two goroutines of rank 0 wait for a message each, and one of
+// them polls or sleeps for both. It gets its message first, returns, and computes without calls of
+// the engine. The other goroutine still gets its message.
 func TestFollowerOfALeaderThatComputes(t *testing.T) {
 	onProcessors(t, func(t *testing.T) {
 		for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New(), "tcp": tcp.New()} {
@@ -78,8 +80,9 @@ func TestFollowerOfALeaderThatComputes(t *testing.T) {
 	})
 }
 
-// TestWaitersBesideAPingPong: each of a hundred goroutines gets a message while two ranks
-// exchange other messages, and a second one after that exchange has ended.
+// TestWaitersBesideAPingPong: a hundred goroutines of rank 0 wait for two messages each. They get
+// the first one while the two ranks exchange other messages (a ping-pong), and the second one after
+// the ping-pong has ended.
 func TestWaitersBesideAPingPong(t *testing.T) {
 	const waiters, trips = 100, 500
 	onProcessors(t, func(t *testing.T) {
@@ -108,7 +111,7 @@ func TestWaitersBesideAPingPong(t *testing.T) {
 				}
 			}
 			if rank == 1 {
-				time.Sleep(30 * time.Millisecond) // more than ticksToPark ticks
+				time.Sleep(30 * time.Millisecond) // longer than ticksToPark ticks, after which a background goroutine without work parks
 				for i := range waiters {
 					if err := c.Send(background, nil, Env{Peer: 0, Tag: 10 + i}); err != nil {
 						return err
@@ -136,8 +139,9 @@ func pingPong(c *Context, rank, tag int) error {
 	return c.Send(background, nil, env)
 }
 
-// TestPairsOfGoroutines: many pairs of goroutines exchange messages while the garbage
-// collector runs all the time. A few are locked to their threads.
+// TestPairsOfGoroutines: 16 pairs of goroutines, one of each rank, exchange messages while the
+// garbage collector runs all the time. Some goroutines are locked to their threads. Every message
+// arrives.
 func TestPairsOfGoroutines(t *testing.T) {
 	const pairs, trips = 16, 100
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
@@ -170,8 +174,9 @@ func TestPairsOfGoroutines(t *testing.T) {
 	})
 }
 
-// TestContextsEndAnywhere: contexts end while their goroutines lead, sleep, are parked or are on
-// standby. Every other goroutine gets its messages.
+// TestContextsEndAnywhere: the contexts of receives end at random times, while the goroutines of
+// these receives poll, sleep, are parked or are on standby. A ping-pong of the same ranks
+// continues.
 func TestContextsEndAnywhere(t *testing.T) {
 	const trips = 2000
 	onProcessors(t, func(t *testing.T) {
@@ -199,7 +204,7 @@ func TestContextsEndAnywhere(t *testing.T) {
 		ranks(t, cs, func(c *Context, rank int) error {
 			for i := range trips {
 				if i%200 == 0 {
-					time.Sleep(5 * time.Millisecond) // so that the others sleep and the background goroutine leads
+					time.Sleep(5 * time.Millisecond) // so that the other goroutines sleep, or the background goroutine polls for them
 				}
 				if err := pingPong(c, rank, 1); err != nil {
 					return err
@@ -212,8 +217,8 @@ func TestContextsEndAnywhere(t *testing.T) {
 	})
 }
 
-// TestCloseWhileGoroutinesWait: Close ends the waits of goroutines that lead, sleep, are parked
-// or are on standby, and returns.
+// TestCloseWhileGoroutinesWait: goroutines poll, sleep, are parked or are on standby in the engine
+// when Close is called. Close ends their calls, and returns.
 func TestCloseWhileGoroutinesWait(t *testing.T) {
 	onProcessors(t, func(t *testing.T) {
 		for round := range 30 {

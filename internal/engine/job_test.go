@@ -14,28 +14,31 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 )
 
+// background is a context that never ends.
 var background = context.Background()
 
 // testTimeout is the time after which a test reports a hang.
 const testTimeout = 20 * time.Second
 
-// openJob makes n engines over one provider and closes them when the test ends.
+// openJob makes the engines of n ranks in this process, which communicate by one provider. set
+// holds parameters. The engines are closed when the test ends.
 func openJob(t testing.TB, n int, provider transport.Provider, set map[string]string) []*Engine {
 	t.Helper()
 	return openRails(t, n, set, provider)
 }
 
-// openRails makes n engines over several providers: the ranks i and j communicate by provider
-// (i+j) modulo the number of providers.
+// openRails makes the engines of n ranks over several providers. The ranks i and j communicate by
+// the provider with the index (i+j) mod len(providers).
 func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*Engine {
 	t.Helper()
 	return openRouted(t, n, set, func(i, j int) uint8 { return uint8((i + j) % len(providers)) }, providers...)
 }
 
-// openRouted makes n engines over several providers: the ranks i and j communicate by provider
-// route(i, j).
+// openRouted makes the engines of n ranks over several providers. The ranks i and j communicate by
+// the provider with the index route(i, j).
 func openRouted(t testing.TB, n int, set map[string]string, route func(i, j int) uint8, providers ...transport.Provider) []*Engine {
 	t.Helper()
 	p := &params.Set{}
@@ -95,7 +98,7 @@ func openRail(t testing.TB, n int, p *params.Set, provider transport.Provider) [
 	return rails
 }
 
-// world opens the same context on every engine.
+// world opens a context with all ranks on every engine. The contexts have the same id.
 func world(engines []*Engine) []*Context {
 	members := make([]int, len(engines))
 	for i := range members {
@@ -108,7 +111,7 @@ func world(engines []*Engine) []*Context {
 	return cs
 }
 
-// ranks runs f on every rank of a job, and fails the test if one returns an error or hangs.
+// ranks runs f for every rank at the same time, and fails the test if f returns an error or hangs.
 func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	t.Helper()
 	errs := make(chan error, len(cs))
@@ -133,7 +136,8 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	}
 }
 
-// flavours returns fabrics that together make the engine take each of its paths.
+// flavours returns functions that make fabrics and parameters. Together they make the engine take
+// each of its paths.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"default": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
@@ -142,6 +146,13 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 		},
 		"messages only": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(4096), inproc.WithEagerLimit(512)), nil
+		},
+		"some reach": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithReach(func(from, to transport.Addr) bool { return from < to })), nil
+		},
+		"shm": func() (transport.Provider, map[string]string) { return shm.New(), nil },
+		"shm, no copies": func() (transport.Provider, map[string]string) {
+			return shm.New(), map[string]string{"transport.shm.single_copy": "off"}
 		},
 		"like verbs": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal), inproc.WithInjectSize(0),

@@ -9,75 +9,79 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Leftovers: what a program leaves behind
+// Leftovers: what the program leaves behind
 //
-// At the end of the job a rank reports the requests that the program did not wait for and that
-// failed or did not complete, and the messages that the program did not receive. The engine
-// counts those of the contexts with even ids, which carry the messages of the program, except
+// At the end of the job each rank reports two things. Leftovers are requests that the program has
+// not waited for and that have failed or are not complete. Unreceived messages are those that no
+// receive of the program has matched. The engine counts those of contexts with even ids, which
+// carry the messages of the program (odd ones carry those of collectives). It leaves out the
 // contexts for which HideLeftovers or KeepInFinalize was called.
 
-// Leftover is a request that the program has neither waited for nor tested to its end.
+// Leftover is a request that has failed or is not complete, and that the program has neither waited
+// for nor tested until its end.
 type Leftover struct {
 	Kind    LeftoverKind
-	Context uint64 // of a send or receive: id of its context
-	Peer    int    // of a send or receive: rank in the context's group, or AnySource
-	Tag     int    // of a send or receive
-	Err     error  // nil: the request is not complete
-	Origin  string // see SetOrigin
+	Context uint64 // for a send or receive: id of its context
+	Peer    int    // for a send or receive: the peer's rank in the context's group, or AnySource
+	Tag     int    // for a send or receive: its tag; AnyTag: the receive accepts any
+	Err     error  // error of the request; nil: the request is not complete
+	Origin  string // text that SetOrigin has stored; empty: none
 
-	number uint64 // order of the SetOrigin calls
+	number uint64 // number of the call of SetOrigin, in order; 0: none
 }
 
-// LeftoverKind says what started the request.
+// LeftoverKind is the kind of call that has started the request.
 type LeftoverKind uint8
 
-// The kinds.
+// The kinds of leftover.
 const (
-	LeftSend LeftoverKind = iota
-	LeftSsend
-	LeftRecv
-	LeftMrecv    // a receive of a Message
-	LeftTask     // a function of Engine.Go
-	LeftOneSided // an operation of a Port
+	LeftSend     LeftoverKind = iota // a standard send
+	LeftSsend                        // a synchronous send
+	LeftRecv                         // a receive
+	LeftMrecv                        // a receive of a message that Mprobe had returned
+	LeftTask                         // a function that Engine.Go runs
+	LeftOneSided                     // an operation of one-sided communication (Port.Begin)
 )
 
-// Unreceived is a message that no receive has matched.
+// Unreceived describes a message of the program that no receive has matched.
 type Unreceived struct {
-	Context uint64
-	Source  int // world rank
+	Context uint64 // id of its context
+	Source  int    // world rank of the sender
 	Tag     int
-	Bytes   int
+	Bytes   int // length of its data
 }
 
-// maxUnreceived is the maximum number of messages that Unreceived describes. It counts all of
-// them.
+// maxUnreceived is the maximum number of messages that Engine.Unreceived describes.
+// Engine.Unreceived counts the others, too.
 const maxUnreceived = 16
 
-// dropped records the messages of the program that the engine has dropped because the
-// communicator was freed, or because this rank is in Finalize.
+// dropped records the messages of the program that the engine has dropped without a receive:
+// because their communicator was freed, or because this rank is in Finalize.
 type dropped struct {
-	n   int
-	few []Unreceived // the first maxUnreceived
+	n   int          // number of all such messages
+	few []Unreceived // the first maxUnreceived of them
 }
 
-// origin is the text of a SetOrigin. gen identifies the request among those that have used the
-// slot.
+// origin is the text that a call of SetOrigin has stored for a request.
 type origin struct {
+	// Generation of the slot at the call of SetOrigin (request.gen). If the slot has another
+	// generation now, another request uses it, and the text does not belong to that request.
 	gen    uint32
 	text   string
-	number uint64
+	number uint64 // number of the call of SetOrigin, in order
 }
 
-// HideLeftovers excludes the context's messages and requests from Leftovers, because a
-// library uses them.
+// HideLeftovers excludes the messages and requests of the context from Leftovers and Unreceived,
+// because a library uses the context, and not the user's code.
 func (c *Context) HideLeftovers() {
 	c.e.mu.Lock()
 	c.hidden = true
 	c.e.mu.Unlock()
 }
 
-// SetOrigin stores a text about a request, such as the line that has started it, for
-// Leftovers. The engine keeps one text per slot of its table.
+// SetOrigin stores a text about a request, such as the line of the program that has started it.
+// Leftovers returns the text with the request. The engine keeps one text for each slot of its table
+// of requests, until another request uses the slot.
 func (q Request) SetOrigin(text string) {
 	if q.r == nil {
 		return
@@ -92,8 +96,9 @@ func (q Request) SetOrigin(text string) {
 	e.origins[q.r.index] = origin{q.gen, text, e.originSeq}
 }
 
-// Settle waits until the sends that wait for an answer, and the receives that have matched
-// a message, are complete, or ctx ends.
+// Settle waits for the requests that the program has left behind and that will complete without
+// another call of this rank's program: sends to other ranks, and receives that have matched a
+// message. It returns when they are complete, when ctx ends, or when the engine is closed or fails.
 func (e *Engine) Settle(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,14 +109,16 @@ func (e *Engine) Settle(ctx context.Context) {
 	}
 }
 
-// underWay reports whether a request of the program will complete without further calls
-// of the program, unless the peer fails.
+// underWay reports whether Settle waits for a request: the program has left the request behind, and
+// it can complete without another call of this rank's program. A send may wait for a receive of the
+// peer.
 func (e *Engine) underWay(r *request) bool {
 	return e.isLeftover(r) && !r.done && (r.kind == kindSend && int(r.peer) != e.rank || r.kind == kindRecv && r.phase != phasePosted)
 }
 
-// isLeftover reports whether the program has not collected the request of a slot, and no
-// goroutine waits for it. It returns false for a nil slot.
+// isLeftover reports whether the program has not collected the request of a slot, and no goroutine
+// waits for the request. It returns false if r is nil, if a wait for the request has returned the
+// error of its ctx, and for requests of contexts that are revoked or whose leftovers do not count.
 func (e *Engine) isLeftover(r *request) bool {
 	if r == nil || !r.named || r.abandoned || r.reported || r.waiter != nil {
 		return false
@@ -126,17 +133,18 @@ func (e *Engine) isLeftover(r *request) bool {
 	}
 }
 
-// counts reports whether the context carries messages of the program.
+// counts reports whether Leftovers and Unreceived count the messages and requests of the context.
 func (c *Context) counts() bool { return c.id%2 == 0 && !c.kept && !c.hidden }
 
-// counts is Context.counts for the context of a message, which may not be open.
+// counts is Context.counts for the context with this id. If the context is not open on this rank,
+// counts assumes that it is one of the program if its id is even.
 func (e *Engine) counts(id uint64) bool {
 	c := e.contexts[id/2] // one of the communicator's two contexts, which are kept or hidden together
 	return id%2 == 0 && (c == nil || !c.kept && !c.hidden)
 }
 
-// Leftovers returns the requests that the program has left behind and that have failed or are not
-// complete. Requests with an Origin are in the order in which they were started.
+// Leftovers returns the requests that the program has not collected and that have failed or are not
+// complete. Requests with an Origin are in the order of the calls of SetOrigin, after the others.
 func (e *Engine) Leftovers() []Leftover {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -175,8 +183,8 @@ func (e *Engine) Leftovers() []Leftover {
 	return left
 }
 
-// Unreceived returns the number of messages of the program that this rank has not
-// received, and describes the first of them.
+// Unreceived returns the number of messages of the program that have arrived on this rank and that
+// no receive has matched, and describes the first maxUnreceived of them.
 func (e *Engine) Unreceived() (int, []Unreceived) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +202,8 @@ func (e *Engine) Unreceived() (int, []Unreceived) {
 	return n + len(all), few
 }
 
-// noteDropped records a message of the program that this rank drops.
+// noteDropped records that this rank drops a message without a receive, if the message is one of
+// the program.
 func (e *Engine) noteDropped(source int32, m *wire.Message) {
 	if !e.counts(m.Context) {
 		return
@@ -209,8 +218,9 @@ func unreceived(source int32, m *wire.Message) Unreceived {
 	return Unreceived{Context: m.Context, Source: int(source), Tag: int(m.Tag), Bytes: m.Length}
 }
 
-// Unfinished reports whether the request did not complete: it has no error yet, the other side is
-// in Finalize, or the communicator was freed.
+// Unfinished reports whether the request did not complete, in contrast to one that has failed: it
+// has no error yet, or its error says that the other side is in Finalize, that the communicator was
+// freed, or that the engine was closed.
 func (l *Leftover) Unfinished() bool {
 	return l.Err == nil || errors.Is(l.Err, ErrFinalized) || errors.Is(l.Err, ErrClosed)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSettle: a send that the program does not wait for, and whose message the other rank
-// receives, is complete after Settle.
+// TestSettle: rank 1 starts sends and does not wait for them. Rank 0 receives their messages. After
+// Settle the sends are complete.
 func TestSettle(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
@@ -28,8 +28,9 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// TestLeftovers: the requests of the program that have failed or are not complete, and
-// that it has not collected, are reported; those of a library are not.
+// TestLeftovers: Leftovers returns the requests that the program has not collected and that have
+// failed or are not complete. It leaves out requests of contexts that are hidden, have an odd id,
+// or are revoked.
 func TestLeftovers(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
 		hidden := engines[0].OpenContext(2, []int{0, 1})
@@ -72,8 +73,8 @@ func TestLeftovers(t *testing.T) {
 	})
 }
 
-// TestUnreceived: the messages of the program that no receive has matched are counted,
-// also if the communicator is freed; those of a revoked one are not.
+// TestUnreceived: Unreceived counts the messages of the program that no receive has matched, also
+// after their communicator was freed. It does not count those of a revoked communicator.
 func TestUnreceived(t *testing.T) {
 	for _, end := range []string{"open", "freed", "revoked"} {
 		t.Run(end, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestUnreceived(t *testing.T) {
 					for tag := range 20 {
 						other[1].Isend(make([]byte, tag), Env{Peer: 0, Tag: tag})
 					}
-					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // arrives after the others
+					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // arrives after the messages of the other context
 				})
 				n, few := engines[0].Unreceived()
 				require.Equal(t, 20, n)

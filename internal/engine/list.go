@@ -1,18 +1,21 @@
 package engine
 
-// node is an element of a list. It is a part of a request or of an unexpected message, and is in
-// one list at most. A posted receive is in the posted queue, a request that waits for room is in
-// a queue of its peer, and a request that has ended is in Engine.finished.
+// node is an element of a list. It is a field of a request or of an unexpected message, and is in
+// at most one list at a time. A posted receive is in the posted queue, a request that waits for
+// room in the endpoint is in a queue of its peer, and a request with a hint that has ended is in
+// Engine.finished.
 type node struct {
-	key        matchKey
+	key matchKey // of a posted receive or an unexpected message: what it matches
+	// Order in which posted receives were added to their table; in nodes[0] of an unexpected
+	// message, and in a receive by rendezvous: arrival number of the message.
 	seq        uint64
 	next, prev *node
-	list       *list       // the list that the node is in; nil: none
-	req        *request    // the request that the node is a part of; nil: see msg
-	msg        *unexpected // the unexpected message that the node is a part of
+	list       *list       // list that the node is in; nil: none
+	req        *request    // request that the node is a field of; nil: the node is a field of msg
+	msg        *unexpected // unexpected message that the node is a field of; nil: the node is a field of req
 }
 
-// list is a queue of nodes.
+// list is a doubly linked list of nodes. The zero list is empty.
 type list struct{ head, tail *node }
 
 // push adds a node at the end.
@@ -37,7 +40,7 @@ func (l *list) pushFront(n *node) {
 	l.head = n
 }
 
-// pushBefore adds a node before another one of the list.
+// pushBefore adds n before at, which is in the list.
 func (l *list) pushBefore(at, n *node) {
 	if at.prev == nil {
 		l.pushFront(n)
@@ -47,14 +50,14 @@ func (l *list) pushBefore(at, n *node) {
 	at.prev.next, at.prev = n, n
 }
 
-// pop takes out the request at the head.
+// pop removes the node at the head, and returns its request. The list is not empty.
 func (l *list) pop() *request {
 	n := l.head
 	n.remove()
 	return n.req
 }
 
-// each calls f for every node; f may remove the node that it gets.
+// each calls f for every node, in order. f may remove the node that it gets, and no other.
 func (l *list) each(f func(*node)) {
 	for n := l.head; n != nil; {
 		next := n.next
@@ -63,7 +66,7 @@ func (l *list) each(f func(*node)) {
 	}
 }
 
-// remove takes a node out of its list, if it is in one.
+// remove removes the node from its list, if it is in one.
 func (n *node) remove() {
 	l := n.list
 	if l == nil {

@@ -5,31 +5,35 @@ import (
 	"sync/atomic"
 )
 
-// mutex is the engine's lock. Goroutines hold it for a short time, except a leader: it holds the
-// lock while it polls, and lets other goroutines take it between two polls. So a goroutine that
-// finds the lock taken tries again for a while before it sleeps. The lock differs from sync.Mutex
-// in two things: the holder sees at the cost of a load whether a goroutine waits; and if no
-// goroutine waits, taking and releasing the lock are one atomic instruction each.
+// mutex is the engine's lock. It differs from sync.Mutex in two ways. The holder can see, at the
+// cost of a load, whether a goroutine waits for the lock. And if no goroutine waits, taking and
+// releasing the lock are one atomic instruction each.
+//
+// A leader, which polls the transports for the rank, holds the lock while it polls, and lets other
+// goroutines take it between two polls. All other holders keep it for a short time. So a goroutine
+// that finds the lock taken tries again for a while before it sleeps.
 //
 //	state  ┌ waiters ─────────────────┬ starving ┬ taken ┐
 //	       └ bits 31 to 2             ┴ bit 1    ┴ bit 0 ┘
 //
 // Invariants:
 //   - A goroutine in lockSlow counts as a waiter until it has the lock.
-//   - A goroutine that releases the lock while there are waiters leaves a token in wake. A waiter
-//     that sleeps takes the token and tries again. So a waiter that sleeps while the lock is free
-//     will get a token. A goroutine that takes the lock before this waiter leaves another token.
-//   - A waiter that was woken but found the lock taken sets starving. The next holder that
-//     releases the lock makes a waiter the owner, by a token in handOff. Otherwise each holder
-//     would wake the waiter, and the next one would take the lock before the waiter runs.
-//   - While there are waiters, a goroutine takes the lock only by lockSlow.
+//   - A goroutine that releases the lock while there are waiters leaves a token in the channel
+//     wake, unless the channel holds one. A waiter that sleeps takes the token and tries again. If
+//     another goroutine has taken the lock before, that goroutine leaves a token when it releases
+//     the lock. So a waiter that sleeps while the lock is free always gets a token.
+//   - A waiter that was woken but found the lock taken sets starving. The next goroutine that
+//     releases the lock then makes a waiter the owner, by a token in handOff. Without this,
+//     goroutines that take the lock again and again could always be faster than the waiter.
+//   - While there are waiters, a goroutine takes the lock only in lockSlow.
 type mutex struct {
 	state   atomic.Int32
-	wake    chan struct{} // has room for one token
-	handOff chan struct{} // has room for one token
+	wake    chan struct{} // wakes a waiter, which then tries again; has room for one token
+	handOff chan struct{} // makes a waiter the owner of the lock; has room for one token
 }
 
 const (
+	// The bits of mutex.state, and the number that a waiter adds to it.
 	lockTaken    = 1
 	lockStarving = 2
 	lockWaiter   = 4
@@ -52,11 +56,12 @@ func (m *mutex) Unlock() {
 	}
 }
 
-// TryLock takes the lock if it is free and no goroutine waits for it.
+// TryLock takes the lock if it is free and no goroutine waits for it. It reports whether it has.
 func (m *mutex) TryLock() bool { return m.state.CompareAndSwap(0, lockTaken) }
 
-// A waiter loads the state lockSpins times, then lockYields times with a runtime.Gosched before
-// each, then it sleeps. A Gosched may take a time slice of the runtime.
+// A waiter that finds the lock taken loads the state lockSpins times. Then it loads it lockYields
+// times more, with a runtime.Gosched before each load. Then it sleeps. There are few Gosched,
+// because each may take a whole time slice of the Go scheduler.
 const (
 	lockSpins  = 50
 	lockYields = 5
@@ -78,7 +83,7 @@ func (m *mutex) lockSlow() {
 			runtime.Gosched()
 		case woken && s&lockStarving == 0:
 			if m.state.CompareAndSwap(s, s|lockStarving) {
-				<-m.handOff // this goroutine now owns the lock
+				<-m.handOff // the goroutine that released the lock has left it taken for this goroutine
 				return
 			}
 		default:
@@ -108,11 +113,12 @@ func (m *mutex) unlockSlow() {
 	}
 }
 
-// contended reports whether a goroutine waits for the lock. The caller holds the lock.
+// contended reports whether another goroutine waits for the lock. The caller holds the lock.
 func (m *mutex) contended() bool { return m.state.Load() != lockTaken }
 
-// yield lets goroutines that wait for the lock take it. The caller holds the lock before and
-// after. A leader calls yield between two polls.
+// yield releases the lock if goroutines wait for it, and takes it again after one of them has had
+// the chance to take it. The caller holds the lock before and after. A leader calls yield between
+// two polls.
 func (m *mutex) yield() {
 	if m.contended() {
 		m.yieldSlow()

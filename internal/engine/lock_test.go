@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMutexExcludesAndLetsIn: goroutines take the lock repeatedly beside a holder that keeps it
+// TestMutexExcludesAndLetsIn: goroutines take the lock many times. Meanwhile one holder keeps it
 // most of the time and calls yield, as a leader does. No two hold the lock at once, and every
-// goroutine gets it.
+// goroutine gets it as often as it wants.
 func TestMutexExcludesAndLetsIn(t *testing.T) {
 	const goroutines, turns = 8, 2000
 	var m mutex
@@ -44,8 +44,8 @@ func TestMutexExcludesAndLetsIn(t *testing.T) {
 	require.False(t, m.contended())
 }
 
-// TestMutexHandsOver: a holder that takes the lock again at once keeps it from a waiter that
-// sleeps. A waiter that was woken and found the lock taken owns it after the next unlock.
+// TestMutexHandsOver: a waiter was woken and found the lock still taken. The next Unlock makes this
+// waiter the owner, so a TryLock right after the Unlock fails.
 func TestMutexHandsOver(t *testing.T) {
 	var m mutex
 	m.init()
@@ -66,8 +66,9 @@ func TestMutexHandsOver(t *testing.T) {
 	require.Zero(t, m.state.Load())
 }
 
-// TestMutexUnderAHolderThatRetakesIt: many goroutines get the lock, on one processor and on
-// several, beside a holder that releases it only for an instant.
+// TestMutexUnderAHolderThatRetakesIt: one goroutine releases the lock and takes it again at once,
+// in a loop. Thirty other goroutines still get the lock, with one processor of the Go scheduler and
+// with several.
 func TestMutexUnderAHolderThatRetakesIt(t *testing.T) {
 	const goroutines, turns = 30, 50
 	for _, processors := range []int{1, 2, 4} {

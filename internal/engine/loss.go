@@ -18,22 +18,26 @@ import (
 //	                                   ├─► Engine.markFailed┤
 //	agreement ──► MarkFailed ──────────┘                    └─► Disconnect  the transport's operations with the rank
 //
-// A transport reports a process that dies, but not a host that no longer answers: tcp repeats its
-// packets for a quarter of an hour. The engine marks a reported rank as failed for good, whether
-// it is dead or not. If the rank lives, this rank's transport refuses it, and the rank then takes
-// this rank for dead. If a rank gets a report of itself, its engine fails, because the other
-// ranks have the same report.
+// A transport reports a process that dies, but not a host that no longer answers: TCP retransmits
+// for about a quarter of an hour. So the engine also learns of failed ranks from the launcher, and
+// from the agreement on failures (package internal/mpi/agree).
 //
-// The goroutine of failureLoop sleeps in the runtime's poller, and takes the lock only for a
-// report, so it adds no cost to calls.
+// The engine marks a reported rank as failed for good, whether the rank is dead or not. If it
+// lives, the transport of this rank refuses it, so that rank in turn takes this rank as failed. If
+// a rank gets a report of its own failure, its engine fails, because the other ranks have the same
+// report.
+//
+// The goroutine of failureLoop is blocked in a Read of the launcher's stream, and takes the lock
+// only for a report, so it adds no cost to calls.
 
-// lossError is the error of a rank that was reported as failed.
+// lossError is the error of operations with a rank that MarkFailed or the launcher has reported as
+// failed.
 type lossError struct {
-	rank   int // world rank
-	reason string
+	rank   int    // world rank of the rank that has failed
+	reason string // text of the report; may be empty
 }
 
-// Error returns a text that names the rank and the reason.
+// Error returns a text that names the rank and, if there is one, the reason.
 func (l *lossError) Error() string {
 	if l.reason == "" {
 		return fmt.Sprintf("rank %d of the world failed", l.rank)
@@ -44,23 +48,25 @@ func (l *lossError) Error() string {
 // Unwrap returns ErrProcFailed.
 func (l *lossError) Unwrap() error { return ErrProcFailed }
 
-// errShutdownCancelled is the cause with which Close stops waiting for other ranks.
+// errShutdownCancelled is the cause with which Engine.Close cancels the context.Context of its
+// Shutdown calls, so that they no longer wait for other ranks.
 var errShutdownCancelled = errors.New("a rank failed while this one left")
 
-// shutdownGrace is how long Close still waits for the transports' Shutdown after it has learned
-// that a rank has failed. The other ranks may need this rank meanwhile.
+// shutdownGrace is how long the Shutdown calls of Engine.Close continue after this rank has learned
+// that a rank has failed. They do not end at once, because the other ranks may still need them.
 const shutdownGrace = time.Second
 
-// failureLoop reads the launcher's reports. It ends when Close closes the file, and Close waits
-// for it. If a line is malformed the engine fails, because it no longer knows which ranks have
-// failed.
+// failureLoop reads the launcher's reports of failed ranks, and marks these ranks as failed. It
+// ends when Close closes the file, at the end of the launcher, or at a malformed or incomplete
+// line. Close waits for its end. Such a line makes the engine fail, because the engine no longer
+// knows which ranks have failed.
 func (e *Engine) failureLoop() {
 	defer e.failureReader.Done()
 	lines := bufio.NewReaderSize(e.launcher, wire.FailuresMaxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) && len(line) == 0 {
-			return // Close, or the end of the launcher, which other parts detect
+			return // Close was called, or the launcher has ended, which other code detects
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			err = wire.ErrFailuresLong
@@ -80,15 +86,16 @@ func (e *Engine) failureLoop() {
 	}
 }
 
-// MarkFailed marks world ranks as failed: operations with them that are under way and later ones
-// end with ErrProcFailed and the reason. A rank that is marked already keeps its first reason.
-// MarkFailed does not block.
+// MarkFailed marks world ranks as failed: operations with these ranks that are under way, and later
+// ones, end with ErrProcFailed and the reason. For a rank that was marked before, the first reason
+// stays. If this rank is one of ranks, the engine fails. Once Close has closed the engine,
+// MarkFailed only makes its Shutdown calls end after shutdownGrace. MarkFailed does not block.
 func (e *Engine) MarkFailed(reason string, ranks ...int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		if e.cancelShutdown != nil {
-			time.AfterFunc(shutdownGrace, e.cancelShutdown) // has no effect after the shutdown
+			time.AfterFunc(shutdownGrace, e.cancelShutdown) // has no effect if the Shutdown calls have ended by then
 		}
 		return
 	}
@@ -103,25 +110,28 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 			e.fail(nil, &lossError{r, reason})
 		}
 	}
-	e.wakeSleeper() // a poll ends the operations that the transport has in flight with the ranks
+	e.wakeSleeper() // the goroutine that sleeps then polls, and the poll ends the operations in flight with the ranks
 	e.poll()
 }
 
-// drain reads all messages that have arrived, because the program can still receive what a rank
-// has sent before it died. The number of reads is limited, because other ranks may never stop
-// sending.
+// drain reads the messages that have arrived, because the program can still receive what a failed
+// rank has sent before its failure. The number of reads is limited, because other ranks may send
+// for ever. Meanwhile no stalled request continues: that would take long, and it counts as progress.
 func (e *Engine) drain() {
+	stalled := e.stalled
+	e.stalled = nil
 	for range 100 {
 		e.readAll()
 		if e.progress() == 0 {
-			return
+			break
 		}
 	}
+	e.stalled = append(e.stalled, stalled...)
 }
 
-// markFailed is MarkFailed for one peer. If the transport has reported the end of the peer
-// before, the new reason replaces the transport's, because the launcher knows better why the peer
-// has ended.
+// markFailed marks one peer as failed. If the transport has reported the end of the peer before,
+// the error with the new reason replaces that of the transport, because the launcher knows better
+// why the peer has ended.
 func (e *Engine) markFailed(peer int32, reason string) {
 	p := &e.peers[peer]
 	if p.markedFailed || e.fatal != nil {
@@ -137,21 +147,23 @@ func (e *Engine) markFailed(peer int32, reason string) {
 	e.disconnect(peer)
 }
 
-// disconnect drops the transport's operations and messages with a peer, if the transport can
-// disconnect a peer.
+// disconnect makes the transport drop its operations and messages with a peer, if the transport can
+// disconnect a single peer.
 func (e *Engine) disconnect(peer int32) {
 	if r := e.peers[peer].rail; r != nil && r.disconnect != nil {
 		_ = r.disconnect.Disconnect(transport.Addr(peer)) // fails only for a peer that does not exist
 	}
 }
 
-// cannotDisconnect reports whether a peer is marked as failed and its transport cannot disconnect
-// it.
+// cannotDisconnect reports whether a peer is marked as failed, and its transport cannot disconnect
+// it. Operations in flight with such a peer may never end. It returns false if peer is negative,
+// which stands for any source.
 func (e *Engine) cannotDisconnect(peer int32) bool {
 	return peer >= 0 && e.peers[peer].markedFailed && e.peers[peer].rail.disconnect == nil
 }
 
-// Failed returns the world ranks that are known to have failed.
+// Failed returns the world ranks that this rank knows to have failed. It leaves out ranks that have
+// shut down in good order.
 func (e *Engine) Failed() []int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,8 +176,9 @@ func (e *Engine) Failed() []int {
 	return ranks
 }
 
-// Gone returns the error of a world rank that has ended. It returns nil if the rank has not
-// ended, if it is this rank, or if this rank itself has failed.
+// Gone returns the error of operations with a world rank that has ended, by a failure or in good
+// order. It returns nil if this rank does not know that the rank has ended, if it is this rank
+// itself, or if the engine of this rank has failed.
 func (e *Engine) Gone(rank int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -175,12 +188,12 @@ func (e *Engine) Gone(rank int) error {
 // endedErr is Gone for a caller that holds the lock.
 func (e *Engine) endedErr(rank int32) error {
 	if int(rank) == e.rank || e.fatal != nil {
-		return nil // if this rank has failed, the others have not
+		return nil // after a failure of this engine, peer.err does not say that the peer has ended
 	}
 	return e.peers[rank].err
 }
 
-// Absent reports for each of the world ranks whether it has ended, in good order or not.
+// Absent reports, for each of the world ranks in ranks, whether Gone returns an error.
 func (e *Engine) Absent(ranks []int) []bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,8 +204,8 @@ func (e *Engine) Absent(ranks []int) []bool {
 	return gone
 }
 
-// Acknowledge makes receives from any source ignore the members of the group that are
-// known to have ended (MPIX_Comm_failure_ack of ULFM).
+// Acknowledge records the members of the group that this rank knows to have ended. Receives from
+// any source then no longer fail because of these members (MPIX_Comm_failure_ack of ULFM).
 func (c *Context) Acknowledge() {
 	e := c.e
 	e.mu.Lock()
@@ -207,7 +220,8 @@ func (c *Context) Acknowledge() {
 	}
 }
 
-// Acknowledged returns the ranks of the group whose end Acknowledge has acknowledged.
+// Acknowledged returns the ranks in the group of the members that calls of Acknowledge have
+// recorded.
 func (c *Context) Acknowledged() (ranks []int) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
@@ -219,8 +233,8 @@ func (c *Context) Acknowledged() (ranks []int) {
 	return ranks
 }
 
-// unacknowledged returns the error of a member that has failed and whose failure was not
-// acknowledged, or nil.
+// unacknowledged returns the error of a member of the group that has failed and that Acknowledge
+// has not recorded; nil: there is none.
 func (c *Context) unacknowledged() error {
 	e := c.e
 	if e.failures == 0 {

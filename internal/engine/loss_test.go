@@ -24,7 +24,8 @@ import (
 
 const reason = "host node2 does not answer"
 
-// failureChannel returns both ends of a channel for failure reports, as gorun makes it.
+// failureChannel returns both ends of a stream for failure reports, like the one that gorun makes:
+// that of the launcher, and that of the rank.
 func failureChannel(t testing.TB) (launcher, rank *os.File) {
 	t.Helper()
 	pair, err := sys.Socketpair()
@@ -37,8 +38,9 @@ func failureChannel(t testing.TB) (launcher, rank *os.File) {
 	return launcher, rank
 }
 
-// openWithLauncher makes n engines with a launcher. before[i] is a line that rank i's launcher
-// has written before the engine exists.
+// openWithLauncher makes the engines of n ranks, each with a stream from a launcher, and returns
+// the launcher's ends. before[i] is a line that is in the stream of rank i before its engine
+// exists.
 func openWithLauncher(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
 	t.Helper()
 	rails := openRail(t, n, &params.Set{}, provider)
@@ -61,13 +63,15 @@ func openWithLauncher(t testing.TB, n int, provider transport.Provider, before .
 	return engines, launcher
 }
 
+// say writes a line to a stream as the launcher.
 func say(t testing.TB, to *os.File, line string) {
 	t.Helper()
 	_, err := to.WriteString(line)
 	require.NoError(t, err)
 }
 
-// receive waits for a message that never arrives, and returns the error.
+// receive waits for a message from source that no rank sends, and returns the error that ends the
+// wait.
 func receive(c *Context, source int) error {
 	ctx, cancel := context.WithTimeout(background, testTimeout)
 	defer cancel()
@@ -75,8 +79,8 @@ func receive(c *Context, source int) error {
 	return err
 }
 
-// TestMarkFailedEndsEveryCall: if a rank that is alive and sends nothing is marked as failed,
-// every call that waits for it fails.
+// TestMarkFailedEndsEveryCall: rank 2 is alive and sends nothing. Rank 0 marks it as failed. Then
+// every call of rank 0 that waits for rank 2 fails.
 func TestMarkFailedEndsEveryCall(t *testing.T) {
 	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].MarkFailed(reason, 2) })
 }
@@ -93,7 +97,7 @@ func TestTheLauncherReportsFailures(t *testing.T) {
 			line := string(wire.AppendFailures(nil, []int{2, 3}, reason))
 			ends := make(chan error, 2)
 			go func() { ends <- receive(cs[0], 2) }()         // ends when the report arrives
-			go func() { ends <- receive(cs[0], AnySource) }() // the same
+			go func() { ends <- receive(cs[0], AnySource) }() // ends when the report arrives
 			say(t, launcher[0], line[:5])
 			say(t, launcher[0], line[5:]+line)
 			for range 2 {
@@ -117,7 +121,8 @@ func TestTheLauncherReportsFailures(t *testing.T) {
 	}
 }
 
-// TestMalformedFailureReports: a malformed report makes the engine fail.
+// TestMalformedFailureReports: if the launcher sends a malformed line, the engine fails, with the
+// parser's error.
 func TestMalformedFailureReports(t *testing.T) {
 	for line, want := range map[string]error{
 		"saved 1\n":    wire.ErrFailuresVerb,
@@ -144,15 +149,15 @@ func TestTheLauncherClosesItsChannel(t *testing.T) {
 	engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 	cs := world(engines)
 	require.NoError(t, launcher[0].Close())
-	say(t, launcher[1], "failed 0") // the channel ends in the middle of a line
+	say(t, launcher[1], "failed 0") // an incomplete line, after which the stream ends
 	require.NoError(t, launcher[1].Close())
 	require.Error(t, receive(cs[1], 0))
 	require.ErrorIs(t, receive(cs[0], 1), ErrProcFailed, "because rank 1 has failed, not because the channel has ended")
 	require.NoError(t, engines[0].Close(background))
 }
 
-// TestFailureReportOfThisRank: a report that this rank itself has failed makes its engine fail,
-// because the other ranks have marked it as failed.
+// TestFailureReportOfThisRank: rank 1 gets a report of its own failure. Its engine fails, because
+// the other ranks have marked rank 1 as failed.
 func TestFailureReportOfThisRank(t *testing.T) {
 	engines, launcher := openWithLauncher(t, 3, inproc.NewFabric())
 	cs := world(engines)
@@ -169,10 +174,10 @@ func TestFailureReportOfThisRank(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorContains(t, err, "rank 1 of the world failed: "+reason)
 	require.ErrorIs(t, receive(cs[2], 1), ErrProcFailed)
-	_ = engines[1].Close(background) // returns
+	_ = engines[1].Close(background) // must return
 }
 
-// connectRanks makes a connection between two ranks.
+// connectRanks makes rank 0 send a message to rank 1, so that the ranks have a connection.
 func connectRanks(t *testing.T, engines []*Engine) {
 	t.Helper()
 	ranks(t, world(engines), func(c *Context, rank int) error {
@@ -184,8 +189,8 @@ func connectRanks(t *testing.T, engines []*Engine) {
 	})
 }
 
-// TestCloseWithoutDisconnect: Close does not wait for a rank that was marked as failed, although
-// the transport cannot disconnect the rank and its Shutdown would wait for it.
+// TestCloseWithoutDisconnect: rank 0 has marked rank 1 as failed, but its transport cannot
+// disconnect a single peer, so Shutdown would wait for rank 1. Close returns nevertheless.
 func TestCloseWithoutDisconnect(t *testing.T) {
 	engines, _ := openWithLauncher(t, 2, tcp.New())
 	connectRanks(t, engines)
@@ -199,13 +204,13 @@ func TestCloseWithoutDisconnect(t *testing.T) {
 	require.NoError(t, ctx.Err())
 }
 
-// TestFailureReportDuringClose: a failure report of a peer ends the Shutdown that waits for the
-// peer.
+// TestFailureReportDuringClose: Close of rank 0 waits in Shutdown for rank 1, which does not
+// answer. A report that rank 1 has failed ends the wait.
 func TestFailureReportDuringClose(t *testing.T) {
 	engines, launcher := openWithLauncher(t, 2, tcp.New())
 	connectRanks(t, engines)
 	closed := make(chan error, 1)
-	go func() { closed <- engines[0].Close(background) }() // rank 1 does not answer; the report ends Close
+	go func() { closed <- engines[0].Close(background) }() // ends after the failure report below
 	for left := false; !left; time.Sleep(time.Millisecond) {
 		engines[0].mu.Lock()
 		left = engines[0].cancelShutdown != nil
@@ -218,12 +223,13 @@ func TestFailureReportDuringClose(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("Close waits for a rank that has failed")
 	}
-	_, err := launcher[0].WriteString("failed 1\n") // the reader has ended
+	_, err := launcher[0].WriteString("failed 1\n") // fails, because Close has closed the rank's end
 	require.Error(t, err)
 }
 
-// TestFailureReportOfARankThatHasLeft: after the report, Failed contains a rank that has left in
-// good order.
+// TestFailureReportOfARankThatHasLeft: rank 2 has left in good order, so Failed does not contain
+// it. Then rank 0 gets a report that rank 2 has failed. Now Failed contains it, and a receive from
+// any source fails.
 func TestFailureReportOfARankThatHasLeft(t *testing.T) {
 	engines := openJob(t, 3, inproc.NewFabric(), nil)
 	cs := world(engines)
@@ -260,8 +266,9 @@ func TestAcknowledgedFailures(t *testing.T) {
 	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
 }
 
-// TestRevocationsOfAFailedRankAreForwarded: a rank that revokes a communicator fails after it has
-// informed one of two members. This member informs the other one.
+// TestRevocationsOfAFailedRankAreForwarded: rank 0 revokes a communicator, and the message reaches
+// rank 1 but not rank 2. When rank 1 learns that rank 0 has failed, it informs rank 2. late says
+// whether rank 1 opens the communicator only after that.
 func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
@@ -286,7 +293,7 @@ func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 				if heard {
 					break
 				}
-				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // polls
+				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // makes rank 1 poll, and so read the revocation
 				require.NoError(t, err)
 			}
 			engines[1].MarkFailed("", 0)
@@ -301,7 +308,8 @@ func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 	}
 }
 
-// TestAttend: Attend returns messages of any rank, and returns at the end of any rank.
+// TestAttend: Attend returns the message of any rank. It returns without a message if a rank ends
+// or WakeAttend is called, and with an error if its context or the engine ends.
 func TestAttend(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
@@ -336,8 +344,8 @@ func TestAttend(t *testing.T) {
 	wg.Wait()
 }
 
-// TestIattend: Iattend returns the next message although ranks have failed, also from a transport
-// whose queue most polls leave out.
+// TestIattend: Iattend returns the next message although ranks have failed. It also reads the queue
+// of a transport that most polls leave out.
 func TestIattend(t *testing.T) {
 	engines := openRails(t, 4, nil, inproc.NewFabric(), inproc.NewFabric())
 	cs := world(engines)
@@ -366,8 +374,8 @@ func TestIattend(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []byte{7}, got)
 
-	// If a message's data is lost because its sender has failed, the receive returns an error,
-	// once.
+	// The data of the next message is lost, because its sender fails. Iattend returns this message,
+	// and its receive fails. Then Iattend returns the message after it.
 	cs[1].Isend(make([]byte, 1<<20), Env{Peer: 0, Tag: 5}).Abandon()
 	for there := false; !there; _, there, err = cs[0].Iprobe(Env{Peer: 1, Tag: 5}) {
 		require.NoError(t, err)
@@ -375,7 +383,7 @@ func TestIattend(t *testing.T) {
 	require.NoError(t, cs[2].Send(background, []byte{8}, Env{Peer: 0, Tag: 5}))
 	engines[1].Kill()
 	side := engines[0].OpenContext(2, []int{0, 1, 2, 3})
-	require.ErrorIs(t, receive(side, 1), ErrProcFailed) // the rank now knows the failure
+	require.ErrorIs(t, receive(side, 1), ErrProcFailed) // returns when rank 0 knows that rank 1 has failed
 	_, err = next(1)
 	require.ErrorIs(t, err, ErrProcFailed)
 	got, err = next(2)
@@ -387,8 +395,8 @@ func TestIattend(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-// TestMarkFailedEndsClose: Close waits for a send in flight to a peer that the transport cannot
-// disconnect. MarkFailed for the peer ends this wait.
+// TestMarkFailedEndsClose: Close waits for a send that is in flight to rank 1, and the transport
+// cannot disconnect rank 1. When rank 1 is marked as failed, Close returns.
 func TestMarkFailedEndsClose(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	e.mu.Lock()
@@ -398,7 +406,7 @@ func TestMarkFailedEndsClose(t *testing.T) {
 	e.mu.Unlock()
 	closed := make(chan struct{})
 	go func() { // ends when Close returns
-		_ = e.Close(background) // it may return that the peer has failed
+		_ = e.Close(background) // may return an error, because the peer has failed
 		close(closed)
 	}()
 	require.Eventually(t, func() bool {

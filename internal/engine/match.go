@@ -12,12 +12,17 @@ import (
 // accepts it, a receive matches the earliest message that it accepts, and messages of one pair of
 // ranks in one context do not overtake each other.
 //
-// Posted receives and unexpected messages are in two hash tables over (context, source, tag), in
-// which a wildcard is a value like any other. A posted receive has one entry, under its own key.
-// For an arriving message, match looks up the four keys that accept the message, and takes the
-// receive that was posted first. An unexpected message has up to four entries, so a receive of
-// any class finds its earliest message in one lookup. Entries with wildcards exist only for
-// classes that a receive or probe has used.
+// Posted receives and unexpected messages are in two hash tables. The key is (context, source,
+// tag), and a wildcard is a value like any other. The class of a key says which of source and tag
+// are wildcards, so there are four classes.
+//
+// A posted receive has one entry in its table, under its own key. A message is accepted by four
+// keys, one of each class. For an arriving message, match looks up these keys, and takes the
+// receive that was posted first.
+//
+// An unexpected message has an entry under each key that accepts it, so a receive of any class
+// finds the earliest message that it accepts in one lookup. To save time, entries of a class with
+// wildcards exist only if a receive or probe of this class has searched the queue before.
 //
 //	             source tag      posted: 1 entry      unexpected: 1 to 4 entries
 //	exact          s     t       (c, s, t)            (c, s, t)
@@ -25,16 +30,18 @@ import (
 //	any tag        s     *       (c, s, *)            (c, s, *)
 //	any            *     *       (c, *, *)            (c, *, *)
 
-// wild is the source or tag of a key that accepts all sources or tags.
+// wild is the source or tag of a matchKey with a wildcard: the key accepts all sources or all tags.
 const wild = -1
 
-// classes is the number of classes of keys. A class is a set of bits: 1 any source, 2 any tag.
+// classes is the number of classes of keys. The class of a key is the sum of 1 if it accepts any
+// source, and 2 if it accepts any tag. Class 0 is that of exact keys, which have no wildcard.
 const classes = 4
 
+// matchKey is what a message and a receive are matched by.
 type matchKey struct {
 	context uint64
-	source  int32 // world rank
-	tag     int32
+	source  int32 // world rank of the sender, or wild
+	tag     int32 // tag, or wild
 }
 
 func (k matchKey) class() int {
@@ -48,7 +55,7 @@ func (k matchKey) class() int {
 	return c
 }
 
-// of returns the key of class c that accepts a message with the exact key k.
+// of returns the key of class c that accepts a message whose exact key is k.
 func (k matchKey) of(c int) matchKey {
 	if c&1 != 0 {
 		k.source = wild
@@ -59,30 +66,33 @@ func (k matchKey) of(c int) matchKey {
 	return k
 }
 
-// accepts reports whether a receive with key k accepts a message with the exact key m.
+// accepts reports whether a receive with the key k accepts a message with the exact key m.
 func (k *matchKey) accepts(m matchKey) bool {
 	return k.context == m.context && (k.source == m.source || k.source == wild) && (k.tag == m.tag || k.tag == wild)
 }
 
-// hash combines both halves of a 128-bit product, in which each bit of the key changes many bits.
+// hash multiplies the two halves of the key, each after an XOR with a constant, and combines the
+// two halves of the 128-bit product. Each bit of the key changes many bits of the hash.
 func (k matchKey) hash() uint64 {
-	const oddA, oddB = 0x9e3779b97f4a7c15, 0xd1342543de82ef95 // odd constants without a pattern
+	const oddA, oddB = 0x9e3779b97f4a7c15, 0xd1342543de82ef95 // odd numbers whose bits follow no pattern
 	hi, lo := bits.Mul64(k.context^oddA, (uint64(uint32(k.source))<<32|uint64(uint32(k.tag)))^oddB)
 	h := hi ^ lo
 	return h ^ h>>32
 }
 
-// table is a hash table of nodes. The nodes of one key keep their order.
+// table is a hash table of nodes. Its buckets are lists, which keep the nodes of one key in the
+// order in which they were added.
 type table struct {
-	buckets []list
-	n       int
+	buckets []list // 0, or a power of two of them
+	n       int    // number of nodes in the table
 }
 
-// bucket returns the bucket of a key. The table has buckets.
+// bucket returns the bucket of a key. The table has at least one bucket.
 func (t *table) bucket(k *matchKey) *list {
 	return &t.buckets[k.hash()&uint64(len(t.buckets)-1)]
 }
 
+// tableMin is the smallest number of buckets of a table that is not empty.
 const tableMin = 64
 
 func (t *table) push(n *node) {
@@ -106,7 +116,7 @@ func (t *table) remove(n *node) {
 	n.remove()
 }
 
-// first returns the earliest node with exactly this key.
+// first returns the earliest node whose key equals k; nil: there is none.
 func (t *table) first(k matchKey) *node {
 	if t.n == 0 {
 		return nil
@@ -119,11 +129,11 @@ func (t *table) first(k matchKey) *node {
 	return nil
 }
 
-// each calls f for every node; f may remove the node that it gets. If the table is much larger
-// than its number of nodes, each first makes it smaller. So the cost of a call depends on the
-// nodes that exist, and not on the largest number that ever existed.
+// each calls f for every node, in no certain order. f may remove the node that it gets. If the
+// table has far more buckets than nodes, each first makes the table smaller. So the cost of a call
+// depends on the number of nodes now, and not on the largest number before.
 func (t *table) each(f func(*node)) {
-	const sparse = 16 // buckets per node
+	const sparse = 16 // number of buckets per node from which each makes the table smaller
 	if len(t.buckets) > sparse*tableMin && t.n < len(t.buckets)/sparse {
 		t.resize(len(t.buckets) / sparse)
 	}
@@ -132,16 +142,18 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the receives that wait for a message. As long as all of them have one key, as
-// a blocking receive or a window of nonblocking ones does, they are in list, and the table is
-// empty. When a receive with another key is posted, all move to the table.
+// postedQueue holds the posted receives: those that wait for a message. As long as all of them have
+// the same key, they are in list, and the table is empty. This is the case for a single blocking
+// receive, and for several nonblocking receives from one source with one tag. When a receive with
+// another key is posted, all receives move to the table.
 type postedQueue struct {
 	table
 	list
-	byClass [classes]int // number of receives of each class in the table, so that unused wildcards cost nothing
-	seq     uint64       // sequence number of the last receive that was added to the table
+	byClass [classes]int // number of receives of each class in the table; match does not look up a class without receives
+	seq     uint64       // number of receives that were added to the table so far
 }
 
+// post adds a receive.
 func (q *postedQueue) post(r *request) {
 	n := &r.node
 	if q.n == 0 && (q.head == nil || q.head.key == n.key) {
@@ -153,7 +165,7 @@ func (q *postedQueue) post(r *request) {
 	q.addToTable(n)
 }
 
-// addToTable adds a receive to the table.
+// addToTable adds a receive to the table; see postedQueue.
 func (q *postedQueue) addToTable(n *node) {
 	q.seq++
 	n.seq = q.seq
@@ -161,6 +173,7 @@ func (q *postedQueue) addToTable(n *node) {
 	q.table.push(n)
 }
 
+// withdraw removes a receive that has not matched a message.
 func (q *postedQueue) withdraw(r *request) {
 	n := &r.node
 	if n.list == &q.list {
@@ -171,14 +184,15 @@ func (q *postedQueue) withdraw(r *request) {
 	q.remove(n)
 }
 
-// each calls f for every receive; f may withdraw the receive that it gets.
+// each calls f for every posted receive. f may withdraw the receive that it gets.
 func (q *postedQueue) each(f func(*request)) {
 	receive := func(n *node) { f(n.req) }
 	q.list.each(receive)
 	q.table.each(receive)
 }
 
-// match removes and returns the receive that a message with key k matches, or nil.
+// match removes and returns the receive that a message with the exact key k matches; nil: there is
+// none.
 //
 // Hot path: no allocation, no system call.
 func (q *postedQueue) match(k matchKey) *request {
@@ -214,39 +228,44 @@ func (q *postedQueue) match(k matchKey) *request {
 	return best.req
 }
 
-// unexpected is a message that has arrived and that no posted receive has matched.
+// unexpected is a message that has arrived and that no posted receive has matched. It is an entry
+// of the unexpectedQueue, or Mprobe has taken it out of the queue.
 type unexpected struct {
-	nodes  [classes]node
-	header wire.Message
-	source int32
-	gen    uint32      // generation of the entry; a Message with another generation is stale
-	data   []byte      // data of an eager message, in a buffer of the engine
-	self   Request     // the pending send of a message that this rank sent to itself
-	held   *Unfinished // error of an earlier receive whose context has ended and whose transfer still uses the message
-	cost   int         // credit that the message holds
-	next   *unexpected
+	nodes  [classes]node // by class: node in the queue's table, under the key of this class
+	header wire.Message  // header of the message
+	source int32         // world rank of the sender
+	// Number of messages that have used this entry before; a Message with another number identifies
+	// one of those, which was received or dropped.
+	gen  uint32
+	data []byte  // data of an eager message, in a buffer of the engine; nil for an RTS
+	self Request // for a message of this rank to itself whose data is still in the send's buffer: the send
+	// A receive of the message was cut short, and its request still transfers the data (see
+	// cut.go); nil: no transfer is under way.
+	held *Unfinished
+	cost int         // bytes of its sender's credit that the message uses
+	next *unexpected // next entry in the list of unused ones
 }
 
-// key returns the exact key of the message.
+// key returns the exact key of the message: without wildcards.
 func (u *unexpected) key() matchKey {
 	return matchKey{u.header.Context, u.source, u.header.Tag}
 }
 
-// unexpectedQueue holds the messages that wait for a receive. Each has nodes in the table for the
-// exact class and for the classes that searched marks.
+// unexpectedQueue holds the messages that wait for a receive. Each message has a node in the table
+// for class 0, and one for each class that searched marks.
 type unexpectedQueue struct {
 	table
-	searched [classes]bool // by class: a receive or probe of the class has searched the queue
-	seq      uint64        // arrival number of the last message
-	free     *unexpected
-	kept     int // number of entries in free; at most unexpectedKept
+	searched [classes]bool // by class: a receive or probe of this class has searched the queue
+	seq      uint64        // number of messages that have arrived so far; arrival numbers of messages count from 1
+	free     *unexpected   // list of unused entries
+	kept     int           // number of entries in free; at most unexpectedKept
 }
 
 // unexpectedKept is the maximum number of unused entries that a queue keeps for later messages.
-// The garbage collector frees the other entries of a burst.
+// Entries beyond it, which a burst of messages needed, are left to the garbage collector.
 const unexpectedKept = 1 << 12
 
-// get returns an unused entry.
+// get returns an unused entry, which is in no table.
 func (q *unexpectedQueue) get() *unexpected {
 	u := q.free
 	if u == nil {
@@ -262,6 +281,9 @@ func (q *unexpectedQueue) get() *unexpected {
 	return u
 }
 
+// put keeps an entry for later use. The entry is in no table. If a Message still identifies the
+// entry, the Message is stale from then on: its Irecv fails, because the message was received or
+// dropped.
 func (q *unexpectedQueue) put(u *unexpected) {
 	u.gen++
 	u.data, u.self, u.held = nil, Request{}, nil
@@ -273,6 +295,7 @@ func (q *unexpectedQueue) put(u *unexpected) {
 	q.free = u
 }
 
+// add puts a message that arrives now into the queue.
 func (q *unexpectedQueue) add(u *unexpected) {
 	u.nodes[0].seq = q.next()
 	exact := u.key()
@@ -284,14 +307,15 @@ func (q *unexpectedQueue) add(u *unexpected) {
 	}
 }
 
-// next returns the arrival number of a message that arrives now.
+// next returns the arrival number of a message that arrives now. Arrival numbers say in which order
+// the messages of this rank have arrived.
 func (q *unexpectedQueue) next() uint64 {
 	q.seq++
 	return q.seq
 }
 
-// restore adds a message that has been taken out of the queue. The message keeps its
-// arrival number.
+// restore puts a message into the queue again that was taken out of it. The message keeps its
+// arrival number, so it stands before the messages that have arrived after it.
 func (q *unexpectedQueue) restore(u *unexpected) {
 	exact := u.key()
 	for c := range classes {
@@ -313,8 +337,8 @@ func (q *unexpectedQueue) restore(u *unexpected) {
 	}
 }
 
-// addClass adds nodes of a class for all messages of the queue, in the order of arrival. It runs
-// before the first receive or probe of the class searches.
+// addClass adds a node of the class for each message of the queue, in the order of arrival. It runs
+// before the first receive or probe of the class searches the queue.
 func (q *unexpectedQueue) addClass(class int) {
 	q.searched[class] = true
 	var all []*unexpected
@@ -330,6 +354,7 @@ func (q *unexpectedQueue) addClass(class int) {
 	}
 }
 
+// take removes a message from the queue.
 func (q *unexpectedQueue) take(u *unexpected) {
 	for c := range classes {
 		if c == 0 || q.searched[c] {
@@ -338,7 +363,8 @@ func (q *unexpectedQueue) take(u *unexpected) {
 	}
 }
 
-// find returns the earliest message that a receive with key k accepts, or nil.
+// find returns the earliest message that a receive with the key k accepts; nil: there is none. It
+// does not remove the message.
 func (q *unexpectedQueue) find(k matchKey) *unexpected {
 	if c := k.class(); c != 0 && !q.searched[c] {
 		q.addClass(c)

@@ -10,7 +10,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// naiveMatcher matches as the MPI standard describes it: two lists, searched from the front.
+// naiveMatcher matches messages and receives as the MPI standard describes it: by two lists that it
+// searches from the front. The ids of receives and messages are at the same indices of postIDs and
+// msgIDs.
 type naiveMatcher struct {
 	posted  []matchKey
 	postIDs []int
@@ -18,10 +20,13 @@ type naiveMatcher struct {
 	msgIDs  []int
 }
 
+// accepts reports whether a receive with the key r accepts a message with the key m.
 func accepts(r, m matchKey) bool {
 	return r.context == m.context && (r.source == wild || r.source == m.source) && (r.tag == wild || r.tag == m.tag)
 }
 
+// post posts a receive with an id. It returns the id of the message that the receive matches; -1:
+// none.
 func (n *naiveMatcher) post(k matchKey, id int) (msg int) {
 	for i, m := range n.msgs {
 		if accepts(k, m) {
@@ -35,6 +40,8 @@ func (n *naiveMatcher) post(k matchKey, id int) (msg int) {
 	return -1
 }
 
+// arrive handles a message with an id. It returns the id of the receive that the message matches;
+// -1: none.
 func (n *naiveMatcher) arrive(k matchKey, id int) (recv int) {
 	for i, r := range n.posted {
 		if accepts(r, k) {
@@ -48,6 +55,7 @@ func (n *naiveMatcher) arrive(k matchKey, id int) (recv int) {
 	return -1
 }
 
+// cancel withdraws the posted receive with an id, if there is one.
 func (n *naiveMatcher) cancel(id int) {
 	for i := range n.postIDs {
 		if n.postIDs[i] == id {
@@ -58,7 +66,7 @@ func (n *naiveMatcher) cancel(id int) {
 	}
 }
 
-// matcher has the same methods as naiveMatcher, and uses the engine's queues.
+// matcher has the same methods as naiveMatcher, but uses the queues of the engine.
 type matcher struct {
 	posted postedQueue
 	unexp  unexpectedQueue
@@ -97,8 +105,8 @@ func (m *matcher) cancel(id int) {
 	}
 }
 
-// play runs a script of calls on a naiveMatcher and a matcher, and compares each result. Two
-// bytes of the script are one call.
+// play makes the same calls on a naiveMatcher and on a matcher, and requires equal results. Each
+// call is two bytes of the script: the first one selects the method, and the second one the key.
 func play(t *testing.T, script []byte) {
 	n := &naiveMatcher{}
 	m := &matcher{recvs: map[int]*request{}}
@@ -106,7 +114,7 @@ func play(t *testing.T, script []byte) {
 		what, where := script[0], script[1]
 		k := matchKey{uint64(where >> 6), int32(where >> 3 & 7), int32(where & 7)}
 		switch {
-		case what < 100: // a receive, often with wildcards
+		case what < 100: // posts a receive, often with wildcards
 			if what&1 != 0 {
 				k.source = wild
 			}
@@ -152,8 +160,8 @@ func FuzzMatching(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { play(t, script[:min(len(script), 400)]) })
 }
 
-// TestTableShrinks: after many nodes were removed, the cost of each depends on the remaining
-// ones.
+// TestTableShrinks: the queue has held many messages, and now holds one. The first call of each
+// makes the table smaller, and find still finds the message.
 func TestTableShrinks(t *testing.T) {
 	var q unexpectedQueue
 	var all []*unexpected
@@ -175,7 +183,8 @@ func TestTableShrinks(t *testing.T) {
 	require.Equal(t, all[0], q.find(matchKey{tag: wild, source: wild}))
 }
 
-// TestPostedEach: each finds the receives of the list and those of the table.
+// TestPostedEach: each calls its function for all posted receives: for those in the list, and for
+// those in the table.
 func TestPostedEach(t *testing.T) {
 	var q postedQueue
 	for i := range 7 {
@@ -190,7 +199,8 @@ func TestPostedEach(t *testing.T) {
 	q.each(func(*request) { t.Error("one is left") })
 }
 
-// TestBufferPoolIsBounded: the pool keeps buffers of each size up to bufferKept bytes in all.
+// TestBufferPoolIsBounded: more buffers are returned to the pool than it may keep. It keeps exactly
+// bufferKept bytes of them, and no buffer that is longer than that.
 func TestBufferPoolIsBounded(t *testing.T) {
 	for _, size := range []int{1, 1000, 1 << 20, bufferKept} {
 		var p bufferPool
@@ -223,8 +233,8 @@ func (p *bufferPool) bytes() (n int) {
 	return n
 }
 
-// TestEntriesAfterABurst: after a burst of unexpected messages the queue keeps at most
-// unexpectedKept entries.
+// TestEntriesAfterABurst: rank 1 gets 50,000 unexpected messages and then receives them. After that
+// its queue keeps unexpectedKept unused entries.
 func TestEntriesAfterABurst(t *testing.T) {
 	const burst = 50_000
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
@@ -258,8 +268,8 @@ func TestEntriesAfterABurst(t *testing.T) {
 	require.NotZero(t, e.buffers.bytes())
 }
 
-// TestKeysSpread: keys that differ in one or two parts only use about as many buckets as random
-// keys would.
+// TestKeysSpread: keys that differ only in one or two of their parts are spread over at least half
+// of the buckets, if there are as many keys as buckets.
 func TestKeysSpread(t *testing.T) {
 	for name, key := range map[string]func(i int) matchKey{
 		"sources":              func(i int) matchKey { return matchKey{5, int32(i), 7} },
@@ -276,7 +286,7 @@ func TestKeysSpread(t *testing.T) {
 			for i := range buckets {
 				used[key(i).hash()&uint64(buckets-1)] = true
 			}
-			require.GreaterOrEqual(t, len(used), buckets/2, "%s: %d buckets", name, buckets) // at random: 0.63 of them
+			require.GreaterOrEqual(t, len(used), buckets/2, "%s: %d buckets", name, buckets) // random keys would use 0.63 of the buckets
 		}
 	}
 }

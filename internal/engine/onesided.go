@@ -11,8 +11,8 @@ import (
 
 // One-sided communication
 //
-// Package internal/rma builds windows on a Port: the engine's lock, the rails with all their
-// capabilities, and the messages of one context that carries no messages of the program.
+// Package internal/rma builds windows on a [Port]: it uses the engine's lock, the rails with all
+// their capabilities, and the messages of one context that carries no messages of the program.
 //
 //	        rma                                engine
 //	 Post ─────────────────────────► launch ──► endpoint: Send, Read, Write, Atomic
@@ -21,48 +21,51 @@ import (
 //	 Service.Deliver ◄───────────────────────── MsgWindow
 //	 Service.Down, Service.End ◄─────────────── the end of a peer; revoked, closed
 //
-// While a port of several ranks is open, asynchronous progress counts it as a request under way:
-// if no goroutine leads, the background goroutine sleeps on the transports, so this rank answers
-// other ranks also while its program computes. After the end of a blocking call that may take a
-// tick; see background.go.
+// While a port of several ranks is open, asynchronous progress counts the port as a request under
+// way: if no other goroutine polls, the background goroutine sleeps on the transports and handles
+// what arrives. So this rank answers other ranks also while its program computes. After a blocking
+// call returns, the background goroutine may need a tick until it polls; see background.go.
 
-// Service is the protocol that a port carries. Its methods run under the engine's lock, so they
-// must be short, and must not call functions of the engine that take the lock.
+// Service is the protocol that a Port carries; package internal/rma implements it. The engine calls
+// its methods under the engine's lock, so they must be short, and must not call functions of the
+// engine that take the lock.
 type Service interface {
-	// Deliver handles a message from a rank of the group. data is valid until Deliver returns. An
-	// error means that no correct peer sends this message; the engine then marks the peer as
-	// failed.
+	// Deliver handles a message from a rank of the group. w is the header, and data is valid until
+	// Deliver returns. Deliver returns an error only for a message that no correct peer sends. The
+	// engine then marks the peer as failed.
 	Deliver(source int, w wire.Window, data []byte) error
-	// Done handles the end of a transfer of Post, with its error. The service again owns the
-	// memory that the transfer refers to. Done may also be called after Port.Close.
+	// Done handles the end of a transfer that Post has started; err is the transfer's error. From
+	// then on the service owns the memory that the transfer refers to. The engine may also call
+	// Done after Port.Close.
 	Done(t *Transfer, err error)
-	// Down handles the end of a rank of the group. Transfers with the rank that are in flight end
-	// by themselves.
+	// Down handles the end of a rank of the group, with the error of later operations with the
+	// rank. The engine itself ends the transfers with the rank that are queued or in flight, and
+	// calls Done for each.
 	Down(rank int, err error)
-	// End reports that the port can no longer be used: the context is revoked, or the engine is
-	// closed or has failed.
+	// End handles the end of the port: the context is revoked, or the engine is closed or has
+	// failed. The engine calls it at most once.
 	End(err error)
 }
 
-// Port sends and receives the one-sided messages of a context. If a method's comment says that
-// the caller holds the lock, the caller has called Lock.
+// Port sends and receives the one-sided messages of a context. If the comment of a method says that
+// the caller holds the lock, the caller has called Port.Lock.
 type Port struct {
 	e          *Engine
-	c          *Context
+	c          *Context // context whose group the port serves
 	service    Service
-	err        error     // the argument of Service.End; nil: End was not called
-	counted    bool      // counted in Engine.active
-	closed     bool      // Close was called
-	longWait   bool      // the last call of QueryPeers has found a goroutine in Await
-	pauseCalls uint      // number of calls of Pause
-	waiters    []*waiter // the goroutines in Await
-	all        []*Transfer
+	err        error       // argument with which End was called; nil: End was not called
+	counted    bool        // Engine.active counts the port, so asynchronous progress serves it
+	closed     bool        // Close was called
+	longWait   bool        // the last call of QueryPeers has found a goroutine in Await of this port
+	pauseCalls uint        // number of calls of Pause that polled
+	waiters    []*waiter   // waiters of the goroutines in Await
+	all        []*Transfer // transfers that NewTransfer has returned
 }
 
-// OpenPort opens the context's port. A context has at most one port, and if it has one, no other
-// messages. The caller closes the port before the engine, or leaves that to the end of the
-// engine. OpenPort calls made under the lock. made returns the service, which gets no calls
-// before that.
+// OpenPort opens the port of the context. A context has at most one port. If it has one, it carries
+// no other messages. The caller closes the port before the engine, or leaves that to the end of the
+// engine. OpenPort calls made under the lock. made returns the service of the port, which gets no
+// calls before made returns.
 func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	e := c.e
 	e.mu.Lock()
@@ -84,9 +87,9 @@ func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	return p, nil
 }
 
-// Close closes the port. The port delivers no more messages, and the engine answers peers that
-// the port is gone. Service.Done still reports the end of transfers in flight. The caller holds
-// the lock.
+// Close closes the port. The service gets no more messages. If a peer sends a request for the port,
+// the engine answers that the port does not exist. Service.Done still reports the end of transfers
+// in flight. Goroutines in Await return. The caller holds the lock.
 func (p *Port) Close() {
 	if p.closed {
 		return
@@ -104,51 +107,53 @@ func (p *Port) Close() {
 	p.WakeAwait()
 }
 
-// Lock takes the engine's lock. The caller must not hold it for longer than a copy or a post
-// takes.
+// Lock takes the engine's lock. The caller must not hold the lock for longer than it takes to copy
+// data or to post an operation.
 func (p *Port) Lock() { p.e.mu.Lock() }
 
-// Unlock releases the lock.
+// Unlock releases the engine's lock.
 func (p *Port) Unlock() { p.e.mu.Unlock() }
 
-// YieldLock lets other goroutines that wait for the lock take it. The caller holds the lock
-// before and after.
+// YieldLock lets other goroutines that wait for the lock take it. The caller holds the lock before
+// and after the call.
 func (p *Port) YieldLock() { p.e.mu.yield() }
 
-// Rank returns this rank's number in the group.
+// Rank returns the rank of this process in the group.
 func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
 
 // Size returns the number of ranks of the group.
 func (p *Port) Size() int { return p.c.size }
 
-// Poll polls the transports once. The caller holds the lock, which Poll may release meanwhile.
+// Poll reads the completion queues of the transports once, unless another goroutine leads. The
+// caller holds the lock before and after the call; Poll may release the lock meanwhile.
 func (p *Port) Poll() { p.e.poll() }
 
-// Await blocks until WakeAwait is called. It returns the error of ctx, or ErrClosed if the engine
-// closes. The caller holds the lock, which Await releases meanwhile, and checks afterwards
-// whether its event has happened.
+// Await blocks until WakeAwait is called, or the port's context loses a member or ends. It returns
+// the error of ctx, or ErrClosed if the engine closes. The caller holds the lock before and after
+// the call; Await releases it while it blocks. After each return the caller checks whether the
+// event that it waits for has happened.
 func (p *Port) Await(ctx context.Context) error {
 	return p.e.awaitIn(ctx, &p.waiters, awaited{})
 }
 
-// WakeAwait ends every Await of the port. The caller holds the lock.
+// WakeAwait makes all calls of Await of this port return. The caller holds the lock.
 func (p *Port) WakeAwait() { p.e.wakeAll(p.waiters) }
 
-// Begin returns a request that Complete ends. The caller holds the lock.
+// Begin returns a new request, which Complete ends. The caller holds the lock.
 func (p *Port) Begin() Request {
 	r := p.e.take(kindOp)
 	return p.e.name(r)
 }
 
-// Complete ends a request of Begin. The caller holds the lock.
+// Complete ends a request of Begin with the error err, which may be nil. The caller holds the lock.
 func (p *Port) Complete(q Request, err error) {
 	if !q.doneLocked() {
 		p.e.complete(q.r, err)
 	}
 }
 
-// Abandon says that no goroutine will wait for a request of Begin: the engine frees the request
-// when it is complete.
+// Abandon records that no goroutine will wait for the request, so the engine frees the request when
+// it is complete. If the request is complete, Abandon frees it.
 func (q Request) Abandon() {
 	if q.r == nil {
 		return
@@ -165,10 +170,11 @@ func (q Request) Abandon() {
 	}
 }
 
-// Rails returns the number of rails.
+// Rails returns the number of rails: transports that the engine uses.
 func (p *Port) Rails() int { return len(p.e.rails) }
 
-// Rail returns the index of the rail that leads to a rank of the group; -1 for this rank itself.
+// Rail returns the index of the rail that carries messages to a rank of the group. It returns -1
+// for this rank itself.
 func (p *Port) Rail(rank int) int {
 	if to := p.e.peers[p.c.world(rank)].rail; to != nil {
 		return to.index
@@ -176,20 +182,28 @@ func (p *Port) Rail(rank int) int {
 	return -1
 }
 
-// Attr returns the attributes of a rail's transport.
+// Attr returns the attributes of the transport of a rail.
 func (p *Port) Attr(rail int) transport.Attr { return p.e.rails[rail].attr }
 
-// Memory is memory that is registered with a rail.
-type Memory struct {
-	Region transport.MemoryRegion
-	Key    uint64
-	Base   uint64 // address that peers use for the first byte
-	span   *Span
-	served bool // counted in Engine.exposed
+// Reaches reports whether this rank can read and write by RMA the memory that another rank of the
+// group has registered under a key. The caller holds the lock.
+func (p *Port) Reaches(rank int, key uint64) bool {
+	to := p.c.world(rank)
+	return p.e.peers[to].rail.reaches(to, key)
 }
 
-// Register registers memory with a rail. If the memory is from Alloc, Register returns its
-// region, and Reap does not free the memory before Deregister. The caller holds the lock.
+// Memory is the result of Register: memory that is registered with a rail.
+type Memory struct {
+	Region transport.MemoryRegion // region of the memory, or of the span that contains it
+	Key    uint64                 // key by which peers access the memory
+	Base   uint64                 // address by which peers access the first byte
+	span   *Span                  // span that contains the memory, and that owns Region; nil: Deregister closes Region
+	served bool                   // peers can write to the memory only while this rank polls; Engine.exposed counts such memory
+}
+
+// Register registers buf with a rail, so that peers can access it. If buf is part of memory of
+// Engine.Alloc, Register uses the region of that memory, and Reap does not free the memory before
+// Deregister. The caller holds the lock.
 func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, error) {
 	e := p.e
 	if err := e.closedErr(); err != nil {
@@ -210,8 +224,9 @@ func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, 
 	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served}, nil
 }
 
-// Deregister undoes Register; for the zero Memory it does nothing. If the engine is being closed,
-// closing the transports deregisters the memory instead. The caller holds the lock.
+// Deregister ends the access that Register has begun. For the zero Memory it does nothing. If the
+// engine is closed, Deregister leaves the region to Close, which closes the transports with all
+// their regions. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
 	if m.served {
 		p.e.exposed--
@@ -220,14 +235,14 @@ func (p *Port) Deregister(m Memory) error {
 		m.span.holds--
 		return nil
 	}
-	if m.Region == nil || p.e.closed { // nothing else may use the transports during Shutdown
+	if m.Region == nil || p.e.closed { // during Shutdown nothing else may use the transports
 		return nil
 	}
 	return m.Region.Close()
 }
 
-// Hold prevents Reap from freeing the span that contains buf, until Drop. It returns the span, or
-// nil if no span contains buf. The caller holds the lock.
+// Hold prevents Reap from freeing the span that contains buf, until Drop is called for the span. It
+// returns the span; nil: no span contains buf. The caller holds the lock.
 func (p *Port) Hold(buf []byte) *Span {
 	s := p.e.span(buf)
 	if s != nil {
@@ -236,15 +251,15 @@ func (p *Port) Hold(buf []byte) *Span {
 	return s
 }
 
-// Drop ends a Hold; s may be nil. The caller holds the lock.
+// Drop ends a Hold, whose result s is; s may be nil. The caller holds the lock.
 func (p *Port) Drop(s *Span) {
 	if s != nil {
 		s.holds--
 	}
 }
 
-// AtomicValid returns the result of the rail's AtomicValid; see transport.AtomicEndpoint. The
-// caller holds the lock.
+// AtomicValid returns what the endpoint of the rail returns for op; see transport.AtomicEndpoint.
+// It returns 0 and false if the transport has no remote atomics. The caller holds the lock.
 func (p *Port) AtomicValid(rail int, op *transport.Op) (int, bool) {
 	if a := p.e.rails[rail].atomic; a != nil {
 		return a.AtomicValid(op)
@@ -252,49 +267,54 @@ func (p *Port) AtomicValid(rail int, op *transport.Op) (int, bool) {
 	return 0, false
 }
 
-// TransferKind is the kind of a Transfer.
+// TransferKind says which operation a Transfer is.
 type TransferKind uint8
 
-// The kinds.
+// The kinds of transfer.
 const (
-	TransferMessage TransferKind = iota // a message, see SetMessage
-	TransferRead                        // uses Op.Data, Region, RemoteKey, RemoteAddr
-	TransferWrite                       // the same
-	TransferAtomic                      // the same, and Fetch, Compare, Atomic, Datatype
+	TransferMessage TransferKind = iota // a message that SetMessage has set
+	TransferRead                        // an RMA read; uses Data, Region, RemoteKey and RemoteAddr of Op
+	TransferWrite                       // an RMA write; uses the same fields
+	TransferAtomic                      // a remote atomic; uses in addition Fetch, Compare, Atomic and Datatype of Op
 )
 
-// Transfer is an operation of a rail. It can be posted several times. Between Post and its end,
-// the engine owns it with all memory that Op refers to.
+// Transfer is an operation on the rail to a peer: a message, an RMA operation or a remote atomic.
+// It can be posted again after it has ended. From Post until its end, the engine owns the Transfer
+// and all memory that Op refers to.
 type Transfer struct {
-	Op   *transport.Op // filled by the service, except Peer, Header and User, which the engine fills
-	User any           // for use by the service
+	Op   *transport.Op // the operation; the service fills it, except Peer, Header and User, which the engine fills
+	User any           // for use by the service; the engine does not read it
 
-	kind TransferKind
-	rail *rail
+	kind TransferKind // argument of the last Post
+	rail *rail        // rail of the last Post
 	port *Port
-	r    *request
+	r    *request // slot of the transfer, in the engine's table of requests
 }
 
-// NewTransfer returns a transfer, which exists as long as the port. The caller holds the lock.
+// NewTransfer returns a transfer that is not under way. It exists until the port is closed and its
+// last Post has ended. The caller holds the lock.
 func (p *Port) NewTransfer() *Transfer {
 	t := &Transfer{port: p, r: p.e.take(kindTransfer)}
 	t.Op = &t.r.op
 	t.r.transfer = t
-	t.r.done = true // not under way
+	t.r.done = true // the transfer is not under way
 	p.all = append(p.all, t)
 	return t
 }
 
-// SetMessage sets the message that t sends as a TransferMessage.
+// SetMessage sets the message that t sends when it is posted as a TransferMessage: the header w,
+// and data.
 func (t *Transfer) SetMessage(w wire.Window, data []byte) {
 	t.r.header = w.Message(t.port.c.id, len(data))
 	t.Op.Data = data
 }
 
-// Post starts a transfer with a rank. Either the transfer is done when Post returns, or
-// Service.Done gets its outcome later. If Post returns an error, the transfer has not started.
-// Messages to one rank leave in the order of their posts. Post uses rail only for transfers with
-// this rank itself, which cannot be messages. The caller holds the lock.
+// Post starts the transfer t with a rank of the group. If done is true, the transfer has ended when
+// Post returns, and Service.Done is not called. If done is false and err is nil, Service.Done gets
+// its outcome later. If err is not nil, the transfer has not started. Messages to one rank leave in
+// the order of their posts. rail is an index of a rail. Post uses rail only for transfers with this
+// rank itself, which cannot be messages; other transfers use the rail to their peer. The caller
+// holds the lock.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, err error) {
@@ -330,7 +350,8 @@ func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, 
 	return false, nil
 }
 
-// launchTransfer gives a transfer to its endpoint.
+// launchTransfer gives the operation of a transfer to its endpoint. done is true if the endpoint
+// needs the memory no longer.
 func (e *Engine) launchTransfer(t *Transfer) (done bool, err error) {
 	r := t.r
 	r.op.Peer = transport.Addr(r.peer)
@@ -347,15 +368,18 @@ func (e *Engine) launchTransfer(t *Transfer) (done bool, err error) {
 	return e.message(r)
 }
 
-// railOf returns the rail of a request that is in flight.
+// railOf returns the rail whose endpoint has the operation of r in flight.
 func (e *Engine) railOf(r *request) *rail {
-	if r.kind == kindTransfer { // a transfer with this rank itself may use any rail
+	// The peer of a transfer may be this rank itself, which has no rail, so the caller of Post has
+	// chosen one.
+	if r.kind == kindTransfer {
 		return r.transfer.rail
 	}
 	return e.peers[r.peer].rail
 }
 
-// transferDone ends a transfer.
+// transferDone ends the transfer of r, and reports its end to the service, with the transfer's
+// error.
 func (e *Engine) transferDone(r *request, err error) {
 	t := r.transfer
 	r.done = true
@@ -367,13 +391,13 @@ func (e *Engine) transferDone(r *request, err error) {
 	e.wakeAll(e.completionWaiters)
 }
 
-// forget frees a transfer's slot.
+// forget frees the slot of a transfer that is not under way. The port is closed.
 func (t *Transfer) forget() {
 	t.Op.Fetch, t.Op.Compare = nil, nil
 	t.port.e.release(t.r)
 }
 
-// deliverWindow handles a MsgWindow.
+// deliverWindow handles a MsgWindow from source: it gives the message to the port of its context.
 //
 // Hot path: no allocation, no system call.
 func (e *Engine) deliverWindow(source int32, m *wire.Message, data []byte) error {
@@ -391,14 +415,15 @@ func (e *Engine) deliverWindow(source int32, m *wire.Message, data []byte) error
 	return p.service.Deliver(p.c.rank(source), w, data)
 }
 
-// goneMax is the maximum number of queued messages to a peer at which the engine still answers
-// the peer's messages for windows that do not exist here. A correct peer has fewer requests open.
+// goneMax limits the memory that a peer can make this rank use with requests for ports that do not
+// exist here: if more than goneMax messages to the peer are queued, such a request is a protocol
+// error. A correct peer has fewer requests open.
 const goneMax = 4096
 
 var errGone = errors.New("too many requests for windows that do not exist")
 
-// answerGone answers a message for a window that was closed or revoked here before the sender of
-// the message knew that.
+// answerGone answers a message for a port that was closed or revoked here before the sender of the
+// message knew that. If the message is itself an answer, answerGone ignores it.
 func (e *Engine) answerGone(source int32, m *wire.Message, w wire.Window) error {
 	if w.Kind.Answer() {
 		return nil
@@ -414,7 +439,8 @@ func (e *Engine) answerGone(source int32, m *wire.Message, w wire.Window) error 
 	return nil
 }
 
-// endPorts ends the ports for which which returns true.
+// endPorts calls Service.End, with err, for the open ports for which the function which returns
+// true.
 func (e *Engine) endPorts(which func(*Port) bool, err error) {
 	for _, p := range e.ports {
 		if p.err == nil && which(p) {
@@ -425,7 +451,7 @@ func (e *Engine) endPorts(which func(*Port) bool, err error) {
 	}
 }
 
-// portsDown reports the end of a peer to every port whose group contains the peer.
+// portsDown reports the end of a peer to the service of every port whose group contains the peer.
 func (e *Engine) portsDown(peer int32) {
 	for _, p := range e.ports {
 		if p.err == nil && p.c.has(peer) {

@@ -6,12 +6,13 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// Further methods of Port, for groups whose ranks share memory.
+// This file has the methods of Port for groups whose ranks can map each other's memory.
 
-// Region returns the key by which ranks that share memory with this one map the region of buf,
-// and the offset of buf in the region. s is the span that contains buf. ok is false if s is nil
-// or no rail has shared memory. Region does not check that a peer can map the memory. The caller
-// holds the lock.
+// Region returns what a rank that shares memory with this one needs to access buf by loads and
+// stores: the key of the memory region that the rank maps, and the offset of buf in the region, in
+// bytes. s is the span that contains buf. ok is false if s is nil, or if the span is not registered
+// with a rail that has shared memory. Region does not check that a certain rank can map the region.
+// The caller holds the lock.
 func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
 	r := p.e.sharedRail()
 	if r == nil || s == nil || s.regions[r.index] == nil {
@@ -20,8 +21,8 @@ func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
 	return s.regions[r.index].Key(), int(address(buf) - s.start), true
 }
 
-// StopProgress says that peers no longer need this rank's progress for the port, so asynchronous
-// progress no longer serves it. The caller holds the lock.
+// StopProgress records that peers no longer need this rank to poll for the port, so asynchronous
+// progress no longer counts the port. The caller holds the lock.
 func (p *Port) StopProgress() {
 	e := p.e
 	if !p.counted {
@@ -29,21 +30,23 @@ func (p *Port) StopProgress() {
 	}
 	p.counted = false
 	if e.active--; e.active == 0 && e.asleep {
-		e.signal() // the background goroutine no longer needs to sleep on the transports
+		e.signal() // so that the background goroutine, if it is the one that sleeps on the transports, stops
 	}
 }
 
-// Defunct reports whether the engine is closed or has failed. The caller must not use mapped
-// memory then. The caller holds the lock.
+// Defunct reports whether the engine is closed or has failed. If so, the caller must not use memory
+// that it has mapped from peers. The caller holds the lock.
 func (p *Port) Defunct() bool { return p.e.closedErr() != nil }
 
-// pausesPerYield is the number of Pauses per call of Yield if ranks do not outnumber cores. Yield
-// wakes a thread that may find nothing to do, which takes microseconds.
+// pausesPerYield is the number of calls of Pause per call of Yield, if ranks do not outnumber
+// cores. The number is not 1, because Yield may wake a thread that finds nothing to do, which takes
+// microseconds.
 const pausesPerYield = 32
 
-// Pause polls the transports once, unless another goroutine has the lock, and calls Yield from
-// time to time. A goroutine that polls shared memory and never waits in the engine calls Pause
-// every few microseconds. The caller does not hold the lock.
+// Pause polls the transports once and, at every pausesPerYield-th call, calls Yield. If another
+// goroutine has the lock, Pause only calls Yield. It also calls Yield if ranks outnumber cores. A
+// goroutine that waits for a value in shared memory by a loop of its own calls Pause every few
+// microseconds. The caller does not hold the lock.
 func (p *Port) Pause() {
 	e := p.e
 	if e.mu.TryLock() {
@@ -58,8 +61,8 @@ func (p *Port) Pause() {
 	p.Yield()
 }
 
-// Yield offers the processor to other goroutines and, if ranks outnumber cores, the core to other
-// ranks. The caller does not hold the lock.
+// Yield lets other goroutines use the processor of the Go scheduler. If ranks outnumber cores, it
+// also lets other ranks use the core. The caller does not hold the lock.
 func (p *Port) Yield() {
 	runtime.Gosched()
 	if p.e.policy.poll == 0 {
@@ -67,6 +70,6 @@ func (p *Port) Yield() {
 	}
 }
 
-// Gone reports whether a rank of the group has ended, as far as this rank knows. The caller holds
-// the lock.
+// Gone reports whether this rank knows that a rank of the group has ended. The caller holds the
+// lock.
 func (p *Port) Gone(rank int) bool { return p.e.peers[p.c.world(rank)].err != nil }

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestStopProgress: after StopProgress asynchronous progress no longer counts the port, and the
-// background goroutine parks.
+// TestStopProgress: an open port makes the background goroutine poll. After StopProgress it no
+// longer does, and the background goroutine parks.
 func TestStopProgress(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))

@@ -13,12 +13,12 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// shutdownFabric is inproc with two additions: its endpoints call during in Shutdown, and it
-// counts the regions that are closed meanwhile.
+// shutdownFabric is inproc with two additions. The first Shutdown of an endpoint calls during. And
+// closed counts the memory regions that are closed while during runs.
 type shutdownFabric struct {
 	*inproc.Fabric
 	during  func()
-	leaving atomic.Bool
+	leaving atomic.Bool // during is being called
 	closed  int
 }
 
@@ -73,7 +73,7 @@ func (r shutdownRegion) Close() error {
 	return r.MemoryRegion.Close()
 }
 
-// idle is a service that does nothing.
+// idle is a Service that does nothing.
 type idle struct{}
 
 func (idle) Deliver(int, wire.Window, []byte) error { return nil }
@@ -81,9 +81,9 @@ func (idle) Done(*Transfer, error)                  {}
 func (idle) Down(int, error)                        {}
 func (idle) End(error)                              {}
 
-// TestNothingIsDeregisteredDuringShutdown: memory that is freed while the engine closes is
-// deregistered after the transports have shut down, because nothing else may use a transport
-// during Shutdown.
+// TestNothingIsDeregisteredDuringShutdown: the program frees registered memory while Close is in
+// the Shutdown of a transport. No region is closed during Shutdown, because nothing else may use a
+// transport then. After Close the memory is unmapped.
 func TestNothingIsDeregisteredDuringShutdown(t *testing.T) {
 	f := &shutdownFabric{Fabric: inproc.NewFabric()}
 	e := openJob(t, 2, f, nil)[0]
@@ -111,8 +111,8 @@ func TestNothingIsDeregisteredDuringShutdown(t *testing.T) {
 	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "Close has not unmapped the memory")
 }
 
-// TestAbandonedRequestsAreFreed: an abandoned request is freed whether Abandon or Complete comes
-// first.
+// TestAbandonedRequestsAreFreed: a request of Port.Begin that is completed and abandoned is freed,
+// whether Complete or Abandon is called first.
 func TestAbandonedRequestsAreFreed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
@@ -131,7 +131,7 @@ func TestAbandonedRequestsAreFreed(t *testing.T) {
 		q := begin()
 		q.Abandon()
 		complete(q)
-		q.Abandon() // of a request that was freed
+		q.Abandon() // has no effect, because the request was freed
 		q = begin()
 		complete(q)
 		q.Abandon()
@@ -142,5 +142,5 @@ func TestAbandonedRequestsAreFreed(t *testing.T) {
 	Request{}.Abandon()
 }
 
-// only returns a function for OpenPort that returns s.
+// only returns an argument for OpenPort: a function that returns s.
 func only(s Service) func(*Port) Service { return func(*Port) Service { return s } }

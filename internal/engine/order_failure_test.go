@@ -6,9 +6,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestALostMessageIsNotOvertaken: a message whose data is lost because its sender has died fails
-// the receive that it matches. This receive does not get the next message, which has arrived
-// whole.
+// TestALostMessageIsNotOvertaken: rank 1 sends a large message, whose RTS arrives, and then a small
+// one with the same tag, which arrives whole. Then rank 1 dies. The first receive fails, because
+// the data of the large message is lost, and does not get the small message. The second receive
+// gets it.
 func TestALostMessageIsNotOvertaken(t *testing.T) {
 	for _, ask := range []Env{{Peer: 1, Tag: 1}, {Peer: 1, Tag: AnyTag}, {Peer: AnySource, Tag: 1}} {
 		everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {

@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestMoreRanksThanCores: eight times as many ranks as cores complete barriers and rings of
-// messages. Each step needs a rank that may not be running. If ranks that wait kept their cores,
-// each step would take a time slice.
+// TestMoreRanksThanCores: eight times as many ranks as cores complete barriers, and pass messages
+// around in a ring. Each step needs a rank that may not have a core. If ranks that wait kept their
+// cores, each step would take a time slice of the kernel.
 func TestMoreRanksThanCores(t *testing.T) {
 	for name, f := range map[string]struct {
 		provider transport.Provider
@@ -47,14 +47,14 @@ func TestMoreRanksThanCores(t *testing.T) {
 						return err
 					}
 				}
-				return check(buf, pattern(64, rank)) // the message has gone around three times
+				return check(buf, pattern(64, rank)) // each rank's message has gone around three times
 			})
 		})
 	}
 }
 
-// barrier is a dissemination barrier: in the k-th of its rounds each rank sends to the rank 2^k
-// after it.
+// barrier is a dissemination barrier of n ranks. In its k-th round each rank sends a message to the
+// rank 2^k after it, and receives one from the rank 2^k before it.
 func barrier(c *Context, rank, n int) error {
 	for step := 1; step < n; step *= 2 {
 		if err := c.Send(background, nil, Env{Peer: (rank + step) % n, Tag: 1}); err != nil {
@@ -67,8 +67,8 @@ func barrier(c *Context, rank, n int) error {
 	return nil
 }
 
-// TestPolicyFollowsCores: how long a leader and the background goroutine poll depends on the
-// numbers of ranks and cores.
+// TestPolicyFollowsCores: newWaitPolicy derives from the numbers of ranks and cores, and from
+// engine.spin, how long a leader and the background goroutine poll.
 func TestPolicyFollowsCores(t *testing.T) {
 	set := func(k, v string) *params.Set {
 		p := &params.Set{}

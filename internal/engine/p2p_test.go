@@ -93,7 +93,7 @@ func TestUnexpectedMessagesFindTheirReceives(t *testing.T) {
 				}
 				return nil
 			}
-			for i := count - 1; i >= 0; i-- { // in reverse order, so all except one are unexpected
+			for i := count - 1; i >= 0; i-- { // in reverse order, so all messages except the last are unexpected
 				buf := make([]byte, 100*i)
 				if _, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: i}); err != nil {
 					return err
@@ -237,7 +237,8 @@ func TestProbes(t *testing.T) {
 				return fmt.Errorf("mprobe: %+v, %w", st, err)
 			}
 			buf := make([]byte, n)
-			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: AnyTag}); err != nil { // does not match the message that Mprobe has taken out
+			// Receives the message with tag 1, because Mprobe has taken the one with tag 0 out of matching.
+			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: AnyTag}); err != nil {
 				return err
 			}
 			if err := check(buf, pattern(n, 1)); err != nil {
@@ -276,7 +277,7 @@ func TestCancelOfAReceive(t *testing.T) {
 	st, err := r.Wait(background)
 	require.NoError(t, err)
 	require.True(t, st.Cancelled)
-	st, err = r.Wait(background) // stale
+	st, err = r.Wait(background) // the first Wait has freed the request
 	require.NoError(t, err)
 	require.Equal(t, Status{}, st)
 	require.Zero(t, engines[0].posted.n)
@@ -286,7 +287,7 @@ func TestContextsOfGoEndCalls(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
 		ctx, cancel := context.WithCancel(background)
 		ended := make(chan error, 4)
-		go func() { // ctx ends this goroutine and the next ones
+		go func() { // this goroutine and the next three end when ctx ends
 			_, err := cs[0].Recv(ctx, make([]byte, 8), Env{Peer: 1, Tag: 1})
 			ended <- err
 		}()
@@ -298,14 +299,11 @@ func TestContextsOfGoEndCalls(t *testing.T) {
 		for range 4 {
 			require.ErrorIs(t, <-ended, context.Canceled)
 		}
-		// The request still exists.
+		// Wait has returned an error, but the receive r is still posted, and gets its message.
 		require.NoError(t, cs[1].Send(background, make([]byte, 8), Env{Peer: 0, Tag: 4}))
 		_, err := r.Wait(background)
 		require.NoError(t, err)
-		if engines[0].kick == nil {
-			return // without asynchronous progress no goroutine progresses the abandoned send
-		}
-		// The data of the abandoned send still arrives whole.
+		// The send above has returned an error, but the engine still sends its message.
 		ranks(t, cs[1:], func(c *Context, _ int) error {
 			_, err := c.Recv(background, make([]byte, 1<<20), Env{Peer: 0, Tag: 1})
 			return err
@@ -352,9 +350,9 @@ func TestWaitAny(t *testing.T) {
 	})
 }
 
-// TestWaitEach: WaitEach ends requests in their order, whether they were complete before or not.
-// It returns the result of a request that was waited for before, leaves out the zero request, and
-// continues after a request that failed.
+// TestWaitEach: WaitEach collects requests in their order, whether they were complete before or
+// not. It reports the zero Status for a request that was collected before, leaves out the zero
+// request, and continues after a request that has failed.
 func TestWaitEach(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
@@ -369,7 +367,7 @@ func TestWaitEach(t *testing.T) {
 			var bufs [4][16]byte
 			rs := make([]Request, 0, 6)
 			for i := range bufs {
-				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the last buffer is too short
+				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the buffer of the last receive is a byte too short
 			}
 			if _, err := rs[1].Wait(background); err != nil {
 				return err
@@ -428,7 +426,7 @@ func TestTasks(t *testing.T) {
 	cs := world(engines)
 	ranks(t, cs, func(c *Context, rank int) error {
 		var rs []Request
-		for i := range 50 { // more than maxIdleWorkers; each waits for a task of the other rank
+		for i := range 50 { // more than maxIdleWorkers; each function waits for one of the other rank
 			rs = append(rs, c.e.Go(func() error {
 				if err := c.Send(background, []byte{1}, Env{Peer: 1 - rank, Tag: i}); err != nil {
 					return err
@@ -444,4 +442,66 @@ func TestTasks(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestStreamBurst sends a long message in segments, which the endpoint takes at once. In one call of
+// progress the sender sends a few bursts at most, and it counts as progress that it has sent some.
+func TestStreamBurst(t *testing.T) {
+	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
+	cs := world(es)
+	data, got := pattern(5<<20, 1), make([]byte, 5<<20)
+	s, r := cs[0].Isend(data, Env{Peer: 1}), cs[1].Irecv(got, Env{Peer: 0})
+	progress := func(e *Engine) int {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.progress()
+	}
+	progress(es[1]) // answers the RTS
+	for sent := 0; !s.Done(); {
+		require.NotZero(t, progress(es[0]))
+		es[0].mu.Lock()
+		now := len(data)
+		if !s.doneLocked() {
+			now = s.r.offset
+			require.Zero(t, es[0].peers[1].noRoomSince)
+		}
+		es[0].mu.Unlock()
+		require.Greater(t, now, sent)
+		require.LessOrEqual(t, now-sent, 2*(streamBurst+64<<10))
+		sent = now
+		progress(es[1])
+	}
+	for !r.Done() {
+		progress(es[1])
+	}
+	require.NoError(t, check(got, data))
+}
+
+// TestDrainSendsNothing calls drain while a long message is sent in segments. The call sends no
+// segment, and the message continues afterwards.
+func TestDrainSendsNothing(t *testing.T) {
+	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
+	cs := world(es)
+	data, got := pattern(5<<20, 1), make([]byte, 5<<20)
+	s, r := cs[0].Isend(data, Env{Peer: 1}), cs[1].Irecv(got, Env{Peer: 0})
+	poll := func(e *Engine) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.progress()
+	}
+	poll(es[1]) // answers the RTS
+	poll(es[0])
+	es[0].mu.Lock()
+	sent := s.r.offset
+	es[0].drain()
+	now := s.r.offset
+	es[0].mu.Unlock()
+	require.Positive(t, sent)
+	require.Less(t, sent, len(data))
+	require.Equal(t, sent, now)
+	for !s.Done() || !r.Done() {
+		poll(es[0])
+		poll(es[1])
+	}
+	require.NoError(t, check(got, data))
 }

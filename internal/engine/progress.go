@@ -11,8 +11,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// poll calls progress once, unless a goroutine leads. If that has completed the request of
-// another goroutine, poll lets the other one run first. It releases the lock meanwhile.
+// poll calls progress once, unless another goroutine leads or the engine is closed. If progress
+// completes the request of a goroutine that is parked, poll lets that goroutine run before it
+// returns, and releases the lock meanwhile. The caller holds the lock before and after the call.
 func (e *Engine) poll() {
 	if e.leader != nil || e.closed {
 		return
@@ -34,10 +35,13 @@ func (e *Engine) poll() {
 	}
 }
 
-// progress reads the completion queues once, handles the completions, and sends what was stalled.
-// It returns the number of completions. After an empty Read of a queue it leaves out this queue
-// for a number of calls that grows with the rail's latency relative to the fastest rail: a poll
-// of a network may cost as much as a message through shared memory.
+// progress reads the completion queues of the rails, handles the completions, and starts queued
+// operations for which there was no room. It returns the number of completions, plus the number of
+// queued requests that it has continued: while a peer takes data, a goroutine that waits must not
+// sleep. After a Read that
+// found nothing, progress leaves out this queue in its next calls. The number of these calls grows
+// with the latency of the rail relative to that of the fastest one, because one poll of a network
+// may cost as much as a whole message through shared memory.
 //
 // Hot path: no allocation, no system call except the transports'.
 func (e *Engine) progress() int {
@@ -65,20 +69,22 @@ func (e *Engine) progress() int {
 		}
 	}
 	if len(e.stalled) > 0 {
-		e.retry()
+		total += e.retry()
 	}
 	return total
 }
 
-// readAll makes the next call of progress read every queue.
+// readAll makes the next call of progress read the queues of all rails, also those that it would
+// leave out.
 func (e *Engine) readAll() {
 	for i := range e.rails {
 		e.rails[i].skip = 0
 	}
 }
 
-// napTime returns the limit of a sleep; negative: none. A sleep needs a limit because an endpoint
-// without room does not report when it has room again, and because a transfer may need polls.
+// napTime returns the time limit of a sleep on the transports; negative: there is none. A sleep
+// needs a limit in two cases. If an endpoint without room gets room again, no event reports that.
+// And if sleeps are naps (Engine.napsOnly), a transfer may need this rank's polls.
 func (e *Engine) napTime() time.Duration {
 	if e.napsOnly && e.moving+e.exposed > 0 {
 		return napLength
@@ -98,23 +104,25 @@ func (e *Engine) napTime() time.Duration {
 	return nap
 }
 
-// oversleeps reports whether the goroutine in Wait sleeps for longer than napTime permits now:
-// its sleep has begun before a request stalled.
+// oversleeps reports whether the goroutine that sleeps on the transports may sleep for longer than
+// napTime permits now, because a request has stalled since the sleep began.
 func (e *Engine) oversleeps() bool {
 	nap := e.napTime()
 	return nap >= 0 && (e.nap < 0 || e.nap > nap)
 }
 
-// The limits of a sleep while an endpoint has no room. The sleep is a quarter of the time for
-// which the endpoint has had none, so a request waits little longer than necessary.
+// Limits of the time of a sleep while an endpoint has no room. Between them the time is a quarter
+// of the time for which the endpoint has had no room, so a request that waits for room waits at
+// most about a quarter longer than necessary.
 const (
 	firstRetry = 100 * time.Microsecond
 	lastRetry  = 10 * time.Millisecond
 )
 
-// fail ends all ports and requests and makes the engine unusable. It closes a broken transport.
-// If broken is nil, this rank has failed: fail disconnects all peers, so they learn of the
-// failure, and the transports end the operations in flight.
+// fail makes the engine unusable, with the error err, and ends all ports and requests. broken is
+// the rail whose transport is broken, which fail closes. If broken is nil, this rank itself has
+// been reported as failed: fail disconnects all peers, so that they learn of the failure, and so
+// that the transports end the operations in flight.
 func (e *Engine) fail(broken *rail, err error) {
 	if e.closedErr() != nil {
 		return
@@ -137,16 +145,18 @@ func (e *Engine) fail(broken *rail, err error) {
 	}
 }
 
-// endAll ends the ports and all requests, except those that transports have in flight. It closes
-// a broken transport, which then no longer uses the buffers, and ends the requests that it has in
-// flight too.
+// endAll ends the ports and all requests with the error err, except the requests that transports
+// have in flight. If broken is not nil, endAll closes its transport, which then no longer uses the
+// requests' buffers, and also ends the requests that it has in flight.
 func (e *Engine) endAll(broken *rail, err error) {
 	e.stateVersion.Add(1)
-	e.endPorts(func(*Port) bool { return true }, err) // before the memory that goroutines use is unmapped
+	// First, because a service's End makes goroutines stop using mapped memory, which closing a
+	// transport unmaps.
+	e.endPorts(func(*Port) bool { return true }, err)
 	if broken != nil {
-		e.wakeSleeper() // it may wait for the queue of this rail
+		e.wakeSleeper() // a goroutine may sleep on the queue of this rail
 		e.waitset.drop(broken.index)
-		_ = broken.Domain.Close() // err is the reason
+		_ = broken.Domain.Close() // requests end with err, so an error of Close adds nothing
 	}
 	e.failAll(func(r *request) bool { return !r.inflight || broken != nil && e.railOf(r) == broken }, err)
 	for i := range e.peers {
@@ -154,9 +164,9 @@ func (e *Engine) endAll(broken *rail, err error) {
 	}
 }
 
-// dispatch handles a completion of a rail. If a rail that does not lead to a peer reports the end
-// of the peer, dispatch ignores the report: the rail that leads to the peer may still hold unread
-// messages from the peer, and reports the end after them.
+// dispatch handles a completion of the rail from. Every rail may report the end of a peer. dispatch
+// acts only on the report of the rail that carries the peer's messages: this rail may still hold
+// unread messages of the peer, and reports the end after them.
 func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 	switch c.Kind {
 	case transport.RecvDone:
@@ -177,12 +187,13 @@ func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 		}
 	case transport.PeerNotice:
 		if e.notice != nil {
-			go e.notice(c.Err) // the program's function must not run under the lock; it ends by itself
+			go e.notice(c.Err) // not here, because the lock is held; the goroutine ends when the function does
 		}
 	}
 }
 
-// opDone continues a request after its endpoint has completed the op.
+// opDone continues a request whose operation the endpoint has completed with err, which is nil if
+// the operation succeeded.
 func (e *Engine) opDone(r *request, err error) {
 	switch {
 	case r.kind == kindRecv:
@@ -196,7 +207,8 @@ func (e *Engine) opDone(r *request, err error) {
 	}
 }
 
-// receive handles a message from a peer. It returns an error if the peer broke the protocol.
+// receive handles a message b from the peer source. It returns an error if the peer broke the
+// protocol.
 //
 // Hot path: no allocation, no system call.
 func (e *Engine) receive(source int32, b []byte) error {
@@ -209,7 +221,9 @@ func (e *Engine) receive(source int32, b []byte) error {
 		r := e.posted.match(matchKey{context, source, tag})
 		if r != nil && r.peer == source && r.sig == sig && len(data) <= len(r.buf) {
 			e.returnCredit(source, cost)
-			race.Acquire(r.buf) // after the Release in package comm
+			// For the race detector: the copy happens after the accesses to the buffer that package
+			// internal/mpi has annotated for the receive.
+			race.Acquire(r.buf)
 			copy(r.buf, data)
 			r.status.Tag, r.status.Bytes = int(tag), len(data)
 			r.phase = phaseIdle
@@ -225,7 +239,7 @@ func (e *Engine) receive(source int32, b []byte) error {
 		return err
 	}
 	if p.err != nil {
-		return nil // the peer has failed or left; later messages from it are ignored
+		return nil // the peer has failed or left, so the engine ignores later messages from it
 	}
 	if p.recvSeq++; m.Seq != p.recvSeq {
 		return errSequence
@@ -237,7 +251,7 @@ func (e *Engine) receive(source int32, b []byte) error {
 	case wire.MsgEager, wire.MsgEagerSync:
 		return e.arrive(source, &m, data, messageCost+len(data))
 	case wire.MsgRTS:
-		return e.arrive(source, &m, nil, 0) // no credit; see send.go
+		return e.arrive(source, &m, nil, 0) // an RTS takes no credit; see send.go
 	case wire.MsgCTS, wire.MsgFin, wire.MsgAck:
 		return e.receiveReply(source, &m, data)
 	case wire.MsgData:
@@ -256,7 +270,7 @@ func (e *Engine) receive(source int32, b []byte) error {
 	return nil
 }
 
-// The protocol errors of a peer.
+// Protocol errors: the errors of messages that no correct peer sends.
 var (
 	errSequence = errors.New("a message was lost or came twice")
 	errCredit   = errors.New("more credit returned than was taken")
@@ -267,7 +281,8 @@ var (
 	errOffset   = errors.New("data outside the request's buffer")
 )
 
-// arrive matches a message of the program.
+// arrive handles a message of the program that has arrived from source: it finds the posted receive
+// that the message matches. cost is the credit that the message took from its sender.
 func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) error {
 	if m.Tag < 0 {
 		return errTag
@@ -275,8 +290,10 @@ func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) er
 	return e.deliverOrKeep(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
 }
 
-// deliverOrKeep gives a message to r, the receive that it matches. If r is nil, it keeps the
-// message, or refuses it if no receive can match it any more.
+// deliverOrKeep gives a message to r, the posted receive that the message matches. If r is nil,
+// deliverOrKeep puts the message into the unexpected queue. If the communicator is revoked, or this
+// rank is in Finalize and the sender waits for the receive, deliverOrKeep refuses the message
+// instead. It returns an error if the peer has sent beyond its credit.
 func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data []byte, cost int) error {
 	if r != nil {
 		e.returnCredit(source, cost)
@@ -311,7 +328,7 @@ func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data [
 	return nil
 }
 
-// receiveReply handles the receiver's answer to a send of this rank.
+// receiveReply handles a peer's answer to a send of this rank: a MsgCTS, MsgFin or MsgAck.
 func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error {
 	r, err := e.slot(m.Handle, kindSend, source)
 	switch {
@@ -329,7 +346,7 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		}
 		r.phase = phaseStreaming
 		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		if !r.inflight { // otherwise opDone sends the first segment
+		if !r.inflight { // if the endpoint still has the RTS, opDone sends the first segment when the RTS has left
 			e.sent(r)
 		}
 		return nil
@@ -341,7 +358,7 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 	return nil
 }
 
-// receiveSegment handles a segment of the data of a rendezvous without RMA.
+// receiveSegment handles a MsgData: a segment of the data of a rendezvous without RMA.
 func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) error {
 	r, err := e.slot(m.Handle, kindRecv, source)
 	switch {
@@ -359,13 +376,14 @@ func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) erro
 	return nil
 }
 
-// protocolError marks a peer that broke the protocol as failed.
+// protocolError marks a peer as failed because it broke the protocol.
 func (e *Engine) protocolError(peer int32, err error) {
 	e.peerDown(peer, fmt.Errorf("%w: %w", transport.ErrProtocol, err), false)
 }
 
-// peerError returns the error of an operation with a peer after the transport has returned err
-// for it.
+// peerError returns the error of an operation with a peer. err is what the transport returned for
+// the operation. If the engine knows that the peer has ended, peerError returns the error of that
+// end instead.
 func (e *Engine) peerError(peer int32, err error) error {
 	if p := &e.peers[peer]; p.err != nil {
 		return p.err
@@ -376,17 +394,18 @@ func (e *Engine) peerError(peer int32, err error) error {
 	return fmt.Errorf("rank %d of the world: %w", peer, err)
 }
 
-// peerDown ends the requests and waits that need a peer. The program can still receive the
-// messages that have arrived complete from the peer. An RTS of the peer stays in the unexpected
-// queue, so the receive that matches it fails instead of getting a later message.
+// peerDown ends the requests and waits that need a peer which has ended. left says that the peer
+// has shut down in good order. The program can still receive the messages of the peer that have
+// arrived whole. An RTS of the peer also stays in the unexpected queue, although its data is lost:
+// the receive that matches it must fail, and must not get a later message.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
 		e.markEnded(peer, reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err), left)
 	}
 }
 
-// markEnded is peerDown with the complete error why. It may be called again for a peer that has
-// left, to mark the peer as failed.
+// markEnded does the work of peerDown; why is the error of operations with the peer. It may run a
+// second time for a peer that has left in good order, to mark the peer as failed.
 func (e *Engine) markEnded(peer int32, why error, left bool) {
 	p := &e.peers[peer]
 	again := p.err != nil
@@ -400,7 +419,7 @@ func (e *Engine) markEnded(peer int32, why error, left bool) {
 	}
 	e.failAll(func(r *request) bool {
 		if r.inflight {
-			return false // the endpoint will complete it
+			return false // the endpoint uses the request's buffers, and will report its end
 		}
 		if r.peer == wild { // a receive from any source
 			return r.phase == phasePosted && !left && r.ctx.has(peer)
@@ -415,7 +434,7 @@ func (e *Engine) markEnded(peer int32, why error, left bool) {
 	e.wakeAll(e.completionWaiters)
 }
 
-// has reports whether a world rank is a member.
+// has reports whether the rank with the world rank world is a member of the group.
 func (c *Context) has(world int32) bool {
 	if c.members == nil {
 		return true

@@ -2,97 +2,119 @@ package engine
 
 import "math/bits"
 
-// A model of progress: all states of the rule in wait.go and background.go for a rank of two or
-// three goroutines. A transition is what a goroutine does under the lock between two points at
-// which the lock is free. A comment before a method or at a step names the function of the engine
-// that it models. Time has no length in the model: a leader may become idle after any poll that
-// found nothing, a yield may take any time, and a tick may occur at any time.
+// A model of progress
+//
+// The model describes a rank with two or three goroutines of the program, which wait in the engine
+// by the rule in wait.go, and the background goroutine (background.go). A state of the model is a
+// [modelState]. A transition is what a goroutine does under the lock between two points at which it
+// releases the lock. The comment before a method, or at a step of it, names the function of the
+// engine that the method or step models. Time has no length in the model: a leader may become idle
+// after any poll that found nothing, a yield may take any time, and a tick may occur at any time.
 //
 //	goroutine    computing ► leading ► sleeping ► returned ► leading ...
 //	                 │           └► parked ► resuming ► leading ...
 //	                 └► gone
 //	background   parked ► ticking ► (tickDue) ► bgLeading ► sleeping ► returned ► bgLeading
 //
-// The environment starts waits, posts a request that no goroutine waits for, sends messages,
-// stores words (and calls Notify in a separate step, as another rank does), makes room for a
-// stalled request, ends contexts and closes the engine.
+// The environment is what happens outside of the rank's waits. It starts waits, posts a request
+// that no goroutine waits for, sends messages, stores words (and calls Notify in a separate step,
+// as another rank does), makes room for a request that waits for room, ends contexts, and closes
+// the engine.
 //
-// The search visits every reachable state. In each state it checks the invariants. At the end it
-// checks that the environment may stop in any state: from there the rank alone reaches a state in
-// which every event was handled.
+// The search in progress_search_test.go visits every state that transitions can reach. In each
+// state it checks the invariants of wait.go. At the end it checks that the environment may stop in
+// any state: from each state, the transitions of the rank alone lead to a state in which every
+// event was handled.
 
-// place is the state of a goroutine of the model.
+// place says where a goroutine of the model is: in which part of the engine, or outside of it.
 type place uint8
 
 const (
-	computing place = iota
-	leading         // between two polls
-	parked
-	resuming // runnable: unparked, or in yieldToWoken
-	sleeping // in Wait
-	returned // from Wait; it has not taken the lock yet
-	gone
-	ticking   // background goroutine: waits for a tick or a kick
-	tickDue   // background goroutine: about to take the lock
-	bgLeading // background goroutine: leads, between two polls
+	computing place = iota // in the program, outside of the engine
+	leading                // in Engine.lead, between two polls
+	parked                 // in Engine.park, blocked
+	resuming               // runnable, before it takes the lock: unparked, or in yieldToWoken
+	sleeping               // asleep on the transports, in Wait of the queue
+	returned               // Wait has returned, and the goroutine has not taken the lock yet
+	gone                   // has ended
+	ticking                // background goroutine: waits for a tick, or to be woken by Engine.kick
+	tickDue                // background goroutine: about to take the lock
+	bgLeading              // background goroutine: in backgroundLead, between two polls
 )
 
-// The kinds of event that a goroutine of the model waits for.
+// The kinds of event that a goroutine of the model may wait for.
 const (
-	forMessage = iota
-	forWord    // a word in shared memory, whose store causes no completion
-	forTask    // a task of another goroutine; the waiter is passive
+	forMessage = iota // a message, which causes a completion
+	forWord           // a word in shared memory, whose store causes no completion
+	forTask           // the end of a task (Engine.Go) of another goroutine; the waiter is passive
 )
 
-// The states of the request that no goroutine waits for.
+// The states of the request that no goroutine waits for. A scene has at most one such request.
 const (
-	noRequest = iota
-	posted    // a message ends it
-	absent    // stalled until the peer starts, which causes an event
-	stalled   // stalled until there is room, which causes no event
-	done
+	noRequest = iota // it was not posted
+	posted           // a receive, which a message ends
+	absent           // a send, stalled until the peer starts, which causes an event
+	stalled          // a send, stalled until the endpoint has room, which causes no event
+	done             // it has ended
 )
 
 const (
-	modelTicks  = 3    // replaces ticksToPark
-	requestMail = 0x80 // in modelState.queue: the event that the request waits for
-	nobody      = -1
+	modelTicks  = 3    // replaces ticksToPark, so that there are fewer states
+	requestMail = 0x80 // bit in modelState.queue for the event that the request waits for
+	nobody      = -1   // value of modelState.leader and sleeper if no goroutine of the program leads or sleeps
 )
 
-// modelScene describes the goroutines and the possible events of a search.
+// modelScene describes one search: the goroutines, and the events that may happen.
 type modelScene struct {
 	name     string
-	waits    []int8 // by goroutine: number of waits; after them it is gone
-	kinds    []int  // by goroutine: kind of event that it waits for
-	request  uint8  // posted or absent: initial state of the request; noRequest: there is none
-	urgent   bool   // the request is urgent; see ensureRequestProgress
-	contexts bool   // the context of goroutine 0 may end
-	closes   bool
-	fault    string // name of a step that the model leaves out or does wrong; "": none
+	waits    []int8 // by goroutine: number of times that it waits, after which it ends
+	kinds    []int  // by goroutine: kind of event that it waits for (forMessage, forWord or forTask)
+	request  uint8  // state of the request after it was posted: posted or absent; noRequest: there is no request
+	urgent   bool   // the request is posted with the argument urgent of ensureRequestProgress
+	contexts bool   // the context.Context of goroutine 0 may end
+	closes   bool   // the engine may be closed
+	fault    string // name of a step that the model leaves out or does wrongly, to see that the search detects it; "": none
 }
 
+// modelWaiter is the state of one goroutine of the program and of its waiter. ready, standby and
+// waking are as in waiter.
 type modelWaiter struct {
-	at                                              place
-	waits, due                                      int8 // number of waits not begun; of messages not sent
-	ready, standby, waking, contextEnded, othersLed bool // ready, standby and waking as in waiter; contextEnded: its context has ended; othersLed: others have led since it fell asleep
+	at place
+	// waits: number of waits that it has yet to begin; due: number of its events that have yet to
+	// happen.
+	waits, due int8
+	// contextEnded: the context.Context of its wait has ended; othersLed: another goroutine has led
+	// since this one fell asleep.
+	ready, standby, waking, contextEnded, othersLed bool
 }
 
-// modelState is the engine with its goroutines and its transport. It is comparable.
+// modelState is the state of the engine, its goroutines and its transport. It is comparable, so the
+// search recognizes a state that it has visited.
 type modelState struct {
-	g                        [3]modelWaiter
-	mail                     uint8 // bit by goroutine: a message arrived before its receive
-	stored, notify           uint8 // bit by goroutine: its word is stored; the writer has not called Notify yet
-	queue                    uint8 // bit by goroutine: unread completions
-	armed, signaled          bool
-	asleep, bounded          bool // Engine.asleep; the Wait has a timeout
-	leader, sleeper          int8
-	woke, bgWoke, bgLed      bool // Engine.wakes has changed since the leader, or backgroundLead, began; Engine.leads since the last tick
-	bg                       place
-	background               backgroundState
-	idle                     int8
-	kick, now, room, one     bool
-	request                  uint8
-	closed, closer, notified bool // closer: Close waits for Engine.quiet; notified: Close was woken
+	g    [3]modelWaiter
+	mail uint8 // bit by goroutine: its message was read, or its task has ended, before it waited
+	// Bit by goroutine. stored: the word that the goroutine waits for is stored. notify: the writer
+	// of the word has not called Notify yet.
+	stored, notify uint8
+	queue          uint8 // bit by goroutine: the completion of its message was not read yet
+	// armed: an event of the queue ends Wait. signaled: Signal was called since the last Wait.
+	armed, signaled bool
+	// asleep: Engine.asleep. bounded: the current Wait has a time limit.
+	asleep, bounded bool
+	leader, sleeper int8 // Engine.leader and Engine.sleeper, as indices in g, or nobody
+	// woke: Engine.wakes has changed since the leader began to lead. bgWoke: it has changed since
+	// backgroundLead began. bgLed: Engine.leads has changed since the last tick.
+	woke, bgWoke, bgLed bool
+	bg                  place           // place of the background goroutine
+	background          backgroundState // Engine.background
+	idle                int8            // number of ticks without work; the same variable as in backgroundLoop
+	// kick: Engine.kick holds a value. now: Engine.backgroundNow. room: the endpoint has room. one:
+	// Engine.oneProcessor returns true.
+	kick, now, room, one bool
+	request              uint8 // state of the request that no goroutine waits for
+	// closed: Engine.closed. closer: Close waits for Engine.quiet. notified: Engine.quiet was
+	// signaled, and Close has not run since.
+	closed, closer, notified bool
 }
 
 func (m *modelScene) first() modelState {
@@ -106,7 +128,7 @@ func (m *modelScene) first() modelState {
 	return s
 }
 
-// emit gets each state that a transition may lead to.
+// emit is called with each state that a transition may lead to.
 type emit func(s modelState)
 
 func (m *modelScene) is(fault string) bool { return m.fault == fault }
@@ -126,7 +148,8 @@ func (s *modelState) count(which func(w *modelWaiter) bool) (n int) {
 
 func (m *modelScene) passive(i int) bool { return m.kinds[i] == forTask }
 
-// Engine.progressNeeded
+// progressNeeded is the model of Engine.progressNeeded: whether a goroutine has to poll the
+// transport.
 func (m *modelScene) progressNeeded(s *modelState) bool {
 	for i := range m.waits {
 		if s.g[i].at == parked && !m.passive(i) && !m.is("progressNeeded ignores followers") {
@@ -136,13 +159,15 @@ func (m *modelScene) progressNeeded(s *modelState) bool {
 	return s.request != noRequest && s.request != done
 }
 
-// Engine.signal
+// signal is the model of Engine.signal: it ends the current Wait, or the next one.
 func (s *modelState) signal() { s.signaled, s.armed = true, false }
 
-// event is a completion, or Notify: it ends a Wait if the queue is armed.
+// event is what happens when a completion arrives or a peer calls Notify: if the queue is armed,
+// Wait ends.
 func (s *modelState) event() { s.armed = false }
 
-// Engine.arm
+// arm is the model of Engine.arm: it prepares the queue for a Wait, and returns false if the queue
+// has unread completions.
 func (s *modelState) arm() bool {
 	if s.queue != 0 {
 		return false
@@ -151,7 +176,8 @@ func (s *modelState) arm() bool {
 	return true
 }
 
-// Engine.wake
+// wake is the model of Engine.wake: the event of the goroutine i has happened. If the goroutine is
+// parked, it becomes runnable.
 func (m *modelScene) wake(s *modelState, i int) {
 	w := &s.g[i]
 	w.ready = true
@@ -167,8 +193,9 @@ func (m *modelScene) wake(s *modelState, i int) {
 	}
 }
 
-// Engine.progress. A Read returns one completion. It also clears the event that reported the
-// other ones, as a Read of a socket does.
+// progress is the model of Engine.progress: it reads the queue and handles a completion. In the
+// model a Read returns one completion. It also clears the event that reported the other
+// completions, as a read from a socket does.
 func (m *modelScene) progress(s *modelState) (some bool) {
 	if some = s.queue != 0; some {
 		bit := s.queue & -s.queue
@@ -186,13 +213,13 @@ func (m *modelScene) progress(s *modelState) (some bool) {
 			s.mail |= bit
 		}
 	}
-	if s.request == stalled && s.room { // Engine.retry
+	if s.request == stalled && s.room { // as Engine.retry does
 		s.request = done
 	}
 	return some
 }
 
-// Engine.checkWords
+// checkWords is the model of Engine.checkWords: it wakes the goroutines whose words were stored.
 func (m *modelScene) checkWords(s *modelState) (some bool) {
 	for i := range m.waits {
 		if m.kinds[i] == forWord && s.waiting(i) && (s.g[i].ready || s.stored>>i&1 != 0) {
@@ -203,8 +230,9 @@ func (m *modelScene) checkWords(s *modelState) (some bool) {
 	return some
 }
 
-// withStore calls to with s, and with each state in which another rank has meanwhile stored a
-// word and called Notify, for which it needs no lock.
+// withStore calls to with s, and with each state that follows from s if another rank stores a word
+// now and calls Notify. The other rank needs no lock, so this may happen while a goroutine of this
+// rank holds it.
 func (m *modelScene) withStore(s modelState, to emit) {
 	to(s)
 	for i := range m.waits {
@@ -217,7 +245,8 @@ func (m *modelScene) withStore(s modelState, to emit) {
 	}
 }
 
-// Engine.ensureProgress
+// ensureProgress is the model of Engine.ensureProgress: it makes sure that the sleeping goroutine
+// or the background goroutine will handle the remaining events.
 func (m *modelScene) ensureProgress(s *modelState) {
 	switch {
 	case s.leader != nobody:
@@ -226,7 +255,7 @@ func (m *modelScene) ensureProgress(s *modelState) {
 			return
 		}
 		if !s.arm() || s.request == stalled && !s.bounded && !m.is("ensureProgress leaves a sleep without a limit") {
-			s.signal() // Engine.oversleeps
+			s.signal() // the queue has unread completions, or Engine.oversleeps returns true
 		}
 		if !m.is("ensureProgress does not check the words") {
 			m.checkWords(s)
@@ -236,7 +265,8 @@ func (m *modelScene) ensureProgress(s *modelState) {
 	}
 }
 
-// Engine.await, up to the point at which it releases the lock
+// await is the model of Engine.await, for the goroutine i, up to the point at which it releases the
+// lock: the goroutine returns, parks or begins to lead.
 func (m *modelScene) await(s modelState, i int, to emit) {
 	w := &s.g[i]
 	switch {
@@ -254,7 +284,8 @@ func (m *modelScene) await(s modelState, i int, to emit) {
 	}
 }
 
-// finish is the end of Engine.await, and the caller's code.
+// finish is the model of the end of Engine.await, and of the code that has called await: the
+// goroutine i returns to the program.
 func (m *modelScene) finish(s modelState, i int, to emit) {
 	w := &s.g[i]
 	if s.closed && !m.is("await does not broadcast") {
@@ -274,7 +305,8 @@ func (m *modelScene) finish(s modelState, i int, to emit) {
 	}
 }
 
-// Engine.handOver
+// handOver is the model of Engine.handOver: when a goroutine returns to the program, it may put a
+// follower on standby.
 func (m *modelScene) handOver(s modelState, to emit) {
 	if s.leader == nobody && !s.asleep && s.one && s.count(func(w *modelWaiter) bool { return w.at == resuming }) == 0 {
 		found := false
@@ -295,7 +327,8 @@ func (m *modelScene) handOver(s modelState, to emit) {
 	to(s)
 }
 
-// Engine.park
+// park is the model of Engine.park, for the goroutine i, up to the point at which it releases the
+// lock.
 func (m *modelScene) park(s modelState, i int, to emit) {
 	s.g[i].at = parked
 	if !m.is("park without ensureProgress") {
@@ -304,7 +337,8 @@ func (m *modelScene) park(s modelState, i int, to emit) {
 	to(s)
 }
 
-// Engine.lead: one poll and what follows it
+// poll is the model of one poll in Engine.lead, by the goroutine i, and of what the leader does
+// after it.
 func (m *modelScene) poll(s modelState, i int, to emit) {
 	w := &s.g[i]
 	some := m.progress(&s)
@@ -314,7 +348,7 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 		m.finish(s, i, to)
 		return
 	}
-	if s.woke { // leadWokeOthers: Engine.yieldToWoken
+	if s.woke { // Engine.lead returns leadWokeOthers, and Engine.await calls yieldToWoken
 		s.leader = nobody
 		if s.one {
 			w.at, w.standby = resuming, true
@@ -329,12 +363,12 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 	if some {
 		return
 	}
-	s.leader = nobody // leadIdle
+	s.leader = nobody // the policy of waits ends the polls: Engine.lead returns leadIdle
 	if s.asleep && !m.is("sleep beside another sleeper") {
 		m.park(s, i, to)
 		return
 	}
-	m.withStore(s, func(s modelState) { // Engine.sleep
+	m.withStore(s, func(s modelState) { // Engine.await calls Engine.sleep
 		if !s.arm() || !m.is("sleep does not check the words") && m.checkWords(&s) {
 			m.await(s, i, to)
 			return
@@ -345,7 +379,8 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 	})
 }
 
-// Engine.sleep, when Wait has returned
+// afterWait is the model of Engine.sleep after Wait has returned: the goroutine i leads, returns or
+// parks.
 func (m *modelScene) afterWait(s modelState, i int, to emit) {
 	w := &s.g[i]
 	s.asleep, s.sleeper = false, nobody
@@ -353,7 +388,7 @@ func (m *modelScene) afterWait(s modelState, i int, to emit) {
 		m.await(s, i, to)
 		return
 	}
-	if s.leader == nobody && !m.is("sleep does not poll before it parks") { // Engine.poll
+	if s.leader == nobody && !m.is("sleep does not poll before it parks") { // as Engine.poll does
 		m.progress(&s)
 		m.checkWords(&s)
 	}
@@ -364,7 +399,7 @@ func (m *modelScene) afterWait(s modelState, i int, to emit) {
 	}
 }
 
-// Engine.backgroundLoop, when it has the lock
+// tick is the model of a check of Engine.backgroundLoop, after it has taken the lock.
 func (m *modelScene) tick(s modelState, to emit) {
 	switch {
 	case s.closed:
@@ -386,7 +421,8 @@ func (m *modelScene) tick(s modelState, to emit) {
 	m.ticked(s, to)
 }
 
-// the end of the loop body of Engine.backgroundLoop
+// ticked is the model of the end of the loop's body in Engine.backgroundLoop: the background
+// goroutine waits for the next tick, or parks.
 func (m *modelScene) ticked(s modelState, to emit) {
 	s.now, s.bgLed, s.bg, s.background = false, false, ticking, backgroundTicking
 	if s.idle >= modelTicks {
@@ -395,7 +431,8 @@ func (m *modelScene) ticked(s modelState, to emit) {
 	to(s)
 }
 
-// Engine.backgroundLead, from the head of its loop
+// backgroundLead is the model of one round of the loop in Engine.backgroundLead, up to the point at
+// which it releases the lock.
 func (m *modelScene) backgroundLead(s modelState, to emit) {
 	s.idle = 0
 	if s.closed || s.leader != nobody || s.asleep || !m.progressNeeded(&s) {

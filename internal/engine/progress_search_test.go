@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file searches the model in progress_model_test.go: it gives the possible transitions, the
-// invariants, and the faults of the rule that the search detects.
+// This file searches the states of the model in progress_model_test.go. It has the possible
+// transitions, the invariants, and the faults of the rule that the search must detect.
 
-// system calls to for each transition of the rank itself. The environment has no part in these
-// transitions.
+// system calls to for each transition that the rank makes by itself from the state s, without the
+// environment. name describes the transition.
 func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 	step := func(name string, i int) emit {
 		return func(n modelState) { to(fmt.Sprint(name, " ", i), n) }
@@ -26,7 +26,7 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 		case w.at == leading:
 			m.poll(n, i, step("lead", i))
 		case w.at == resuming:
-			n.g[i].waking, n.g[i].standby = false, false // Engine.resumed
+			n.g[i].waking, n.g[i].standby = false, false // as Engine.resumed does
 			m.await(n, i, step("resumed", i))
 		case w.at == parked && w.contextEnded:
 			m.await(n, i, step("park: context", i))
@@ -76,7 +76,8 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 	}
 }
 
-// Engine.close, which waits until no goroutine is in await
+// quiet is the model of the loop in Engine.close, which waits until no goroutine leads, sleeps or
+// is about to take the lock.
 func (m *modelScene) quiet(s modelState, to emit) {
 	s.notified = false
 	if s.closer = s.leader != nobody || s.asleep || s.count(func(w *modelWaiter) bool { return w.at == resuming }) > 0; s.closer {
@@ -85,7 +86,8 @@ func (m *modelScene) quiet(s modelState, to emit) {
 	to(s)
 }
 
-// environment calls to for each transition of the environment.
+// environment calls to for each transition of the environment from the state s: the events that the
+// rank does not cause itself.
 func (m *modelScene) environment(s modelState, to func(name string, s modelState)) {
 	for i, total := range m.waits {
 		bit := uint8(1) << i
@@ -93,7 +95,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 			return func(n modelState) { to(fmt.Sprint(name, " ", i), n) }
 		}
 		n, w := s, &s.g[i]
-		if w.at == computing && w.waits > 0 && !s.closed { // Request.Wait
+		if w.at == computing && w.waits > 0 && !s.closed { // the program calls Request.Wait
 			n.g[i].waits--
 			if (s.mail|s.stored)&bit != 0 {
 				n.mail &^= bit
@@ -103,7 +105,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 				m.await(n, i, step("wait"))
 			}
 		}
-		if n = s; w.at == computing && s.leader == nobody && !s.closed { // Engine.poll
+		if n = s; w.at == computing && s.leader == nobody && !s.closed { // the program calls Test or Iprobe, which calls Engine.poll
 			m.progress(&n)
 			m.checkWords(&n)
 			if s.asleep {
@@ -113,10 +115,11 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 		}
 		if n = s; w.at == computing && s.request == noRequest && m.request != noRequest && !s.closed {
 			n.request = m.request
-			if n.asleep { // Engine.wakeSleeper
+			if n.asleep { // as Engine.wakeSleeper does
 				n.signal()
 			}
-			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundLeading { // Engine.ensureRequestProgress
+			// The following statement models Engine.ensureRequestProgress.
+			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundLeading {
 				n.now, n.background, n.kick = true, backgroundTicking, true
 			} else if n.background == backgroundParked {
 				m.ensureProgress(&n)
@@ -133,7 +136,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 			case forWord:
 				n.stored |= bit
 				n.notify |= bit
-			case forTask: // the task ends: Engine.complete
+			case forTask: // the task ends, as in Engine.complete
 				if s.waiting(i) {
 					m.wake(&n, i)
 				} else {
@@ -159,7 +162,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 		step("room")(n)
 	}
 	n = s
-	n.one = !s.one // the background goroutine takes or releases a processor
+	n.one = !s.one // the background goroutine begins or ends to hold a processor (holdProcessor)
 	step("hold")(n)
 	if n = s; m.closes && !s.closed {
 		n.closed, n.kick = true, true
@@ -172,7 +175,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 	}
 }
 
-// check returns an error if an invariant of wait.go does not hold.
+// check returns an error if one of the invariants in wait.go does not hold in the state s.
 func (m *modelScene) check(s *modelState) error {
 	at := func(p ...place) int {
 		return s.count(func(w *modelWaiter) bool { return slices.Contains(p, w.at) })
@@ -207,7 +210,7 @@ func (m *modelScene) check(s *modelState) error {
 	return nil
 }
 
-// settled reports whether every message, word and event that has arrived was handled.
+// settled reports whether the rank has handled every message, word and event that has arrived.
 func (m *modelScene) settled(s *modelState) bool {
 	for i := range m.waits {
 		if s.waiting(i) && (s.g[i].ready || s.g[i].contextEnded || s.closed || (s.queue|s.stored)>>i&1 != 0) {
@@ -218,8 +221,8 @@ func (m *modelScene) settled(s *modelState) bool {
 		s.queue&requestMail == 0 && (s.request != stalled || !s.room))
 }
 
-// ticksForEver reports whether all goroutines sleep or compute, and the background goroutine
-// continues to tick.
+// ticksForEver reports whether all goroutines of the program sleep, are parked or compute, and the
+// background goroutine continues to tick although it has nothing to do.
 func (m *modelScene) ticksForEver(s modelState) bool {
 	for range 4 * modelTicks {
 		next, others := s, s.closer || s.bg != ticking && s.bg != tickDue || s.idle >= modelTicks && !s.kick
@@ -238,8 +241,8 @@ func (m *modelScene) ticksForEver(s modelState) bool {
 	return true
 }
 
-// normalize clears each field that is set again before the next transition reads it, so that
-// equivalent states are equal.
+// normalize clears the fields that a transition sets before it reads them again. So states that
+// differ only in such fields become equal, and the search visits one of them.
 func (s *modelState) normalize() {
 	if s.leader == nobody {
 		s.woke = false
@@ -255,7 +258,8 @@ func (s *modelState) normalize() {
 	}
 }
 
-// search visits every state. It returns the first violation with the transitions that lead to it.
+// search visits every state that can be reached. It returns their number, and an error for the
+// first violation, with the transitions that lead to it.
 func (m *modelScene) search() (states int, err error) {
 	type arrival struct {
 		from int32
@@ -263,7 +267,7 @@ func (m *modelScene) search() (states int, err error) {
 	}
 	first := m.first()
 	all, came, number := []modelState{first}, []arrival{{nobody, ""}}, map[modelState]int32{first: 0}
-	var moves [][2]int32 // transitions of the rank itself: to, from
+	var moves [][2]int32 // transitions of the rank itself, as the numbers of two states: after and before
 	way := func(i int32, what error) error {
 		var names []string
 		for j := i; came[j].from != nobody; j = came[j].from {
@@ -292,7 +296,8 @@ func (m *modelScene) search() (states int, err error) {
 		m.system(s, func(name string, n modelState) { moves = append(moves, [2]int32{visit(name, n), int32(i)}) })
 		m.environment(s, func(name string, n modelState) { visit(name, n) })
 	}
-	// Follow the transitions backward from the settled states.
+	// From which states does the rank alone reach a settled state? Follow its transitions backward
+	// from the settled states.
 	slices.SortFunc(moves, func(a, b [2]int32) int { return int(a[0] - b[0]) })
 	starts := make([]int32, len(all)+1)
 	for _, x := range moves {
@@ -323,7 +328,7 @@ func (m *modelScene) search() (states int, err error) {
 	return len(all), nil
 }
 
-// scenes lists the scenes of the search, the small ones first.
+// scenes lists the scenes that are searched, those with few states first.
 var scenes = []modelScene{
 	{name: "words", waits: []int8{2, 1}, kinds: []int{forWord, forMessage}},
 	{name: "messages", waits: []int8{2, 2}, kinds: []int{forMessage, forMessage}},
@@ -339,14 +344,14 @@ var scenes = []modelScene{
 	{name: "close, three", waits: []int8{1, 1, 1}, kinds: []int{forMessage, forTask, forMessage}, closes: true},
 }
 
-// outcome is the result of a search.
+// outcome is the result of a search: the number of states, and the error.
 type outcome struct {
 	states int
 	err    error
 }
 
-// searched holds the outcomes of this process, by scene and fault. A search has the same outcome
-// each time, also with -cpu and -count.
+// searched holds the outcomes of searches in this process, by the scene's name and the fault. A
+// search always has the same outcome, so with -cpu or -count the tests need not repeat it.
 var searched = map[[2]string]outcome{}
 
 func (m *modelScene) searchOnce() (states int, err error) {
@@ -359,8 +364,8 @@ func (m *modelScene) searchOnce() (states int, err error) {
 	return x.states, x.err
 }
 
-// TestProgressModel: no order of events violates an invariant or leaves a message, a word or a
-// request unhandled.
+// TestProgressModel: in no order of events is an invariant violated, or a message, a word or a
+// request never handled.
 func TestProgressModel(t *testing.T) {
 	for _, m := range scenes {
 		t.Run(m.name, func(t *testing.T) {
@@ -371,8 +376,9 @@ func TestProgressModel(t *testing.T) {
 	}
 }
 
-// TestProgressModelFindsFaults: the search reports each fault of the rule. The faults without a
-// wanted error only cost time, because the next tick repairs them.
+// TestProgressModelFindsFaults: if the model leaves out a step of the rule or does it wrongly, the
+// search reports an error that contains want. If want is empty, the fault only costs time, because
+// the next tick repairs it, and the search reports nothing.
 func TestProgressModelFindsFaults(t *testing.T) {
 	for _, x := range []struct{ fault, want string }{
 		{"handOver without ensureProgress", "the background goroutine is parked"},

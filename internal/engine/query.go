@@ -5,42 +5,46 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A rank that waits for a peer learns of the peer's end from their connection, and learns from a
-// message of the peer that the peer is in Finalize. If the two have never exchanged a message,
-// there may be no connection, and the rank learns of neither. So if a wait lasts for a long time,
-// the engine connects and sends an empty message:
+// Queries of peers that a call waits for
+//
+// A rank learns that a peer has ended from their connection, and that a peer is in Finalize from a
+// message of the peer. If the two ranks have never exchanged a message, there may be no connection,
+// and this rank learns neither. So if a call waits for a peer for a long time, the engine connects
+// with the peer and sends it an empty message (MsgCredit):
 //
 //	receive, probe, Await, Port.Await
 //	   └── waits at two calls of QueryPeers ─► Connect ──► refused: PeerDown
 //	                                         │    └──────► accepted: will report the peer's end
 //	                                         └► MsgCredit ► a peer in Finalize answers MsgLeave
 //
-// If the wait names the peer, an ordinary message to the peer would make the same connection. For
-// a wait for any source the engine connects with a few members of the group at each call of
-// QueryPeers. So if one rank is late, a large job does not connect all ranks with all.
+// A wait may name its peer. If it is for any source, the engine connects with a few members of the
+// group at each call of QueryPeers. So a large job in which one rank is late does not connect all
+// ranks with all.
 
-// membersAtOnce is the number of members of a group that one call of QueryPeers connects with for
-// a wait for any source.
+// membersAtOnce is the number of members of a group that one call of QueryPeers connects with, for
+// each wait for any source.
 const membersAtOnce = 8
 
-// probeQuery describes the message that a nonblocking probe looks for.
+// probeQuery describes a nonblocking probe: its context, and the key of the message that it looks
+// for. The zero probeQuery stands for no probe.
 type probeQuery struct {
-	c   *Context // nil: there was no probe
+	c   *Context // nil in the zero probeQuery
 	key matchKey
 }
 
-// peerQuery is the state that QueryPeers keeps between two calls. In addition, the field longWait
-// of a receive, of a waiter of a blocking probe or Await, and of a port says that a call of
-// QueryPeers has found it waiting.
+// peerQuery is the state that QueryPeers keeps from one call to the next. In addition, the field
+// longWait of receives, of ports, and of waiters in Probe and Context.Await says that a call of
+// QueryPeers has found them waiting.
 type peerQuery struct {
-	probe      probeQuery // the last nonblocking probe that found nothing since the last call
-	lastProbe  probeQuery // value of probe at the last call
-	nextMember int        // first member to connect with for a wait for any source
+	probe      probeQuery // the last nonblocking probe since the last call of QueryPeers that found nothing
+	lastProbe  probeQuery // value of probe at the last call of QueryPeers
+	nextMember int        // offset of the first member to connect with for a wait for any source; see connectGroup
 }
 
-// QueryPeers connects with the peers that receives, probes, Awaits and ports have waited for
-// since the last call of QueryPeers, so that these waits end if the peers do. The caller calls
-// QueryPeers at intervals; a wait that is shorter than an interval makes no connection.
+// QueryPeers connects with the peers for which a receive, a probe, a Context.Await or a Port.Await
+// has waited since the last call of QueryPeers. So these waits end if the peer ends, or is in
+// Finalize. The caller calls QueryPeers at intervals. A wait that is shorter than an interval makes
+// no connection.
 func (e *Engine) QueryPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +67,9 @@ func (e *Engine) QueryPeers() {
 			w.longWait = true
 		}
 	}
-	if q.probe.c != nil && (q.probe == q.lastProbe || q.probe.key.source != wild) { // a program that probes for each rank in turn never repeats a probe
+	// A probe that names a rank need not repeat the last one: a program may probe for one rank after
+	// the other.
+	if q.probe.c != nil && (q.probe == q.lastProbe || q.probe.key.source != wild) {
 		e.connectGroup(q.probe.c, q.probe.key.source)
 	}
 	q.lastProbe, q.probe = q.probe, probeQuery{}
@@ -76,26 +82,30 @@ func (e *Engine) QueryPeers() {
 	}
 }
 
-// connectGroup connects with a peer or, if peer is wild, with some members of c's group.
+// connectGroup connects with a peer. If peer is wild, it connects with membersAtOnce members of c's
+// group.
 func (e *Engine) connectGroup(c *Context, peer int32) {
 	if peer != wild {
 		e.connect(peer)
 		return
 	}
 	for i := range min(membersAtOnce, c.size) {
-		e.connect(c.world((e.rank + e.query.nextMember + i) % c.size)) // each rank begins with other members
+		e.connect(c.world((e.rank + e.query.nextMember + i) % c.size)) // each rank begins with other members, so that not all ranks connect with the same ones
 	}
 }
 
+// connect makes a connection to a peer and, once per peer, sends it an empty message.
 func (e *Engine) connect(peer int32) {
 	p := &e.peers[peer]
 	if int(peer) == e.rank || p.err != nil {
 		return
 	}
 	if p.rail.connect != nil {
-		_ = p.rail.connect.Connect(transport.Addr(peer)) // if the peer has ended, the transport reports that
+		_ = p.rail.connect.Connect(transport.Addr(peer)) // if the peer has ended, a completion reports that
 	}
-	if !p.queried { // after this message the peer sends MsgLeave to this rank when it finalizes
+	// A rank that calls Finalize sends MsgLeave to all ranks from which it has had a message. So one
+	// message to the peer is enough.
+	if !p.queried {
 		p.queried = true
 		e.sendControl(peer, wire.Message{Kind: wire.MsgCredit}, nil)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// downRecorder is a service that records the error of Down.
+// downRecorder is a Service that records the error that Down gets.
 type downRecorder struct {
 	idle
 	err error
@@ -23,8 +23,8 @@ type downRecorder struct {
 
 func (g *downRecorder) Down(_ int, err error) { g.err = err }
 
-// peerWaits has calls that wait for the last rank of a group, and loops of nonblocking calls that
-// do the same.
+// peerWaits has functions that wait for the last rank of a group: by blocking calls, or by loops of
+// nonblocking ones. Each returns the error that ends the wait.
 var peerWaits = map[string]func(c *Context, last int) error{
 	"recv": func(c *Context, last int) error {
 		_, err := c.Recv(background, nil, Env{Peer: last, Tag: 1})
@@ -84,8 +84,8 @@ var peerWaits = map[string]func(c *Context, last int) error{
 	},
 }
 
-// TestQueryPeersFindsFailedPeers: calls that wait for a rank fail if the rank dies, although no
-// rank has a connection to it.
+// TestQueryPeersFindsFailedPeers: rank 0 waits for a rank that has died, and no rank has a
+// connection to it. QueryPeers connects with the dead rank, so the wait ends with ErrProcFailed.
 func TestQueryPeersFindsFailedPeers(t *testing.T) {
 	for name, call := range peerWaits {
 		for _, n := range []int{2, membersAtOnce + 3} {
@@ -112,7 +112,8 @@ func TestQueryPeersFindsFailedPeers(t *testing.T) {
 	}
 }
 
-// connectRecorder is a fabric that records the peers that each rank has connected with.
+// connectRecorder is an inproc fabric whose Connect fails, and that records for each rank the peers
+// with which it has called Connect.
 type connectRecorder struct {
 	*inproc.Fabric
 	connected map[transport.Addr][]transport.Addr
@@ -154,9 +155,9 @@ func (e recorderEndpoint) Connect(peer transport.Addr) error {
 	return errors.New("test")
 }
 
-// TestWhichPeersQueryPeersConnects: QueryPeers connects with peers that a call names and has
-// waited for since the last QueryPeers, and with a few members of a large group for a wait for
-// any source.
+// TestWhichPeersQueryPeersConnects: QueryPeers connects with a peer only if a call that names the
+// peer was already waiting at the last QueryPeers. For a wait for any source it connects with at
+// most membersAtOnce members at a time, and in the end with all.
 func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	const n = 3 * membersAtOnce
 	f := &connectRecorder{inproc.NewFabric(), map[transport.Addr][]transport.Addr{}}
@@ -178,7 +179,7 @@ func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	require.Empty(t, calls())
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // uses the same slot
+	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // in the slot of r, which counts as new
 	require.Empty(t, calls())
 	require.Equal(t, []transport.Addr{6}, calls())
 	require.NoError(t, again.Cancel())

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestSeveralTransports: pairs of ranks communicate by different transports, and a receive from
-// any source gets messages of all of them, whether it polls or sleeps.
+// TestSeveralTransports: pairs of ranks communicate by different transports. A receive from any
+// source gets messages of all transports, whether its goroutine polls or sleeps.
 func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"two inproc":     {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
@@ -60,15 +60,16 @@ func TestSeveralTransports(t *testing.T) {
 	}
 }
 
-// TestEndOnAnotherRail: a rank sends a message and ends. The receiver first reads the rank's
-// end from a transport that does not lead to the rank, and still gets the message.
+// TestEndOnAnotherRail: rank 1 sends a message to rank 0 and ends. Both its transports report the
+// end. The one that does not carry its messages does so first. Rank 0 still gets the message, and
+// only then the end.
 func TestEndOnAnotherRail(t *testing.T) {
 	for name, end := range map[string]func(e *Engine) error{
 		"left": func(e *Engine) error { return e.Close(background) },
 		"died": func(e *Engine) error { e.Kill(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second provider leads to the peer
+			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second provider carries the messages
 			cs := world(engines)
 			buf := make([]byte, 1)
 			r := cs[0].Irecv(buf, Env{Peer: 1, Tag: 5})
@@ -83,8 +84,8 @@ func TestEndOnAnotherRail(t *testing.T) {
 	}
 }
 
-// TestSleepWithoutBrokenRail: if the last of several queues breaks while a goroutine sleeps on
-// them, the sleep ends, and a signal can end the next one.
+// TestSleepWithoutBrokenRail: a goroutine sleeps on the queues of several transports, and the last
+// one breaks. The sleep ends, and a signal can end the next sleep.
 func TestSleepWithoutBrokenRail(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"shm and tcp": {shm.New(), tcp.New()},

@@ -14,21 +14,22 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// rawPeer is rank 1 of a job of two ranks. It has no engine: the test sends and receives its
-// messages.
+// rawPeer is rank 1 of a job of two ranks. It has an endpoint but no engine, so a test sends and
+// receives the messages between engines itself.
 type rawPeer struct {
 	ep  transport.Endpoint
 	cq  transport.CompletionQueue
 	dom transport.Domain
-	seq uint32
+	seq uint32 // sequence number of the last message of sendMessage
 }
 
+// openRawPeer opens the engine of rank 0, and a rawPeer as rank 1.
 func openRawPeer(t *testing.T) (*Context, *rawPeer) {
 	return openHooked(t, &hooks{}, nil)
 }
 
-// openHooked opens the engine of rank 0 and a rawPeer. h intercepts the engine's calls of its
-// transport.
+// openHooked opens the engine of rank 0 with the parameters set, and a rawPeer as rank 1. h
+// intercepts the calls of the engine to its transport.
 func openHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *rawPeer) {
 	f := inproc.NewFabric(opts...)
 	open := func(self transport.Addr) (Rail, transport.AddressVector) {
@@ -61,20 +62,21 @@ func openHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Op
 	return e.OpenContext(0, []int{0, 1}), &rawPeer{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
 }
 
+// sendRaw sends the bytes b as a message to rank 0.
 func (s *rawPeer) sendRaw(t *testing.T, b []byte) {
 	op := &transport.Op{Peer: 0, Data: b}
 	_, err := s.ep.Send(op)
 	require.NoError(t, err)
 }
 
-// sendMessage sends a message with the next sequence number, as a correct peer does.
+// sendMessage sends a message to rank 0 with the next sequence number, as a correct peer does.
 func (s *rawPeer) sendMessage(t *testing.T, m wire.Message, data ...byte) {
 	s.seq++
 	m.Seq = s.seq
 	s.sendRaw(t, encode(m, data...))
 }
 
-// receiveOne reads a completion of the peer, if there is one, and calls f with it.
+// receiveOne reads one completion of rank 1, if there is one, and calls f with it.
 func (s *rawPeer) receiveOne(t *testing.T, f func(*transport.Completion)) {
 	var c [1]transport.Completion
 	n, err := s.cq.Read(c[:])
@@ -84,28 +86,31 @@ func (s *rawPeer) receiveOne(t *testing.T, f func(*transport.Completion)) {
 	}
 }
 
+// encode returns the header m followed by data.
 func encode(m wire.Message, data ...byte) []byte {
 	var b [wire.MessageLong]byte
 	return append(b[:m.Put(b[:]):wire.MessageLong], data...)
 }
 
-// noAsync turns asynchronous progress off, so only the calls of a test poll.
+// noAsync turns asynchronous progress off, so that only the calls of a test poll.
 var noAsync = map[string]string{"engine.async_progress": "false"}
 
-// hooks intercepts the calls of an engine to its transport. The functions may be nil. All except
-// wait and shutdown run under the engine's lock.
+// hooks intercepts the calls of an engine to its transport. Function fields may be nil. The engine
+// calls all of them under its lock, except wait and shutdown.
 type hooks struct {
-	again    bool                   // Send and Read of the endpoint return ErrAgain
-	full     bool                   // RegisterMemory returns ErrAgain
-	hold     bool                   // completions of operations go to held
-	held     []transport.Completion // completions of operations to deliver after hold
-	read     func() (int, error)    // runs before each Read of the queue; if it returns a number or an error, the Read returns that many of entries
-	wait     func(done bool)        // runs before (false) and after (true) each Wait
-	left     atomic.Bool            // Arm returns false
-	shutdown func()                 // runs in Shutdown, without a lock
-	posted   func()                 // runs at each Send and Read of the endpoint
+	again bool                   // Send and Read of the endpoint return ErrAgain, as if it had no room
+	full  bool                   // RegisterMemory returns ErrAgain, as if there were no room for a region
+	hold  bool                   // completions of operations are not delivered, but kept in held
+	held  []transport.Completion // completions that were kept, which are delivered once hold is false
+	// Runs before each Read of the queue; if it returns n > 0 or an error, the Read returns the
+	// first n of entries and the error.
+	read     func() (int, error)
+	wait     func(done bool)        // runs before each Wait of the queue with false, and after it with true
+	left     atomic.Bool            // Arm of the queue returns false, as if there were unread completions
+	shutdown func()                 // runs at the beginning of Shutdown, without a lock
+	posted   func()                 // runs at the beginning of each Send and Read of the endpoint
 	closes   atomic.Int32           // number of Close calls of the domain
-	entries  []transport.Completion // completions that read returns
+	entries  []transport.Completion // completions that the Read of the queue returns if read says so
 }
 
 type hookedDomain struct {

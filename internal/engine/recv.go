@@ -11,10 +11,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Recv blocks until a message that env matches is in buf. If the message is longer than buf, Recv
-// returns ErrTruncate; buf then holds the part that fits, and Status.Bytes is the message's
-// length. If ctx ends first, Recv returns ctx's error, and no message is lost. If the error is an
-// Unfinished, the transport still uses buf; otherwise the caller owns buf again.
+// Recv blocks until a message that env accepts is in buf. If the message is longer than buf, Recv
+// returns ErrTruncate; buf then holds the part that fits, and Status.Bytes is the length of the
+// message. If ctx ends first, Recv returns an error that wraps ctx's error, and another receive can
+// get the message. If this error is an [Unfinished], the transport still uses buf; otherwise the
+// caller owns buf again.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
@@ -25,7 +26,8 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 	return st, err
 }
 
-// Irecv starts a receive. The engine uses buf until the request is complete.
+// Irecv starts a receive of a message that env accepts. The engine uses buf until the request is
+// complete.
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.Lock()
@@ -34,6 +36,7 @@ func (c *Context) Irecv(buf []byte, env Env) Request {
 	return q
 }
 
+// startRecv starts a receive and returns its request, which may be complete.
 func (c *Context) startRecv(buf []byte, env *Env) *request {
 	e := c.e
 	r := e.take(kindRecv)
@@ -57,9 +60,10 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 	return r
 }
 
-// cannotReceive returns an error if neither a message from source nor its store to shared memory
-// can arrive any more. A receive from any source fails if a member of the group has failed,
-// because this member may be the sender that the receive waits for (ULFM).
+// cannotReceive returns an error if a wait for source, a world rank, cannot succeed any more:
+// neither a message from source nor a store of source to shared memory can arrive. For any source
+// (wild) it returns an error if a member of the group has failed, because this member may be the
+// sender that the receive waits for (ULFM).
 func (c *Context) cannotReceive(source int32) error {
 	if err := c.unusable(); err != nil {
 		return err
@@ -73,13 +77,13 @@ func (c *Context) cannotReceive(source int32) error {
 	return c.finalized(source)
 }
 
-// accept gives an unexpected message to a receive. The caller has taken the message out of its
-// queue.
+// accept gives the unexpected message u to the receive r, which it matches. The caller has taken u
+// out of the unexpected queue.
 func (e *Engine) accept(r *request, u *unexpected) {
 	switch s := u.self; {
 	case e.closed:
 		e.complete(r, errFinalize)
-	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send
+	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send, whose buffer held the data
 		e.complete(r, e.fatal)
 	case s.r != nil:
 		e.complete(s.r, e.completeEager(r, u.source, &u.header, s.r.buf))
@@ -94,7 +98,8 @@ func (e *Engine) accept(r *request, u *unexpected) {
 	e.discard(u)
 }
 
-// discard frees an unexpected message and returns its credit.
+// discard frees the entry of an unexpected message that is in no queue, and returns its credit to
+// the sender.
 func (e *Engine) discard(u *unexpected) {
 	if u.held != nil {
 		u.held.msg = nil
@@ -110,8 +115,9 @@ func (e *Engine) discard(u *unexpected) {
 	}
 }
 
-// keepUnexpected queues a message that no posted receive matches, with a copy of its data, and
-// wakes the probes that accept the message.
+// keepUnexpected puts a message that no posted receive matches into the unexpected queue, with a
+// copy of data, and wakes the goroutines whose probes accept the message. cost is the credit that
+// the message has taken.
 func (e *Engine) keepUnexpected(source int32, m *wire.Message, data []byte, cost int) *unexpected {
 	u := e.unexpected.get()
 	u.header, u.source, u.cost = *m, source, cost
@@ -122,7 +128,7 @@ func (e *Engine) keepUnexpected(source int32, m *wire.Message, data []byte, cost
 	return u
 }
 
-// wakeProbes wakes the probes that accept a message.
+// wakeProbes wakes the goroutines in Probe, Mprobe and Attend that wait for a message like u.
 func (e *Engine) wakeProbes(u *unexpected) {
 	for _, w := range e.probeWaiters {
 		if w.key.accepts(u.nodes[0].key) {
@@ -131,9 +137,10 @@ func (e *Engine) wakeProbes(u *unexpected) {
 	}
 }
 
-// matched records in a receive which message it has matched. If the message belongs to
-// another collective call, has elements of another type, or its sender is not in the
-// group, matched completes the receive with an error and returns the error.
+// matched records in the receive r which message it has matched: source is the sender, and m the
+// header. In these cases matched completes the receive with an error, which it also returns: the
+// message belongs to another collective call, it has elements of another type, or its sender is not
+// in the group. If the message is too long, matched only stores ErrTruncate in r.err.
 func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	if r.peer == wild {
 		if !r.ctx.has(source) {
@@ -146,7 +153,9 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	}
 	r.status.Tag, r.status.Bytes = int(m.Tag), m.Length
 	r.phase = phaseIdle
-	race.Acquire(r.buf) // after the Release in package comm
+	// For the race detector: the engine writes to the buffer after the accesses that package
+	// internal/mpi has annotated for the receive.
+	race.Acquire(r.buf)
 	if r.sig != m.Sig && r.sig != 0 && m.Sig != 0 {
 		err := e.mismatch(r.status.Source, r.ctx.rank(int32(e.rank)), m.Sig, r.sig)
 		e.complete(r, err)
@@ -158,21 +167,24 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	return nil
 }
 
-// MismatchError reports that a message and its receive have different Sigs: they belong to two
-// collective calls, or have two element types.
+// MismatchError is the error of a message and a receive that match but have different values of
+// Env.Sig: they belong to two different collective calls, or have two different element types.
 type MismatchError struct {
-	Rank int // rank of the other side in the context's group
+	// Rank of the other side in the context's group: the sender's in an error of a receive, the
+	// receiver's in an error of a send.
+	Rank int
 	text string
 }
 
-// Error returns a text that names both types if the message is one of the program.
+// Error returns a text with both ranks and both element types. On a sender it is the text that the
+// receiver has sent.
 func (m *MismatchError) Error() string { return fmt.Sprintf("%v: %s", ErrMismatch, m.text) }
 
 // Unwrap returns ErrMismatch.
 func (m *MismatchError) Unwrap() error { return ErrMismatch }
 
-// mismatch returns the error of a message with Sig sent from rank from, and a receive with Sig
-// received on rank to.
+// mismatch returns the error of a receive on rank to with the signature received, which has matched
+// a message from rank from with the signature sent. The ranks are those of the context's group.
 func (e *Engine) mismatch(from, to int, sent, received uint16) error {
 	name := e.typeName
 	if name == nil {
@@ -181,7 +193,9 @@ func (e *Engine) mismatch(from, to int, sent, received uint16) error {
 	return &MismatchError{from, fmt.Sprintf("rank %d sent elements of %s, and rank %d receives %s", from, name(sent), to, name(received))}
 }
 
-// completeEager completes a receive with the data of an eager message.
+// completeEager completes the receive r with data, the data of an eager message. It returns an
+// error if the message and the receive do not belong together (see matched), and nil if the message
+// is too long. If the sender waits for the receive, completeEager answers the message.
 //
 // Hot path: no allocation, no system call.
 func (e *Engine) completeEager(r *request, source int32, m *wire.Message, data []byte) error {
@@ -202,8 +216,8 @@ func (e *Engine) completeEager(r *request, source int32, m *wire.Message, data [
 	return err
 }
 
-// fetch starts to transfer the data of a rendezvous message into the buffer of r. arrival is the
-// arrival number of the message's RTS.
+// fetch starts to transfer the data of a rendezvous message into the buffer of the receive r. m is
+// the message's RTS, and arrival the arrival number of the RTS.
 func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64) {
 	if err := e.matched(r, source, m); err != nil {
 		e.sendFin(source, m.Handle, err)
@@ -214,9 +228,9 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	r.total = min(m.Length, len(r.buf))
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
-	r.header, r.node.seq = *m, arrival // for returnMessage
-	canRead := p.rail.rma != nil && m.Addr != wire.NoRegion
-	if canRead && p.err == nil && r.total > 0 && p.rail.attr.MRMode&transport.MRLocal != 0 {
+	r.header, r.node.seq = *m, arrival // returnMessage needs them if the call is cut short
+	canRead := p.err == nil && r.total > 0 && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key)
+	if canRead && p.rail.attr.MRMode&transport.MRLocal != 0 {
 		var err error
 		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local)
 		switch {
@@ -242,17 +256,17 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	}
 }
 
-// fetched ends a rendezvous without MsgData on the receiver's side, and sends MsgFin to the
-// sender.
+// fetched ends a receive by rendezvous without MsgData: it sends MsgFin to the sender, and
+// completes the receive. err is the error of the transfer.
 func (e *Engine) fetched(r *request, err error) {
 	e.sendFin(r.peer, r.header.Handle, err)
 	if err == nil {
-		err = r.err // the message was too long
+		err = r.err // ErrTruncate if the message was too long, else nil
 	}
 	e.complete(r, err)
 }
 
-// read posts the next Read of a rendezvous.
+// read posts the next RMA read of a rendezvous: as many bytes as one read may have.
 func (e *Engine) read(r *request) error {
 	p := &e.peers[r.peer]
 	n := min(r.total-r.offset, p.rail.attr.MaxRMASize)
@@ -264,9 +278,9 @@ func (e *Engine) read(r *request) error {
 	return p.rail.rma.Read(&r.op)
 }
 
-// readDone continues a receive after its Read has ended.
+// readDone continues a receive after one of its RMA reads has ended with err.
 func (e *Engine) readDone(r *request, err error) {
-	if r.cut != nil { // the receive was cut short, and its message is unexpected again
+	if r.cut != nil { // the call was cut short, and its message is unexpected again; see cut.go
 		e.complete(r, err)
 		return
 	}
@@ -282,8 +296,9 @@ func (e *Engine) readDone(r *request, err error) {
 	e.submit(r)
 }
 
-// readError returns the error of a Read that has failed. If the region no longer exists, the send
-// has ended because the communicator was revoked, which this rank may not know yet.
+// readError returns the error of the receive r, one of whose RMA reads has failed with err. If the
+// memory region of the sender no longer exists, the send has ended. Then the communicator was
+// revoked, which this rank may not know yet.
 func (e *Engine) readError(r *request, err error) error {
 	if e.peers[r.peer].err != nil || !errors.Is(err, transport.ErrKey) {
 		return e.peerError(r.peer, err)
@@ -294,8 +309,9 @@ func (e *Engine) readError(r *request, err error) error {
 	return reasonError("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.ctx.rank(r.peer), err)
 }
 
-// sendFin reports to a sender that its rendezvous has ended, with the error why or nil. The first
-// byte of the text is a finCode.
+// sendFin sends a MsgFin to a sender: the rendezvous or synchronous send with this handle has ended
+// at the receiver. why is the error; nil: the message was received. The data of the MsgFin is
+// empty, or a byte that finCode returns and then the text of the error.
 func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	var text []byte
 	if why != nil {
@@ -306,9 +322,10 @@ func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	e.sendControl(peer, wire.Message{Kind: wire.MsgFin, Handle: handle}, text)
 }
 
-// finErrors lists the sentinel errors that a MsgFin can carry, by finCode.
+// finErrors lists the sentinel errors that a MsgFin can report. The code of an error is its index.
 var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed, ErrFinalized}
 
+// finCode returns the code of the first of finErrors that err wraps; 0: err wraps none of them.
 func finCode(err error) byte {
 	for i, f := range finErrors[1:] {
 		if errors.Is(err, f) {
@@ -318,8 +335,8 @@ func finCode(err error) byte {
 	return 0
 }
 
-// finError returns the error that the text of a peer's MsgFin reports. rank is the peer's rank in
-// the group.
+// finError returns the error that the data of a peer's MsgFin reports; nil: there is none. rank is
+// the peer's rank in the group.
 func finError(rank int, text []byte) error {
 	if len(text) == 0 {
 		return nil

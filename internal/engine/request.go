@@ -8,36 +8,38 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Status describes the message that a receive or probe has found.
+// Status describes the message that a receive or probe has matched.
 type Status struct {
-	Source    int // rank in the context's group
+	Source    int // the sender's rank in the context's group
 	Tag       int
-	Bytes     int  // length of the whole message
-	Cancelled bool // the receive was cancelled before it matched
+	Bytes     int  // length of the whole message, also if only a part of it was received
+	Cancelled bool // the receive was withdrawn before it matched a message
 }
 
-// Request identifies an operation under way. It is a value. After Wait has freed the operation,
-// copies of the Request are stale and report the operation as complete. The zero Request is
-// complete.
+// Request identifies an operation of the program. It is a value, which may be copied. When Wait or
+// a similar call has freed the operation, all copies of the Request are stale: they report the
+// operation as complete, without an error. The zero Request also stands for a complete operation.
 type Request struct {
-	r    *request
-	gen  uint32
-	Note uint32 // for use by the program above the engine, which does not read it
+	r    *request // slot of the operation, in the engine's table of requests; nil in the zero Request
+	gen  uint32   // generation of the slot when the operation began; if the slot has another one now, the Request is stale
+	Note uint32   // for use by the program; the engine does not read it
 }
 
+// requestKind says what a slot of the table of requests is used for.
 type requestKind uint8
 
 const (
-	kindFree     requestKind = iota
-	kindSend                 // a send of the program
-	kindRecv                 // a receive of the program
-	kindControl              // a message that the engine itself sends; abandoned from the start
-	kindTask                 // a function of Engine.Go
-	kindTransfer             // belongs to a Transfer; no Request names it
-	kindOp                   // an operation of Port.Begin, which Port.Complete ends
+	kindFree     requestKind = iota // unused
+	kindSend                        // a send of the program
+	kindRecv                        // a receive of the program
+	kindControl                     // a message that the engine itself sends; no Request identifies it
+	kindTask                        // a function that Engine.Go runs
+	kindTransfer                    // the slot of a Transfer; no Request identifies it
+	kindOp                          // an operation of one-sided communication: Port.Begin starts it, and Port.Complete ends it
 )
 
-// phase is the state of a request. It changes under the engine's lock.
+// phase is the state of a send or receive. It changes under the engine's lock. done in the picture
+// is the field of request:
 //
 //	send:    queued ─► sent ─────────────────────────► done     eager
 //	            └────► sent ─► (FIN or ACK) ─────────► done     rendezvous, synchronous
@@ -46,71 +48,83 @@ const (
 //	            └────► reading ───► done                        rendezvous: this rank reads by RMA
 //	            └────► receiving ─► done                        rendezvous: the sender sends MsgData
 //	            └────► matched ───► reading                     the message's transfer belongs to an earlier receive; see cut.go
+//
+// Upper-case words are messages between engines (wire.MessageKind).
 type phase uint8
 
 const (
-	phaseIdle phase = iota
-	phaseQueued
-	phaseSent
-	phaseStreaming
-	phasePosted
-	phaseReading
-	phaseReceiving
-	phaseMatched
+	phaseIdle      phase = iota // not a send or receive, or one that has not begun or has ended
+	phaseQueued                 // send: the message has not left
+	phaseSent                   // send: the endpoint has got the message or the RTS
+	phaseStreaming              // send: the receiver has asked for the data, which leaves in segments (MsgData)
+	phasePosted                 // receive: waits for a message
+	phaseReading                // receive: this rank reads the data by RMA
+	phaseReceiving              // receive: the data arrives in segments (MsgData)
+	phaseMatched                // receive: has matched a message whose data an earlier receive still transfers (cut.go)
 )
 
-// request is a slot of the engine's table. Engine.mu guards all fields. The fields that a small
-// message needs are together at the front.
+// request is a slot of the engine's table of requests. A slot is used for one operation after the
+// other. Engine.mu guards all fields. The fields that a small message needs are together at the
+// beginning, in few cache lines.
 type request struct {
 	e     *Engine
-	index uint32
+	index uint32 // index in Engine.slots
+	// Generation: a number that changes when the slot is freed. A Request or handle with another
+	// number belongs to an earlier operation in this slot.
 	gen   uint32
 	kind  requestKind
 	phase phase
 	mode  Mode
 
-	done       bool
-	inflight   bool // the endpoint has op, and so uses buf
-	background bool // counted in Engine.active: the background goroutine polls for it if no goroutine leads
-	abandoned  bool // no goroutine collects it, so complete frees it
-	buffered   bool // started by SendBuffered; counted in Context.buffered
-	named      bool // a Request identifies it; if it is also done, Engine.uncollected counts it
-	longWait   bool // a call of QueryPeers has found it posted
-	replied    bool // of a send: FIN or ACK has arrived while the endpoint had op
-	moving     bool // counted in Engine.moving
-	reported   bool // Wait has returned its context's error
-	loaded     bool // release must clear op, transfer, offset and total; a receive needs that only after a rendezvous
+	done       bool // the operation has ended
+	abandoned  bool // no goroutine will collect the request, so complete frees it
+	longWait   bool // a call of QueryPeers has found this receive posted
+	replied    bool // of a send: MsgFin or MsgAck has arrived, perhaps while the endpoint still had op
+	reported   bool // a wait for the request has returned the error of its ctx
+	inflight   bool // the endpoint has op, and uses its buffers
+	background bool // Engine.active counts the request: the background goroutine polls for it if no other goroutine does
+	buffered   bool // SendBuffered has started it; Context.buffered counts it
+	named      bool // a Request of the program identifies it; while it is also done, Engine.uncollected counts it
+	moving     bool // its data is being transferred; Engine.moving counts it
+	loaded     bool // release must clear op, transfer, cut, offset and total; false for most receives, which do not set them
 
-	sig  uint16
-	peer int32 // world rank; wild: a receive from any source
-	tag  int32
+	sig  uint16 // signature of the message's elements, from Env.Sig
+	peer int32  // world rank of the peer; wild: a receive from any source that has not matched
+	tag  int32  // tag of the message, from Env.Tag; AnyTag: a receive of any tag
 
 	ctx    *Context
-	buf    []byte
-	waiter *waiter  // the goroutine to wake when the request is done
-	next   *request // free list
-	err    error
-	region transport.MemoryRegion // of buf: for the receiver's Read of a rendezvous, or, with MRLocal, for this rank's Read into buf
-	status Status                 // Source is a rank of the context's group
-	node   node
+	buf    []byte   // data to send, or buffer of the receive
+	waiter *waiter  // waiter of the goroutine that waits for this request alone; nil: none does
+	next   *request // next slot in the list of unused ones
+	err    error    // error of the operation; of a receive under way: ErrTruncate, if the message is too long
+	// Memory region of buf; nil: none. Of a send: the receiver reads from it by RMA. Of a receive:
+	// this rank reads into it, if the transport needs a region for that (MRLocal).
+	region transport.MemoryRegion
+	status Status // result of a receive; Source is a rank of the context's group
+	node   node   // place in a list of requests
 
-	span     *Span        // the span that region belongs to; nil: region belongs to this request
-	hint     uint32       // index at which WaitAny or a similar call has found it, plus 1; if not 0, complete puts the request into Engine.finished
-	offset   int          // bytes transferred so far
-	total    int          // bytes to transfer
-	remote   uint64       // handle of the peer's request, or address of the peer's memory
+	span *Span // span that region belongs to; nil: the request owns region, and complete closes it
+	// Index at which WaitAny or a similar call has found the request in its caller's slice, plus 1;
+	// 0: no hint. complete puts a request with a hint into Engine.finished.
+	hint     uint32
+	offset   int          // bytes of the rendezvous that were transferred so far
+	total    int          // bytes to transfer by rendezvous
+	remote   uint64       // handle of the peer's request, or address of the data in the peer's memory
 	key      uint64       // key of the peer's memory region
-	header   wire.Message // of the message to send; of a receive by rendezvous: of its RTS
-	op       transport.Op
-	transfer *Transfer   // the Transfer that owns the request
-	cut      *Unfinished // error of the call that this request belongs to; in phaseMatched: of the earlier receive's call
+	header   wire.Message // of a send or control message: its header; of a receive by rendezvous: the header of its RTS
+	op       transport.Op // operation that the request gives to the endpoint
+	transfer *Transfer    // Transfer that the slot belongs to; nil: none
+	// Set when the call of the request was cut short: the error of that call. In phaseMatched: the
+	// error of the earlier receive's call. See cut.go.
+	cut *Unfinished
 }
 
-// handle returns the number that identifies the request in messages.
+// handle returns the number that identifies the request in messages to peers.
 func (r *request) handle() uint64 { return uint64(r.index)<<32 | uint64(r.gen) }
 
-// slot returns the request that a handle from a peer identifies. It returns nil without an error
-// if the request has ended here, which the peer could not know yet.
+// slot returns the request of the given kind, with the peer, that a handle in a message of the peer
+// identifies. It returns nil without an error if the request has ended on this rank, which the peer
+// could not know yet. It returns an error if the peer can have no such handle.
 func (e *Engine) slot(handle uint64, kind requestKind, peer int32) (*request, error) {
 	i := handle >> 32
 	if i >= uint64(len(e.slots)) {
@@ -128,7 +142,7 @@ func (e *Engine) slot(handle uint64, kind requestKind, peer int32) (*request, er
 	}
 }
 
-// take returns a fresh slot.
+// take returns an unused slot, for a request of this kind.
 //
 // Hot path: no allocation in steady state.
 func (e *Engine) take(kind requestKind) *request {
@@ -144,7 +158,8 @@ func (e *Engine) take(kind requestKind) *request {
 	return r
 }
 
-// moreSlots allocates slots and returns the first of a list of free ones.
+// moreSlots allocates slotsAtOnce slots, adds them to the table, links them by next, and returns
+// the first one.
 func (e *Engine) moreSlots() *request {
 	block := make([]request, slotsAtOnce)
 	for i := range block {
@@ -169,25 +184,26 @@ func (e *Engine) moreSlots() *request {
 }
 
 const (
-	// slotsAtOnce is how many slots are allocated together.
+	// slotsAtOnce is the number of slots that moreSlots allocates together.
 	slotsAtOnce = 16
-	// slotsKept bounds the free slots that are kept. The garbage collector frees the other
-	// slots of a burst, when all that were allocated together are free.
+	// slotsKept is the maximum number of unused slots that the engine keeps. It removes other
+	// unused slots from the table. The garbage collector frees them when all slots that were
+	// allocated together are removed.
 	slotsKept = 4096
 )
 
-// vacancy is an index of Engine.slots without a slot. The next slot at this index begins with
-// generation gen, so handles that peers still have do not identify it.
+// vacancy is an index of Engine.slots that has no slot. The next slot at this index begins with the
+// generation gen, so handles and Requests of earlier slots do not identify it.
 type vacancy struct{ index, gen uint32 }
 
-// vacate removes a free slot from the table, so the garbage collector can free it. Requests that
-// identify it are stale.
+// vacate removes an unused slot from the table, so that the garbage collector can free it. Requests
+// that identify it stay stale.
 func (e *Engine) vacate(r *request) {
 	e.slots[r.index] = nil
 	e.vacant = append(e.vacant, vacancy{r.index, r.gen})
 }
 
-// release frees a slot. Its op must not be in flight.
+// release frees a slot, for use by another request. The endpoint does not have its op.
 func (e *Engine) release(r *request) {
 	if r.named {
 		r.named = false
@@ -201,7 +217,7 @@ func (e *Engine) release(r *request) {
 	}
 	r.gen++
 	r.kind, r.phase = kindFree, phaseIdle
-	r.done, r.abandoned, r.replied, r.longWait, r.reported = false, false, false, false, false
+	r.done, r.abandoned, r.longWait, r.replied, r.reported = false, false, false, false, false
 	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
 	r.status = Status{}
 	r.sig, r.mode = 0, Standard
@@ -219,7 +235,9 @@ func (e *Engine) release(r *request) {
 	e.free = r
 }
 
-// complete ends a request, and wakes the goroutine that waits for it and the completionWaiters.
+// complete ends a request with err, which is nil if the operation succeeded. It wakes the goroutine
+// that waits for this request, and all waiters in completionWaiters. If no goroutine will collect
+// the request, complete frees it.
 func (e *Engine) complete(r *request, err error) {
 	if r.done {
 		return
@@ -250,7 +268,9 @@ func (e *Engine) complete(r *request, err error) {
 	e.wakeAll(e.completionWaiters)
 }
 
-// abandoned frees a request that is complete and that no goroutine collects.
+// abandoned frees a request that has ended and that no goroutine collects. Before, it stores the
+// error of a buffered send for FlushBuffered, and continues with the message of a call that was cut
+// short.
 func (e *Engine) abandoned(r *request) {
 	if r.cut != nil {
 		e.cutEnded(r)
@@ -267,15 +287,15 @@ func (e *Engine) abandoned(r *request) {
 	e.wakeAll(e.completionWaiters)
 }
 
-// collect returns the status and error of a completed request, and frees its slot.
+// collect returns the status and the error of a request that has ended, and frees its slot.
 func (e *Engine) collect(r *request) (Status, error) {
 	st, err := r.status, r.err
 	e.release(r)
 	return st, err
 }
 
-// public returns the Request of a slot for the program. Unless attended is set, the background
-// goroutine serves the request.
+// public returns a Request for the program that identifies r. If attended is not set, the
+// background goroutine polls for r until r has ended; see Env.Attended.
 func (e *Engine) public(r *request, attended bool) Request {
 	if !r.done && !attended {
 		e.addBackground(r)
@@ -283,7 +303,7 @@ func (e *Engine) public(r *request, attended bool) Request {
 	return e.name(r)
 }
 
-// name returns a Request that identifies a slot.
+// name returns a Request that identifies r.
 func (e *Engine) name(r *request) Request {
 	r.named = true
 	if r.done {
@@ -292,7 +312,8 @@ func (e *Engine) name(r *request) Request {
 	return Request{r: r, gen: r.gen}
 }
 
-// addBackground adds a request to those that the background goroutine serves until they are done.
+// addBackground makes the background goroutine poll for a request until the request has ended, if
+// no other goroutine polls. It may be called again for the same request.
 func (e *Engine) addBackground(r *request) {
 	if r.background {
 		return
@@ -305,7 +326,7 @@ func (e *Engine) addBackground(r *request) {
 	e.ensureRequestProgress(r.large() || r.kind == kindControl)
 }
 
-// removeBackground undoes addBackground.
+// removeBackground undoes addBackground, if it was called for the request.
 func (e *Engine) removeBackground(r *request) {
 	if r.background {
 		r.background = false
@@ -316,11 +337,12 @@ func (e *Engine) removeBackground(r *request) {
 	}
 }
 
-// large reports whether a request probably uses a rendezvous. For a receive, only its buffer's
-// size is known.
+// large reports whether a request probably is a rendezvous: its buffer is longer than the eager
+// limit. The length of the message is not known for a receive.
 func (r *request) large() bool { return len(r.buf) > r.e.eagerLimit }
 
-// startMoving records that a request's data is being transferred.
+// startMoving records that the data of a request is being transferred. While there are such
+// requests, goroutines poll longer before they sleep.
 func (e *Engine) startMoving(r *request) {
 	if !r.moving {
 		r.moving = true
@@ -328,7 +350,7 @@ func (e *Engine) startMoving(r *request) {
 	}
 }
 
-// stopMoving undoes startMoving after the request has ended.
+// stopMoving undoes startMoving, if it was called for the request.
 func (e *Engine) stopMoving(r *request) {
 	if r.moving {
 		r.moving = false
@@ -336,7 +358,7 @@ func (e *Engine) stopMoving(r *request) {
 	}
 }
 
-// Done reports whether the operation has ended. It neither frees the request nor polls the
+// Done reports whether the operation has ended. It neither frees the operation nor polls the
 // transports.
 func (q Request) Done() bool {
 	if q.r == nil {
@@ -347,11 +369,12 @@ func (q Request) Done() bool {
 	return q.doneLocked()
 }
 
+// doneLocked is Done for a caller that holds the lock.
 func (q Request) doneLocked() bool { return q.r == nil || q.r.gen != q.gen || q.r.done }
 
-// Wait blocks until the operation has ended, and frees the request. If ctx ends first, Wait
-// returns ctx's error; the engine still uses the request and its buffer, and Wait may be called
-// again.
+// Wait blocks until the operation has ended, frees it, and returns its result. If ctx ends first,
+// Wait returns ctx's error. The engine then still uses the operation's buffer, and Wait may be
+// called again.
 func (q Request) Wait(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil
@@ -363,6 +386,7 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 	return st, err
 }
 
+// waitFor is Wait for a caller that holds the lock.
 func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 	r := q.r
 	for !q.doneLocked() {
@@ -375,7 +399,7 @@ func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 		if err != nil && !q.doneLocked() {
 			r.reported = true
 			if r.kind == kindSend || r.kind == kindRecv {
-				e.addBackground(r) // no goroutine waits for it any more
+				e.addBackground(r) // because no goroutine waits for the request any more
 			}
 			return Status{}, err
 		}
@@ -383,7 +407,8 @@ func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 	return e.outcome(q)
 }
 
-// outcome collects a request that has ended, unless another goroutine has collected it.
+// outcome returns the result of an operation that has ended, and frees it. If another goroutine has
+// freed it, the result is the zero Status and nil.
 func (e *Engine) outcome(q Request) (Status, error) {
 	if q.r.gen != q.gen {
 		return Status{}, nil
@@ -391,23 +416,23 @@ func (e *Engine) outcome(q Request) (Status, error) {
 	return e.collect(q.r)
 }
 
-// awaitRequest blocks until r has ended, ctx ends or the engine closes. The caller
-// holds the lock on entry and on return.
+// awaitRequest blocks until r has ended, ctx ends or the engine closes. The caller holds the lock
+// on entry and on return. No other goroutine is in awaitRequest for r.
 func (e *Engine) awaitRequest(ctx context.Context, r *request) error {
 	gen := r.gen
 	w := e.newWaiter()
 	w.passive = r.kind == kindTask
 	r.waiter = w
 	err := e.await(ctx, w)
-	if r.gen == gen { // otherwise another goroutine has collected it
+	if r.gen == gen { // otherwise another goroutine has collected the request, and the slot may have a new one
 		r.waiter = nil
 	}
 	e.freeWaiter(w)
 	return err
 }
 
-// Finish is Wait for a blocking call: if ctx ends first, Finish ends the request as
-// [Context.Send] and [Context.Recv] do.
+// Finish is Wait for a blocking call that uses a Request: if ctx ends first, Finish ends the
+// operation, as [Context.Send] and [Context.Recv] do.
 func (q Request) Finish(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil
@@ -418,8 +443,9 @@ func (q Request) Finish(ctx context.Context) (Status, error) {
 	return e.blockOn(ctx, q.r)
 }
 
-// Retract is Finish for a context that has already ended: it does not block. If nothing
-// was received, Status.Cancelled is true.
+// Retract does what Finish does after its ctx has ended with the error why, without blocking. If
+// the operation has ended, it returns the result. Otherwise Status.Cancelled is true, and the error
+// says whether the transport still uses the buffer ([Unfinished]).
 func (q Request) Retract(why error) (Status, error) {
 	e := q.r.e
 	e.mu.Lock()
@@ -430,10 +456,11 @@ func (q Request) Retract(why error) (Status, error) {
 	return Status{Cancelled: true}, e.cutShort(q.r, why)
 }
 
-// WaitEach calls Wait for each of the n requests that at returns, except zero ones. at also
-// returns the context that ends the wait. then gets the outcome; its argument done is false if
-// only the wait has ended. WaitEach calls both functions under the engine's lock, so they must
-// not use the engine.
+// WaitEach calls Wait for each of the n requests that at returns, in order, except zero ones. at
+// also returns the context.Context of the wait for its request. WaitEach calls then with the index,
+// the result and the error of each wait. done is false if only the wait has ended, for example
+// because its context.Context has. WaitEach calls both functions under the engine's lock, so they
+// must not use the engine.
 //
 // Hot path: no allocation.
 func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int, st Status, done bool, err error)) {
@@ -450,7 +477,7 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 			e = q.r.e
 			e.mu.Lock()
 		}
-		if r := q.r; r.done && r.gen == q.gen { // after the first wait, most requests are done
+		if r := q.r; r.done && r.gen == q.gen { // faster than waitFor; after the first wait most requests have ended
 			st, err := e.collect(r)
 			then(i, st, true, err)
 			continue
@@ -463,8 +490,8 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 	}
 }
 
-// Test polls the transports once and reports whether the operation has ended. If it has, Test
-// frees the request.
+// Test reports whether the operation has ended, after it has polled the transports once if
+// necessary. If the operation has ended, Test returns its result and frees it.
 func (q Request) Test() (Status, bool, error) {
 	if q.r == nil {
 		return Status{}, true, nil
@@ -485,8 +512,8 @@ func (q Request) Test() (Status, bool, error) {
 	return st, true, err
 }
 
-// Cancel withdraws a receive that has not matched a message yet; Wait then reports
-// Status.Cancelled. Other operations continue, as MPI permits (MPI 4.1, 3.8.4).
+// Cancel withdraws a receive that has not matched a message yet; Wait then returns a Status with
+// Cancelled set, and no error. Other operations continue, as MPI permits (MPI 4.1, 3.8.4).
 func (q Request) Cancel() error {
 	if q.r == nil {
 		return nil
@@ -498,7 +525,7 @@ func (q Request) Cancel() error {
 		r.status.Cancelled = true
 		e.cancel(r, nil)
 	} else if r.gen == q.gen && r.kind == kindRecv && errors.Is(r.err, ErrFinalized) {
-		r.status.Cancelled, r.err = true, nil // the receive has matched no message
+		r.status.Cancelled, r.err = true, nil // the receive has matched no message, because its source is in Finalize
 	}
 	return nil
 }

@@ -17,28 +17,33 @@ import (
 //	    has taken the buffer            in buf until the receiver reads
 //	                                    it or asks for it
 //
-// Credit is memory at the receiver, in bytes: each receiver grants each peer a limit for data
-// that no receive has asked for yet. An eager message takes its cost from the sender's credit
-// when it leaves, and frees it when it is received. The receiver returns the credit with its next
-// message, or by MsgCredit when it owes half a window. A MsgRTS takes no credit: its envelope is
-// small, it costs the sender a request that is not complete, and if it waited for credit, a
-// receive could fail to find a message that has been sent (MPI 4.1, 3.5, progress).
+// Credit is memory of the receiver, in bytes. Each receiver grants each peer the same amount
+// (Engine.window), for messages that have arrived and that no receive has matched yet. An eager
+// message takes its cost from the sender's credit when it leaves. When the message is received, the
+// receiver owes this credit to the sender. The receiver returns the credit with its next message to
+// the sender, or by a MsgCredit when it owes half of the window.
 //
-// Messages of the program to one peer leave in the order in which they were posted. Messages of
-// the engine itself may overtake them.
+// A MsgRTS takes no credit, for three reasons. Its envelope is small. It costs the sender a request
+// that is not complete. And if it waited for credit, a receive could fail to find a message that
+// has been sent (MPI 4.1, 3.5, progress).
 //
-// If the transport has no room for another memory region, the MsgRTS says so, and the receiver
-// asks for the data by MsgCTS, as on a fabric without RMA.
+// Messages of the program to one peer leave in the order in which they were posted. Messages of the
+// engine itself may overtake them.
+//
+// If the transport has no room to register the buffer of a send, the MsgRTS says so
+// (wire.NoRegion), and the receiver asks for the data by MsgCTS, as on a fabric without RMA. The
+// receiver does the same if its endpoint does not reach the region. So the receiver alone decides,
+// and the sender accepts either answer.
 
-// messageCost is the credit that an eager message takes in addition to its data: the size of its
-// entry in the unexpected queue and of the smallest buffer. (A buffer may be up to twice as long
-// as its data.)
+// messageCost is the credit, in bytes, that an eager message takes in addition to the length of its
+// data. It is the size of an entry of the unexpected queue and of the smallest buffer for data. (A
+// buffer may be up to twice as long as its data.)
 const messageCost = 448
 
-// Send blocks until buf may be reused: the data has left, or is in the receiver's memory.
-// A Synchronous send blocks until the message is received. If ctx ends first, Send returns
-// ctx's error. The error is an Unfinished if the message may still be received and the
-// engine still uses buf; otherwise the message is withdrawn.
+// Send blocks until buf may be reused: the transport no longer uses it. A Synchronous send also
+// blocks until a receive has matched the message. If ctx ends first, Send returns an error that
+// wraps ctx's error. If this error is an [Unfinished], the engine still uses buf, and the message
+// may still be received. Otherwise the message was withdrawn.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
@@ -53,7 +58,7 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 }
 
 // Isend starts a send. The engine uses buf until the request is complete. If the send is complete
-// at once, the request is zero.
+// at once, Isend returns the zero Request.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Isend(buf []byte, env Env) Request {
@@ -67,8 +72,9 @@ func (c *Context) Isend(buf []byte, env Env) Request {
 	return q
 }
 
-// SendBuffered starts a send and returns at once (MPI_Bsend). The engine owns buf from then on,
-// and frees the request when the send has ended.
+// SendBuffered starts a send and returns at once (MPI_Bsend). From then on the engine owns buf, so
+// the caller must not use it again. No Request identifies the send; FlushBuffered waits for it and
+// returns its error.
 func (c *Context) SendBuffered(buf []byte, env Env) {
 	e := c.e
 	e.mu.Lock()
@@ -84,8 +90,9 @@ func (c *Context) SendBuffered(buf []byte, env Env) {
 	e.mu.Unlock()
 }
 
-// FlushBuffered blocks until no send of SendBuffered is under way. It returns the first error of
-// the sends that have ended since the last call. If ctx ends first, it returns ctx's error.
+// FlushBuffered blocks until no send of SendBuffered is under way in this context. It returns the
+// first error of the sends that have ended since the last call. If ctx ends first, FlushBuffered
+// returns ctx's error.
 func (c *Context) FlushBuffered(ctx context.Context) error {
 	e := c.e
 	e.mu.Lock()
@@ -100,8 +107,8 @@ func (c *Context) FlushBuffered(ctx context.Context) error {
 	return err
 }
 
-// blockOn waits for the request of a blocking call and collects it. If ctx ends first, blockOn
-// ends the request by cutShort.
+// blockOn waits until the request of a blocking call has ended, and frees the request. If ctx ends
+// first, blockOn ends the call by cutShort.
 func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 	var err error
 	if !r.done {
@@ -114,7 +121,8 @@ func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 	return st, e.cutShort(r, err)
 }
 
-// startSend starts a send. It returns nil if the send is complete, as most small ones are.
+// startSend starts a send. It returns nil if the message has left already and without an error, as
+// most small ones do. Otherwise it returns the request of the send, which may be complete.
 func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
@@ -139,14 +147,16 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 	return r
 }
 
+// address stores in r the context, the peer (world rank to), the buffer and the envelope of a send.
 func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
 	r.ctx, r.buf = c, buf
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
 }
 
-// sendNow sends an eager message for which there is credit. It gives the endpoint the op of a
-// spare slot. The slot becomes a request only if the endpoint keeps the op or has no room. If the
-// message has left, sendNow returns nil.
+// sendNow sends an eager message for which there is credit. to is the world rank of the peer p.
+// sendNow gives the endpoint the op of Engine.spare, an unused slot. If the message leaves at once,
+// sendNow returns nil, and the slot stays the spare one. If the endpoint keeps the op or has no
+// room, or Send fails, the slot becomes the request of the send, and sendNow returns it.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *request {
@@ -158,7 +168,10 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	op := &r.op
 	op.Peer, op.Data = transport.Addr(to), buf
 	op.HeaderLen = wire.PutEager(op.Header[:], env.Sig, uint32(p.owed), c.id, int32(env.Tag), p.sendSeq+1, len(buf))
-	done, err := e.post(p.rail, op)
+	done, err := p.rail.Endpoint.Send(op)
+	if p.rail.batch != nil {
+		e.noteUnsent(p.rail)
+	}
 	if err == nil {
 		p.sendSeq++
 		p.owed = 0
@@ -186,8 +199,8 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	return r
 }
 
-// submit starts a request's next operation. If other requests are queued before it or the
-// endpoint has no room, submit queues the request.
+// submit starts the next operation of a request. If other requests to the same peer are queued, or
+// the endpoint has no room, submit puts the request into the queue of the peer instead.
 func (e *Engine) submit(r *request) {
 	p := &e.peers[r.peer]
 	q := &p.control
@@ -199,19 +212,28 @@ func (e *Engine) submit(r *request) {
 	}
 }
 
-// enqueue puts a request at the end of a queue of its peer. retry takes it from there.
+// enqueue puts a request at the end of q, one of the two queues of its peer. retry starts it from
+// there.
 func (e *Engine) enqueue(q *list, r *request) {
 	q.push(&r.node)
 	e.stall(r.peer)
 	if r.kind == kindControl {
-		e.addBackground(r) // no goroutine of this rank waits for it, but the peer does
+		// The background goroutine must poll for r: no goroutine of this rank waits for the
+		// message, but the peer does.
+		e.addBackground(r)
 	}
 }
 
-// attempt starts a request's next operation. While the endpoint completes operations at once,
-// attempt continues with the next operation. It returns false if the endpoint has no room.
+// streamBurst is the number of bytes of a rendezvous without RMA that attempt sends at most, plus
+// one segment. The caller holds the engine's lock meanwhile, and the rank reads nothing.
+const streamBurst = 256 << 10
+
+// attempt starts the next operation of a request. If the endpoint completes the operation at once
+// and the request has further segments to send, attempt starts the next one, and so on. It returns
+// false if the endpoint has no room, or after a streamBurst, which counts as if the endpoint had no
+// room. The caller then queues the request.
 func (e *Engine) attempt(r *request) bool {
-	for {
+	for from := r.offset; ; {
 		done, err := e.launch(r)
 		switch {
 		case errors.Is(err, transport.ErrAgain):
@@ -223,12 +245,15 @@ func (e *Engine) attempt(r *request) bool {
 		case err != nil || r.phase != phaseStreaming || r.offset == r.total:
 			e.opDone(r, err)
 			return true
+		case r.offset-from >= streamBurst:
+			e.peers[r.peer].noteNoRoom(nil)
+			return false
 		}
 	}
 }
 
-// launch gives a request's next operation to its endpoint. done is true if the endpoint no longer
-// needs the buffers.
+// launch gives the next operation of a request to its endpoint. done is true if the endpoint no
+// longer needs the buffers of the operation, so no completion will follow.
 func (e *Engine) launch(r *request) (done bool, err error) {
 	switch {
 	case r.kind == kindTransfer:
@@ -243,7 +268,8 @@ func (e *Engine) launch(r *request) (done bool, err error) {
 	return e.sendData(r)
 }
 
-// sendData sends a message of the program, or its RTS.
+// sendData sends a message of the program: eagerly with its data, or as an RTS. It also sends a
+// MsgLeave. done is as in launch.
 func (e *Engine) sendData(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	cost := messageCost + len(r.buf)
@@ -281,7 +307,8 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	return done, err
 }
 
-// sendSegment sends the next segment of the data of a rendezvous without RMA.
+// sendSegment sends the next segment of the data of a rendezvous without RMA (MsgData). done is as
+// in launch.
 func (e *Engine) sendSegment(r *request) (done bool, err error) {
 	n := min(r.total-r.offset, e.peers[r.peer].rail.attr.MaxMsgSize-transport.HeaderSize)
 	r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
@@ -292,7 +319,8 @@ func (e *Engine) sendSegment(r *request) (done bool, err error) {
 	return done, err
 }
 
-// message gives the endpoint a message of r.header and r.op.Data.
+// message gives the endpoint the message whose header is r.header and whose data is r.op.Data. It
+// adds the sequence number, and the credit that this rank owes to the peer. done is as in launch.
 func (e *Engine) message(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	m := &r.header
@@ -306,42 +334,53 @@ func (e *Engine) message(r *request) (done bool, err error) {
 	return done, err
 }
 
-// post gives a message to the endpoint of a rail. If the endpoint keeps the message until the
-// next Read of its queue, a goroutine must poll: the sender if it waits next, else the background
-// goroutine.
+// post gives a message to the endpoint of a rail. done, the first result, is as in launch.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (e *Engine) post(r *rail, op *transport.Op) (bool, error) {
 	done, err := r.Endpoint.Send(op)
-	if r.batch != nil && !r.unsent && r.batch.Unsent() {
-		r.unsent, r.skip = true, 0
-		e.unsent++
-		e.wakeSleeper()
-		e.ensureRequestProgress(false)
+	if r.batch != nil {
+		e.noteUnsent(r)
 	}
 	return done, err
 }
 
-// markInflight records that the endpoint has r.op, and wakes the goroutine that sleeps on the
-// transports, because the endpoint may need polls for the op.
+// noteUnsent runs after a Send on a rail whose endpoint may keep small messages, to send several at
+// once (rail.batch). If the endpoint keeps the message until the next Read of its queue, a
+// goroutine must poll: the sender if it waits next, or else the background goroutine, which
+// noteUnsent makes ready for this.
+func (e *Engine) noteUnsent(r *rail) {
+	if r.unsent || !r.batch.Unsent() {
+		return
+	}
+	r.unsent, r.skip = true, 0
+	e.unsent++
+	e.wakeSleeper()
+	e.ensureRequestProgress(false)
+}
+
+// markInflight records that the endpoint has the operation r.op, and uses its buffers. It wakes the
+// goroutine that sleeps on the transports, because the operation may need polls.
 func (e *Engine) markInflight(r *request) {
 	r.inflight = true
 	e.startMoving(r)
 	if r.kind == kindControl {
-		e.addBackground(r) // no goroutine of this rank waits for it, but the peer does
+		// The background goroutine must poll for r: no goroutine of this rank waits for the
+		// message, but the peer does.
+		e.addBackground(r)
 	}
 	e.wakeSleeper()
 }
 
-// wakeSleeper wakes the goroutine that sleeps on the transports, because there is new work for
-// it.
+// wakeSleeper wakes the goroutine that sleeps on the transports, if there is one, because it has to
+// poll or to sleep with another time limit.
 func (e *Engine) wakeSleeper() {
 	if e.asleep {
 		e.signal()
 	}
 }
 
-// sent continues a request after the endpoint has finished with a message's buffers.
+// sent continues a request after the endpoint has finished with the buffers of its last message.
 func (e *Engine) sent(r *request) {
 	switch {
 	case r.kind != kindSend:
@@ -355,13 +394,14 @@ func (e *Engine) sent(r *request) {
 	}
 }
 
-// awaitsReply reports whether the request's message has left and the receiver has yet to answer
-// it.
+// awaitsReply reports whether the message of a send has left, and the receiver has to answer it and
+// has not done so yet. It is false for a standard eager send.
 func (r *request) awaitsReply() bool {
 	return r.phase == phaseSent && (r.header.Kind == wire.MsgRTS || r.header.Kind == wire.MsgEagerSync) && !r.replied
 }
 
-// sendControl sends a message of the engine itself.
+// sendControl sends a message of the engine itself, such as MsgAck, with the header m, to a peer.
+// It does nothing if no more messages can be sent to the peer, or the engine is closed.
 func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 	p := &e.peers[peer]
 	if p.err != nil || e.closed {
@@ -375,7 +415,7 @@ func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 	e.submit(r)
 }
 
-// stall records that a request is queued for a peer.
+// stall records that the queues of a peer have a request, so that retry looks at them.
 func (e *Engine) stall(peer int32) {
 	if p := &e.peers[peer]; !p.isQueued {
 		p.isQueued = true
@@ -384,19 +424,27 @@ func (e *Engine) stall(peer int32) {
 	}
 }
 
-// retry starts the queued operations until the endpoints have no room.
-func (e *Engine) retry() {
+// retry starts the requests in the queues of all peers, until an endpoint has no room for a peer's
+// next one. It returns the number of requests of which it has sent something.
+func (e *Engine) retry() (n int) {
 	e.stalled, e.stalledSpare = e.stalledSpare[:0], e.stalled
 	for _, i := range e.stalledSpare {
 		p := &e.peers[i]
 		p.noRoom = false
 		for _, q := range [...]*list{&p.control, &p.data} {
 			for q.head != nil && !p.noRoom {
-				switch r := q.pop(); {
+				r := q.pop()
+				offset := r.offset
+				switch {
 				case e.attempt(r):
 					p.noRoomSince = 0
+					n++
 				case r.phase == phaseStreaming:
-					q.push(&r.node) // so that other requests send between two segments
+					if r.offset > offset {
+						p.noRoomSince = 0
+						n++
+					}
+					q.push(&r.node) // at the end, so that messages of other requests leave between two segments
 				default:
 					q.pushFront(&r.node)
 				}
@@ -409,10 +457,12 @@ func (e *Engine) retry() {
 			p.noRoomSince = 0
 		}
 	}
+	return n
 }
 
-// returnCredit returns the credit of a message that was received: with the next message to the
-// peer, or by MsgCredit when half a window is owed.
+// returnCredit returns credit of cost bytes to a peer, because this rank has received a message of
+// the peer. The next message to the peer carries the credit. If this rank owes half of the window,
+// returnCredit sends a MsgCredit.
 func (e *Engine) returnCredit(peer int32, cost int) {
 	if int(peer) == e.rank {
 		e.peers[peer].credit += cost
@@ -420,18 +470,19 @@ func (e *Engine) returnCredit(peer int32, cost int) {
 	}
 	p := &e.peers[peer]
 	p.owed += cost
-	if p.owed >= e.window/2 && p.control.head == nil { // otherwise a queued message will return the credit
+	if p.owed >= e.window/2 && p.control.head == nil { // if control is not empty, a message there will return the credit
 		e.sendControl(peer, wire.Message{Kind: wire.MsgCredit}, nil)
 	}
 }
 
-// sendSelf delivers a message from this rank to itself.
+// sendSelf delivers a message of this rank to itself. If no receive matches it, a small message is
+// copied, and the data of any other message stays in the buffer of the send until it is received.
 func (e *Engine) sendSelf(r *request) {
 	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
 		err := e.completeEager(rr, r.peer, &m, r.buf)
-		if r.mode == Standard && len(r.buf) <= e.eagerLimit { // an eager send does not wait for the receive, so it has no error of the receive
-			err = nil
+		if r.mode == Standard && len(r.buf) <= e.eagerLimit {
+			err = nil // an eager send does not wait for the receive, so it does not report the receive's error
 		}
 		e.complete(r, err)
 		return
@@ -444,7 +495,7 @@ func (e *Engine) sendSelf(r *request) {
 		return
 	}
 	u := e.keepUnexpected(r.peer, &m, nil, 0)
-	u.self = Request{r: r, gen: r.gen} // the send completes when the message is received
+	u.self = Request{r: r, gen: r.gen} // accept completes the send when a receive gets the message
 	r.phase = phaseSent
 	r.header = m
 }

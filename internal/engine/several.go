@@ -4,17 +4,21 @@ import "context"
 
 // Waits and tests for several requests at once
 //
-// WaitAny and TestAny over thousands of requests examine only requests that have ended. A first
-// pass over the slice gives each request a hint: its index in the slice. A request with a hint
-// that has ended and is not collected yet is in Engine.finished, and the caller's slice confirms
-// the hint. If no hint helps, another pass finds the requests that have ended and renews the
-// hints. A request that only Wait is called for has no hint, and is in no list.
+// A call of WaitAny or TestAny with thousands of requests examines only requests that have ended,
+// in most cases. The first pass over the caller's requests gives each one a hint: its index in the
+// caller's slice. When a request with a hint ends, the engine puts it into the list
+// Engine.finished, until the program collects it. So a later call looks into this list. For each
+// request there it checks whether the caller's slice has the request at the index that the hint
+// says. If no hint is right, another pass over the slice finds the requests that have ended, and
+// renews the hints. A request that is in no call of WaitAny or TestAny has no hint, and is never in
+// the list.
 
-// hintsTried is the maximum number of finished requests whose hints are tried.
+// hintsTried is the maximum number of ended requests in Engine.finished whose hints one call of
+// anyFinished checks.
 const hintsTried = 32
 
-// anyFinished returns the index of one of n requests that has ended, found by a hint; -1: no hint
-// leads to one.
+// anyFinished returns the index of a request that has ended, among the n requests that at returns.
+// It finds the request by its hint. It returns -1 if none of the examined hints is right.
 func (e *Engine) anyFinished(n int, at func(i int) Request) int {
 	tried := 0
 	for ended := e.finished.head; ended != nil && tried < hintsTried; ended = ended.next {
@@ -29,8 +33,10 @@ func (e *Engine) anyFinished(n int, at func(i int) Request) int {
 	return -1
 }
 
-// scan examines n requests in order and gives them hints. It returns the index of the first that
-// has ended, or -1; whether any is under way or complete; and whether all of those are tasks.
+// scan examines the n requests that at returns, in order, and gives them hints. done is the index
+// of the first request that has ended and was not collected; -1: there is none. live reports
+// whether any request was not collected. tasks reports whether all of those are tasks (functions of
+// Engine.Go).
 func scan(n int, at func(i int) Request) (done int, live, tasks bool) {
 	tasks = true
 	for i := range n {
@@ -47,8 +53,8 @@ func scan(n int, at func(i int) Request) (done int, live, tasks bool) {
 	return -1, live, tasks
 }
 
-// firstOf returns the first request that is not zero, and its engine. The engine is nil if all
-// requests are zero.
+// firstOf returns the first of the n requests that is not the zero Request, and its engine. The
+// engine is nil if all requests are zero.
 func firstOf(n int, at func(i int) Request) (Request, *Engine) {
 	for i := range n {
 		if q := at(i); q.r != nil {
@@ -58,9 +64,10 @@ func firstOf(n int, at func(i int) Request) (Request, *Engine) {
 	return Request{}, nil
 }
 
-// WaitAny blocks until one of the n requests that at returns has ended, and returns its index
-// without freeing the request. It returns -1 if no request is under way or complete because all
-// are zero or stale. WaitAny calls at under the engine's lock, so at must not use the engine.
+// WaitAny blocks until one of the n requests that at returns has ended, and returns its index. It
+// does not free the request. It returns -1 if every request is zero or was collected before. If ctx
+// ends first, WaitAny returns ctx's error. WaitAny calls at under the engine's lock, so at must not
+// use the engine.
 func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	_, e := firstOf(n, at)
 	if e == nil {
@@ -69,8 +76,8 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
-		// A hint may be wrong: another goroutine has collected the request, or has replaced
-		// the hint by the index in its own slice. Then scan examines all requests.
+		// A hint may be wrong: another goroutine may have collected the request, or may have
+		// replaced the hint by the index in its own slice. Then scan examines all requests.
 		if i := e.anyFinished(n, at); i >= 0 {
 			return i, nil
 		}
@@ -89,8 +96,8 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	}
 }
 
-// TestAny is WaitAny without blocking: it polls the transports once. live reports whether any of
-// the requests is under way or complete.
+// TestAny is WaitAny without blocking: it polls the transports once. i is -1 if none of the
+// requests has ended. live reports whether any of the requests was not collected before.
 func TestAny(n int, at func(i int) Request) (i int, live bool) {
 	first, e := firstOf(n, at)
 	if e == nil {
@@ -102,7 +109,9 @@ func TestAny(n int, at func(i int) Request) (i int, live bool) {
 		return i, true
 	}
 	e.poll()
-	if e.uncollected > 0 || first.r.gen != first.gen { // otherwise no request is complete, and the first one is under way
+	// If both conditions are false, no request is complete, and the first one is under way. So a
+	// scan would find nothing.
+	if e.uncollected > 0 || first.r.gen != first.gen {
 		if i, live, _ = scan(n, at); i >= 0 || !live {
 			return i, live
 		}
@@ -111,8 +120,8 @@ func TestAny(n int, at func(i int) Request) (i int, live bool) {
 	return -1, true
 }
 
-// AllDone reports whether each of the n requests that at returns has ended. If not, it polls the
-// transports once and checks again.
+// AllDone reports whether all of the n requests that at returns have ended. If one has not, AllDone
+// polls the transports once and checks again. It frees no request.
 func AllDone(n int, at func(i int) Request) bool {
 	_, e := firstOf(n, at)
 	if e == nil {
@@ -136,8 +145,9 @@ func AllDone(n int, at func(i int) Request) bool {
 	}
 }
 
-// EachDone calls f, in order, with the index of each of the n requests that at returns that has
-// ended. It calls at and f under the engine's lock, so they must not use the engine.
+// EachDone calls f, in order, with the index of each request that has ended, among the n requests
+// that at returns. It leaves out zero requests. It calls at and f under the engine's lock, so they
+// must not use the engine.
 func EachDone(n int, at func(i int) Request, f func(i int)) {
 	_, e := firstOf(n, at)
 	if e == nil {

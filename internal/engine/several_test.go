@@ -10,8 +10,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestWaitAnyBesideOthers: WaitAny returns also if other goroutines wait for the same requests,
-// in other slices or one by one, so that they collect a request or change its hint.
+// TestWaitAnyBesideOthers: several goroutines wait for the same requests, by WaitAny with different
+// slices, and by Wait. One of them may collect a request that another one waits for, or change its
+// hint (see several.go). All calls return.
 func TestWaitAnyBesideOthers(t *testing.T) {
 	c := world(openJob(t, 1, inproc.NewFabric(), nil))[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -27,7 +28,7 @@ func TestWaitAnyBesideOthers(t *testing.T) {
 			}()
 		}
 		go func() { _, err := q.Wait(ctx); ended <- err }()
-		require.Eventually(t, func() bool { // all are parked, or one of them leads or sleeps
+		require.Eventually(t, func() bool { // two of the goroutines wait: parked, polling or asleep
 			c.e.mu.Lock()
 			defer c.e.mu.Unlock()
 			return len(c.e.completionWaiters) >= 2

@@ -11,19 +11,19 @@ import (
 
 // Shared memory of a group
 //
-// Ranks whose rail has shared memory can map each other's memory and wait for words in it. The
-// ranks decide what they store there. The engine lets a rank that waits sleep, wakes it, and
-// reports failures to it.
+// Ranks whose rail has shared memory can map each other's memory, and wait for words in it: numbers
+// of 64 bits that another rank stores. The ranks decide what the words mean. The engine lets a rank
+// that waits sleep, wakes it, and reports failures to it:
 //
 //	writer: word.Store(n) ── Context.Wake(rank)
 //	reader: Context.Await(ctx, rank of the writer, &word, n)
 
-// SharesMemory reports whether a rank of the group and this one can map each other's memory. For
-// this rank itself it reports whether any transport has shared memory.
+// SharesMemory reports whether a rank of the group and this rank can map each other's memory. For
+// this rank itself it reports whether any transport of this rank has shared memory.
 func (c *Context) SharesMemory(rank int) bool { return c.sharedRail(rank) != nil }
 
-// sharedRail returns the rail by which a rank of the group and this one can map each other's
-// memory, or nil.
+// sharedRail returns the rail through which a rank of the group and this rank can map each other's
+// memory; nil: they cannot.
 func (c *Context) sharedRail(rank int) *rail {
 	e := c.e
 	w := c.world(rank)
@@ -36,7 +36,7 @@ func (c *Context) sharedRail(rank int) *rail {
 	return nil
 }
 
-// sharedRail returns the first rail that has shared memory, or nil.
+// sharedRail returns the first rail whose transport has shared memory; nil: there is none.
 func (e *Engine) sharedRail() *rail {
 	for i := range e.rails {
 		if e.rails[i].shared != nil {
@@ -46,8 +46,8 @@ func (e *Engine) sharedRail() *rail {
 	return nil
 }
 
-// AllocShared allocates n bytes that ranks which share memory with this one can map by the key of
-// the region. FreeShared frees them.
+// AllocShared allocates n bytes. Ranks that share memory with this one can map them, by the key of
+// the region that AllocShared returns. FreeShared frees them.
 func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	e := c.e
 	e.mu.Lock()
@@ -66,18 +66,19 @@ func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, mr, nil
 }
 
-// FreeShared frees memory of AllocShared. The caller makes sure that no rank uses the memory any
-// more.
+// FreeShared frees memory of AllocShared; mr is its region. The caller makes sure that no rank uses
+// the memory any more.
 func (c *Context) FreeShared(mr transport.MemoryRegion) error {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	if c.e.closed {
-		return nil // the closed domain has freed it
+		return nil // the engine is closed, and its transports have freed their memory
 	}
 	return mr.Close()
 }
 
-// MapShared maps the memory that a rank of the group has allocated by AllocShared.
+// MapShared maps the memory that a rank of the group has allocated by AllocShared. key is the key
+// of its region.
 func (c *Context) MapShared(rank int, key uint64) ([]byte, error) {
 	e := c.e
 	w := c.world(rank)
@@ -97,7 +98,7 @@ func (c *Context) MapShared(rank int, key uint64) ([]byte, error) {
 	return mem, nil
 }
 
-// UnmapShared undoes MapShared.
+// UnmapShared unmaps memory that MapShared has returned.
 func (c *Context) UnmapShared(mem []byte) error {
 	e := c.e
 	e.mu.Lock()
@@ -108,10 +109,9 @@ func (c *Context) UnmapShared(mem []byte) error {
 	return nil
 }
 
-// Wake wakes a rank of the group if it sleeps. The caller has stored a value by sync/atomic to a
-// word in shared memory that the rank may wait for. Wake takes no lock and may be called at any
-// time. If a rank stores a word that one of its own goroutines waits for, it calls Wake for
-// itself.
+// Wake wakes a rank of the group if it sleeps. The caller has just stored a word in shared memory,
+// by sync/atomic, for which the rank may wait. Wake takes no lock, and may be called at any time.
+// If a goroutine waits for a word that its own rank stores, that rank calls Wake for itself.
 //
 // Hot path: no allocation, no system call except to wake a rank that sleeps.
 func (c *Context) Wake(rank int) {
@@ -126,16 +126,17 @@ func (c *Context) Wake(rank int) {
 	}
 }
 
-// WakeAll calls Wake for each of ranks except this one, under the conditions of Wake. While no rank
-// of the host sleeps, the cost of WakeAll does not depend on the number of ranks.
+// WakeAll calls Wake for each of the ranks in ranks except this one; the caller has stored words as
+// for Wake. While no rank of the host sleeps, the cost of WakeAll does not depend on the number of
+// ranks.
 //
 //	waker                                      rank that is about to sleep
 //	stores the word (a full barrier)           announces itself in Asleep and in its own flag (full barriers)
 //	Asleep?  no: returns                       looks at the word again
 //	         yes: Notify looks at each flag    sleeps if the word has not reached its value
 //
-// Invariant: each side stores before it looks. So the waker sees the announcement, or the
-// rank sees the word and does not sleep.
+// Invariant: each side stores before it looks. So at least one of two things is true: the waker
+// sees that the rank is about to sleep, or the rank sees the word and does not sleep.
 //
 // Hot path: no allocation, no system call except to wake a rank that sleeps.
 func (c *Context) WakeAll(ranks []int) {
@@ -150,7 +151,8 @@ func (c *Context) WakeAll(ranks []int) {
 	}
 }
 
-// someAsleep reports whether a rank that shares memory with this one may sleep.
+// someAsleep reports whether a rank that shares memory with this one may be asleep, or about to
+// fall asleep.
 func (e *Engine) someAsleep() bool {
 	for i := range e.rails {
 		if s := e.rails[i].shared; s != nil && s.Asleep() {
@@ -161,19 +163,20 @@ func (e *Engine) someAsleep() bool {
 }
 
 // Await blocks until the word has reached least: until word - least, as a signed number, is not
-// negative. The word is in shared memory, and a rank of the group stores it. Await returns an
-// error if that rank has failed, the communicator is revoked, the engine is closed, or ctx has
-// ended.
+// negative. So the word may wrap around. The word is in shared memory, and rank is the rank of the
+// group that stores it. Await returns an error if that rank has ended or is in Finalize, the
+// communicator is revoked, the engine is closed or has failed, or ctx has ended.
 //
-// Await first loads only the word for a moment; if ranks outnumber cores it yields its core a few
-// times meanwhile. Then it waits like any goroutine: it leads if no other goroutine does, and so
-// polls the transports. A leader loads all words that goroutines wait for between two polls, and
-// once more after it has armed the transports to sleep. So a Wake either finds the leader awake
-// or ends its sleep:
+// Await first only loads the word, for about a microsecond. If ranks outnumber cores, it loads the
+// word fewer times, and yields the core a few times in between. Then Await waits like any goroutine
+// in the engine: it leads if no other goroutine does, which means that it polls the transports. A
+// leader loads all words that goroutines of its rank wait for after each poll, and once more after
+// it has armed the transports for a sleep. So a Wake either finds the leader awake, or ends its
+// sleep:
 //
 //	loads of the word, no lock ──► waiter in Engine.wordWaiters ──► leader, or follower of one
 //
-// Hot path: no allocation and no lock in the first part, and no system call except the yields.
+// Hot path: no allocation and no lock before the first poll, and no system call except the yields.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
 	glances := e.spinLimit.Load()
@@ -186,7 +189,7 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 		if glances != spinsCrowded || turn == yieldsCrowded || engines.Load() > 1 {
 			break
 		}
-		sys.Yield() // so that the rank which stores the word can run
+		sys.Yield() // because the rank that stores the word may need this core
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,18 +198,19 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 		if err == nil {
 			err = e.awaitIn(ctx, &e.wordWaiters, awaited{word: word, least: least, from: c, key: matchKey{source: c.world(rank)}})
 		}
-		if err != nil && !reached(word, least) { // a word that has reached least takes precedence over an error
+		if err != nil && !reached(word, least) { // if the word has reached least, Await returns nil in spite of the error
 			return err
 		}
 	}
 	return nil
 }
 
-// reached reports whether a word, a sequence number that wraps around, has reached least.
+// reached reports whether a word has reached least. The word is a sequence number that wraps
+// around, so reached looks at the sign of the difference.
 func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
 
-// checkWords wakes the waiters whose word has reached its value, and reports whether there are
-// any.
+// checkWords wakes the waiters of Context.Await whose word has reached its value. It reports
+// whether there are such waiters.
 func (e *Engine) checkWords() (some bool) {
 	for _, w := range e.wordWaiters {
 		if w.ready || reached(w.word, w.least) {

@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// share makes words that all ranks map: row r is rank r's memory, and rank s stores to column s
-// of it.
+// share allocates shared memory of n bytes on each of size ranks, and maps that of all ranks.
+// rows[r] are the words in the memory of rank r. Other ranks store to them.
 func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 	mem, mr, err := c.AllocShared(n)
 	if err != nil {
@@ -56,9 +56,9 @@ func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 	return rows, nil
 }
 
-// TestWakeEndsAwait: each of several goroutines passes a token around the ranks by stores to
-// words. Beside it, messages go around. Some of the time the token rests for so long that all
-// ranks sleep.
+// TestWakeEndsAwait: three ranks pass a number around by stores to words in shared memory. Several
+// goroutines of each rank do this, each with words of its own, while messages go around too. At
+// times they pause for so long that all ranks sleep. Every store ends the Await of the next rank.
 func TestWakeEndsAwait(t *testing.T) {
 	fabrics := map[string]struct {
 		set       map[string]string
@@ -72,7 +72,7 @@ func TestWakeEndsAwait(t *testing.T) {
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
 			const n, lanes, rounds = 3, 3, 300
-			far := func(i, j int) uint8 { return uint8(max(i, j) / n) } // the last rank shares memory with no other rank
+			far := func(i, j int) uint8 { return uint8(max(i, j) / n) } // with two providers: rank n uses the second one, and shares no memory
 			cs := world(openRouted(t, n+len(f.providers)-1, f.set, far, f.providers...))[:n]
 			ranks(t, cs, func(c *Context, rank int) error {
 				rows, err := share(c, rank, 4096, n)
@@ -132,8 +132,8 @@ func TestWakeEndsAwait(t *testing.T) {
 	}
 }
 
-// TestWakeAllLooksOnce: WakeAll checks once whether any rank sleeps, and examines each rank only
-// if one does.
+// TestWakeAllLooksOnce: while no rank sleeps, WakeAll calls Asleep once, and wakes no rank. If a
+// rank sleeps, WakeAll calls Notify for each of the other ranks.
 func TestWakeAllLooksOnce(t *testing.T) {
 	c := world(openJob(t, 5, inproc.NewFabric(), nil))[1]
 	s := &sleepRecorder{SharedMemoryDomain: c.e.rails[0].shared}
@@ -149,7 +149,8 @@ func TestWakeAllLooksOnce(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { c.WakeAll(all) }))
 }
 
-// sleepRecorder counts the calls of Asleep and records those of Notify.
+// sleepRecorder returns some from Asleep, counts the calls of Asleep, and records the ranks of the
+// calls of Notify.
 type sleepRecorder struct {
 	transport.SharedMemoryDomain
 	some  bool
@@ -164,8 +165,9 @@ func (s *sleepRecorder) Asleep() bool {
 
 func (s *sleepRecorder) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
 
-// TestMessagesMoveWhileAWordIsAwaited: messages of one goroutine are transferred while another
-// goroutine waits for a word.
+// TestMessagesMoveWhileAWordIsAwaited: one goroutine of each rank waits for a word, and another one
+// exchanges large messages with the other rank. The messages arrive. Then the second goroutine
+// stores the word, and Await returns.
 func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	ranks(t, cs, func(c *Context, rank int) error {

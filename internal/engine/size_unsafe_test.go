@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAMessageCostsWhatItTakes: messageCost is at least the memory that an unexpected message
-// takes. Otherwise the credits would not bound the memory.
+// TestAMessageCostsWhatItTakes: messageCost, the credit that each message takes, is at least the
+// memory that an unexpected message without data takes. Otherwise credits would not bound the
+// memory.
 func TestAMessageCostsWhatItTakes(t *testing.T) {
 	require.LessOrEqual(t, int(unsafe.Sizeof(unexpected{}))+1<<bufferMin, messageCost)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// pausedQueue is a completion queue whose Wait begins only after the test closes goOn, and whose
-// Arm first calls beforeArm once.
+// pausedQueue is a completion queue that a test can stop. Each Wait sends to inWait, and then
+// blocks until the test has closed goOn. The first Arm after beforeArm was set calls it first.
 type pausedQueue struct {
 	transport.CompletionQueue
 	inWait, goOn chan struct{}
@@ -35,7 +35,7 @@ func (q *pausedQueue) Wait(timeout time.Duration) error {
 	return q.CompletionQueue.Wait(timeout)
 }
 
-// pauseQueue replaces the only queue of an engine by a pausedQueue.
+// pauseQueue replaces the only completion queue of an engine by a pausedQueue around it.
 func pauseQueue(e *Engine) *pausedQueue {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,14 +44,15 @@ func pauseQueue(e *Engine) *pausedQueue {
 	return q
 }
 
-// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another one probes
-// for a message. Between its checkWords and its Arm the peer stores the word and calls Notify,
-// and Arm clears the event.
+// TestWordComesBeforeArm: a goroutine of rank 0 waits for a word, and is about to sleep in Wait.
+// Another one polls, and arms the queue again. Between these two steps rank 1 stores the word and
+// calls Notify, and Arm clears the event of Notify. The first goroutine must still return, although
+// its Wait gets no event.
 func TestWordComesBeforeArm(t *testing.T) {
 	for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New()} {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, provider, nil))
-			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // makes the connection
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // this message and its receive make the connection between the ranks
 			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: 1})
 			require.NoError(t, err)
 			q := pauseQueue(cs[0].e)
@@ -80,8 +81,9 @@ func TestWordComesBeforeArm(t *testing.T) {
 	}
 }
 
-// TestSleepEndsForAStalledRequest: the sleep of a goroutine without a time limit ends when a
-// request stalls.
+// TestSleepEndsForAStalledRequest: a goroutine sleeps on the transports without a time limit. When
+// a request has to wait for room in the endpoint, which no event reports, the sleep ends, and the
+// goroutine tries the request again.
 func TestSleepEndsForAStalledRequest(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
@@ -98,7 +100,7 @@ func TestSleepEndsForAStalledRequest(t *testing.T) {
 	p := &e.peers[1]
 	p.noRoom, p.isQueued = true, true
 	e.stalled = append(e.stalled, 1)
-	e.ensureProgress() // as a goroutine does after a poll that has found no room
+	e.ensureProgress() // a goroutine that has polled calls this, because another one is asleep
 	e.mu.Unlock()
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
@@ -109,8 +111,8 @@ func TestSleepEndsForAStalledRequest(t *testing.T) {
 	require.NoError(t, <-returned)
 }
 
-// TestIdleRankSleeps: while goroutines wait for messages that do not arrive, one of them sleeps
-// on the transports, and neither the others nor the background goroutine run.
+// TestIdleRankSleeps: goroutines wait for messages that no rank sends for a while. One goroutine,
+// which may be the background goroutine, sleeps on the transports, and no other one runs.
 func TestIdleRankSleeps(t *testing.T) {
 	for _, withRequest := range []bool{false, true} {
 		t.Run(fmt.Sprint(withRequest), func(t *testing.T) { idleRankSleeps(t, withRequest) })
@@ -122,13 +124,13 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 	e := cs[0].e
 	var left Request
 	if withRequest {
-		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // no goroutine waits for it
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // no goroutine waits for it, so the background goroutine sleeps on the transports
 	}
 	for tag := range 3 {
 		rests := func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			if e.sleeper == nil { // the background goroutine sleeps
+			if e.sleeper == nil { // no goroutine of the program sleeps on the transports
 				return e.asleep && e.followers == tag
 			}
 			return e.background == backgroundParked && e.followers == tag-1
@@ -142,7 +144,7 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 		}
 		if !withRequest {
 			e.mu.Lock()
-			e.wakeBackground() // the background goroutine ticks
+			e.wakeBackground() // the background goroutine checks at intervals whether it must poll; it need not, so it parks after some checks
 			e.mu.Unlock()
 		}
 		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends when its message arrives

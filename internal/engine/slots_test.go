@@ -8,9 +8,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestSlotsOfABurstAreGivenBack: after a burst of requests the engine keeps at most slotsKept
-// free slots. Requests and peers' handles that name other slots are stale, also after the index
-// is used again.
+// TestSlotsOfABurstAreGivenBack: a program has many requests under way at once, and completes them.
+// After that the engine's table keeps at most slotsKept unused slots. Copies of the Requests, and
+// handles that peers have of them, never identify the requests that later use the same indices.
 func TestSlotsOfABurstAreGivenBack(t *testing.T) {
 	c := world(openJob(t, 1, inproc.NewFabric(), nil))[0]
 	e := c.e

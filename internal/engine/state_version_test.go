@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// TestStateVersion: StateVersion changes at a revocation and at the end of the engine, and Usable
-// returns the error.
+// TestStateVersion: the result of StateVersion changes when a communicator is revoked, and when the
+// engine is closed. From then on, Usable of the contexts concerned returns the error.
 func TestStateVersion(t *testing.T) {
 	e, err := engine.New(engine.Config{Size: 1})
 	require.NoError(t, err)

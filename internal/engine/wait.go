@@ -26,58 +26,68 @@ import (
 //	│                                          else ─────────────────────────┘
 //	└──── BACKGROUND: one goroutine of the engine, see background.go
 //
-// The rule: a goroutine that waits polls. A goroutine that completes the request of another one
-// lets the other one run. One goroutine sleeps on the transports. A goroutine is woken when its
-// event has happened. The one exception is a follower on standby, in cases in which waking it
-// costs nothing; see handOver.
+// The rule: a goroutine that waits polls the transports, unless another one does. The goroutine
+// that polls is the leader, and it polls for all goroutines of its rank. The others are followers:
+// parked, which means blocked. If the leader completes the request of a follower, it wakes this
+// follower and lets it run. If nothing arrives for a long time, one goroutine sleeps on the
+// transports: it is in CompletionQueue.Wait. A goroutine is woken only when its event has happened.
+// There is one exception: a follower may be put on standby, where that costs nothing. It is then
+// runnable, and leads if no other goroutine does; see handOver.
 //
 // docs/adr/0018-one-rule-for-progress.md gives the cost of each step, and what was measured and
 // rejected.
 //
 // Invariants, under Engine.mu:
-//   - Engine.leader is the one goroutine inside lead, or nil.
-//   - If Engine.asleep is set, one goroutine is in Wait: Engine.sleeper, or the background
+//   - Engine.leader is the waiter of the one goroutine inside lead, or nil.
+//   - If Engine.asleep is set, one goroutine is in Wait: that of Engine.sleeper, or the background
 //     goroutine if sleeper is nil. Another goroutine may lead at the same time.
 //   - A parked waiter is in Engine.parked, and is not ready.
-//   - Engine.waking counts goroutines that were woken and have not taken the lock yet. While it
-//     is not 0, no goroutine begins to lead. So the last goroutine that runs leads, and none
-//     polls while another one could run.
+//   - Engine.waking counts the waiters that were woken, because their event has happened, and whose
+//     goroutines have not taken the lock yet. While it is not 0, no goroutine begins to lead. So
+//     the last goroutine that runs leads, and none polls while another one could run.
 //   - If no goroutine leads or sleeps and progress is needed (progressNeeded), the background
 //     goroutine ticks or leads; it is not parked.
-//   - While a goroutine is in Wait and no goroutine leads, any event ends that Wait: the
-//     transports are armed, and every waiter whose word was stored before is ready (see
-//     ensureProgress).
+//   - While a goroutine is in Wait and no goroutine leads, any event ends that Wait: the transports
+//     are armed, and every waiter whose word was stored before is ready (see ensureProgress).
 //
 // progress_model_test.go checks this rule in every state of a model.
 
-// waiter represents a goroutine that waits for an event of the engine.
+// waiter represents one wait of a goroutine for an event of the engine. It is used again for other
+// waits.
 type waiter struct {
-	ready    bool // its event has happened
-	parked   bool // in Engine.parked, asleep on sema
-	longWait bool // a call of QueryPeers has found it in Engine.probeWaiters or wordWaiters
-	standby  bool // runnable although it is not ready; it leads if no other goroutine does
-	waking   bool // runnable and ready; counted in Engine.waking
-	bounded  bool // a context.Context may end the wait
-	slept    bool // it was parked in this wait
-	sema     chan struct{}
+	ready    bool // the event that the goroutine waits for has happened
+	parked   bool // the goroutine is blocked on sema, and the waiter is in Engine.parked
+	longWait bool // a call of QueryPeers has found the waiter in Engine.probeWaiters or wordWaiters
+	standby  bool // the goroutine is runnable although the event has not happened; it leads if no other goroutine does
+	// The event has happened, and the goroutine is runnable and has not taken the lock yet;
+	// Engine.waking counts it.
+	waking  bool
+	bounded bool          // the call has a context.Context that may end the wait
+	slept   bool          // the goroutine was parked during this wait
+	sema    chan struct{} // unpark sends to it, to end park; has room for one value
 	awaited
 
-	index int     // in Engine.parked
-	uses  uint64  // number of waits that it was used for
-	next  *waiter // free list
+	index int     // index in Engine.parked, if parked is set
+	uses  uint64  // number of waits that the waiter was used for, this one included
+	next  *waiter // next waiter in the list of unused ones
 }
 
-// awaited describes the event that a waiter waits for. Other goroutines read it.
+// awaited describes the event that a goroutine waits for. Other goroutines read it, under the lock.
 type awaited struct {
-	passive bool           // the waiter waits for tasks, whose goroutines poll, so it does not lead
-	key     matchKey       // of a probe: the message; of an Await: only source
-	from    *Context       // context of a probe or an Await
-	word    *atomic.Uint64 // of an Await: word in shared memory; the waiter is then in Engine.wordWaiters
-	least   uint64         // value that the word has to reach
+	// The goroutine waits for functions of Engine.Go (tasks). It does not lead, because the
+	// goroutines of these functions do.
+	passive bool
+	// For a probe: key of the messages that it accepts. For a Context.Await: only source is set,
+	// the world rank that stores the word.
+	key   matchKey
+	from  *Context       // context of a probe or of a Context.Await; nil for other events
+	word  *atomic.Uint64 // for a Context.Await: the word in shared memory; the waiter is in Engine.wordWaiters
+	least uint64         // for a Context.Await: the value that the word has to reach
 
-	background bool // no call of the program waits, so the account does not count the wait
+	background bool // no call of the program waits for the event, so the account does not count the wait
 }
 
+// newWaiter returns a waiter for one wait. freeWaiter ends its use.
 func (e *Engine) newWaiter() *waiter {
 	w := e.freeWaiters
 	if w == nil {
@@ -95,7 +105,7 @@ func (e *Engine) freeWaiter(w *waiter) {
 	e.freeWaiters = w
 }
 
-// wake marks a waiter as ready: its event has happened. If the waiter is parked, wake makes it
+// wake records that the event of w has happened. If its goroutine is parked, wake makes it
 // runnable.
 func (e *Engine) wake(w *waiter) {
 	w.ready = true
@@ -113,7 +123,7 @@ func (e *Engine) wake(w *waiter) {
 	}
 }
 
-// unpark makes a parked waiter runnable.
+// unpark makes the goroutine of a parked waiter runnable.
 func (e *Engine) unpark(w *waiter) {
 	n := len(e.parked) - 1
 	last := e.parked[n]
@@ -127,8 +137,7 @@ func (e *Engine) unpark(w *waiter) {
 	w.sema <- struct{}{}
 }
 
-// resumed updates the counters. A waiter that was made runnable calls it after it has taken the
-// lock.
+// resumed updates the counters after the goroutine of w was runnable and has taken the lock.
 func (e *Engine) resumed(w *waiter) {
 	e.resuming--
 	if w.waking {
@@ -138,17 +147,19 @@ func (e *Engine) resumed(w *waiter) {
 	w.standby = false
 }
 
-// wakeAll wakes all waiters of a list: Engine.completionWaiters, probeWaiters or wordWaiters, or
-// Port.waiters.
+// wakeAll calls wake for all waiters of a list: Engine.completionWaiters, probeWaiters or
+// wordWaiters, or Port.waiters.
 func (e *Engine) wakeAll(waiters []*waiter) {
 	for _, w := range waiters {
 		e.wake(w)
 	}
 }
 
-// awaitIn puts a waiter into a list and blocks until another goroutine wakes it, ctx ends or the
-// engine closes. The caller holds the lock on entry and on return, and checks afterwards whether
-// its event has happened.
+// awaitIn blocks until another goroutine wakes the caller, ctx ends or the engine closes. Meanwhile
+// list, such as Engine.completionWaiters, contains a waiter for the caller. what describes the
+// event that the caller waits for. awaitIn may return before this event. So the caller checks
+// afterwards, and calls awaitIn again if necessary. The caller holds the lock on entry and on
+// return.
 func (e *Engine) awaitIn(ctx context.Context, list *[]*waiter, what awaited) error {
 	w := e.newWaiter()
 	w.awaited = what
@@ -160,8 +171,9 @@ func (e *Engine) awaitIn(ctx context.Context, list *[]*waiter, what awaited) err
 	return err
 }
 
-// await blocks until w.ready, ctx ends, or the engine closes. The caller holds
-// the lock on entry and on return.
+// await blocks until w.ready is set, ctx ends or the engine closes. w is the waiter of the caller,
+// which leads, parks or sleeps meanwhile. await returns nil if w is ready. The caller holds the
+// lock on entry and on return.
 func (e *Engine) await(ctx context.Context, w *waiter) error {
 	w.bounded = ctx.Done() != nil
 	e.beginWait(w)
@@ -197,11 +209,14 @@ func (e *Engine) await(ctx context.Context, w *waiter) error {
 	return err
 }
 
-// handOver runs when a goroutine returns to the program, and makes sure that another one
-// continues the remaining work. On one processor of the Go scheduler, a follower goes on standby
-// to lead, unless another waiter is runnable. The follower runs only when the processor is free,
-// so it disturbs no other goroutine. On several processors, making the follower runnable would
-// wake a thread each time. There the background goroutine checks at its next tick.
+// handOver runs when a goroutine returns to the program, and makes sure that another one continues
+// to poll if necessary.
+//
+// If the process has one processor of the Go scheduler, handOver puts one follower on standby,
+// unless another waiter is already runnable. A follower on standby is runnable, and leads when the
+// processor becomes free. So it delays no other goroutine. With several processors the scheduler
+// would wake a thread for the follower each time. So handOver leaves the followers parked, and the
+// background goroutine polls for them after its next tick.
 func (e *Engine) handOver() {
 	if e.leader == nil && !e.asleep && e.oneProcessor() && e.resuming == 0 {
 		for _, w := range slices.Backward(e.parked) {
@@ -215,14 +230,15 @@ func (e *Engine) handOver() {
 	e.ensureProgress()
 }
 
-// oneProcessor reports whether the goroutines of this process share one processor of the Go
-// scheduler.
+// oneProcessor reports whether the goroutines of this process have one processor of the Go
+// scheduler among them, because GOMAXPROCS is 1, or because the background goroutine holds the
+// other one (holdProcessor).
 func (e *Engine) oneProcessor() bool { return !e.policy.severalProcs || e.holdsProcessor }
 
-// yieldToWoken lets the goroutines run whose requests the caller has completed. On one processor
-// the caller goes on standby meanwhile, and leads again if none of them does. On several
-// processors the caller parks: otherwise it would run at once on another processor, and lead in
-// place of a goroutine that is about to wait again.
+// yieldToWoken lets the goroutines run that the caller has woken while it led. With one processor
+// of the Go scheduler, the caller stays runnable on standby, and leads again if none of those
+// goroutines does. With several processors the caller parks. Otherwise it would run again at once
+// on another processor, and lead in place of a goroutine that is about to wait again.
 func (e *Engine) yieldToWoken(ctx context.Context, w *waiter) {
 	if !e.oneProcessor() {
 		e.park(ctx, w)
@@ -237,9 +253,9 @@ func (e *Engine) yieldToWoken(ctx context.Context, w *waiter) {
 	e.resumed(w)
 }
 
-// sleep blocks in the transports' Wait until an event arrives, w is ready or ctx ends. It returns
-// true if the caller should park because other goroutines have led meanwhile; those continue to
-// lead.
+// sleep blocks in the Wait of the transports until an event arrives, w is ready, ctx ends or the
+// engine closes. w is the caller's waiter. If others is true, other goroutines have led during the
+// sleep and continue to do so, and the caller should park.
 func (e *Engine) sleep(ctx context.Context, w *waiter) (others bool) {
 	if !e.arm() || e.checkWords() {
 		return false
@@ -249,18 +265,18 @@ func (e *Engine) sleep(ctx context.Context, w *waiter) (others bool) {
 	if e.leads.Load() == leads || w.ready || e.closed || ctx.Err() != nil {
 		return false
 	}
-	e.poll() // the event that ended the sleep may be for w, and perhaps no goroutine leads now
+	e.poll() // because the event that ended the sleep may be for w, and no goroutine may be leading now
 	return !w.ready && !e.closed
 }
 
-// sleepArmed sleeps in the transports' Wait. The caller has armed the transports. w is the
-// caller's waiter; nil: the caller is the background goroutine. sleepArmed releases the lock
-// during the sleep.
+// sleepArmed blocks in the Wait of the transports, which the caller has armed. w is the caller's
+// waiter; nil: the caller is the background goroutine. The caller holds the lock before and after
+// the call; sleepArmed releases it during the sleep.
 func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
 	e.asleep, e.sleeper, e.nap = true, w, e.napTime()
 	nap, fds := e.nap, e.waitset.fds
 	if e.account.since == 0 {
-		e.noteTime(e.clock()) // followers may wait while the background goroutine sleeps
+		e.noteTime(e.clock()) // before the sleep, because followers may wait while the background goroutine sleeps
 	}
 	e.mu.Unlock()
 	if ctx.Done() == nil {
@@ -275,8 +291,9 @@ func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
 	e.noteTime(e.clock())
 }
 
-// arm prepares every transport for a sleep. It returns false if one of them has something to
-// read. In both cases the next call of progress reads all queues.
+// arm prepares all transports for a sleep, so that an event ends the sleep. It returns false if one
+// of them has something to read, so the caller must not sleep. In both cases the next call of
+// progress reads all queues.
 func (e *Engine) arm() bool {
 	e.readAll()
 	for i := range e.rails {
@@ -287,7 +304,8 @@ func (e *Engine) arm() bool {
 	return true
 }
 
-// park blocks the caller, as a follower, until it is woken or ctx ends.
+// park blocks the caller, whose waiter is w, until another goroutine unparks it or ctx ends. The
+// caller holds the lock before and after the call; park releases it meanwhile.
 func (e *Engine) park(ctx context.Context, w *waiter) {
 	w.parked, w.slept, w.index = true, true, len(e.parked)
 	e.parked = append(e.parked, w)
@@ -314,17 +332,18 @@ func (e *Engine) park(ctx context.Context, w *waiter) {
 	e.resumed(w)
 }
 
-// leadResult is the reason why a leader has stopped.
+// leadResult is the reason why lead has returned.
 type leadResult uint8
 
 const (
-	leadDone       leadResult = iota // the event that the leader waits for has happened, ctx has ended or the engine closes
-	leadWokeOthers                   // the leader has woken other goroutines
-	leadIdle                         // nothing has arrived for as long as the wait policy permits
+	leadDone       leadResult = iota // the event that the leader waits for has happened, ctx has ended, or the engine closes
+	leadWokeOthers                   // the leader has woken other goroutines, whose events have happened
+	leadIdle                         // nothing has arrived for as long as the wait policy polls and yields
 )
 
-// lead polls the transports for w. Between two polls it releases the lock if another goroutine
-// waits for the lock.
+// lead polls the transports, until the event of the caller's waiter w has happened or another
+// leadResult occurs. Between two polls it releases the lock if another goroutine waits for the
+// lock. The caller holds the lock on entry and on return.
 //
 // Hot path: no allocation; no system call except the transports' and yields.
 func (e *Engine) lead(ctx context.Context, w *waiter) (end leadResult) {
@@ -355,7 +374,7 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (end leadResult) {
 			continue
 		}
 		if e.polls&255 == 0 && e.enterScheduler() {
-			continue // enterScheduler released the lock, so w may be ready
+			continue // enterScheduler has released the lock, so the event of w may have happened
 		}
 		if ctx.Err() != nil {
 			break

@@ -10,12 +10,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestFailedTestsLetOthersRun: a goroutine that calls Test or Iprobe in a loop lets the goroutine
-// run that completes the request, also with one processor for both.
+// TestFailedTestsLetOthersRun: a goroutine calls Test or Iprobe in a loop, and a second goroutine
+// completes what the first one waits for. The second goroutine runs soon, also if the Go scheduler
+// has one processor.
 func TestFailedTestsLetOthersRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	c := world(openJob(t, 2, inproc.NewFabric(), nil))[0]
-	const few = 100 // calls that take a fraction of the runtime's time slice
+	const few = 100 // calls, which together take a fraction of the scheduler's time slice
 	for name, ask := range map[string]func(task Request) (bool, error){
 		"Test": func(task Request) (bool, error) {
 			_, done, err := task.Test()
@@ -30,7 +31,7 @@ func TestFailedTestsLetOthersRun(t *testing.T) {
 		done, err := false, error(nil)
 		for i := 0; i < few && !done; i++ {
 			c.e.mu.Lock()
-			c.e.noYieldUntil = 0 // so that the load of the machine has no influence
+			c.e.noYieldUntil = 0 // so that a yield that took long, because of the load of the machine, has no effect
 			c.e.mu.Unlock()
 			done, err = ask(task)
 			require.NoError(t, err)
@@ -43,9 +44,9 @@ func TestFailedTestsLetOthersRun(t *testing.T) {
 	}
 }
 
-// TestWakeWhileTheLeaderIsInTheScheduler: a leader that calls enterScheduler right before it
-// sleeps releases the lock, and another goroutine may cause the leader's event meanwhile. No
-// transport would end the leader's sleep.
+// TestWakeWhileTheLeaderIsInTheScheduler: a leader calls enterScheduler right before it would
+// sleep. enterScheduler releases the lock, and another goroutine causes the leader's event
+// meanwhile. The leader must notice this, because no transport would end its sleep.
 func TestWakeWhileTheLeaderIsInTheScheduler(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), map[string]string{"engine.poll": "0s", "engine.yield": "0s"})[0]
 	over := make(chan error, 1)
@@ -53,10 +54,12 @@ func TestWakeWhileTheLeaderIsInTheScheduler(t *testing.T) {
 		for i := range 5000 {
 			e.mu.Lock()
 			w := e.newWaiter()
-			e.polls = 255 - fewPolls                      // the leader calls enterScheduler at the poll after the one that yields,
-			e.lastGosched = e.clock() - schedulerInterval // at which it would begin to sleep
+			// The leader calls enterScheduler at every 256th poll, if schedulerInterval has passed.
+			// Here this is the poll after its first yield, at which it would begin to sleep.
+			e.polls = 255 - fewPolls
+			e.lastGosched = e.clock() - schedulerInterval
 			told := make(chan struct{})
-			go func() { // ends in the same round
+			go func() { // ends in the same round of the loop, which waits for told
 				defer close(told)
 				for begun := time.Now(); time.Since(begun) < time.Duration(i%200)*50*time.Nanosecond; {
 				}

@@ -4,53 +4,56 @@ import (
 	"fmt"
 )
 
-// WaitKind is the kind of event that a goroutine blocked in the engine waits for.
+// WaitKind is the kind of event that a goroutine which is blocked in the engine waits for.
 type WaitKind uint8
 
-// The kinds.
+// The kinds of event.
 const (
-	WaitOther  WaitKind = iota // any of several requests, or the end of buffered sends
+	WaitOther  WaitKind = iota // none of the following: for example the end of any of several requests, or of buffered sends
 	WaitSend                   // the completion of a send
 	WaitRecv                   // the completion of a receive
 	WaitProbe                  // a message for a blocking probe
-	WaitWord                   // a word in shared memory that another rank stores; see Context.Await
+	WaitWord                   // a word in shared memory, which another rank stores; see Context.Await
 	WaitTask                   // the end of a function of Engine.Go
-	WaitMemory                 // the completion of a one-sided operation
+	WaitMemory                 // an event of one-sided communication (Port.Await), such as the completion of an operation
 )
 
-// Wait describes a goroutine that is blocked in the engine.
+// Wait describes the wait of one goroutine that is blocked in the engine.
 type Wait struct {
-	// Waiter is the address of the goroutine's waiter. In the output of runtime.Stack it
-	// is among the arguments of the engine's functions on the goroutine's stack.
-	Waiter  string
-	Kind    WaitKind
-	ID      string // unique in the engine; as long as it stays the same, the goroutine has not continued
-	Moves   bool   // the event has happened, or will happen without a further call of the peer's program
-	Bounded bool   // the call's context.Context may end the wait
+	// Waiter is the address of the goroutine's waiter, in hexadecimal. The same address is among
+	// the arguments of the engine's functions in the goroutine's stack that runtime.Stack prints,
+	// so a reader of both can connect them.
+	Waiter string
+	Kind   WaitKind
+	// Text that differs for each wait in this engine; as long as the text stays the same, the
+	// goroutine is in the same wait.
+	ID      string
+	Moves   bool // the event has happened, or will happen without a further call of the peer's program
+	Bounded bool // the context.Context of the call may end the wait
 
-	// Set for all kinds except WaitOther and WaitTask.
-	Context uint64 // id of the context
-	Peer    int    // rank of the context's group; AnySource
-	World   int    // the peer's world rank; AnySource
-	Tag     int    // of WaitSend, WaitRecv and WaitProbe; AnyTag
+	// What the goroutine waits for. Not set for WaitOther and WaitTask.
+	Context uint64 // id of the communication context
+	Peer    int    // rank of the context's group that the event comes from, or AnySource
+	World   int    // world rank of that rank, or AnySource
+	Tag     int    // for WaitSend, WaitRecv and WaitProbe: the tag, or AnyTag
 }
 
-// Link counts the messages between this rank and a peer, those of the engine itself
-// included. The counters wrap around.
+// Link counts the messages between this rank and a peer, including those of the engine itself. The
+// counters wrap around.
 type Link struct {
-	Peer           int // world rank
-	Sent, Received uint32
+	Peer           int    // world rank of the peer
+	Sent, Received uint32 // number of messages from this rank to the peer, and from the peer to this rank
 }
 
-// Snapshot describes the state of an engine at one moment.
+// Snapshot is the state of an engine at one moment.
 type Snapshot struct {
-	Waits []Wait
-	Moves bool   // a transfer is under way that needs no further call of this rank's program
-	Links []Link // to the peers with which there were messages, by rank
+	Waits []Wait // the goroutines that are blocked in the engine
+	Moves bool   // a transfer is under way that needs no further call of this rank's program or of the peer's
+	Links []Link // the peers with which this rank has exchanged messages, by rank
 }
 
-// Snapshot returns the events that goroutines wait for and the transfers under way, for reports
-// of what the rank does. Blocking calls do no extra work for it.
+// Snapshot returns what goroutines wait for, and whether transfers are under way, for reports of
+// what the rank does. Blocking calls do no extra work for it.
 func (e *Engine) Snapshot() (s Snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,7 +70,8 @@ func (e *Engine) Snapshot() (s Snapshot) {
 }
 
 // moves reports whether a request continues without a further call of the program on this rank or
-// on the peer: its data is being transferred, or it is queued until the endpoint has room.
+// on the peer. That is so if its data is being transferred, or if it waits for room in the
+// endpoint.
 func (r *request) moves() bool {
 	switch {
 	case r.done:
@@ -80,7 +84,8 @@ func (r *request) moves() bool {
 	return r.kind == kindControl || r.kind == kindTransfer
 }
 
-// waits returns the goroutines that are blocked in the engine. The caller holds the lock.
+// waits describes the wait of each goroutine that is blocked in the engine. The caller holds the
+// lock.
 func (e *Engine) waits() []Wait {
 	var list []Wait
 	add := func(w *waiter, kind WaitKind, c *Context, world, tag int32) {

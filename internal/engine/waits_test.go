@@ -9,7 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// waitOf blocks until one goroutine waits in an engine, and returns its Wait and the snapshot.
+// waitOf blocks until exactly one goroutine waits in the engine e. It returns the description of
+// this wait, and the snapshot that contains it.
 func waitOf(e *Engine) (Wait, Snapshot) {
 	for {
 		if s := e.Snapshot(); len(s.Waits) == 1 {
@@ -19,7 +20,8 @@ func waitOf(e *Engine) (Wait, Snapshot) {
 	}
 }
 
-// TestSnapshotNamesEachWait: two waits of one goroutine for the same message have different IDs.
+// TestSnapshotNamesEachWait: a goroutine waits for one message after the other. Snapshot gives each
+// wait another ID, although all of them are for the same source and tag.
 func TestSnapshotNamesEachWait(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), nil)
 	cs := world(engines)
@@ -53,16 +55,17 @@ func TestSnapshotNamesEachWait(t *testing.T) {
 	})
 }
 
-// TestSnapshotCounts: the counters of two ranks differ as long as a message is on its way between
-// them. A receive counts as moving after the RTS has arrived.
+// TestSnapshotCounts: the counters of Snapshot.Links on two ranks agree when all messages between
+// the ranks have arrived, and differ before. Snapshot.Moves is false while a message waits for its
+// receive or a receive for its message, and true while data is transferred.
 func TestSnapshotCounts(t *testing.T) {
 	engines := openJob(t, 2, inproc.NewFabric(), map[string]string{"engine.async_progress": "false"})
 	cs := world(engines)
 	large := make([]byte, 4<<20)
 	send := cs[0].Isend(large, Env{Peer: 1, Tag: 3, Attended: true})
 	require.Equal(t, []Link{{1, 1, 0}}, engines[0].Snapshot().Links)
-	require.Empty(t, engines[1].Snapshot().Links) // rank 1 has not polled
-	require.False(t, engines[0].Snapshot().Moves) // the message waits for its receive
+	require.Empty(t, engines[1].Snapshot().Links) // rank 1 has not polled, so it does not know the message
+	require.False(t, engines[0].Snapshot().Moves) // the message waits for a receive
 	got := make(chan error, 1)
 	go func() { // ends when the receive returns
 		_, err := cs[1].Recv(background, make([]byte, len(large)), Env{Peer: 0, Tag: 3})
@@ -77,7 +80,7 @@ func TestSnapshotCounts(t *testing.T) {
 	require.False(t, a.Moves || b.Moves)
 
 	recv := cs[1].Irecv(make([]byte, 1), Env{Peer: 0, Tag: 4})
-	require.False(t, engines[1].Snapshot().Moves) // it waits for its message
+	require.False(t, engines[1].Snapshot().Moves) // the receive waits for a message
 	engines[1].mu.Lock()
 	recv.r.phase = phaseReading
 	engines[1].mu.Unlock()

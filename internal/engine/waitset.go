@@ -10,18 +10,22 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// waitset sleeps on the completion queues of all rails. It waits for a single queue by
-// the queue's Wait, and for several by their descriptors in one poll(2). If one of
-// several has no descriptor, a wait ends after mixedNap at the latest.
+// waitset holds the completion queues of all rails, for a goroutine that sleeps until one of them
+// has an event. For a single queue it calls the queue's Wait, and for several it calls poll(2) with
+// their descriptors. If one of several queues has no descriptor, its events cannot end the sleep,
+// so a sleep then takes at most mixedNap.
 type waitset struct {
-	queues []transport.CompletionQueue
-	fds    []unix.PollFd // the queues' descriptors, -1: the queue has none; nil if there is one queue; guarded by Engine.mu
-	naps   bool          // a queue has no descriptor
+	queues []transport.CompletionQueue // by index of the rail; set by init
+	// By index of the rail: descriptor of the queue; -1: it has none, or drop has excluded it; nil
+	// slice if there is one queue; guarded by Engine.mu.
+	fds  []unix.PollFd
+	naps bool // a queue has no descriptor, although there are several queues
 }
 
-// mixedNap is the limit of a sleep on several queues if one of them cannot end the sleep.
+// mixedNap is the time limit of a sleep on several queues if one of them has no descriptor.
 const mixedNap = time.Millisecond
 
+// init adds the queues of all rails. New calls it once.
 func (s *waitset) init(rails []rail) {
 	for i := range rails {
 		s.queues = append(s.queues, rails[i].CQ)
@@ -38,7 +42,8 @@ func (s *waitset) init(rails []rail) {
 	}
 }
 
-// drop excludes a queue from the waits that begin later.
+// drop excludes the queue with this index from sleeps that begin later, because its transport is
+// broken.
 func (s *waitset) drop(queue int) {
 	if s.fds != nil {
 		s.fds = slices.Clone(s.fds) // a wait under way may use the old slice
@@ -47,9 +52,10 @@ func (s *waitset) drop(queue int) {
 }
 
 // wait blocks until one of the queues has something to read, signal is called, or timeout has
-// passed; negative: no timeout. It may return earlier: after mixedNap, if one of several queues has
-// no descriptor. fds is waitset.fds, which the caller has read under the lock. If
-// a queue has an error, its next Read returns the error.
+// passed. A negative timeout means none. wait may return earlier: if one of several queues has no
+// descriptor, after mixedNap. fds is the field of the same name, which the caller has read under
+// the lock, because wait runs without the lock. An error of a queue ends the wait, and the queue's
+// next Read returns the error.
 func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 	if len(s.queues) == 1 {
 		_ = s.queues[0].Wait(timeout)
@@ -68,13 +74,14 @@ func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 		}
 	}
 	for _, q := range s.queues {
-		_ = q.Wait(0) // clears a Signal from its descriptor
+		_ = q.Wait(0) // makes the descriptor not readable any more, if a Signal has made it readable
 	}
 }
 
-// signal ends the current wait or, if there is none, the next one. It takes no lock.
+// signal ends the current sleep on the transports or, if there is none, the next one. It takes no
+// lock, and may be called at any time.
 func (e *Engine) signal() {
-	for _, q := range e.waitset.queues { // one of them may be closed
+	for _, q := range e.waitset.queues { // a queue may belong to a transport that endAll has closed
 		q.Signal()
 	}
 }

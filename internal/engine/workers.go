@@ -5,28 +5,32 @@ import (
 	"sync"
 )
 
-// workers runs the functions of Engine.Go, such as nonblocking collectives: blocking code on
-// goroutines that are reused. The number of goroutines is unlimited, because each may wait for a
-// message that another one sends.
+// workers holds the goroutines that run the functions of Engine.Go, such as nonblocking
+// collectives: code that blocks. The goroutines are used again. Their number has no limit, because
+// a function may wait for a message that another one sends.
 type workers struct {
-	wg    sync.WaitGroup
-	tasks chan task // tasks for idle goroutines; a task without f ends a goroutine
-	idle  int       // number of goroutines that wait for a task, minus the tasks that are on their way to them; guarded by Engine.mu
+	wg    sync.WaitGroup // counts the goroutines that exist
+	tasks chan task      // tasks for goroutines that wait for reuse; a task without f makes a goroutine end
+	// Number of goroutines that wait for a task, minus the tasks that were sent to them and that
+	// they have not received yet; guarded by Engine.mu.
+	idle int
 }
 
+// task is one call of Engine.Go: the function f, and the request r that completes when f returns.
 type task struct {
 	f func() error
 	r *request
 }
 
-// maxIdleWorkers is the maximum number of goroutines that wait for reuse.
+// maxIdleWorkers is the maximum of workers.idle: so many goroutines wait for reuse, and the others
+// end.
 const maxIdleWorkers = 16
 
-// ErrGoexit is the error of a function of Engine.Go that has called runtime.Goexit.
+// ErrGoexit is the error of the request of Engine.Go if the function has called runtime.Goexit.
 var ErrGoexit = errors.New("a function of the program called runtime.Goexit")
 
-// Go runs f on another goroutine. The request completes with f's error, or with ErrGoexit
-// if f calls runtime.Goexit.
+// Go runs f on another goroutine and returns at once. The request completes with f's error, or with
+// ErrGoexit if f calls runtime.Goexit. If the engine is closed, Go runs f itself.
 func (e *Engine) Go(f func() error) Request {
 	e.mu.Lock()
 	t := task{f, e.take(kindTask)}
@@ -34,7 +38,7 @@ func (e *Engine) Go(f func() error) Request {
 	e.tasks++
 	if e.closed {
 		e.mu.Unlock()
-		e.run(t) // its operations fail at once, and it frees its resources
+		e.run(t) // runs f, whose operations fail at once, so that f can free its resources
 		return q
 	}
 	idle := e.workers.idle > 0
@@ -47,11 +51,13 @@ func (e *Engine) Go(f func() error) Request {
 	if idle {
 		e.workers.tasks <- t
 	} else {
-		go e.work(t) // ends after a task if enough goroutines are idle, else at Close, which waits for it
+		go e.work(t) // ends after a task if maxIdleWorkers goroutines are idle, else at Close, which waits for it
 	}
 	return q
 }
 
+// work runs the task t, and then tasks that it receives, until run returns false or a task without
+// f arrives.
 func (e *Engine) work(t task) {
 	defer e.workers.wg.Done()
 	for t.f != nil && e.run(t) {
@@ -59,12 +65,12 @@ func (e *Engine) work(t task) {
 	}
 }
 
-// run runs a task. It reports whether its goroutine should wait for another one.
+// run runs a task. more reports whether the goroutine should wait for another task.
 func (e *Engine) run(t task) (more bool) {
 	err, returned := ErrGoexit, false
 	defer func() {
 		if p := recover(); p != nil {
-			panic(p) // ends the process; complete must not run, because the function may hold mu
+			panic(p) // ends the process; the code below would block if the function holds e.mu
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -79,8 +85,8 @@ func (e *Engine) run(t task) (more bool) {
 	return more
 }
 
-// endWorkers ends the goroutines of an engine that is closed. Tasks that still run end soon,
-// because the engine has failed their operations.
+// endWorkers ends the goroutines of workers, and waits until they have ended. The engine is closed,
+// so tasks that still run end soon: all their operations fail.
 func (e *Engine) endWorkers() {
 	w := &e.workers
 	e.mu.Lock()

@@ -9,13 +9,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestATaskPanicsWithTheLock: a panic in a task whose goroutine holds the engine's lock
-// propagates, so it ends the process.
+// TestATaskPanicsWithTheLock: a function of Engine.Go panics while its goroutine holds the engine's
+// lock. The panic propagates, so it ends the process, instead of waiting for the lock.
 func TestATaskPanicsWithTheLock(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), nil)[0]
-	e.Kill() // Go runs f on the calling goroutine now
+	e.Kill() // from now on Go runs its function on the calling goroutine, so the test can recover
 	got := make(chan any, 1)
-	go func() { // ends with a panic in Go
+	go func() { // ends when Go panics; the deferred function recovers the panic
 		defer func() {
 			e.mu.Unlock()
 			got <- recover()

@@ -7,8 +7,9 @@ import (
 	"unsafe"
 )
 
-// annotate reports the accesses of the following assembly to the race detector, which does not see
-// them.
+// annotate reports to the race detector that the goroutine reads left and right and writes dst. The
+// caller calls it before it runs assembly that does so, because the race detector does not see the
+// accesses of assembly.
 func annotate(dst, left, right []byte) {
 	runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(left)), len(left))
 	runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(right)), len(right))

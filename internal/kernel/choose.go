@@ -7,10 +7,10 @@ import "math"
 // neither reads nor writes outside of the n bytes.
 type vector = func(dst, left, right *byte, n int)
 
-// vectors holds the kernels of one instruction set.
+// vectors holds the assembly kernels of one instruction set.
 type vectors struct {
-	width   int // bytes of a register
-	kernels [ops][types]vector
+	width   int                // bytes of a register
+	kernels [ops][types]vector // nil: the combination has no assembly
 }
 
 // maxCallBytes is the most bytes that one call of assembly combines. During a call Go's scheduler
@@ -18,10 +18,12 @@ type vectors struct {
 // most about three to fifteen microseconds.
 const maxCallBytes = 128 << 10
 
-// variant is a set of instruction sets that the kernels use.
+// variant is a choice of the instruction sets that the kernels use. Lengths that no vectors serve use
+// the Go loops.
 type variant struct {
-	name         string
-	narrow, wide *vectors // nil: none
+	name   string
+	narrow *vectors // for lengths from a narrow register on; nil: none
+	wide   *vectors // for lengths from a wide register on, instead of narrow; nil: none
 }
 
 // best returns the fastest kernels that the processor and the operating system can run.
@@ -30,6 +32,7 @@ func best() *table {
 	return all[len(all)-1].build()
 }
 
+// build returns the kernels of the variant.
 func (v variant) build() *table {
 	t := new(table)
 	for op := range ops {
@@ -73,8 +76,8 @@ type lengths struct {
 	size         int // bytes of an element, a power of two
 	loop         loop
 	narrow, wide vector
-	narrowFrom   int // least number of bytes for narrow
-	wideFrom     int // least number of bytes for wide
+	narrowFrom   int // least number of bytes for narrow; math.MaxInt: there is no narrow
+	wideFrom     int // least number of bytes for wide; math.MaxInt: there is no wide
 }
 
 // reduce3 is Kernel.Reduce3. It divides long operands and calls itself, so that the scheduler can

@@ -24,8 +24,9 @@ func fenced(t *testing.T, n int) []byte {
 	return all[page : page+n]
 }
 
-// TestFences places each operand at the beginning or at the end of its memory, so that an access
-// outside of the operand faults.
+// TestFences runs every kernel with each operand at the beginning or at the end of its memory, next
+// to a page without access permissions. An access outside of the operand there would fault, which
+// fails the test.
 func TestFences(t *testing.T) {
 	const most = 300
 	operands := [3][]byte{fenced(t, 24*most), fenced(t, 24*most), fenced(t, 24*most)}

@@ -23,7 +23,7 @@ const (
 	distinct = iota
 	dstIsLeft
 	dstIsRight
-	combined // dstIsRight, by Reduce2
+	combined // like dstIsRight, but the test calls Reduce2
 	operandsSame
 	allSame
 	forms
@@ -34,7 +34,7 @@ var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Reduce
 // memory is three operands, each surrounded by bytes that must not change.
 type memory struct{ dst, left, right region }
 
-// region is an operand at an offset in a buffer.
+// region is an operand within a larger buffer. The operand begins at byte begin of all.
 type region struct {
 	all   []byte
 	begin int
@@ -118,7 +118,8 @@ func TestAgainstOracle(t *testing.T) {
 	})
 }
 
-// TestForms runs every form with lengths close to multiples of the register widths.
+// TestForms checks every kernel in every form of a call (see formNames), with lengths at multiples of
+// the register widths and between them.
 func TestForms(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -133,7 +134,8 @@ func TestForms(t *testing.T) {
 	})
 }
 
-// TestLongOperands runs lengths that need several calls of assembly.
+// TestLongOperands checks kernels with operands so long that reduce3 divides them into several calls
+// of assembly.
 func TestLongOperands(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -150,7 +152,7 @@ func TestLongOperands(t *testing.T) {
 	})
 }
 
-// TestOrderOfOperands checks that swapped operands give the same bits.
+// TestOrderOfOperands checks that every kernel yields the same bits if left and right are swapped.
 func TestOrderOfOperands(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
@@ -236,7 +238,8 @@ func TestNoAllocation(t *testing.T) {
 	}))
 }
 
-// FuzzKernels runs kernels with arbitrary bytes as operands.
+// FuzzKernels runs kernels with arbitrary bytes as operands, and compares the results with those of
+// the oracle.
 func FuzzKernels(f *testing.F) {
 	all := subjects()
 	r := rand.New(rand.NewPCG(1, 2))

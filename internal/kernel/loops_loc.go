@@ -35,8 +35,9 @@ func canonicalNaNs[T float](dst []byte) {
 	}
 }
 
-// winner returns x or y. better reports whether y has the better value, if both values are numbers.
-// A NaN, the only value that differs from itself, is better than all numbers.
+// winner returns the one of x and y that MinLoc or MaxLoc yields. If both values are numbers, better
+// says whether y has the better value, that is, the lesser one for MinLoc and the greater one for
+// MaxLoc. A NaN, the only value that differs from itself, is better than all numbers.
 func winner[T ordered](x, y Pair[T], better bool) Pair[T] {
 	xNaN, yNaN := x.Value != x.Value, y.Value != y.Value
 	earlier := y.Index < x.Index

@@ -1,6 +1,7 @@
 package kernel
 
-// loops holds the Go loop of each operation and type.
+// loops holds the Go loop of each operation and type; nil: MPI does not define the combination. The
+// sums of complex numbers are those of their parts, and a bool is a byte that is 0 or 1.
 var loops = [ops][types]loop{
 	Sum: {
 		Int8: sumSmall[int8], Int16: sumSmall[int16], Int32: sumInts[int32], Int64: sumInts[int64],
@@ -70,12 +71,14 @@ var loops = [ops][types]loop{
 	},
 }
 
+// sizes holds the bytes of an element of each type.
 var sizes = [types]int{
 	Int8: 1, Int16: 2, Int32: 4, Int64: 8, Int: sizeOf[int](),
 	Uint8: 1, Uint16: 2, Uint32: 4, Uint64: 8, Uint: sizeOf[uint](), Uintptr: sizeOf[uintptr](),
 	Float32: 4, Float64: 8, Complex64: 8, Complex128: 16, Bool: 1,
 }
 
+// pairSizes holds the bytes of a Pair of each type; 0: MinLoc and MaxLoc are not defined for it.
 var pairSizes = [types]int{
 	Int8: sizeOf[Pair[int8]](), Int16: sizeOf[Pair[int16]](), Int32: sizeOf[Pair[int32]](),
 	Int64: sizeOf[Pair[int64]](), Int: sizeOf[Pair[int]](), Uint8: sizeOf[Pair[uint8]](),

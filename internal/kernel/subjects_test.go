@@ -140,7 +140,7 @@ func floats[T float](typ Type) []subject {
 	random := func(r *rand.Rand) T {
 		var v T
 		if p, ok := any(&v).(*float32); ok && r.IntN(4) == 0 {
-			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff) // no conversion makes a signalling NaN
+			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff) // a signalling NaN, from its bits because conversions yield quiet NaNs
 			return v
 		}
 		return T(anyFloat(r))

@@ -18,8 +18,8 @@ func views[T any](dst, left, right []byte) (d, l, r []T) {
 	return view[T](dst[:n]), view[T](left[:n]), view[T](right[:n])
 }
 
-// words returns the three slices as whole 8-byte words, and the number of bytes that these cover.
-// If a slice is not aligned, words returns none.
+// words returns the three slices as whole 8-byte words, and the number of bytes of each slice that
+// the words cover. If a slice is not aligned to 8 bytes, words returns no words.
 func words(dst, left, right []byte) (d, l, r []uint64, done int) {
 	at := func(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 	if (at(dst)|at(left)|at(right))%8 != 0 {

@@ -10,8 +10,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestComputingRankAnswers: the only rank that has the decision makes no call of weft while the next
-// coordinator asks for it.
+// TestComputingRankAnswers has one rank get the decision of an agreement before the coordinator dies. While
+// the next coordinator asks the rank for the decision, the rank computes and makes no call of weft. Both
+// ranks must then have the same communicator.
 func TestComputingRankAnswers(t *testing.T) {
 	overEach(t, func(t *testing.T, p transport.Provider) {
 		sent, computes, shrunk := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -31,7 +32,7 @@ func TestComputingRankAnswers(t *testing.T) {
 			next, err := c.Shrink()
 			close(sent)
 			for range 10000 {
-				if len(c.FailedRanks()) > 0 { // asks no transport
+				if len(c.FailedRanks()) > 0 { // FailedRanks handles no messages
 					break
 				}
 				time.Sleep(time.Millisecond)
@@ -69,7 +70,7 @@ func TestDifferingAfterAFailure(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			err = comm.Bcast(next, []int{1}, 1-next.Rank()) // each waits for the other
+			err = comm.Bcast(next, []int{1}, 1-next.Rank()) // each of the two ranks waits for the other
 			if isErr(err, comm.ErrMismatch) {
 				return nil
 			}

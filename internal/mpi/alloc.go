@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Alloc is comm.Alloc for n elements of type t. It returns the memory and the function that frees
-// it. If the elements have size 0, mem is nil.
+// Alloc implements comm.Alloc for n elements of type t. It returns the memory and the function that frees
+// the memory. If the elements have size 0, mem is nil.
 func (c *Comm) Alloc(t *elem.Type, n int) (mem []byte, free func(), err error) {
 	mem, free, err = c.alloc(t, n)
 	if err != nil {
@@ -38,12 +38,13 @@ func (c *Comm) alloc(t *elem.Type, n int) ([]byte, func(), error) {
 	}
 	free := func() {
 		span.Free()
-		_ = j.reap() // after an error the memory stays allocated; the caller could not free it either
+		_ = j.reap() // if it fails, the memory stays allocated, and the caller could do nothing about it
 	}
 	return span.Bytes(), free, nil
 }
 
-// memoryFor returns the number of bytes of n elements, or an error if they cannot be allocated.
+// memoryFor returns the number of bytes of n elements of type t. It returns an error if t cannot be sent, or
+// if such memory cannot be allocated.
 func memoryFor(t *elem.Type, n int) (int, error) {
 	if t.Err != nil {
 		return 0, t.Err
@@ -57,9 +58,9 @@ func memoryFor(t *elem.Type, n int) (int, error) {
 	return n * t.Size, nil
 }
 
-// reap returns freed memory of Alloc to the system. While a collective runs, reap does nothing: the
-// collective may use that memory as a buffer, and the engine knows only the buffers of transfers in
-// progress.
+// reap returns memory to the system that the program has freed by the function from Alloc. While a
+// collective runs on this rank, reap does nothing, because the collective may use the memory as a buffer,
+// and the engine knows only the buffers of transfers in progress.
 func (j *job) reap() error {
 	if j.collecting() {
 		return nil
@@ -74,7 +75,7 @@ func (j *job) collecting() bool {
 	for _, s := range j.stall.states {
 		s.linkMu.Lock()
 		idle := len(s.links)
-		if s.slotFree.Load() == 1 { // with a link that nobody uses
+		if s.slotFree.Load() == 1 { // then the link in slotLink runs no collective
 			idle++
 		}
 		busy := idle < len(s.all)

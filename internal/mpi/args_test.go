@@ -175,7 +175,8 @@ func TestWrongCollectives(t *testing.T) {
 	}
 }
 
-// TestDisagreement lets the ranks call different collectives, or pass different arguments.
+// TestDisagreement lets two ranks call different collectives, or pass different arguments. Both ranks must get
+// an error, and neither may wait forever.
 func TestDisagreement(t *testing.T) {
 	for name, calls := range map[string][2]func(c *comm.Comm) error{
 		"bcast and barrier": {
@@ -233,7 +234,8 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 	})
 }
 
-// TestDisagreementInTheWorld checks that Finalize detects such a difference on the world.
+// TestDisagreementInTheWorld checks that Finalize detects a difference on the world that no collective can
+// detect, because both ranks send and neither receives.
 func TestDisagreementInTheWorld(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {

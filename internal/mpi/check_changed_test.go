@@ -19,10 +19,12 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// changed matches the error of an operation whose buffer was changed.
+// changed is a format of a regular expression for the error of an operation whose buffer was changed: its
+// arguments are the name of the call and of the call that completes it.
 const changed = `buffer is in use: the buffer of %s at check_changed_test\.go:\d+ was changed before %s returned`
 
-// TestCheckChanged has rank 0 change the buffer of a send in flight, in each kind of send.
+// TestCheckChanged has rank 0 change the buffer of a send before the send is complete, for each kind of send.
+// The call that completes the send must return ErrInUse.
 func TestCheckChanged(t *testing.T) {
 	large := make([]int, 1<<17)
 	for name, test := range map[string]struct {
@@ -82,7 +84,8 @@ func TestCheckChanged(t *testing.T) {
 	}
 }
 
-// TestCheckCalls: a goroutine changes the buffer of another goroutine's blocking call.
+// TestCheckCalls has a goroutine change the buffer of another goroutine's blocking call, which must return
+// ErrInUse.
 func TestCheckCalls(t *testing.T) {
 	for name, test := range map[string]struct {
 		rank0, rank1 func(c *comm.Comm, buf []int) error
@@ -107,7 +110,7 @@ func TestCheckCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			commtest.Run(t, 2, func(c *comm.Comm) error {
 				buf := make([]int, 1)
-				if c.Rank() == 1 { // receives only after rank 0 has changed the buffer
+				if c.Rank() == 1 { // rank 1 receives only after rank 0 has changed the buffer
 					if _, err := comm.Recv(c, buf, 0, 1); err != nil {
 						return err
 					}
@@ -115,7 +118,7 @@ func TestCheckCalls(t *testing.T) {
 				}
 				var other sync.WaitGroup
 				other.Go(func() {
-					for len(mpi.Pending((*mpi.Comm)(c))) == 0 { // the call has not started
+					for len(mpi.Pending((*mpi.Comm)(c))) == 0 { // wait until the call has started
 					}
 					buf[0]++
 					require.NoError(t, comm.Send(c, []int{0}, 1, 1))
@@ -131,11 +134,11 @@ func TestCheckCalls(t *testing.T) {
 	}
 }
 
-// TestCheckChangedUnfinished: the program changes the buffer of a send whose transfer continues after
-// the context has ended.
+// TestCheckChangedUnfinished changes the buffer of a send whose transfer continues after the context has
+// ended. Wait of the Unfinished must return ErrInUse.
 func TestCheckChangedUnfinished(t *testing.T) {
 	commtest.Run(t, 2, func(c *comm.Comm) error {
-		buf := make([]int, 300000) // beyond every eager limit
+		buf := make([]int, 300000) // elements; longer than the eager limit of every transport
 		if c.Rank() == 1 {
 			_, err := comm.Recv(c, buf[:1], 0, 3)
 			_, received := comm.Recv(c, buf, 0, 4)
@@ -189,10 +192,12 @@ func TestCheckCollective(t *testing.T) {
 	})
 }
 
-// overlaps matches the error of an operation that would share a buffer.
+// overlaps is a format of a regular expression for the error of an operation whose buffer is in use: its
+// arguments are the names of the call and of the pending call.
 const overlaps = `buffer is in use: %s at check_changed_test\.go:\d+ has memory in common with the buffer of %s at check_changed_test\.go:\d+, which is not complete`
 
-// TestCheckOverlap: an operation that would share a buffer with a pending operation fails.
+// TestCheckOverlap checks that an operation fails with ErrInUse if its buffer overlaps that of a pending
+// operation, and one of the two operations writes the memory.
 func TestCheckOverlap(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second string
@@ -230,7 +235,7 @@ func TestCheckOverlap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			commtest.Run(t, 1, func(c *comm.Comm) error {
 				buf := make([]int, 4)
-				c, err := c.Dup() // a collective that fails revokes it
+				c, err := c.Dup() // a new communicator, because a collective that fails revokes its communicator
 				require.NoError(t, err)
 				first, err := test.run(c, buf)
 				require.ErrorIs(t, err, comm.ErrInUse)

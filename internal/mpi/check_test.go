@@ -19,8 +19,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestProgramLine: the line of the program is the innermost one outside of this package
-// and the standard library.
+// TestProgramLine checks that the line of the program in errors is the innermost line on the stack that is
+// neither in weft nor in the standard library.
 func TestProgramLine(t *testing.T) {
 	require.Regexp(t, `^check_test\.go:[0-9]+$`, mpi.ProgramLine())
 	lines := make([]string, 0, 1)
@@ -34,7 +34,7 @@ func TestProgramLine(t *testing.T) {
 	require.Regexp(t, `^check_test\.go:[0-9]+$`, <-outside)
 }
 
-// TestCheckAllows: a correct program gets no error.
+// TestCheckAllows runs correct operations with the tunable check. They must get no ErrInUse.
 func TestCheckAllows(t *testing.T) {
 	commtest.Run(t, 2, func(c *comm.Comm) error {
 		buf, got := make([]int, 8), make([]int, 8)
@@ -42,9 +42,9 @@ func TestCheckAllows(t *testing.T) {
 		for round := range 3 {
 			rs := []comm.Request{
 				comm.Irecv(c, got[:4], other, 1), comm.Irecv(c, got[4:], other, 2),
-				comm.Isend(c, buf[:6], other, 1), comm.Isend(c, buf[2:], other, 2), // sends may share memory
+				comm.Isend(c, buf[:6], other, 1), comm.Isend(c, buf[2:], other, 2), // the buffers of two sends may overlap
 			}
-			if round == 1 { // receives are shorter than the messages
+			if round == 1 { // in this round the receives are shorter than the messages
 				require.ErrorIs(t, comm.WaitAll(rs), comm.ErrTruncate)
 			} else {
 				for i := range rs {
@@ -63,7 +63,7 @@ func TestCheckAllows(t *testing.T) {
 		require.NoError(t, comm.Allreduce(c, all, all, comm.Sum))
 		require.NoError(t, comm.Bcast(c, all, 0))
 		require.NoError(t, comm.Reduce(c, all, make([]int, 2), comm.Sum, 0))
-		r := comm.Irecv(c, buf[3:4], other, 3) // in a gap of the collective's buffer
+		r := comm.Irecv(c, buf[3:4], other, 3) // between two parts of the collective's buffer
 		require.NoError(t, comm.Allgatherv(c, []int{1}, buf, []int{1, 1}, []int{0, 7}))
 		require.NoError(t, comm.Send(c, []int{1}, other, 3))
 		_, err := r.Wait()
@@ -136,7 +136,7 @@ func TestCheckSweeps(t *testing.T) {
 // TestCheckUnfinished: the buffer of a call whose transfer continues is in use until
 // Unfinished.Wait returns, or until the communicator is revoked and the transfer has ended.
 func TestCheckUnfinished(t *testing.T) {
-	const n = 300000 // beyond every eager limit
+	const n = 300000 // elements; longer than the eager limit of every transport
 	for _, revoked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("revoked=%v", revoked), func(t *testing.T) {
 			ranks(t, 2, func(world *comm.Comm) error {
@@ -175,7 +175,7 @@ func TestCheckUnfinished(t *testing.T) {
 // TestCheckInFlight: the buffer of a receive is in use while a transfer writes to it, also
 // if the communicator was revoked.
 func TestCheckInFlight(t *testing.T) {
-	const n = 300000 // beyond every eager limit
+	const n = 300000 // elements; longer than the eager limit of every transport
 	slow := inproc.NewFabric(inproc.WithRMADelay(1000))
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()

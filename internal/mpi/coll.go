@@ -8,6 +8,7 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Each collective consists of three steps, which its blocking and its nonblocking form share. A
@@ -17,38 +18,17 @@ import (
 
 // plan holds the checked arguments of a collective. Lengths, counts and displacements are in bytes.
 type plan struct {
-	what       coll.Kind
+	what       coll.Kind // which algorithms run the collective
 	send, recv []byte
-	op         coll.Op
-	opID       int
+	op         coll.Op // of reductions
+	opID       int     // the number by which ranks compare op; see calls.Call
 	root       int
 	elem       int    // bytes per element
 	typ        uint16 // type signature of an element; see elem.Signature
 
-	sendCounts, sendDispls []int // by rank; scratch memory
-	recvCounts, recvDispls []int
+	sendCounts, sendDispls []int // of the parts of send, by rank; scratch memory; nil: the call has none
+	recvCounts, recvDispls []int // of the parts of recv, likewise
 }
-
-// Kinds of calls that this package builds from the algorithms of other collectives. Each kind has
-// its own fingerprint. A call of several steps has a kind for each step.
-const (
-	kindDup coll.Kind = iota + 128
-	kindFree
-	kindFinalize
-	kindSplit
-	kindCreate
-	kindCreateGroup
-	kindLast // the first barrier of Free; see syncFree
-	kindWin
-	kindWinParts
-	kindWinReady
-	kindFence
-	kindWinFree
-	kindEnd
-)
-
-// kindNames holds the names of these calls, in their order from kindDup.
-var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
 
 // open starts a collective over elements of type t. If t cannot be sent, open ends the collective.
 func (c *Comm) open(name string, t *elem.Type) (*link, error) {
@@ -63,8 +43,8 @@ func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 	return l, nil
 }
 
-// ready completes the checks of a collective: it sets the fingerprint and queues for the slot. count
-// is in bytes.
+// ready completes the start of a collective whose arguments are right: it sets the fingerprint, and queues
+// for the slot if the call uses the arena. count is in bytes, as requestArena expects it.
 func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
@@ -72,20 +52,20 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	return l, nil
 }
 
-// signature holds what the ranks must agree on in a call, and the fingerprint of it.
+// signature holds the properties of a call that must be the same on all ranks, and their fingerprint.
 type signature struct {
-	signed     signedCall
-	sig        uint16 // fingerprint of signed
+	signed     calls.Call
+	sig        uint16 // fingerprint of signed; 0: this link has run no call yet
 	unrecorded bool   // recordCall has not put signed into state.called yet
 }
 
-// sign sets what all ranks must agree on in this call. Programs repeat calls, so sign computes the
-// fingerprint only if the call differs from the last call of this link.
+// sign sets the properties of this call that must be the same on all ranks. Programs repeat calls, so sign
+// computes the fingerprint only if the call differs from the last call of this link. count is in bytes.
 //
 // Hot path: no allocation.
 func (l *link) sign(what coll.Kind, root, count int) {
-	if call := (signedCall{what, root, count, l.elem, l.typ, l.opID}); l.sig == 0 || call != l.signed {
-		l.signed, l.sig = call, call.fingerprint()
+	if call := (calls.Call{What: what, Root: root, Count: count, Elem: l.elem, Type: l.typ, OpID: l.opID}); l.sig == 0 || call != l.signed {
+		l.signed, l.sig = call, call.Fingerprint()
 	}
 	l.env.Sig = l.sig
 	l.unrecorded = true
@@ -97,11 +77,11 @@ func (l *link) sign(what coll.Kind, root, count int) {
 func (l *link) recordCall() {
 	l.unrecorded = false
 	if seq := l.env.Tag; seq <= seqMask {
-		l.s.called.put(recordOf(uint32(seq), l.env.Sig, &l.signed))
+		l.s.called.Put(calls.NewRecord(uint32(seq), l.env.Sig, &l.signed))
 	}
 }
 
-// refuse ends a collective whose arguments are wrong; err says why.
+// refuse ends a collective whose arguments are wrong, and returns the error of the call. err is the reason.
 func (l *link) refuse(err error) (*link, error) { return nil, l.end(err) }
 
 // run performs the collective of l in the caller's goroutine. If err is not nil, the collective has
@@ -122,8 +102,8 @@ func (c *Comm) spawn(l *link, err error) Request {
 	if err != nil {
 		return c.refused("", noRank, noRank, err)
 	}
-	s := l.s // read it now: after Go, only the other goroutine may use l
-	p, err := s.check.startCollective(l)
+	s := l.s // read l.s before Go, because after Go only the other goroutine may use l
+	p, err := l.checkStart()
 	if err != nil {
 		return c.refused("", noRank, noRank, l.end(err))
 	}
@@ -136,7 +116,7 @@ func (l *link) run() error { return l.end(l.perform()) }
 
 // perform runs the algorithm. It returns a panic of the program's operation as an error.
 func (l *link) perform() error {
-	if l.opID == opOfProgram {
+	if l.opID == calls.OpOfProgram {
 		return l.performUserOp()
 	}
 	return l.execute()
@@ -167,8 +147,8 @@ func (l *link) execute() error {
 			return err
 		}
 		if l.shared {
-			h := l.arena.host
-			h.Enter(l, l.env.Sig) // release calls TakePendingWake
+			h := l.arena.Host
+			h.Enter(l, l.env.Sig) // release calls TakePendingWake, which Enter requires
 			switch l.what {
 			case coll.KindBarrier:
 				return h.Barrier(cfg)
@@ -237,8 +217,8 @@ type opPanic struct {
 // Error returns the value of the panic and its stack.
 func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
 
-// opError returns p, a recovered value, as an error if it is an opPanic. Otherwise opError panics
-// with p.
+// opError returns p, which recover has returned, as an error of the collective if p is an opPanic. Otherwise
+// opError panics with p again.
 func opError(p any) error {
 	op, ok := p.(*opPanic)
 	if !ok {
@@ -266,8 +246,8 @@ func (l *link) checkRoot(root int) error {
 	return nil
 }
 
-// checkPair checks that two slices have the same length, and that they are the same slice or do not
-// overlap.
+// checkPair checks that the send and receive slices have the same length, and that they are the same slice or
+// do not overlap.
 func (l *link) checkPair(send, recv []byte) error {
 	if len(send) != len(recv) {
 		return l.wrongCount("recv", len(recv), len(send))
@@ -278,7 +258,8 @@ func (l *link) checkPair(send, recv []byte) error {
 	return nil
 }
 
-// checkBlocks checks that a slice consists of equal blocks, one for each rank.
+// checkBlocks checks that the slice all consists of equal blocks, one for each rank. name is the name of the
+// argument in errors.
 func (l *link) checkBlocks(name string, all []byte) error {
 	if size := max(l.elem, 1); len(all)/size%l.Size() != 0 {
 		return fmt.Errorf("%w: %s has %d elements, which is not a multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
@@ -286,8 +267,8 @@ func (l *link) checkBlocks(name string, all []byte) error {
 	return nil
 }
 
-// ownBlock is ownPart for a slice all that consists of equal blocks, one for each rank. It checks
-// the length of all.
+// ownBlock does what ownPart does, for a slice all that consists of equal blocks, one for each rank. It also
+// checks the length of all. rank is the rank whose block it is; name and allName are names for errors.
 func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
 	inPlace := elem.SameStart(part, all) && len(part) == len(all)
 	if n := l.Size(); !inPlace && len(all) != n*len(part) {
@@ -304,7 +285,7 @@ func (l *link) ownBlock(name string, part []byte, allName string, all []byte, ra
 
 // ownPart checks part, the argument for the rank's own part all[at:at+n] of a slice of all parts.
 // part must be that own part itself, or all (which stands for the own part), or a slice of n bytes
-// that does not overlap all. ownPart returns the n bytes to use.
+// that does not overlap all. ownPart returns the n bytes that the collective uses.
 func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
 	own := all[at : at+n]
 	if elem.SameStart(part, all) && len(part) == len(all) {

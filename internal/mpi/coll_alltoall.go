@@ -5,10 +5,10 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Alltoall is comm.Alltoall.
+// Alltoall implements comm.Alltoall, which documents the call.
 func (c *Comm) Alltoall(send, recv elem.Buffer) error { return run(c.alltoall("Alltoall", send, recv)) }
 
-// Ialltoall is comm.Ialltoall.
+// Ialltoall implements comm.Ialltoall, which documents the call.
 func (c *Comm) Ialltoall(send, recv elem.Buffer) Request {
 	return c.spawn(c.alltoall("Ialltoall", send, recv))
 }
@@ -29,12 +29,12 @@ func (c *Comm) alltoall(name string, send, recv elem.Buffer) (*link, error) {
 	return l.ready(coll.KindAlltoall, 0, len(sb)/l.Size())
 }
 
-// Alltoallv is comm.Alltoallv.
+// Alltoallv implements comm.Alltoallv, which documents the call.
 func (c *Comm) Alltoallv(send elem.Buffer, sendcounts, senddispls []int, recv elem.Buffer, recvcounts, recvdispls []int) error {
 	return run(c.alltoallv("Alltoallv", send, sendcounts, senddispls, recv, recvcounts, recvdispls))
 }
 
-// Ialltoallv is comm.Ialltoallv.
+// Ialltoallv implements comm.Ialltoallv, which documents the call.
 func (c *Comm) Ialltoallv(send elem.Buffer, sendcounts, senddispls []int, recv elem.Buffer, recvcounts, recvdispls []int) Request {
 	return c.spawn(c.alltoallv("Ialltoallv", send, sendcounts, senddispls, recv, recvcounts, recvdispls))
 }

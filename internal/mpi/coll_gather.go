@@ -5,12 +5,12 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Gather is comm.Gather.
+// Gather implements comm.Gather, which documents the call.
 func (c *Comm) Gather(send, recv elem.Buffer, root int) error {
 	return run(c.gather("Gather", send, recv, root))
 }
 
-// Igather is comm.Igather.
+// Igather implements comm.Igather, which documents the call.
 func (c *Comm) Igather(send, recv elem.Buffer, root int) Request {
 	return c.spawn(c.gather("Igather", send, recv, root))
 }
@@ -33,12 +33,12 @@ func (c *Comm) gather(name string, send, recv elem.Buffer, root int) (*link, err
 	return l.ready(coll.KindGather, root, len(sb))
 }
 
-// Gatherv is comm.Gatherv.
+// Gatherv implements comm.Gatherv, which documents the call.
 func (c *Comm) Gatherv(send, recv elem.Buffer, counts, displs []int, root int) error {
 	return run(c.gatherv("Gatherv", send, recv, counts, displs, root))
 }
 
-// Igatherv is comm.Igatherv.
+// Igatherv implements comm.Igatherv, which documents the call.
 func (c *Comm) Igatherv(send, recv elem.Buffer, counts, displs []int, root int) Request {
 	return c.spawn(c.gatherv("Igatherv", send, recv, counts, displs, root))
 }
@@ -63,12 +63,12 @@ func (c *Comm) gatherv(name string, send, recv elem.Buffer, counts, displs []int
 	return l.ready(coll.KindGatherv, root, 0)
 }
 
-// Scatter is comm.Scatter.
+// Scatter implements comm.Scatter, which documents the call.
 func (c *Comm) Scatter(send, recv elem.Buffer, root int) error {
 	return run(c.scatter("Scatter", send, recv, root))
 }
 
-// Iscatter is comm.Iscatter.
+// Iscatter implements comm.Iscatter, which documents the call.
 func (c *Comm) Iscatter(send, recv elem.Buffer, root int) Request {
 	return c.spawn(c.scatter("Iscatter", send, recv, root))
 }
@@ -91,12 +91,12 @@ func (c *Comm) scatter(name string, send, recv elem.Buffer, root int) (*link, er
 	return l.ready(coll.KindScatter, root, len(rb))
 }
 
-// Scatterv is comm.Scatterv.
+// Scatterv implements comm.Scatterv, which documents the call.
 func (c *Comm) Scatterv(send elem.Buffer, counts, displs []int, recv elem.Buffer, root int) error {
 	return run(c.scatterv("Scatterv", send, counts, displs, recv, root))
 }
 
-// Iscatterv is comm.Iscatterv.
+// Iscatterv implements comm.Iscatterv, which documents the call.
 func (c *Comm) Iscatterv(send elem.Buffer, counts, displs []int, recv elem.Buffer, root int) Request {
 	return c.spawn(c.scatterv("Iscatterv", send, counts, displs, recv, root))
 }
@@ -121,12 +121,12 @@ func (c *Comm) scatterv(name string, send elem.Buffer, counts, displs []int, rec
 	return l.ready(coll.KindScatterv, root, 0)
 }
 
-// Allgather is comm.Allgather.
+// Allgather implements comm.Allgather, which documents the call.
 func (c *Comm) Allgather(send, recv elem.Buffer) error {
 	return run(c.allgather("Allgather", send, recv))
 }
 
-// Iallgather is comm.Iallgather.
+// Iallgather implements comm.Iallgather, which documents the call.
 func (c *Comm) Iallgather(send, recv elem.Buffer) Request {
 	return c.spawn(c.allgather("Iallgather", send, recv))
 }
@@ -145,12 +145,12 @@ func (c *Comm) allgather(name string, send, recv elem.Buffer) (*link, error) {
 	return l.ready(coll.KindAllgather, 0, len(sb))
 }
 
-// Allgatherv is comm.Allgatherv.
+// Allgatherv implements comm.Allgatherv, which documents the call.
 func (c *Comm) Allgatherv(send, recv elem.Buffer, counts, displs []int) error {
 	return run(c.allgatherv("Allgatherv", send, recv, counts, displs))
 }
 
-// Iallgatherv is comm.Iallgatherv.
+// Iallgatherv implements comm.Iallgatherv, which documents the call.
 func (c *Comm) Iallgatherv(send, recv elem.Buffer, counts, displs []int) Request {
 	return c.spawn(c.allgatherv("Iallgatherv", send, recv, counts, displs))
 }
@@ -175,8 +175,8 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
 }
 
-// readyWith is ready for a collective in which all ranks pass the same counts. total is their sum.
-// Both are in bytes.
+// readyWith does what ready does, for a collective in which all ranks pass the same counts, one for each
+// rank. total is their sum. counts and total are in bytes.
 func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))

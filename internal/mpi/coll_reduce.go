@@ -5,46 +5,46 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Reduce is comm.Reduce.
+// Reduce implements comm.Reduce, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) Reduce(send, recv elem.Buffer, op *Op, root int) error {
 	return run(c.reduce("Reduce", coll.KindReduce, send, recv, op, root))
 }
 
-// Ireduce is comm.Ireduce.
+// Ireduce implements comm.Ireduce, which documents the call.
 func (c *Comm) Ireduce(send, recv elem.Buffer, op *Op, root int) Request {
 	return c.spawn(c.reduce("Ireduce", coll.KindReduce, send, recv, op, root))
 }
 
-// Allreduce is comm.Allreduce.
+// Allreduce implements comm.Allreduce, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) Allreduce(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Allreduce", coll.KindAllreduce, send, recv, op, 0))
 }
 
-// Iallreduce is comm.Iallreduce.
+// Iallreduce implements comm.Iallreduce, which documents the call.
 func (c *Comm) Iallreduce(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iallreduce", coll.KindAllreduce, send, recv, op, 0))
 }
 
-// Scan is comm.Scan.
+// Scan implements comm.Scan, which documents the call.
 func (c *Comm) Scan(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Scan", coll.KindScan, send, recv, op, 0))
 }
 
-// Iscan is comm.Iscan.
+// Iscan implements comm.Iscan, which documents the call.
 func (c *Comm) Iscan(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iscan", coll.KindScan, send, recv, op, 0))
 }
 
-// Exscan is comm.Exscan.
+// Exscan implements comm.Exscan, which documents the call.
 func (c *Comm) Exscan(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduce("Exscan", coll.KindExscan, send, recv, op, 0))
 }
 
-// Iexscan is comm.Iexscan.
+// Iexscan implements comm.Iexscan, which documents the call.
 func (c *Comm) Iexscan(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduce("Iexscan", coll.KindExscan, send, recv, op, 0))
 }
@@ -70,12 +70,12 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	return l.ready(what, root, len(sb))
 }
 
-// ReduceScatterBlock is comm.ReduceScatterBlock.
+// ReduceScatterBlock implements comm.ReduceScatterBlock, which documents the call.
 func (c *Comm) ReduceScatterBlock(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduceScatterBlock("ReduceScatterBlock", send, recv, op))
 }
 
-// IreduceScatterBlock is comm.IreduceScatterBlock.
+// IreduceScatterBlock implements comm.IreduceScatterBlock, which documents the call.
 func (c *Comm) IreduceScatterBlock(send, recv elem.Buffer, op *Op) Request {
 	return c.spawn(c.reduceScatterBlock("IreduceScatterBlock", send, recv, op))
 }
@@ -95,7 +95,8 @@ func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op *Op) (
 	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, len(sb)/l.Size())
 }
 
-// reduceScatter checks the slices; block is the length of the rank's own block in bytes.
+// reduceScatter checks the slices of ReduceScatter or ReduceScatterBlock and stores them in l. block is the
+// length in bytes of the rank's own block of the result.
 func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*link, error) {
 	if elem.SameStart(send, recv) && len(recv) == len(send) {
 		recv = recv[:block]
@@ -113,12 +114,12 @@ func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*lin
 	return l.ready(what, 0, block)
 }
 
-// ReduceScatter is comm.ReduceScatter.
+// ReduceScatter implements comm.ReduceScatter, which documents the call.
 func (c *Comm) ReduceScatter(send, recv elem.Buffer, counts []int, op *Op) error {
 	return run(c.reduceScatter("ReduceScatter", send, recv, counts, op))
 }
 
-// IreduceScatter is comm.IreduceScatter.
+// IreduceScatter implements comm.IreduceScatter, which documents the call.
 func (c *Comm) IreduceScatter(send, recv elem.Buffer, counts []int, op *Op) Request {
 	return c.spawn(c.reduceScatter("IreduceScatter", send, recv, counts, op))
 }

@@ -3,18 +3,20 @@ package mpi
 import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Barrier is comm.Barrier.
+// Barrier implements comm.Barrier, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) Barrier() error { return run(barrier(c, "Barrier", coll.KindBarrier)) }
 
-// Ibarrier is comm.Ibarrier.
+// Ibarrier implements comm.Ibarrier, which documents the call.
 func (c *Comm) Ibarrier() Request { return c.spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
 
-// barrier starts a barrier. sign is the kind of the call that it is part of. Only Barrier and Fence
-// use the arena; after the other calls the arena is given back or compared.
+// barrier starts a barrier; the caller runs it. name and sign are the name and the kind of the call that
+// the barrier is part of. Only the barriers of Barrier and Fence use the arena. After the others, the
+// caller recycles the arena or compares its contents with those of other ranks.
 func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -22,18 +24,18 @@ func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	}
 	l.what = coll.KindBarrier
 	l.sign(sign, 0, 0)
-	if sign == coll.KindBarrier || sign == kindFence {
+	if sign == coll.KindBarrier || sign == calls.KindFence {
 		l.requestArena(0)
 	}
 	return l, nil
 }
 
-// Bcast is comm.Bcast.
+// Bcast implements comm.Bcast, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) Bcast(b elem.Buffer, root int) error { return run(c.bcast("Bcast", b, root)) }
 
-// Ibcast is comm.Ibcast.
+// Ibcast implements comm.Ibcast, which documents the call.
 func (c *Comm) Ibcast(b elem.Buffer, root int) Request { return c.spawn(c.bcast("Ibcast", b, root)) }
 
 func (c *Comm) bcast(name string, b elem.Buffer, root int) (*link, error) {

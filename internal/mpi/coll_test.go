@@ -18,7 +18,8 @@ type affine struct{ A, B uint32 }
 
 func (f affine) then(g affine) affine { return affine{g.A * f.A, g.A*f.B + g.B} }
 
-// subject is an operation over an element type, and a naive implementation of the operation.
+// subject is a reduction operation over an element type, with a naive implementation of it that computes the
+// expected results.
 type subject[T comparable] struct {
 	op      comm.OpFor[T]
 	element func(rank, i int) T
@@ -55,7 +56,7 @@ var (
 		affine.then}
 )
 
-// block returns n elements of a rank, beginning with element at.
+// block returns n elements that the rank contributes, from the element with the index at on.
 func (s subject[T]) block(rank, at, n int) []T {
 	b := make([]T, n)
 	for i := range b {
@@ -64,7 +65,7 @@ func (s subject[T]) block(rank, at, n int) []T {
 	return b
 }
 
-// fold combines n elements of each of the ranks lo to hi-1, beginning with element at.
+// fold returns the elements at to at+n-1 of the ranks lo to hi-1, combined in rank order.
 func (s subject[T]) fold(lo, hi, at, n int) []T {
 	acc := s.block(lo, at, n)
 	for r := lo + 1; r < hi; r++ {
@@ -75,15 +76,15 @@ func (s subject[T]) fold(lo, hi, at, n int) []T {
 	return acc
 }
 
-// trial is one round of all collectives on a communicator.
+// trial holds the parameters of one round, in which all collectives run on a communicator.
 type trial[T comparable] struct {
 	subject[T]
 	c       *comm.Comm
 	rng     *rand.Rand // the same on all ranks
 	n, root int
-	counts  []int // by rank, random
-	displs  []int // by rank; the parts lie in a random order, with gaps
-	extent  int   // number of elements of all parts and gaps
+	counts  []int // random number of elements of each rank's part, by rank
+	displs  []int // displacement of each rank's part, by rank; the parts lie in a random order, with gaps
+	extent  int   // number of elements of all parts and gaps together
 }
 
 func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {
@@ -98,7 +99,8 @@ func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {
 	return t
 }
 
-// all runs every collective, at random blocking or nonblocking, and in place or not.
+// all runs every collective once. It chooses at random whether the call blocks, and whether the call is in
+// place.
 func (t *trial[T]) all() error {
 	for _, f := range []struct {
 		name string
@@ -122,8 +124,8 @@ func wait(r comm.Request) error {
 	return err
 }
 
-// TestCollectives runs all collectives with each algorithm of each family forced, and with the
-// automatic choice.
+// TestCollectives runs all collectives with each algorithm that package coll has for them, and with the
+// automatic choice of the algorithm. It compares the results with naive ones.
 func TestCollectives(t *testing.T) {
 	algorithms := append([]coll.Info{{Name: coll.Auto}}, coll.Algorithms()...)
 	for _, a := range algorithms {
@@ -196,8 +198,8 @@ func TestLargeCollectives(t *testing.T) {
 	}
 }
 
-// TestEmptyInPlace checks that empty slices count as the same slice, although their addresses do not
-// show it.
+// TestEmptyInPlace checks that two empty slices count as the same slice in calls in place, although their
+// addresses may differ.
 func TestEmptyInPlace(t *testing.T) {
 	eachCount(t, func(c *comm.Comm) error {
 		none := make([]int, c.Size())
@@ -219,7 +221,7 @@ func TestEmptyInPlace(t *testing.T) {
 func TestLargeScratchIsGivenBack(t *testing.T) {
 	const size = 64 << 20
 	heap := func() uint64 {
-		for range 3 { // a sync.Pool keeps an unused value for two cycles
+		for range 3 { // a sync.Pool keeps an unused value for two cycles of the garbage collector
 			runtime.GC()
 		}
 		var m runtime.MemStats

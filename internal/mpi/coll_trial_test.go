@@ -87,7 +87,7 @@ func (t *trial[T]) exscan(nonblocking, inPlace bool) error {
 	if inPlace {
 		recv = send
 	}
-	want := slices.Clone(recv) // Exscan does not change it on rank 0
+	want := slices.Clone(recv) // on rank 0, Exscan does not change recv
 	if t.c.Rank() > 0 {
 		want = t.fold(0, t.c.Rank(), 0, t.n)
 	}

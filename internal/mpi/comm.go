@@ -10,6 +10,9 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/mpi/agree"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Comm is a communicator: a group of processes that includes the caller, and a message
@@ -25,11 +28,11 @@ import (
 type Comm struct {
 	s         *state
 	ctx       context.Context
-	completed *completedRequest // not nil: no communicator, but the result of a request that is complete from the start
-	use       *pending          // the checker's operation of the request for which this copy was made; nil in other copies
+	completed *completedRequest   // not nil: this Comm is no communicator, but holds the result of a request that was complete from the start
+	use       *bufcheck.Operation // not nil: this copy was made for one request, whose buffers the checker records in use
 }
 
-// state is what all copies of a communicator share; WithContext makes copies.
+// state holds what all copies of a communicator share on this rank. WithContext makes copies.
 //
 // Messages of the program and messages of collectives travel in two contexts of the engine: 2·id
 // and 2·id+1. An id consists of the world rank of the communicator's rank 0 and a number that rank
@@ -37,33 +40,33 @@ type Comm struct {
 type state struct {
 	job   *job
 	id    uint64
-	rank  int
-	group Group
+	rank  int   // of this process in the communicator
+	group Group // the communicator's processes
 
-	window atomic.Bool // this communicator belongs to a window
-	parent *state      // if it is revoked, this one is revoked too; see attach; guarded by stall.mu
+	window atomic.Bool // this is the communicator that a window has for itself
+	parent *state      // if parent is revoked, this communicator is revoked too; nil: none; see attach; guarded by job.stall.mu
 
-	p2p   *engine.Context
-	coll  *engine.Context
-	check *checker // nil: buffers in use are not checked
+	p2p   *engine.Context   // messages of the program
+	coll  *engine.Context   // messages of collectives
+	check *bufcheck.Checker // nil: buffers in use are not checked
 
-	seq        atomic.Uint32 // number of collectives started
+	seq        atomic.Uint32 // number of collectives that this rank has started, modulo 2³²
 	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
 	agreements *agree.Comm   // for Agree and Shrink, which have no order relative to collectives
-	closed     atomic.Bool
+	closed     atomic.Bool   // the communicator, or its window, was freed
 
-	slotFree     atomic.Uint32 // 1: no link holds the slot; see slot.go
-	slotLink     *link         // a free link; used by the holder of the slot
-	queued       atomic.Int32  // number of links in queue
-	arena        atomic.Pointer[arena]
-	stateVersion uint32 // Engine.StateVersion at the last call of coll.Usable; used by the holder of the slot
+	slotFree     atomic.Uint32               // 1: no link holds the slot, the permission to use the arena; see slot.go
+	slotLink     *link                       // a link that no call uses; only the holder of the slot uses this field
+	queued       atomic.Int32                // number of links in queue; written with linkMu held
+	arena        atomic.Pointer[arena.Arena] // nil: no collective has needed it yet; arena.None: there is none
+	stateVersion uint32                      // Engine.StateVersion at the last call of coll.Usable; only the holder of the slot uses it
 
 	linkMu sync.Mutex
-	links  []*link   // free links, except slotLink; guarded by linkMu
-	all    []*link   // all links, free or not; guarded by linkMu
-	queue  slotQueue // guarded by linkMu
+	links  []*link   // links that no call uses, except slotLink; guarded by linkMu
+	all    []*link   // all links of the communicator; guarded by linkMu
+	queue  slotQueue // links that wait for the slot; guarded by linkMu
 
-	called callRing // the last collectives that this rank has called
+	called calls.Ring // records of the last collectives that this rank has called, for queries
 }
 
 // The ids of the communicators that Init makes.
@@ -82,13 +85,13 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
 	s.releaseSlot(s.freeLinkLocked())
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
-		s.arena.Store(noArena) // all ranks decide the same
+		s.arena.Store(arena.None) // each condition is the same on all ranks
 	}
 	j.stall.add(s)
 	return s
 }
 
-// newID returns an id for a communicator in which this process is rank 0.
+// newID returns an unused id for a communicator in which this process is rank 0.
 func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
 
 // live returns the state of the communicator, or ErrClosed if the communicator cannot be used.
@@ -132,7 +135,7 @@ func commName(kind string, id uint64) string {
 	return fmt.Sprintf("%s %d.%d", kind, id>>32, uint32(id))
 }
 
-// Rank is comm.Comm.Rank.
+// Rank implements comm.Comm.Rank, which documents the call.
 func (c *Comm) Rank() int {
 	if c == nil || c.s == nil {
 		return Undefined
@@ -140,7 +143,7 @@ func (c *Comm) Rank() int {
 	return c.s.rank
 }
 
-// Size is comm.Comm.Size.
+// Size implements comm.Comm.Size, which documents the call.
 func (c *Comm) Size() int {
 	if c == nil || c.s == nil {
 		return 0
@@ -148,7 +151,7 @@ func (c *Comm) Size() int {
 	return len(c.s.group.ranks)
 }
 
-// Group is comm.Comm.Group.
+// Group implements comm.Comm.Group, which documents the call.
 func (c *Comm) Group() Group {
 	if c == nil || c.s == nil {
 		return Group{}
@@ -156,7 +159,7 @@ func (c *Comm) Group() Group {
 	return c.s.group
 }
 
-// Transport is comm.Comm.Transport.
+// Transport implements comm.Comm.Transport, which documents the call.
 func (c *Comm) Transport(rank int) string {
 	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.group.ranks)) {
 		return ""
@@ -167,7 +170,7 @@ func (c *Comm) Transport(rank int) string {
 	return c.s.job.eng.Transport(c.s.group.ranks[rank])
 }
 
-// Context is comm.Comm.Context.
+// Context implements comm.Comm.Context, which documents the call.
 func (c *Comm) Context() context.Context {
 	if c == nil || c.ctx == nil {
 		return context.Background()
@@ -175,7 +178,7 @@ func (c *Comm) Context() context.Context {
 	return c.ctx
 }
 
-// WithContext is comm.Comm.WithContext.
+// WithContext implements comm.Comm.WithContext, which documents the call.
 func (c *Comm) WithContext(ctx context.Context) *Comm {
 	if c == nil {
 		return nil
@@ -186,7 +189,7 @@ func (c *Comm) WithContext(ctx context.Context) *Comm {
 	return &Comm{s: c.s, ctx: ctx}
 }
 
-// Dup is comm.Comm.Dup.
+// Dup implements comm.Comm.Dup, which documents the call.
 func (c *Comm) Dup() (*Comm, error) {
 	l, err := c.begin("Dup")
 	if err != nil {
@@ -198,7 +201,7 @@ func (c *Comm) Dup() (*Comm, error) {
 		putUint64(buf, s.job.newID())
 	}
 	l.what, l.recv = coll.KindBcast, buf
-	l.sign(kindDup, 0, 0)
+	l.sign(calls.KindDup, 0, 0)
 	err = l.perform()
 	id := getUint64(buf)
 	if err := l.end(err); err != nil {
@@ -207,7 +210,7 @@ func (c *Comm) Dup() (*Comm, error) {
 	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
 }
 
-// Free is comm.Comm.Free.
+// Free implements comm.Comm.Free, which documents the call.
 func (c *Comm) Free() error {
 	s, err := c.live()
 	if err != nil {
@@ -236,8 +239,8 @@ func (c *Comm) Free() error {
 	return err
 }
 
-// syncFree waits until all ranks have called Free, and gives the arena back. Collectives that this
-// rank has started before leave the arena first.
+// syncFree blocks until all ranks have called Free, and recycles the arena. Before that it waits until the
+// collectives that this rank has started have left the arena.
 func (c *Comm) syncFree() error {
 	s := c.s
 	if err := s.closeSlot(c.Context()); err != nil {
@@ -247,13 +250,13 @@ func (c *Comm) syncFree() error {
 		}
 		return err
 	}
-	if a := s.arena.Load(); a != nil && a != noArena { // all ranks must have arrived before one calls arenaMismatch
-		if err := run(barrier(c, "Free", kindLast)); err != nil {
+	if a := s.arena.Load(); a != nil && a != arena.None { // arenaMismatch requires that all ranks have finished their collectives
+		if err := run(barrier(c, "Free", calls.KindLast)); err != nil {
 			return err
 		}
 	}
 	differs := s.arenaMismatch()
-	if err := run(barrier(c, "Free", kindFree)); err != nil {
+	if err := run(barrier(c, "Free", calls.KindFree)); err != nil {
 		return err
 	}
 	s.recycleArena()
@@ -261,14 +264,14 @@ func (c *Comm) syncFree() error {
 }
 
 // arenaMismatch returns an error if a rank of this host has made other collectives in the arena
-// than this rank. The caller ensures that all ranks have finished their collectives.
+// than this rank. The caller makes sure that all ranks have finished their collectives.
 func (s *state) arenaMismatch() error {
 	a := s.arena.Load()
-	if a == nil || a == noArena {
+	if a == nil || a == arena.None {
 		return nil
 	}
-	if rank, ok := a.host.FindMismatch(); ok {
-		return fmt.Errorf("%w: rank %d called a collective that this rank did not call, or called with other arguments", ErrMismatch, a.members[rank])
+	if rank, ok := a.Host.FindMismatch(); ok {
+		return fmt.Errorf("%w: rank %d called a collective that this rank did not call, or called with other arguments", ErrMismatch, a.Members[rank])
 	}
 	return nil
 }
@@ -286,7 +289,7 @@ func (s *state) leftover() error {
 	return fmt.Errorf("%w: rank %d sent a message of a collective that this rank did not call, or called with other arguments", ErrMismatch, st.Source)
 }
 
-// Revoke is comm.Comm.Revoke.
+// Revoke implements comm.Comm.Revoke, which documents the call.
 func (c *Comm) Revoke() error {
 	s, err := c.live()
 	if err != nil {

@@ -164,7 +164,7 @@ func TestCreate(t *testing.T) {
 		if c.Rank()%2 == 1 {
 			return nil
 		}
-		for tag := range 3 { // only the even ranks call it
+		for tag := range 3 { // only the even ranks call CreateGroup
 			e, err := c.CreateGroup(g, tag)
 			if err != nil {
 				return err
@@ -187,7 +187,7 @@ func TestCreateErrors(t *testing.T) {
 				return err
 			}
 		}
-		part, err := c.Split(c.Rank()%2, 0) // 0 and 2, and 1
+		part, err := c.Split(c.Rank()%2, 0) // one communicator has ranks 0 and 2, the other one rank 1
 		if err != nil {
 			return err
 		}

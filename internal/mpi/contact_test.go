@@ -39,7 +39,7 @@ func TestDeadBeforeContact(t *testing.T) {
 					return nil
 				}
 				err := f(c)
-				commtest.Kill(c) // Finalize would return an error
+				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 				if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 					return fmt.Errorf("%s: %w", name, err)
 				}

@@ -15,17 +15,18 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// ended returns c with a context that has ended: calls do what they can without waiting.
+// ended returns a copy of c with a context that has ended already. A call on the copy does what it can without
+// waiting, and then returns the error of the context.
 func ended(c *comm.Comm) *comm.Comm {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return c.WithContext(ctx)
 }
 
-// TestSendrecvCancelled: after its context has ended a Sendrecv, the call does not access its slices any
-// more, and a later receive gets the message.
+// TestSendrecvCancelled: if the context of a Sendrecv ends, the call returns, weft does not access the slices of the
+// call any more, and a later receive gets the message.
 func TestSendrecvCancelled(t *testing.T) {
-	const n = 300000 // beyond every eager limit
+	const n = 300000 // elements; longer than the eager limit of every transport
 	ranks(t, 2, func(c *comm.Comm) error {
 		one := make([]int, 1)
 		if c.Rank() == 1 {
@@ -44,7 +45,7 @@ func TestSendrecvCancelled(t *testing.T) {
 			}
 			return err
 		}
-		// No message has come for the receive.
+		// No message has arrived for the receive.
 		recv := []int{-1}
 		st, err := comm.Sendrecv(ended(c), []int{1}, 1, 1, recv, 1, 2)
 		if err := wantErr("Sendrecv", err, context.Canceled, ""); err != nil || !st.Cancelled {
@@ -110,9 +111,9 @@ func TestSendValueCancelled(t *testing.T) {
 	}, commtest.WithParam("engine.eager_limit", "64"))
 }
 
-// TestSendrecvFailsTwice: if both halves fail, the error holds both errors.
+// TestSendrecvFailsTwice: if both the send and the receive of a Sendrecv fail, the error holds both errors.
 func TestSendrecvFailsTwice(t *testing.T) {
-	const n = 300000 // beyond every eager limit
+	const n = 300000 // elements; longer than the eager limit of every transport
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
 			if err := comm.Send(c, []int32{1}, 0, 2); err != nil {
@@ -133,7 +134,7 @@ func TestSendrecvFailsTwice(t *testing.T) {
 // TestUnfinishedOfTwoParts: if the context ends a Sendrecv while both transfers are in progress,
 // Unfinished.Wait waits for both.
 func TestUnfinishedOfTwoParts(t *testing.T) {
-	const n = 300000 // beyond every eager limit
+	const n = 300000 // elements; longer than the eager limit of every transport
 	slow := inproc.NewFabric(inproc.WithRMADelay(1000))
 	ranks(t, 2, func(c *comm.Comm) error {
 		buf := make([]int, n)

@@ -1,7 +1,6 @@
 package mpi_test
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
 
@@ -62,7 +61,8 @@ func TestDisagreementInACircle(t *testing.T) {
 	}
 }
 
-// TestCountsThatDiffer checks that ranks get an error if their counts differ but have the same sum.
+// TestCountsThatDiffer checks that ranks get an error if the slices of counts that they pass differ but have
+// the same sum.
 func TestCountsThatDiffer(t *testing.T) {
 	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
 	for name, call := range map[string]func(c *comm.Comm) error{
@@ -125,26 +125,4 @@ func TestQueriesOfHostilePeers(t *testing.T) {
 			}, commtest.WithProviders(inproc.NewFabric(inproc.WithEagerLimit(limit))))
 		})
 	}
-}
-
-// FuzzQuery parses arbitrary bytes as queries, in which ranks send each other their last
-// collectives. It checks that a parsed query is written back unchanged, and that the text of every
-// call can be printed.
-func FuzzQuery(f *testing.F) {
-	q := mpi.QueryExample()
-	f.Add(q)
-	f.Add(q[:8])
-	f.Add(append(bytes.Clone(q), bytes.Repeat([]byte{0xff}, 24)...))
-	f.Add(bytes.Repeat(q[8:], 9))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		again, calls, ok := mpi.ReadQuery(b)
-		if ok && !bytes.Equal(again, b) {
-			t.Fatalf("%x became %x", b, again)
-		}
-		for _, text := range calls {
-			if len(text) > 200 {
-				t.Fatalf("a call is %q", text)
-			}
-		}
-	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -29,7 +30,7 @@ var (
 	ErrType   = elem.ErrType                               // the element type holds pointers, or a value cannot be encoded
 	ErrOp     = errors.New("operation cannot be applied")  // the operation is nil, is not defined for the element type, or has panicked
 	ErrBuffer = errors.New("buffers overlap")              // the send and receive slices share memory and are not the same slice
-	ErrInUse  = errors.New("buffer is in use")             // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
+	ErrInUse  = bufcheck.ErrInUse                          // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
 	ErrArg    = errors.New("argument out of range")        // another argument is wrong: a colour, a list of groups, a nil message
 	ErrGroup  = errors.New("group does not fit")           // the group has processes that the communicator does not have, or ranks passed different groups
 	ErrInit   = errors.New("job has already been started") // Init was called twice
@@ -43,7 +44,7 @@ var (
 	ErrLockType = errors.New("no such kind of lock")      // the kind of lock is neither LockShared nor LockExclusive
 )
 
-// noRank is the value of Error.Peer and Error.Tag for a call that has no peer or no tag.
+// noRank is the value of Error.Peer for a call without a peer, and of Error.Tag for a call without a tag.
 const noRank = Undefined
 
 // Error is the type of all errors of this package. It holds the call that failed and the reason,
@@ -88,8 +89,8 @@ func (e *Error) call() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail returns err as an *Error of the call op on c, or nil if err is nil. It is not inlined, so that
-// calls that succeed do not contain its code.
+// fail returns err as an *Error of the call op on c, or nil if err is nil. If err is an *Error, fail returns
+// err as it is. fail is not inlined, so that its callers stay small.
 //
 //go:noinline
 func (c *Comm) fail(op string, peer, tag int, err error) error {

@@ -4,21 +4,20 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
-	"os"
-	"reflect"
 	"runtime"
-	"slices"
-	"strconv"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
+	"github.com/weft-hpc/weft/internal/mpi/inspect"
 	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// OpenWindow does only the first step of NewWin.
+// OpenWindow does only the first step of NewWin, openWindow, so that a test can stop there.
 func OpenWindow[T any](c *Comm, n int) error {
 	l, err := c.begin("NewWin")
 	if err != nil {
@@ -28,25 +27,25 @@ func OpenWindow[T any](c *Comm, n int) error {
 	return err
 }
 
-// ProgramLine is stack.ProgramLine.
+// ProgramLine exports stack.ProgramLine for tests.
 func ProgramLine() string { return stack.ProgramLine() }
 
-// Guard is guard.
+// Guard exports guard for tests.
 func Guard(c *Comm, run func(c *Comm) error) { guard(c, run) }
 
-// IsConsequence is isConsequence.
+// IsConsequence exports isConsequence for tests.
 func IsConsequence(err error) bool { return isConsequence(err) }
 
 // Parts returns the number of transfers that u waits for.
 func Parts(u *Unfinished) int { return len(u.parts) }
 
-// Contradict sends a query of n calls to a rank of c, in elements of another type. Each
-// call differs from the first collective of c. It waits until the rank has received it.
+// Contradict sends a query (see calls.Query) of n calls to a rank of c. Each call differs from the first collective
+// of c. The message has another type signature than queries have. Contradict blocks until the rank has received it.
 func Contradict(c *Comm, rank, n int) error {
-	k := signedCall{what: coll.KindBcast}
+	k := calls.Call{What: coll.KindBcast}
 	q := binary.LittleEndian.AppendUint64(nil, c.s.id)
 	for range n {
-		for _, w := range recordOf(1, k.fingerprint(), &k) {
+		for _, w := range calls.NewRecord(1, k.Fingerprint(), &k) {
 			q = binary.LittleEndian.AppendUint64(q, w)
 		}
 	}
@@ -55,28 +54,20 @@ func Contradict(c *Comm, rank, n int) error {
 	return err
 }
 
-// QueryCalls is the most calls that a query holds.
-const QueryCalls = queryCalls
+// QueryCalls exports calls.QueryCalls for tests.
+const QueryCalls = calls.QueryCalls
 
 // InFinalize reports whether the rank of c has called Finalize.
 func InFinalize(c *Comm) bool { return c.s.job.ending.Load() }
 
-// Queued returns the number of collectives that wait for their turn.
+// Queued returns the number of collectives of c that wait for the slot on this rank.
 func Queued(c *Comm) int { return int(c.s.queued.Load()) }
 
-// Pending returns the calls of the operations that a rank's checker knows.
-func Pending(c *Comm) (names []string) {
-	k := c.s.check
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for p := range k.pending {
-		names = append(names, p.name)
-	}
-	return names
-}
+// Pending returns the names of the calls whose operations are pending in the rank's checker of buffers.
+func Pending(c *Comm) []string { return c.s.check.Pending() }
 
-// MinSweep is minSweep.
-const MinSweep = minSweep
+// MinSweep exports bufcheck.MinSweep for tests.
+const MinSweep = bufcheck.MinSweep
 
 // Refused returns the number of refused requests that the program has not waited for, and the number of
 // those that this rank keeps.
@@ -85,16 +76,11 @@ func Refused(c *Comm) (n, kept int) {
 	return n, len(few)
 }
 
-// PoolSize is the most arenas that a rank keeps.
-const PoolSize = poolSize
+// PoolSize exports arena.PoolSize for tests.
+const PoolSize = arena.PoolSize
 
 // Idle returns the number of arenas in this rank's pool.
-func Idle(c *Comm) int {
-	p := &c.s.job.arenas
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.idle)
-}
+func Idle(c *Comm) int { return c.s.job.arenas.Idle() }
 
 // LoseInFinalize waits until this rank is in Finalize, and then makes its engine regard another rank of
 // the world as failed.
@@ -106,72 +92,15 @@ func LoseInFinalize(c *Comm, world int) {
 }
 
 // LoseArenas releases the arenas in this rank's pool.
-func LoseArenas(c *Comm) {
-	for a := range slices.Values(c.s.job.arenas.idle) {
-		a.release(c.s)
-	}
-	c.s.job.arenas.idle = nil
-}
-
-// ReadQuery parses a query about collectives and writes it again. calls are its
-// calls as text; "" stands for one that does not exist.
-func ReadQuery(b []byte) (again []byte, calls []string, ok bool) {
-	id, records, ok := query(b).parse()
-	if !ok {
-		return nil, nil, false
-	}
-	again = binary.LittleEndian.AppendUint64(nil, id)
-	for _, r := range records {
-		text := ""
-		if k, ok := r.call(); ok {
-			text = k.String()
-			same := recordOf(r.seq(), r.sig(), &k)
-			same[0] |= r[0] &^ (1<<48 - 1) // these bits have no meaning
-			if r.whole() && same != r {
-				panic(fmt.Sprintf("record %x became %x", r, same))
-			}
-		}
-		calls = append(calls, text)
-		for _, w := range r {
-			again = binary.LittleEndian.AppendUint64(again, w)
-		}
-	}
-	return again, calls, true
-}
-
-// QueryExample returns the query about a call of Allreduce and a call of Bcast.
-func QueryExample() []byte {
-	var s state
-	for i, k := range []signedCall{
-		{what: coll.KindAllreduce, count: 80, elem: 8, typ: elem.Signature(reflect.TypeFor[float64]()), opID: 1},
-		{what: coll.KindBcast, root: 3, count: 12, elem: 1, typ: elem.RawSig},
-		{what: kindDup},
-	} {
-		s.called.put(recordOf(uint32(i+1), k.fingerprint(), &k))
-	}
-	return s.newQuery(3)
-}
-
-// StackText returns what the inspector reads in the output of runtime.Stack.
-func StackText(text string) (list []string) {
-	for _, g := range stack.Parse(text) {
-		name, where := g.Call()
-		at := ""
-		if f, ok := g.Program(); ok {
-			at = g.Place(f)
-		}
-		list = append(list, name, where, g.Collective(), at, strconv.Itoa(int(g.Ability())))
-	}
-	return list
-}
+func LoseArenas(c *Comm) { c.s.job.arenas.Lose(c.s.coll) }
 
 // Inspect returns a channel on which it sends the state that this rank would report to gorun.
 func Inspect(c *Comm) <-chan *wire.RankState {
-	var in inspector
-	in.job.Store(c.s.job)
+	var in inspect.Inspector
+	in.Attach(c.s.job.inspected())
 	answer := make(chan *wire.RankState, 1)
-	go func() { // ends by itself
-		_, _, body, _, _, err := wire.ParseInspect(in.answer(1, 0))
+	go func() { // ends when it has sent the state; the channel has room for it
+		_, _, body, _, _, err := wire.ParseInspect(in.Answer(1, 0))
 		var s wire.RankState
 		if err == nil {
 			err = json.Unmarshal(body, &s)
@@ -184,18 +113,7 @@ func Inspect(c *Comm) <-chan *wire.RankState {
 	return answer
 }
 
-// StartInspector starts an inspector on file, as a rank does in Init.
-func StartInspector(file *os.File) (stop func()) { return startInspector(file).stop }
-
-// Belongs reports whether the first goroutine in a text of stacks belongs to the program, and whether
-// it belongs to weft or the Go runtime.
-func Belongs(text string) (program, own bool) {
-	g := stack.Parse(text)[0]
-	_, program = g.Program()
-	return program, g.Own()
-}
-
-// Leftover is the check for messages of collectives that Finalize and Free make.
+// Leftover does the check of Finalize and Free for messages of collectives that this rank has not received.
 func Leftover(c *Comm) error { return c.s.leftover() }
 
 // SendDecision acts as the coordinator for the first vote that arrives: it sends a decision to the sender

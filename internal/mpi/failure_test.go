@@ -124,8 +124,8 @@ func TestContextEndsWaiting(t *testing.T) {
 	})
 }
 
-// TestContextEndsCollective: a context ends a collective on one rank. The ranks that wait for this
-// rank get an error.
+// TestContextEndsCollective ends the context of a collective on one rank. The ranks that wait for this rank must
+// get an error.
 func TestContextEndsCollective(t *testing.T) {
 	for _, nonblocking := range []bool{false, true} {
 		ranks(t, 3, func(world *comm.Comm) error {
@@ -138,7 +138,7 @@ func TestContextEndsCollective(t *testing.T) {
 				call = func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) }
 			}
 			switch c.Rank() {
-			case 0: // never calls the barrier
+			case 0: // rank 0 never calls the barrier
 				_, err := comm.Recv(c, []int{1}, 1, 0)
 				if err := wantErr("Recv", err, comm.ErrRevoked, "context canceled"); err != nil {
 					return err
@@ -159,7 +159,7 @@ func TestContextEndsCollective(t *testing.T) {
 	}
 }
 
-// TestDeadRank kills a rank while the others wait for it.
+// TestDeadRank kills a rank while the other ranks wait for it in calls of each kind. These calls must fail.
 func TestDeadRank(t *testing.T) {
 	for name, f := range map[string]func(c *comm.Comm) error{
 		"Recv":      func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 1, 0); return err },
@@ -182,7 +182,7 @@ func TestDeadRank(t *testing.T) {
 				if err = f(c); !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				commtest.Kill(c) // Finalize would return an error
+				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 				return nil
 			})
 		})

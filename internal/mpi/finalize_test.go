@@ -17,12 +17,12 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// onEach returns functions that make transports: between processes, and between goroutines.
+// onEach returns functions that make a transport for a job: one between processes, and one between goroutines.
 func onEach() []func() transport.Provider {
 	return []func() transport.Provider{shm.New, tcp.New, func() transport.Provider { return inproc.NewFabric() }}
 }
 
-// needsTheLastRank are calls that need the last rank of a communicator.
+// needsTheLastRank holds calls that cannot complete without a call of the last rank of the communicator.
 var needsTheLastRank = map[string]func(c *comm.Comm) error{
 	"Recv":   func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, c.Size()-1, 0); return err },
 	"Probe":  func(c *comm.Comm) error { _, err := c.Probe(c.Size()-1, 0); return err },
@@ -69,7 +69,7 @@ func TestRanksInFinalize(t *testing.T) {
 								err = comm.Alltoall(c, make([]int, n), make([]int, n))
 							}
 							if c.Rank() < n-1 {
-								if err == nil { // an error: the other rank has revoked the world already
+								if err == nil { // otherwise the other rank has revoked the world already
 									err = call(c)
 								}
 								kind := comm.ErrFinalized
@@ -78,7 +78,7 @@ func TestRanksInFinalize(t *testing.T) {
 								}
 								err = wantErr(name, err, kind, "called Finalize")
 							}
-							_ = c.Finalize() // may return an error: a rank did not take part in the collective
+							_ = c.Finalize() // it may return an error, because a rank did not take part in the collective
 							return err
 						}, commtest.WithProviders(p()), commtest.WithParam("coll.shared_memory", memory))
 					})
@@ -96,7 +96,7 @@ func TestSentBeforeFinalize(t *testing.T) {
 		t.Run(p().Name(), func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				if c.Rank() == 1 {
-					for i := range n { // more messages than the credit allows
+					for i := range n { // more messages than the sender has credit for
 						if err := comm.Bsend(c, []int{i}, 0, 1); err != nil {
 							return err
 						}
@@ -150,7 +150,7 @@ func TestCallsBesideFinalize(t *testing.T) {
 			return comm.Barrier(c)
 		}
 		stop := make(chan error)
-		go func() { // a server: this rank itself sends the message that stops it
+		go func() { // like a server, it receives until this rank itself sends a message to it
 			_, err := comm.Recv(c, make([]int, 1), comm.AnySource, 7)
 			stop <- err
 		}()
@@ -158,7 +158,7 @@ func TestCallsBesideFinalize(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		_, err := comm.Recv(c, make([]int, 1), 1, 6) // fails when rank 1 is in Finalize
+		_, err := comm.Recv(c, make([]int, 1), 1, 6) // this call fails when rank 1 is in Finalize
 		if err := wantErr("Recv", err, comm.ErrFinalized, ""); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func TestFailedRequests(t *testing.T) {
 func TestManyRefused(t *testing.T) {
 	const n, kept = 20, 8
 	for name, x := range map[string]struct {
-		waits []int // indices of the requests that the program waits for
+		waits []int // indices of the requests that the program waits for before Finalize
 		want  string
 	}{
 		"none":      {nil, "20 requests failed, and the program did not wait for them: comm: Isend (world, rank 77, tag 0): rank out of range: the communicator has 1; and 19 more"},

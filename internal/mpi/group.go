@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Group is comm.Group.
+// Group is the type behind comm.Group: an ordered set of processes (MPI 4.1 §7.3).
 type Group struct {
 	ranks []int // world ranks in order; shared, never written
-	self  int   // this process's world rank + 1; 0: unknown
+	self  int   // this process's world rank + 1, for Rank; 0: not known, so Rank returns Undefined
 }
 
-// Comparison is how two groups relate.
+// Comparison is the result of comparing two groups.
 type Comparison int
 
 // The results of a comparison.
@@ -34,13 +34,13 @@ func (k Comparison) String() string {
 	return "unknown"
 }
 
-// Range is comm.Range.
+// Range is the type behind comm.Range: the ranks First, First+Stride, … up to Last.
 type Range struct{ First, Last, Stride int }
 
-// Size is comm.Group.Size.
+// Size implements comm.Group.Size, which documents the call.
 func (g Group) Size() int { return len(g.ranks) }
 
-// Rank is comm.Group.Rank.
+// Rank implements comm.Group.Rank, which documents the call.
 func (g Group) Rank() int {
 	if i := slices.Index(g.ranks, g.self-1); i >= 0 {
 		return i
@@ -60,7 +60,7 @@ func (g Group) with(ranks []int, other Group) Group {
 	return Group{ranks: ranks, self: max(g.self, other.self)}
 }
 
-// Union is comm.Group.Union.
+// Union implements comm.Group.Union, which documents the call.
 func (g Group) Union(h Group) Group {
 	in := g.set()
 	ranks := slices.Clone(g.ranks)
@@ -72,7 +72,7 @@ func (g Group) Union(h Group) Group {
 	return g.with(ranks, h)
 }
 
-// Intersection is comm.Group.Intersection.
+// Intersection implements comm.Group.Intersection, which documents the call.
 func (g Group) Intersection(h Group) Group {
 	in := h.set()
 	var ranks []int
@@ -84,7 +84,7 @@ func (g Group) Intersection(h Group) Group {
 	return g.with(ranks, h)
 }
 
-// Difference is comm.Group.Difference.
+// Difference implements comm.Group.Difference, which documents the call.
 func (g Group) Difference(h Group) Group {
 	in := h.set()
 	var ranks []int
@@ -96,7 +96,7 @@ func (g Group) Difference(h Group) Group {
 	return g.with(ranks, h)
 }
 
-// Incl is comm.Group.Incl.
+// Incl implements comm.Group.Incl, which documents the call.
 func (g Group) Incl(ranks ...int) (Group, error) {
 	if _, err := g.flagRanks("Incl", ranks); err != nil {
 		return Group{}, err
@@ -108,7 +108,7 @@ func (g Group) Incl(ranks ...int) (Group, error) {
 	return Group{ranks: out, self: g.self}, nil
 }
 
-// Excl is comm.Group.Excl.
+// Excl implements comm.Group.Excl, which documents the call.
 func (g Group) Excl(ranks ...int) (Group, error) {
 	excluded, err := g.flagRanks("Excl", ranks)
 	if err != nil {
@@ -123,7 +123,7 @@ func (g Group) Excl(ranks ...int) (Group, error) {
 	return Group{ranks: out, self: g.self}, nil
 }
 
-// RangeIncl is comm.Group.RangeIncl.
+// RangeIncl implements comm.Group.RangeIncl, which documents the call.
 func (g Group) RangeIncl(ranges ...Range) (Group, error) {
 	ranks, err := g.expand("RangeIncl", ranges)
 	if err != nil {
@@ -132,7 +132,7 @@ func (g Group) RangeIncl(ranges ...Range) (Group, error) {
 	return g.Incl(ranks...)
 }
 
-// RangeExcl is comm.Group.RangeExcl.
+// RangeExcl implements comm.Group.RangeExcl, which documents the call.
 func (g Group) RangeExcl(ranges ...Range) (Group, error) {
 	ranks, err := g.expand("RangeExcl", ranges)
 	if err != nil {
@@ -141,7 +141,7 @@ func (g Group) RangeExcl(ranges ...Range) (Group, error) {
 	return g.Excl(ranks...)
 }
 
-// Translate is comm.Group.Translate.
+// Translate implements comm.Group.Translate, which documents the call.
 func (g Group) Translate(ranks []int, h Group) ([]int, error) {
 	in := h.set()
 	out := make([]int, len(ranks))
@@ -162,7 +162,7 @@ func (g Group) Translate(ranks []int, h Group) ([]int, error) {
 	return out, nil
 }
 
-// Compare is comm.Group.Compare.
+// Compare implements comm.Group.Compare, which documents the call.
 func (g Group) Compare(h Group) Comparison {
 	if slices.Equal(g.ranks, h.ranks) {
 		return Ident
@@ -176,8 +176,8 @@ func (g Group) Compare(h Group) Comparison {
 // contains reports whether all processes of h are in g.
 func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
 
-// flagRanks returns a flag for each rank of g: whether ranks contains it. If ranks contains a rank
-// that g does not have, or the same rank twice, flagRanks returns an error.
+// flagRanks returns, by rank of g, whether ranks contains the rank. If ranks contains a rank
+// that g does not have, or the same rank twice, flagRanks returns an error. op is the name of the call.
 func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 	seen := make([]bool, len(g.ranks))
 	for _, r := range ranks {
@@ -206,7 +206,7 @@ func (g Group) expand(op string, ranges []Range) ([]int, error) {
 		if x.Stride > 0 {
 			for r := x.First; r <= x.Last; r += x.Stride {
 				ranks = append(ranks, r)
-				if x.Stride > x.Last-r { // the next step may overflow
+				if x.Stride > x.Last-r { // the next rank is beyond Last; r+Stride may overflow
 					break
 				}
 			}

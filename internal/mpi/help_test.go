@@ -22,7 +22,7 @@ func ranks(t *testing.T, n int, f func(c *comm.Comm) error, opts ...commtest.Opt
 	commtest.Run(t, n, f, append([]commtest.Option{commtest.WithTimeout(patience)}, opts...)...)
 }
 
-// eachCount runs f for all numbers of ranks in rankCounts, each in a subtest.
+// eachCount runs f on each number of ranks in rankCounts, in a subtest of its own.
 func eachCount(t *testing.T, f func(c *comm.Comm) error) {
 	for _, n := range rankCounts {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { ranks(t, n, f) })
@@ -45,7 +45,7 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// first returns the first error.
+// first returns the first of errs that is not nil, or nil.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -55,7 +55,8 @@ func first(errs ...error) error {
 	return nil
 }
 
-// wantErr returns an error unless err is of the kind and its text contains part.
+// wantErr returns nil if err wraps kind and its text contains part. Otherwise it returns an error, which names the
+// call what.
 func wantErr(what string, err, kind error, part string) error {
 	switch {
 	case !isErr(err, kind):
@@ -73,7 +74,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// count returns the n numbers that begin with from.
+// count returns the n consecutive numbers from from on.
 func count(n, from int) []int {
 	s := make([]int, n)
 	for i := range s {

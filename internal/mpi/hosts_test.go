@@ -23,8 +23,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// hostsVar is the environment variable that holds the host of each rank for the program "hosts", such
-// as "0011".
+// hostsVar is the environment variable that tells the program "hosts" on which host each rank runs: one digit per
+// rank, such as "0011".
 const hostsVar = "COMM_TEST_HOSTS"
 
 // hiddenVar is the environment variable that is set if this process has no /proc.
@@ -126,13 +126,13 @@ func internetSockets() (n int, err error) {
 	return n, err
 }
 
-// newHost starts a process in its own namespaces, like the first process of a container. It returns
-// the words of a command that runs another process in these namespaces.
+// newHost starts a process in new namespaces, like the first process of a container, which stands for a host. It
+// returns the words of a command line that runs another process in these namespaces.
 func newHost(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && echo up && exec cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe() // cat ends when it is closed
+	in, err := cmd.StdinPipe() // the command is cat, which ends when the pipe is closed
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 
 const (
 	hugeWindow = 16 << 20
-	hugeBytes  = 2<<30 + hugeWindow - 3 // does not fit into 31 bits
+	hugeBytes  = 2<<30 + hugeWindow - 3 // a length that does not fit into 31 bits
 )
 
 // TestHugeMessages sends a message of more than 2 GiB to another rank and to the rank itself, and

@@ -16,6 +16,11 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/mpi/agree"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
+	"github.com/weft-hpc/weft/internal/mpi/inspect"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/mpi/wireup"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
@@ -30,45 +35,46 @@ type Setup struct {
 	Exit      func(code int, reason string) // instead of os.Exit in Abort
 }
 
-// job is the state of this process in a job.
+// job holds the state of this process, one rank, from Init to Finalize.
 type job struct {
 	world     *bootstrap.World
 	eng       *engine.Engine
 	exit      func(code int, reason string)
-	nextID    atomic.Uint32 // numbers communicators of which this process is rank 0
+	nextID    atomic.Uint32 // number of ids that newID has returned
 	ending    atomic.Bool   // Finalize has been called
-	closed    atomic.Bool   // finalized
+	closed    atomic.Bool   // Finalize is about to close the engine, or has closed it; calls return ErrClosed
 	coll      *coll.Config
 	final     *state // a world communicator that only Finalize uses, so that the program cannot revoke it
 	first     *state // the world communicator; Finalize waits for its buffered sends
 	stall     stallDetector
-	inspector *inspector
+	inspector *inspect.Inspector
 
 	agreements *agree.Ranks
 	agreeSpace *engine.Context // for the messages of agreements
 
 	refusals refusals
 
-	checks           bool              // the tunable check
-	check            *checker          // nil without the tunable check and without -race
+	checks           bool              // value of the tunable check
+	check            *bufcheck.Checker // nil without the tunable check and without -race
 	survivesFailures bool              // the job continues after ranks fail; the launcher reports the failed ranks
 	shares           bool              // one of the transports is shared memory; the same on all ranks
-	deferredFrees    rma.DeferredFrees // memory of closed windows
-	arenas           arenaPool
+	deferredFrees    rma.DeferredFrees // memory of closed windows that package rma has not freed yet
+	arenas           arena.Pool
 }
 
 // finalizeTimeout is how long Finalize waits for messages that are still being sent, and for
-// collectives that are in progress.
+// collectives that are in progress; each of these waits may take that long.
 const finalizeTimeout = 30 * time.Second
 
-// started holds the process's own world. Only one job at a time may use the world.
+// started holds the world that the launcher of this process describes. Only one job at a time may use
+// that world.
 var started struct {
 	sync.Mutex
-	world *bootstrap.World // guarded; nil until the first Init
-	busy  bool             // guarded; a job that is not finalized uses the world
+	world *bootstrap.World // nil until the first Init; guarded by the mutex
+	busy  bool             // a job that is not finalized uses world; guarded by the mutex
 }
 
-// Init is comm.Init. A zero Setup changes nothing.
+// Init implements comm.Init, which documents the call. With a zero Setup it is comm.Init.
 func Init(ctx context.Context, s Setup) (*Comm, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -128,14 +134,14 @@ func releaseWorld() {
 // start makes this process's job, and returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	failures, inspector := w.Failures, startInspector(w.Inspect)
+	failures, inspector := w.Failures, inspect.Start(w.Inspect)
 	w.Failures, w.Inspect = nil, nil
 	defer func() {
-		if failures != nil { // the engine does not own it
+		if failures != nil { // start failed before the engine owned the file
 			_ = failures.Close()
 		}
-		if inspector != nil { // no job owns it
-			inspector.stop()
+		if inspector != nil { // start failed before the job owned the inspector
+			inspector.Stop()
 		}
 	}()
 	rails, routes, err := wireup.Open(ctx, w, s.Providers)
@@ -148,7 +154,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: failures != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
+	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: failures != nil, checks: w.Params.Bool("check"), check: bufcheck.New(bufcheck.Config{Check: w.Params.Bool("check"), Line: stack.ProgramLine})}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		wireup.Close(rails)
 		return nil, err
@@ -167,7 +173,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	}
 	failures = nil
 	j.eng.OnClose(j.closeSlots)
-	j.eng.OnClose(j.check.close)
+	j.eng.OnClose(j.check.Close)
 	if s.Engine != nil {
 		s.Engine(j.eng)
 	}
@@ -184,7 +190,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final.coll.KeepInFinalize()
 	j.startStallDetector(local)
 	j.inspector, inspector = inspector, nil
-	j.inspector.job.Store(j)
+	j.inspector.Attach(j.inspected())
 	if w.Rank == 0 && wireup.Verbose() {
 		wireup.Report(w, rails, routes)
 	}
@@ -201,7 +207,7 @@ func firstNotice(rank int) func(error) {
 	}
 }
 
-// Finalize is comm.Comm.Finalize.
+// Finalize implements comm.Comm.Finalize, which documents the call.
 func (c *Comm) Finalize() error {
 	if _, err := c.live(); err != nil {
 		if c == nil || c.s == nil || c.s.job.closed.Load() {
@@ -216,7 +222,7 @@ func (c *Comm) Finalize() error {
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
 		c.fail("Finalize", noRank, noRank, j.first.p2p.FlushBuffered(c.ctx)),
-		run(barrier(world, "Finalize", kindFinalize)),
+		run(barrier(world, "Finalize", calls.KindFinalize)),
 	}
 	met := true
 	if j.survivesFailures {
@@ -229,7 +235,7 @@ func (c *Comm) Finalize() error {
 	if good {
 		j.settle()
 	}
-	unreported := j.unreportedFailures() // after settle, in which requests may fail
+	unreported := j.unreportedFailures() // after settle, because requests may fail during settle
 	if good && unreported == nil {
 		j.reportLeftovers()
 	}
@@ -242,7 +248,7 @@ func (c *Comm) Finalize() error {
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),
 		c.fail("Finalize", noRank, noRank, j.world.Finalize(j.eng.Account())))
-	j.inspector.stop()
+	j.inspector.Stop()
 	started.Lock()
 	if j.world == started.world {
 		ownJob.Store(nil)
@@ -253,8 +259,8 @@ func (c *Comm) Finalize() error {
 }
 
 // leave waits, for at most finalizeTimeout, for the nonblocking collectives that this rank has
-// started, because other ranks may need this rank in them. Then leave notifies the other ranks that
-// this rank is in Finalize.
+// started, because other ranks may need messages of this rank in them. Then leave notifies the other ranks
+// that this rank is in Finalize.
 func (j *job) leave(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, finalizeTimeout)
 	defer cancel()
@@ -264,11 +270,12 @@ func (j *job) leave(ctx context.Context) error {
 	return nil
 }
 
-// finishWithSurvivors handles failed ranks in Finalize. errs are the errors of Finalize so far. If
-// none of them is of a failure, all ranks have met in Finalize: all is true. Otherwise
-// finishWithSurvivors waits for an agreement of the live ranks, and returns errs with the errors of
-// failures replaced by the agreement's error. A rank that met all ranks before the failure does not
-// take part in the agreement; the agreement waits until such a rank has ended.
+// finishWithSurvivors handles failed ranks in Finalize. errs are the errors of Finalize so far. If no
+// error in errs shows the failure of a rank, all ranks have met in Finalize, and all is true. Otherwise
+// finishWithSurvivors blocks until the live ranks have agreed on the failed ranks. Then rest is errs
+// without the errors of failures and with the error of the agreement. A rank whose barrier in Finalize
+// succeeded before another rank failed does not take part in the agreement; the agreement waits until
+// that rank has ended.
 func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
@@ -277,12 +284,12 @@ func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 	return false, append(slices.DeleteFunc(errs, isFailure), c.fail("Finalize", noRank, noRank, err))
 }
 
-// Abort is comm.Comm.Abort.
+// Abort implements comm.Comm.Abort, which documents the call.
 func (c *Comm) Abort(code int) { c.abort(code, "", false) }
 
-// abort ends the job. If consequence is set, the reason follows from the failure of another
-// rank, and the launcher writes the reason if it knows no other failure. If the launcher does
-// not get such a reason, abort writes the reason to stderr.
+// abort ends the job with the exit code. If consequence is set, the reason follows from the failure of
+// another rank, and the launcher writes the reason only if it knows no other failure. If the launcher
+// cannot be reached, abort writes such a reason to stderr.
 func (c *Comm) abort(code int, reason string, consequence bool) {
 	if code < 1 || code > 255 {
 		code = 1

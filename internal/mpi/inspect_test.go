@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -213,7 +212,8 @@ func TestInspectManyComms(t *testing.T) {
 	})
 }
 
-// TestInspectLater inspects a rank with goroutines that may run later, and one that cannot.
+// TestInspectLater inspects a rank whose goroutines wait. RankState.Later must hold the states of the goroutines
+// that a timer or an event outside of the process can wake, and not the state of one that waits for a mutex.
 func TestInspectLater(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestInspectLater(t *testing.T) {
 			if has("sync.Mutex.Lock") {
 				return fmt.Errorf("it says %+v", s)
 			}
-			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // otherwise a goroutine does not wait yet
+			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // otherwise one of the goroutines does not wait yet
 				return nil
 			}
 		}
@@ -278,71 +278,6 @@ func TestInspectBounded(t *testing.T) {
 	})
 }
 
-// TestInspectSeveralRequests: a rank that was stopped while gorun asked it several times
-// answers once, and also sends the stacks that an earlier request asked for.
-func TestInspectSeveralRequests(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	require.NoError(t, err)
-	require.NoError(t, unix.SetNonblock(fds[0], true)) // so that Close ends a Read
-	require.NoError(t, unix.SetNonblock(fds[1], true))
-	ours, theirs := os.NewFile(uintptr(fds[0]), "gorun"), os.NewFile(uintptr(fds[1]), "rank")
-	var questions []byte
-	for n, kind := range []byte{wire.InspectStacks, wire.InspectState, wire.InspectState} {
-		questions = wire.AppendInspect(questions, uint32(n+1), kind, nil)
-	}
-	_, err = ours.Write(questions)
-	require.NoError(t, err)
-	stop := mpi.StartInspector(theirs)
-	type frame struct {
-		number uint32
-		kind   byte
-	}
-	var frames []frame
-	var in []byte
-	for buf := make([]byte, 64<<10); !slices.Contains(frames, frame{3, wire.InspectState}); {
-		n, err := ours.Read(buf)
-		require.NoError(t, err)
-		in = append(in, buf[:n]...)
-		for {
-			number, kind, _, rest, ok, err := wire.ParseInspect(in)
-			require.NoError(t, err)
-			if !ok {
-				break
-			}
-			frames, in = append(frames, frame{number, kind}), rest
-		}
-	}
-	require.Equal(t, []frame{{0, wire.InspectReady}, {1, wire.InspectStacks}, {3, wire.InspectState}}, frames)
-	stop()
-	require.NoError(t, ours.Close())
-}
-
-// TestGoroutinesOfWeft: only goroutines of the program and of other packages count as the
-// program's.
-func TestGoroutinesOfWeft(t *testing.T) {
-	const at = "(0x1)\n\t/some/where.go:7 +0x1\n"
-	const weft = "github.com/weft-hpc/weft/"
-	for name, test := range map[string]struct {
-		functions    []string
-		program, own bool
-	}{
-		"of the program":             {[]string{"time.Sleep", "main.work"}, true, false},
-		"of the transport":           {[]string{"internal/poll.(*FD).Read", weft + "transport/tcp.(*conn).read", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, false, true},
-		"of the program, in a group": {[]string{"time.Sleep", "main.work", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, true, false},
-		"an operation":               {[]string{"time.Sleep", "main.add", weft + "internal/coll.Reduce", weft + "internal/mpi.(*link).run"}, true, false},
-		"of the standard library":    {[]string{"internal/poll.(*FD).Read", "net/http.(*conn).serve"}, false, false},
-		"for signals":                {[]string{"os/signal.signal_recv", "os/signal.loop"}, false, true},
-	} {
-		text := "goroutine 7 [sleep]:\n"
-		for _, f := range test.functions {
-			text += f + at
-		}
-		program, own := mpi.Belongs(text)
-		require.Equal(t, test.program, program, name)
-		require.Equal(t, test.own, own, name)
-	}
-}
-
 // TestInspectComputing inspects a rank that computes.
 func TestInspectComputing(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
@@ -361,19 +296,4 @@ func compute(done <-chan *wire.RankState) *wire.RankState {
 		busy.Add(1)
 	}
 	return <-done
-}
-
-// FuzzStacks parses stacks of goroutines. They contain names that the program has chosen.
-func FuzzStacks(f *testing.F) {
-	buf := make([]byte, 64<<10)
-	f.Add(string(buf[:runtime.Stack(buf, true)]))
-	f.Add("goroutine 1 [chan receive, 2 minutes]:\ngithub.com/weft-hpc/weft/comm.Recv[...](0x1)\n\t/a/p2p.go:1 +0x1\nmain.main()\n\t/b/main.go:18 +0x2")
-	f.Add("goroutine 7 [running]:\n(\n\t\ncreated by x\n\n\ngoroutine -1 [\n\t:")
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, part := range mpi.StackText(text) {
-			if len(part) > len(text)+20 {
-				t.Fatalf("%q from %q", part, text)
-			}
-		}
-	})
 }

@@ -25,22 +25,24 @@ import (
 // failed because the other side is in Finalize, or because the communicator was freed, counts
 // as one that is not complete.
 
-// refusals counts the requests whose calls failed because of a mistake of the program before
-// an operation had started, and which no Wait or Test has reported yet.
+// refusals counts refused requests. A request is refused if its call failed before it started an
+// operation, because of a mistake of the program such as a rank that does not exist. A request counts
+// until a Wait or Test returns its error.
 type refusals struct {
 	mu    sync.Mutex
-	n     int                 // guarded by mu
-	few   []*completedRequest // at most reportLimit of them, in order; guarded by mu
-	calls []refusedCall       // the calls of all refused requests, in the order of their first refusals; guarded by mu
+	n     int                 // number of requests that count; guarded by mu
+	few   []*completedRequest // of these, at most reportLimit, in the order of their calls; guarded by mu
+	calls []refusedCall       // one for each call and line that ever refused a request, in the order of their first refusals; guarded by mu
 }
 
-// refusedCall counts the refused requests of one call at one line of the program.
+// refusedCall counts the refused requests of one call, such as Isend, at one line of the program.
 type refusedCall struct {
-	op, line string // line: as in completedRequest
-	n        int
+	op   string // the name of the call; empty if the error does not name it
+	line string // as completedRequest.line
+	n    int    // number of refused requests whose error no Wait or Test has returned
 }
 
-// add adds a refused request to the counts.
+// add starts counting a refused request.
 func (r *refusals) add(e *completedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +68,8 @@ func (r *refusals) remove(e *completedRequest) {
 	}
 }
 
-// callOf returns the entry for the call of a request. The caller holds r.mu.
+// callOf returns the entry of r.calls for the call of a request; it adds the entry if there is none. The
+// caller holds r.mu.
 func (r *refusals) callOf(e *completedRequest) *refusedCall {
 	op := ""
 	if err := (*Error)(nil); errors.As(e.err, &err) {
@@ -102,8 +105,8 @@ func (r *refusals) unreportedCalls() string {
 	return strings.Join(calls, "; ")
 }
 
-// ownJob is the job of this process. It is nil before Init and after Finalize, and in tests whose
-// ranks are goroutines.
+// ownJob is the job that Init has started for this process. It is nil before Init and after Finalize, and
+// in tests whose ranks are goroutines. It is the job of refused requests of calls on a nil communicator.
 var ownJob atomic.Pointer[job]
 
 // refused returns a request for a call that failed before it started an operation. Wait and Test of
@@ -124,23 +127,26 @@ func (c *Comm) refused(op string, peer, tag int, err error) Request {
 	return Request{c: &Comm{completed: e}}
 }
 
-// result returns what Wait or Test returns, and records that the program has seen it.
+// result returns the status and the error that Wait or Test returns, and records that the program has
+// seen the error.
 func (e *completedRequest) result() (Status, error) {
 	if e.job != nil {
 		e.job.refusals.remove(e)
 	}
 	if e.use != nil {
-		return e.st, e.c.fail(e.at.op().String(), e.at.peer(), e.at.tag(), e.use.end(nil))
+		return e.st, e.c.fail(e.at.op().String(), e.at.peer(), e.at.tag(), e.use.End(nil))
 	}
 	return e.st, e.err
 }
 
-// noteLine records the line of the program that has started a request.
+// noteLine records in the engine the line of the program that has started the request r, for reports. It
+// is not inlined, so that calls without the tunable check do not contain its code.
 //
 //go:noinline
 func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
 
-// listed returns the word by which a report refers to the requests that it lists, out of n.
+// listed returns the words by which an error of n requests refers to those that WEFT_CHECK=1 would list:
+// "them" or "the first 8".
 func listed(n int) string {
 	if n > reportLimit {
 		return fmt.Sprintf("the first %d", reportLimit)
@@ -151,7 +157,8 @@ func listed(n int) string {
 // reportLimit is the maximum number of requests, and of messages, that a report describes.
 const reportLimit = 8
 
-// unreported returns an error if requests have failed and the program has not seen their errors.
+// unreportedFailures returns an error if requests have failed because of mistakes of the program, and no
+// Wait or Test has returned their errors. Otherwise it returns nil.
 func (j *job) unreportedFailures() error {
 	var errs []error
 	var lines []string
@@ -172,7 +179,7 @@ func (j *job) unreportedFailures() error {
 	if n > 1 {
 		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
 	}
-	if len(errs) == 0 { // few held only requests that the program has waited for since
+	if len(errs) == 0 { // the program has waited for all requests that few held, and few kept none of the later ones
 		calls := j.refusals.unreportedCalls()
 		if !j.checks {
 			calls += " (WEFT_CHECK=1 names the lines of the calls)"
@@ -201,18 +208,20 @@ func (j *job) unreportedFailures() error {
 	return fmt.Errorf("%s: %w%s", head, errs[0], tail)
 }
 
-// isMistake reports whether the error of a request shows a mistake of the program, and not a
-// failure that the program may tolerate.
+// isMistake reports whether err, the error of a request, shows a mistake of the program. It returns false
+// for failures of processes, revocations, ranks in Finalize and contexts that have ended, which a program
+// may tolerate.
 func isMistake(err error) bool {
 	return !isFailure(err) && !errors.Is(err, ErrFinalized) && !isContext(err)
 }
 
-// isFailure reports whether err follows from the failure of a process, or from Revoke.
+// isFailure reports whether err follows from the failure of a process, or from a revocation for a reason
+// other than ErrMismatch.
 func isFailure(err error) bool {
 	return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
 }
 
-// leftoverError returns the error that Wait would return for the request.
+// leftoverError returns the error that Wait would return for the failed request l.
 func leftoverError(l *engine.Leftover) error {
 	if e := (*Error)(nil); errors.As(l.Err, &e) {
 		return e
@@ -220,7 +229,7 @@ func leftoverError(l *engine.Leftover) error {
 	return leftoverCall(l)
 }
 
-// leftoverCall returns an Error that describes the call that started a request.
+// leftoverCall returns an Error that describes the call that started the request l.
 func leftoverCall(l *engine.Leftover) *Error {
 	e := &Error{Peer: noRank, Tag: noRank, Err: l.Err}
 	switch l.Kind {
@@ -253,8 +262,8 @@ func startedAt(line string) string {
 // settleTime is how long Finalize waits for transfers that the program did not wait for.
 const settleTime = time.Second
 
-// settle waits until the transfers that the program did not wait for are complete, for at
-// most settleTime. All ranks are in Finalize.
+// settle blocks, for at most settleTime, until the transfers that the program did not wait for are
+// complete. All ranks are in Finalize.
 func (j *job) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
@@ -262,7 +271,7 @@ func (j *job) settle() {
 }
 
 // reportLeftovers writes a line to stderr if requests of the program are not complete, or if it
-// has not received messages. It is called after settle.
+// has not received messages. Finalize calls it after settle.
 func (j *job) reportLeftovers() {
 	var parts, calls []string
 	for _, l := range j.eng.Leftovers() {
@@ -299,7 +308,8 @@ func (j *job) reportLeftovers() {
 	fmt.Fprintf(os.Stderr, "weft: rank %d: %s\n", j.world.Rank, line)
 }
 
-// list returns the part of a report that describes n requests or messages.
+// list returns the part of a report that describes n requests or messages, of which few are known by
+// their texts. Without the tunable check it is empty.
 func (j *job) list(n int, few []string) string {
 	if !j.checks {
 		return ""

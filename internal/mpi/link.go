@@ -11,19 +11,21 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
 )
 
-// link is one running collective. It implements coll.Link, by which the algorithm sends and
-// receives. A communicator keeps its links and their scratch memory for later collectives, so a
-// collective does not allocate in steady state.
+// link holds the state of one running collective call of this rank. It implements coll.Link, by which
+// the collective's algorithm sends and receives messages. A communicator keeps its links and their
+// scratch memory for later collectives, so a collective does not allocate in steady state.
 //
 //	Allreduce ─► begin ─► check arguments ─► coll.Allreduce(link) ─► end
 //	               │                                                 │
 //	        assign a number                              on error: revoke the communicator
 //
-// All messages of a collective have its number as their tag, so messages of collectives that run
-// at the same time are not confused. They also carry the fingerprint of the call, so ranks that
-// call different collectives detect it.
+// Each rank numbers the collectives of a communicator in the order of its calls. All messages of a
+// collective have its number as their tag, so messages of collectives that run at the same time are
+// not confused. The messages also carry the fingerprint of the call (16 bits; see
+// calls.Call.Fingerprint), so ranks that call different collectives detect it.
 type link struct {
 	s    *state
 	c    *Comm
@@ -33,50 +35,51 @@ type link struct {
 
 	plan
 	signature
-	entered bool         // this call has set state.entered, and leave clears it
-	task    func() error // calls run; the nonblocking forms pass it to a pooled goroutine
+	entered bool         // this call has set state.entered; leave clears both
+	task    func() error // acquire and run; spawn passes it to a goroutine of the engine's pool
 
-	// State of the call with respect to the slot and the arena; see slot.go.
+	// The communicator's slot is the permission to use its shared memory, the arena; see slot.go.
 	hasSlot    bool          // this link holds the slot
 	queued     bool          // this link was queued for the slot and has not received from granted
-	granted    chan struct{} // receives one token when the slot is granted; nil: this link was never queued
-	wantsArena bool          // the call uses the arena, or finds out in enterArena whether it does
-	count      int           // the argument of requestArena
-	shared     bool          // the call uses memory that all ranks share, according to coll.SharedUpTo
-	algorithm  int           // otherwise: what coll.Pick returned, or coll.Unpicked
-	arena      *arena        // the arena that the call uses; nil: the call uses messages
+	granted    chan struct{} // gets one value when the slot is granted to this link; nil: this link was never queued
+	wantsArena bool          // the call uses the arena, or enterArena decides whether it does
+	count      int           // the argument of requestArena, in bytes
+	shared     bool          // the call runs wholly in shared memory, because of Arena.UpTo; otherwise algorithm says how it runs
+	algorithm  int           // the algorithm that coll.Pick has chosen; coll.Unpicked: not chosen yet
+	arena      *arena.Arena  // the arena that the call uses; nil: the call uses messages
 
-	reqs    []transfer // started by Isend and Irecv, by ticket
-	scratch [][]byte   // results of Scratch, in the order of its calls; kept for the next collective
-	used    int        // number of slices of scratch in use
-	large   []*[]byte  // slices from largeScratch that this call uses
+	reqs    []transfer // the transfers that Isend and Irecv have started; a coll.Ticket is an index into it
+	scratch [][]byte   // buffers that Scratch returns, in the order of its calls; kept for the next collective
+	used    int        // number of slices of scratch that this call uses
+	large   []*[]byte  // buffers longer than scratchKept that this call uses; release returns them by giveLarge
 	tainted bool       // a transfer may still use the buffers, so the link is not used again
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
-	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by linkMu
-	stalledTicks uint          // checks that found lastWait unchanged; guarded by linkMu
+	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
+	stalledTicks uint          // number of checks in a row that found lastWait unchanged; guarded by state.linkMu
 }
 
-// transfer is an Isend or Irecv of an algorithm.
+// transfer is a nonblocking send or receive that the algorithm of a collective has started.
 type transfer struct {
 	r    engine.Request
 	want int // number of bytes that the message must have; -1 for a send
-	peer int
+	peer int // the other rank of the transfer
 }
 
 var _ coll.Link = (*link)(nil)
 
-// The tags of collectives are their numbers, from 0 to seqMask. The tags of CreateGroup have the
-// bit groupTag.
+// The tag of a collective's messages is the collective's number, from 0 to seqMask; numbers wrap around.
+// CreateGroup is not numbered, because not all ranks of the communicator call it. The tags of its messages
+// have the bit groupTag.
 const (
 	seqMask  = 1<<30 - 1
 	groupTag = 1 << 30
 )
 
-// begin starts a collective: it takes a link and the collective's number. The caller must
-// call end, also if the arguments turn out to be wrong. If another goroutine is in a
-// blocking collective of the communicator, or is starting a collective, the order of the
-// two is undefined, and begin revokes the communicator.
+// begin starts a collective: it returns a link, to which it has assigned the collective's number. The
+// caller must call end, also if the arguments turn out to be wrong. If another goroutine is in a
+// blocking collective of the communicator, or is starting a collective, the order of the two calls is
+// undefined. Then begin revokes the communicator and returns ErrConcurrent.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) begin(name string) (*link, error) {
@@ -94,7 +97,8 @@ func (c *Comm) begin(name string) (*link, error) {
 	return l, nil
 }
 
-// take returns a link for the call with the name and tag. The link holds the slot if the slot was free.
+// take returns a link for the call with the name, whose messages have the tag. If the slot was free, the
+// link holds the slot.
 func (s *state) take(c *Comm, name string, tag int) *link {
 	l := s.tryAcquireSlot()
 	if l != nil {
@@ -110,7 +114,8 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 	return l
 }
 
-// freeLinkLocked returns a link that no call uses. The caller holds linkMu, except in newState.
+// freeLinkLocked returns a link that no call uses: a stored one or a new one. The caller holds linkMu,
+// except in newState, where no other goroutine knows the communicator yet.
 func (s *state) freeLinkLocked() *link {
 	if n := len(s.links); n > 0 {
 		l := s.links[n-1]
@@ -140,9 +145,9 @@ func (l *link) end(err error) error {
 	return err
 }
 
-// abort revokes the communicator because the collective failed with err, waits for the transfers of
-// the call, and returns the error of the call. If a context has ended, a transfer may still use the
-// buffers afterwards; then abort marks the link as tainted.
+// abort handles a collective that failed with err. It revokes the communicator, waits for the transfers
+// of the call, and returns the error of the call. If err is the error of a context that has ended, a
+// transfer may still use the buffers when abort returns. Then abort marks the link as tainted.
 func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
@@ -152,24 +157,25 @@ func (l *link) abort(err error) error {
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
 	}
-	l.ctx = context.Background() // the communicator is revoked, so no transfer takes long
+	l.ctx = context.Background() // the context may have ended; the transfers of a revoked communicator end soon
 	if werr := l.WaitAll(); isContext(werr) || isContext(err) {
 		l.tainted = true
 	}
 	return named
 }
 
-// release returns the link and its memory to the communicator, and releases the slot.
+// release returns the link and its memory to the communicator. If the link holds the slot, release
+// makes the slot free.
 func (l *link) release() {
 	s := l.s
 	if l.unrecorded {
 		l.recordCall()
 	}
-	if l.queued { // the call ended before it could wait
+	if l.queued { // the call failed before awaitSlot waited for the slot
 		s.dequeue(l)
 	}
 	l.leave()
-	if l.tainted { // do not use the link and its buffers again
+	if l.tainted { // a transfer may still use the link's buffers, so no other call gets this link
 		if l.hasSlot {
 			l.dropSlot()
 		}
@@ -191,10 +197,10 @@ func (l *link) release() {
 	l.wantsArena, l.shared, l.arena = false, false, nil
 	if l.hasSlot {
 		l.hasSlot = false
-		wake := a != nil && a.host.TakePendingWake()
+		wake := a != nil && a.Host.TakePendingWake()
 		s.releaseSlot(l)
 		if wake {
-			a.wake(s)
+			s.wake(a)
 		}
 		return
 	}
@@ -204,7 +210,8 @@ func (l *link) release() {
 	s.linkMu.Unlock()
 }
 
-// leave permits other goroutines to start collectives of the communicator.
+// leave permits other goroutines to start collectives of the communicator. A blocking collective calls
+// it at its end, a nonblocking one when it has started.
 func (l *link) leave() {
 	if l.entered {
 		l.entered = false
@@ -212,8 +219,8 @@ func (l *link) leave() {
 	}
 }
 
-// clearWait tells the stall detector that no call of l waits for another rank. A link that is
-// stored with the slot does not need it: the stall detector skips this link.
+// clearWait records for the stall detector that no call of l waits for another rank. A link that is
+// stored with the free slot need not call it, because the stall detector skips that link.
 func (l *link) clearWait() { l.lastWait.Store(0) }
 
 // Rank implements coll.Link.
@@ -229,7 +236,7 @@ func (l *link) to(peer int) engine.Env {
 	return env
 }
 
-// noteWait tells the stall detector for which rank the collective waits.
+// noteWait records for the stall detector that the collective now waits for the rank peer.
 func (l *link) noteWait(peer int) { l.lastWait.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
 
 // Send implements coll.Link.
@@ -251,7 +258,7 @@ func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	l.noteWait(dest)
 	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
 	if serr != nil {
-		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // abort waits for it
+		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // abort waits for the receive
 		return serr
 	}
 	l.noteWait(source)
@@ -272,7 +279,7 @@ func (l *link) Irecv(buf []byte, source int) coll.Ticket {
 	return l.ticket(transfer{l.s.coll.Irecv(buf, l.to(source)), len(buf), source})
 }
 
-// ticket keeps a transfer and returns the ticket by which Wait finds it.
+// ticket stores a transfer and returns the ticket by which Wait finds the transfer.
 func (l *link) ticket(x transfer) coll.Ticket {
 	l.reqs = append(l.reqs, x)
 	return coll.Ticket(len(l.reqs) - 1)
@@ -326,9 +333,10 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// checkLength returns ErrCount if a message from source has another length than the algorithm expects,
-// because then the counts of the two ranks differ. Otherwise it returns err, the error of the
-// receive. For a message that is too long, err is ErrTruncate.
+// checkLength returns ErrCount if a message from source does not have want bytes, the length that the
+// algorithm expects, because then the counts of the two ranks differ. Otherwise it returns err, the
+// error of the receive. st is the status of the receive. For a message that is too long, err is
+// ErrTruncate.
 func (l *link) checkLength(source int, st engine.Status, want int, err error) error {
 	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
 		return l.wrongSent(source, st.Bytes, want)
@@ -336,8 +344,8 @@ func (l *link) checkLength(source int, st engine.Status, want int, err error) er
 	return err
 }
 
-// wrongSent returns the error of a message from source that has have bytes, where this rank expects
-// want bytes.
+// wrongSent returns the error of a message from source whose length is have, where this rank expects
+// want; both are in bytes. The text counts elements if both lengths are whole numbers of elements.
 func (l *link) wrongSent(source, have, want int) error {
 	unit, size := "elements", max(l.elem, 1)
 	if size == 1 || have%size != 0 || want%size != 0 {

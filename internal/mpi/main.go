@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Main is comm.Main. comm.Main calls it, so that package stack can find the frame of comm.Main, which
-// is the start of the program.
+// Main implements comm.Main, which documents the call. comm.Main is a function of its own that calls this
+// one, because package stack looks for the frame of comm.Main: the frames above it belong to the program.
 func Main(run func(c *Comm) error) {
 	c, err := Init(context.Background(), Setup{})
 	if err != nil {
@@ -26,7 +26,8 @@ func Main(run func(c *Comm) error) {
 	}
 }
 
-// guard calls run. If run returns an error, panics, or ends its goroutine, guard aborts the job.
+// guard calls run, the function of the program. If run returns an error, panics, or ends its goroutine, or
+// if the program has not seen the error of a request, guard aborts the job.
 func guard(c *Comm, run func(c *Comm) error) {
 	returned := false
 	defer func() {
@@ -37,7 +38,7 @@ func guard(c *Comm, run func(c *Comm) error) {
 			c.die(2, fmt.Sprintf("panic: %v", p), "\n"+string(debug.Stack()))
 			return
 		}
-		c.die(1, "the program ended its main goroutine", "") // runtime.Goexit
+		c.die(1, "the program ended its main goroutine", "") // by runtime.Goexit
 	}()
 	err := run(c)
 	returned = true
@@ -57,10 +58,10 @@ func guard(c *Comm, run func(c *Comm) error) {
 	}
 }
 
-// isConsequence reports whether all of err follows from the failure of another rank. Then
-// gorun gets the reason with the abort, and writes it only if it knows no earlier failure.
-// An error that wraps several errors is a consequence if each of them is. A kind of failure
-// with its reason ([engine.ReasonError], [engine.RevokedError]) counts as one error.
+// isConsequence reports whether err follows from the failure of another rank. Then this rank does not
+// write err: it sends err to gorun with the abort, and gorun writes err only if it knows no earlier
+// failure. An error that wraps several errors is a consequence if each of them is one. A
+// [engine.ReasonError] or [engine.RevokedError] counts as one error, whatever it wraps.
 func isConsequence(err error) bool {
 	switch err := err.(type) { //nolint:errorlint // it looks at each error of the tree itself
 	case *engine.ReasonError, *engine.RevokedError:
@@ -80,12 +81,13 @@ func isConsequence(err error) bool {
 	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // err wraps nothing here
 }
 
-// die writes the reason and more to stderr, and aborts the job.
+// die writes the reason to stderr, and after it the text more, for example a stack. Then it aborts the
+// job; code is the exit code.
 func (c *Comm) die(code int, reason, more string) {
 	c.write(reason)
 	fmt.Fprint(os.Stderr, more)
 	c.abort(code, reason, false)
 }
 
-// write writes the reason of a failure to stderr.
+// write writes the reason of a failure to stderr, with the rank of this process in the world.
 func (c *Comm) write(reason string) { fmt.Fprintf(os.Stderr, "rank %d: %s\n", c.worldRank(), reason) }

@@ -54,7 +54,7 @@ var programs = map[string]func(c *comm.Comm) error{
 		comm.Irecv(c, []*int{nil}, 0, 4)
 		comm.Iallreduce(nil, []int{1}, []int{1}, comm.Sum)
 		comm.Isend(c, make([]int, 3), 0, 5)
-		comm.Irecv(c, make([]int, 2), 0, 5) // too short
+		comm.Irecv(c, make([]int, 2), 0, 5) // the buffer is shorter than the message
 		return nil
 	},
 	"both": func(c *comm.Comm) error {
@@ -66,10 +66,10 @@ var programs = map[string]func(c *comm.Comm) error{
 			return err
 		}
 		m, _, err := c.Mprobe(0, 5)
-		comm.Imrecv(m, make([]int, 2)) // too short
+		comm.Imrecv(m, make([]int, 2)) // the buffer is shorter than the message
 		return err
 	},
-	"burst": func(c *comm.Comm) error { // of more requests than the engine keeps slots for
+	"burst": func(c *comm.Comm) error { // starts more requests than the free entries that the engine keeps in its table of requests (slotsKept)
 		rs := make([]comm.Request, 6000)
 		for i := range rs {
 			rs[i] = comm.Irecv(c, make([]int, 1), 0, i)
@@ -137,7 +137,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	catch := make(chan os.Signal, 1)
-	signal.Notify(catch, os.Interrupt) // starts a goroutine of os/signal, which never ends; the fuzzer starts it, too
+	signal.Notify(catch, os.Interrupt) // starts a goroutine of os/signal, which never ends, before the test counts goroutines; the fuzzer would start it later
 	signal.Stop(catch)
 	before := runtime.NumGoroutine()
 	code := m.Run()

@@ -86,7 +86,7 @@ func TestMismatchNamesBoth(t *testing.T) {
 	}
 }
 
-// says checks that err names the calls of rank 0 and rank 1.
+// says returns an error unless the text of err names the calls of rank 0 and rank 1, which are texts.
 func says(err error, texts [2]string) error {
 	if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
 		return fmt.Errorf("want ErrMismatch or ErrRevoked, got: %s", text(err))
@@ -110,7 +110,7 @@ func TestMismatchBehind(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		for i := 0; i < 6 && err == nil; i++ { // the root waits for no other rank
+		for i := 0; i < 6 && err == nil; i++ { // the root of a Bcast waits for no other rank, so it may be calls ahead
 			if c.Rank() == 0 || i != 0 {
 				err = comm.Bcast(c, []int{i}, 0)
 			} else {

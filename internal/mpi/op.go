@@ -7,14 +7,15 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/kernel"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Op is an operation of reductions and accumulates (MPI_Op). Calls take a pointer; a nil *Op is invalid.
 type Op struct {
-	name     string
-	kind     kernel.Op
-	combine  func(inout, in []byte) // the function of the program; nil: a built-in operation
-	commutes bool
+	name     string                 // in errors, such as "Sum"
+	kind     kernel.Op              // of a built-in operation
+	combine  func(inout, in []byte) // applies the function of the program; nil: a built-in operation
+	commutes bool                   // the order of the operands does not matter
 }
 
 // The operations that only accumulates have. Reductions return ErrOp for them.
@@ -23,12 +24,9 @@ const (
 	OpNoOp
 )
 
-// opNames holds the names of the built-in operations, by kernel.Op.
-var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
-
-// builtIns holds the built-in operations, from OpNoOp on.
-var builtIns = func() (ops [len(opNames) - int(OpNoOp)]Op) {
-	for kind, name := range opNames {
+// builtIns holds the built-in operations. The index is the kernel.Op minus OpNoOp, the lowest one.
+var builtIns = func() (ops [len(calls.OpNames) - int(OpNoOp)]Op) {
+	for kind, name := range calls.OpNames {
 		ops[kind-int(OpNoOp)] = Op{name: name, kind: kernel.Op(kind), commutes: true}
 	}
 	ops[OpReplace-OpNoOp] = Op{name: "Replace", kind: OpReplace}
@@ -40,32 +38,28 @@ var builtIns = func() (ops [len(opNames) - int(OpNoOp)]Op) {
 func BuiltIn(kind kernel.Op) *Op { return &builtIns[kind-OpNoOp] }
 
 // UserOp returns an operation of the program. combine must call the function of the program
-// with Shield.
+// with Shield, so that a panic of the function becomes an error of the collective.
 func UserOp(commutes bool, combine func(inout, in []byte)) *Op {
 	return &Op{name: "OpFunc", combine: combine, commutes: commutes}
 }
 
-// OpByName is comm.OpByName.
+// OpByName implements comm.OpByName, which documents the call.
 func OpByName(t *elem.Type, name string) (*Op, error) {
 	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
-		if !strings.EqualFold(name, opNames[kind]) {
+		if !strings.EqualFold(name, calls.OpNames[kind]) {
 			continue
 		}
 		if _, ok := kernel.For(kind, t.Kernel); !ok {
-			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %v", ErrOp, opNames[kind], t.Go)}
+			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %v", ErrOp, calls.OpNames[kind], t.Go)}
 		}
 		return BuiltIn(kind), nil
 	}
 	return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
-		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
+		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(calls.OpNames[:kernel.Lxor+1], ", "))}
 }
 
-// opOfProgram is the number of every operation of a program: ranks cannot compare functions. The
-// numbers of the built-in operations begin with 1.
-const opOfProgram = 255
-
-// on returns what the algorithms need to combine elements of type t, and the number by which
-// ranks compare operations.
+// on returns the operation over elements of type t as package coll needs it, and the number by which ranks
+// compare operations (calls.Call.OpID). If the operation is not defined for t, on returns ErrOp.
 //
 // Hot path: no allocation.
 func (o *Op) on(t *elem.Type) (coll.Op, int, error) {
@@ -73,8 +67,8 @@ func (o *Op) on(t *elem.Type) (coll.Op, int, error) {
 		return coll.Op{}, 0, errNoOp
 	}
 	if o.combine != nil {
-		// Elements of size 0 are never combined.
-		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Reduce2: o.combine}, opOfProgram, nil
+		// Package coll needs a size of at least 1. Elements of size 0 are never combined.
+		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Reduce2: o.combine}, calls.OpOfProgram, nil
 	}
 	k, ok := kernel.For(o.kind, t.Kernel)
 	if !ok || k.Size != t.Size { // the type constraints of package comm exclude this, except for Replace and NoOp

@@ -39,7 +39,7 @@ func reduced[T any](c *comm.Comm, op comm.OpFor[T], mine ...T) ([]T, error) {
 	return out, comm.Allreduce(c, mine, out, op)
 }
 
-// TestOps runs each operation over values of three ranks, also of named types.
+// TestOps combines the values of three ranks by each operation, also with named types, and checks the results.
 func TestOps(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		r := c.Rank()
@@ -105,7 +105,7 @@ func TestReductionsRepeat(t *testing.T) {
 	}
 }
 
-// TestNoElements passes elements of size 0 to every kind of call.
+// TestNoElements passes elements of size 0 to calls of every kind. No call may fail.
 func TestNoElements(t *testing.T) {
 	nothing := comm.OpFunc(true, func(_, _ []struct{}) {})
 	eachCount(t, func(c *comm.Comm) error {

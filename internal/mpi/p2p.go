@@ -6,24 +6,25 @@ import (
 
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
-// Send is comm.Send.
+// Send implements comm.Send, which documents the call.
 func (c *Comm) Send(b elem.Buffer, dest, tag int) error {
 	return c.send(opSend, b, dest, tag, engine.Standard)
 }
 
-// Ssend is comm.Ssend.
+// Ssend implements comm.Ssend, which documents the call.
 func (c *Comm) Ssend(b elem.Buffer, dest, tag int) error {
 	return c.send(opSsend, b, dest, tag, engine.Synchronous)
 }
 
-// Rsend is comm.Rsend.
+// Rsend implements comm.Rsend, which documents the call.
 func (c *Comm) Rsend(b elem.Buffer, dest, tag int) error {
 	return c.send(opRsend, b, dest, tag, engine.Standard)
 }
 
-// Bsend is comm.Bsend.
+// Bsend implements comm.Bsend, which documents the call.
 func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err != nil {
@@ -36,7 +37,7 @@ func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
 	return nil
 }
 
-// Sendrecv is comm.Sendrecv.
+// Sendrecv implements comm.Sendrecv, which documents the call.
 func (c *Comm) Sendrecv(send elem.Buffer, dest, sendtag int, recv elem.Buffer, source, recvtag int) (Status, error) {
 	if err := send.Type.Err; err != nil {
 		return Status{}, c.fail("Sendrecv", dest, sendtag, err)
@@ -50,7 +51,7 @@ func (c *Comm) Sendrecv(send elem.Buffer, dest, sendtag int, recv elem.Buffer, s
 	return c.sendrecv(opSendrecv, send.Bytes(), send.Type.Sig, dest, sendtag, recv, source, recvtag)
 }
 
-// SendrecvReplace is comm.SendrecvReplace.
+// SendrecvReplace implements comm.SendrecvReplace, which documents the call.
 func (c *Comm) SendrecvReplace(b elem.Buffer, dest, sendtag, source, recvtag int) (Status, error) {
 	if err := b.Type.Err; err != nil {
 		return Status{}, c.fail("SendrecvReplace", dest, sendtag, err)
@@ -77,8 +78,8 @@ func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	return s, nil
 }
 
-// checkRecv checks the arguments of a receive or probe, and returns the communicator's state. For a
-// probe, t is nil.
+// checkRecv checks the arguments of a receive or probe, and returns the communicator's state. t is the
+// element type of a receive, and nil for a probe.
 func (c *Comm) checkRecv(t *elem.Type, source, tag int) (*state, error) {
 	if t != nil && t.Err != nil {
 		return nil, t.Err
@@ -105,9 +106,10 @@ func badTag() error { return fmt.Errorf("%w: not in 0 … %d", ErrTag, MaxTag) }
 func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) error {
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err == nil && dest != ProcNull {
-		var p *pending
-		if p, err = s.check.call(op, b.Bytes(), nil); err == nil {
-			err = p.ended(s, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode}))
+		var p *bufcheck.Operation
+		data := b.Bytes()
+		if p, err = s.checkCall(op, data, nil); err == nil {
+			err = endCall(s, p, s.p2p.Send(c.ctx, data, engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode}))
 		}
 	}
 	if err != nil {
@@ -119,7 +121,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 // procNullStatus is the Status of a receive from ProcNull.
 var procNullStatus = Status{Source: ProcNull, Tag: AnyTag}
 
-// Recv is comm.Recv.
+// Recv implements comm.Recv, which documents the call.
 //
 // Hot path: no allocation.
 func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
@@ -130,20 +132,20 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if source == ProcNull {
 		return procNullStatus, nil
 	}
-	p, err := s.check.call(opRecv, nil, b.Bytes())
+	data := b.Bytes()
+	p, err := s.checkCall(opRecv, nil, data)
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
 	}
-	est, err := s.p2p.Recv(c.ctx, b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
-	st, err := status(est, b.Type.Size, p.ended(s, err))
-	if err != nil {
+	st, err := s.p2p.Recv(c.ctx, data, engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
+	if err = checkCount(st.Bytes, b.Type.Size, endCall(s, p, err)); err != nil {
 		return st, c.fail("Recv", source, tag, err)
 	}
 	return st, nil
 }
 
 func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, recv elem.Buffer, source, recvtag int) (Status, error) {
-	s, err := c.checkSend(recv.Type, dest, sendtag) // the callers have checked the types
+	s, err := c.checkSend(recv.Type, dest, sendtag) // the callers have checked both types
 	if err != nil {
 		return Status{}, c.fail(op.String(), dest, sendtag, err)
 	}
@@ -157,8 +159,8 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 	if dest == ProcNull {
 		sb = nil
 	}
-	p, err := s.check.call(op, sb, rb)
-	if err != nil && p.writesClash {
+	p, err := s.checkCall(op, sb, rb)
+	if err != nil && p.WritesClash() {
 		return Status{}, c.fail(op.String(), source, recvtag, err)
 	}
 	if err != nil {
@@ -173,10 +175,10 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 			if source == ProcNull {
 				return Status{Source: source, Tag: recvtag, Cancelled: true}, c.fail(op.String(), dest, sendtag, unfinished(s, p, serr))
 			}
-			est, rerr := r.Retract(serr)
-			st, failed := status(est, recv.Type.Size, rerr)
+			st, rerr := r.Retract(serr)
+			failed := checkCount(st.Bytes, recv.Type.Size, rerr)
 			err := unfinished(s, p, serr, rerr)
-			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // not withdrawn: complete, or failed by itself
+			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // the receive was not withdrawn: it is complete, or it failed for a reason of its own
 				st.Cancelled = false
 				if failed != nil && failed != serr { //nolint:errorlint // the receive was withdrawn because of serr
 					err = fmt.Errorf("%w; the receive failed too: %w", err, failed)
@@ -186,14 +188,13 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 		}
 	}
 	if source == ProcNull {
-		return procNullStatus, c.fail(op.String(), dest, sendtag, p.end(nil))
+		return procNullStatus, c.fail(op.String(), dest, sendtag, p.End(nil))
 	}
-	est, err := r.Finish(c.ctx)
-	st, err := status(est, recv.Type.Size, err)
-	if err != nil {
+	st, err := r.Finish(c.ctx)
+	if err = checkCount(st.Bytes, recv.Type.Size, err); err != nil {
 		return st, c.fail(op.String(), source, recvtag, unfinished(s, p, err))
 	}
-	if err := p.end(nil); err != nil {
+	if err := p.End(nil); err != nil {
 		return st, c.fail(op.String(), dest, sendtag, err)
 	}
 	return st, nil

@@ -15,7 +15,7 @@ import (
 
 func isErr(err, kind error) bool { return errors.Is(err, kind) }
 
-// sizes are lengths of messages in elements of 8 bytes: empty, short, eager and rendezvous messages.
+// sizes holds lengths of messages in elements of 8 bytes: of empty, short, eager and rendezvous messages.
 var sizes = []int{0, 1, 5, 500, 20000, 200000}
 
 func TestSendRecvRing(t *testing.T) {
@@ -258,7 +258,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestTagsOutOfOrder receives the last message first.
+// TestTagsOutOfOrder receives messages with different tags in another order than they were sent.
 func TestTagsOutOfOrder(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		tags := []int{0, 1, 77, comm.MaxTag}

@@ -14,19 +14,20 @@ import "fmt"
 //     it does not know yet of a failure that the rank in Finalize knows of. So if any process
 //     fails, a rank in Finalize revokes the communicator of Finalize.
 
-// attach makes parent the parent of s: until detach, s is revoked if parent is revoked.
+// attach makes parent the parent of s: if parent is revoked before detach, revokeDependents revokes s.
 func (s *state) attach(parent *state) {
 	s.job.stall.mu.Lock()
 	s.parent = parent
 	s.job.stall.mu.Unlock()
 }
 
-// detach removes the parent of s. The caller knows that all ranks have s, or this rank gives up s.
+// detach removes the parent of s. It is called when all ranks have made s, or when this rank has failed
+// to make the window of s.
 func (s *state) detach() { s.attach(nil) }
 
 // revokeDependents revokes each communicator whose parent is revoked and, if this rank is in
-// Finalize and a process has failed, the communicator of Finalize. These events cause no call here,
-// so the stall detector calls revokeDependents at intervals.
+// Finalize and a process has failed, the communicator of Finalize. The engine does not notify this
+// package of these events, so the goroutine of the stall detector calls revokeDependents at intervals.
 func (j *job) revokeDependents() {
 	j.stall.mu.Lock()
 	for _, s := range j.stall.states {

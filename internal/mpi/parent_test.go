@@ -51,14 +51,14 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 						close(dies)
 					}
 					<-finalized
-					commtest.Kill(c) // Finalize would return an error
+					commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 					return nil
 				default:
 					if err := comm.Barrier(c); err != nil {
 						return err
 					}
 					if late {
-						close(dies) // while Finalize waits, or before
+						close(dies) // then the third rank dies, before or while this rank waits in Finalize
 					} else {
 						_, err := comm.Recv(c, make([]int, 1), 0, 0)
 						if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {

@@ -36,7 +36,7 @@ func TestReusedArena(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for call := range rng.IntN(20) { // may be more than the arrival lines of an arena
+				for call := range rng.IntN(20) { // also more calls than an arena has cache lines for arrivals, which calls use in turn
 					late, length := rng.IntN(n), []int{1, 6, 100, 5000}[rng.IntN(4)]
 					if pause := time.Duration(rng.IntN(2)) * 50 * time.Microsecond; d.Rank() == late {
 						time.Sleep(pause)
@@ -230,7 +230,7 @@ func BenchmarkDupFree(b *testing.B) {
 		b.Run(fmt.Sprintf("unexpected=%d", lying), func(b *testing.B) {
 			commtest.Run(b, 2, func(c *comm.Comm) error {
 				open := make([]comm.Request, lying)
-				for i := range open { // they are received below
+				for i := range open { // the benchmark receives these messages at its end
 					open[i] = comm.Isend(c, []byte{1}, c.Rank(), 1)
 				}
 				for range open {

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// Probe is comm.Comm.Probe.
+// Probe implements comm.Comm.Probe, which documents the call.
 func (c *Comm) Probe(source, tag int) (Status, error) {
 	s, err := c.checkRecv(nil, source, tag)
 	if err != nil {
@@ -20,14 +20,14 @@ func (c *Comm) Probe(source, tag int) (Status, error) {
 	if source == ProcNull {
 		return procNullStatus, nil
 	}
-	est, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
+	st, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
 		return Status{}, c.fail("Probe", source, tag, err)
 	}
-	return found(est), nil
+	return st, nil
 }
 
-// Iprobe is comm.Comm.Iprobe.
+// Iprobe implements comm.Comm.Iprobe, which documents the call.
 func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 	s, err := c.checkRecv(nil, source, tag)
 	if err != nil {
@@ -36,23 +36,23 @@ func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 	if source == ProcNull {
 		return procNullStatus, true, nil
 	}
-	est, ok, err := s.p2p.Iprobe(engine.Env{Peer: source, Tag: tag})
+	st, ok, err = s.p2p.Iprobe(engine.Env{Peer: source, Tag: tag})
 	if err != nil || !ok {
 		return Status{}, false, c.fail("Iprobe", source, tag, err)
 	}
-	return found(est), true, nil
+	return st, true, nil
 }
 
-// Message is comm.Message.
+// Message is the type behind comm.Message: a message that Mprobe or Improbe has matched.
 type Message struct {
 	m    engine.Message
 	c    *Comm
 	st   Status
-	null bool        // the probe was of ProcNull
-	used atomic.Bool // a call receives the message, or has received it
+	null bool        // the source of the probe was ProcNull: there is no message
+	used atomic.Bool // Mrecv, Imrecv or RecvAlloc receives the message, or has received it
 }
 
-// Mprobe is comm.Comm.Mprobe.
+// Mprobe implements comm.Comm.Mprobe, which documents the call.
 func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
 	m, err := c.mprobe("Mprobe", source, tag)
 	if err != nil {
@@ -73,10 +73,10 @@ func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
 	if err != nil {
 		return Message{}, c.fail(op, source, tag, err)
 	}
-	return Message{m: m, c: c, st: found(st)}, nil
+	return Message{m: m, c: c, st: st}, nil
 }
 
-// Improbe is comm.Comm.Improbe.
+// Improbe implements comm.Comm.Improbe, which documents the call.
 func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	s, err := c.checkRecv(nil, source, tag)
 	if err != nil {
@@ -85,15 +85,15 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	if source == ProcNull {
 		return &Message{c: c, st: procNullStatus, null: true}, procNullStatus, nil
 	}
-	m, est, ok, err := s.p2p.Improbe(engine.Env{Peer: source, Tag: tag})
+	m, st, ok, err := s.p2p.Improbe(engine.Env{Peer: source, Tag: tag})
 	if err != nil || !ok {
 		return nil, Status{}, c.fail("Improbe", source, tag, err)
 	}
-	st := found(est)
 	return &Message{m: m, c: c, st: st}, st, nil
 }
 
-// claim marks the message as used for the call op. If another call has done so, claim returns ErrArg.
+// claim marks the message as used; op is the name of the call that receives it. If another call has
+// marked the message, claim returns ErrArg.
 func (m *Message) claim(op string) error {
 	if m == nil || m.c == nil {
 		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: no message", ErrArg)}
@@ -107,7 +107,7 @@ func (m *Message) claim(op string) error {
 	return nil
 }
 
-// Mrecv is comm.Mrecv.
+// Mrecv implements comm.Mrecv, which documents the call.
 func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
 	if err := b.Type.Err; err != nil {
 		return Status{}, (*Comm)(nil).fail("Mrecv", noRank, noRank, err)
@@ -118,20 +118,19 @@ func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
 	if m.null {
 		return procNullStatus, nil
 	}
-	p, err := m.c.s.check.call(opMrecv, nil, b.Bytes())
+	p, err := m.c.s.checkCall(opMrecv, nil, b.Bytes())
 	if err != nil {
 		m.used.Store(false)
 		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
-	est, err := m.m.Irecv(b.Bytes(), b.Type.Sig).Finish(m.c.ctx)
-	st, err := status(est, b.Type.Size, p.ended(m.c.s, err))
-	if err != nil {
+	st, err := m.m.Irecv(b.Bytes(), b.Type.Sig).Finish(m.c.ctx)
+	if err = checkCount(st.Bytes, b.Type.Size, endCall(m.c.s, p, err)); err != nil {
 		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
 	return st, nil
 }
 
-// Imrecv is comm.Imrecv.
+// Imrecv implements comm.Imrecv, which documents the call.
 func (m *Message) Imrecv(b elem.Buffer) Request {
 	if err := b.Type.Err; err != nil {
 		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
@@ -142,18 +141,18 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 	if m.null {
 		return Request{c: procNullRecv}
 	}
-	p, err := m.c.s.check.start(opImrecv, nil, b.Bytes())
+	p, err := m.c.s.checkStart(opImrecv, nil, b.Bytes())
 	if err != nil {
 		m.used.Store(false)
 		return m.c.refused("Imrecv", m.st.Source, m.st.Tag, err)
 	}
 	r := m.m.Irecv(b.Bytes(), b.Type.Sig)
-	p.received(r)
+	p.Received(r)
 	return m.c.withPending(p, r).startedRequest(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
 }
 
-// MprobeSized is the first half of comm.RecvAlloc: it waits for a message, takes it, and returns
-// its number of elements of type t. m is nil if there is no message to receive.
+// MprobeSized is the first half of comm.RecvAlloc: it blocks until a message arrives, matches it as
+// Mprobe does, and returns its number of elements of type t. If source is ProcNull, m is nil.
 func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st Status, err error) {
 	m = new(Message)
 	n, err = c.probeSized("RecvAlloc", m, t, source, tag)
@@ -166,9 +165,9 @@ func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st
 // RenamedTo returns the error of Mrecv as an error of the call op, which has called Mrecv.
 func RenamedTo(err error, op string) error { return renamed(err, op) }
 
-// probeSized waits for a message, takes it into m, and returns its number of elements of type t.
-// If the message is not a whole number of elements, or is larger than this host's memory,
-// probeSized drops the message.
+// probeSized blocks until a message arrives, matches it as Mprobe does, stores it in m, and returns its
+// number of elements of type t. If the message is not a whole number of elements, or is larger than this
+// host's memory, probeSized drops the message and returns ErrCount. op is the name of the call.
 func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) (n int, err error) {
 	if t.Err != nil {
 		return 0, c.fail(op, source, tag, t.Err)
@@ -182,15 +181,15 @@ func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) 
 		err = fmt.Errorf("%w: a message of %d bytes needs more memory than this host has", ErrCount, m.st.Bytes)
 	}
 	if err != nil {
-		_, _ = m.m.Recv(c.ctx, nil) // so that its sender does not wait
-		m.st.Count = n
+		_, _ = m.m.Recv(c.ctx, nil) // a receive without a buffer, so that the sender does not wait forever
 		return 0, c.fail(op, source, tag, err)
 	}
 	return n, nil
 }
 
-// memory returns the number of bytes of memory of this host. Calls check a length from a message or
-// from the program against it before they allocate, because a failed allocation ends the process.
+// memory returns the size of this host's memory in bytes, or the largest int if it is not known. Calls
+// compare a length that a message or the program gives with memory before they allocate, because a failed
+// allocation ends the process.
 var memory = sync.OnceValue(func() int {
 	if n := sys.Memory(); n > 0 {
 		return int(min(n, math.MaxInt))
@@ -198,7 +197,7 @@ var memory = sync.OnceValue(func() int {
 	return math.MaxInt
 })
 
-// renamed returns err with op as the name of the call, the one that the program made.
+// renamed returns err with op, the call that the program made, as the name of the call.
 func renamed(err error, op string) error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // the callers pass an error that this package has just made
 		e.Op = op

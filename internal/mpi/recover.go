@@ -13,7 +13,7 @@ import (
 //	a call fails with ErrProcFailed ─► Revoke: the calls of the other ranks fail, too
 //	                                   Shrink: returns a communicator of the live ranks
 
-// Epoch is comm.Comm.Epoch.
+// Epoch implements comm.Comm.Epoch, which documents the call.
 func (c *Comm) Epoch() int {
 	if c == nil || c.s == nil {
 		return 0
@@ -21,7 +21,7 @@ func (c *Comm) Epoch() int {
 	return c.s.job.world.Epoch
 }
 
-// FailedRanks is comm.Comm.FailedRanks.
+// FailedRanks implements comm.Comm.FailedRanks, which documents the call.
 func (c *Comm) FailedRanks() []int {
 	s, err := c.live()
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Comm) FailedRanks() []int {
 	return ranks
 }
 
-// AckFailed is comm.Comm.AckFailed.
+// AckFailed implements comm.Comm.AckFailed, which documents the call.
 func (c *Comm) AckFailed() []int {
 	s, err := c.live()
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *Comm) AckFailed() []int {
 	return s.p2p.Acknowledged()
 }
 
-// Agree is comm.Comm.Agree.
+// Agree implements comm.Comm.Agree, which documents the call.
 func (c *Comm) Agree(flag int) (int, error) {
 	s, err := c.live()
 	if err != nil {
@@ -73,7 +73,8 @@ func (s *state) finalized(d *agree.Decision) error {
 	return engine.FinalizedError(s.group.ranks[d.Finalized])
 }
 
-// unacknowledged returns ErrProcFailed if ranks have failed and some rank has not acknowledged that.
+// unacknowledged returns ErrProcFailed if the decision contains a failed rank whose failure not all
+// ranks have acknowledged by AckFailed.
 func (s *state) unacknowledged(d *agree.Decision) error {
 	n := len(s.group.ranks)
 	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
@@ -81,7 +82,7 @@ func (s *state) unacknowledged(d *agree.Decision) error {
 		return nil
 	}
 	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
-	if why == nil { // the engine has been closed since
+	if why == nil { // after the decision, this rank has closed the engine, which then reports no failures
 		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
 	}
 	if len(ranks) > 1 {
@@ -90,7 +91,7 @@ func (s *state) unacknowledged(d *agree.Decision) error {
 	return why
 }
 
-// Shrink is comm.Comm.Shrink.
+// Shrink implements comm.Comm.Shrink, which documents the call.
 func (c *Comm) Shrink() (*Comm, error) {
 	s, err := c.live()
 	if err != nil {

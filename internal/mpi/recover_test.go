@@ -21,7 +21,7 @@ import (
 
 const silent = "host node1 does not answer"
 
-// overAll runs f on n ranks over several transports, in a job that continues after ranks fail.
+// overAll runs f on n ranks over each of several transports, in a job that continues after ranks fail.
 func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
 	t.Helper()
 	overEach(t, func(t *testing.T, p transport.Provider) {
@@ -129,7 +129,8 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 	}, commtest.WithNotify(), commtest.WithProviders(fabric))
 }
 
-// TestReasonInErrors: the error of a call contains the launcher's reason.
+// TestReasonInErrors: if the launcher reports a rank as failed, the error of a call that needs the rank contains the
+// launcher's reason.
 func TestReasonInErrors(t *testing.T) {
 	over := make(chan struct{})
 	ranks(t, 3, func(c *comm.Comm) error {
@@ -183,13 +184,13 @@ func TestFailedRanksInTexts(t *testing.T) {
 	})
 	t.Run("noticed", func(t *testing.T) {
 		ranks(t, 3, func(world *comm.Comm) error {
-			defer commtest.Kill(world) // Finalize would fail
+			defer commtest.Kill(world) // otherwise Run would call Finalize, which returns an error after a failure
 			part, err := partOf(world)
 			if err != nil {
 				return err
 			}
 			switch world.Rank() {
-			case 0: // until rank 1 has ended
+			case 0: // rank 0 waits until rank 1 has ended
 				_, err := comm.Recv(world, []int{1}, 1, 0)
 				return unless(err, comm.ErrProcFailed)
 			case 2:
@@ -230,7 +231,7 @@ func TestRepeatedShrink(t *testing.T) {
 	overAll(t, 6, func(c *comm.Comm) error {
 		for n := 6; n > 1; n-- {
 			if c.Rank() == 0 {
-				if n%2 == 0 { // dies during an agreement
+				if n%2 == 0 { // this rank dies during an agreement
 					ctx, cancel := context.WithCancel(context.Background())
 					cancel()
 					_, err := c.WithContext(ctx).Shrink()
@@ -286,7 +287,7 @@ func TestDecisionsSurviveCoordinators(t *testing.T) {
 }
 
 // TestSurvivorsAgree has ranks die before and after agreements, at random. All ranks that are alive at
-// the end have had the same sequence of communicators.
+// the end must have had the same sequence of communicators.
 func TestSurvivorsAgree(t *testing.T) {
 	const n, steps = 7, 8
 	for seed := range uint64(6) {
@@ -492,7 +493,7 @@ func TestWindowCallsAfterFailure(t *testing.T) {
 					_, rerr := comm.Recv(c, []int{1}, 0, 0)
 					commtest.Kill(c)
 					return wantErr("given up", rerr, comm.ErrProcFailed, "")
-				case 1: // makes the call after it has got the failure notification
+				case 1: // rank 1 makes the call after it knows of the failure
 					_, err := comm.Recv(c, []int{1}, 2, 0)
 					if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {
 						return err

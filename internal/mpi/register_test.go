@@ -148,8 +148,8 @@ func mapped(b []int) bool {
 	return false
 }
 
-// peek reads the last word of memory that may have been unmapped. there is false if it is unmapped. If
-// other memory of this process has been mapped at the same address since, peek reads that.
+// peek returns the last element of mem, whose memory may have been unmapped. If it is unmapped, there is false. If
+// other memory has been mapped at the same address since, peek returns an element of that memory.
 func peek(mem []int) (last int, there bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -194,7 +194,7 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 				var r comm.Request
 				uses := name != "collectives" || c.Rank() == 0
 				if uses {
-					r = use(d, mem) // it cannot complete before the other rank makes a call
+					r = use(d, mem) // this request cannot complete before the other rank makes a call
 				}
 				var wg sync.WaitGroup
 				for range 3 {

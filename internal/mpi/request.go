@@ -9,9 +9,11 @@ import (
 
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
-// callName is the name of a call in an Error, as one byte, which each Request holds.
+// callName stands for the name of a call in an Error. Each Request holds a callName, which takes one byte and
+// not the two words of a string.
 type callName uint8
 
 const (
@@ -25,7 +27,7 @@ const (
 	opIssend
 	opIrecv
 	opImrecv
-	opCollective // the error of the collective has its name already
+	opCollective // any nonblocking collective; its error has the collective's name already
 	opRPut
 	opRGet
 	opRAccumulate
@@ -43,17 +45,17 @@ var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvR
 
 func (o callName) String() string { return callNames[o] }
 
-// Request is comm.Request. It has four words, so that the compiler keeps it in registers.
+// Request is the type behind comm.Request: a nonblocking operation (MPI_Request). It has four words, so that the compiler keeps it in registers.
 type Request struct {
 	r    engine.Request // its Note is the size of a receive's elements
 	c    *Comm          // nil in the zero Request
 	call call
 }
 
-// call holds the fields of an Error about the operation:
+// call holds the fields of an Error about a call: its name, peer and tag. From the highest bits to the lowest:
 //
-//	┌ operation ┬ peer ──┬ tag ┐
-//	└ 5 bits    ┴ 27     ┴ 32  ┘
+//	┌ callName ┬ peer ───┬ tag ────┐
+//	└ 5 bits   ┴ 27 bits ┴ 32 bits ┘
 type call uint64
 
 func callOf(op callName, peer, tag int) call {
@@ -64,48 +66,59 @@ func (c call) op() callName { return callName(c >> 59) }
 func (c call) peer() int    { return int(int64(c) << 5 >> 37) }
 func (c call) tag() int     { return int(int32(c)) }
 
-// completedRequest is the result of a request that is complete from the start. Request.c is then a
-// Comm that holds only this result.
+// completedRequest is the result of a request that was complete when its call returned: of a refused call
+// (see refusals), or of an operation that was complete at once. Request.c is then a Comm that holds only this
+// result.
 type completedRequest struct {
 	st   Status
 	err  error
-	job  *job   // the job whose refusals may hold it; nil: the request was not refused
+	job  *job   // the job whose refusals may count the request; nil: the request was not refused
 	line string // line of the program that made the call; empty without the tunable check
 
-	counted bool // job.refusals counts it; guarded by refusals.mu
+	counted bool // job.refusals counts the request; guarded by refusals.mu
 
-	use *pending // of a send that was complete at once; nil without a checker
-	at  call     // of that send
-	c   *Comm    // of that send
+	// Only for a send that was complete at once, on a rank with a checker of buffers.
+	use *bufcheck.Operation // records that the buffer is in use until Wait; otherwise nil
+	at  call                // the send's name, peer and tag
+	c   *Comm               // the communicator of the send
 }
 
-// completedSend returns the request of a send that was complete when it started. With a checker, its
-// buffer stays in use until Wait.
-func (c *Comm) completedSend(p *pending, op callName, peer, tag int) Request {
+// completedSend returns the request of a send that was complete when it started. p is the checker's record
+// of the send; if p is not nil, the buffer counts as in use until Wait.
+func (c *Comm) completedSend(p *bufcheck.Operation, op callName, peer, tag int) Request {
 	if p == nil {
 		return Request{c: completedAtStart}
 	}
-	p.began(c.s, engine.Request{})
+	p.Began(c.s, engine.Request{})
 	return Request{c: &Comm{completed: &completedRequest{use: p, at: callOf(op, peer, tag), c: c}}}
 }
 
-// withPending returns the Comm for a request r that the checker has recorded as p: a copy of c that
-// holds p. If p is nil, withPending returns c.
-func (c *Comm) withPending(p *pending, r engine.Request) *Comm {
+// withPending returns the Comm for the request r, whose buffers the checker has recorded as p. If p is nil,
+// it returns c. Otherwise it returns a copy of c that holds p.
+func (c *Comm) withPending(p *bufcheck.Operation, r engine.Request) *Comm {
 	if p == nil {
 		return c
 	}
-	p.began(c.s, r)
+	return c.copyWith(p, r)
+}
+
+// copyWith does the work of withPending if p is not nil. It is not inlined, so that the compiler inlines
+// withPending.
+//
+//go:noinline
+func (c *Comm) copyWith(p *bufcheck.Operation, r engine.Request) *Comm {
+	p.Began(c.s, r)
 	return &Comm{s: c.s, ctx: c.ctx, use: p}
 }
 
+// The value of Request.c for the most frequent requests that were complete from the start.
 var (
-	procNullRecv     = &Comm{completed: &completedRequest{st: procNullStatus}}
-	completedAtStart = &Comm{completed: &completedRequest{}} // a send or a one-sided operation that was complete at once
+	procNullRecv     = &Comm{completed: &completedRequest{st: procNullStatus}} // a receive from ProcNull
+	completedAtStart = &Comm{completed: &completedRequest{}}                   // a send or a one-sided operation that was complete at once
 )
 
 // startedRequest returns the Request for r, an operation that the engine has started. size is the
-// size of a receive's elements.
+// size of a receive's elements in bytes, and 0 for other operations.
 func (c *Comm) startedRequest(r engine.Request, op callName, peer, tag, size int) Request {
 	if c.s.job.checks {
 		noteLine(r)
@@ -114,17 +127,17 @@ func (c *Comm) startedRequest(r engine.Request, op callName, peer, tag, size int
 	return Request{r: r, c: c, call: callOf(op, peer, tag)}
 }
 
-// Isend is comm.Isend.
+// Isend implements comm.Isend, which documents the call.
 func (c *Comm) Isend(b elem.Buffer, dest, tag int) Request {
 	return c.isend(opIsend, b, dest, tag, engine.Standard)
 }
 
-// Issend is comm.Issend.
+// Issend implements comm.Issend, which documents the call.
 func (c *Comm) Issend(b elem.Buffer, dest, tag int) Request {
 	return c.isend(opIssend, b, dest, tag, engine.Synchronous)
 }
 
-// Irecv is comm.Irecv.
+// Irecv implements comm.Irecv, which documents the call.
 //
 // Hot path: no allocation.
 func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
@@ -135,16 +148,16 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	if source == ProcNull {
 		return Request{c: procNullRecv}
 	}
-	p, err := s.check.start(opIrecv, nil, b.Bytes())
+	p, err := s.checkStart(opIrecv, nil, b.Bytes())
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
 	}
 	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
-	p.received(r)
+	p.Received(r)
 	return c.withPending(p, r).startedRequest(r, opIrecv, source, tag, b.Type.Size)
 }
 
-// isend starts a send.
+// isend starts a nonblocking send for the call op.
 //
 // Hot path: no allocation.
 func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) Request {
@@ -155,7 +168,7 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	if dest == ProcNull {
 		return Request{c: completedAtStart}
 	}
-	p, err := s.check.start(op, b.Bytes(), nil)
+	p, err := s.checkStart(op, b.Bytes(), nil)
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
 	}
@@ -166,7 +179,7 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	return c.withPending(p, r).startedRequest(r, op, dest, tag, 0)
 }
 
-// Wait is comm.Request.Wait.
+// Wait implements comm.Request.Wait, which documents the call.
 //
 // Hot path: no allocation.
 func (r Request) Wait() (Status, error) {
@@ -188,7 +201,7 @@ func (r *Request) context() context.Context {
 	return r.c.ctx
 }
 
-// Test is comm.Request.Test.
+// Test implements comm.Request.Test, which documents the call.
 func (r Request) Test() (Status, bool, error) {
 	if r.c == nil {
 		return Status{}, true, nil
@@ -197,15 +210,18 @@ func (r Request) Test() (Status, bool, error) {
 		st, err := e.result()
 		return st, true, err
 	}
-	est, done, err := r.r.Test()
+	st, done, err := r.r.Test()
 	if !done {
 		return Status{}, false, nil
 	}
-	st, err := r.result(est, true, err)
+	st, err = r.result(st, true, err)
 	return st, true, err
 }
 
-// Cancel is comm.Request.Cancel.
+// ElemSize returns the size of the elements of a receive in bytes, and 0 for other operations.
+func (r *Request) ElemSize() int { return int(r.r.Note) }
+
+// Cancel implements comm.Request.Cancel, which documents the call.
 func (r Request) Cancel() error {
 	if !r.pending() {
 		return nil
@@ -216,16 +232,17 @@ func (r Request) Cancel() error {
 	return nil
 }
 
-// result returns what Wait returns, from the engine's status and error. done reports whether the
-// operation has ended.
-func (r *Request) result(est engine.Status, done bool, err error) (Status, error) {
-	var st Status
+// result returns what Wait returns. st and err are the engine's status and error of the operation. done says
+// whether the operation has ended; if the context of Wait ended first, it has not.
+func (r *Request) result(st Status, done bool, err error) (Status, error) {
 	op := r.call.op()
 	if op == opIrecv || op == opImrecv {
-		st, err = status(est, int(r.r.Note), err)
+		err = checkCount(st.Bytes, r.ElemSize(), err)
+	} else {
+		st = Status{}
 	}
 	if done {
-		err = r.c.use.end(err)
+		err = r.c.use.End(err)
 	}
 	if err == nil {
 		return st, nil
@@ -239,13 +256,13 @@ func (r *Request) result(est engine.Status, done bool, err error) (Status, error
 	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
 }
 
-// pending reports whether the request is neither zero nor complete from the start.
+// pending reports whether the engine knows the request: it is neither zero nor complete from the start.
 func (r Request) pending() bool { return r.c != nil && r.c.completed == nil }
 
-// WaitAll is comm.WaitAll.
+// WaitAll implements comm.WaitAll, which documents the call.
 func WaitAll(rs []Request) error {
 	var first error
-	at := len(rs) // index of the request that first is the error of
+	at := len(rs) // index of the request whose error first holds
 	failed := func(i int, err error) {
 		if err != nil && i < at {
 			first, at = err, i
@@ -263,39 +280,43 @@ func WaitAll(rs []Request) error {
 		}
 		return r.r, r.context()
 	}, func(i int, st engine.Status, done bool, err error) {
-		_, err = rs[i].result(st, done, err)
-		failed(i, err)
+		r := &rs[i]
+		if err != nil || r.c.use != nil || checkCount(st.Bytes, r.ElemSize(), nil) != nil {
+			_, err = r.result(st, done, err)
+			failed(i, err)
+		}
 		if done {
-			rs[i] = Request{}
+			*r = Request{}
 		}
 	})
 	return first
 }
 
-// WaitAny is comm.WaitAny.
-func WaitAny(rs []Request) (int, Status, error) {
+// WaitAny implements comm.WaitAny, which documents the call. If it returns the result of no request, the
+// index is -1.
+func WaitAny(rs []Request) Completion {
 	first, done := firstCompleted(rs)
 	switch {
 	case done >= 0:
 		return take(rs, done)
 	case first == nil:
-		return -1, Status{}, nil
+		return Completion{Index: -1}
 	}
 	i, err := engine.WaitAny(first.c.ctx, len(rs), func(i int) engine.Request { return rs[i].r })
 	if err != nil {
-		return -1, Status{}, first.c.fail("WaitAny", noRank, noRank, err)
+		return Completion{Index: -1, Err: first.c.fail("WaitAny", noRank, noRank, err)}
 	}
-	if i < 0 { // all are copies of requests that the program has waited for
+	if i < 0 { // all requests are copies of requests whose results the program already has
 		clear(rs)
-		return -1, Status{}, nil
+		return Completion{Index: -1}
 	}
 	return take(rs, i)
 }
 
-// firstCompleted returns the index of the first request that is complete from the start, or -1 if
-// there is none. first is the first request before it that the engine knows.
+// firstCompleted returns in done the index of the first request that was complete from the start, or -1 if
+// there is none. first is the first request before that index that the engine knows, or nil.
 func firstCompleted(rs []Request) (first *Request, done int) {
-	var known *Comm // the last Comm that the loop has found to be of the engine's requests
+	var known *Comm // the Comm of the last request that the engine knows, to skip requests with the same Comm
 	for i := range rs {
 		c := rs[i].c
 		if c == nil || c == known {
@@ -311,31 +332,32 @@ func firstCompleted(rs []Request) (first *Request, done int) {
 	return first, -1
 }
 
-// take returns the result of a request that is complete, and sets the request to zero.
-func take(rs []Request, i int) (int, Status, error) {
-	st, err := rs[i].Wait()
+// take returns the result of rs[i], which is complete, and sets rs[i] to zero.
+func take(rs []Request, i int) Completion {
+	c := Completion{Index: i}
+	c.Status, c.Err = rs[i].Wait()
+	c.Count = elem.Whole(c.Status.Bytes, rs[i].ElemSize())
 	rs[i] = Request{}
-	return i, st, err
+	return c
 }
 
-// TestAny is comm.TestAny.
-func TestAny(rs []Request) (int, Status, bool, error) {
+// TestAny implements comm.TestAny, which documents the call.
+func TestAny(rs []Request) (c Completion, done bool) {
 	first, i := firstCompleted(rs)
 	if i < 0 && first != nil {
 		var live bool
 		if i, live = engine.TestAny(len(rs), func(i int) engine.Request { return rs[i].r }); i < 0 && live {
-			return -1, Status{}, false, nil
+			return Completion{Index: -1}, false
 		}
 	}
 	if i < 0 {
-		clear(rs) // all are zero, or copies of requests that the program has waited for
-		return -1, Status{}, true, nil
+		clear(rs) // all requests are zero, or copies of requests whose results the program already has
+		return Completion{Index: -1}, true
 	}
-	i, st, err := take(rs, i)
-	return i, st, true, err
+	return take(rs, i), true
 }
 
-// TestAll is comm.TestAll.
+// TestAll implements comm.TestAll, which documents the call.
 func TestAll(rs []Request) (bool, error) {
 	if !engine.AllDone(len(rs), func(i int) engine.Request { return rs[i].r }) {
 		return false, nil
@@ -343,42 +365,43 @@ func TestAll(rs []Request) (bool, error) {
 	return true, WaitAll(rs)
 }
 
-// Completion is comm.Completion.
+// Completion is the result of one request of a slice. comm.Completion has the same fields, with Count in its
+// Status.
 type Completion struct {
-	Index  int // in the slice of requests
+	Index  int // of the request in the slice
 	Status Status
+	Count  int // number of elements of a receive
 	Err    error
 }
 
-// WaitSome is comm.WaitSome.
+// WaitSome implements comm.WaitSome, which documents the call.
 func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
 	before := len(done)
 	if done = collect(rs, done); len(done) > before {
 		return done, nil
 	}
-	i, st, err := WaitAny(rs)
-	if i < 0 {
-		return done, err
+	c := WaitAny(rs)
+	if c.Index < 0 {
+		return done, c.Err
 	}
-	done = append(done, Completion{Index: i, Status: st, Err: err})
-	return collect(rs, done), nil
+	return collect(rs, append(done, c)), nil
 }
 
-// TestSome is comm.TestSome.
+// TestSome implements comm.TestSome, which documents the call.
 func TestSome(rs []Request, done []Completion) []Completion {
 	before := len(done)
 	if done = collect(rs, done); len(done) > before {
 		return done
 	}
-	i, st, ok, err := TestAny(rs)
-	if !ok || i < 0 {
+	c, ok := TestAny(rs)
+	if !ok || c.Index < 0 {
 		return done
 	}
-	done = append(done, Completion{Index: i, Status: st, Err: err})
-	return collect(rs, done)
+	return collect(rs, append(done, c))
 }
 
-// collect appends the results of the complete requests to done, and sets these requests to zero.
+// collect appends the results of the complete requests of rs to done, in the order of rs, and sets these
+// requests to zero. It does not block.
 func collect(rs []Request, done []Completion) []Completion {
 	before := len(done)
 	found := func(i int) { done = append(done, Completion{Index: i}) }
@@ -391,7 +414,7 @@ func collect(rs []Request, done []Completion) []Completion {
 	some := done[before:]
 	slices.SortFunc(some, func(a, b Completion) int { return cmp.Compare(a.Index, b.Index) })
 	for k := range some {
-		_, some[k].Status, some[k].Err = take(rs, some[k].Index)
+		some[k] = take(rs, some[k].Index)
 	}
 	return done
 }

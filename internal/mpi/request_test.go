@@ -78,7 +78,7 @@ func TestWaitAnySome(t *testing.T) {
 			var rs []comm.Request
 			for i := range each {
 				if i%2 == 0 {
-					continue // the other half is for the second way
+					continue // the test completes the other half of the requests in the second way
 				}
 				for r := 1; r < c.Size(); r++ {
 					rs = append(rs, comm.Irecv(c, make([]int, 100), r, i))

@@ -7,18 +7,20 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Scratch memory of collectives. Each link keeps its small slices. All communicators share the
-// large slices, in pools. If no call uses a large slice for two cycles of the garbage collector, the
-// collector frees it. So the process does not keep the memory of its largest collective.
+// Scratch memory of collectives. Each [link] keeps its slices of at most scratchKept bytes. All
+// communicators share the larger slices, in pools. If no call uses a pooled slice for two cycles of the
+// garbage collector, the collector frees it. So the process does not keep the memory of its largest
+// collective.
 
-// scratchKept is the largest scratch slice that a link keeps.
+// scratchKept is the maximum length in bytes of a scratch slice that a link keeps.
 const scratchKept = 64 << 10
 
-// largeScratch holds slices by size class: there are four classes per power of two.
+// largeScratch holds pools of slices, by size class. There are four size classes per power of two, so a
+// slice is at most a quarter longer than requested.
 var largeScratch [4 * bits.UintSize]sync.Pool
 
-// largeClass returns the size of the slices that serve n bytes, and their index in
-// largeScratch.
+// largeClass returns the size in bytes of the slices that serve a request of n bytes, and the index of
+// their pool in largeScratch.
 func largeClass(n int) (size, class int) {
 	width := bits.Len(uint(n - 1))
 	step := 1 << (width - 3)
@@ -26,8 +28,8 @@ func largeClass(n int) (size, class int) {
 	return size, 4*(width-1) + (n-1)/step - 4
 }
 
-// takeLarge returns a slice of at least n bytes, n > scratchKept. The caller gives it back by
-// giveLarge.
+// takeLarge returns a slice of at least n bytes, from a pool or newly allocated. n is larger than
+// scratchKept. The caller returns the slice to its pool by giveLarge.
 func takeLarge(n int) *[]byte {
 	size, class := largeClass(n)
 	if b, ok := largeScratch[class].Get().(*[]byte); ok {

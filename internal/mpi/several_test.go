@@ -29,7 +29,7 @@ type pending struct {
 
 func several(c *comm.Comm, rnd *rand.Rand) error {
 	const slots, steps = 100, 3000
-	var all []pending // what rs holds
+	var all []pending // the receives of rs, by index
 	next, sent := 0, map[int]bool{}
 	add := func() {
 		p := pending{buf: []int{-1}, tag: next}
@@ -72,7 +72,7 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 				complete++
 			}
 		}
-		rs = append(rs, comm.Request{}) // one request is zero
+		rs = append(rs, comm.Request{}) // the calls must ignore a zero request
 		var i int
 		var st comm.Status
 		var err error
@@ -90,7 +90,7 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 				return fmt.Errorf("TestSome found %d of %d", len(some), complete)
 			}
 		case complete == 0:
-			continue // it would block
+			continue // the call would block
 		case kind == 2:
 			i, st, err = comm.WaitAny(rs)
 			some = one(i)

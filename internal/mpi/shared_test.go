@@ -31,7 +31,7 @@ type hosts struct {
 	// arenas is the number of allocations so far that are at least as large as an arena.
 	arenas atomic.Int64
 
-	noAlloc, noMap int // the rank that cannot allocate, or map, or -1
+	noAlloc, noMap int // the rank that cannot allocate, and the rank that cannot map, shared memory; -1: none
 }
 
 func newHosts(of ...int) *hosts {
@@ -52,8 +52,8 @@ func (h *hosts) Open(cfg transport.Config) (transport.Domain, error) {
 	return &hostDomain{Domain: d, SharedMemoryDomain: d.(transport.SharedMemoryDomain), h: h, self: int(cfg.Self)}, nil
 }
 
-// leastArena is a size between the arenas and the windows of these tests: arenas are larger, windows
-// are smaller.
+// leastArena is a size in bytes by which the fabric tells allocations apart: in these tests arenas are larger, and
+// windows are smaller.
 const leastArena = 64 << 10
 
 type hostDomain struct {
@@ -86,7 +86,7 @@ func (d *hostDomain) OpenCQ() (transport.CompletionQueue, error) {
 	return hostQueue{cq, d}, err
 }
 
-// hostQueue drops the completions of ranks of other hosts.
+// hostQueue is a completion queue that drops the completions that concern ranks of other hosts.
 type hostQueue struct {
 	transport.CompletionQueue
 	d *hostDomain
@@ -361,14 +361,14 @@ func TestDeathInACollective(t *testing.T) {
 						var err error
 						for err == nil {
 							if err = call(c, send, recv); err == nil {
-								err = comm.Barrier(c) // without it, a root would not wait for the dead rank
+								err = comm.Barrier(c) // because the root of a collective may not wait for the dead rank
 							}
 						}
 						if c.Rank() == 1 {
 							<-dead
 							return nil
 						}
-						commtest.Kill(c) // Finalize would return an error
+						commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 						if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 							return err
 						}
@@ -401,7 +401,8 @@ func TestPanicInSharedMemory(t *testing.T) {
 	})
 }
 
-// TestQueueEndsWithContext checks that a collective that waits for the slot ends if its context ends.
+// TestQueueEndsWithContext checks that a collective that waits for the communicator's slot (see slot.go) ends if its
+// context ends.
 func TestQueueEndsWithContext(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -411,7 +412,7 @@ func TestQueueEndsWithContext(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		if c.Rank() == 1 { // does not call the collectives
+		if c.Rank() == 1 { // rank 1 does not call the collectives
 			_, err := comm.Recv(c, []int{0}, 0, 0)
 			return first(wantErr("Recv", err, comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
 		}
@@ -442,7 +443,7 @@ func TestGoexitInAnOperation(t *testing.T) {
 	call := map[string]func(c *comm.Comm) error{
 		"blocking": func(c *comm.Comm) (err error) {
 			returned := make(chan struct{})
-			go func() { // ends with the call
+			go func() { // ends when its call returns or calls runtime.Goexit
 				defer close(returned)
 				err = comm.Allreduce(c, count(9, 0), make([]int, 9), bad)
 			}()

@@ -3,15 +3,18 @@ package mpi
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
 )
 
 // The slot of a communicator
 //
-// One collective at a time uses the arena of a communicator, in the order in which the
-// collectives were started. This order is the same on all ranks. A collective uses the arena
-// only while it holds the communicator's slot:
+// The arena of a communicator is memory that the ranks of a host share; see arena.Arena. On each rank
+// one collective at a time uses it, in the order in which the collectives were started, which is the
+// same on all ranks. The slot is the permission to use the arena: each rank has one slot per
+// communicator, and a collective uses the arena only while its link holds the slot.
 //
 //	         the slot is free                   end: the slot is free, or the first
 //	begin ───────────────────────► holds the slot ────────────► of the queue gets it
@@ -20,19 +23,18 @@ import (
 //	  ▼                              │        ▼
 //	no slot ── wants the arena ──► queue   continues without the slot
 //
-// A free link is stored with the free slot. So a collective that meets no other one gets the slot
-// and a link by one swap, and gives both back by one store.
+// A link that no call uses is stored with the free slot. So if no other collective of the communicator
+// runs, a collective gets the slot and a link by one atomic swap, and gives both back by one store.
 //
-// No collective waits forever. Of the collectives that any rank has started and not finished,
-// consider the one that was started first. A rank that has started it has finished all
-// collectives before it. So on this rank the collective holds the slot, or the slot is free, or a
-// call that uses messages holds the slot and gives it up without waiting for this collective. So
-// the collective runs on each rank that has started it, and the other ranks start it without
-// waiting for later collectives.
+// The slot adds no deadlock. Of the collectives that any rank has started and not finished, let C be
+// the first one. A rank that has started C has finished all collectives before C. So on this rank C
+// holds the slot, or C can get the slot because the slot is free, or the slot is held by a later call
+// that uses messages and gives the slot up without waiting for C. So C runs on each rank that has
+// started it, and the other ranks can start C without waiting for later collectives.
 //
 // Invariants:
-//   - state.slotFree is 1 if and only if no link holds the slot. Then state.slotLink is a link
-//     that no call uses.
+//   - If state.slotFree is 1, no link holds the slot, and state.slotLink is a link that no call uses.
+//     If it is 0, a link holds the slot, or a goroutine is about to store 1 again.
 //   - After the slot becomes free or a link is queued, the goroutine that did it calls grantSlot, so
 //     the slot does not stay free while a link waits.
 
@@ -42,8 +44,8 @@ type slotQueue struct {
 	closed bool    // closeSlot was called: no other link may queue
 }
 
-// tryAcquireSlot acquires the slot if it is free and no link is queued. It returns the link that was
-// stored with the slot, or nil if it has not acquired the slot.
+// tryAcquireSlot acquires the slot if the slot is free and no link is queued. It returns the link that was
+// stored with the slot. If it cannot acquire the slot, it returns nil.
 //
 // Hot path: no allocation, no lock.
 func (s *state) tryAcquireSlot() *link {
@@ -51,7 +53,7 @@ func (s *state) tryAcquireSlot() *link {
 		return nil
 	}
 	l := s.slotLink
-	if s.queued.Load() > 0 { // the first of the queue gets it
+	if s.queued.Load() > 0 { // releaseSlot grants the slot to the first link of the queue
 		s.releaseSlot(l)
 		return nil
 	}
@@ -83,7 +85,7 @@ func (s *state) grantSlot() {
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
 	s.queued.Add(-1)
-	l.granted <- struct{}{} // awaitSlot and dequeue receive it, and set l.hasSlot
+	l.granted <- struct{}{} // never blocks: the channel has room for one; awaitSlot or dequeue receives it, and sets l.hasSlot
 }
 
 // enqueue appends l to the queue for the slot, unless the queue is closed. It does not block;
@@ -127,13 +129,13 @@ func (s *state) dequeue(l *link) {
 	}
 	s.linkMu.Unlock()
 	if i < 0 {
-		<-l.granted // grantSlot has sent it, or is about to
+		<-l.granted // grantSlot has removed l from the queue, and has sent a value to l.granted
 		l.hasSlot = true
 	}
 }
 
-// dropSlot gives up the slot that l holds. The call continues without it, so dropSlot stores another
-// link with the slot.
+// dropSlot gives up the slot that l holds. The call of l continues without the slot, so dropSlot stores
+// another link with the slot.
 func (l *link) dropSlot() {
 	l.hasSlot = false
 	s := l.s
@@ -143,9 +145,10 @@ func (l *link) dropSlot() {
 	s.releaseSlot(free)
 }
 
-// closeSlot waits until no collective uses the arena, and makes sure that none uses it later: it
-// closes the queue, acquires the slot after all collectives that were started before, and keeps it.
-// If ctx ends first, closeSlot returns the error of ctx. A second call returns ErrClosed.
+// closeSlot blocks until no collective uses the arena, and makes sure that no collective uses it later.
+// It closes the queue, acquires the slot after all collectives that this rank started before, and never
+// releases the slot. If ctx ends first, closeSlot returns the error of ctx. A second call returns
+// ErrClosed.
 func (s *state) closeSlot(ctx context.Context) error {
 	s.linkMu.Lock()
 	closed := s.queue.closed
@@ -169,25 +172,25 @@ func (s *state) closeSlot(ctx context.Context) error {
 	return s.awaitSlot(last)
 }
 
-// requestArena decides whether the call uses the arena, and queues for the slot if so. It is called
-// when the call starts, so that calls queue in their order. count is the call's count in bytes, as
-// for coll.Pick. Before the communicator has an arena, some calls cannot decide; these queue, and
-// decide in enterArena.
+// requestArena decides whether the call uses the arena. If so, and if l does not hold the slot,
+// requestArena queues l for the slot. A call runs requestArena when it starts, so that calls queue in
+// their order. count is the call's count in bytes, as coll.Pick expects it. If the communicator has no
+// arena yet, requestArena cannot decide: it queues the call, and enterArena decides.
 //
 // Hot path: no allocation.
 func (l *link) requestArena(count int) {
 	s := l.s
 	a := s.arena.Load()
-	if a == noArena {
+	if a == arena.None {
 		return
 	}
 	l.count, l.wantsArena = count, true
 	switch {
 	case a == nil:
-	case count <= a.upTo[l.what] && l.op.Size <= 64:
+	case count <= a.UpTo[l.what] && l.op.Size <= 64:
 		l.shared = true
 	default:
-		if l.algorithm, l.wantsArena = coll.Pick(s.job.coll, a.host, l.what, count, l.op); !l.wantsArena {
+		if l.algorithm, l.wantsArena = coll.Pick(s.job.coll, a.Host, l.what, count, l.op); !l.wantsArena {
 			if l.hasSlot {
 				l.dropSlot()
 			}
@@ -199,8 +202,8 @@ func (l *link) requestArena(count int) {
 	}
 }
 
-// enterArena waits for the slot, and makes the arena if this is the first call that needs one. It
-// sets l.arena if the call uses the arena; otherwise the call uses messages.
+// enterArena blocks until l holds the slot, and makes the arena if this is the first call that needs one.
+// If the call uses the arena, enterArena sets l.arena. Otherwise the call uses messages.
 //
 // Hot path: no allocation, and no lock if l holds the slot already.
 func (l *link) enterArena() error {
@@ -210,7 +213,7 @@ func (l *link) enterArena() error {
 		if err := s.awaitSlot(l); err != nil {
 			return err
 		}
-	case !l.hasSlot: // the queue is closed
+	case !l.hasSlot: // enqueue did not queue l, because the queue is closed
 		return ErrClosed
 	}
 	if version := s.job.eng.StateVersion(); version != s.stateVersion {
@@ -222,21 +225,51 @@ func (l *link) enterArena() error {
 	a := s.arena.Load()
 	if a == nil {
 		var err error
-		if a, err = l.makeArena(); err != nil {
+		l.recordCall() // in Make, this rank may wait for a rank that made another call
+		if a, err = s.job.arenas.Make(l, arena.Comm{ID: s.id, Ranks: s.group.ranks, Context: s.coll, Config: s.job.coll}); err != nil {
 			return err
 		}
 		s.arena.Store(a)
 	}
-	if a == noArena {
+	if a == arena.None {
 		return nil
 	}
 	if !l.shared && l.algorithm == coll.Unpicked {
 		var uses bool
-		if l.algorithm, uses = coll.Pick(s.job.coll, a.host, l.what, l.count, l.op); !uses {
+		if l.algorithm, uses = coll.Pick(s.job.coll, a.Host, l.what, l.count, l.op); !uses {
 			l.dropSlot()
 			return nil
 		}
 	}
 	l.arena = a
 	return nil
+}
+
+// recycleArena puts the arena of the communicator, if it has one, into the rank's pool of arenas. The
+// caller knows that no rank uses the arena any more.
+func (s *state) recycleArena() {
+	if a := s.arena.Swap(arena.None); a != nil && a != arena.None {
+		s.job.arenas.Recycle(a, s.coll)
+	}
+}
+
+// closeSlotTimeout is the maximum time for which the engine waits, when it closes, until the collectives
+// have left the arenas. The engine ends their waits for other ranks before that, so only a reduction
+// operation of the program (OpFunc) can delay a collective.
+const closeSlotTimeout = 5 * time.Second
+
+// closeSlots closes the slots of all communicators, so that no collective uses an arena while the engine
+// frees its memory. The engine calls closeSlots when it closes.
+func (j *job) closeSlots() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeSlotTimeout)
+	defer cancel()
+	j.stall.mu.Lock()
+	states := make([]*state, 0, len(j.stall.states))
+	for _, s := range j.stall.states {
+		states = append(states, s)
+	}
+	j.stall.mu.Unlock()
+	for _, s := range states {
+		_ = s.closeSlot(ctx) // if it fails, nothing else can end the collective
+	}
 }

@@ -7,12 +7,13 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Split is comm.Comm.Split.
+// Split implements comm.Comm.Split, which documents the call.
 func (c *Comm) Split(color, key int) (*Comm, error) { return c.split("Split", color, key) }
 
-// SplitNode is comm.Comm.SplitNode.
+// SplitNode implements comm.Comm.SplitNode, which documents the call.
 func (c *Comm) SplitNode(key int) (*Comm, error) {
 	color := 0
 	if s, err := c.live(); err == nil {
@@ -21,11 +22,11 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 	return c.split("SplitNode", color, key)
 }
 
-// splitArgs are the arguments of one rank in a call that makes communicators or a window. Every
-// rank gathers the arguments of all ranks, and selects those of its own new communicator.
+// splitArgs holds the arguments of one rank in a call that makes communicators or a window. Each rank
+// gathers the arguments of all ranks, and selects the ranks of its own new communicator by color.
 type splitArgs struct {
-	color int64 // for Create the hash of the group, for windows the hash of the element type
-	key   int64
+	color int64  // of Split; for Create: the hash of the group; for windows: the hash of the element type
+	key   int64  // of Split; for Create: the rank in the group; for windows: the number of elements of this rank's part
 	id    uint64 // the new communicator's id, if this rank is its rank 0
 }
 
@@ -38,7 +39,7 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	if color < 0 && color != Undefined {
 		return nil, l.end(fmt.Errorf("%w: colour %d is negative and not Undefined", ErrArg, color))
 	}
-	all, err := l.allgatherArgs(kindSplit, splitArgs{color: int64(color), key: int64(key)})
+	all, err := l.allgatherArgs(calls.KindSplit, splitArgs{color: int64(color), key: int64(key)})
 	if err != nil {
 		return nil, l.end(err)
 	}
@@ -77,7 +78,8 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	return &Comm{s: s.job.newState(id, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
 }
 
-// allgatherArgs returns the arguments of all ranks, by rank. The slice is scratch memory of l.
+// allgatherArgs sends own, the arguments of this rank, to all ranks, and returns the arguments of all
+// ranks, by rank. sign is the kind of the call. The slice is scratch memory of l, valid until l ends.
 func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error) {
 	own.id = l.s.job.newID()
 	all := elem.Slice[splitArgs](l.Scratch(l.Size() * elem.SizeOf[splitArgs]()))
@@ -88,7 +90,7 @@ func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error)
 	return all, l.perform()
 }
 
-// Create is comm.Comm.Create.
+// Create implements comm.Comm.Create, which documents the call.
 func (c *Comm) Create(g Group) (*Comm, error) {
 	l, err := c.begin("Create")
 	if err != nil {
@@ -102,7 +104,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	if self < 0 {
 		self = Undefined
 	}
-	all, err := l.allgatherArgs(kindCreate, splitArgs{color: g.hash(), key: int64(self)})
+	all, err := l.allgatherArgs(calls.KindCreate, splitArgs{color: g.hash(), key: int64(self)})
 	if err != nil || self == Undefined {
 		return nil, l.end(err)
 	}
@@ -122,7 +124,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	return &Comm{s: s.job.newState(id, Group{ranks: g.ranks, self: s.group.self}, self), ctx: c.ctx}, nil
 }
 
-// CreateGroup is comm.Comm.CreateGroup.
+// CreateGroup implements comm.Comm.CreateGroup, which documents the call.
 func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	const name = "CreateGroup"
 	s, err := c.live()
@@ -144,10 +146,10 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasSlot { // CreateGroup has no place in the order of collectives, and a collective must not wait for its end
+	if l.hasSlot { // CreateGroup has no place in the order of collectives, so no collective may wait until it ends
 		l.dropSlot()
 	}
-	l.sign(kindCreateGroup, 0, 0)
+	l.sign(calls.KindCreateGroup, 0, 0)
 	buf := l.Scratch(16)
 	if self == 0 {
 		putUint64(buf, s.job.newID())

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"sync"
 	"time"
+
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // stallDetector detects ranks that would wait for each other forever because they called
@@ -27,12 +29,12 @@ import (
 // The goroutine of the stall detector also does other work that is needed at intervals: see
 // stallLoop.
 type stallDetector struct {
-	interval time.Duration
-	stop     chan struct{} // nil: a world of one rank has no stall detector
-	done     chan struct{} // closed when stallLoop has ended
+	interval time.Duration // between two rounds of stallLoop
+	stop     chan struct{} // stopStallDetector closes it to end stallLoop; nil: the world has one rank, and stallLoop does not run
+	done     chan struct{} // stallLoop closes it when it ends
 
 	mu     sync.Mutex
-	states map[uint64]*state // guarded by mu; open communicators, by id
+	states map[uint64]*state // open communicators, by id; guarded by mu
 }
 
 // stallInterval is how often a rank handles queries, and the shortest time that a collective waits
@@ -40,7 +42,7 @@ type stallDetector struct {
 // them together do not use more of its processors.
 const (
 	stallInterval    = 500 * time.Millisecond
-	ranksPerInterval = 64 // the interval grows by stallInterval for each such number of ranks on the host
+	ranksPerInterval = 64 // for each 64 ranks on the host, the interval is longer by stallInterval
 )
 
 func (d *stallDetector) add(s *state) {
@@ -56,6 +58,13 @@ func (d *stallDetector) remove(s *state) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.states, s.id)
+}
+
+// find returns the open communicator with the id, or nil.
+func (d *stallDetector) find(id uint64) *state {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.states[id]
 }
 
 // startStallDetector starts the stall detector, if the job has several ranks. local is the number
@@ -102,14 +111,15 @@ func (j *job) stallLoop() {
 	}
 }
 
-// handleQueries handles the queries that have arrived. It returns false if the engine is closed.
+// handleQueries handles the queries that have arrived from other ranks. It returns false if the engine is
+// closed.
 func (j *job) handleQueries() bool {
 	for {
-		m, st, err := j.final.p2p.Iattend() // unlike a probe, it returns no error if a rank has failed
+		m, st, err := j.final.p2p.Iattend() // unlike Iprobe, Iattend returns no error if a rank has failed
 		if m.IsZero() || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}
-		q := make(query, min(st.Bytes, maxQuery+1)) // a longer message is not a valid query
+		q := make(calls.Query, min(st.Bytes, calls.MaxQuery+1)) // Recv returns an error for a longer message, or Parse for this length
 		if _, err := m.Recv(context.Background(), q); err == nil {
 			j.handleQuery(q, st.Source)
 		}
@@ -122,7 +132,7 @@ func (j *job) queryStalled() {
 	j.stall.mu.Lock()
 	defer j.stall.mu.Unlock()
 	for _, s := range j.stall.states {
-		free := s.tryAcquireSlot() // no call uses this link, but its lastWait may be set
+		free := s.tryAcquireSlot() // if not nil, a link that no call uses, although its lastWait may be set
 		s.linkMu.Lock()
 		for _, l := range s.all {
 			if l != free {
@@ -136,8 +146,8 @@ func (j *job) queryStalled() {
 	}
 }
 
-// checkProgress counts for how many intervals l has been in the same wait, and sends a query after
-// 1, 2, 4, … of them. The caller holds linkMu.
+// checkProgress counts the intervals in which l has waited for the same rank in the same collective, and
+// sends a query to that rank after 1, 2, 4, … intervals. The caller holds linkMu.
 func (s *state) checkProgress(l *link) {
 	wait := l.lastWait.Load()
 	if wait == 0 || wait != l.checkedWait {
@@ -149,7 +159,7 @@ func (s *state) checkProgress(l *link) {
 	if bits.OnesCount(l.stalledTicks) != 1 || peer == s.rank {
 		return
 	}
-	if q := s.newQuery(seq); len(q) > 8 {
+	if q := s.called.Query(s.id, seq); q != nil {
 		s.sendQuery(peer, q)
 	}
 }

@@ -9,35 +9,23 @@ import (
 const (
 	AnySource = -1     // any rank (MPI_ANY_SOURCE)
 	AnyTag    = -1     // any tag (MPI_ANY_TAG)
-	ProcNull  = -2     // no rank: a transfer completes at once and moves nothing (MPI_PROC_NULL)
-	Undefined = -32766 // no value (MPI_UNDEFINED)
+	ProcNull  = -2     // no rank: a transfer with it completes at once and moves no data (MPI_PROC_NULL)
+	Undefined = -32766 // stands for a missing rank or colour (MPI_UNDEFINED)
 
 	MaxTag = 1<<31 - 1 // the largest tag (MPI_TAG_UB)
 )
 
-// Status describes a received or probed message (MPI_Status).
-type Status struct {
-	Source    int // rank in the communicator
-	Tag       int
-	Bytes     int  // length of the message in bytes
-	Count     int  // number of elements of the receive's type; Undefined after a probe
-	Cancelled bool // Request.Cancel withdrew the receive
-}
+// Status describes a received or probed message (MPI_Status). Package comm adds the number of
+// elements. Status has four words, so that the compiler keeps it in registers.
+type Status = engine.Status
 
-// status converts the engine's status of a receive of elements of size bytes. err is the error of
-// the receive; if it is nil, status may return ErrCount.
-func status(est engine.Status, size int, err error) (Status, error) {
-	st := found(est)
-	var cerr error
-	if st.Count, cerr = elem.Count(est.Bytes, size); err == nil {
-		err = cerr
+// checkCount returns the error of a receive of n bytes into elements of size bytes: err, or
+// ErrCount if err is nil and the message is not a whole number of elements.
+func checkCount(n, size int, err error) error {
+	if err == nil && size > 1 {
+		_, err = elem.Count(n, size)
 	}
-	return st, err
-}
-
-// found converts the engine's status of a probe.
-func found(est engine.Status) Status {
-	return Status{Source: est.Source, Tag: est.Tag, Bytes: est.Bytes, Count: Undefined, Cancelled: est.Cancelled}
+	return err
 }
 
 // CountOf is comm.CountOf for elements of type t.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
 // Unfinished is part of the error of a blocking send or receive if the context ended while a
@@ -13,9 +14,9 @@ import (
 // The transfer continues and uses the call's buffers until [Unfinished.Wait] returns. If a
 // program does not use the buffers again, it need not call Wait.
 type Unfinished struct {
-	why   error
-	parts []*engine.Unfinished
-	use   *pending // of the call; nil without a checker
+	why   error                // the error that ended the call
+	parts []*engine.Unfinished // the call's transfers that still run
+	use   *bufcheck.Operation  // the checker's record of the call; nil without a checker
 }
 
 // Error returns a text that says that buffers are in use.
@@ -40,24 +41,26 @@ func (u *Unfinished) Wait(ctx context.Context) error {
 			first = err
 		}
 	}
-	return u.use.end(first)
+	return u.use.End(first)
 }
 
-// ended ends the blocking call p on a communicator. err is the engine's error for the call. ended
-// returns the call's error.
+// endCall returns the error of a blocking call on the communicator s. err is the engine's error for the call.
+// p is the checker's record of the call, or nil; endCall ends p.
 //
-// Hot path: no allocation for a nil pending.
-func (p *pending) ended(s *state, err error) error {
+// Hot path: no allocation for a nil p.
+func endCall(s *state, p *bufcheck.Operation, err error) error {
 	if p == nil && err == nil {
 		return nil
 	}
 	return unfinished(s, p, err)
 }
 
-// unfinished ends the blocking call p on a communicator, and returns the first of errs. If errs
-// contain an engine.Unfinished, unfinished returns an Unfinished that wraps the first of errs and
-// whose Wait waits for every engine.Unfinished. Then p stays pending until that Wait returns.
-func unfinished(s *state, p *pending, errs ...error) error {
+// unfinished returns the error of a blocking call on the communicator s. errs are the engine's errors for the
+// transfers of the call, and p is the checker's record of the call, or nil. If no error is an
+// engine.Unfinished, unfinished ends p and returns the first of errs. Otherwise it returns an Unfinished that
+// wraps the first of errs, and whose Wait waits for every engine.Unfinished. Then p stays pending until that
+// Wait returns.
+func unfinished(s *state, p *bufcheck.Operation, errs ...error) error {
 	var parts []*engine.Unfinished
 	for _, err := range errs {
 		if u, ok := err.(*engine.Unfinished); ok { //nolint:errorlint // the engine does not wrap it
@@ -65,10 +68,10 @@ func unfinished(s *state, p *pending, errs ...error) error {
 		}
 	}
 	if parts == nil {
-		return p.end(errs[0])
+		return p.End(errs[0])
 	}
 	if p != nil {
-		p.began(s, engine.Request{}, parts...)
+		p.Began(s, engine.Request{}, parts...)
 	}
 	return &Unfinished{why: errs[0], parts: parts, use: p}
 }

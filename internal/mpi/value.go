@@ -8,7 +8,7 @@ import (
 	"github.com/weft-hpc/weft/internal/value"
 )
 
-// SendValue is comm.SendValue.
+// SendValue implements comm.SendValue, which documents the call.
 func (c *Comm) SendValue(v any, dest, tag int) error {
 	if _, err := c.checkSend(elem.Of[byte](), dest, tag); err != nil {
 		return c.fail("SendValue", dest, tag, err)
@@ -19,13 +19,13 @@ func (c *Comm) SendValue(v any, dest, tag int) error {
 		return c.fail("SendValue", dest, tag, err)
 	}
 	if err := c.send(opSend, elem.Raw(b), dest, tag, engine.Standard); err != nil {
-		return renamed(err, "SendValue") // a transfer may still read b
+		return renamed(err, "SendValue") // b is not reused, because a transfer may still read b
 	}
 	keepValueBuffer(buf, b)
 	return nil
 }
 
-// RecvValue is comm.RecvValue.
+// RecvValue implements comm.RecvValue, which documents the call.
 func (c *Comm) RecvValue(v any, source, tag int) (Status, error) {
 	const op = "RecvValue"
 	var m Message
@@ -41,23 +41,23 @@ func (c *Comm) RecvValue(v any, source, tag int) (Status, error) {
 	b = b[:n]
 	st, err := m.Mrecv(elem.Raw(b))
 	if err != nil {
-		return st, renamed(err, op) // a transfer may still write to b
+		return st, renamed(err, op) // b is not reused, because a transfer may still write to b
 	}
-	st.Count = 0
 	err = value.Decode(b, v)
 	keepValueBuffer(buf, b)
 	if err != nil {
 		return st, c.fail(op, st.Source, st.Tag, err)
 	}
-	st.Count = 1
 	return st, nil
 }
 
-// valueBuffers holds empty slices with capacity for messages, of up to value.Kept bytes.
+// valueBuffers holds empty slices that SendValue and RecvValue use as message buffers. Their capacities are
+// at most value.Kept bytes.
 var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops
-// both if b is larger than value.Kept.
+// keepValueBuffer returns buf to valueBuffers, from which the caller got it, with the memory of b, which the
+// caller has used as the buffer. If the capacity of b is larger than value.Kept, keepValueBuffer drops buf
+// and b.
 func keepValueBuffer(buf *[]byte, b []byte) {
 	if cap(b) <= value.Kept {
 		*buf = b[:0]

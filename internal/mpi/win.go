@@ -10,27 +10,28 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 	"github.com/weft-hpc/weft/internal/rma"
 )
 
 // Win is a window (comm.Win). Methods of a nil Win return ErrWin.
 type Win struct {
-	win  *rma.Window
-	elem *elem.Type
-	c    *Comm // the window's own communicator
-	of   *Comm // the communicator that the window was made from
-	lens []int // number of elements of each rank's part
+	win  *rma.Window // nil until connect
+	elem *elem.Type  // of the window's elements
+	c    *Comm       // the window's own communicator
+	of   *Comm       // the communicator that the program made the window from
+	lens []int       // number of elements of each rank's part, by rank
 
-	comparable bool // CompareSwap is defined for the elements
+	comparable bool // CompareSwap is defined for the elements: see comparableBytes
 
-	freed atomic.Bool
-	pscw  exposure
+	freed atomic.Bool // Free has succeeded or is about to
+	pscw  exposure    // epochs of Post, Start, Complete and Wait
 
 	bufferMu    sync.Mutex
-	freeBuffers []*fetchBuffer // guarded by bufferMu; not in use
+	freeBuffers []*fetchBuffer // buffers that no call uses; guarded by bufferMu
 }
 
-// NewWin is comm.NewWin for n elements of type t.
+// NewWin implements comm.NewWin for n elements of type t.
 func (c *Comm) NewWin(t *elem.Type, n int) (*Win, error) {
 	return c.makeWin("NewWin", t, func() (int, []byte, int, error) {
 		bytes, err := memoryFor(t, n)
@@ -38,7 +39,7 @@ func (c *Comm) NewWin(t *elem.Type, n int) (*Win, error) {
 	})
 }
 
-// WinOf is comm.WinOf.
+// WinOf implements comm.WinOf, which documents the call.
 func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
 	return c.makeWin("WinOf", b.Type, func() (int, []byte, int, error) {
 		if err := b.Type.Err; err != nil {
@@ -48,8 +49,8 @@ func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
 	})
 }
 
-// makeWin makes a window. memory returns the number of elements of this rank's part, and the
-// part itself or the bytes to allocate for it.
+// makeWin makes a window for the call name. memory returns the number of elements of this rank's part, and
+// either the memory of that part (local) or the number of bytes to allocate for it (alloc).
 func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []byte, alloc int, err error)) (*Win, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -66,7 +67,7 @@ func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []
 	err = x.connect(name, local, alloc)
 	x.c.s.detach()
 	if err != nil {
-		_ = x.close() // err says more
+		_ = x.close() // the caller gets err, the first error
 		return nil, err
 	}
 	return x, nil
@@ -79,16 +80,16 @@ func hashOf(t *elem.Type) int64 {
 	return int64(h.Sum64())
 }
 
-// openWindow gathers the arguments of all ranks, and makes a window without memory that has a message
-// space of its own. It ends l.
+// openWindow gathers the arguments of all ranks, and makes a window that has a communicator of its own but no
+// memory yet. n is the number of elements of this rank's part. openWindow ends the collective l.
 func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	s, c, hash := l.s, l.c, hashOf(t)
-	all, err := l.allgatherArgs(kindWin, splitArgs{color: hash, key: int64(n)})
+	all, err := l.allgatherArgs(calls.KindWin, splitArgs{color: hash, key: int64(n)})
 	if err != nil {
 		return nil, l.end(err)
 	}
 	x := &Win{of: c, elem: t, lens: make([]int, len(all))}
-	var differs error // the same on all ranks, so no rank needs a message about it
+	var differs error // all ranks find the same error, so no rank has to notify another
 	for r := range all {
 		if all[r].color != hash && differs == nil {
 			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
@@ -111,8 +112,8 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	return x, nil
 }
 
-// connect allocates or registers this rank's part, and exchanges with all ranks how to access the
-// parts. If connect fails on one rank, it fails on all ranks.
+// connect allocates this rank's part (alloc bytes) or registers it (local), and exchanges with all ranks how
+// to access the parts. If connect fails on one rank, it fails on all ranks. name is the name of the call.
 func (x *Win) connect(name string, local []byte, alloc int) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -132,7 +133,7 @@ func (x *Win) connect(name string, local []byte, alloc int) error {
 	at := func(r int) []byte { return all[r*rma.PartSize:][:rma.PartSize] }
 	own.Encode(at(l.Rank()))
 	l.what, l.send, l.recv = coll.KindAllgather, at(l.Rank()), all
-	l.sign(kindWinParts, 0, 0)
+	l.sign(calls.KindWinParts, 0, 0)
 	if err := l.perform(); err != nil {
 		return l.end(err)
 	}
@@ -152,9 +153,9 @@ func (x *Win) connect(name string, local []byte, alloc int) error {
 	return x.settle(name, reach)
 }
 
-// settle completes the creation of the window on all ranks. own is the memory that this rank accesses
-// by loads and stores. All ranks exchange own, so that they choose the same methods for accumulates
-// and locks.
+// settle completes the creation of the window on all ranks. own says which parts this rank accesses by loads
+// and stores; see rma.Reach. The ranks exchange own, so that all of them choose the same methods for
+// accumulates and locks.
 func (x *Win) settle(name string, own rma.Reach) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -163,7 +164,7 @@ func (x *Win) settle(name string, own rma.Reach) error {
 	all := l.Scratch(l.Size())
 	all[l.Rank()] = byte(own)
 	l.what, l.send, l.recv = coll.KindAllgather, all[l.Rank():l.Rank()+1], all
-	l.sign(kindWinReady, 0, 0)
+	l.sign(calls.KindWinReady, 0, 0)
 	if err := l.perform(); err != nil {
 		return l.end(err)
 	}
@@ -173,10 +174,10 @@ func (x *Win) settle(name string, own rma.Reach) error {
 	return l.end(x.win.Settle(own))
 }
 
-// Local is comm.Win.Local.
+// Local implements comm.Win.Local, which documents the call.
 func (x *Win) Local() []byte { return x.win.Local() }
 
-// Len is comm.Win.Len.
+// Len implements comm.Win.Len, which documents the call.
 func (x *Win) Len(rank int) int {
 	if x == nil || uint(rank) >= uint(len(x.lens)) {
 		return 0
@@ -184,7 +185,7 @@ func (x *Win) Len(rank int) int {
 	return x.lens[rank]
 }
 
-// Comm is comm.Win.Comm.
+// Comm implements comm.Win.Comm, which documents the call.
 func (x *Win) Comm() *Comm {
 	if x == nil {
 		return nil
@@ -192,14 +193,14 @@ func (x *Win) Comm() *Comm {
 	return x.of
 }
 
-// Free is comm.Win.Free.
+// Free implements comm.Win.Free, which documents the call.
 func (x *Win) Free() error {
 	if err := x.live(); err != nil {
 		return x.fail("Free", noRank, err)
 	}
 	var err error
 	if x.c.s.coll.Err() == nil {
-		if err = x.fence("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
+		if err = x.fence("Free", calls.KindWinFree, true); errors.Is(err, ErrRevoked) {
 			err = nil
 		}
 	}
@@ -226,7 +227,7 @@ func (x *Win) close() error {
 	return err
 }
 
-// Revoke is comm.Win.Revoke.
+// Revoke implements comm.Win.Revoke, which documents the call.
 func (x *Win) Revoke() error {
 	err := x.live()
 	if err != nil {
@@ -251,8 +252,8 @@ func (x *Win) live() error {
 	return nil
 }
 
-// checkElements checks the arguments of an operation of n elements with a target. It returns the
-// byte of the target's part at which the operation begins.
+// checkElements checks the arguments of an operation on n elements of target's part, from element disp on.
+// It returns the offset in bytes at which the operation begins in that part.
 //
 // Hot path: no allocation.
 func (x *Win) checkElements(n, target, disp int) (int, error) {
@@ -272,17 +273,19 @@ func (x *Win) checkElements(n, target, disp int) (int, error) {
 	return disp * x.elem.Size, nil
 }
 
-// fail wraps err for a call on x; nil stays nil.
+// fail returns err as an *Error of the call op on x, or nil if err is nil. target is noRank if the call has
+// no target.
 func (x *Win) fail(op string, target int, err error) error {
 	return x.comm().fail(op, target, noRank, err)
 }
 
-// refused returns a request for a call that failed before it started an operation.
+// refused returns a request for a call that failed with err before it started an operation. Wait and Test of
+// the request return the error.
 func (x *Win) refused(op string, target int, err error) Request {
 	return x.comm().refused(op, target, noRank, err)
 }
 
-// comm returns the window's own communicator; nil for a nil window.
+// comm returns the window's own communicator, or nil if x is nil.
 func (x *Win) comm() *Comm {
 	if x == nil {
 		return nil
@@ -290,7 +293,8 @@ func (x *Win) comm() *Comm {
 	return x.c
 }
 
-// request returns the Request of a call such as RPut, from the results of package rma.
+// request returns the Request of the call op, such as RPut. r and err are what package rma has returned; a
+// zero r is an operation that was complete at once.
 func (x *Win) request(op callName, target int, r engine.Request, err error) Request {
 	if err != nil {
 		return x.c.refused(op.String(), target, noRank, err)

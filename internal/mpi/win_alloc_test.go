@@ -70,7 +70,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	} {
 		for _, fab := range winFabrics {
 			if fab.name == "at random" || fab.name == "no async" {
-				continue // the provider of faults allocates, and the code in weft is the same as with inproc
+				continue // the fault transport itself allocates; the code of windows is the same as over inproc
 			}
 			t.Run(x.name+"/"+fab.name, func(t *testing.T) {
 				windows := make([]*comm.Win[int64], 2)

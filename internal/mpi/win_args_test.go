@@ -84,7 +84,7 @@ func TestWrongWindowCalls(t *testing.T) {
 					if err := comm.Barrier(c); err != nil {
 						return err
 					}
-					if c.Rank() == 0 { // rank 0 has locked rank 1, not itself
+					if c.Rank() == 0 { // rank 0 has locked the part of rank 1, not its own part
 						got := make([]int, 10)
 						if err := first(w.Lock(1, comm.LockExclusive), wantErr(name, bad.call(w), bad.kind, bad.text),
 							w.Get(got, 1, 0), w.Unlock(1), same("target", got, count(10, 0))); err != nil {

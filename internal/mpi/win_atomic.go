@@ -9,8 +9,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// accOps maps the built-in operations to those of windows. Elements of type Loc have no operations
-// other than MinLoc and MaxLoc, so these two use the numbers of Min and Max.
+// accOps maps the built-in operations of reductions to the operations of package rma. Elements of type Loc
+// (a value with its index) have no operations other than MinLoc and MaxLoc, so package rma has no operations
+// of its own for them: they are its Min and Max.
 var accOps = [...]rma.Op{
 	kernel.Sum: rma.Sum, kernel.Prod: rma.Prod, kernel.Min: rma.Min, kernel.Max: rma.Max,
 	kernel.Band: rma.Band, kernel.Bor: rma.Bor, kernel.Bxor: rma.Bxor,
@@ -18,8 +19,8 @@ var accOps = [...]rma.Op{
 	kernel.MinLoc: rma.Min, kernel.MaxLoc: rma.Max,
 }
 
-// accumulator returns the function that computes an operation over the window's elements, or nil if
-// the operation is not defined for them.
+// accumulator returns the function that computes op over elements of the window, or nil if op is not defined
+// for them. The function stores its result in inout.
 func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 	for kind, o := range accOps {
 		if o != op {
@@ -32,7 +33,7 @@ func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 	return nil
 }
 
-// datatypes maps element types to the datatypes of fabrics.
+// datatypes maps element types to the datatypes in which a transport computes atomic operations.
 var datatypes = map[kernel.Type]transport.Datatype{
 	kernel.Int8: transport.Int8, kernel.Int16: transport.Int16, kernel.Int32: transport.Int32, kernel.Int64: transport.Int64,
 	kernel.Uint8: transport.Uint8, kernel.Uint16: transport.Uint16, kernel.Uint32: transport.Uint32, kernel.Uint64: transport.Uint64,
@@ -41,7 +42,7 @@ var datatypes = map[kernel.Type]transport.Datatype{
 	kernel.Bool: transport.Uint8,
 }
 
-// datatype returns the fabrics' datatype for t. ok is false if they have none.
+// datatype returns the transports' datatype for t. ok is false if they have none.
 func datatype(t *elem.Type) (transport.Datatype, bool) {
 	e := t.Kernel
 	switch {
@@ -55,7 +56,7 @@ func datatype(t *elem.Type) (transport.Datatype, bool) {
 		e = kernel.Uint32
 	}
 	d, ok := datatypes[e]
-	return d, ok && d.Size() == t.Size // the size differs for a Loc
+	return d, ok && d.Size() == t.Size // a Loc has the kernel type of its value, but is larger
 }
 
 // comparableBytes reports whether two elements are equal if and only if their bytes are equal: true
@@ -103,7 +104,8 @@ func (o *Op) accumulate(t *elem.Type) (rma.Op, error) {
 	return accOps[o.kind], nil
 }
 
-// checkAccumulate checks the arguments of an accumulate of buf.
+// checkAccumulate checks the arguments of an accumulate of buf, and returns the offset in bytes in the
+// target's part and the operation.
 func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(buf.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -112,7 +114,7 @@ func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op *Op) (at int
 	return at, o, err
 }
 
-// Accumulate is comm.Win.Accumulate.
+// Accumulate implements comm.Win.Accumulate, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op *Op) error {
@@ -126,7 +128,7 @@ func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op *Op) error {
 	return nil
 }
 
-// RAccumulate is comm.Win.RAccumulate.
+// RAccumulate implements comm.Win.RAccumulate, which documents the call.
 func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op *Op) Request {
 	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err != nil {
@@ -139,7 +141,7 @@ func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op *Op) Request {
 	return x.request(opRAccumulate, target, r, err)
 }
 
-// GetAccumulate is comm.Win.GetAccumulate.
+// GetAccumulate implements comm.Win.GetAccumulate, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) error {
@@ -153,7 +155,7 @@ func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) e
 	return nil
 }
 
-// RGetAccumulate is comm.Win.RGetAccumulate.
+// RGetAccumulate implements comm.Win.RGetAccumulate, which documents the call.
 func (x *Win) RGetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) Request {
 	return x.fetch(opRGetAccumulate, buf, result, target, disp, op)
 }
@@ -170,8 +172,8 @@ func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op
 	return x.request(name, target, r, err)
 }
 
-// checkFetch checks the arguments of an accumulate of buf that fetches into result. With NoOp, buf may
-// be nil.
+// checkFetch checks the arguments of an accumulate of buf that fetches the old elements into result. It
+// returns the offset in bytes in the target's part and the operation. With NoOp, buf may be nil.
 func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(result.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -188,8 +190,9 @@ func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at 
 	return at, o, err
 }
 
-// FetchWord is comm.Win.FetchOp of an element of 4 or 8 bytes that this rank has mapped. ok is
-// false if FetchOp must be used.
+// FetchWord does what comm.Win.FetchOp does, for an element of 4 or 8 bytes in memory that this rank has
+// mapped. word and old hold the bits of the elements. If ok is false, nothing has happened, and the caller
+// must use FetchOp.
 //
 // Hot path: no allocation.
 func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok bool) {
@@ -204,7 +207,7 @@ func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok b
 	return x.win.FetchWord(target, at, o, word)
 }
 
-// FetchOp is comm.Win.FetchOp.
+// FetchOp implements comm.Win.FetchOp, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) FetchOp(value, result []byte, target, disp int, op *Op) error {
@@ -213,18 +216,19 @@ func (x *Win) FetchOp(value, result []byte, target, disp int, op *Op) error {
 	}
 	z := x.takeFetchBuffer()
 	copy(z.value(), value)
-	clear(z.result()) // the result if target is ProcNull
+	clear(z.result()) // if target is ProcNull, the result is zero
 	r := x.fetch(opFetchOp, z.buffer(z.value()), z.buffer(z.result()), target, disp, op)
 	return x.await(r, z, result)
 }
 
-// RFetchOp is comm.Win.RFetchOp.
+// RFetchOp implements comm.Win.RFetchOp, which documents the call.
 func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op *Op) Request {
 	return x.fetch(opRFetchOp, value, result, target, disp, op)
 }
 
-// SwapWord is comm.Win.CompareSwap of an element of 4 or 8 bytes that this rank has mapped. ok is
-// false if CompareSwap must be used.
+// SwapWord does what comm.Win.CompareSwap does, for an element of 4 or 8 bytes in memory that this rank has
+// mapped. compare, word and old hold the bits of the elements. If ok is false, nothing has happened, and the
+// caller must use CompareSwap.
 //
 // Hot path: no allocation.
 func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok bool) {
@@ -235,7 +239,7 @@ func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok b
 	return x.win.SwapWord(target, at, compare, word)
 }
 
-// CompareSwap is comm.Win.CompareSwap.
+// CompareSwap implements comm.Win.CompareSwap, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error {
@@ -245,12 +249,12 @@ func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error
 	z := x.takeFetchBuffer()
 	copy(z.compare(), compare)
 	copy(z.value(), value)
-	clear(z.result()) // the result if target is ProcNull
+	clear(z.result()) // if target is ProcNull, the result is zero
 	r := x.swap(opCompareSwap, z, z.result(), target, disp)
 	return x.await(r, z, result)
 }
 
-// RCompareSwap is comm.Win.RCompareSwap.
+// RCompareSwap implements comm.Win.RCompareSwap, which documents the call.
 func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Request {
 	if err := x.live(); err != nil {
 		return x.refused("RCompareSwap", target, err)
@@ -259,7 +263,7 @@ func (x *Win) RCompareSwap(compare, value, result []byte, target, disp int) Requ
 	copy(z.compare(), compare)
 	copy(z.value(), value)
 	r := x.swap(opRCompareSwap, z, result, target, disp)
-	x.putFetchBuffer(z) // rma has copied its elements
+	x.putFetchBuffer(z) // package rma has copied the elements of z
 	return r
 }
 
@@ -278,15 +282,17 @@ func (x *Win) swap(name callName, z *fetchBuffer, result []byte, target, disp in
 	return x.request(name, target, r, err)
 }
 
-// NilPointer returns the request of a call that got a nil pointer.
+// NilPointer returns the request of the call op, to which the program has passed a nil pointer. Wait of the
+// request returns ErrArg.
 func (x *Win) NilPointer(op string, target int) Request {
 	return x.refused(op, target, errNilPointer)
 }
 
 var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
 
-// fetchBuffer is memory for the three elements of a blocking fetch. The call does not use the
-// caller's variables, because the engine may need the memory for longer than the call lasts.
+// fetchBuffer is the memory of one blocking FetchOp or CompareSwap. It holds three elements: the value, the
+// element to compare with, and the result. The call does not use the program's variables, because the
+// operation may still run, and use the memory, when the call has returned an error.
 type fetchBuffer struct {
 	t   *elem.Type
 	mem []byte
@@ -296,7 +302,7 @@ func (z *fetchBuffer) value() []byte   { return z.mem[:z.t.Size] }
 func (z *fetchBuffer) compare() []byte { return z.mem[z.t.Size:][:z.t.Size] }
 func (z *fetchBuffer) result() []byte  { return z.mem[2*z.t.Size:] }
 
-// buffer returns the buffer of one of the elements.
+// buffer returns b, the bytes of one of the three elements, as a buffer of one element.
 func (z *fetchBuffer) buffer(b []byte) elem.Buffer { return elem.At(b, 1, z.t) }
 
 // takeFetchBuffer returns a buffer that no call uses.
@@ -318,10 +324,10 @@ func (x *Win) putFetchBuffer(z *fetchBuffer) {
 	x.freeBuffers = append(x.freeBuffers, z)
 }
 
-// await waits for the fetch into z and copies the result.
+// await blocks until r, the operation that uses z, is complete. Then it copies the result from z to result.
 func (x *Win) await(r Request, z *fetchBuffer, result []byte) error {
 	if _, err := r.Wait(); err != nil {
-		r.r.Abandon() // the fetch may continue and use z, so z is not reused
+		r.r.Abandon() // the operation may still run and use z, so z is not reused
 		return err
 	}
 	copy(result, z.result())

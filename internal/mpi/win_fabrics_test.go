@@ -18,8 +18,8 @@ type winFabric struct {
 	name string
 	open func() transport.Provider // called for each job
 	opts []commtest.Option
-	// immortal means that tests must not kill a rank: the fabric does not report its death (no
-	// CapPeerDown), or fails itself if a rank dies and all ranks are in one process.
+	// immortal says that tests must not kill a rank over this fabric: the fabric does not report the death of a
+	// rank (it lacks CapPeerDown), or it does not survive the death of one of several ranks in the same process.
 	immortal bool
 }
 
@@ -44,7 +44,7 @@ var winFabrics = []winFabric{
 	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
 }
 
-// winCounts are the numbers of ranks of tests of windows.
+// winCounts holds the numbers of ranks with which tests of windows run.
 var winCounts = []int{1, 2, 3, 5, 7}
 
 // overFabrics runs f over each fabric, with each number of ranks in counts.

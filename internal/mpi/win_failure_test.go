@@ -9,7 +9,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// blocked are calls that wait for rank 0, which holds the locks of all parts.
+// blocked holds calls that wait for rank 0, which holds the locks of all parts of the window.
 var blocked = map[string]func(w *comm.Win[int]) error{
 	"Lock":  func(w *comm.Win[int]) error { return w.Lock(1, comm.LockShared) },
 	"own":   func(w *comm.Win[int]) error { return w.Lock(w.Comm().Rank(), comm.LockExclusive) },
@@ -130,7 +130,7 @@ func TestKilledTarget(t *testing.T) {
 					if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
 						return err
 					}
-					commtest.Kill(c) // Finalize would return an error
+					commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 					return nil
 				}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
 			})
@@ -164,7 +164,7 @@ func TestLockOfFailedRank(t *testing.T) {
 		if err := w.Unlock(0); err != nil {
 			return err
 		}
-		if c.Rank() == 0 { // until the other rank has had the lock
+		if c.Rank() == 0 { // rank 0 takes the lock again and again, until the other live rank has had it
 			for n := 0; n < 2; {
 				if err := w.Lock(0, comm.LockShared); err != nil {
 					return err
@@ -192,7 +192,7 @@ func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	overFabrics(t, []int{2, 3, 5}, func(c *comm.Comm) error {
 		return withWindow(c, 1, func(w *comm.Win[int]) error {
 			if c.Rank() == 0 {
-				return nil // calls Free at once
+				return nil // then this rank calls Free at once
 			}
 			for range 20 {
 				if err := first(w.Lock(0, comm.LockExclusive), w.Accumulate([]int{1}, 0, 0, comm.Sum), w.Unlock(0)); err != nil {
@@ -242,7 +242,7 @@ func TestContextEndsWindowCalls(t *testing.T) {
 	})
 }
 
-// unless returns err, or nil if err is of one of the kinds.
+// unless returns nil if err wraps one of the kinds. Otherwise it returns err.
 func unless(err error, kinds ...error) error {
 	for _, k := range kinds {
 		if isErr(err, k) {
@@ -310,7 +310,7 @@ func TestWaitAgain(t *testing.T) {
 				wantErr("closed", w.Wait(), comm.ErrRMASync, "Wait")); err != nil {
 				return err
 			}
-		case 1: // dies after the other ranks have got the window
+		case 1: // rank 1 dies after the other ranks have got the window
 			for range 2 {
 				if _, err := comm.Recv(c, one, comm.AnySource, 0); err != nil {
 					return err
@@ -327,7 +327,7 @@ func TestWaitAgain(t *testing.T) {
 				return err
 			}
 		}
-		if c.Rank() == 2 { // waits until rank 0 has ended
+		if c.Rank() == 2 { // rank 2 waits until rank 0 has ended
 			_, err := comm.Recv(c, one, 0, 1)
 			if err := unless(err, comm.ErrProcFailed); err != nil {
 				return err

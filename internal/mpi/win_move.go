@@ -2,7 +2,7 @@ package mpi
 
 import "github.com/weft-hpc/weft/internal/elem"
 
-// Put is comm.Win.Put.
+// Put implements comm.Win.Put, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Put(buf elem.Buffer, target, disp int) error {
@@ -16,7 +16,7 @@ func (x *Win) Put(buf elem.Buffer, target, disp int) error {
 	return nil
 }
 
-// RPut is comm.Win.RPut.
+// RPut implements comm.Win.RPut, which documents the call.
 func (x *Win) RPut(buf elem.Buffer, target, disp int) Request {
 	at, err := x.checkElements(buf.Count, target, disp)
 	if err != nil {
@@ -29,7 +29,7 @@ func (x *Win) RPut(buf elem.Buffer, target, disp int) Request {
 	return x.request(opRPut, target, r, err)
 }
 
-// Get is comm.Win.Get.
+// Get implements comm.Win.Get, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Get(buf elem.Buffer, target, disp int) error {
@@ -43,7 +43,7 @@ func (x *Win) Get(buf elem.Buffer, target, disp int) error {
 	return nil
 }
 
-// RGet is comm.Win.RGet.
+// RGet implements comm.Win.RGet, which documents the call.
 func (x *Win) RGet(buf elem.Buffer, target, disp int) Request {
 	at, err := x.checkElements(buf.Count, target, disp)
 	if err != nil {

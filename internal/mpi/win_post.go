@@ -17,20 +17,21 @@ import (
 //	                              Put, Get, Accumulate
 //	Wait ◄────────── tagDone ──── Complete
 const (
-	tagPost = iota
-	tagDone
+	tagPost = iota // of the message from a target to an origin: the target has called Post
+	tagDone        // of the message from an origin to a target: the origin has called Complete
 )
 
-// exposure is the state of a rank's epochs of Post and Start.
+// exposure holds the state of a rank's exposure epoch (from Post to Wait) and access epoch (from Start to
+// Complete).
 type exposure struct {
-	mu     sync.Mutex       // calls do not hold it while they wait
-	posted bool             // guarded by mu; Post has been called, and Wait has not returned
-	done   []engine.Request // guarded by mu; receives of tagDone from the origins
-	err    error            // guarded by mu; the first error of done that Wait has seen
-	to     []int            // guarded by mu; the targets of Start
+	mu     sync.Mutex       // not held while a call blocks
+	posted bool             // the exposure epoch is open; guarded by mu
+	done   []engine.Request // receives of the messages with tagDone from the origins; guarded by mu
+	err    error            // the first error of a receive of done that Wait or Test has seen; guarded by mu
+	to     []int            // the targets of the access epoch; guarded by mu
 }
 
-// Post is comm.Win.Post.
+// Post implements comm.Win.Post, which documents the call.
 func (x *Win) Post(origins []int) error {
 	err := x.checkRanks(origins)
 	if err == nil {
@@ -58,7 +59,7 @@ func (x *Win) post(origins []int) error {
 	return nil
 }
 
-// Start is comm.Win.Start.
+// Start implements comm.Win.Start, which documents the call.
 func (x *Win) Start(targets []int) error {
 	err := x.checkRanks(targets)
 	if err == nil {
@@ -84,7 +85,7 @@ func (x *Win) start(targets []int) error {
 	return nil
 }
 
-// Complete is comm.Win.Complete.
+// Complete implements comm.Win.Complete, which documents the call.
 func (x *Win) Complete() error {
 	return x.checked("Complete", func() error {
 		err := x.win.Complete(x.c.ctx)
@@ -101,7 +102,7 @@ func (x *Win) Complete() error {
 	})
 }
 
-// Wait is comm.Win.Wait.
+// Wait implements comm.Win.Wait, which documents the call.
 func (x *Win) Wait() error {
 	return x.checked("Wait", func() error {
 		done, err := x.exposureRequests()
@@ -111,7 +112,7 @@ func (x *Win) Wait() error {
 		for _, r := range done {
 			_, err := r.Wait(x.c.ctx)
 			if isContext(err) {
-				return err // other origins have not called Complete yet
+				return err // the epoch stays open: this origin has not called Complete yet
 			}
 			x.pscw.keepError(err)
 		}
@@ -119,7 +120,7 @@ func (x *Win) Wait() error {
 	})
 }
 
-// Test is comm.Win.Test.
+// Test implements comm.Win.Test, which documents the call.
 func (x *Win) Test() (bool, error) {
 	closed := false
 	err := x.checked("Test", func() error {
@@ -145,7 +146,8 @@ func (x *Win) Test() (bool, error) {
 	return closed, err
 }
 
-// exposureRequests returns the receives that are complete when every origin has called Complete.
+// exposureRequests returns the receives of the exposure epoch. All of them are complete when each origin
+// has called Complete.
 func (x *Win) exposureRequests() ([]engine.Request, error) {
 	e := &x.pscw
 	e.mu.Lock()
@@ -156,7 +158,7 @@ func (x *Win) exposureRequests() ([]engine.Request, error) {
 	return slices.Clone(e.done), nil
 }
 
-// keepError keeps err if it is the first error of the epoch of Post.
+// keepError stores err if it is the first error of the exposure epoch.
 func (e *exposure) keepError(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -165,7 +167,7 @@ func (e *exposure) keepError(err error) {
 	}
 }
 
-// close ends the epoch of Post and returns its first error.
+// close ends the exposure epoch and returns its first error.
 func (e *exposure) close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,14 +176,16 @@ func (e *exposure) close() error {
 	return err
 }
 
-// open reports whether Post has been called and Wait has not returned.
+// open reports whether an exposure epoch is open: Post has been called, and neither Wait nor Test has
+// ended the epoch.
 func (e *exposure) open() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.posted
 }
 
-// checkRanks checks the ranks that Post or Start names.
+// checkRanks checks the ranks that Post or Start names: each must be in the window, and none may occur
+// twice. It also checks that the window can be used.
 func (x *Win) checkRanks(ranks []int) error {
 	for i, r := range ranks {
 		if r == ProcNull {

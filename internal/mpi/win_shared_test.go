@@ -45,7 +45,7 @@ func TestShared(t *testing.T) {
 						return err
 					}
 				}
-				if err := comm.Barrier(c); err != nil { // before the next round writes the parts
+				if err := comm.Barrier(c); err != nil { // all ranks must have loaded the parts before the next round stores into them
 					return err
 				}
 			}
@@ -146,12 +146,12 @@ func TestFlagsInSharedMemory(t *testing.T) {
 				switch round % 3 {
 				case 0:
 					atomic.StoreInt64(&next[0], round+1)
-				case 1: // passes the token by Put, which is a store
+				case 1: // in this case the rank passes the token by Put, which stores it
 					if err := first(w.Lock((c.Rank()+1)%c.Size(), comm.LockShared), w.Put([]int64{round + 1}, (c.Rank()+1)%c.Size(), 0),
 						w.Unlock((c.Rank()+1)%c.Size())); err != nil {
 						return err
 					}
-				default: // passes the token by an accumulate
+				default: // here the rank passes the token by Accumulate
 					if err := first(w.LockAll(), w.Accumulate([]int64{1}, (c.Rank()+1)%c.Size(), 0, comm.Sum), w.UnlockAll()); err != nil {
 						return err
 					}

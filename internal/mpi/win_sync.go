@@ -4,9 +4,10 @@ import (
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// LockKind is comm.LockKind.
+// LockKind is the type behind comm.LockKind: how ranks share the lock of a window's target.
 type LockKind int
 
 // The kinds of lock (MPI 4.1 §12.5.3).
@@ -15,17 +16,18 @@ const (
 	LockExclusive                     // no other rank holds a lock (MPI_LOCK_EXCLUSIVE)
 )
 
-// Fence is comm.Win.Fence.
+// Fence implements comm.Win.Fence, which documents the call.
 func (x *Win) Fence() error {
 	err := x.live()
 	if err != nil {
 		return x.fail("Fence", noRank, err)
 	}
-	return x.fence("Fence", kindFence, false)
+	return x.fence("Fence", calls.KindFence, false)
 }
 
-// fence closes this rank's fence epoch and waits until all ranks have closed theirs. last reports that
-// the call is Free.
+// fence closes this rank's fence epoch and blocks until all ranks have closed theirs. last says that the
+// call is Free, which also gives up the window's memory and arena. name and sign are the name and the kind
+// of the call.
 func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	l, err := barrier(x.c, name, sign)
 	if err != nil {
@@ -47,7 +49,7 @@ func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	return err
 }
 
-// Lock is comm.Win.Lock.
+// Lock implements comm.Win.Lock, which documents the call.
 func (x *Win) Lock(target int, kind LockKind) error {
 	err := x.checkTarget(target)
 	if err == nil && kind != LockShared && kind != LockExclusive {
@@ -59,7 +61,7 @@ func (x *Win) Lock(target int, kind LockKind) error {
 	return x.fail("Lock", target, err)
 }
 
-// Unlock is comm.Win.Unlock.
+// Unlock implements comm.Win.Unlock, which documents the call.
 func (x *Win) Unlock(target int) error {
 	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
@@ -68,17 +70,17 @@ func (x *Win) Unlock(target int) error {
 	return x.fail("Unlock", target, err)
 }
 
-// LockAll is comm.Win.LockAll.
+// LockAll implements comm.Win.LockAll, which documents the call.
 func (x *Win) LockAll() error {
 	return x.checked("LockAll", func() error { return x.win.LockAll(x.c.ctx) })
 }
 
-// UnlockAll is comm.Win.UnlockAll.
+// UnlockAll implements comm.Win.UnlockAll, which documents the call.
 func (x *Win) UnlockAll() error {
 	return x.checked("UnlockAll", func() error { return x.win.UnlockAll(x.c.ctx) })
 }
 
-// Flush is comm.Win.Flush.
+// Flush implements comm.Win.Flush, which documents the call.
 //
 // Hot path: no allocation.
 func (x *Win) Flush(target int) error {
@@ -92,7 +94,7 @@ func (x *Win) Flush(target int) error {
 	return nil
 }
 
-// FlushLocal is comm.Win.FlushLocal.
+// FlushLocal implements comm.Win.FlushLocal, which documents the call.
 //
 // Hot path: no allocation.
 func (x *Win) FlushLocal(target int) error {
@@ -103,28 +105,29 @@ func (x *Win) FlushLocal(target int) error {
 	return x.fail("FlushLocal", target, err)
 }
 
-// FlushAll is comm.Win.FlushAll.
+// FlushAll implements comm.Win.FlushAll, which documents the call.
 func (x *Win) FlushAll() error {
 	return x.checked("FlushAll", func() error { return x.win.FlushAll(x.c.ctx) })
 }
 
-// FlushLocalAll is comm.Win.FlushLocalAll.
+// FlushLocalAll implements comm.Win.FlushLocalAll, which documents the call.
 func (x *Win) FlushLocalAll() error {
 	return x.checked("FlushLocalAll", func() error { return x.win.FlushLocalAll(x.c.ctx) })
 }
 
-// Sync is comm.Win.Sync.
+// Sync implements comm.Win.Sync, which documents the call.
 func (x *Win) Sync() error {
 	return x.checked("Sync", func() error { return x.win.Sync() })
 }
 
-// checkTarget checks the target of a call that names one.
+// checkTarget checks the rank that a call names as its target, and that the window can be used.
 func (x *Win) checkTarget(target int) error {
 	_, err := x.checkElements(0, target, 0)
 	return err
 }
 
-// checked runs f, the body of the call op, if the window can be used. It is for calls without a target.
+// checked runs f, which does the work of the call op, if the window can be used. Calls without a target use
+// checked.
 func (x *Win) checked(op string, f func() error) error {
 	err := x.live()
 	if err == nil {

@@ -51,7 +51,7 @@ func fenceRound(c *comm.Comm, w *comm.Win[int64], n, round int) error {
 	rng := rand.New(rand.NewPCG(uint64(rank), uint64(round)))
 	for _, target := range rng.Perm(size) {
 		s := stripe(rank, target, n, round)
-		for at := 0; at < len(s); { // in pieces
+		for at := 0; at < len(s); { // put the stripe by several calls of random lengths
 			l := min(1+rng.IntN(n), len(s)-at)
 			if err := w.Put(s[at:at+l], target, len(s)*rank+at); err != nil {
 				return err
@@ -123,7 +123,7 @@ func TestComputingTarget(t *testing.T) {
 	}
 }
 
-// visit runs every operation on the part of rank 0.
+// visit runs every operation on rank 0's part of the window, for the calling rank.
 func visit(w *comm.Win[uint64], rank int) error {
 	const l = 15_000
 	own, got := make([]uint64, l), make([]uint64, l)

@@ -18,12 +18,12 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// partial is a provider that leads only between ranks of one group.
+// partial is a provider that divides the ranks into groups, and leads only to ranks of the caller's own group.
 type partial struct {
 	transport.Provider
 	name  string
 	group func(transport.Addr) int
-	full  bool              // its address vector holds all addresses from the start
+	full  bool              // the provider's address vectors hold all addresses from the start
 	alive atomic.Int32      // number of open domains
 	got   *transport.Config // Open stores its configuration here; may be nil
 }
@@ -80,7 +80,7 @@ func (d *partialDomain) OpenCQ() (transport.CompletionQueue, error) {
 	return &partialQueue{cq, d}, err
 }
 
-// Read drops completions about ranks of other groups.
+// Read reads completions and drops those that concern ranks of other groups.
 func (q *partialQueue) Read(c []transport.Completion) (int, error) {
 	n, err := q.CompletionQueue.Read(c)
 	kept := 0
@@ -108,8 +108,8 @@ func TestPartialTransports(t *testing.T) {
 	const n = 5
 	for name, c := range map[string]struct {
 		group  func(transport.Addr) int
-		first  int // number of open domains of the first transport
-		second int // and of the second
+		first  int // number of ranks that have the first transport open
+		second int // number of ranks that have the second transport open
 	}{
 		"two groups": {func(a transport.Addr) int { return int(a) % 2 }, n, n},
 		"one alone":  {func(a transport.Addr) int { return int(a) / (n - 1) }, n - 1, n},

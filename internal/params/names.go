@@ -5,22 +5,23 @@ import (
 	"strings"
 )
 
-// others lists the variables with weft's prefix that are not tunables. The variables of
-// gorun's settings are not in it: WEFT_JOB_… and WEFT_LAUNCHER_….
+// others lists the variables with weft's prefix that are not tunables. The variables that set the
+// settings of gorun are not in it either: gorun makes their names, which begin with WEFT_JOB_ or
+// WEFT_LAUNCHER_, from the keys of the settings.
 var others = []string{
 	// gorun sets these for each rank.
 	"WEFT_RANK", "WEFT_SIZE", "WEFT_LOCAL_RANK", "WEFT_LOCAL_SIZE", "WEFT_EPOCH",
 	"WEFT_JOB_ID", "WEFT_JOB_FD", "WEFT_LISTEN_FD", "WEFT_STAGE_DIR",
-	// Processes of weft set these for programs that they start.
+	// gorun and programs of weft set these for the processes that they start.
 	"WEFT_JOINED", "WEFT_ALLOCATED",
 	// Users set this for ranks.
 	"WEFT_VERBOSE",
 }
 
-// UnknownVars returns a sentence, with a suggestion, for each WEFT_ variable in environ
-// that nothing reads, sorted. environ has the form of os.Environ. Known variables are the
-// tunables, others and more. A name in more that ends with an underscore stands for all
-// names that begin with it.
+// UnknownVars returns a sentence for each WEFT_ variable in environ that nothing reads, with a similar
+// name if there is one. The sentences are sorted. environ has the form of os.Environ. Known variables
+// are those of the tunables, those in others, and those in more. A name in more that ends with an
+// underscore stands for all names that begin with it.
 func UnknownVars(environ []string, more ...string) []string {
 	known := slices.Concat(others, more)
 	for _, p := range Table {
@@ -44,7 +45,8 @@ func UnknownVars(environ []string, more ...string) []string {
 	return lines
 }
 
-// Nearest returns the one of names that text probably misspells, or "" if none is near.
+// Nearest returns the one of names that has the least distance from text, without regard to case. If
+// that distance is more than 1 and more than a third of text's length, Nearest returns "".
 func Nearest(text string, names []string) string {
 	best, bestDist := "", 1+max(1, len(text)/3)
 	for _, n := range names {
@@ -55,8 +57,8 @@ func Nearest(text string, names []string) string {
 	return best
 }
 
-// distance returns the number of letters to insert, remove, change, or swap with a
-// neighbor to turn a into b.
+// distance returns how many times a letter must be inserted, removed, changed, or swapped with the
+// next one to turn a into b. If a or b has more than 64 bytes, distance returns 64.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 64

@@ -20,9 +20,9 @@ func TestUnknownVars(t *testing.T) {
 	}, UnknownVars(environ, "WEFT_A_", "WEFT_MINE"))
 }
 
-// TestAllVarsAreKnown: each variable that the project's code names, outside of tests, is a
-// tunable or in others. The variables of gorun's settings do not occur in the code, because gorun
-// makes their names from keys.
+// TestAllVarsAreKnown checks that each variable that the project's code names, outside of tests, is
+// that of a tunable or in others. The variables of gorun's settings do not occur in the code, because
+// gorun makes their names from keys.
 func TestAllVarsAreKnown(t *testing.T) {
 	literal := regexp.MustCompile(`"(WEFT_[A-Z0-9_]*[A-Z0-9])"`)
 	names := 0

@@ -73,8 +73,9 @@ func Lookup(key string) (Param, bool) {
 	return Param{}, false
 }
 
-// FromEnviron returns a Set with the values of the WEFT_* variables. environ has the form of
-// os.Environ. It returns an error if a variable's value does not fit the parameter's kind.
+// FromEnviron returns a Set with the values of the WEFT_* variables in environ, which has the form of
+// os.Environ. An empty variable counts as not set. FromEnviron returns an error if a variable's value
+// is not a possible value of its parameter.
 func FromEnviron(environ []string) (*Set, error) {
 	s := &Set{}
 	env := make(map[string]string, len(environ))
@@ -93,7 +94,8 @@ func FromEnviron(environ []string) (*Set, error) {
 	return s, nil
 }
 
-// Set sets a parameter. It returns an error if the text does not fit the parameter's kind.
+// Set sets the parameter with a key. It returns an error if there is no such parameter, or if text is
+// not a possible value of the parameter; see [Param.Check].
 func (s *Set) Set(key, text string, from Source) error {
 	p, ok := Lookup(key)
 	if !ok {
@@ -123,19 +125,19 @@ func (s *Set) Get(key string) Value {
 	return Value{Text: p.Default, Source: FromDefault}
 }
 
-// Explicit returns the keys that were set, sorted.
+// Explicit returns the keys for which Set was called, sorted.
 func (s *Set) Explicit() []string {
 	return slices.Sorted(maps.Keys(s.values))
 }
 
-// String returns the text of a parameter.
+// String returns the text of the value of any parameter.
 func (s *Set) String(key string) string { return s.Get(key).Text }
 
 // Int returns the value of an Int or Bytes parameter.
 func (s *Set) Int(key string) int {
 	n, err := ParseBytes(s.Get(key).Text)
 	if err != nil {
-		panic(fmt.Sprintf("params: %s: %v", key, err)) // Set has checked it
+		panic(fmt.Sprintf("params: %s: %v", key, err)) // cannot happen: Set has checked the text
 	}
 	return n
 }
@@ -144,7 +146,7 @@ func (s *Set) Int(key string) int {
 func (s *Set) Duration(key string) time.Duration {
 	d, err := time.ParseDuration(s.Get(key).Text)
 	if err != nil {
-		panic(fmt.Sprintf("params: %s: %v", key, err)) // Set has checked it
+		panic(fmt.Sprintf("params: %s: %v", key, err)) // cannot happen: Set has checked the text
 	}
 	return d
 }
@@ -155,7 +157,7 @@ func (s *Set) Bool(key string) bool { return IsTrue(s.Get(key).Text) }
 // IsTrue reports whether the text of a Bool parameter is one of its two forms of true.
 func IsTrue(text string) bool { return text == "true" || text == "1" }
 
-// List returns the elements of a List parameter; none for the empty text.
+// List returns the elements of a List parameter. An empty text has no elements.
 func (s *Set) List(key string) []string { return splitList(s.Get(key).Text) }
 
 func splitList(text string) []string {

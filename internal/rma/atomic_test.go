@@ -13,15 +13,15 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// atomicFabric is inproc with atomics of int64, atomic like those of a network adapter: one lock
-// guards all of them, and the initiator executes them.
+// atomicFabric is the inproc transport with atomics of int64 that are atomic only with respect to each
+// other, like those of a network adapter. The initiator executes them, under one lock.
 type atomicFabric struct {
 	*inproc.Fabric
 	count int                      // most elements of an atomic; 0: 16
-	delay int                      // number of Reads of the queue before an atomic is executed
-	lacks func(*transport.Op) bool // reports the operations that the fabric lacks; nil: none
+	delay int                      // number of Reads of the completion queue until a posted atomic is executed
+	lacks func(*transport.Op) bool // reports whether the fabric lacks an operation; nil: it lacks none
 
-	broken atomic.Bool // Reads of the queues fail
+	broken atomic.Bool // if set, Reads of all completion queues fail
 
 	mu      sync.Mutex
 	regions map[uint64]atomicRegion // by key

@@ -20,8 +20,11 @@ import (
 // If an operation is longer than the limit of the fabric, the window posts it in segments, each after
 // the previous one has ended.
 
-// findNativeRail returns the value of Part.Native: 1 + the rail that leads to all other ranks and to
-// this one, if its atomics implement all operations that are defined for the elements; else 0.
+// findNativeRail returns the value of Part.Native: 1 + the rail whose atomics this rank can use for
+// all accumulates of the window, or 0 if there is none. That rail leads to all other ranks, its
+// atomics implement all operations that are defined for the elements, and this rank's part is
+// registered with it or empty. direct has the bits of the rails with which the part is registered.
+// findNativeRail also sets w.counts.
 func (w *Window) findNativeRail(direct int) int {
 	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !atomics.Aligned(w.local, w.cfg.Elem) {
 		return 0 // atomics need natural alignment, but Go aligns a complex64 to 4 bytes
@@ -54,7 +57,7 @@ func (w *Window) findNativeRail(direct int) int {
 			}
 			if op == NoOp {
 				if ask.Data = nil; fetch == 0 {
-					continue // it does nothing
+					continue // NoOp without a fetch does nothing
 				}
 			}
 			n, ok := w.port.AtomicValid(rail, &ask)
@@ -71,7 +74,8 @@ func (w *Window) findNativeRail(direct int) int {
 	return rail + 1
 }
 
-// postWaiting posts the waiting operations with a target, as far as the limits permit.
+// postWaiting posts the waiting operations with a target, in their order. It stops at maxInFlight
+// operations, and at an atomic that overlaps one in flight.
 //
 // Hot path: no allocation in steady state.
 func (t *target) postWaiting() {
@@ -94,7 +98,8 @@ func (t *target) postWaiting() {
 	}
 }
 
-// overlapsAtomic reports whether an atomic overlaps the bytes of one in flight.
+// overlapsAtomic reports whether the atomic op accesses bytes of the target that an atomic in flight
+// accesses too.
 func (t *target) overlapsAtomic(op *operation) bool {
 	for _, x := range t.atomics {
 		if op.disp < x.disp+x.length && x.disp < op.disp+op.length {
@@ -104,7 +109,7 @@ func (t *target) overlapsAtomic(op *operation) bool {
 	return false
 }
 
-// register registers the user's buffer, if the fabric requires that (MRLocal).
+// register registers the user's buffer of a Put or Get, if the fabric requires that (MRLocal).
 func (t *target) register(op *operation, atomic bool) error {
 	if atomic || t.w.port.Attr(t.rail).MRMode&transport.MRLocal == 0 {
 		return nil
@@ -187,7 +192,7 @@ func (t *target) transferEnded(op *operation, err error) {
 	}
 }
 
-// endTransfer ends an operation that was posted.
+// endTransfer ends an operation that postWaiting has begun to post, with err or nil.
 func (t *target) endTransfer(op *operation, err error) {
 	t.inFlight--
 	for i, x := range t.atomics {

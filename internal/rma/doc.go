@@ -7,12 +7,18 @@
 //	target's part mapped here?              every part mapped by all?
 //	   yes │        │ no                       yes │        │ no
 //	loads, stores   │              the processor's atomics, │
-//	                │              or a latch               │
-//	rails with CapRead|CapWrite?            every (op, type) valid at every member?
+//	                │              or a spin lock           │
+//	part reached by RMA from here?          every (op, type) valid at every member?
 //	   yes │        │ no                       yes │        │ no
 //	Write, Read   messages                      Atomic    messages
 //	                 └────────────────┬────────────────────┘
 //	              served by the target's progress, also while it computes
+//
+// A rail is one of the engine's transports, by its number in the engine; one rail leads to each rank.
+//
+// A part is reached by RMA if the rail has CapRead and CapWrite, the target could register the part,
+// and the origin's endpoint reaches the region ([transport.RegionReacher]). Each origin decides that
+// for itself.
 //
 // All accumulates of a window use one method, which the ranks choose when they create the window,
 // because the atomic operations of a fabric, of a processor and of a target's progress are not

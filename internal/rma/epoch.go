@@ -97,7 +97,7 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 	switch {
 	case err != nil:
 		return err
-	case !t.locked: // it was not locked, or another call has unlocked it during drain
+	case !t.locked: // the part was not locked, or another call of Unlock has unlocked it during drain
 		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
 	}
 	t.locked = false
@@ -196,7 +196,7 @@ func (w *Window) Complete(ctx context.Context) error {
 }
 
 // finishEpoch waits for all operations, closes an epoch with all targets, and returns the first error
-// of its operations. closed updates the state of the epoch.
+// of its operations. It calls closed, which records that the epoch is closed.
 func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 	epoch := w.epochs
 	if err := w.drainAll(ctx, false); err != nil {
@@ -244,7 +244,7 @@ func (w *Window) Flush(ctx context.Context, target int) error {
 }
 
 // FlushLocal blocks until the caller may reuse the buffers of all operations with the target
-// (MPI_Win_flush_local). Those of Get and of fetches have the data.
+// (MPI_Win_flush_local). The buffers of Get and of fetches have the data then.
 func (w *Window) FlushLocal(ctx context.Context, target int) error {
 	return w.flush(ctx, target, true)
 }
@@ -316,8 +316,8 @@ func (w *Window) Sync() error {
 	return err
 }
 
-// drain blocks until all operations with a target that have started are complete, with or without an
-// error. If local is set, it waits for local completion.
+// drain blocks until all operations with a target that have started before the call are complete,
+// with or without an error. If local is set, it waits only until the caller may reuse their buffers.
 //
 // Hot path: no allocation.
 func (w *Window) drain(ctx context.Context, t *target, local bool) error {
@@ -343,6 +343,8 @@ func (w *Window) drain(ctx context.Context, t *target, local bool) error {
 	return nil
 }
 
+// drainAll is drain for all targets. Unless local is set, it requests the acknowledgements of all
+// targets before it waits for the first one.
 func (w *Window) drainAll(ctx context.Context, local bool) error {
 	if !local {
 		for i := range w.targets {

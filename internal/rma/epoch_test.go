@@ -94,11 +94,12 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestUnevenParts uses parts of different sizes, one of them empty, and elements without arithmetic.
+// TestUnevenParts checks operations on parts of different sizes, one of them empty, in a window whose
+// elements have no kernels, so sums are not defined.
 func TestUnevenParts(t *testing.T) {
 	for _, opts := range [][]inproc.Option{nil, {inproc.WithoutSharedMemory()}, {inproc.WithoutRMA()}, {inproc.WithMRMode(transport.MRLocal)}} {
 		engines := openEngines(t, 3, inproc.NewFabric(opts...), nil)
-		world := []int{2, 0, 1} // ranks of the group are not those of the world
+		world := []int{2, 0, 1} // by rank of the group: the rank in the world, which differs
 		ms := make([]*member, 3)
 		parts := make([]Part, 3)
 		for i, e := range world {
@@ -179,7 +180,7 @@ func computingTarget(t *testing.T, open func() (transport.Provider, map[string]s
 			return err
 		}
 		if m.rank == 1 {
-			for !stop.Load() { // stands for a computation
+			for !stop.Load() { // in place of a computation, without calls of the window
 			}
 			return nil
 		}
@@ -206,7 +207,8 @@ func computingTarget(t *testing.T, open func() (transport.Provider, map[string]s
 	})
 }
 
-// TestManyGoroutines uses one window from several goroutines of each rank.
+// TestManyGoroutines lets several goroutines of each rank add to elements of one window at the same
+// time. No addition may be lost.
 func TestManyGoroutines(t *testing.T) {
 	const threads, times = 4, 50
 	everyFlavour(t, 3, 8*(threads+1), func(t *testing.T, ms []*member) {

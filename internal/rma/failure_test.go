@@ -130,7 +130,8 @@ func TestWindowCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) { require.NoError(t, ms[0].Close()) })
 }
 
-// TestTargetCloses checks that operations fail if the target closes the window too early.
+// TestTargetCloses checks that pending operations fail with ErrClosed if the target closes its window
+// before they are complete.
 func TestTargetCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) {
 		require.NoError(t, ms[1].Close())
@@ -286,7 +287,7 @@ func (m *member) lockQueue() []lockRequest {
 func TestNothingIsTouchedAfterClose(t *testing.T) {
 	for name, open := range flavours() {
 		if name == "shared" || name == "shm" {
-			continue // see TestMemoryRemains
+			continue // peers may still store into mapped memory; see TestMemoryRemains
 		}
 		t.Run(name, func(t *testing.T) {
 			p, set := open()

@@ -6,11 +6,12 @@ import (
 )
 
 // gate counts the calls that access mapped memory, so that the memory stays mapped while a call is
-// inside. After close no call can enter.
+// inside, that is, between enter and leave. After close no call can enter. Two words count the calls;
+// single is the faster one:
 //
-//	word     counts               enter                 leave
-//	single   one call at a time   compare-and-swap 0→1  store 0
-//	counted  calls beside it      addition              addition
+//	word     counts                               enter                 leave
+//	single   at most one call at a time           compare-and-swap 0→1  store 0
+//	counted  calls that enter while single is 1   addition              addition
 //
 // A bit of counted closes the gate. A call that enters makes itself visible with a full barrier, and
 // then reads whether the gate is closed. close sets the bit with a full barrier, and then reads
@@ -27,8 +28,8 @@ const (
 	gateClosed = 1 << 31
 	gateCalls  = 1 << 32
 
-	// One in pauseEvery calls lets the engine and other goroutines run. A rank that reads an
-	// element in a loop, until another rank changes it, makes no other call that would.
+	// One in pauseEvery calls lets the engine and other goroutines run. If a rank only reads an
+	// element in a loop, until another rank changes it, no other call of the rank lets them run.
 	pauseEvery = 128
 )
 

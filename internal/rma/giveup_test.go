@@ -16,7 +16,7 @@ import (
 func TestGivingUpAtAnyTime(t *testing.T) {
 	const n, epochs = 4, 60
 	everyFlavour(t, n, 8, func(t *testing.T, ms []*member) {
-		var begun [n]atomic.Int64 // by target
+		var begun [n]atomic.Int64 // by target: number of updates that have begun
 		each(t, ms, func(m *member) error {
 			rng := rand.New(rand.NewPCG(uint64(m.rank), 0))
 			for range epochs {

@@ -227,12 +227,16 @@ func each(t testing.TB, ms []*member, f func(m *member) error) {
 	}
 }
 
-// flavours returns fabrics that together cover every method of a window.
+// flavours returns fabrics, with parameters of the engine, that together cover every method by which a
+// window accesses parts; see the package comment.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"shared": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
 		"rma": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutSharedMemory()), nil
+		},
+		"some reach": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithReach(func(from, to transport.Addr) bool { return from < to })), nil
 		},
 		"messages": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA()), nil
@@ -251,7 +255,11 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 		"no async": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA()), map[string]string{"engine.async_progress": "false"}
 		},
-		"shm":    func() (transport.Provider, map[string]string) { return shm.New(), nil },
+		"shm":                 func() (transport.Provider, map[string]string) { return shm.New(), nil },
+		"shm, private memory": func() (transport.Provider, map[string]string) { return private{shm.New()}, nil },
+		"shm, no copies": func() (transport.Provider, map[string]string) {
+			return private{shm.New()}, map[string]string{"transport.shm.single_copy": "off"}
+		},
 		"tcp":    func() (transport.Provider, map[string]string) { return tcp.New(), nil },
 		"native": func() (transport.Provider, map[string]string) { return &atomicFabric{Fabric: inproc.NewFabric()}, nil },
 		"native, slow": func() (transport.Provider, map[string]string) {
@@ -269,6 +277,22 @@ func everyFlavour(t *testing.T, n, size int, f func(t *testing.T, ms []*member))
 			f(t, ms)
 		})
 	}
+}
+
+// private is a provider without CapSharedMemory, so that all memory is private.
+type private struct{ transport.Provider }
+
+type privateDomain struct{ transport.Domain }
+
+func (p private) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := p.Provider.Open(cfg)
+	return privateDomain{d}, err
+}
+
+func (d privateDomain) Attr() transport.Attr {
+	a := d.Domain.Attr()
+	a.Caps &^= transport.CapSharedMemory
+	return a
 }
 
 func wantErr(err, want error) error {

@@ -7,16 +7,16 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// lateFabric is inproc in which rank 1 gets the completions of its sends long after the receivers
-// have got the messages: when 40 completions are pending, or when nothing else arrives.
+// lateFabric is the inproc transport, except that rank 1 gets the completions of its sends long after
+// the receivers have got the messages: when 40 completions are pending, or when nothing else arrives.
 type lateFabric struct{ *inproc.Fabric }
 
 type lateDomain struct{ transport.Domain }
 
 type lateQueue struct {
 	transport.CompletionQueue
-	held    []transport.Completion
-	silence int // number of Reads without other completions
+	held    []transport.Completion // completions of sends that Read has not returned yet
+	silence int                    // number of Reads since the last completion of another kind
 }
 
 func (f lateFabric) Open(cfg transport.Config) (transport.Domain, error) {

@@ -34,7 +34,7 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	t.lockWaiters++
 	defer func() { t.lockWaiters-- }()
 	if w.tableLocks {
-		w.port.Poll() // learn whether the target has died, since no message to it would fail
+		w.port.Poll() // sets t.down if the target has died; this rank sends it no message that would fail
 	}
 	for {
 		if err := t.invalid(); err != nil {
@@ -90,7 +90,9 @@ func (t *target) request(exclusive bool) error {
 	return nil
 }
 
-// abandon stops waiting for the lock of a part.
+// abandon gives up a request for the lock of a part, because no call waits for it any more. In a lock
+// table it withdraws the request. A request by message stays; when the lock is granted, the method
+// granted releases it.
 func (t *target) abandon() {
 	if !t.w.tableLocks {
 		t.abandoned = true
@@ -104,7 +106,8 @@ func (t *target) abandon() {
 	}
 }
 
-// granted records that this rank has got the lock of a part.
+// granted records that this rank has got the lock of a part, by messages. If no call waits for the
+// lock any more, granted releases it.
 func (t *target) granted() {
 	t.lock = lockHeld
 	if t.abandoned {
@@ -169,7 +172,8 @@ func (t *target) dropLock() {
 	t.grant()
 }
 
-// grant grants the lock to the next ranks in the queue, and notifies them. The caller holds the latch.
+// grant grants the lock of the target's part to the next ranks that wait for it in the lock table, and
+// notifies them. The caller holds the latch.
 func (t *target) grant() {
 	w := t.w
 	w.granted = t.lockTable.grant(w.granted[:0])
@@ -213,7 +217,8 @@ type lockRequest struct {
 	exclusive bool
 }
 
-// enqueue accepts a rank's request for the lock of this rank's part.
+// enqueue puts a rank's request for the lock of this rank's part into the queue, and grants the lock
+// if it is free. t is the rank that requests the lock.
 func (w *Window) enqueue(t *target, exclusive bool) error {
 	if t.peerLock != lockNone {
 		return errLocking
@@ -227,15 +232,17 @@ func (w *Window) enqueue(t *target, exclusive bool) error {
 	return nil
 }
 
-// grant grants the lock of this rank's part to the first ranks in the queue, as long as it is
-// compatible.
+// grant grants the lock of this rank's part to the first ranks in the queue, until a request is not
+// compatible with the ranks that have the lock.
 func (w *Window) grant() {
 	for len(w.queue) > 0 {
 		q := w.queue[0]
 		if w.owned || q.exclusive && w.shared > 0 {
 			return
 		}
-		w.queue = append(w.queue[:0], w.queue[1:]...) // before granted, which may release the lock at once
+		// Before the call of granted below, because granted may release the lock, which calls grant
+		// again.
+		w.queue = append(w.queue[:0], w.queue[1:]...)
 		w.shared++
 		w.owned = q.exclusive
 		t := &w.targets[q.rank]
@@ -251,7 +258,8 @@ func (w *Window) grant() {
 	}
 }
 
-// dequeue releases a rank's lock of this rank's part, or withdraws its request.
+// dequeue releases the lock of this rank's part that the rank t has, or removes t's request from the
+// queue. Then it grants the lock to the next ranks.
 func (w *Window) dequeue(t *target) {
 	switch t.peerLock {
 	case lockHeld:

@@ -42,8 +42,8 @@ func TestContendedCounter(t *testing.T) {
 	}
 }
 
-// TestSpinLock uses CompareSwap as a spin lock that guards an element that ranks change by Get and
-// Put.
+// TestSpinLock uses CompareSwap as a spin lock that guards an element, which ranks increment by Get
+// and Put. No increment may be lost.
 func TestSpinLock(t *testing.T) {
 	const n, times = 3, 20
 	everyFlavour(t, n, 16, func(t *testing.T, ms []*member) {

@@ -121,8 +121,8 @@ func (t lockTable) release(rank int) {
 	t.states[rank].Store(stateFree)
 }
 
-// grant grants the lock to waiting ranks, in the order of their tickets, as long as it is
-// compatible. It appends the ranks that have got the lock to ranks.
+// grant grants the lock to waiting ranks, in the order of their tickets, until a request is not
+// compatible with the ranks that have the lock. It appends the ranks that have got the lock to ranks.
 func (t lockTable) grant(ranks []int) []int {
 	if t.waiting == 0 || t.owned != 0 {
 		return ranks
@@ -151,8 +151,8 @@ func (t lockTable) grant(ranks []int) []int {
 	return ranks
 }
 
-// repair releases the locks and requests of ranks that are gone, and computes the counts from the
-// states.
+// repair sets the states of ranks that are gone to free, which releases their locks and withdraws
+// their requests. Then it computes the counts from the states.
 func (t lockTable) repair(gone func(rank int) bool) {
 	t.waiting, t.sharing, t.owned = 0, 0, 0
 	for r := range t.states {

@@ -14,7 +14,7 @@ import (
 //
 //	New       allocates the lock table, and the part unless the user provides it
 //	Connect   maps those of the ranks that share memory with this one
-//	Leave     records in their lock tables that this rank does not access them any more
+//	Leave     records in the mapped lock tables that this rank accesses the mapped memory no more
 //	          (a barrier of the caller)
 //	Close     unmaps them, and frees this rank's own memory once all ranks have left it.
 //	          After the barrier they have; otherwise DeferredFrees frees it later
@@ -23,7 +23,7 @@ import (
 // Connect. Without a lock table a rank could not record that it has left, so then the window uses no
 // shared memory at all. If only a part is missing, ranks access that part in another way.
 
-// Reach is the set of memory that a rank accesses by loads and stores.
+// Reach is a set of bits that say what memory of the window a rank can access by loads and stores.
 type Reach uint8
 
 // The bits of Reach.
@@ -36,11 +36,11 @@ const (
 
 // shared is this rank's memory that others may map.
 type shared struct {
-	region          transport.MemoryRegion // of the part, if New allocated it
-	hold            *engine.Span           // the span that contains the part otherwise, if there is one
-	lockTableRegion transport.MemoryRegion // of the lock table; nil: no rank shares memory with this one
-	lockTable       []byte
-	unshared        bool // no rank has mapped or will map any of it
+	region          transport.MemoryRegion // of the part; nil: New has not allocated it in shared memory
+	hold            *engine.Span           // keeps the memory of the engine's Alloc that contains the part; nil: none does
+	lockTableRegion transport.MemoryRegion // of the lock table; nil: the lock table is not in shared memory
+	lockTable       []byte                 // nil: there is none
+	unshared        bool                   // no rank has mapped or will map any of it
 }
 
 // allocate allocates this rank's lock table, and its part if Config.Alloc asks for it.
@@ -85,7 +85,7 @@ func (w *Window) Local() []byte {
 	return w.local
 }
 
-// describe sets the fields of part that describe this rank's mappable memory.
+// describe sets the fields of part that describe the memory of this rank that others can map.
 func (w *Window) describe(part *Part) {
 	w.own.hold = w.port.Hold(w.local)
 	if w.own.lockTableRegion == nil {
@@ -159,8 +159,8 @@ func (w *Window) elemsAreWords() bool {
 	return w.cfg.Elem == 4 || w.cfg.Elem == 8
 }
 
-// mapPart maps the lock table and the part of a rank. It returns nil for what it cannot map. A mapped
-// part is not nil, even if it is empty.
+// mapPart maps the lock table and the part of a rank. For memory that it cannot map it returns nil. A
+// mapped part is not nil, even if it is empty.
 func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 	if t.rank == w.rank {
 		if w.own.lockTable != nil && (t.part.Flags&partMemory != 0 || len(w.targets) == 1) {
@@ -278,7 +278,7 @@ type DeferredFrees struct {
 type deferredFree struct {
 	port      *engine.Port
 	ctx       *engine.Context
-	rank      int
+	rank      int // of this process in the window's group
 	own       shared
 	lockTable lockTable // its zero value: no other rank has mapped anything
 }

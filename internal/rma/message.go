@@ -39,12 +39,13 @@ import (
 // target has applied. For the same reason an origin's operations end in the order in which they
 // began, and its accumulates happen in program order.
 
-// The protocol errors of a peer.
+// The protocol errors of a peer: the engine marks a peer as failed if one of its messages causes such
+// an error.
 var (
 	errAddr    = errors.New("operation outside this rank's part of the window")
 	errOp      = errors.New("accumulate that is not defined for the window")
 	errElem    = errors.New("operation on parts of elements")
-	errAnswer  = errors.New("answer without a request")
+	errAnswer  = errors.New("answer that matches no request")
 	errFlood   = errors.New("too many requests at once")
 	errLocking = errors.New("lock requested or released in the wrong state")
 )
@@ -348,9 +349,9 @@ type controlMessage struct {
 	*engine.Transfer
 	t      *target
 	kind   wire.WindowKind
-	buf    []byte
-	answer bool // counts in answers and answerBytes of the target
-	next   *controlMessage
+	buf    []byte          // data of a WinReply; empty for other messages
+	answer bool            // the message counts in t.answers, and its data in t.answerBytes
+	next   *controlMessage // in the list Window.freeControls
 }
 
 // newControl returns a control message to a target.
@@ -367,7 +368,8 @@ func (t *target) newControl() *controlMessage {
 	return x
 }
 
-// newReply returns a control message with a copy of part, the data that the target has requested.
+// newReply returns a control message with a copy of part, the bytes of this rank's part that the rank t
+// has requested.
 func (t *target) newReply(part []byte) (*controlMessage, error) {
 	if len(part) > t.answerLimit {
 		return nil, errFlood
@@ -383,8 +385,8 @@ func (t *target) newReply(part []byte) (*controlMessage, error) {
 	return x, nil
 }
 
-// acknowledge sends a rank the number of its messages that are applied, now or when the send of the
-// previous acknowledgement has completed.
+// acknowledge sends the rank t the number of its messages that this rank has applied. If the send of
+// the previous acknowledgement has not completed, acknowledge leaves that to done.
 func (t *target) acknowledge() {
 	if t.ackBusy {
 		t.ackAgain = true
@@ -397,7 +399,8 @@ func (t *target) acknowledge() {
 // sendControl sends a control message without data.
 func (t *target) sendControl(m wire.Window) { t.newControl().send(m) }
 
-// send sends a control message. It ignores that the target has ended; the engine reports that by Down.
+// send sends a control message. It ignores errors: if the target has ended, the engine also calls
+// Down.
 func (x *controlMessage) send(m wire.Window) {
 	x.kind = m.Kind
 	x.SetMessage(m, x.buf)
@@ -407,7 +410,8 @@ func (x *controlMessage) send(m wire.Window) {
 	}
 }
 
-// done frees a control message after its send has completed.
+// done puts a control message into the free list after its send has completed or failed. It sends the
+// next acknowledgement if one is due.
 func (x *controlMessage) done() {
 	t := x.t
 	if x.answer {

@@ -20,34 +20,34 @@ type operation struct {
 	kind wire.WindowKind // the operation; also set if it sends no message
 	op   Op
 
-	disp   int
+	disp   int    // offset of the operation in the target's part, in bytes
 	length int    // bytes at the target
-	src    []byte // the user's buffer, or pair
-	result []byte // the user's buffer
+	src    []byte // the user's buffer, or pair; nil: the operation sends no data
+	result []byte // the user's buffer for the target's data; nil: the operation fetches nothing
 	pair   []byte // of a compare and swap: the new element, then the element to compare with
 
-	offset     int    // bytes posted
-	step       int    // bytes of the current transfer
-	received   int    // bytes of result
-	last       uint64 // number of the last message
+	offset     int    // bytes whose messages are posted; by RMA or atomics: whose transfers have ended
+	step       int    // by RMA or atomics: bytes of the current transfer
+	received   int    // by messages: bytes of result that have arrived
+	last       uint64 // by messages: the number of the operation's last message, as target.sent counts
 	posted     bool   // the engine uses Transfer
 	byFabric   bool   // the operation uses RMA or atomics
-	sent       bool   // all messages are sent
+	sent       bool   // all messages are posted
 	acked      bool   // all messages are acknowledged
 	bufferFree bool   // the user may reuse the buffers
-	err        error  // why the target has ended
+	err        error  // why the target has ended; nil: it has not
 
-	ticket    engine.Request // of the calls that return a request
-	hasTicket bool           // ticket is valid
-	memory    engine.Memory  // registration of the user's buffer, under MRLocal
-	holds     [2]*engine.Span
-	next      *operation
+	ticket    engine.Request  // the request that the user's call has returned
+	hasTicket bool            // ticket is valid
+	memory    engine.Memory   // registration of the user's buffer, under MRLocal
+	holds     [2]*engine.Span // keep the memory of the engine's Alloc that contains src and result; nil: none does
+	next      *operation      // in a fifo, or in the list Window.freeOps
 
-	number         uint64 // in the order of starts, from 1
-	older, younger *operation
+	number         uint64     // in the order of starts with this target, from 1
+	older, younger *operation // neighbours in the list from target.oldest to target.newest
 }
 
-// fifo is a queue of operations through operation.next.
+// fifo is a queue of operations, linked by operation.next.
 type fifo struct{ head, tail *operation }
 
 func (q *fifo) push(op *operation) {
@@ -70,7 +70,7 @@ func (q *fifo) pop() *operation {
 	return op
 }
 
-// call holds the arguments of a user's call.
+// call holds the arguments of a user's call of an operation, and its state until the operation starts.
 type call struct {
 	kind         wire.WindowKind
 	op           Op
@@ -78,8 +78,8 @@ type call struct {
 	src, result  []byte
 	compare      []byte
 	wantTicket   bool            // the call returns a request
-	done         int             // bytes that are done, of a call that works under a latch
-	holds        [2]*engine.Span // the spans that contain src and result
+	done         int             // under a latch (see lockTable): bytes that are already changed
+	holds        [2]*engine.Span // as operation.holds
 }
 
 // Put copies buf to byte disp of the target's part. The caller must not change buf before FlushLocal,
@@ -97,7 +97,7 @@ func (w *Window) Put(ctx context.Context, target, disp int, buf []byte) error {
 }
 
 // Rput is [Window.Put] with a request, which is complete when buf may be reused and the data is in
-// place. The request and the next flush both return an error of the operation.
+// place. If the operation fails, both the request and the next flush return its error.
 func (w *Window) Rput(ctx context.Context, target, disp int, buf []byte) (engine.Request, error) {
 	return w.start(ctx, call{kind: wire.WinPut, target: target, disp: disp, src: buf, wantTicket: true})
 }
@@ -186,11 +186,12 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 	}
 }
 
-// begin begins an operation. If the operation had to wait, and can be executed by loads and stores
-// now, begin returns again = true, and the caller tries that.
+// begin begins an operation. If the operation can be executed by loads and stores now, for example
+// because begin has acquired the lock of the part, begin returns again = true, and the caller does
+// that.
 func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bool, err error) {
 	w.port.Lock()
-	// Keep the memory while the call waits, or releases the engine's lock.
+	// Keep the user's memory allocated while the call waits, or releases the engine's lock.
 	c.holds[0], c.holds[1] = w.port.Hold(c.src), w.port.Hold(c.result)
 	defer func() {
 		w.port.Drop(c.holds[0])
@@ -289,7 +290,8 @@ func (t *target) invalid() error {
 	return t.down
 }
 
-// unit returns the bytes that a message must not divide: 1, or an element for accumulates.
+// unit returns the number of bytes at whose multiples an operation may be divided into messages: 1, or
+// for accumulates the size of an element.
 func (w *Window) unit(kind wire.WindowKind) int {
 	if kind == wire.WinPut || kind == wire.WinGet {
 		return 1

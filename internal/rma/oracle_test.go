@@ -13,11 +13,11 @@ import (
 // step is one operation of a plan.
 type step struct {
 	origin, target int
-	at, n          int // elements
+	at, n          int // the first element, and the number of elements
 	op             Op
-	kind           int // 0 put, 1 accumulate, 2 fetch, 3 swap, 4 get
-	value          int64
-	request        bool // use the form with a request
+	kind           int   // 0 put, 1 accumulate, 2 fetch, 3 swap, 4 get
+	value          int64 // from which the operands are made
+	request        bool  // use the form with a request
 }
 
 // plan returns random operations of all ranks for one epoch. Each element of each rank is changed by
@@ -32,12 +32,12 @@ func plan(rng *rand.Rand, n, elems int) []step {
 			case 0:
 				d.kind, d.value = 0, rng.Int64()
 				all = append(all, d)
-			case 1: // of one origin, in program order
+			case 1: // accumulates of one origin, which happen in program order
 				for range 1 + rng.IntN(6) {
 					d.kind, d.op, d.value = 1+rng.IntN(2), Op(rng.IntN(int(Ops))), rng.Int64N(1000)
 					all = append(all, d)
 				}
-			case 2: // of all ranks
+			case 2: // accumulates of all ranks, which commute
 				d.kind, d.op = 1, []Op{Sum, Prod, Min, Max, Band, Bor, Bxor}[rng.IntN(7)]
 				for d.origin = range n {
 					d.value = rng.Int64()
@@ -76,7 +76,8 @@ func (d *step) model(part []byte) (former []byte) {
 	return former
 }
 
-// do begins a step, and returns the buffer for its result.
+// do starts the operation of a step on m, which is the step's origin, and returns the buffer in which
+// the result arrives.
 func (m *member) do(d *step, old []byte) (result []byte, q engine.Request, err error) {
 	data := make([]byte, 8*d.n)
 	for i := range d.n {

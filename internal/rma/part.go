@@ -11,7 +11,7 @@ import (
 // window uses messages.
 const maxRails = 4
 
-// PartSize is the encoded size of a Part.
+// PartSize is the size of an encoded Part, in bytes.
 const PartSize = 48 + 16*maxRails
 
 // Part describes a rank's part of a window to the other ranks.
@@ -19,13 +19,15 @@ type Part struct {
 	Size      int    // bytes
 	Elem      int    // bytes of an element
 	Chunk     int    // most data bytes of one message to this rank
-	Native    int    // 1 + the rail whose atomics reach all other ranks and this one; 0: none
-	Direct    int    // bits: rails on which the memory is registered
-	Flags     int    // the memory that ranks of the same host can map
-	LockTable uint64 // key of the lock table
-	Key       uint64 // key of the memory that contains the part
+	Native    int    // 1 + the rail whose atomics the rank can use for all accumulates; 0: none
+	Direct    int    // bit r: the part is registered with rail r
+	Flags     int    // bits that say what memory ranks of the same host can map
+	LockTable uint64 // key of the shared memory that is the lock table
+	Key       uint64 // key of the shared memory that contains the part
 	Offset    int    // offset of the part in that memory, in bytes
-	Regions   [maxRails]struct{ Key, Base uint64 }
+
+	// Regions holds, by rail, the key and the base address of the part's registration.
+	Regions [maxRails]struct{ Key, Base uint64 }
 }
 
 // The bits of Part.Flags.

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestSeveralTransports uses different transports, with different methods, between different pairs of
-// ranks.
+// TestSeveralTransports compares the results of random operations with a model, in jobs in which
+// different pairs of ranks use different transports.
 func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"with and without RMA": {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
@@ -30,7 +30,8 @@ func TestSeveralTransports(t *testing.T) {
 	}
 }
 
-// noRegistration is inproc in which the ranks with odd numbers cannot register memory.
+// noRegistration is the inproc transport, except that the ranks with odd numbers cannot register
+// memory.
 type noRegistration struct{ *inproc.Fabric }
 
 type noRegistrationDomain struct{ transport.Domain }
@@ -55,6 +56,19 @@ func TestUnregisteredPart(t *testing.T) {
 	each(t, ms, func(m *member) error { return m.compare(4) })
 	require.True(t, ms[1].targets[0].direct)
 	require.False(t, ms[0].targets[1].direct)
+}
+
+// TestReach checks that a rank uses messages for the parts that its endpoint does not reach, and RMA
+// for the others. Which of the two another rank uses for its own part does not matter.
+func TestReach(t *testing.T) {
+	reach := func(from, to transport.Addr) bool { return from != 1 && to != 2 }
+	ms := openWindows(t, openEngines(t, 3, inproc.NewFabric(inproc.WithReach(reach)), nil), 8*modelElems, ofInt64())
+	each(t, ms, func(m *member) error { return m.compare(4) })
+	for i, m := range ms {
+		for j := range ms {
+			require.Equal(t, i != j && reach(transport.Addr(i), transport.Addr(j)), m.targets[j].direct, "%d to %d", i, j)
+		}
+	}
 }
 
 // TestUnregisteredBuffer checks that an operation fails if its buffer needs a registration and cannot
@@ -87,7 +101,8 @@ func TestElementsTooLarge(t *testing.T) {
 	require.NoError(t, m.UnlockAll(background))
 }
 
-// TestCloseWithTransfersInFlight checks that Close ends operations in flight and frees their slots.
+// TestCloseWithTransfersInFlight checks that Close ends all pending operations with ErrClosed, also
+// those whose transfers are in flight.
 func TestCloseWithTransfersInFlight(t *testing.T) {
 	f := inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(40))
 	ms := openWindows(t, openEngines(t, 2, f, map[string]string{"engine.async_progress": "false"}), 4096, ofInt64())
@@ -108,7 +123,7 @@ func TestCloseWithTransfersInFlight(t *testing.T) {
 	require.Nil(t, m.targets[1].oldest)
 }
 
-// TestTooMuchUnderWay checks that a call waits if too many operations are pending, and stops waiting
+// TestTooMuchUnderWay checks that a call waits if maxPending operations are pending, and stops waiting
 // when its context ends.
 func TestTooMuchUnderWay(t *testing.T) {
 	ms := withoutProgress(t)

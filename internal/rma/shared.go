@@ -86,7 +86,9 @@ func (w *Window) tryPut(target, disp int, buf []byte) bool {
 	if part == nil {
 		return false
 	}
-	switch { // a Get of a single element sees all of it or nothing, and then all earlier Puts
+	// A Get of a single element gets either the old or the whole new element. If it gets the new one,
+	// it also sees all earlier Puts of this rank.
+	switch {
 	case len(buf) == 8 && atomics.Aligned(part, 8):
 		store64(part, binary.NativeEndian.Uint64(buf))
 	case len(buf) == 4 && atomics.Aligned(part, 4):
@@ -205,7 +207,7 @@ func (w *Window) tryMapped(c *call) (done, busy bool) {
 	return done, !done
 }
 
-// changeWords changes elements one by one, each atomically.
+// changeWords executes an accumulate on part, by the processor's atomics, element by element.
 func (w *Window) changeWords(c *call, part []byte) {
 	elem := w.cfg.Elem
 	for at := 0; at < len(part); at += elem {
@@ -237,12 +239,14 @@ func (w *Window) changeWords(c *call, part []byte) {
 // longer.
 const latchBytes = 4 << 10
 
-// latchTries is the number of attempts to take a latch before the caller lets others run.
+// latchTries is the number of attempts to take a latch before the caller lets other goroutines run.
 const latchTries = 100
 
-// changeLatched changes elements under the latch. It returns false if another rank keeps the latch.
+// changeLatched executes an accumulate on part, under the latch of the target's lock table. If another
+// rank keeps the latch for too long, changeLatched returns false; c.done counts the changed bytes, and
+// another call continues there.
 func (w *Window) changeLatched(t *target, c *call, part []byte) bool {
-	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // package comm passes aligned slices
+	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // rare: package comm passes aligned slices
 		c.src = append(alignedBytes(len(c.src))[:0], c.src...)
 	}
 	step := max(w.cfg.Elem, latchBytes/w.cfg.Elem*w.cfg.Elem)

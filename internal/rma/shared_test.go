@@ -14,13 +14,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// sharer is inproc that counts shared memory, and refuses it to some ranks.
+// sharer is the inproc transport, except that it counts shared memory and can refuse it.
 type sharer struct {
 	*inproc.Fabric
-	alloc func(rank, n int) error    // returns the error of an allocation; may be nil
-	reach func(rank, peer int) error // returns the error of a mapping; may be nil
+	alloc func(rank, n int) error    // the error of an allocation of n bytes by rank; nil: no allocation fails
+	reach func(rank, peer int) error // the error of rank's mapping of peer's memory; nil: no mapping fails
 
-	bytes, maps atomic.Int64 // currently allocated and mapped
+	bytes, maps atomic.Int64 // bytes that are allocated, and number of mappings that exist
 }
 
 type sharerDomain struct {
@@ -86,7 +86,7 @@ func sharing(t *testing.T, f *sharer, n int, cfg Config) []*member {
 	return openWindows(t, openEngines(t, n, f, nil), 8*modelElems, cfg)
 }
 
-// leave frees a window, with all other ranks.
+// leave closes the window in the right order. All ranks call it together.
 func (m *member) leave() error {
 	if err := m.Fence(background, true); err != nil {
 		return err
@@ -148,7 +148,8 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}
 }
 
-// TestUnalignedParts uses a part in the user's memory that is not aligned for atomics.
+// TestUnalignedParts checks that accumulates work on a part in the user's memory that is not aligned
+// for the processor's atomics.
 func TestUnalignedParts(t *testing.T) {
 	f := inproc.NewFabric()
 	e := openEngines(t, 1, f, nil)[0]

@@ -11,8 +11,10 @@ import (
 
 // store64 stores an element that others load atomically, with release order: earlier stores become
 // visible first. On amd64 a plain store has that order, also after a string instruction, whose own
-// stores are not ordered. Leaving the gate is the barrier for later loads; an atomic store would be
-// a second one. For the race detector the store must be atomic (store_other_unsafe.go). See ADR 11.
+// stores are not ordered. No barrier for later loads is needed here: the calls that store elements
+// do so inside of the window's [gate], and gate.leave has the barrier if one is needed. An atomic
+// store would be a second one. For the race detector the store must be atomic
+// (store_other_unsafe.go). See ADR 11.
 func store64(b []byte, v uint64) { *atomics.Word64(b) = v }
 
 func store32(b []byte, v uint32) { *atomics.Word32(b) = v }

@@ -186,7 +186,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// TestFlood checks that a rank marks a peer as failed that sends too many requests at once.
+// TestFlood checks that a rank marks a peer as failed if the peer sends too many requests at once.
 func TestFlood(t *testing.T) {
 	for name, flood := range map[string]func(s *stranger) error{
 		"get": func(s *stranger) error { return s.sendNumbered(wire.Window{Kind: wire.WinGet, Bytes: 32}) },

@@ -50,11 +50,11 @@ const (
 	maxReply    = 1 << 20  // bytes requested by messages and not received
 	maxInFlight = 64       // transfers by RMA and atomics
 	maxChunk    = 64 << 10 // data bytes of a message
-	ackEvery    = 16       // messages per requested acknowledgement
+	ackEvery    = 16       // messages after which an origin requests an acknowledgement, also without a flush
 )
 
 // Limits of the answers to one rank whose sends have not completed. A fabric may report that a send
-// has completed long after the peer has received it and requested more. So the limits are several
+// has completed long after the peer has received it and requested more. So the limits are maxBehind
 // times what the peer may request at once.
 const (
 	maxBehind  = 4
@@ -87,22 +87,22 @@ type Window struct {
 	words      bool                // if allMapped: accumulates use the processor's atomics; else the latch
 
 	// The engine's lock guards all following fields.
-	local   []byte
-	own     shared // memory of this rank that others may have mapped
-	memory  [maxRails]engine.Memory
-	scratch []byte // aligned copy of unaligned data, of maxChunk bytes; allocated on first use
+	local   []byte                  // this rank's part
+	own     shared                  // memory of this rank that others may have mapped
+	memory  [maxRails]engine.Memory // by rail: the registration of the part
+	scratch []byte                  // for aligned copies of unaligned data; allocated on first use
 
-	native     bool // accumulates use the fabric's atomics
-	nativeRail int
+	native     bool        // accumulates use the fabric's atomics
+	nativeRail int         // the rail of these atomics
 	counts     [Ops][2]int // most elements of one atomic, without and with fetch
 
-	err    error // why the window is unusable
-	closed bool
+	err    error  // why the window is unusable; nil: it is usable
+	closed bool   // Close was called
 	fence  bool   // a fence epoch is open
 	all    bool   // an epoch of LockAll is open
 	locked int    // number of targets that Lock has locked or waits for
-	begun  int    // number of targets of Start
-	epochs uint64 // number of closed epochs with all targets
+	begun  int    // 0: no epoch of Start is open; else the number of its targets, at least 1
+	epochs uint64 // number of epochs that finishEpoch has closed
 
 	queue  []lockRequest // requests for the lock of this rank's part by messages, in their order
 	shared int           // number of holders of the lock of this rank's part
@@ -112,74 +112,75 @@ type Window struct {
 	endedRanks int   // number of ranks that have failed or ended
 	granted    []int // scratch of target.grant
 
-	freeOps      *operation
-	freeControls *controlMessage
+	freeOps      *operation      // operations for reuse, linked by next
+	freeControls *controlMessage // control messages for reuse, linked by next
 }
 
-// target is the state of a window with respect to one rank.
+// target is the state of a window with respect to one rank: as the target of this rank's operations,
+// and as the origin of operations on this rank's part.
 type target struct {
 	w    *Window
 	rank int
-	part Part
+	part Part // of that rank; zero before Connect
 
 	// The mapped memory of the rank. Connect sets these fields; Close clears them.
 	isMapped  bool   // its part and its lock table are mapped here
 	mapped    []byte // the part
 	lockTable lockTable
-	maps      [2][]byte   // mappings to unmap
+	maps      [2][]byte   // mappings of the lock table and of the part, which Close unmaps; nil: none
 	ready     atomic.Bool // isMapped, and an epoch permits operations without a wait or a message
 	idle      atomic.Bool // isMapped, and there is nothing to flush and no error
 
-	rail        int  // -1: this rank itself
-	direct      bool // Put and Get use RMA
+	rail        int  // the rail that leads to the rank; -1: the rank is this rank itself
+	direct      bool // Put and Get use RMA, because this rank's endpoint reaches the part
 	chunk       int  // most data bytes of a message to the rank
 	answerLimit int  // most data bytes that the rank may request with one message
 
 	// This rank's operations with the target.
-	err         error      // the first error since the epoch began
-	down        error      // why the target is unreachable
+	err         error      // the first error since the epoch began; nil: none
+	down        error      // why no operation with the target can succeed any more; nil: they can
 	started     uint64     // number of operations, ever
 	oldest      *operation // first operation that is not complete, linked by operation.younger
-	newest      *operation
-	pending     int      // number of operations from oldest to newest
-	slotQueue   []uint64 // tickets of the calls that wait until pending is below its limit
-	slotTickets uint64   // number of tickets issued, ever
+	newest      *operation // the last one
+	pending     int        // number of operations from oldest to newest
+	slotQueue   []uint64   // tickets of the calls that wait until pending is less than maxPending
+	slotTickets uint64     // number of tickets issued, ever; a ticket is the number of its issue
 
 	queued       fifo        // operations by message; messages of the first may have been sent
 	awaited      fifo        // operations by message whose messages are sent and not acknowledged
-	sent         uint64      // number of messages, ever
+	sent         uint64      // number of operation messages that this rank has posted, ever
 	acked        uint64      // number of acknowledged messages
 	ackRequested uint64      // number of the last message that requested an acknowledgement
-	expected     int         // bytes of pending answers
+	expected     int         // data bytes of the answers that this rank has requested and not received
 	flushes      [2]flushers // goroutines that wait for completion, and for local completion
 
 	waiting  fifo         // operations by RMA or atomics that are not posted
-	inFlight int          // number of posted ones
-	atomics  []*operation // posted atomics
+	inFlight int          // number of operations by RMA or atomics that are posted and have not ended
+	atomics  []*operation // those of them that are atomics
 
 	// This rank's epoch with the target.
-	lock        lockState
-	locked      bool // an epoch of Lock with the target is open
-	locking     bool // a call of Lock waits for the lock
-	endedSeen   int  // value of Window.endedRanks at the last repair of the lock table
-	exclusive   bool // the lock that is requested or held is exclusive
-	abandoned   bool // the goroutine that requested the lock does not wait for it any more
-	lockWaiters int
-	begun       bool // an epoch of Start with the target is open
+	lock        lockState // of this rank, for the lock of the target's part
+	locked      bool      // an epoch of Lock with the target is open
+	locking     bool      // a call of Lock waits for the lock
+	endedSeen   int       // value of Window.endedRanks at the last repair of the lock table
+	exclusive   bool      // the lock that is requested or held is exclusive
+	abandoned   bool      // the goroutine that requested the lock does not wait for it any more
+	lockWaiters int       // number of goroutines in acquire
+	begun       bool      // an epoch of Start with the target is open
 
 	// The target's operations with this rank.
-	applied     uint64 // number of messages, ever
-	answers     int    // number of answers whose sends have not completed
-	answerBytes int    // data bytes of these answers
-	ackBusy     bool   // the send of an acknowledgement has not completed
-	ackAgain    bool   // another acknowledgement must follow it
-	peerLock    lockState
+	applied     uint64    // number of the target's operation messages that this rank has applied, ever
+	answers     int       // number of answers whose sends have not completed
+	answerBytes int       // data bytes of these answers
+	ackBusy     bool      // the send of an acknowledgement has not completed
+	ackAgain    bool      // another acknowledgement must follow when that send has completed
+	peerLock    lockState // of the target, for the lock of this rank's part, if locks use messages
 }
 
-// flushers describes the goroutines in drain.
+// flushers describes the goroutines in drain that wait for a target.
 type flushers struct {
-	n    int
-	goal uint64 // the least operation number for which one of them waits
+	n    int    // number of these goroutines
+	goal uint64 // the least operation number up to which one of them waits; math.MaxUint64: none
 }
 
 // New creates a window, and allocates or registers this rank's part. The caller sends the Part to
@@ -196,7 +197,7 @@ func New(cfg Config) (*Window, Part, error) {
 			w.kernels[op] = cfg.Kernel(op)
 		}
 	}
-	for op := range w.changes { // without HasType, only those that do not depend on the type are used
+	for op := range w.changes { // without HasType, the window uses only those that do not depend on the type
 		w.changes[op] = atomics.For(fabricOps[op], cfg.Datatype)
 	}
 	port, err := cfg.Ctx.OpenPort(w.attach)
@@ -219,8 +220,8 @@ func New(cfg Config) (*Window, Part, error) {
 	return w, part, nil
 }
 
-// attach prepares w for events of its port. The first event may be that a rank has ended. The
-// caller holds the engine's lock.
+// attach prepares w for the calls of its methods that the engine makes, which may begin before New
+// returns. The engine, which calls attach, holds its lock.
 func (w *Window) attach(port *engine.Port) engine.Service {
 	w.port, w.rank = port, port.Rank()
 	w.targets = make([]target, port.Size())
@@ -290,7 +291,8 @@ func (w *Window) connect(parts []Part) error {
 		}
 		t.chunk = min(t.answerLimit, p.Chunk)
 		t.direct = t.rail < maxRails && p.Direct&(1<<t.rail) != 0 &&
-			w.port.Attr(t.rail).Caps.Has(transport.CapRead|transport.CapWrite)
+			w.port.Attr(t.rail).Caps.Has(transport.CapRead|transport.CapWrite) &&
+			w.port.Reaches(i, p.Regions[t.rail].Key)
 	}
 	w.native, w.nativeRail = native > 0, native-1
 	return nil

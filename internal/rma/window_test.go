@@ -4,12 +4,13 @@ import (
 	"testing"
 )
 
-// TestLong runs long operations of all methods, also on a rank's own part.
+// TestLong checks the results of operations that are longer than one message or segment, with the
+// other rank and on a rank's own part, over fabrics with all methods.
 func TestLong(t *testing.T) {
 	const size = 1 << 18
 	for name, open := range flavours() {
 		if name == "like verbs" || name == "native, slow" || name == "no room" || name == "small messages" {
-			continue // too slow
+			continue // long operations over this fabric take too long
 		}
 		t.Run(name, func(t *testing.T) {
 			p, set := open()

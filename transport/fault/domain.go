@@ -7,21 +7,21 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is a domain of the wrapped provider, with faults.
+// domain wraps a domain of the wrapped provider and injects faults.
 type domain struct {
 	transport.Domain
-	dice     *dice
-	waitDice *dice // of Wait, which runs concurrently with other calls
-	closed   atomic.Bool
+	dice     *dice       // decides on all faults except EarlyWait
+	waitDice *dice       // decides on EarlyWait; separate, because Wait runs concurrently with other calls, whose faults must not depend on that
+	closed   atomic.Bool // Close was called, or KillAt has closed the domain
 }
 
-// sharedDomain is a domain with memory that ranks share.
+// sharedDomain is a domain whose wrapped domain is a SharedMemoryDomain.
 type sharedDomain struct {
 	*domain
 	transport.SharedMemoryDomain
 }
 
-// OpenCQ opens the domain's completion queue.
+// OpenCQ opens the wrapped domain's completion queue and wraps it.
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	cq, err := d.Domain.OpenCQ()
 	if err != nil {
@@ -30,7 +30,8 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	return &queue{CompletionQueue: cq, dom: d, heldOf: make(map[transport.Addr]int), dueOf: make(map[transport.Addr]uint64)}, nil
 }
 
-// OpenEndpoint opens the domain's endpoint.
+// OpenEndpoint opens the wrapped domain's endpoint and wraps it. The result implements RMAEndpoint
+// and AtomicEndpoint only if the wrapped endpoint does.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	q, ok := cq.(*queue)
 	if !ok || q.dom != d {
@@ -64,13 +65,15 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return e, nil
 }
 
-// Close closes the domain. After Close there are no faults: calls return the provider's errors.
+// Close closes the wrapped domain. After Close no operation has a fault: the provider returns its
+// errors.
 func (d *domain) Close() error {
 	d.closed.Store(true)
 	return d.Domain.Close()
 }
 
-// before injects the faults that any operation may have before it is posted: death and ErrAgain.
+// before injects the faults that any operation may have before it is posted: KillAt and Again. If
+// before returns an error, the caller returns that error and does not post op.
 func (d *domain) before(op *transport.Op) error {
 	if d.closed.Load() {
 		return nil // the provider returns ErrClosed

@@ -8,7 +8,7 @@ type endpoint struct {
 	cq  *queue
 }
 
-// Send sends a message, unless a fault keeps it from doing so.
+// Send sends a message. With the fault Drop, Send returns done and sends nothing.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	if err := e.dom.before(op); err != nil {
 		return false, err
@@ -19,12 +19,13 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return e.Endpoint.Send(op)
 }
 
-// Connect has no faults. The caller checks CapConnect.
+// Connect calls the provider, without faults. The caller must check CapConnect before.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.Endpoint.(transport.ConnectEndpoint).Connect(peer)
 }
 
-// Disconnect has no faults. The caller checks CapDisconnect.
+// Disconnect calls the provider, without faults, and drops the delayed messages of the peer. The
+// caller must check CapDisconnect before.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	err := e.Endpoint.(transport.DisconnectEndpoint).Disconnect(peer)
 	if err == nil {
@@ -33,19 +34,19 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return err
 }
 
-// EnableBatch has no faults. The caller checks CapBatch.
+// EnableBatch calls the provider, without faults. The caller must check CapBatch before.
 func (e *endpoint) EnableBatch() { e.Endpoint.(transport.BatchEndpoint).EnableBatch() }
 
-// Unsent has no faults. The caller checks CapBatch.
+// Unsent calls the provider, without faults. The caller must check CapBatch before.
 func (e *endpoint) Unsent() bool { return e.Endpoint.(transport.BatchEndpoint).Unsent() }
 
-// rmaPart implements an endpoint's one-sided transfers.
+// rmaPart implements transport.RMAEndpoint, with faults, for an endpoint.
 type rmaPart struct {
 	rma transport.RMAEndpoint
 	dom *domain
 }
 
-// Read posts a read.
+// Read posts a read, unless a fault prevents it.
 func (e *rmaPart) Read(op *transport.Op) error {
 	if err := e.dom.before(op); err != nil {
 		return err
@@ -53,7 +54,7 @@ func (e *rmaPart) Read(op *transport.Op) error {
 	return e.rma.Read(op)
 }
 
-// Write posts a write.
+// Write posts a write, unless a fault prevents it.
 func (e *rmaPart) Write(op *transport.Op) error {
 	if err := e.dom.before(op); err != nil {
 		return err
@@ -61,18 +62,24 @@ func (e *rmaPart) Write(op *transport.Op) error {
 	return e.rma.Write(op)
 }
 
-// atomicPart implements an endpoint's atomics.
+// ReachesRegion returns the provider's answer.
+func (e *rmaPart) ReachesRegion(peer transport.Addr, key uint64) bool {
+	r, some := e.rma.(transport.RegionReacher)
+	return !some || r.ReachesRegion(peer, key)
+}
+
+// atomicPart implements transport.AtomicEndpoint, with faults, for an endpoint.
 type atomicPart struct {
 	atomic transport.AtomicEndpoint
 	dom    *domain
 }
 
-// AtomicValid returns the provider's answer.
+// AtomicValid returns the provider's answer, without faults.
 func (e *atomicPart) AtomicValid(op *transport.Op) (int, bool) {
 	return e.atomic.AtomicValid(op)
 }
 
-// Atomic posts an atomic.
+// Atomic posts an atomic operation, unless a fault prevents it.
 func (e *atomicPart) Atomic(op *transport.Op) error {
 	if err := e.dom.before(op); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// A provider with legal faults must pass the conformance suite.
+// The inproc provider with legal faults passes the conformance suite of package transporttest.
 func TestLegalFaultsOverInproc(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		conform(t, fault.Legal(seed), func() (transport.Provider, func(int)) {
@@ -71,8 +71,9 @@ func open(t *testing.T, n int, plan fault.Plan) []rank {
 	return ranks
 }
 
-// transcript sends count numbered messages from each other rank to rank 0. It returns the events
-// as text, and the messages that rank 0 received.
+// transcript opens three ranks with the faults of the plan. Ranks 1 and 2 each send count numbered
+// messages to rank 0. transcript returns what happened, one line of text for each Read of rank 0 and
+// for each ErrAgain, and the messages that rank 0 received.
 func transcript(t *testing.T, count int, plan fault.Plan) (lines []string, msgs [][]byte) {
 	t.Helper()
 	ranks := open(t, 3, plan)

@@ -11,32 +11,33 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Plan gives the probability of each fault, from 0 (never) to 1 (always). With the same plan, the
-// same calls of a rank have the same faults. To give ranks or peers different faults, wrap a
-// provider several times.
+// Plan gives the probability of each fault, from 0 (never) to 1 (always). If a rank makes the same
+// calls again with the same plan, it has the same faults. To give ranks or peers different faults,
+// wrap a provider several times.
 type Plan struct {
-	Seed uint64
+	Seed uint64 // of the random numbers that decide on faults
 
-	Ranks []int // ranks whose domains have faults; empty: all
-	Peers []int // peers with which operations and messages have faults; empty: all
+	Ranks []int // the ranks whose domains have faults; empty: all ranks
+	Peers []int // the peers with which operations and messages have faults; empty: all peers
 
-	// Legal faults. They must not affect the user of the engine.
+	// Legal faults. The contract in package transport permits them, so the engine must work as
+	// without them.
 
 	Again     float64 // a Send, Read, Write or Atomic returns ErrAgain
-	Delay     float64 // a completion arrives some Reads later; a peer's messages keep their order
+	Delay     float64 // Reads of the queue return a completion later; messages of one peer keep their order
 	DelayMax  int     // the largest delay, in Reads of the queue; 0: 8
-	ShortRead float64 // a Read of the queue returns at most one entry
+	ShortRead float64 // a Read of the queue returns at most one completion
 	EarlyWait float64 // a Wait returns at once
 
-	// Faults that break the contract. The engine must return an error.
+	// Faults that break the contract. The engine must return an error after them.
 
-	Drop      float64 // a Send reports success, but sends nothing
+	Drop      float64 // a Send returns done, but sends nothing
 	Duplicate float64 // a message arrives twice
-	Corrupt   float64 // one to three bits of a message are inverted
-	KillAt    int     // the domain closes, as if its process died, in the KillAt-th operation; 0: never
+	Corrupt   float64 // one to three bits of a received message are inverted
+	KillAt    int     // the rank's KillAt-th operation closes the domain, as if the process died; 0: never
 }
 
-// Legal returns a plan with all legal faults.
+// Legal returns a plan that has all legal faults, and no others, with fixed probabilities.
 func Legal(seed uint64) Plan {
 	return Plan{Seed: seed, Again: 0.1, Delay: 0.05, ShortRead: 0.2, EarlyWait: 0.2}
 }
@@ -58,14 +59,15 @@ func (p Plan) String() string {
 	return "fault.Plan{" + strings.Join(fields, ", ") + "}"
 }
 
-// dice decides which faults of a plan happen to a rank.
+// dice decides, by random numbers, which faults of a plan a rank has. Any goroutine may call its
+// methods at any time.
 type dice struct {
 	plan Plan
-	on   bool // the plan applies to this rank
+	on   bool // the rank is among Plan.Ranks
 
-	mu  sync.Mutex
+	mu  sync.Mutex // guards the fields below
 	rng *rand.Rand
-	ops int // number of operations so far
+	ops int // number of calls of dies so far, if KillAt is set
 }
 
 func newDice(plan Plan, self transport.Addr, stream uint64) *dice {
@@ -79,7 +81,7 @@ func newDice(plan Plan, self transport.Addr, stream uint64) *dice {
 	}
 }
 
-// hit reports whether a fault of probability p happens now.
+// hit draws a random number and reports whether a fault of probability p happens now.
 func (d *dice) hit(p float64) bool {
 	if p <= 0 || !d.on {
 		return false
@@ -89,7 +91,8 @@ func (d *dice) hit(p float64) bool {
 	return d.rng.Float64() < p
 }
 
-// hitPeer is hit for an operation or message with a peer.
+// hitPeer does what hit does for an operation or message with a peer. If the peer is not among
+// Plan.Peers, it returns false.
 func (d *dice) hitPeer(p float64, peer transport.Addr) bool {
 	if len(d.plan.Peers) > 0 && !slices.Contains(d.plan.Peers, int(peer)) {
 		return false
@@ -104,7 +107,7 @@ func (d *dice) number(n int) int {
 	return 1 + d.rng.IntN(n)
 }
 
-// dies counts an operation and reports whether it is the one named by KillAt.
+// dies counts an operation, and reports whether the operation is the KillAt-th one.
 func (d *dice) dies() bool {
 	if d.plan.KillAt <= 0 || !d.on {
 		return false

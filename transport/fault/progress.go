@@ -13,22 +13,23 @@ type entry struct {
 	due                  uint64 // number of the first Read that may return it
 }
 
-// queue is the provider's queue with faults. The messages of one peer stay in order: no message
-// overtakes a delayed one.
+// queue wraps the provider's completion queue and injects faults. The messages of one peer stay in
+// order: no message overtakes a delayed one.
 type queue struct {
 	transport.CompletionQueue
 	dom *domain
 
-	mu     sync.Mutex // guards the fields below
-	reads  uint64
-	held   []entry                   // in order of arrival; an entry is not due before earlier ones of the same peer
-	heldOf map[transport.Addr]int    // number of a peer's entries in held, without OpDone
-	dueOf  map[transport.Addr]uint64 // due of the last of them
-	free   [][]byte                  // buffers for copies of messages
-	lent   [][]byte                  // copies that the last Read returned
+	mu     sync.Mutex                // guards the fields below
+	reads  uint64                    // number of Reads so far
+	held   []entry                   // the delayed completions, in order of arrival
+	heldOf map[transport.Addr]int    // by peer: number of its entries in held, except OpDone
+	dueOf  map[transport.Addr]uint64 // by peer: due of the last of these entries; a later entry of the peer is not due earlier
+	free   [][]byte                  // unused buffers for copies of messages
+	lent   [][]byte                  // copies of messages that the last Read returned
 }
 
-// Read returns the completions of the provider's Read, with faults.
+// Read returns delayed completions that are due, and completions of the provider's Read with the
+// faults ShortRead, Delay, Duplicate and Corrupt.
 func (q *queue) Read(c []transport.Completion) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,7 +41,7 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	}
 	n := q.giveDueLocked(c)
 	fresh := c[n:]
-	got, err := q.CompletionQueue.Read(fresh) // even without room in fresh, for progress and for the error of a closed domain
+	got, err := q.CompletionQueue.Read(fresh) // also if fresh is empty, because the provider makes progress in Read, and Read reports a closed domain
 	if err != nil {
 		return 0, err
 	}
@@ -53,7 +54,8 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// giveDueLocked moves the entries that are due to c, and returns their number.
+// giveDueLocked moves entries of held that are due to c, until c is full, and returns their number.
+// The caller holds q.mu.
 func (q *queue) giveDueLocked(c []transport.Completion) int {
 	n, kept := 0, 0
 	for i := range q.held {
@@ -77,8 +79,8 @@ func (q *queue) giveDueLocked(c []transport.Completion) int {
 	return n
 }
 
-// passLocked applies the plan's faults to a completion. It returns true if Read returns the
-// completion now.
+// passLocked applies the plan's faults to a completion that has arrived. If it returns true, Read
+// must return *e now; otherwise passLocked has put the completion in held. The caller holds q.mu.
 func (q *queue) passLocked(e *transport.Completion) bool {
 	dice, plan := q.dom.dice, &q.dom.dice.plan
 	late := dice.hitPeer(plan.Delay, e.Peer)
@@ -91,7 +93,8 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	case transport.PeerNotice:
 		return true
 	case transport.PeerDown, transport.PeerLeft:
-		// Delayed like messages, so that they do not overtake any.
+		// The end of a peer is delayed as a message is, because it must not overtake the peer's
+		// messages.
 	case transport.RecvDone:
 		if len(e.Msg) > 0 && dice.hitPeer(plan.Corrupt, e.Peer) {
 			e.Msg = q.copyLocked(e.Msg)
@@ -120,7 +123,9 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	return false
 }
 
-// holdLocked appends a copy of a peer's message, or of the report of its end, to held.
+// holdLocked appends a copy of *e, which is a message or the end of a peer, to held. Read number due
+// returns it, or a later one if an earlier entry of the same peer is due later. The caller holds
+// q.mu.
 func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	if q.heldOf[e.Peer] > 0 {
 		due = max(due, q.dueOf[e.Peer])
@@ -134,7 +139,7 @@ func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	q.held = append(q.held, h)
 }
 
-// forget drops the delayed messages of a peer.
+// forget drops the messages of a peer that are in held.
 func (q *queue) forget(peer transport.Addr) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,14 +165,15 @@ func (q *queue) copyLocked(msg []byte) []byte {
 	return append(buf[:0], msg...)
 }
 
-// Arm returns false while a completion is delayed, because only further Reads return it.
+// Arm returns false while held is not empty: only Reads make delayed completions due, so the caller
+// must not sleep.
 func (q *queue) Arm() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.held) == 0 && q.CompletionQueue.Arm()
 }
 
-// Wait waits, unless a fault makes it return early.
+// Wait calls the provider's Wait. With the fault EarlyWait it passes the timeout 0.
 func (q *queue) Wait(timeout time.Duration) error {
 	if q.dom.waitDice.hit(q.dom.waitDice.plan.EarlyWait) {
 		timeout = 0

@@ -1,10 +1,11 @@
-// Package fault wraps a provider and injects faults, for tests of the engine. A seed determines
-// the faults.
+// Package fault wraps a provider and injects faults, for tests of the engine. A [Plan] with a seed
+// determines the faults.
 //
-// The contract in package transport permits some of the faults: ErrAgain, late messages, short
-// Reads, Waits that return early. These must not affect the engine's user. The others break the
-// contract: lost, repeated and corrupt messages, death of a rank. After these the engine must
-// return an error. It must not hang, crash, or give the user wrong data.
+// The contract in package transport permits some of the faults: ErrAgain, delayed completions, Reads
+// that return few completions, Waits that return early. With these the engine must work as without
+// them. The other faults break the contract: lost, repeated and corrupt messages, and the death of a
+// rank. After these the engine must return an error. It must not hang, crash, or give the user wrong
+// data.
 //
 //	engine ── Send ──► kill? ErrAgain? drop? ──► provider
 //	engine ◄─ Read ─── short? delay? duplicate? corrupt? ◄── provider
@@ -14,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Wrap returns a provider whose domains are those of p with the faults of the plan. It has the
-// name of p, and its domains have the attributes and capabilities of p's domains.
+// Wrap returns a provider that wraps p and injects the faults of the plan. It has the name of p, and
+// its domains have the attributes and capabilities of p's domains.
 func Wrap(p transport.Provider, plan Plan) transport.Provider {
 	return &provider{Provider: p, plan: plan}
 }
@@ -25,7 +26,7 @@ type provider struct {
 	plan Plan
 }
 
-// Open opens a domain of the wrapped provider.
+// Open opens a domain of the wrapped provider and wraps it.
 func (p *provider) Open(cfg transport.Config) (transport.Domain, error) {
 	d, err := p.Provider.Open(cfg)
 	if err != nil {

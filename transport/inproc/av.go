@@ -7,13 +7,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// addressVector is a table of the peers' mailboxes.
+// addressVector is a table of addresses. Instead of an address, it holds the [mailbox] of the rank.
 type addressVector struct {
 	dom       *domain
-	mailboxes []*mailbox
+	mailboxes []*mailbox // by index
 }
 
-// Insert adds ranks, each written as a decimal number.
+// Insert adds addresses. Each is a rank, written as a decimal number.
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	if v.dom.ended() {
 		return 0, transport.ErrClosed
@@ -30,8 +30,9 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	return transport.Addr(first), nil
 }
 
-// InsertSym adds services ranks, from rank service on. nodes must be 1, because the process is
-// the only node; its name is ignored.
+// InsertSym adds the addresses of consecutive ranks: services is their number, and service is the
+// first rank, written as a decimal number. nodes must be 1, because all ranks are in one process.
+// node is ignored.
 func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
 	if v.dom.ended() {
 		return 0, transport.ErrClosed
@@ -46,7 +47,7 @@ func (v *addressVector) InsertSym(node string, nodes int, service string, servic
 	return transport.Addr(first), nil
 }
 
-// Lookup returns the rank at an index.
+// Lookup returns the address at an index: a rank, written as a decimal number.
 func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	if a < 0 || int(a) >= len(v.mailboxes) {
 		return "", fmt.Errorf("inproc: lookup of index %d of %d: %w", a, len(v.mailboxes), transport.ErrAddress)
@@ -54,5 +55,5 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	return addressOf(int(v.mailboxes[a].rank)), nil
 }
 
-// Len returns the number of ranks inserted.
+// Len returns the number of addresses inserted.
 func (v *addressVector) Len() int { return len(v.mailboxes) }

@@ -33,6 +33,7 @@ func TestConformance(t *testing.T) {
 		{"delayed reads", []inproc.Option{inproc.WithRMADelay(5)}},
 		{"strict registration", []inproc.Option{inproc.WithMRMode(transport.MRVirtAddr | transport.MRLocal)}},
 		{"no rma", []inproc.Option{inproc.WithoutRMA()}},
+		{"some reach", []inproc.Option{inproc.WithReach(func(from, to transport.Addr) bool { return from < to && to != 2 })}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var opts []transporttest.Option

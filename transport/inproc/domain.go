@@ -8,25 +8,25 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is one rank's access to the fabric. The caller serialises calls. Only the mailbox is
-// used by other ranks too.
+// domain implements transport.Domain for one rank. The caller serialises calls. Other ranks use
+// only the mailbox.
 type domain struct {
 	fabric  *Fabric
 	mailbox *mailbox
-	keys    *rand.ChaCha8
-	cq      *queue
-	ep      *endpoint
+	keys    *rand.ChaCha8 // random numbers for keys of regions
+	cq      *queue        // nil until OpenCQ
+	ep      *endpoint     // nil until OpenEndpoint
 }
 
 func newDomain(f *Fabric, b *mailbox) *domain {
 	var seed [32]byte
-	_, _ = crand.Read(seed[:]) // it never fails
+	_, _ = crand.Read(seed[:]) // Read never fails
 	return &domain{fabric: f, mailbox: b, keys: rand.NewChaCha8(seed)}
 }
 
 func (d *domain) ended() bool { return d.mailbox.state.Load() == stateClosed }
 
-// Attr returns the attributes that the options of NewFabric set.
+// Attr returns the domain's attributes. They follow from the options of NewFabric.
 func (d *domain) Attr() transport.Attr {
 	o := &d.fabric.opt
 	a := transport.Attr{
@@ -43,7 +43,7 @@ func (d *domain) Attr() transport.Attr {
 	if o.rma {
 		a.Caps |= transport.CapRead | transport.CapWrite
 	}
-	if o.shared && o.rma && o.rmaDelay == 0 && o.mrMode == 0 {
+	if o.shared && o.rma && o.reach == nil && o.rmaDelay == 0 && o.mrMode == 0 {
 		a.Caps |= transport.CapSharedMemory
 	}
 	if o.rmaDelay > 0 {
@@ -52,7 +52,7 @@ func (d *domain) Attr() transport.Attr {
 	return a
 }
 
-// OpenCQ opens the completion queue. A domain has one.
+// OpenCQ opens the completion queue. A second call returns an error.
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
@@ -72,7 +72,7 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 	return &addressVector{dom: d}, nil
 }
 
-// RegisterMemory allows peers to copy from or to buf.
+// RegisterMemory allows peers to copy from buf (RemoteRead) or to buf (RemoteWrite).
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	r, err := d.mailbox.register(d.keys, d.fabric.opt.mrMode, buf, access)
 	if err != nil {
@@ -81,7 +81,8 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	return r, nil
 }
 
-// OpenEndpoint opens the endpoint. A domain has one. av and cq must belong to the domain.
+// OpenEndpoint opens the endpoint. av and cq must belong to the domain. A second call returns an
+// error.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
@@ -103,8 +104,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return &rmaEndpoint{endpoint: d.ep, cq: d.cq}, nil
 }
 
-// Close ends the domain. Without an earlier Shutdown, peers report PeerDown. Close
-// waits for copies in flight from or to the domain's memory.
+// Close ends the domain. If the rank has not called Shutdown before, its peers report PeerDown.
+// Close waits until no peer copies from or to the memory of the domain's regions.
 func (d *domain) Close() error {
 	d.fabric.end(d.mailbox, stateClosed)
 	d.mailbox.withdrawAll()

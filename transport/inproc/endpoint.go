@@ -6,14 +6,14 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// endpoint is the endpoint of one rank.
+// endpoint implements transport.Endpoint for one rank.
 type endpoint struct {
 	dom          *domain
 	av           *addressVector
-	disconnected map[transport.Addr]bool // by Disconnect
+	disconnected map[transport.Addr]bool // the peers for which Disconnect was called; nil: none
 }
 
-// rmaEndpoint is an endpoint of a fabric with CapRead and CapWrite.
+// rmaEndpoint is the endpoint of a rank in a fabric with CapRead and CapWrite.
 type rmaEndpoint struct {
 	*endpoint
 	cq *queue
@@ -23,17 +23,18 @@ var (
 	_ transport.Endpoint           = (*endpoint)(nil)
 	_ transport.DisconnectEndpoint = (*endpoint)(nil)
 	_ transport.RMAEndpoint        = (*rmaEndpoint)(nil)
+	_ transport.RegionReacher      = (*rmaEndpoint)(nil)
 )
 
 // Address returns the rank as a decimal number.
 func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.mailbox.rank)) }
 
-// Send copies the message into the receiver's queue. A message up to the size that
-// WithInjectSize sets is done when Send returns; a larger one ends by a completion. If
-// the queue is full, Send returns ErrAgain.
+// Send copies the message into the receiver's mailbox. For a message up to the size that
+// WithInjectSize sets, Send returns done; for a larger message a completion follows. If the
+// mailbox is full (see WithBacklog), Send returns ErrAgain.
 //
 // Hot path: no allocation, no lock held while copying, no system call unless
-// the receiver waits for its descriptor.
+// the receiver sleeps and has called CompletionQueue.FD.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	self := e.dom.mailbox
 	if self.state.Load() != stateOpen {
@@ -69,7 +70,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return false, nil
 }
 
-// peer returns the mailbox of op's peer. what names the operation in errors.
+// peer returns the mailbox of op.Peer. what is the name of the operation in errors.
 func (e *endpoint) peer(op *transport.Op, what string) (*mailbox, error) {
 	if op.Peer < 0 || int(op.Peer) >= len(e.av.mailboxes) {
 		return nil, &transport.Error{Provider: name, Op: what, Peer: op.Peer, Err: transport.ErrAddress}
@@ -80,7 +81,7 @@ func (e *endpoint) peer(op *transport.Op, what string) (*mailbox, error) {
 	return e.av.mailboxes[op.Peer], nil
 }
 
-// Disconnect marks a peer as failed. The peer then reports this rank as down.
+// Disconnect marks a peer as failed. As a consequence, the peer reports this rank as down.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	self := e.dom.mailbox
 	if self.state.Load() != stateOpen {
@@ -101,8 +102,8 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return nil
 }
 
-// Shutdown tells all peers that the rank leaves. It does not block, because the rank's
-// messages are already in the peers' queues. It drops messages that the rank has not
+// Shutdown makes all peers report PeerLeft for the rank. It does not block, because the rank's
+// messages are already in the peers' mailboxes. It drops messages that the rank has not
 // read. From now on, operations of peers with the rank fail with ErrPeerLeft.
 func (e *endpoint) Shutdown(context.Context) error {
 	if e.dom.ended() {
@@ -112,19 +113,28 @@ func (e *endpoint) Shutdown(context.Context) error {
 	return nil
 }
 
-// Read copies from the peer's region to op.Data. A completion also reports failures.
+// Read copies from the peer's region to op.Data before it returns, unless WithRMADelay is set. The
+// completion reports whether the copy has failed.
 //
 // Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Read(op *transport.Op) error { return e.post(op, rmaRead) }
 
-// Write copies op.Data to the peer's region. A completion also reports failures.
+// Write copies op.Data to the peer's region before it returns, unless WithRMADelay is set. The
+// completion reports whether the copy has failed.
 //
 // Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Write(op *transport.Op) error { return e.post(op, rmaWrite) }
 
-// Values of op.ID of an RMA operation.
+// ReachesRegion returns the answer that WithReach has set, for all regions of a peer. Without
+// WithReach it returns true.
+func (e *rmaEndpoint) ReachesRegion(peer transport.Addr, _ uint64) bool {
+	reach, self := e.dom.fabric.opt.reach, e.dom.mailbox.rank
+	return reach == nil || peer == self || reach(self, peer)
+}
+
+// post sets Op.ID of an RMA operation to one of these values.
 const (
 	rmaRead uint64 = iota
 	rmaWrite
@@ -141,6 +151,9 @@ func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
 	if _, err := e.peer(op, rmaName(kind)); err != nil {
 		return err
 	}
+	if !e.ReachesRegion(op.Peer, op.RemoteKey) {
+		return transport.ErrNotSupported
+	}
 	op.ID = kind
 	if o.rmaDelay > 0 {
 		e.cq.delay(e, op, uint64(o.rmaDelay))
@@ -150,7 +163,7 @@ func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
 	return nil
 }
 
-// execute makes the copy of a Read or Write and reports its completion.
+// execute does the copy of a Read or Write, and puts the completion in this rank's mailbox.
 func (e *rmaEndpoint) execute(op *transport.Op) {
 	ev := event{kind: transport.OpDone, peer: op.Peer, op: op}
 	if err := e.copy(op); err != nil {
@@ -163,7 +176,7 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 	if e.dom.fabric.opt.mrMode&transport.MRLocal != 0 && op.Region == nil && len(op.Data) > 0 {
 		return transport.ErrAccess
 	}
-	if e.disconnected[op.Peer] { // after op was posted
+	if e.disconnected[op.Peer] { // Disconnect was called after op was posted
 		return errDisconnected
 	}
 	target := e.av.mailboxes[op.Peer]
@@ -177,7 +190,7 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 		err = r.read(op.RemoteKey, op.RemoteAddr, op.Data)
 	}
 	if err != nil {
-		if gone := target.endError(); gone != nil { // it has ended, and its regions with it
+		if gone := target.endError(); gone != nil { // the copy failed because the peer has ended, which closes its regions
 			return gone
 		}
 	}

@@ -14,7 +14,7 @@ var (
 	errRefused      = fmt.Errorf("%w: it has marked this rank as failed", transport.ErrPeerDown)
 )
 
-// fail returns err with the operation and the peer.
+// fail returns a transport.Error that wraps err and names the operation op and the peer.
 func fail(op string, peer transport.Addr, err error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Address: addressOf(int(peer)), Err: err}
 }

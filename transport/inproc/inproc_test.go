@@ -11,7 +11,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// rank is an opened domain with its queue, address vector and endpoint.
+// rank is one rank of a job: its domain and what the test has opened from it.
 type rank struct {
 	dom transport.Domain
 	cq  transport.CompletionQueue

@@ -7,50 +7,51 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A key consists of a random number and, in the low bits, a slot of the owner's table. The
-// slot finds the region without a map; the random number distinguishes a stale key from
-// the key of a later region in the slot.
+// A key consists of a random number and, in the low slotBits bits, a slot: the index of the region
+// in mailbox.regions. The slot serves one region after the other. The random number distinguishes
+// the key of a closed region from the key of a later region in the same slot.
 const (
 	slotBits = 20
 	maxSlots = 1 << slotBits
 	slotMask = maxSlots - 1
 )
 
-// copyChunk is the most bytes that are copied while a region's lock is held. Close of a region
-// waits for at most one such copy of each peer.
+// copyChunk is the largest number of bytes that a peer copies without releasing the region's lock.
+// So Close of a region, which needs that lock, waits for at most one such copy of each peer.
 const copyChunk = 256 << 10
 
-// region is registered memory. Regions are reused, so a peer that has found a region by its
-// slot compares the key under the lock.
+// region implements transport.MemoryRegion. A closed region is reused for other memory. So a peer
+// that has found a region by its slot must lock mu and compare the key before it uses buf.
 type region struct {
-	mailbox *mailbox
-	slot    int
+	mailbox *mailbox // of the rank that has registered the memory
+	slot    int      // index in mailbox.regions
 
-	mu     sync.RWMutex // held for reading while bytes of buf are copied
-	key    uint64       // 0: closed
-	base   uint64
-	buf    []byte
+	mu     sync.RWMutex // guards the fields below; held for reading while bytes of buf are copied
+	key    uint64       // 0: the region is closed
+	base   uint64       // see Base
+	buf    []byte       // the registered memory
 	access transport.Access
-	shared bool // allocated by Alloc: peers may map it
+	shared bool // Alloc has allocated buf, so peers may map it
 }
 
-// Key returns the region's key, or 0 if it is closed.
+// Key returns the region's key. If the region is closed, Key returns 0.
 func (r *region) Key() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.key
 }
 
-// Base returns 0, or under MRVirtAddr a random number that stands for the address.
+// Base returns the remote address of the region's first byte. Without MRVirtAddr that is 0. With
+// MRVirtAddr it is a random number in place of a virtual address.
 func (r *region) Base() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.base
 }
 
-// Close withdraws the region. It waits for copies in flight, at most copyChunk
-// bytes of each. The caller must not use the region again, because the next RegisterMemory may
-// return it for other memory.
+// Close withdraws the region. It waits until no peer copies from or to the memory. A peer that is
+// copying stops after at most copyChunk bytes. The caller must not use the region again, because
+// the next RegisterMemory may return it for other memory.
 func (r *region) Close() error {
 	if r.withdraw() {
 		r.mailbox.mu.Lock()
@@ -60,7 +61,8 @@ func (r *region) Close() error {
 	return nil
 }
 
-// withdraw ends all access to the region. It returns false if the region is closed already.
+// withdraw closes the region: after it has returned, no peer accesses the memory. If the region was
+// closed before, withdraw returns false.
 func (r *region) withdraw() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +73,8 @@ func (r *region) withdraw() bool {
 	return true
 }
 
-// read copies from the region to dst.
+// read copies len(dst) bytes at the remote address addr of the region to dst. It returns an error if
+// the region does not have that key any more.
 func (r *region) read(key, addr uint64, dst []byte) error {
 	for {
 		r.mu.RLock()
@@ -89,7 +92,8 @@ func (r *region) read(key, addr uint64, dst []byte) error {
 	}
 }
 
-// write copies src to the region.
+// write copies src to the remote address addr of the region. It returns an error if the region does
+// not have that key any more.
 func (r *region) write(key, addr uint64, src []byte) error {
 	for {
 		r.mu.RLock()
@@ -107,7 +111,8 @@ func (r *region) write(key, addr uint64, src []byte) error {
 	}
 }
 
-// windowLocked checks an access and returns n bytes of the region at addr.
+// windowLocked checks that the region has the key, permits the access want, and has n bytes at the
+// remote address addr. It returns these bytes. The caller holds r.mu.
 func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([]byte, error) {
 	if r.key != key {
 		return nil, transport.ErrKey
@@ -116,14 +121,14 @@ func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([
 		return nil, transport.ErrAccess
 	}
 	size := uint64(len(r.buf))
-	off := addr - r.base // if addr is below base, it wraps to more than size
+	off := addr - r.base // if addr is less than base, off wraps around and is larger than size
 	if off > size || uint64(n) > size-off {
 		return nil, transport.ErrBounds
 	}
 	return r.buf[off : off+uint64(n)], nil
 }
 
-// register returns a region for buf: a closed one, or a new one.
+// register returns a region for buf. It reuses a closed region if there is one.
 func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
 	b.mu.Lock()
 	if b.state.Load() != stateOpen {
@@ -151,15 +156,15 @@ func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte
 	}
 	r.buf, r.access = buf, access
 	r.mu.Unlock()
-	if b.state.Load() != stateOpen { // the rank ended meanwhile: withdrawAll may have missed the region
+	if b.state.Load() != stateOpen { // the rank has ended meanwhile, and its withdrawAll may have run before r was open
 		r.withdraw()
 		return nil, transport.ErrClosed
 	}
 	return r, nil
 }
 
-// find returns the region in the slot of key, for the peer from. The caller compares the key
-// under the region's lock.
+// find returns the region in the slot of key, for an access by the rank from. The caller must lock
+// the region and compare the key, because the slot may have another region now.
 func (b *mailbox) find(from transport.Addr, key uint64) (*region, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +181,7 @@ func (b *mailbox) find(from transport.Addr, key uint64) (*region, error) {
 	return b.regions[slot], nil
 }
 
-// withdrawAll closes all regions of a rank that has ended.
+// withdrawAll closes all regions of the rank. The rank has ended.
 func (b *mailbox) withdrawAll() {
 	b.mu.Lock()
 	all := b.regions

@@ -10,62 +10,64 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// The states of a rank; they only grow.
+// The states of a rank. A state changes only to a later one in this list.
 const (
 	stateOpen   int32 = iota
 	stateLeft         // after Shutdown
 	stateClosed       // after Close or Kill
 )
 
-// Buffers come in sizes minBuffer << class.
+// Buffers for messages have sizes of minBuffer << class bytes.
 const (
 	minBufferShift = 8
 	minBuffer      = 1 << minBufferShift
 	classes        = 40
 )
 
-// event is a completion in a mailbox. If it is a message, the message is the first n
-// bytes of buf, a buffer of the pool.
+// event is a completion that waits in a mailbox for a Read. If kind is RecvDone, the message is the
+// first n bytes of buf.
 type event struct {
 	kind transport.CompletionKind
 	peer transport.Addr
 	op   *transport.Op
-	buf  []byte
-	n    int
+	buf  []byte // a buffer from reserve; nil unless kind is RecvDone
+	n    int    // bytes of header and data
 	err  error
 }
 
-// mailbox is the fabric's state of a rank: the queue of its completions, in the order of
-// their events, its buffers and its regions.
+// mailbox is the part of a rank's state that other ranks use too: the queue of its completions,
+// the buffers for its received messages, and its registered regions.
 type mailbox struct {
 	rank  transport.Addr
-	limit int          // largest value of queued, and of pooled
-	state atomic.Int32 // changed under mu
+	limit int          // bound in bytes of queued, and of pooled; see WithBacklog
+	state atomic.Int32 // written while mu is held
 
-	wake chan struct{} // capacity 1; a token ends a Wait
+	wake chan struct{} // has capacity 1; a value in it ends a Wait
 
-	mu        sync.Mutex // see Fabric.mu for the order
-	opened    bool
-	left      bool                    // it has ended by Shutdown
-	endQueued []bool                  // by rank: the rank's end is in the queue, and nothing from it may follow
-	refused   map[transport.Addr]bool // by Disconnect
+	mu        sync.Mutex              // guards the fields below; see Fabric.mu for the lock order
+	opened    bool                    // Open was called for the rank
+	left      bool                    // the rank has called Shutdown
+	endQueued []bool                  // by peer: the peer's end was put in the queue, so nothing from the peer may follow
+	refused   map[transport.Addr]bool // the peers for which this rank has called Disconnect; nil: none
 
+	// The queue is a ring buffer: the event with number i is ring[i % len(ring)], for i from head
+	// to tail-1.
 	ring []event // its length is a power of two
 	head uint
 	tail uint
 
-	queued int // bytes of buffers reserved or in the queue
-	pooled int // bytes in free
-	free   [classes][][]byte
-	lent   [][]byte // buffers that the last Read returned
+	queued int               // bytes of the buffers that are reserved, or in events of the queue
+	pooled int               // bytes of the buffers in free
+	free   [classes][][]byte // unused buffers by class
+	lent   [][]byte          // buffers of the messages that the last Read returned
 
-	sleeping bool       // armed: the next event must end the Wait
-	signaled bool       // a Signal that no Wait has taken yet
-	waker    *sys.Waker // nil before FD is called
+	sleeping bool       // Arm has returned true, and nothing has happened since: the next event must end the Wait
+	signaled bool       // Signal was called, and no Wait has returned since
+	waker    *sys.Waker // for the descriptor of FD; nil before FD is called
 	wakerSet bool       // the waker's descriptor is readable
 
 	regions     []*region // by slot
-	freeRegions []*region
+	freeRegions []*region // the closed ones among regions
 }
 
 func newMailbox(rank transport.Addr, size, limit int) *mailbox {
@@ -78,7 +80,8 @@ func newMailbox(rank transport.Addr, size, limit int) *mailbox {
 	}
 }
 
-// endErrorLocked returns nil while the rank is open, then the reason why operations with it fail.
+// endErrorLocked returns nil while the rank is open. After that, it returns the error with which
+// operations of peers with the rank fail. The caller holds b.mu.
 func (b *mailbox) endErrorLocked() error {
 	switch {
 	case b.state.Load() == stateOpen:
@@ -103,8 +106,9 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - minBufferShift
 }
 
-// reserve returns a buffer for a message of n bytes and counts it as queued. If too much is
-// queued, it returns ErrAgain.
+// reserve returns a buffer for a message of n bytes to the rank, and adds the buffer's size to
+// b.queued. If b.queued would exceed b.limit, reserve returns ErrAgain. The caller must pass the
+// buffer to deliver.
 func (b *mailbox) reserve(n int) ([]byte, error) {
 	class := classOf(n)
 	size := minBuffer << class
@@ -129,7 +133,8 @@ func (b *mailbox) reserve(n int) ([]byte, error) {
 	return make([]byte, size), nil
 }
 
-// releaseLocked returns a buffer to the pool, or drops it if the pool is full.
+// releaseLocked adds a buffer to b.free. If b.pooled would exceed b.limit, releaseLocked leaves the
+// buffer to the garbage collector. The caller holds b.mu.
 func (b *mailbox) releaseLocked(buf []byte) {
 	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
 		return
@@ -139,7 +144,8 @@ func (b *mailbox) releaseLocked(buf []byte) {
 	b.free[class] = append(b.free[class], buf)
 }
 
-// deliver queues a message of n bytes in buf, a buffer from reserve.
+// deliver puts a message from a peer in the queue. The message is the first n bytes of buf, which is a
+// buffer from reserve. If deliver returns an error, it has released the buffer.
 func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +165,7 @@ func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	return nil
 }
 
-// push queues an event of the rank's own operations.
+// push puts the completion of one of the rank's own operations in the queue.
 func (b *mailbox) push(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed {
@@ -168,7 +174,8 @@ func (b *mailbox) push(ev event) {
 	b.mu.Unlock()
 }
 
-// pushEnd queues the end of a peer, at most once for each peer.
+// pushEnd puts the end of a peer, a PeerDown or PeerLeft, in the queue. For each peer only the first
+// call has an effect.
 func (b *mailbox) pushEnd(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed && !b.endQueued[ev.peer] {
@@ -195,7 +202,8 @@ func (b *mailbox) pushLocked(ev event) {
 	}
 }
 
-// notifyLocked ends the Wait under way, or the next one.
+// notifyLocked ends the Wait under way. If there is none, it ends the next Wait. The caller holds
+// b.mu.
 func (b *mailbox) notifyLocked() {
 	b.sleeping = false
 	select {
@@ -208,7 +216,7 @@ func (b *mailbox) notifyLocked() {
 	}
 }
 
-// clearWakeLocked reverts notifyLocked.
+// clearWakeLocked takes back a notifyLocked that has not ended a Wait yet. The caller holds b.mu.
 func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
@@ -220,7 +228,8 @@ func (b *mailbox) clearWakeLocked() {
 	}
 }
 
-// refuse drops all messages of a peer, now and later, and reports the peer as down.
+// refuse drops all messages of a peer that are in the queue, makes deliver refuse later ones, and
+// reports PeerDown.
 func (b *mailbox) refuse(peer transport.Addr) {
 	b.mu.Lock()
 	if b.refused == nil {
@@ -239,7 +248,7 @@ func (b *mailbox) refuse(peer transport.Addr) {
 	b.pushEnd(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errDisconnected)})
 }
 
-// filterLocked drops all events except those for which which returns true.
+// filterLocked drops the events for which which returns false. The caller holds b.mu.
 func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
@@ -254,8 +263,9 @@ func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	b.tail = keep
 }
 
-// dropLocked drops the messages in the queue after the rank has ended. If the rank is closed, it
-// drops all events.
+// dropLocked drops what a rank that has called Shutdown does not need any more: the messages in the
+// queue, and the unused buffers. If the rank is closed, dropLocked drops all events. The caller
+// holds b.mu.
 func (b *mailbox) dropLocked() {
 	closed := b.state.Load() == stateClosed
 	b.filterLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
@@ -275,20 +285,20 @@ func (b *mailbox) closeFD() {
 	}
 }
 
-// queue is the completion queue of a rank.
+// queue implements transport.CompletionQueue for a rank. The completions are in the mailbox.
 type queue struct {
 	mailbox *mailbox
 
-	// Delayed operations in the order posted, linked by Op.Next. Op.Scratch is
-	// the number of the Read that executes the operation.
+	// The RMA operations that WithRMADelay delays, in the order posted, linked by Op.Next.
+	// Op.Scratch is the number of the Read of this queue that executes the operation.
 	first, last *transport.Op
-	reads       uint64
-	ep          *rmaEndpoint
+	reads       uint64       // number of Reads so far, while operations were delayed
+	ep          *rmaEndpoint // executes the operations; nil before the first
 
-	timer *time.Timer // reused by Wait
+	timer *time.Timer // for the timeout of Wait, which reuses it; nil before the first use
 }
 
-// delay queues an operation that the n-th Read from now executes.
+// delay queues an RMA operation of ep, so that the n-th Read from now executes it.
 func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
 	q.ep = ep
 	op.Next, op.Scratch = nil, q.reads+n
@@ -312,7 +322,8 @@ func (q *queue) executeDelayed() {
 	}
 }
 
-// Read returns events, oldest first.
+// Read returns the oldest completions. Before that, it executes the delayed RMA operations that are
+// due.
 //
 // Hot path: no allocation, no lock held while copying, no system call.
 func (q *queue) Read(c []transport.Completion) (int, error) {
@@ -346,7 +357,8 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// Arm returns false if there is something to Read. Otherwise the next event ends the Wait.
+// Arm returns false if the mailbox holds a completion, an RMA operation is delayed, or the rank is
+// closed. If Arm returns true, the next event or Signal ends the Wait that follows.
 func (q *queue) Arm() bool {
 	b := q.mailbox
 	b.mu.Lock()
@@ -361,7 +373,7 @@ func (q *queue) Arm() bool {
 	return true
 }
 
-// Wait blocks the calling goroutine.
+// Wait blocks the calling goroutine, but not its thread.
 func (q *queue) Wait(timeout time.Duration) error {
 	b := q.mailbox
 	switch {
@@ -389,7 +401,7 @@ func (q *queue) Wait(timeout time.Duration) error {
 	b.mu.Lock()
 	b.signaled = false
 	if b.head != b.tail || b.state.Load() == stateClosed {
-		b.notifyLocked() // the rank may have armed again meanwhile
+		b.notifyLocked() // since the receive from b.wake, the rank may have called Arm again, so the next Wait must end too
 	} else {
 		b.clearWakeLocked()
 	}
@@ -404,7 +416,7 @@ func (q *queue) ended() error {
 	return nil
 }
 
-// Signal ends the Wait under way or, if there is none, the next Wait.
+// Signal ends the Wait under way. If there is none, it ends the next Wait.
 func (q *queue) Signal() {
 	b := q.mailbox
 	b.mu.Lock()
@@ -413,8 +425,9 @@ func (q *queue) Signal() {
 	b.mu.Unlock()
 }
 
-// FD makes the descriptor at its first call. ok is false if the system has no descriptor
-// left.
+// FD returns the descriptor, which the first call makes. ok is false if the descriptor cannot be
+// made, for example because the process has no descriptor left, or if the rank was closed before
+// the first call.
 func (q *queue) FD() (int, bool) {
 	b := q.mailbox
 	b.mu.Lock()

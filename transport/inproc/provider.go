@@ -1,10 +1,10 @@
 // Package inproc is a fabric whose ranks are goroutines of one process. Send copies a message
-// into a buffer of the receiver's queue. Read and Write make one copy between the two
-// ranks' buffers, in the goroutine that posts them. The same calls in the same order give the
-// same deliveries in the same order, so failures can be reproduced.
+// into a buffer in the receiver's mailbox. RMA (Read and Write of the endpoint) makes one copy
+// between the two ranks' buffers, in the goroutine that posts it, or later with WithRMADelay. The same calls in the same order
+// give the same deliveries in the same order, so a failed test can be reproduced.
 //
-//	rank 0: Send ── reserve ─ copy ─ deliver ──► mailbox of rank 1 ── Read ──► rank 1
-//	rank 0: Read ── copy under the region's read lock ── event ──► mailbox of rank 0
+//	rank 0: Send ── reserve ─ copy ─ deliver ──► mailbox of rank 1 ── Read of its queue ──► rank 1
+//	rank 0: RMA ── copy under the region's read lock ── completion ──► mailbox of rank 0
 //
 // The options of NewFabric make the fabric behave like other fabrics, for tests of the layers
 // above.
@@ -18,44 +18,45 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Fabric connects the ranks of one job in one process: each rank opens its
-// domain from the same Fabric. Its methods may be called by any goroutine at
-// any time.
+// Fabric connects the ranks of one job in one process. It is the provider: each rank opens its
+// domain from the same Fabric. Any goroutine may call the methods at any time.
 type Fabric struct {
 	opt options
 
-	// Lock order: Fabric.mu, then mailbox.mu; never two mailboxes at once, and
-	// region.mu with neither.
-	mu        sync.Mutex
-	size      int // 0 until the first Open
+	// Lock order: Fabric.mu, then mailbox.mu. A goroutine never holds the mu of two mailboxes,
+	// and holds no other lock while it holds region.mu.
+	mu        sync.Mutex // guards the fields below
+	size      int        // number of ranks of the job; 0 until the first Open
 	jobID     string
 	secret    [32]byte
-	mailboxes []*mailbox // by rank; made by the first Open, so that a message may come before its receiver
+	mailboxes []*mailbox // by rank; made by the first Open, so that a rank can send before the receiver's Open
 }
 
 var _ transport.Provider = (*Fabric)(nil)
 
+// options are what the Options set. Sizes are in bytes.
 type options struct {
 	eagerLimit int
 	injectSize int // -1: maxMsgSize
 	maxMsgSize int
 	maxRMASize int
 	backlog    int
-	rma        bool
-	shared     bool
-	rmaDelay   int
+	rma        bool                               // CapRead and CapWrite
+	reach      func(from, to transport.Addr) bool // see WithReach; nil: RMA reaches all regions
+	shared     bool                               // CapSharedMemory, unless other options exclude it
+	rmaDelay   int                                // in Reads of the queue; 0: no delay
 	mrMode     transport.MRMode
 }
 
 // Option changes the behaviour of a Fabric.
 type Option func(*options)
 
-// WithEagerLimit sets Attr.EagerLimit in bytes of data (default 8 KiB).
-// If such data and a header exceed MaxMsgSize, MaxMsgSize grows.
+// WithEagerLimit sets Attr.EagerLimit in bytes of data (default 8 KiB). If MaxMsgSize is less than
+// that and the largest header, MaxMsgSize is raised.
 func WithEagerLimit(n int) Option { return func(o *options) { o.eagerLimit = n } }
 
-// WithMaxMsgSize sets Attr.MaxMsgSize in bytes of header and data (default
-// 64 KiB), at least a header. If EagerLimit and a header exceed it, EagerLimit shrinks.
+// WithMaxMsgSize sets Attr.MaxMsgSize in bytes of header and data (default 64 KiB, minimum
+// transport.HeaderSize). It lowers an EagerLimit that, with the largest header, exceeds MaxMsgSize.
 func WithMaxMsgSize(n int) Option {
 	return func(o *options) {
 		o.maxMsgSize = max(n, transport.HeaderSize)
@@ -63,30 +64,39 @@ func WithMaxMsgSize(n int) Option {
 	}
 }
 
-// WithInjectSize sets the largest message, in bytes of header and data, whose Send is
-// done when it returns (default MaxMsgSize). A larger message ends by a completion.
+// WithInjectSize sets the largest message, in bytes of header and data, for which Send returns done
+// (default MaxMsgSize). For a larger message a completion follows.
 func WithInjectSize(n int) Option { return func(o *options) { o.injectSize = n } }
 
 // WithMaxRMASize sets Attr.MaxRMASize in bytes (default 1 << 40).
 func WithMaxRMASize(n int) Option { return func(o *options) { o.maxRMASize = n } }
 
-// WithBacklog sets how many bytes of messages may wait in one rank's queue
-// (default 8 MiB) before Send returns ErrAgain. An empty queue takes any message.
+// WithBacklog sets how many bytes of received messages may wait in one rank's mailbox (default
+// 8 MiB). If a message would exceed that, Send returns ErrAgain. A mailbox without messages takes a
+// message of any size.
 func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
 
 // WithoutRMA makes a fabric without CapRead and CapWrite.
 func WithoutRMA() Option { return func(o *options) { o.rma = false } }
 
-// WithoutSharedMemory makes a fabric without CapSharedMemory. WithoutRMA, WithRMADelay
-// and WithMRMode do so too.
+// WithReach limits Read and Write to the pairs of ranks for which reach returns true, like a
+// host whose kernel forbids copies between some processes. reach(from, to) reports whether rank
+// from reaches the memory of rank to, which is another rank.
+func WithReach(reach func(from, to transport.Addr) bool) Option {
+	return func(o *options) { o.reach = reach }
+}
+
+// WithoutSharedMemory makes a fabric without CapSharedMemory. WithoutRMA, WithReach, WithRMADelay
+// and WithMRMode, except with 0, have that effect too.
 func WithoutSharedMemory() Option { return func(o *options) { o.shared = false } }
 
-// WithRMADelay delays each Read or Write until the n-th Read of the initiator's
-// completion queue after it was posted, like a fabric with ProgressManual.
+// WithRMADelay delays each RMA Read or Write: the copy is done in the n-th Read of the initiator's
+// completion queue after the operation was posted. So the fabric behaves like one with
+// ProgressManual. 0, the default: no delay.
 func WithRMADelay(n int) Option { return func(o *options) { o.rmaDelay = n } }
 
-// WithMRMode sets Attr.MRMode. Under MRVirtAddr a region's Base is not 0; under MRLocal a Read
-// or Write without Op.Region fails with ErrAccess.
+// WithMRMode sets Attr.MRMode (default 0). With MRVirtAddr a region's Base is not 0. With MRLocal an
+// RMA Read or Write of more than 0 bytes without Op.Region fails with ErrAccess.
 func WithMRMode(m transport.MRMode) Option { return func(o *options) { o.mrMode = m } }
 
 // NewFabric returns a fabric that no rank has opened yet.
@@ -113,9 +123,9 @@ func NewFabric(opts ...Option) *Fabric {
 // Name returns "inproc".
 func (f *Fabric) Name() string { return name }
 
-// Open opens the domain of rank cfg.Self. Every rank of the job calls Open once, with
+// Open opens the domain of rank cfg.Self. It must be called once for every rank of the job, with
 // the same Size, JobID and Secret. If Kill has ended the rank before, Open returns ErrClosed.
-// It does not block.
+// Open does not block.
 func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("inproc: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -145,12 +155,12 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	return newDomain(f, b), nil
 }
 
-// Kill ends the rank's domain as the death of a process would. From now on, calls of the
-// rank return ErrClosed, its Wait ends, and completions that it has not read are
-// lost. Its peers report PeerDown once, and their operations with it fail
-// with ErrPeerDown. When Kill returns, no peer touches the rank's memory any more. Any
+// Kill ends the rank's domain as the death of a process would. From now on, calls by the
+// rank return ErrClosed, a Wait of the rank ends, and completions that the rank has not read are
+// lost. The rank's peers report PeerDown once, and their operations with the rank fail
+// with ErrPeerDown. When Kill returns, no peer accesses the rank's regions any more. Any
 // goroutine may call Kill at any time. Before the first Open, or for a rank that is closed,
-// it does nothing.
+// Kill has no effect.
 func (f *Fabric) Kill(rank int) {
 	f.mu.Lock()
 	if rank < 0 || rank >= len(f.mailboxes) {
@@ -163,8 +173,9 @@ func (f *Fabric) Kill(rank int) {
 	b.withdrawAll()
 }
 
-// end sets a rank's state to a later state, to. If the rank was open, end queues its end at
-// all peers, after all messages that the rank has sent to them.
+// end changes the state of the rank of b to the state to, if that is a later state. If the rank was
+// open, end puts PeerLeft or PeerDown in the mailboxes of all peers, after all messages that the
+// rank has sent to them.
 func (f *Fabric) end(b *mailbox, to int32) {
 	b.mu.Lock()
 	was := b.state.Load()

@@ -6,11 +6,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// pageSize is the alignment of memory from Alloc.
+// pageSize is the alignment of memory from Alloc in bytes.
 const pageSize = 4096
 
-// Alloc allocates memory and registers it. The other ranks are in the same process, so they
-// can use it directly.
+// Alloc allocates n bytes and registers them. The other ranks are in the same process, so they
+// can load and store the bytes directly.
 func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	if n <= 0 {
 		return nil, nil, fmt.Errorf("inproc: allocate %d bytes: %w", n, transport.ErrBounds)
@@ -26,7 +26,7 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, r, nil
 }
 
-// Map returns memory that a peer's Alloc has returned.
+// Map returns the memory that a peer's Alloc has returned with the region of that key.
 func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return nil, transport.ErrAddress
@@ -43,13 +43,14 @@ func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return r.buf, nil
 }
 
-// Unmap does nothing.
+// Unmap does nothing, because Map maps nothing.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// Asleep always returns true: the fabric does not count ranks that sleep.
+// Asleep always returns true, because the fabric does not count the ranks that sleep.
 func (d *domain) Asleep() bool { return true }
 
-// Notify ends a peer's Wait if the peer is in one or has Armed.
+// Notify ends the Wait of a peer if the peer is in one, or if its last Arm has returned true and the
+// Wait has not begun.
 func (d *domain) Notify(peer transport.Addr) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return

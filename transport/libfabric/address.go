@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// A transport.Address is text. Its form depends on the address format of the provider:
+// A transport.Address is text. Its form depends on the address format of the libfabric provider:
 //
 //	FI_SOCKADDR_IN, _IN6   192.0.2.1:4000, [2001:db8::1]:4000
 //	FI_ADDR_STR            unchanged: fi_shm://4711
@@ -30,7 +30,7 @@ const (
 
 func isIP(f fi.AddrFormat) bool { return f == fi.SockaddrIn || f == fi.SockaddrIn6 }
 
-// decode converts an address from libfabric's representation to text.
+// decode converts the address b from libfabric's representation in format f to text.
 func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	switch f {
 	case fi.SockaddrIn, fi.SockaddrIn6:
@@ -44,7 +44,8 @@ func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	}
 }
 
-// encode is the inverse of decode. It returns ErrAddress for text of another address format.
+// encode converts text to libfabric's representation in format f, the inverse of decode. It returns
+// ErrAddress if text is not an address of that format.
 func encode(f fi.AddrFormat, text transport.Address) ([]byte, error) {
 	s := string(text)
 	switch f {

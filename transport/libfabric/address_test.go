@@ -63,7 +63,8 @@ func TestUnknownInterface(t *testing.T) {
 	require.ErrorContains(t, err, `"no_such0"`)
 }
 
-// TestInterface selects a device by its name and by its IP address.
+// TestInterface checks that transport.libfabric.interface selects a device by its name and by its
+// IP address.
 func TestInterface(t *testing.T) {
 	for _, iface := range []string{"lo", "127.0.0.1"} {
 		set := &params.Set{}
@@ -78,7 +79,8 @@ func TestInterface(t *testing.T) {
 	}
 }
 
-// TestInterfaceWithoutIP checks that an IP interface does not select a provider without IP.
+// TestInterfaceWithoutIP checks that choose returns an error if an IP interface is requested of
+// shm, a provider without IP addresses.
 func TestInterfaceWithoutIP(t *testing.T) {
 	for _, iface := range []string{"127.0.0.1", "lo"} {
 		h := hints{provider: "shm", iface: iface, oneHost: true}
@@ -87,7 +89,8 @@ func TestInterfaceWithoutIP(t *testing.T) {
 	}
 }
 
-// TestPortInUse checks the error for a listener whose port another process listens on, too.
+// TestPortInUse opens a domain with a listener whose port stays in use, because the test keeps
+// another descriptor of the socket open. The error must name the address.
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

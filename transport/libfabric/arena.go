@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	contextSize = 64 // struct fi_context2
-	slotCount   = 256
-	slotSize    = (frameSize + copyLimit + 63) &^ 63
-	stageSize   = 8 << 10
+	// Sizes are in bytes.
+	contextSize = 64                                 // size of a struct fi_context2
+	slotCount   = 256                                // how many operations may be in flight, except receives
+	slotSize    = (frameSize + copyLimit + 63) &^ 63 // a frame and a copied message, up to the next multiple of 64
+	stageSize   = 8 << 10                            // largest message with its frame that is injected
 	// Without FI_MULTI_RECV there are recvBuffers receive buffers, and each takes one message.
 	// With it there are largeBuffers large ones, and each takes many messages.
 	recvBuffers  = 64
 	largeBuffers = 4
-	spareBuffers = 12        // replace large ones that are retired
-	largeMin     = 512 << 10 // bytes of a large one
+	spareBuffers = 12        // more large ones, which replace those that retire takes out of use
+	largeMin     = 512 << 10 // smallest size of a large one
 	largeShare   = 8         // a large one has room for at least this many messages of the largest size
 )
 
@@ -29,38 +30,40 @@ const (
 //
 //	contexts: one per slot and receive buffer │ slots │ stage │ receive buffers
 //
-// Each operation in flight has a slot: a context and a buffer. The buffer holds the frame and header
-// of a message, a whole short message, or the operands of an atomic operation. Injected messages are
-// assembled in the stage.
+// Each operation in flight, except receives and injected messages, has a [slot], with a context and
+// a buffer in the arena. The buffer holds the frame and header of a message, a whole short message,
+// or the operands of an atomic operation. The stage is the buffer in which an injected message is
+// put together.
 type arena struct {
 	mem   []byte
 	base  uintptr
-	mr    fi.RawRegion // the registration of mem, under FI_MR_LOCAL
+	mr    fi.RawRegion // the registration of mem, if the domain has FI_MR_LOCAL
 	desc  fi.Desc      // the descriptor of mr
 	stage []byte
 
 	slots    []slot
 	freeHead int32 // head of the list of free slots; -1: none
-	busy     int   // slots in use
+	busy     int   // number of slots in use
 
 	bufs   []recvBuffer
-	toPost []int // indices of buffers that the next Read posts
-	spares int   // buffers at the end of bufs that have not been posted yet
-	lost   int
+	toPost []int // indices in bufs of the buffers that the next poll posts
+	spares int   // how many buffers at the end of bufs have not been posted yet
+	lost   int   // how many buffers retire has taken out of use
 }
 
-// slot is the part of a slot in Go's heap.
+// slot describes one operation in flight. The arena has a struct fi_context2 and a buffer for each
+// slot, which libfabric accesses; this structure is in Go's heap and has everything else.
 type slot struct {
-	op    *transport.Op // nil: the user needs no completion
+	op    *transport.Op // the user's operation; nil: the user needs no completion
 	what  operation
 	peer  transport.Addr
-	next  int32
-	order uint64         // rmaStarted when this read or write was posted
+	next  int32          // the next slot in the list of free slots; -1: none
+	order uint64         // value of domain.rmaStarted when this read or write was posted
 	pin   runtime.Pinner // pins the user's buffer
-	mr    fi.RawRegion   // the registration of a message's data, under FI_MR_LOCAL
+	mr    fi.RawRegion   // the registration of a message's data, if the domain has FI_MR_LOCAL
 }
 
-// operation is the kind of operation that a slot is used for.
+// operation is the kind of operation that uses a slot.
 type operation uint8
 
 const (
@@ -69,29 +72,31 @@ const (
 	opRead
 	opWrite
 	opAtomic
-	opControl // a message of this transport: close or acknowledgment
+	opControl // a message of the transport itself: close or acknowledgment
 )
 
 func (o operation) String() string {
 	return [...]string{"", "send", "read", "write", "atomic", "send"}[o]
 }
 
-// recvBuffer is memory for messages. A multi-receive buffer is used up when the provider says so.
-// In net and rxm that may be before an earlier message in the buffer has arrived completely: one
-// peer's bytes may still be read into the first half of the buffer while another peer's message in
-// the second half is complete. So for providers that pack messages without gaps, recvBuffer also
-// counts bytes.
+// recvBuffer is a buffer that is posted for receiving messages. It may be posted again when the
+// provider has released it (used) and all messages in it have arrived (done >= end). A buffer for
+// one message is released by its completion. A multi-receive buffer is released when a completion
+// has FI_MULTI_RECV. In net and rxm that may be too early: bytes of one peer's message may still be
+// read into the first half of the buffer while another peer's message in the second half is
+// complete. So for providers that put messages into the buffer without gaps, recvBuffer also counts
+// bytes.
 type recvBuffer struct {
 	mem  []byte
-	used bool
-	done int  // bytes of messages that have arrived
-	end  int  // end offset of the last message in it, if used
-	lost bool // a receive in it failed; it is not used again
+	used bool // the provider puts no more messages into the buffer
+	done int  // bytes of the messages that have arrived
+	end  int  // if used and domain.packed, the offset in mem where the last message ends; else 0
+	lost bool // a receive into the buffer failed, and it is not posted again
 }
 
-// retire takes buffer i out of use after a failed receive, because the provider may still write to
-// it, and replaces it by a spare one. If no buffer is left, it returns errBuffers, because no
-// message can be received any more.
+// retire takes receive buffer i out of use after a failed receive, because the provider may still
+// write to the buffer. It replaces the buffer by a spare one if there is one. If no buffer is left,
+// retire returns errBuffers, because no message can be received any more.
 func (a *arena) retire(i int) error {
 	if b := &a.bufs[i]; !b.lost {
 		b.lost = true
@@ -137,17 +142,18 @@ func newArena(maxFrame int, multi bool) (*arena, error) {
 	return a, nil
 }
 
-// closeRegions closes the memory registrations of the arena and its slots.
+// closeRegions closes the registration of the arena and those of messages' data.
 func (a *arena) closeRegions() {
 	for i := range a.slots {
-		_ = a.slots[i].mr.Close() // if this fails, closing the domain fails, too
+		_ = a.slots[i].mr.Close() // not handled, because after a failure closing the domain fails, too
 		a.slots[i].mr = fi.RawRegion{}
 	}
-	_ = a.mr.Close() // if this fails, closing the domain fails, too
+	_ = a.mr.Close() // not handled, because after a failure closing the domain fails, too
 	a.mr = fi.RawRegion{}
 }
 
-// release unmaps the memory. The caller must have closed all libfabric objects that use it.
+// release unmaps the arena's memory and unpins users' buffers. The caller must have closed all
+// libfabric objects that use the memory.
 func (a *arena) release() {
 	if a == nil || a.mem == nil {
 		return
@@ -163,7 +169,8 @@ func (a *arena) release() {
 	}
 }
 
-// acquire returns the index of a slot for an operation, or -1 if no slot is free.
+// acquire takes a [slot] for an operation with peer and returns its index, or -1 if no slot is
+// free. If op is nil, the user needs no completion.
 func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) int {
 	i := a.freeHead
 	if i < 0 {
@@ -176,11 +183,12 @@ func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) i
 	return int(i)
 }
 
-// free closes the registration of slot i, unpins its user data and returns it to the free list.
+// free ends the use of the [slot] with index i: it closes the slot's registration, unpins the
+// user's buffer and puts the slot on the list of free slots.
 func (a *arena) free(i int) {
 	s := &a.slots[i]
 	if s.mr != (fi.RawRegion{}) {
-		_ = s.mr.Close() // if this fails, closing the domain fails, too
+		_ = s.mr.Close() // not handled, because after a failure closing the domain fails, too
 		s.mr = fi.RawRegion{}
 	}
 	if s.op != nil {
@@ -193,17 +201,18 @@ func (a *arena) free(i int) {
 	a.busy--
 }
 
-// slotBuf returns the buffer of slot i.
+// slotBuf returns the arena's buffer for the [slot] with index i.
 func (a *arena) slotBuf(i int) []byte {
 	at := (slotCount+recvBuffers)*contextSize + i*slotSize
 	return a.mem[at : at+slotSize : at+slotSize]
 }
 
-// context returns the context pointer of slot i, or of receive buffer i-slotCount.
+// context returns the address of the struct fi_context2 of the [slot] with index i or, if i is
+// slotCount or more, of receive buffer i-slotCount.
 func (a *arena) context(i int) uintptr { return a.base + uintptr(i)*contextSize }
 
-// index is the inverse of context. It returns -1 for a context that is not in the arena, for
-// example the null pointer of injected messages.
+// index returns the i for which context returns this address. It returns -1 for a context that is
+// not in the arena, for example the null pointer in the completion of an injected message.
 func (a *arena) index(context uintptr) int {
 	off := context - a.base
 	if off >= uintptr(slotCount+len(a.bufs))*contextSize {

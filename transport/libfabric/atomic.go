@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// atomicEndpoint is an endpoint of a fabric that supports atomic operations.
+// atomicEndpoint is an endpoint whose libfabric provider supports RMA and atomic operations.
 type atomicEndpoint struct{ rmaEndpoint }
 
 var atomicOps = [transport.AtomicOps]fi.AtomicOp{
@@ -33,9 +33,9 @@ var datatypes = [transport.Datatypes]fi.Datatype{
 type family uint8
 
 const (
-	plain    family = iota // fi_atomic
-	fetching               // fi_fetch_atomic
-	swapping               // fi_compare_atomic
+	plain    family = iota // done by fi_atomic
+	fetching               // done by fi_fetch_atomic
+	swapping               // done by fi_compare_atomic
 	families
 )
 
@@ -49,16 +49,18 @@ func familyOf(op *transport.Op) family {
 	return plain
 }
 
-// atomicTable holds the largest element count that the provider takes per operation; 0: not
-// supported.
+// atomicTable holds the largest number of elements for each kind of atomic operation; 0: the
+// provider does not support it.
 type atomicTable [families][transport.AtomicOps][transport.Datatypes]int32
 
-// operandSize is the space in a slot for each of the three operands of an atomic operation.
-// Operands are copied there, so the user's memory needs neither a pin nor a registration.
+// operandSize is the space in bytes that the arena's buffer for a [slot] has for each of the three
+// operands of an atomic operation. Operands are copied there, so that the user's memory needs
+// neither a pin nor a registration.
 const operandSize = slotSize / 3 &^ 63
 
-// probeAtomics fills the table. A provider may set FI_ATOMIC and support no operation (net). rxd is
-// left out, because its fetching atomics end the process in 1.17.
+// probeAtomics fills d.atomics by asking the provider about every operation, and sets CapAtomic if
+// there is one. A provider may have FI_ATOMIC and support no operation, as net does. probeAtomics
+// does not ask rxd, whose fetching operations crash the process in libfabric 1.17.
 func (d *domain) probeAtomics() {
 	if d.info.Caps&fi.CapAtomic == 0 || d.info.EP.Protocol == fi.ProtoRXD {
 		return
@@ -79,8 +81,8 @@ func (d *domain) probeAtomics() {
 	}
 }
 
-// AtomicValid returns the largest element count for the operation, from the table that probeAtomics
-// filled.
+// AtomicValid returns the largest number of elements that op may have, and whether the provider
+// supports op.
 func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	if op.Atomic >= transport.AtomicOps || op.Datatype >= transport.Datatypes {
 		return 0, false
@@ -89,8 +91,9 @@ func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	return n, n > 0
 }
 
-// Atomic calls fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic or fi_compare_atomic. An
-// operation on memory of this process uses them, too, so that it is atomic with operations of peers.
+// Atomic calls fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic or fi_compare_atomic.
+// These calls are also used for an operation on memory of this process, so that it is atomic with
+// operations of peers.
 //
 // Hot path: no allocation, one call to C.
 func (e atomicEndpoint) Atomic(op *transport.Op) error {
@@ -155,7 +158,8 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	return nil
 }
 
-// operands splits a slot's buffer into the operands of an atomic operation.
+// operands splits b, the arena's buffer for a [slot], into the three operands of an atomic
+// operation.
 func operands(b []byte) (data, compare, fetch []byte) {
 	return b[:operandSize], b[operandSize : 2*operandSize], b[2*operandSize : 3*operandSize]
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// addressVector wraps an address vector of type table, in which the i-th inserted address has index
-// i. For a provider that numbers addresses otherwise, addressVector keeps a table from index to
-// fi_addr_t.
+// addressVector implements transport.AddressVector with an address vector of type FI_AV_TABLE. The
+// i-th address that is inserted has index i. A provider may assign other numbers, for example if an
+// address is inserted twice; then addressVector keeps a table from index to fi_addr_t.
 type addressVector struct {
 	d     *domain
 	av    *fi.AV
-	n     int
-	index []fi.Addr           // fi_addr_t by index; nil: both are the same number
-	addrs []transport.Address // addresses by index; nil: Lookup asks libfabric
+	n     int                 // number of indices that have been assigned
+	index []fi.Addr           // fi_addr_t by index; nil: every fi_addr_t equals its index
+	addrs []transport.Address // addresses by index, if libfabric cannot look them up; nil: Lookup asks libfabric
 }
 
 // OpenAV opens an address vector with room for all ranks of the job (fi_av_open).
@@ -61,7 +61,9 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		err = nil
 		for i, e := range some.Errs {
 			if errors.Is(e, fi.ErrAlready) && out[i] != fi.AddrNotAvail {
-				fresh[i] = fi.AddrNotAvail // an earlier index of ours has this address; libfabric stores it once
+				// The vector has the address already, under an earlier index. If Insert fails,
+				// commitInsert must not remove it.
+				fresh[i] = fi.AddrNotAvail
 			} else {
 				err = errors.Join(err, e)
 			}
@@ -74,8 +76,8 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	return first, err
 }
 
-// canLookup reports whether libfabric can look up inserted addresses. rxd cannot before there is a
-// connection; then addressVector keeps the addresses itself.
+// canLookup reports whether libfabric can look up inserted addresses. rxd cannot look up an address
+// before it has a connection to that peer; for rxd addressVector keeps the addresses itself.
 func (v *addressVector) canLookup() bool {
 	if v.addrs != nil {
 		return false
@@ -84,7 +86,8 @@ func (v *addressVector) canLookup() bool {
 	return err == nil
 }
 
-// InsertSym adds nodes × services addresses in one call (fi_av_insertsym).
+// InsertSym adds the addresses of nodes consecutive IP addresses from node on, each with services
+// consecutive ports from service on, in one call (fi_av_insertsym).
 func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
 	if v.d.closed {
 		return 0, transport.ErrClosed
@@ -120,9 +123,10 @@ func unsetAddrs(n int) []fi.Addr {
 	return l
 }
 
-// commitInsert appends out, the addresses that libfabric assigned, to the vector. If err is not nil,
-// it removes those in fresh from libfabric's vector instead. fresh is out without the addresses that
-// the vector contained before.
+// commitInsert ends an insertion that has returned out and err. If err is nil, it gives the
+// addresses in out the next indices and returns the first of these. Otherwise it removes the
+// addresses in fresh from libfabric's vector. fresh is out without the addresses that the vector
+// contained before the insertion.
 func (v *addressVector) commitInsert(out, fresh []fi.Addr, err error) (transport.Addr, error) {
 	if err != nil {
 		fresh = slices.DeleteFunc(fresh, func(a fi.Addr) bool { return a == fi.AddrNotAvail })
@@ -144,7 +148,7 @@ func (v *addressVector) commitInsert(out, fresh []fi.Addr, err error) (transport
 	return transport.Addr(first), nil
 }
 
-// at returns libfabric's address for index a, which must be in the vector.
+// at returns the fi_addr_t of index a, which must be in the vector.
 func (v *addressVector) at(a transport.Addr) fi.Addr {
 	if v.index != nil {
 		return v.index[a]

@@ -13,12 +13,12 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// hints are the requirements of the job and its parameters on a provider.
+// hints says what the job and its parameters require of a libfabric provider.
 type hints struct {
-	provider string         // libfabric's name for it, for example "tcp;ofi_rxm"; empty: any
+	provider string         // the provider's name in libfabric, for example "tcp;ofi_rxm"; empty: any
 	iface    string         // a domain's name, for example "eth0", or a local IP address; empty: any
-	source   netip.AddrPort // the address that an IP endpoint must have; zero: any
-	oneHost  bool           // all ranks run on this host
+	source   netip.AddrPort // the address that an endpoint of an IP provider must have; zero: any
+	oneHost  bool           // whether all ranks run on this host
 }
 
 // The capabilities that messages and RMA need.
@@ -27,8 +27,8 @@ const (
 	capsRMA = fi.CapRMA | fi.CapRead | fi.CapWrite | fi.CapRemoteRead | fi.CapRemoteWrite
 )
 
-// capabilitySets are the capabilities to request, best first. choose takes the first set that a
-// provider offers.
+// capabilitySets are sets of capabilities, the best first. choose requests one after the other
+// until a provider offers all capabilities of the set.
 var capabilitySets = []fi.Caps{
 	capsMsg | capsRMA | fi.CapMultiRecv | fi.CapAtomic,
 	capsMsg | capsRMA | fi.CapMultiRecv,
@@ -37,16 +37,17 @@ var capabilitySets = []fi.Caps{
 	capsMsg,
 }
 
-// The memory registration modes and modes that the domain supports. MRLocal is not among mrModes,
-// because rxm requires local descriptors whenever the hints permit them. choose offers MRLocal
-// only if no provider does without it.
+// mrModes are the memory registration modes that this package supports, except MRLocal, and modes
+// are the other modes that it supports. MRLocal is left out because rxm requires local descriptors
+// whenever the hints permit that. choose permits MRLocal only if no provider can be used without
+// it.
 const (
 	mrModes    = fi.MRVirtAddr | fi.MRAllocated | fi.MRProvKey | fi.MREndpoint
 	modes      = fi.ModeContext | fi.ModeContext2
 	hookPrefix = "ofi_hook_"
 )
 
-// choose finds the provider and device to open.
+// choose returns the Info of the provider and device to open.
 func (h *hints) choose() (*fi.Info, error) {
 	if err := h.installHooks(); err != nil {
 		return nil, err
@@ -84,8 +85,9 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	return info
 }
 
-// find returns the first usable provider that libfabric offers for req, or nil if there is none. If
-// an IP provider must have a certain local address, find calls fi_getinfo again with that address.
+// find returns the Info of the first usable provider that libfabric offers for req, or nil if there
+// is none. An IP provider must have the local address h.source if it can take that, else local, if
+// that is not empty; for this find calls fi_getinfo again with the address.
 func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
@@ -135,9 +137,9 @@ func getInfo(node, service string, flags fi.Flags, hints *fi.Info) ([]*fi.Info, 
 	return infos, err
 }
 
-// usable reports whether the domain supports the modes that a provider requires, and whether the
-// provider reaches all ranks. In libfabric 1.x providers such as shm set neither FI_LOCAL_COMM nor
-// FI_REMOTE_COMM.
+// usable reports whether this package supports the modes that a provider requires, and whether the
+// provider reaches all ranks. If all ranks run on this host, no capability is required for that,
+// because in libfabric 1.x providers such as shm set neither FI_LOCAL_COMM nor FI_REMOTE_COMM.
 func (h *hints) usable(i *fi.Info) bool {
 	return i.EP.Type == fi.EPRDM &&
 		i.Mode&^modes == 0 &&
@@ -146,15 +148,16 @@ func (h *hints) usable(i *fi.Info) bool {
 		(h.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && (h.source.IsValid() || routable(i.SrcAddr)))
 }
 
-// routable reports whether other hosts may be able to reach an IP address.
+// routable reports whether other hosts may be able to reach the IP address in sockaddr.
 func routable(sockaddr []byte) bool {
 	a, err := decodeIP(sockaddr)
 	return err == nil && !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast()
 }
 
-// installHooks makes libfabric put hook providers around the provider, for example in
-// "tcp;ofi_rxm;ofi_hook_perf". libfabric takes the hooks from the environment variable FI_HOOK,
-// which it reads once, at the first call of the process.
+// installHooks moves the names of hook providers from h.provider to libfabric, for example
+// ofi_hook_perf from "tcp;ofi_rxm;ofi_hook_perf". libfabric puts the hooks in the environment
+// variable FI_HOOK around the provider. It reads the variable once, at the first call of the
+// process.
 func (h *hints) installHooks() error {
 	var layers, hooks []string
 	for _, l := range strings.Split(h.provider, ";") {
@@ -178,8 +181,8 @@ func (h *hints) installHooks() error {
 	return checkHooks(hooks)
 }
 
-// checkHooks returns an error for a hook that libfabric does not have. libfabric itself ignores an
-// unknown hook silently.
+// checkHooks returns an error if libfabric does not have one of the hooks. libfabric itself
+// silently ignores an unknown hook.
 func checkHooks(hooks []string) error {
 	all, err := fi.Providers()
 	if err != nil {
@@ -199,8 +202,8 @@ func checkHooks(hooks []string) error {
 	return nil
 }
 
-// noProvider returns the error for hints that no provider meets. The error lists the providers that
-// there are.
+// noProvider returns the error that no provider meets the hints. The error lists the available
+// providers.
 func (h *hints) noProvider() error {
 	info := fi.NewInfo()
 	info.Caps, info.Mode, info.EP.Type, info.Domain.MRMode = fi.CapMsg, modes, fi.EPRDM, mrModes|fi.MRLocal

@@ -15,11 +15,11 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// providers are the libfabric providers that the tests use.
+// providers are the libfabric providers with which TestCloseHalfOpen runs.
 var providers = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"}
 
-// TestCloseHalfOpen closes a domain after each of the steps of Open, and checks that no descriptor
-// is left.
+// TestCloseHalfOpen closes a domain after each of the steps of Open, and checks that Close leaves
+// no file descriptor open.
 func TestCloseHalfOpen(t *testing.T) {
 	for _, prov := range providers {
 		t.Run(prov, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestCloseHalfOpen(t *testing.T) {
 				fds, err := os.ReadDir("/proc/self/fd")
 				require.NoError(t, err)
 				if n == len(steps) {
-					open = len(fds) // libfabric keeps some descriptors for later domains
+					open = len(fds) // libfabric keeps some descriptors open after the first domain
 				}
 				require.Len(t, fds, open, "after %d steps", n)
 			}
@@ -52,7 +52,8 @@ func TestCloseHalfOpen(t *testing.T) {
 	}
 }
 
-// TestCloseRefused checks that memory stays mapped and pinned if libfabric refuses to close.
+// TestCloseRefused checks that memory stays mapped and pinned if libfabric refuses to close the
+// domain, here because a second address vector is open.
 func TestCloseRefused(t *testing.T) {
 	d, err := withProvider(t, "tcp;ofi_rxm").Open(config(0, 1))
 	require.NoError(t, err)
@@ -63,14 +64,15 @@ func TestCloseRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Close(), fi.ErrBusy)
 	require.NotNil(t, dom.arena.mem)
-	clear(dom.arena.mem) // crashes if it was unmapped
+	clear(dom.arena.mem) // would crash if the memory had been unmapped
 	require.Len(t, dom.mrs.byKey, 1, "the region is still pinned")
 	require.NoError(t, busy.Close())
 	require.NoError(t, dom.fid.Close())
 	require.NoError(t, dom.fabric.Close())
 }
 
-// TestShutdownDead shuts down while a peer ends without acknowledging the close message.
+// TestShutdownDead checks that Shutdown of rank 0 returns, and rank 1 is reported down, if rank 1
+// ends without acknowledging the close message.
 func TestShutdownDead(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -91,7 +93,8 @@ func TestShutdownDead(t *testing.T) {
 	}
 }
 
-// TestShutdownLost checks that Shutdown does not wait for operations with a peer that is down.
+// TestShutdownLost checks that Shutdown does not wait for the end of operations with a peer that is
+// down.
 func TestShutdownLost(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	require.GreaterOrEqual(t, a.dom.arena.acquire(opRead, 1, nil), 0)
@@ -101,7 +104,8 @@ func TestShutdownLost(t *testing.T) {
 	require.NoError(t, a.ep.Shutdown(ctx))
 }
 
-// TestPause checks that time without polls does not count toward the connect timeout.
+// TestPause checks that time in which the rank makes no calls does not count toward the connect
+// timeout.
 func TestPause(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
 		t.Run(prov, func(t *testing.T) {
@@ -129,8 +133,9 @@ func TestNoBuffers(t *testing.T) {
 	require.ErrorIs(t, err, errBuffers)
 }
 
-// TestShmBadAddress checks that each access to a bad remote address fails, and no other. shm of
-// 1.17 reports such a failure without naming the operation.
+// TestShmBadAddress posts reads and writes alternately to a good and to a bad remote address.
+// Exactly those to the bad one must fail, although shm of 1.17 does not report which operation has
+// failed.
 func TestShmBadAddress(t *testing.T) {
 	a, b := pair(t, "shm", nil)
 	mr, err := b.dom.RegisterMemory([]byte("abcdefgh"), transport.RemoteRead|transport.RemoteWrite)
@@ -178,7 +183,8 @@ func TestSymmetricRefused(t *testing.T) {
 	require.NoError(t, send(t, a, 1, "hello", a, b))
 }
 
-// TestLocalRegion checks that a local buffer is accepted only within the operation's region.
+// TestLocalRegion checks that, under MRLocal, local accepts a buffer only if it lies within the
+// operation's Region and the Region is open.
 func TestLocalRegion(t *testing.T) {
 	a := newNode(t, "tcp;ofi_rxm", config(0, 1))
 	a.dom.mrMode |= fi.MRLocal
@@ -216,7 +222,7 @@ func TestPeerDiesUnderReads(t *testing.T) {
 			until(t, func() bool { return kinds(a.seen, transport.OpDone) == reads }, a)
 			until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 }, a)
 			for _, c := range a.seen {
-				if c.Err != nil { // sockets serves some reads from a thread of its own
+				if c.Err != nil { // some reads have succeeded, because sockets serves reads in a thread of its own
 					require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 				}
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// churnHeap runs the garbage collector without pause until the test ends, and overwrites the memory
-// that the collector frees.
+// churnHeap runs the garbage collector again and again until the test ends, and allocates and
+// overwrites buffers of these sizes, which may lie in memory that the collector has freed.
 func churnHeap(t *testing.T, sizes ...int) {
 	percent := debug.SetGCPercent(1)
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -53,8 +53,9 @@ func pattern(b []byte, seed int) []byte {
 	return b
 }
 
-// TestCollector sends messages and does RMA on memory that only the fabric refers to, while the
-// garbage collector runs. cgocheck=1 is Go's default.
+// TestCollector sends messages and does RMA with memory that only the fabric refers to, while the
+// garbage collector runs. All data must arrive unchanged. cgo's pointer checks are active, because
+// cgocheck=1 is Go's default.
 func TestCollector(t *testing.T) {
 	const rounds, part = 200, 70_000
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// withParams is a provider that is opened with these parameters.
+// withParams is a provider whose Open gets the parameters in set.
 type withParams struct {
 	transport.Provider
 	set *params.Set
@@ -44,8 +44,8 @@ func conform(t *testing.T, prov string, opts ...transporttest.Option) {
 	}), opts...)
 }
 
-// refusals excludes the cases in which the target must refuse an access. Providers differ there;
-// docs/libfabric.md has the reasons.
+// refusals returns options that exclude, with this reason, the test cases in which the target must
+// refuse an access. Some libfabric providers fail them; docs/libfabric.md explains why.
 func refusals(reason string) []transporttest.Option {
 	var l []transporttest.Option
 	for _, name := range []string{"refused reads", "refused writes", "region closed under reads", "region closed under writes"} {
@@ -86,7 +86,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceSymmetric uses sockets that listen on consecutive ports, as the launcher's do.
+// TestConformanceSymmetric gives the ranks listeners on consecutive ports, as the launcher does, so
+// that addresses can be inserted with InsertSym.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
 	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
@@ -135,8 +136,8 @@ func consecutive(t testing.TB, n int) ([]*os.File, int) {
 	return nil, 0
 }
 
-// TestConformanceHooked uses a hook provider. It runs in a process of its own, because libfabric
-// reads the names of the hooks only once.
+// TestConformanceHooked runs the conformance tests with a hook provider around rxm. It runs in a
+// process of its own, because libfabric reads the names of the hooks only once.
 func TestConformanceHooked(t *testing.T) {
 	if inSubprocess(t, "WEFT_LIBFABRIC_TEST_HOOKED") {
 		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(connectionEnds), transporttest.WithRanks(2))...)
@@ -144,7 +145,8 @@ func TestConformanceHooked(t *testing.T) {
 	}
 }
 
-// TestConformanceUncopied makes shm do without process_vm_writev, which many containers forbid.
+// TestConformanceUncopied runs the conformance tests with shm and FI_SHM_DISABLE_CMA, so that shm
+// does not use process_vm_writev, which many containers forbid.
 func TestConformanceUncopied(t *testing.T) {
 	if inSubprocess(t, "FI_SHM_DISABLE_CMA") {
 		conform(t, "shm", append(refusals("not over shm"), transporttest.WithRanks(2),
@@ -152,8 +154,9 @@ func TestConformanceUncopied(t *testing.T) {
 	}
 }
 
-// inSubprocess reports whether the environment has the variable, that is, whether this process is
-// the subprocess of the test. If not, it runs the test in a subprocess that has the variable.
+// inSubprocess returns true if the environment has the variable: then this process is the
+// subprocess, and the caller does the test. Otherwise inSubprocess runs the test in a subprocess
+// with the variable, requires that it succeeds, and returns false.
 func inSubprocess(t *testing.T, variable string) bool {
 	t.Helper()
 	if os.Getenv(variable) != "" {

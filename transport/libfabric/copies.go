@@ -12,9 +12,9 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// kernelCopies reports whether shm is certain to use process_vm_writev(2) between processes of this
-// host. It is if neither FI_SHM_DISABLE_CMA nor a filter of system calls forbids that, and if Yama
-// lets this process access any process of the same user.
+// kernelCopies reports whether it is certain that shm uses process_vm_writev(2) between processes
+// of this host. That is so if neither FI_SHM_DISABLE_CMA nor a filter of system calls forbids it,
+// and if the Yama security module lets this process access any process of the same user.
 func kernelCopies() bool {
 	if os.Getenv("FI_SHM_DISABLE_CMA") != "" {
 		return false
@@ -26,10 +26,15 @@ func kernelCopies() bool {
 		return false
 	}
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
-	return err != nil || len(scope) > 0 && scope[0] == '0' || canTrace()
+	if err != nil || len(scope) == 0 {
+		return err != nil // without the file there is no Yama
+	}
+	return scope[0] == '0' || scope[0] != '3' && canTrace()
 }
 
-// canTrace reports whether this process has CAP_SYS_PTRACE. root in a container may lack it.
+// canTrace reports whether this process has CAP_SYS_PTRACE, with which Yama permits access to other
+// processes unless ptrace_scope is 3. It looks at the capability instead of the user id, because
+// root in a container may lack the capability.
 func canTrace() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -3,7 +3,8 @@
 //
 // The package needs the build tag libfabric, cgo and the headers of libfabric. Without the tag,
 // Open returns transport.ErrNotSupported. A rank has one fabric, one domain, one completion queue
-// and one RDM endpoint. The endpoint's address vector is a table: index = rank.
+// and one RDM endpoint. The endpoint's address vector is a table, in which a peer's index is its
+// rank.
 //
 //	Send ── ≤ inject size ──► staging buffer ─► fi_inject            done
 //	     ── ≤ copyLimit ────► slot's buffer ──► fi_send              done; its completion frees the slot
@@ -13,7 +14,7 @@
 //	                                   ▲                 │ the next Read
 //	                                   └──── used up ◄───┘
 //
-// Memory that libfabric uses after a call has returned lies in one mapping outside of Go's heap (see
-// arena), except users' data, which is pinned instead. A poll posts receives and reads the completion
-// queue in one call to C.
+// Memory that libfabric uses after a call has returned lies in one mapping outside of Go's heap,
+// the type arena, except the user's data, which is pinned instead. Each Read of the completion
+// queue posts receives and reads completions in one call to C.
 package libfabric

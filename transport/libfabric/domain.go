@@ -15,36 +15,40 @@ import (
 )
 
 const (
-	// copyLimit is the largest header and data, in bytes, that Send copies. Up to this size a copy
-	// costs less than pinning the user's buffer, and the user may reuse the buffer at once.
+	// copyLimit is the largest message (header and data), in bytes, that Send copies. Up to this
+	// size a copy costs less than pinning the user's buffer, and after it the user may reuse the
+	// buffer at once.
 	copyLimit = 8 << 10
-	// eagerLimit is the largest data, in bytes, for which two copies cost less than the round trip
-	// of a rendezvous. Some providers have a lower limit.
+	// eagerLimit is the largest message data, in bytes, for which the copies of an eager message
+	// cost less than the round trip of a rendezvous. Some providers have a lower limit.
 	eagerLimit = 64 << 10
-	// rxmEager is the largest message that rxm sends eagerly. rxm uses its own rendezvous for a
-	// larger message, and completes it after later messages of the same peer.
+	// rxmEager is the largest message, in bytes, that rxm sends eagerly. For a larger message rxm
+	// uses a rendezvous of its own, and then completes the receive after those of later messages of
+	// the same peer.
 	rxmEager = 16 << 10
 
-	batch     = 32 // completions per poll
-	queueSize = 4096
+	batch     = 32   // largest number of completions that one poll reads
+	queueSize = 4096 // capacity of the completion queue, in completions
 )
 
-// domain is the state of the transport. The user serialises all calls except Wait and Signal, which
-// share only the fields of the sleeping part with the other calls.
+// domain implements transport.Domain: it has the whole state of a rank's libfabric transport. The
+// user makes one call at a time, except Wait and Signal, which may run concurrently with other
+// calls. So these two use only the fields from epfd on, which are safe for that, and fields that do
+// not change.
 type domain struct {
 	cfg          transport.Config
 	info         *fi.Info
-	at           netip.AddrPort // the address that the endpoint must have, if valid
+	at           netip.AddrPort // the IP address and port that the endpoint must have; not valid: any
 	attr         transport.Attr
 	mrMode       fi.MRMode
 	multiRecv    bool
-	packed       bool // a multi-receive buffer holds messages without gaps
-	alternateRMA bool // a peer never has reads and writes in flight at the same time
-	keySize      int  // bytes of a memory key
-	inject       int  // largest message with its frame that fi_inject takes
-	tries        int  // how often one poll reads the queue while it is empty
-	emptyPolls   int  // consecutive polls without a completion
-	writeFlags   fi.Flags
+	packed       bool     // the provider puts messages into a multi-receive buffer without gaps
+	alternateRMA bool     // reads and writes with the same peer must not be in flight at the same time
+	keySize      int      // size of a memory key in bytes
+	inject       int      // largest message with its frame, in bytes, that is sent by fi_inject
+	tries        int      // how often one poll reads the queue at most; it stops when it has found a completion
+	emptyPolls   int      // consecutive polls without a completion
+	writeFlags   fi.Flags // flags of every fi_writemsg
 
 	fabric *fi.Fabric
 	fid    *fi.Domain
@@ -54,37 +58,36 @@ type domain struct {
 	arena  *arena
 	avs    []*addressVector
 
-	av         *addressVector // the endpoint's
+	av         *addressVector // the address vector that the endpoint is bound to; nil: none yet
 	cq         *completionQueue
 	ep         *endpoint
-	address    transport.Address
+	address    transport.Address // the endpoint's address, which peers insert into their address vectors
 	mrs        regions
 	peers      []peer
-	rmaStarted uint64 // reads and writes started so far
+	rmaStarted uint64 // number of reads and writes that were posted so far
 	atomics    atomicTable
 	request    fi.RawAtomic // arguments of the current Atomic call; a field so that no call allocates
 
 	closed       bool
-	shutdown     bool  // Shutdown has begun
-	dropMessages bool  // received messages are discarded
+	shutdown     bool  // Shutdown was called
+	dropMessages bool  // Shutdown was called: received messages are discarded
 	broken       error // the error that ended the completion queue; nil: it works
 
-	loop        local.SelfQueue // messages to this rank itself, which providers deliver slowly
-	done        local.Completions
-	polls       uint64
-	pendingAcks []transport.Addr // peers whose close message has no acknowledgment yet
-	deferring   bool             // a message of this Read did not fit and is queued for the next one
+	loop        local.SelfQueue   // messages of this rank to itself, not sent by libfabric, because providers deliver them slowly
+	done        local.Completions // completions that the user has not read yet
+	polls       uint64            // number of calls of poll
+	pendingAcks []transport.Addr  // peers whose close message this rank has not acknowledged yet
 
-	// Sleeping. Wait holds sleepMu, Signal holds sigMu, and Close takes both
-	// before it closes the descriptors.
-	epfd, evfd int
-	hasFD      bool // the queue has a descriptor, and epfd watches it
-	signaled   atomic.Bool
-	found      atomic.Bool // a Read has returned completions since the last sleep
-	closing    atomic.Bool
+	// For sleeping. Wait holds sleepMu and Signal holds sigMu while they use epfd and evfd. Close
+	// takes sleepMu and then sigMu before it closes these descriptors.
+	epfd, evfd int         // the epoll descriptor and the eventfd of openPoll; -1: closed
+	hasFD      bool        // the completion queue has a file descriptor, and epfd watches it
+	signaled   atomic.Bool // Signal was called after Wait last read evfd, so another Signal need not write to evfd
+	found      atomic.Bool // a Read has returned completions since nextNap was last called
+	closing    atomic.Bool // Close was called
 	sleepMu    sync.Mutex
 	sigMu      sync.Mutex
-	nap        int64 // guarded by sleepMu; nanoseconds
+	nap        int64 // the next sleep without a descriptor, in nanoseconds; 0: minNap; guarded by sleepMu
 }
 
 func newDomain(cfg transport.Config, info *fi.Info) *domain {
@@ -108,10 +111,10 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
 	case fi.ProtoRXD:
-		// A message must fit into one packet. If no receive is posted when a message of
-		// several packets arrives, 1.17 delivers only its first packet.
+		// A message must fit into one packet. If a message of several packets arrives before a
+		// receive is posted, 1.17 delivers only its first packet.
 		frame = max(info.Tx.InjectSize, 1024)
-		d.alternateRMA = true // 1.17 stalls if reads and writes of several packets are in flight
+		d.alternateRMA = true // 1.17 stalls if reads and writes of several packets are in flight at the same time
 		if fi.LibraryVersion() < fi.MakeVersion(2, 4) {
 			d.boundRXD()
 		}
@@ -121,7 +124,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		latency = 1_000
 		d.tries = 16
 		if kernelCopies() {
-			d.writeFlags = fi.FlagCompletion // the kernel has written the data when the call returns
+			// FI_DELIVERY_COMPLETE is not needed, because the kernel has written the data when
+			// fi_writemsg returns.
+			d.writeFlags = fi.FlagCompletion
 		}
 	default:
 	}
@@ -160,19 +165,20 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	return d
 }
 
-// boundRXD avoids two faults of udp;ofi_rxd that libfabric 2.4 has fixed:
+// boundRXD limits what is in flight, to avoid two faults of udp;ofi_rxd that libfabric 2.4 has
+// fixed:
 //
-//   - If rxd has no entry for a message, it drops the message and reports success. It has
-//     1024 entries (info.Tx.Size). An injected message holds an entry until the peer has
-//     acknowledged the message, and rxd does not report that. So weft injects no message:
-//     each takes a slot until it completes, and there are [slotCount] slots.
-//   - If the completion queue is full, udp writes the completion of the next packet over the
-//     oldest one. rxd then takes one packet for another: messages are lost, repeated or
-//     cut. The queue has 2048 places (1280 rounded up). It holds at most rxPackets packets
-//     that came, for each of these at most two acknowledgments, slotCount messages and, for
-//     each peer, 128 packets of reads and writes. So it is not full with up to 8 such peers.
-//     Rx.Size also bounds the reads of all peers that rxd serves at the same time. Above
-//     that it refuses packets, and the peers send them again.
+//   - rxd has 1024 entries (info.Tx.Size) for messages that it sends. If no entry is free, it drops
+//     the message and reports success. An injected message holds its entry until the peer has
+//     acknowledged it, which rxd does not report. So weft injects no message: each message takes a
+//     slot of the [arena] until it completes, and there are only [slotCount] slots.
+//   - If the completion queue between udp and rxd is full, udp writes the completion of the next
+//     packet over the oldest one. rxd then takes one packet for another: messages are lost,
+//     repeated or cut. The queue has 2048 places (1280 rounded up to a power of two). It holds at
+//     most rxPackets received packets, two acknowledgments for each of these, slotCount sent
+//     messages and, for each peer with reads and writes in flight, 128 packets. So with up to 8
+//     such peers it does not become full. Rx.Size also limits how many reads of peers rxd serves at
+//     the same time. It refuses packets beyond that, and the peers send them again.
 func (d *domain) boundRXD() {
 	const rxPackets = 256
 	d.inject = 0
@@ -192,7 +198,8 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	return d.cq, nil
 }
 
-// OpenEndpoint binds and enables the endpoint. When it has returned, peers can reach the endpoint.
+// OpenEndpoint binds the endpoint, which Open has opened, to av and cq, and enables it. When
+// OpenEndpoint returns, peers can reach the endpoint.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open endpoint: %w", transport.ErrClosed)
@@ -233,7 +240,7 @@ func (d *domain) enable(v *addressVector) error {
 		}
 		return err
 	}
-	if d.multiRecv { // after Enable: shm of 1.17 cannot store it earlier
+	if d.multiRecv { // after Enable, because shm of 1.17 cannot store the option earlier
 		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
 			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
 		}
@@ -260,10 +267,11 @@ func (d *domain) enable(v *addressVector) error {
 		}
 		d.arena.mr, d.arena.desc = mr, mr.Desc
 	}
-	return d.poll(0) // posts the receives
+	return d.poll(0) // with room for 0 completions, poll only posts the receives
 }
 
-// Close closes everything. A peer that Shutdown has not informed reports this rank as down.
+// Close closes the domain and everything that was opened in it. Peers that have not got a close
+// message from Shutdown report this rank as down.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
@@ -312,8 +320,8 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// abandoned holds the domains that libfabric failed to close. libfabric may still write to their
-// memory, so the memory stays mapped and pinned until the process ends.
+// abandoned refers to the domains that libfabric failed to close. libfabric may still write to
+// their memory, so the memory must stay mapped and pinned until the process ends.
 var abandoned struct {
 	sync.Mutex
 	domains []*domain

@@ -10,11 +10,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// early holds copies of messages of one peer that arrived before a message with a lower number.
+// early holds copies of the messages of one peer that have arrived before a message with a lower
+// number. The comment on [frameSize] explains the numbers.
 type early struct {
-	kept  map[uint32]earlyMsg // messages by their number
-	since time.Time           // when the wait for the next missing message began
-	polls uint64              // domain.polls at that time
+	kept  map[uint32]earlyMsg // copies of the messages by their number
+	since time.Time           // when the wait for the missing message with the lowest number began
+	polls uint64              // value of domain.polls at the time since
 }
 
 type earlyMsg struct {
@@ -22,17 +23,20 @@ type earlyMsg struct {
 	msg  []byte
 }
 
-// Bounds on early messages. If one is exceeded, the missing message counts as lost and the peer as
-// failed.
+// Limits for early messages. If one is exceeded, keep treats the missing message as lost and the
+// peer as failed.
 const (
-	maxEarly      = 4096 // messages ahead of the last one in order
-	earlyTimeout  = 20 * time.Second
-	earlyMinPolls = 1000 // earlyTimeout counts only after this many polls, because a process that does not poll receives nothing
+	maxEarly     = 4096 // largest distance of a number from that of the last message that was handled in order
+	earlyTimeout = 20 * time.Second
+	// earlyTimeout is exceeded only if this rank has also polled more often than this since then,
+	// because a process that does not poll receives nothing.
+	earlyMinPolls = 1000
 )
 
 var errOrder = fmt.Errorf("%w: %w: a message was lost or came twice", transport.ErrPeerDown, transport.ErrProtocol)
 
-// keep stores a copy of a message that arrived out of order.
+// keep stores a copy of a message that arrived out of order. If that exceeds a limit, or the number
+// came twice, it reports the peer as down.
 func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p := &d.peers[from]
 	if p.err != nil {
@@ -52,14 +56,15 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p.early.kept[f.number] = earlyMsg{f.kind, slices.Clone(msg)}
 }
 
-// deliverKept handles the kept messages that follow the last handled message without a gap.
+// deliverKept handles those messages in peer.early whose numbers follow that of the last handled
+// message without a gap.
 func (d *domain) deliverKept(from transport.Addr) {
 	p := &d.peers[from]
 	for {
 		n := (p.got + 1) & numberMask
 		m, ok := p.early.kept[n]
 		if !ok {
-			p.early.since, p.early.polls = time.Now(), d.polls // the wait for the next missing message begins
+			p.early.since, p.early.polls = time.Now(), d.polls // the wait for message n begins
 			return
 		}
 		delete(p.early.kept, n)

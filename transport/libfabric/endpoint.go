@@ -19,7 +19,8 @@ var (
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
 
-// check returns the error of an operation that cannot start.
+// check returns an error if op cannot be started: the domain is closed or shut down, the peer or
+// the header length is invalid, or the peer has failed or left.
 func (d *domain) check(op *transport.Op) error {
 	switch {
 	case d.closed, d.shutdown:
@@ -32,7 +33,9 @@ func (d *domain) check(op *transport.Op) error {
 	return d.peers[op.Peer].err
 }
 
-// Send posts the message to the fabric. It returns ErrAgain if the fabric has no room.
+// Send sends the header and the data of op as one message. It returns true if the user may reuse op
+// and its data at once, and false if OpDone will report that. It returns ErrAgain if no slot is
+// free or the fabric has no room.
 //
 // Hot path: no allocation, one call to C.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
@@ -74,14 +77,15 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return done, nil
 }
 
-// compose writes frame, header and data to b.
+// compose writes the frame f, the header of op and data to b.
 func (d *domain) compose(b []byte, f frame, op *transport.Op, data []byte) {
 	f.put(b)
 	copy(b[frameSize:], op.Header[:op.HeaderLen])
 	copy(b[frameSize+op.HeaderLen:], data)
 }
 
-// sendCopied copies the message to the buffer of slot i and sends it from there.
+// sendCopied copies the message to the arena's buffer for the [slot] with index i and sends it from
+// there.
 func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
 	b := a.slotBuf(i)
@@ -89,7 +93,8 @@ func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
 	return d.raw.Send(fi.AddressOf(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
 }
 
-// sendPinned sends the frame and header from slot i and the data from the user's pinned buffer.
+// sendPinned sends the frame and header from the arena's buffer for the [slot] with index i, and
+// the data from the user's buffer, which it pins.
 func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
 	b := a.slotBuf(i)
@@ -112,7 +117,9 @@ func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
 }
 
-// postFailed returns the error for a call that has posted nothing and returned rc.
+// postFailed returns the error to return to the user for a posting call of libfabric that has
+// failed with rc. what is the name of the operation. If rc means that peer r has ended, postFailed
+// also marks it as down.
 func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
 	switch {
 	case rc == fi.ErrAgain:

@@ -39,15 +39,15 @@ func meansPeerGone(e fi.Errno) bool {
 	switch e {
 	case fi.ErrConnRefused, fi.ErrConnReset, fi.ErrConnAborted, fi.ErrNotConnected, fi.ErrShutdown,
 		fi.ErrHostUnreach, fi.ErrTimedOut, fi.Errno(unix.EPIPE),
-		fi.ErrNoEntry: // sockets reports a lost connection so
+		fi.ErrNoEntry: // sockets reports a lost connection with this errno
 		return true
 	default:
 		return false
 	}
 }
 
-// rmaError returns the transport error for the errno of a refused access, or nil if e means
-// something else. Providers do not distinguish an unknown key from a range outside of the region,
+// rmaError returns the transport error for e if e means that the target refused an access to its
+// memory, else nil. Providers do not distinguish an unknown key from a range outside of the region,
 // so the error is ErrKey for both.
 func rmaError(e fi.Errno) error {
 	switch e {

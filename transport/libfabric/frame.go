@@ -10,26 +10,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A message begins with a frame, little-endian:
+// A message on the fabric begins with a frame of frameSize bytes, little-endian:
 //
 //	0              8        12     13      16
 //	│ token        │ source │ kind │ number │ header and data
 //
-// The number counts the messages from source to destination, modulo 2^24. It restores their order,
-// because a provider may complete receives out of order: large messages that arrive in parts, or,
-// with udp;ofi_rxd, messages next to a read.
+// The number counts the messages from source to destination, modulo 2^24. With it the receiver
+// restores their order, because a provider may complete receives out of order: for example those of
+// large messages that arrive in parts, or, with udp;ofi_rxd, those of messages next to a read.
 //
-// The token proves that the sender is a member of the job: it is an HMAC of the job's id, the source
-// and the destination under the job's secret. It protects against other jobs and other users unless
-// they can read the traffic of the fabric.
+// The token proves that the sender is a member of the job: it is an HMAC of the job's id, the
+// source and the destination under the job's secret. It protects against messages of other jobs and
+// other users, unless they can read the traffic of the fabric.
 const frameSize = 16
 
 // kind is the type of a message.
 type kind uint8
 
 const (
-	kindData     kind = iota + 1 // a message of the user
-	kindClose                    // the source closes and sends nothing more
+	kindData     kind = iota + 1 // a message that the user has sent
+	kindClose                    // the source is in Shutdown, and this is its last message except acknowledgments
 	kindCloseAck                 // acknowledges the close message and all messages before it
 )
 
@@ -52,7 +52,7 @@ func (f frame) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[12:], uint32(f.kind)|f.number<<8)
 }
 
-// parseFrame splits a message into its frame and the rest. ok is false if b is shorter than a
+// parseFrame splits the message b into its frame and the rest. ok is false if b is shorter than a
 // frame.
 func parseFrame(b []byte) (f frame, rest []byte, ok bool) {
 	if len(b) < frameSize {

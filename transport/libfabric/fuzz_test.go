@@ -12,10 +12,10 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// FuzzMessage gives a rank frames of one peer: whole ones in any order and of any kind, and noise.
-// Each input begins with a new peer. The rank delivers at most as many messages as it counts from the
-// peer, keeps at most maxEarly of them, and reports the end of the peer at most once. The input is a
-// sequence of
+// FuzzMessage lets a rank receive messages of one peer: with valid frames of any number and kind,
+// and with any other bytes. Each input begins with new state of the peer. The rank must deliver at
+// most as many messages as it counts from the peer, keep at most maxEarly of them, and report the
+// peer as down at most once. The input is a sequence of
 //
 //	│ length │ how │ bytes … │    how: bit 0: set the peer's token and rank
 //	                                   bit 1, with bit 0: set the number to the next one plus how >> 2
@@ -53,7 +53,7 @@ func FuzzMessage(f *testing.F) {
 				g.put(b)
 			}
 			d.message(b)
-			for range 3 { // the later ones deliver messages that did not fit
+			for range 3 { // the second and third deliver messages for which the first had no room
 				a.poll(t)
 			}
 			if e := d.peers[1].early; e != nil {
@@ -65,7 +65,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzAddress checks that encode and decode are inverse, and that both refuse malformed addresses.
+// FuzzAddress checks that decode and encode are inverse to each other for addresses that encode
+// accepts, and that both return ErrAddress for others.
 func FuzzAddress(f *testing.F) {
 	formats := []fi.AddrFormat{fi.SockaddrIn, fi.SockaddrIn6, fi.AddrStr, fi.AddrEFA}
 	for i, text := range []string{"192.0.2.1:4000", "[fe80::1%3]:1", "fi_shm://4711:0:1", "hex:00ff10"} {

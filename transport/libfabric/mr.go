@@ -13,29 +13,30 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// region is registered memory, which stays pinned until Close. Closed regions are reused.
+// region implements transport.MemoryRegion: registered memory, which stays pinned until Close.
+// RegisterMemory uses closed regions again.
 type region struct {
 	d      *domain
 	fi     fi.RawRegion
-	key    uint64
-	base   uint64
+	key    uint64 // the key by which peers name the region
+	base   uint64 // remote address of the first byte: its virtual address under MRVirtAddr, else 0
 	buf    []byte
 	access transport.Access
 	open   bool
 	pin    runtime.Pinner
-	next   *region
+	next   *region // next in the list of closed regions
 }
 
-// regions are the open regions. selfRMA finds a region of this process by its key.
+// regions are the regions of a domain.
 type regions struct {
-	byKey map[uint64]*region
-	free  *region
-	rnd   [512]byte
-	left  int // unused bytes at the end of rnd
+	byKey map[uint64]*region // the open regions by key, for RMA of this process on its own memory
+	free  *region            // list of closed regions, which can be used again
+	rnd   [512]byte          // random bytes for keys
+	left  int                // unused bytes at the end of rnd
 }
 
-// newKey returns a random unused key of size bytes. It never returns 0 or all ones, which libfabric
-// reserves.
+// newKey returns a random key of size bytes that no open region of the domain has. It never returns
+// 0 or the key whose bits are all 1, which libfabric reserves.
 func (t *regions) newKey(size int) (uint64, error) {
 	for {
 		if t.left < 8 {
@@ -55,8 +56,8 @@ func (t *regions) newKey(size int) (uint64, error) {
 	}
 }
 
-// keyTries bounds the attempts to register with another random key if the provider reports the key
-// as taken, by a region of another domain.
+// keyTries is the largest number of further keys that register tries if the provider reports that a
+// region of another domain has the key.
 const keyTries = 8
 
 // RegisterMemory pins buf and registers it (fi_mr_reg).
@@ -130,10 +131,10 @@ func accessOf(a transport.Access) fi.Access {
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
-// Close withdraws the region (fi_close) and unpins its memory. The caller must not use or close the
-// region again after that, because RegisterMemory reuses it. Peers must have ended their accesses
-// before Close: providers over sockets continue an access that has started, and shm cannot refuse
-// one.
+// Close ends peers' access to the region (fi_close) and unpins its memory. The caller must not use
+// or close the region again after that, because RegisterMemory reuses it. Peers must have ended
+// their accesses before Close: providers over sockets continue an access that has started, and shm
+// cannot refuse an access.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -153,11 +154,12 @@ func (r *region) forget() {
 	r.pin.Unpin()
 }
 
-// closeAll closes the regions that the user has left open. Their memory stays pinned until release,
-// which runs when no libfabric object is left that could access it.
+// closeAll closes the registrations of the regions that the user has left open. Their memory stays
+// pinned until release, which Close of the domain calls when no libfabric object is left that could
+// access the memory.
 func (t *regions) closeAll() {
 	for _, r := range t.byKey {
-		_ = r.fi.Close() // if this fails, closing the domain fails, too
+		_ = r.fi.Close() // not handled, because after a failure closing the domain fails, too
 		r.fi = fi.RawRegion{}
 	}
 }
@@ -169,7 +171,8 @@ func (t *regions) release() {
 	t.byKey = nil
 }
 
-// find returns the n bytes at addr of this process's own region named by key.
+// find returns the n bytes at remote address addr of the open region of this process with this key.
+// The region must permit the access want.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
 	r := t.byKey[key]
 	if r == nil {
@@ -178,7 +181,7 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 	if r.access&want != want {
 		return nil, transport.ErrAccess
 	}
-	off := addr - r.base // an addr below base wraps round to an off above size
+	off := addr - r.base // if addr is below r.base, off wraps round to a value above size
 	if size := uint64(len(r.buf)); off > size || n > size-off {
 		return nil, transport.ErrBounds
 	}
@@ -187,7 +190,8 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// local returns the descriptor of an operation's local buffer. Only under MRLocal is there one.
+// local returns the descriptor of op's local buffer, which only a domain with MRLocal needs. It
+// returns errRegion if the buffer is not within op.Region.
 func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if d.mrMode&fi.MRLocal == 0 {
 		return fi.Desc{}, nil
@@ -196,7 +200,8 @@ func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if !ok || r.d != d || !r.open {
 		return fi.Desc{}, errRegion
 	}
-	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf) // a buffer before the region wraps round to an off above size
+	// If the buffer begins before the region, off wraps round to a value above size.
+	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf)
 	if size := uintptr(len(r.buf)); off > size || uintptr(len(op.Data)) > size-off {
 		return fi.Desc{}, errRegion
 	}

@@ -16,25 +16,26 @@ import (
 
 // peer is the state of another rank.
 type peer struct {
-	tx, rx            uint64    // tokens of messages to it and from it; 0: not computed yet
-	sent              uint32    // number of messages to it
-	got               uint32    // number of messages from it that were handled, in order
+	tx, rx            uint64    // tokens of messages to the peer and from the peer; 0: not computed yet
+	sent              uint32    // number of messages that were sent to the peer
+	got               uint32    // number of messages from the peer that were handled, in order
 	early             *early    // messages that arrived out of order; nil: none
-	err               error     // the result of every further operation with it; nil: it is reachable
-	noRoomSince       time.Time // when the fabric began to refuse operations with it; zero: it took the last one
-	lastTry           time.Time // when the fabric last refused an operation with it
+	err               error     // what every further operation with the peer returns; nil: the peer has not failed or left
+	noRoomSince       time.Time // since when the fabric has refused all operations with the peer; zero: it took the last one
+	lastTry           time.Time // when the fabric last refused an operation with the peer
 	nextProbe         time.Time // when noRoom calls peerGone next
 	nextShutdownProbe time.Time // when probeInShutdown calls peerGone next; zero: not started
-	rmaKind           operation // opRead or opWrite: the kind of RMA in flight, if alternateRMA
-	rmaInFlight       int       // reads and writes in flight
-	contacted         bool      // at least one message was sent to it or received from it
-	closeSent         bool      // our close message was posted
-	closeReceived     bool      // its close message has arrived
-	closeAcked        bool      // it has acknowledged our close message
+	rmaKind           operation // under domain.alternateRMA, the kind of RMA in flight with the peer: opRead or opWrite
+	rmaInFlight       int       // number of reads and writes in flight with the peer
+	contacted         bool      // at least one message was sent to the peer or received from it
+	closeSent         bool      // this rank's close message to the peer was posted
+	closeReceived     bool      // the peer's close message has arrived
+	closeAcked        bool      // the peer has acknowledged this rank's close message
 }
 
-// If a connection is lost or cannot be made, providers try for ever and return FI_EAGAIN. So if a
-// peer has been without room for a while, noRoom checks whether the peer still exists:
+// If a connection is lost or cannot be made, providers try for ever and meanwhile return FI_EAGAIN.
+// So if the fabric has refused all operations with a peer for probeAfter, noRoom checks whether the
+// peer's process still exists:
 //
 //	FI_EAGAIN ── probeAfter ──► connect(2) to its address ── refused ──► it is down, if it was
 //	   ▲                           │ no refusal                          contacted before or the
@@ -44,7 +45,7 @@ const (
 	probeInterval = 500 * time.Millisecond
 )
 
-// tokens returns the peer, with its tokens computed.
+// tokens returns the state of peer r, and computes the tokens if that has not been done yet.
 func (d *domain) tokens(r transport.Addr) *peer {
 	p := &d.peers[r]
 	if p.tx == 0 {
@@ -73,7 +74,8 @@ func (p *peer) posted() {
 	p.clearNoRoom()
 }
 
-// noRoom returns ErrAgain, or the peer's error if the peer turns out to be down.
+// noRoom is called when the fabric has refused an operation with peer r for lack of room. It
+// returns ErrAgain, or the peer's error if it finds out that the peer is down.
 func (d *domain) noRoom(r transport.Addr) error {
 	p := &d.peers[r]
 	now := time.Now()
@@ -81,7 +83,8 @@ func (d *domain) noRoom(r transport.Addr) error {
 		p.noRoomSince, p.lastTry, p.nextProbe = now, now, now.Add(probeAfter)
 		return transport.ErrAgain
 	}
-	// Time without calls does not count, because the fabric makes no progress then.
+	// Time in which the user makes no calls does not count, because the fabric makes no progress
+	// then.
 	if away := now.Sub(p.lastTry) - probeInterval; away > 0 {
 		p.noRoomSince = p.noRoomSince.Add(away)
 	}
@@ -103,9 +106,9 @@ func (d *domain) noRoom(r transport.Addr) error {
 	return p.err
 }
 
-// peerGone reports whether no process uses a peer's address any more. It asks the kernel by
-// connect(2) or kill(2). The kernel answers at once for the same host, and soon for another one. If
-// there is no answer within 2 ms, peerGone returns false.
+// peerGone reports whether it is certain that no process uses the address of peer r any more. It
+// asks the kernel by connect(2) or kill(2). The kernel answers at once for the same host, and soon
+// for another one. If there is no answer within 2 ms, peerGone returns false.
 func (d *domain) peerGone(r transport.Addr) bool {
 	text, err := d.av.Lookup(r)
 	if err != nil {
@@ -132,7 +135,7 @@ func (d *domain) peerGone(r transport.Addr) bool {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	err = unix.Connect(fd, sa)
-	if err == unix.EINPROGRESS { //nolint:errorlint // the very value
+	if err == unix.EINPROGRESS { //nolint:errorlint // unix returns errnos unwrapped
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		if n, _ := unix.Poll(fds, 2); n == 0 {
 			return false
@@ -142,20 +145,22 @@ func (d *domain) peerGone(r transport.Addr) bool {
 			err = unix.Errno(e)
 		}
 	}
-	return err == unix.ECONNREFUSED //nolint:errorlint // the very value
+	return err == unix.ECONNREFUSED //nolint:errorlint // unix returns errnos unwrapped
 }
 
-// shmScheme is the prefix of an address of shm. The process id follows it.
+// shmScheme is what every address of shm begins with. The process id follows.
 const shmScheme = "fi_shm://"
 
-// processEnded reports whether the process has ended that an address of shm names.
+// processEnded reports whether the process of an address of shm has ended. name is the address
+// without shmScheme.
 func processEnded(name string) bool {
 	digits, _, _ := strings.Cut(name, ":")
 	pid, err := strconv.Atoi(digits)
 	return err == nil && unix.Kill(pid, 0) == unix.ESRCH
 }
 
-// peerDown marks a peer as failed and reports that once to the user.
+// peerDown marks peer r as failed, because operation op with it failed with cause, and queues a
+// PeerDown for the user. If the peer has failed or left already, or is this rank, it does nothing.
 func (d *domain) peerDown(r transport.Addr, op string, cause error) {
 	p := &d.peers[r]
 	if p.err != nil || r == d.cfg.Self {

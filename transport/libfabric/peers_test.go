@@ -4,6 +4,7 @@ package libfabric
 
 import (
 	"errors"
+	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -17,14 +18,14 @@ import (
 
 const testTimeout = 20 * time.Second
 
-// node is a rank that the test polls itself.
+// node is a rank of the test. It makes progress only when the test calls poll.
 type node struct {
 	dom  *domain
 	cq   transport.CompletionQueue
 	ep   transport.Endpoint
 	comp []transport.Completion
-	seen []transport.Completion // completions except messages
-	msgs []string
+	seen []transport.Completion // completions that poll has read, except messages
+	msgs []string               // messages that poll has read
 }
 
 func newNode(t testing.TB, prov string, cfg transport.Config) *node {
@@ -47,8 +48,8 @@ func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}}
 }
 
-// pair opens two ranks and inserts their addresses. change, if not nil, modifies the second one's
-// config.
+// pair opens two ranks and inserts the addresses of both into the address vectors of both. change,
+// if not nil, modifies the config of b.
 func pair(t testing.TB, prov string, change func(*transport.Config)) (a, b *node) {
 	t.Helper()
 	cfg := config(1, 2)
@@ -77,7 +78,7 @@ func (n *node) poll(t testing.TB) {
 	}
 }
 
-// until polls nodes until cond holds.
+// until polls nodes until cond returns true. The test fails after testTimeout.
 func until(t testing.TB, cond func() bool, nodes ...*node) {
 	t.Helper()
 	for end := time.Now().Add(testTimeout); !cond(); {
@@ -88,7 +89,8 @@ func until(t testing.TB, cond func() bool, nodes ...*node) {
 	}
 }
 
-// send sends a message and polls nodes until the fabric has room for it.
+// send sends a message. As long as Send returns ErrAgain, it polls nodes and tries again. It
+// returns any other error.
 func send(t testing.TB, from *node, to transport.Addr, text string, nodes ...*node) error {
 	t.Helper()
 	op := &transport.Op{Peer: to, Data: []byte(text)}
@@ -109,7 +111,8 @@ func kinds(l []transport.Completion, k transport.CompletionKind) (n int) {
 	return n
 }
 
-// TestPeerDies closes a rank that has exchanged messages without Shutdown, as if its process died.
+// TestPeerDies closes rank 1 without Shutdown after both ranks have exchanged messages, as if its
+// process had died. Rank 0 must report it down once, and then refuse to send to it.
 func TestPeerDies(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -130,8 +133,8 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
-// TestStranger checks that a message from a process of another job, which knows the addresses, is
-// dropped.
+// TestStranger checks that a rank drops a message, and reports a PeerNotice, if the sender knows
+// the rank's address but has another secret, job or rank.
 func TestStranger(t *testing.T) {
 	for name, change := range map[string]func(*transport.Config){
 		"another secret": func(c *transport.Config) { c.Secret[0]++ },
@@ -148,7 +151,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestEarly delivers messages to the rank in another order than they were sent in.
+// TestEarly gives a rank messages in another order than that of their numbers. The rank must
+// deliver them in the order of the numbers.
 func TestEarly(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	d := a.dom
@@ -157,7 +161,7 @@ func TestEarly(t *testing.T) {
 		frame{d.tokens(1).rx, 1, k, number & numberMask}.put(b)
 		return append(b, text...)
 	}
-	d.peers[1].got = numberMask - 2 // the numbers wrap round during the test
+	d.peers[1].got = numberMask - 2 // so that the numbers wrap round during the test
 	first := uint32(numberMask - 1)
 	for _, i := range []uint32{3, 1, 2, 5} {
 		d.message(message(first+i, kindData, string(rune('a'+i))))
@@ -174,7 +178,34 @@ func TestEarly(t *testing.T) {
 	require.Nil(t, d.peers[1].early)
 }
 
-// TestEarlyPause checks that a message does not count as lost if the rank has hardly polled.
+// TestManyEarly gives a rank more messages before the missing one than one Read returns, and further
+// messages while some of them still wait. The rank must deliver all in the order of their numbers.
+func TestManyEarly(t *testing.T) {
+	const n = 200
+	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	give := func(number int) {
+		b := make([]byte, frameSize)
+		frame{a.dom.tokens(1).rx, 1, kindData, uint32(number)}.put(b)
+		a.dom.message(append(b, fmt.Sprint(number)...))
+	}
+	for i := 2; i <= n; i++ {
+		give(i)
+	}
+	give(1)
+	var want []string
+	for i := 1; i <= 2*n; i++ {
+		want = append(want, fmt.Sprint(i))
+		if i > n {
+			give(i)
+			a.poll(t)
+		}
+	}
+	until(t, func() bool { return len(a.msgs) == 2*n }, a)
+	require.Equal(t, want, a.msgs)
+}
+
+// TestEarlyPause checks that a message that is missing for longer than earlyTimeout counts as lost
+// only if the rank has polled more than earlyMinPolls times meanwhile.
 func TestEarlyPause(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	for _, number := range []uint32{3, 2, 4} {
@@ -205,7 +236,8 @@ func TestTwice(t *testing.T) {
 	require.ErrorIs(t, a.seen[0].Err, transport.ErrProtocol)
 }
 
-// TestAtomicToSelf checks that a rank's atomics on its own memory are atomic with those of a peer.
+// TestAtomicToSelf lets rank 0 and rank 1 by turns add to an integer of rank 0. Every fetched value
+// must include all additions before.
 func TestAtomicToSelf(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "shm", "sockets"} {
 		t.Run(prov, func(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// completionQueue is the domain's progress as the user sees it.
+// completionQueue implements transport.CompletionQueue for its domain, which has all the state.
 type completionQueue struct{ d *domain }
 
-// Read posts the receive buffers that are used up again, drives the fabric's progress and delivers
-// completions and messages.
+// Read posts receive buffers again that are used up, drives the fabric's progress, and stores
+// completions and messages in c. It returns their number.
 //
 // Hot path: no allocation, one call to C.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
@@ -23,7 +23,6 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 		return 0, transport.ErrClosed
 	}
 	d.done.Begin(c)
-	d.deferring = false
 	d.progress()
 	n := d.done.End()
 	if n > 0 {
@@ -45,7 +44,8 @@ func (d *domain) progress() {
 	if d.dropMessages {
 		room = batch
 	}
-	// Each completion may be a message, which needs an entry of the user's slice.
+	// poll may read no more completions than there is room in the user's slice, because each may be
+	// a message.
 	if room > 0 {
 		d.broken = d.poll(room)
 	}
@@ -54,14 +54,16 @@ func (d *domain) progress() {
 	}
 }
 
-// After manyEmptyPolls empty polls, each poll reads the queue at least idleTries times. Peers' reads
-// and writes of this rank's memory progress only while it reads the queue, and cause no completion.
+// After more than manyEmptyPolls polls without a completion, each poll reads the empty queue up to
+// idleTries times, if tries is smaller than that. The reason is that peers' reads and writes of
+// this rank's memory progress only while this rank reads the queue, although they cause no
+// completion.
 const (
 	manyEmptyPolls = 64
 	idleTries      = 16
 )
 
-// poll posts receives and reads up to room completions.
+// poll posts the receive buffers in toPost, and reads and handles up to room completions.
 func (d *domain) poll(room int) error {
 	a := d.arena
 	for len(a.toPost) > 0 {
@@ -101,7 +103,7 @@ func (d *domain) poll(room int) error {
 	}
 }
 
-// completed handles the completion of a successful operation.
+// completed handles the completion e of a successful operation.
 func (d *domain) completed(e *fi.RawEntry) error {
 	i := d.arena.index(e.Context)
 	switch {
@@ -114,15 +116,15 @@ func (d *domain) completed(e *fi.RawEntry) error {
 	return d.received(i-slotCount, e)
 }
 
-// slotDone ends the operation of slot i with err, frees the slot and reports OpDone if the user
-// waits for it.
+// slotDone ends the operation of the [slot] with index i with the result err, frees the slot, and
+// queues an OpDone if the user has to get one.
 func (d *domain) slotDone(i int, err error) {
 	a := d.arena
 	s := &a.slots[i]
 	op := s.op
 	switch {
 	case s.what == opNone:
-		return // the provider reported it twice
+		return // the provider reported the operation twice
 	case op != nil && s.what == opAtomic && err == nil:
 		_, _, fetch := operands(a.slotBuf(i))
 		copy(op.Fetch, fetch)
@@ -136,8 +138,8 @@ func (d *domain) slotDone(i int, err error) {
 	}
 }
 
-// received handles a message in receive buffer i. When the buffer is used up, received queues it
-// for posting.
+// received handles the completion e of a receive into buffer i. If the buffer may be posted again
+// after that, received adds it to toPost.
 func (d *domain) received(i int, e *fi.RawEntry) error {
 	a := d.arena
 	b := &a.bufs[i]
@@ -168,8 +170,9 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 	return nil
 }
 
-// message checks the frame of a received message. It drops a message without a valid token before
-// it does anything else for its sender.
+// message checks the frame of the received message b, and handles the message, or keeps a copy of
+// it if an earlier message of the same peer is missing. If the frame has no valid token, message
+// drops it and does not change the state of any peer.
 func (d *domain) message(b []byte) {
 	f, rest, ok := parseFrame(b)
 	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
@@ -193,7 +196,8 @@ func (d *domain) message(b []byte) {
 	}
 }
 
-// handle processes the message that is next in the peer's order.
+// handle processes a message from peer from, the one that follows the last handled message in the
+// order of numbers.
 func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	p := &d.peers[from]
 	p.got++
@@ -205,7 +209,7 @@ func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	case kindClose:
 		if p.err == nil {
 			p.closeReceived, p.err = true, transport.ErrPeerLeft
-			p.clearNoRoom() // ackTimeout begins with the first attempt to acknowledge
+			p.clearNoRoom() // so that ackTimeout begins with the first attempt to acknowledge
 			d.pendingAcks = append(d.pendingAcks, from)
 		}
 	case kindCloseAck:
@@ -215,29 +219,28 @@ func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	}
 }
 
-// deliver gives the user a message. Its bytes stay in the receive buffer until the next Read. If
-// kept messages have filled the room that Read reserved, deliver copies the message, and queues it
-// and all later ones for the next Read.
+// deliver gives the user the message c. If the user's slice has room, the message's bytes stay in
+// the receive buffer until the next Read. The slice may be full, because one completion can release
+// several messages that arrived too early ([early]). Then deliver copies the message and queues it
+// for the next Read, and does the same with later messages as long as messages are queued.
 func (d *domain) deliver(c transport.Completion) {
-	if !d.done.Full() && !d.deferring {
-		d.done.Out = append(d.done.Out, c)
+	if d.done.Message(c) {
 		return
 	}
-	d.deferring = true
 	c.Msg = slices.Clone(c.Msg)
 	d.done.Later(c)
 }
 
-// dropUnauthenticated gives the user a PeerNotice about a message that did not prove that its sender
-// belongs to the job. The caller drops the message.
+// dropUnauthenticated queues a PeerNotice for the user about a message without a valid token, whose
+// sender may not belong to the job. The caller drops the message.
 func (d *domain) dropUnauthenticated() {
 	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errToken})
 }
 
-// maxFailures bounds the error entries that one Read takes from the queue.
+// maxFailures is the largest number of error entries that one Read takes from the queue.
 const maxFailures = 64
 
-// failures reads the error entries and ends the operations that they name.
+// failures reads error entries from the queue and ends the operations that they belong to.
 func (d *domain) failures() error {
 	for range maxFailures {
 		e, ok := d.raw.ReadErr()
@@ -260,7 +263,7 @@ func (d *domain) failed(e fi.RawError) error {
 		i, e.Err = d.slotWithoutContext(e)
 	}
 	if i < 0 {
-		return nil // an injected message: the provider does not report its destination
+		return nil // an injected message, whose destination the provider does not report, or an access by a peer
 	}
 	if i >= slotCount {
 		return d.receiveFailed(i-slotCount, e)
@@ -275,10 +278,11 @@ func (d *domain) failed(e fi.RawError) error {
 	case oneSided && refused != nil:
 		d.slotDone(i, d.peerError(what, peer, refused))
 	default:
-		// The message or access is lost, so the order of later ones is lost, too.
+		// Without this message or access, later ones would no longer be in order. So the peer
+		// counts as failed.
 		d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err))
 		err := d.peers[peer].err
-		if err == nil { // the peer is this process
+		if err == nil { // peerDown does nothing if the peer is this rank itself
 			err = d.peerError(what, peer, e.Err)
 		}
 		d.slotDone(i, err)
@@ -286,7 +290,8 @@ func (d *domain) failed(e fi.RawError) error {
 	return nil
 }
 
-// receiveFailed replaces the buffer of a failed receive, so that later messages can be received.
+// receiveFailed handles a failed receive into buffer i: it arranges that another buffer, or the
+// same one, is posted, so that later messages can be received.
 func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	switch {
 	case e.Err == fi.ErrCanceled:
@@ -298,10 +303,12 @@ func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	return nil
 }
 
-// slotWithoutContext finds the slot of an error entry without a context, and its errno. If the
-// kernel copies, shm ends a read or write within the call; shm of 1.17 does not report which one
-// failed, but it is the oldest. The slot is -1 if the error belongs to no operation of this rank:
-// shm also reports peers' failed accesses to this rank's memory.
+// slotWithoutContext returns the index of the [slot] of the operation that e, an error entry
+// without a context, belongs to, and the errno of the operation. It finds a slot only with shm. If
+// the kernel copies the data, shm does a read or write within the posting call; if that fails, shm
+// of 1.17 does not report which operation it was, but it is the oldest that has not ended.
+// slotWithoutContext returns -1 as the index if the error belongs to no operation of this rank,
+// because shm also reports the failed accesses of peers to this rank's memory.
 func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
 	found := -1
 	if d.info.EP.Protocol != fi.ProtoSHM || e.Flags&(fi.FlagRemoteRead|fi.FlagRemoteWrite) != 0 {
@@ -316,7 +323,7 @@ func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
 		}
 	}
 	if found >= 0 && d.peerGone(slots[found].peer) {
-		return found, fi.ErrNotConnected // the target process has ended
+		return found, fi.ErrNotConnected // the operation failed because the target process has ended
 	}
-	return found, fi.ErrFault // the target has no such memory
+	return found, fi.ErrFault // the operation failed because the target has no memory at its address
 }

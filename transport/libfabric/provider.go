@@ -23,9 +23,9 @@ func New() transport.Provider { return provider{} }
 func (provider) Name() string { return name }
 
 // Open opens the fabric, domain, completion queue and endpoint of the first libfabric provider that
-// meets the job's needs, or of the provider that the parameters name. If the endpoint can listen at
-// the address of cfg.Listener, Open closes the listener, because libfabric makes sockets of its
-// own, and the endpoint takes that address.
+// meets the job's needs, or of the provider that the parameters name. If the provider's endpoint
+// can listen at the address of cfg.Listener, the endpoint takes that address. For this Open closes
+// the listener, because libfabric makes sockets of its own.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -48,7 +48,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	d := newDomain(cfg, info)
 	if cfg.Listener != nil && takesListenerAddr(info) {
 		d.at = h.source
-		_ = cfg.Listener.Close() // so that the endpoint can bind its port
+		_ = cfg.Listener.Close() // so that the endpoint can bind the same port
 	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("libfabric: open %s: %w", info.Fabric.ProvName, err), d.Close())
@@ -56,13 +56,13 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	return d, nil
 }
 
-// takesListenerAddr reports whether an endpoint of this provider may take the address of a socket
-// that is already listening. The kernel accepts a peer's connection to such a socket, although
-// nobody serves it. Most providers notice the missing answer and connect again, but sockets loses
-// the messages that it has sent by then.
+// takesListenerAddr reports whether an endpoint of this provider may take the address of the rank's
+// listener. Until the listener is closed, the kernel accepts connections of peers to it, although
+// no code reads from them. Most providers notice that no answer comes and connect again, but
+// sockets loses the messages that it has sent by then.
 func takesListenerAddr(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
 
-// listening returns the address that a listening socket is bound to.
+// listening returns the address that the listening socket f is bound to.
 func listening(f *os.File) (netip.AddrPort, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -85,8 +85,9 @@ func listening(f *os.File) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("listener: not an IP socket")
 }
 
-// bindTimeout bounds how long an endpoint tries to bind the port of its rank. The port is in use
-// until every process that inherited the launcher's socket has closed it, which happens soon.
+// bindTimeout limits how long openFIEndpoint tries to open an endpoint at the port of the rank's
+// listener. The port stays in use until every process that inherited the listener from the launcher
+// has closed it, which happens soon.
 const bindTimeout = 2 * time.Second
 
 // open opens everything except address vectors. After an error the caller must call Close, which
@@ -121,7 +122,8 @@ func (d *domain) open() error {
 	return nil
 }
 
-// openCQ opens the completion queue with a wait descriptor if the provider has one, else without.
+// openCQ opens the completion queue, with a file descriptor for waiting if the provider supports
+// that.
 func (d *domain) openCQ() error {
 	attr := fi.CQAttr{Size: queueSize, Format: fi.CQData, Wait: fi.WaitFD}
 	// In 1.17 the descriptor of net stays readable for ever after the first completion.
@@ -147,8 +149,8 @@ func (d *domain) openCQ() error {
 	return err
 }
 
-// openFIEndpoint opens the endpoint. If the endpoint needs a certain port and the port is in use,
-// openFIEndpoint tries again until bindTimeout.
+// openFIEndpoint opens the endpoint. If the endpoint must have a certain address whose port is in
+// use, openFIEndpoint tries again until bindTimeout.
 func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
 	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
 		ep, err := d.fid.OpenEndpoint(d.info)

@@ -7,16 +7,16 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// rmaEndpoint is an endpoint of a fabric that supports RMA.
+// rmaEndpoint is an endpoint whose libfabric provider supports RMA.
 type rmaEndpoint struct{ *endpoint }
 
-// Read copies from the peer's memory (fi_read).
+// Read copies from the peer's memory to op.Data (fi_read).
 //
 // Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Read(op *transport.Op) error { return e.d.rma(op, opRead) }
 
-// Write copies to the peer's memory (fi_writemsg). It completes when the data is in that memory
-// (FI_DELIVERY_COMPLETE).
+// Write copies op.Data to the peer's memory (fi_writemsg). It completes when the data is in that
+// memory (FI_DELIVERY_COMPLETE).
 //
 // Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Write(op *transport.Op) error { return e.d.rma(op, opWrite) }

@@ -21,8 +21,9 @@ import (
 
 const shmPeer = "WEFT_LIBFABRIC_TEST_SHM_PEER"
 
-// TestShmPeer runs rank 1 in a process of its own, because closing an endpoint of shm unmaps memory
-// that other endpoints of the same process still read.
+// TestShmPeer closes rank 0, or kills rank 1, while rank 0 has operations with rank 1. Rank 1 runs
+// in a process of its own, because closing an endpoint of shm unmaps memory that other endpoints of
+// the same process still read.
 func TestShmPeer(t *testing.T) {
 	if os.Getenv(shmPeer) != "" {
 		runShmPeer(t)
@@ -34,9 +35,9 @@ func TestShmPeer(t *testing.T) {
 			op := &transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: base, Data: make([]byte, 10_000)}
 			if i%2 == 0 {
 				op.Data = op.Data[:500]
-				_, _ = a.ep.Send(op) // any result is right
+				_, _ = a.ep.Send(op) // any result is right, because rank 1 does not poll
 			} else {
-				_ = a.ep.(transport.RMAEndpoint).Read(op) // any result is right here, too
+				_ = a.ep.(transport.RMAEndpoint).Read(op) // for the same reason any result is right here
 			}
 		}
 		require.NoError(t, a.dom.Close())
@@ -67,8 +68,8 @@ func TestShmPeer(t *testing.T) {
 	})
 }
 
-// startShmPeer opens rank 0, starts rank 1 in a subprocess, and returns the key and base of memory
-// that rank 1 has registered. Closing in ends rank 1.
+// startShmPeer opens rank 0 as a, starts rank 1 in a subprocess, and returns the key and base of
+// memory that rank 1 has registered. Closing in, the subprocess's standard input, ends rank 1.
 func startShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io.Closer) {
 	t.Helper()
 	a = newNode(t, "shm", config(0, 2))
@@ -92,8 +93,9 @@ func startShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io
 	return a, binary.LittleEndian.Uint64(msg), binary.LittleEndian.Uint64(msg[8:]), cmd, stdin
 }
 
-// runShmPeer is rank 1. After it has sent key and base of its memory it makes no call until the end
-// of its input, because a process that is killed during a call of shm keeps a lock.
+// runShmPeer is the program of rank 1. After rank 1 has sent the key and base of its memory, it
+// makes no call until its standard input ends: if the test killed it during a call, it would leave
+// a lock of shm locked.
 func runShmPeer(t *testing.T) {
 	b := newNode(t, "shm", config(1, 2))
 	fmt.Println(b.ep.Address())

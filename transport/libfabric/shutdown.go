@@ -11,14 +11,15 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// Shutdown exchanges close messages with each peer that it has exchanged messages with:
+// Shutdown exchanges close messages with each peer that this rank has exchanged messages with:
 //
 //	this rank: wait for operations in flight ► send close ► wait for its ack, or for the peer's close
 //	the peer:  read up to our close ► send ack ► report PeerLeft
 //
-// When Shutdown returns, each peer has read everything that this rank sent. So a connection that is
-// closed then holds no data that a reset could destroy. Shutdown drops messages that arrive
-// meanwhile; completions stay for the next Read.
+// When Shutdown returns nil, each peer that has not failed has read everything that this rank sent,
+// or is in Shutdown itself. So a connection that is then closed holds no data that a reset could
+// destroy. Shutdown drops messages that arrive meanwhile; the next Read returns the other
+// completions.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -40,9 +41,9 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("libfabric: shutdown: %w", err)
 		}
 		if d.arm() {
-			limit := probeAfter // not every provider reports the end of a peer
+			limit := probeAfter // wake up and probe the peers, because not every provider reports the end of a peer
 			if again {
-				limit = maxNap // the fabric does not signal when it has room again
+				limit = maxNap // wake up and send again, because the fabric does not signal when it has room
 			}
 			if err := d.wait(limit); err != nil {
 				return err
@@ -51,12 +52,14 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
-// sendCloses sends a close message to each contacted peer that has had none. done: no peer is left to
-// wait for. again: the fabric had no room.
+// sendCloses sends a close message to each peer that this rank has exchanged messages with, unless
+// it was sent one already. done says that Shutdown need not wait any longer: no operation is in
+// flight, and each peer has answered, left or failed. again says that the fabric had no room for a
+// message, so that sendCloses must be called again soon.
 func (d *domain) sendCloses() (done, again bool) {
 	done = !d.inFlight() && len(d.pendingAcks) == 0
 	if !done && !d.anyCloseSent() {
-		return false, false // operations in flight end before the first close message
+		return false, false // the first close message waits for operations in flight and for pendingAcks
 	}
 	for r := range d.peers {
 		p := &d.peers[r]
@@ -73,13 +76,14 @@ func (d *domain) sendCloses() (done, again bool) {
 			p.closeSent = true
 		case controlAgain:
 			again = true
-		case controlFailed: // the peer has failed
+		case controlFailed: // control has marked the peer as down
 		}
 	}
 	return done, again
 }
 
-// inFlight reports whether an operation with a reachable peer has not ended.
+// inFlight reports whether an operation is in flight whose peer has not failed. It calls
+// probeInShutdown for the peer of the first such operation.
 func (d *domain) inFlight() bool {
 	if d.arena.busy == 0 {
 		return false
@@ -97,8 +101,9 @@ func (d *domain) inFlight() bool {
 	return false
 }
 
-// probeInShutdown marks a peer as down if Shutdown waits for it and it has ended. The peer may have
-// ended without reading our close message, and not all providers report that.
+// probeInShutdown checks from time to time whether peer r, which Shutdown waits for, has ended, and
+// marks it as down in that case. The peer may have ended without reading this rank's close message,
+// and not all providers report that.
 func (d *domain) probeInShutdown(r transport.Addr) {
 	p := &d.peers[r]
 	now := time.Now()
@@ -113,7 +118,7 @@ func (d *domain) probeInShutdown(r transport.Addr) {
 	}
 }
 
-// anyCloseSent reports whether a close message was sent to any peer.
+// anyCloseSent reports whether this rank has sent a close message to any peer.
 func (d *domain) anyCloseSent() bool {
 	for r := range d.peers {
 		if d.peers[r].closeSent {
@@ -123,14 +128,16 @@ func (d *domain) anyCloseSent() bool {
 	return false
 }
 
-// shutdownProbeInterval is the time between two probes of a peer that Shutdown waits for.
+// shutdownProbeInterval is the time between two probes of a peer by probeInShutdown.
 const shutdownProbeInterval = 2 * time.Second
 
-// ackTimeout bounds the attempts to acknowledge a close message, because its sender may have ended.
+// ackTimeout limits how long sendAcks tries to acknowledge a close message, because the sender of
+// the close message may have ended.
 const ackTimeout = time.Second
 
-// sendAcks acknowledges close messages and then reports that the peers have left. A peer that our own
-// close message was sent to needs no acknowledgment.
+// sendAcks acknowledges the close messages of the peers in pendingAcks, and reports each of these
+// peers as left. A peer to which this rank has sent its own close message needs no acknowledgment,
+// because the peer takes that message for one.
 func (d *domain) sendAcks() {
 	kept := d.pendingAcks[:0]
 	for _, r := range d.pendingAcks {
@@ -157,7 +164,7 @@ const (
 	controlFailed
 )
 
-// control sends a close message or an acknowledgment.
+// control sends a message without data to peer r: a close message or an acknowledgment, as k says.
 func (d *domain) control(r transport.Addr, k kind) controlResult {
 	a := d.arena
 	i := a.acquire(opControl, r, nil)
@@ -173,7 +180,7 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 		return controlSent
 	}
 	a.free(i)
-	if rc == fi.ErrAgain && (k == kindCloseAck || d.noRoom(r) == transport.ErrAgain) { //nolint:errorlint // returned bare
+	if rc == fi.ErrAgain && (k == kindCloseAck || d.noRoom(r) == transport.ErrAgain) { //nolint:errorlint // noRoom does not wrap it
 		return controlAgain
 	}
 	if rc != fi.ErrAgain {

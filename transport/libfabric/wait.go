@@ -12,8 +12,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// If the provider's queue has no descriptor, Wait sleeps for a fixed time. The time doubles while
-// Read finds nothing, so that an idle rank uses little CPU and an active one has low latency.
+// If the provider's completion queue has no file descriptor, Wait cannot sleep until a completion
+// comes. Then it sleeps for minNap, and each time twice as long, up to maxNap, until a Read has
+// found something. So an idle rank uses little CPU time, and an active one has low latency.
 const (
 	minNap = 20 * time.Microsecond
 	maxNap = time.Millisecond
@@ -31,7 +32,7 @@ func (d *domain) openPoll() error {
 	return d.watch(d.evfd)
 }
 
-// watch makes Wait return when fd is readable.
+// watch adds fd to the descriptors that wake Wait when they are readable.
 func (d *domain) watch(fd int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
 	if err := unix.EpollCtl(d.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
@@ -50,24 +51,27 @@ func (d *domain) closePoll() {
 	d.epfd, d.evfd = -1, -1
 }
 
-// Arm returns false if a Read would find something to do (fi_trywait).
+// Arm returns true if the user may call Wait, and false if the user must call Read first, which may
+// find something (fi_trywait).
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
 
-// arm is Arm without the check for completions that already await the next Read.
+// arm is Arm, except that it does not look at the completions that are already queued for the next
+// Read.
 func (d *domain) arm() bool {
 	switch {
 	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0:
 		return false
 	case d.arena != nil && (len(d.arena.toPost) > 0 || d.raw.Pending() > 0):
-		return false // there are buffers to post
+		return false // the next Read has receive buffers to post
 	}
 	return !d.hasFD || d.raw.TryWait() == 0
 }
 
-// Wait sleeps until the queue's descriptor is readable or Signal is called, at most for timeout.
-// Without a descriptor it sleeps for the time that nextNap returns.
+// Wait sleeps until the queue's file descriptor is readable or Signal is called, at most for
+// timeout; a negative timeout is infinite. If the queue has no descriptor, it sleeps at most for
+// the time that nextNap returns.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
@@ -87,7 +91,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 	n, err := unix.Ppoll(fds[:], limit, nil)
 	if err == unix.EINTR || err == nil && n == 0 {
-		return nil // Wait may return early
+		return nil // the caller must expect that Wait returns early
 	}
 	if err != nil {
 		return fmt.Errorf("libfabric: ppoll: %w", err)
@@ -103,7 +107,7 @@ func (d *domain) wait(timeout time.Duration) error {
 			// would set signaled and write to evfd; the read would take that write, and no
 			// later Signal would write again.
 			var b [8]byte
-			_, _ = unix.Read(d.evfd, b[:]) // non-blocking; it was readable
+			_, _ = unix.Read(d.evfd, b[:]) // does not block; the result does not matter
 			d.signaled.Swap(false)
 		}
 	}
@@ -113,7 +117,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	return nil
 }
 
-// nextNap returns how long to sleep without a descriptor, at most timeout.
+// nextNap returns how long to sleep if the queue has no descriptor, at most timeout.
 func (d *domain) nextNap(timeout time.Duration) time.Duration {
 	if d.found.Swap(false) || d.nap == 0 {
 		d.nap = int64(minNap)
@@ -126,7 +130,8 @@ func (d *domain) nextNap(timeout time.Duration) time.Duration {
 	return nap
 }
 
-// Signal ends the current Wait, or the next one. That Wait consumes what Signal wrote.
+// Signal makes the current Wait return or, if there is none, the next one. Several Signals before
+// that Wait returns have the effect of one.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
 // Signal implements CompletionQueue.Signal.
@@ -142,10 +147,11 @@ func (d *domain) wake() {
 	d.sigMu.Lock()
 	defer d.sigMu.Unlock()
 	if d.evfd >= 0 {
-		_, _ = unix.Write(d.evfd, b[:]) // EAGAIN means that evfd is readable already
+		_, _ = unix.Write(d.evfd, b[:]) // an error can only be EAGAIN: then evfd is readable already
 	}
 }
 
-// FD returns the epoll descriptor that watches the queue's descriptor and Signal's eventfd. The
-// second result is false if the queue has no descriptor.
+// FD returns the epoll descriptor that becomes readable when the queue's descriptor or the eventfd
+// of Signal is readable. The second result is false if the queue has no descriptor or the domain is
+// closed; then the first must not be used.
 func (q *completionQueue) FD() (int, bool) { return q.d.epfd, q.d.hasFD && !q.d.closed }

@@ -163,8 +163,9 @@ func (v *addressVector) Reaches(a transport.Addr) bool {
 	return a == d.rank || d.localOf(a) >= 0 && (d.inherited || d.authenticate(d.peer(a)) == nil)
 }
 
-// complete joins the ranks of this host if the vector has all addresses and the domain has
-// not yet joined them.
+// complete makes this rank share the memory file (Config.Memory) with the other ranks of its host, if
+// the vector has an entry for each rank of the job, and this rank has not done so yet. An empty entry
+// is that of a rank without such memory. A rank whose host forbids the access shares with no other.
 func (v *addressVector) complete() error {
 	d := v.d
 	if d.seg != nil || d.closed || v.Len() < d.size {

@@ -10,8 +10,10 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// found opens n ranks without a memory file and inserts their addresses at each rank. host returns
-// a number to add to a rank's host label. change may alter the addresses that a rank inserts.
+// found opens n ranks without a memory file in Config, so that they find each other by their
+// addresses, and inserts all addresses at each rank. host returns a number that is added to the host
+// number in a rank's address: ranks with different numbers are on different hosts. change may alter
+// the addresses that a rank inserts.
 func found(t *testing.T, n int, host func(rank int) uint64, change func(rank int, addrs []transport.Address)) []*node {
 	t.Helper()
 	all := make([]*node, n)
@@ -37,8 +39,8 @@ func found(t *testing.T, n int, host func(rank int) uint64, change func(rank int
 	return all
 }
 
-// reached returns the ranks that a rank reaches. It checks that the rank can send to them, and
-// only to them.
+// reached returns the ranks for which Reaches of rank n returns true. It sends a message to every
+// rank, and checks that Send succeeds for exactly these ranks.
 func (n *node) reached(t *testing.T) (l []int) {
 	t.Helper()
 	for i := range n.size {
@@ -53,8 +55,9 @@ func (n *node) reached(t *testing.T) (l []int) {
 	return l
 }
 
-// TestHosts: ranks of two hosts exchange addresses. A process id and a descriptor of one host mean
-// nothing at the other.
+// TestHosts has the ranks of two hosts insert all addresses. An address holds a process id and a
+// descriptor, which mean nothing on the other host. Each rank must reach exactly the ranks of its
+// own host.
 func TestHosts(t *testing.T) {
 	all := found(t, 5, func(rank int) uint64 { return uint64(rank % 2) }, func(int, []transport.Address) {})
 	want := [][]int{{0, 2, 4}, {1, 3}}
@@ -76,8 +79,9 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHiddenProcess: a rank that cannot open another rank's memory file joins no other rank. Here
-// the descriptor in the address does not exist.
+// TestHiddenProcess has rank 1 insert an address of rank 0 whose descriptor does not exist, so rank 1
+// cannot open the memory file of rank 0. Rank 1 then reaches only itself, and the other ranks do not
+// reach rank 1.
 func TestHiddenProcess(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
 		if rank == 1 {
@@ -91,7 +95,8 @@ func TestHiddenProcess(t *testing.T) {
 	require.Equal(t, []int{0, 2}, all[2].reached(t))
 }
 
-// TestInsertRefuses inserts invalid addresses, and addresses at the indexes of other ranks.
+// TestInsertRefuses inserts invalid addresses, and a rank's own address at the index of another rank.
+// Insert returns ErrAddress.
 func TestInsertRefuses(t *testing.T) {
 	open := func() *node {
 		n, err := newNode(New(), config(1, 3))
@@ -116,8 +121,8 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// TestRankWithoutMemory: a rank that could not open the transport has an empty address. The
-// other ranks reach each other.
+// TestRankWithoutMemory has ranks 0 and 2 insert an empty address for rank 1, as for a rank whose Open
+// has returned ErrUnavailable. Ranks 0 and 2 reach each other, and not rank 1.
 func TestRankWithoutMemory(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
 		if rank == 1 { // in a real job, this rank would use another transport

@@ -23,7 +23,9 @@ import (
 // conditions but tries a copy. Each rank publishes a nonce and the nonce's address in its
 // probe line. At its first transfer with that rank, a peer copies the nonce by the kernel and
 // compares the two. This also detects a process id that names another process in the peer's
-// namespace. If the probe fails, all transfers use messages (stream.go).
+// namespace. If the probe fails, this rank cannot access private memory of the peer, and its
+// callers use messages ([endpoint.ReachesRegion]). The result of the probe does not change
+// afterwards.
 
 // probeLine is the line in which a rank publishes a nonce, and the nonce's address in the
 // rank's memory.
@@ -92,7 +94,7 @@ func (d *domain) probe(p *peer) bool {
 	return e == 0 && n == nonceSize && bytes.Equal(got[:], want[:])
 }
 
-// pull fills dst from address addr of a peer's process.
+// pull fills dst with a copy by the kernel from address addr of a peer's process.
 func (p *peer) pull(dst []byte, addr uint64) error {
 	for len(dst) > 0 {
 		n, e := fetch(p.pid, dst, addr)
@@ -104,7 +106,7 @@ func (p *peer) pull(dst []byte, addr uint64) error {
 	return nil
 }
 
-// push copies src to address addr of a peer's process.
+// push copies src, by the kernel, to address addr of a peer's process.
 func (p *peer) push(src []byte, addr uint64) error {
 	for len(src) > 0 {
 		n, e := store(p.pid, src, addr)

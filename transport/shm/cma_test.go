@@ -21,11 +21,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// sideVariable is set in a child process: it runs rank 1 of the same test in the same binary. Its
-// value is the value of transport.shm.single_copy, and may continue with a comma and a word.
+// sideVariable is an environment variable. A test sets it for a child process that runs the same test
+// as rank 1. Its value is the value of transport.shm.single_copy, optionally followed by a comma and a
+// word for the test.
 const sideVariable = "WEFT_SHM_TEST_SIDE"
 
-// asChild runs f as rank 1 and returns true, if this process is the child of the test.
+// asChild returns false in the process that runs the tests. In the child that withChild has started,
+// it opens rank 1, calls f with it and with the value of sideVariable, and returns true.
 func asChild(t *testing.T, f func(s *side, how string) error) bool {
 	t.Helper()
 	how, ok := os.LookupEnv(sideVariable)
@@ -40,8 +42,9 @@ func asChild(t *testing.T, f func(s *side, how string) error) bool {
 	return true
 }
 
-// withChild opens rank 0 and starts the child. The test's cleanup waits for the child, unless the
-// test does.
+// withChild opens rank 0 of a job of two in this process, and starts a child process that runs the
+// same test as rank 1. how is the value of sideVariable. The test may wait for the child; otherwise
+// the test's cleanup does.
 func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
 	t.Helper()
 	memory, err := newMemory()
@@ -53,7 +56,7 @@ func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
 	cmd.ExtraFiles = []*os.File{memory}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Wait() }) // an error if the test has waited already
+	t.Cleanup(func() { _ = cmd.Wait() }) // returns an error if the test has waited for the child
 	single, _, _ := strings.Cut(how, ",")
 	s, err := openSide(0, 2, memory, single)
 	require.NoError(t, err)
@@ -61,7 +64,7 @@ func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
 	return s, cmd
 }
 
-// tell sends words to the other rank.
+// tell sends a message to the other rank. It consists of 64-bit words, which hear returns there.
 func (s *side) tell(words ...uint64) error {
 	op := &transport.Op{Peer: 1 - s.rank}
 	for _, w := range words {
@@ -79,13 +82,14 @@ func (s *side) tell(words ...uint64) error {
 	return errors.New("the other rank does not receive")
 }
 
-// hear waits for a word from the other rank.
+// hear waits for the next word that the other rank has sent by tell. If the other rank ends before
+// that, hear returns its end as an error.
 func (s *side) hear() (uint64, error) {
 	for end := time.Now().Add(deadline); len(s.received) == 0; {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.received) == 0 && len(s.ends) > 0 { // its last words and its end may come with one Read
+		if len(s.received) == 0 && len(s.ends) > 0 { // len(received) is checked again, because one Read may return its last words and its end
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
@@ -97,7 +101,7 @@ func (s *side) hear() (uint64, error) {
 	return w, nil
 }
 
-// finish polls until an operation has ended.
+// finish polls rank s until an operation has ended, and returns the operation's error.
 func (s *side) finish(o *outcome) error {
 	for end := time.Now().Add(deadline); !o.done; {
 		if err := s.poll(); err != nil {
@@ -110,14 +114,13 @@ func (s *side) finish(o *outcome) error {
 	return o.err
 }
 
-// half is half of the size of a rank's memory in random.
+// half is half of the size, in bytes, of the memory that each rank registers in random.
 const half = 2 << 20
 
 // random makes random transfers, several at a time: reads of the first half of
 // the other rank's memory, which does not change, and writes to the second half, which
-// no other transfer writes. It reads the written data back. It calls middle after half of
-// the rounds.
-func (s *side) random(rounds int, middle func()) error {
+// no other transfer writes. It reads the written data back.
+func (s *side) random(rounds int) error {
 	mine := append(noise(uint64(s.rank), half), make([]byte, half)...)
 	mr, err := s.RegisterMemory(mine, transport.RemoteRead|transport.RemoteWrite)
 	if err != nil {
@@ -138,15 +141,12 @@ func (s *side) random(rounds int, middle func()) error {
 	}
 	buf := make([]byte, 6*half)
 	for i := range rounds {
-		if i == rounds/2 {
-			middle()
-		}
 		var ops [6]outcome
 		for k := range ops {
 			o := &ops[k]
 			var n int
 			at := 0
-			if k%2 == 0 { // each write uses its own third of the second half
+			if k%2 == 0 { // a write, to its own third of the second half
 				at, n = span(half+k/2*half/3, half+(k/2+1)*half/3)
 			} else {
 				at, n = span(0, half)
@@ -167,7 +167,7 @@ func (s *side) random(rounds int, middle func()) error {
 			if err := s.finish(o); err != nil {
 				return fmt.Errorf("round %d, operation %d: %w", i, k, err)
 			}
-			if k%2 == 0 { // read it back
+			if k%2 == 0 { // a write: read the written bytes back
 				clear(o.Data)
 				if err := s.post(o, false); err != nil {
 					return err
@@ -191,22 +191,17 @@ func (s *side) random(rounds int, middle func()) error {
 }
 
 func TestRandomTransfers(t *testing.T) {
-	nothing := func() {}
-	if asChild(t, func(s *side, _ string) error { return s.random(60, nothing) }) {
+	if asChild(t, func(s *side, _ string) error { return s.random(60) }) {
 		return
 	}
-	for _, how := range bothWays {
-		t.Run(how, func(t *testing.T) {
-			s, cmd := withChild(t, how)
-			require.NoError(t, s.random(60, nothing))
-			require.NoError(t, cmd.Wait())
-			require.Equal(t, how == "auto", s.direct(s.local(1)))
-		})
-	}
+	s, cmd := withChild(t, "auto")
+	require.NoError(t, s.random(60))
+	require.NoError(t, cmd.Wait())
 }
 
-// refuse makes the kernel refuse copies to and from this process: it changes the user of the
-// process, or, without the privilege for that, forbids to trace the process.
+// refuse makes the kernel refuse process_vm_readv and process_vm_writev on this process by other
+// processes without privileges. As root it changes the user of this process. Otherwise it makes the
+// process not dumpable (PR_SET_DUMPABLE).
 func refuse() error {
 	if os.Geteuid() == 0 {
 		return syscall.Setuid(65534)
@@ -214,24 +209,79 @@ func refuse() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
-// TestRealRefusal: the kernel refuses copies, from the beginning or after half of the transfers.
+// TestRealRefusal: the kernel refuses copies to and from the child, from the beginning or after a
+// first transfer. In the first case a rank that is refused does not reach the other rank's memory.
+// In the second case its next transfer fails, and the ranks report each other as down.
 func TestRealRefusal(t *testing.T) {
-	if asChild(t, func(s *side, how string) error {
-		middle := func() {}
-		if how == "auto,later" {
-			middle = func() {
-				if err := refuse(); err != nil {
-					panic(err)
-				}
+	// begin exchanges keys with the other rank, and returns the key of the other rank's memory.
+	begin := func(s *side) (uint64, error) {
+		mr, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead|transport.RemoteWrite)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.tell(mr.Key()); err != nil {
+			return 0, err
+		}
+		return s.hear()
+	}
+	// try reads and writes the other rank's memory.
+	try := func(s *side, key uint64) error {
+		for _, write := range []bool{false, true} {
+			o := &outcome{Op: transport.Op{Peer: 1 - s.rank, RemoteKey: key, Data: make([]byte, 8)}}
+			if err := s.post(o, write); err != nil {
+				return err
 			}
-		} else if err := refuse(); err != nil {
+			if err := s.finish(o); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	// check tries to access the other rank's memory. If refused is set, the kernel refuses that.
+	check := func(s *side, key uint64, refused bool) error {
+		if reaches := s.e.ReachesRegion(1-s.rank, key); reaches == refused {
+			return fmt.Errorf("rank %d reaches the other one: %v", s.rank, reaches)
+		}
+		if err := try(s, key); err == nil == refused || err != nil && !errors.Is(err, transport.ErrNotSupported) {
+			return fmt.Errorf("rank %d: transfers that the kernel refuses (%v): %w", s.rank, refused, err)
+		}
+		return nil
+	}
+	later := func(how string) bool { return strings.HasSuffix(how, "later") }
+	asRoot := func() bool { return os.Geteuid() == 0 }
+	if asChild(t, func(s *side, how string) error {
+		root := asRoot()
+		if !later(how) {
+			if err := refuse(); err != nil {
+				return err
+			}
+		}
+		key, err := begin(s)
+		if err != nil {
 			return err
 		}
-		if err := s.random(40, middle); err != nil {
+		if err := check(s, key, root && !later(how)); err != nil { // without root, the parent alone is refused
 			return err
 		}
-		if os.Getuid() == 65534 && s.direct(s.local(0)) {
-			return errors.New("the kernel permits copies from another user's process")
+		if err := s.tell(0); err != nil {
+			return err
+		}
+		if _, err := s.hear(); err != nil || !later(how) {
+			return err
+		}
+		if err := refuse(); err != nil {
+			return err
+		}
+		if root {
+			if err := try(s, key); !errors.Is(err, transport.ErrPeerDown) {
+				return fmt.Errorf("a transfer that the kernel refuses later: %w", err)
+			}
+		} else if err := s.tell(0); err != nil {
+			return err
+		}
+		_, err = s.hear()
+		if len(s.ends) != 1 || s.ends[0].Kind != transport.PeerDown {
+			return fmt.Errorf("the other rank is not reported as down: %w", err)
 		}
 		return nil
 	}) {
@@ -240,15 +290,36 @@ func TestRealRefusal(t *testing.T) {
 	for _, how := range []string{"auto,first", "auto,later"} {
 		t.Run(how, func(t *testing.T) {
 			s, cmd := withChild(t, how)
-			require.NoError(t, s.random(40, func() {}))
+			key, err := begin(s)
+			require.NoError(t, err)
+			if later(how) { // the child has not refused yet
+				require.NoError(t, check(s, key, false))
+			} else {
+				require.NoError(t, check(s, key, !asRoot()))
+			}
+			require.NoError(t, s.tell(0))
+			_, err = s.hear()
+			require.NoError(t, err)
+			if !later(how) {
+				require.NoError(t, cmd.Wait())
+				return
+			}
+			if !asRoot() {
+				_, err = s.hear() // the child refuses from now on
+				require.NoError(t, err)
+				require.ErrorIs(t, try(s, key), transport.ErrPeerDown)
+			}
+			_, err = s.hear()
+			require.Error(t, err)
+			require.Len(t, s.ends, 1)
+			require.Equal(t, transport.PeerDown, s.ends[0].Kind)
 			require.NoError(t, cmd.Wait())
-			require.Equal(t, os.Geteuid() == 0, s.direct(s.local(1)), "rank 0 can copy if and only if it runs as root: then only the child is refused")
 		})
 	}
 }
 
-// TestKilledInTransfer kills the child while both ranks read and write. All operations must end,
-// and afterwards no memory may change.
+// TestKilledInTransfer kills the child while both ranks read and write each other's memory. All
+// operations of rank 0 must end, and after that the memory of rank 0 must not change.
 func TestKilledInTransfer(t *testing.T) {
 	const n = 8 << 20
 	begin := func(s *side, ops []outcome) error {
@@ -273,7 +344,7 @@ func TestKilledInTransfer(t *testing.T) {
 	}
 	if asChild(t, func(s *side, _ string) error {
 		ops := make([]outcome, 4)
-		for err := begin(s, ops); ; err = s.poll() { // until it is killed
+		for err := begin(s, ops); ; err = s.poll() { // until rank 0 kills this process
 			if err != nil {
 				return err
 			}
@@ -289,9 +360,8 @@ func TestKilledInTransfer(t *testing.T) {
 		return
 	}
 	for i := range 8 {
-		how := bothWays[i%2]
-		t.Run(fmt.Sprintf("%s after %d", how, i*i*20), func(t *testing.T) {
-			s, cmd := withChild(t, how)
+		t.Run(fmt.Sprintf("after %d", i*i*20), func(t *testing.T) {
+			s, cmd := withChild(t, "auto")
 			ops := make([]outcome, 6)
 			require.NoError(t, begin(s, ops))
 			for range i * i * 20 {
@@ -310,7 +380,7 @@ func TestKilledInTransfer(t *testing.T) {
 				require.NoError(t, s.poll())
 			}
 			require.Len(t, s.ends, 1)
-			_ = cmd.Wait() // it was killed
+			_ = cmd.Wait() // returns an error, because the child was killed
 			r := s.transfers.regions.slots[0]
 			mem := r.buf
 			require.NoError(t, r.Close())
@@ -327,8 +397,9 @@ func TestKilledInTransfer(t *testing.T) {
 	}
 }
 
-// TestCloseUnderProcess closes regions that the child reads and writes. No byte of them may
-// change after Close.
+// TestCloseUnderProcess has rank 0 close regions while the child reads and writes them. After Close no
+// byte of a region may change, and no read of the child that succeeds may return bytes that rank 0
+// has stored after Close.
 func TestCloseUnderProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
@@ -340,8 +411,8 @@ func TestCloseUnderProcess(t *testing.T) {
 				}
 				s.received = nil
 			}
-			// Many transfers of one piece, so that most of the time one is in the middle of
-			// its piece, and two large transfers.
+			// Many transfers that are copied in one piece, so that most of the time a copy
+			// is under way, and two large transfers.
 			for i := range 40 {
 				part := splitMin - 1
 				if i >= 38 {
@@ -359,7 +430,7 @@ func TestCloseUnderProcess(t *testing.T) {
 						return err
 					}
 				}
-				// A Read that succeeds must have read everything before Close.
+				// A Read that succeeds must not return bytes that rank 0 has stored after Close.
 				if i := bytes.IndexByte(dst[:part], 0xEE); r.err == nil && i >= 0 {
 					return fmt.Errorf("byte %d was read after Close", i)
 				}
@@ -368,47 +439,45 @@ func TestCloseUnderProcess(t *testing.T) {
 	}) {
 		return
 	}
-	for _, how := range bothWays {
-		t.Run(how, func(t *testing.T) {
-			s, cmd := withChild(t, how)
-			mem := make([]byte, n)
-			canary := bytes.Repeat([]byte{0xEE}, n)
-			used := 0
-			for i := range 150 {
-				clear(mem)
-				mr, err := s.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
-				require.NoError(t, err)
-				require.NoError(t, s.tell(mr.Key()))
-				for end := time.Now().Add(deadline); mem[0] == 0 && time.Now().Before(end); {
-					require.NoError(t, s.poll())
-				}
-				for range i * 7 % 400 {
-					require.NoError(t, s.poll())
-				}
-				if mem[0] == 0xAA {
-					used++
-				}
-				require.NoError(t, mr.Close())
-				for to := splitMin; to > 0; to -= pageSize { // in the opposite direction of the copies
-					copy(mem[to-pageSize:to], canary)
-				}
-				copy(mem[splitMin:], canary)
-				for range 50 {
-					require.NoError(t, s.poll())
-				}
-				require.True(t, bytes.Equal(canary, mem), "touched after Close")
-			}
-			require.NotZero(t, used)
-			require.NoError(t, s.tell(1))
-			for len(s.ends) == 0 {
-				require.NoError(t, s.poll())
-			}
-			require.NoError(t, cmd.Wait())
-		})
+	s, cmd := withChild(t, "auto")
+	mem := make([]byte, n)
+	canary := bytes.Repeat([]byte{0xEE}, n)
+	used := 0
+	for i := range 150 {
+		clear(mem)
+		mr, err := s.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+		require.NoError(t, err)
+		require.NoError(t, s.tell(mr.Key()))
+		for end := time.Now().Add(deadline); mem[0] == 0 && time.Now().Before(end); {
+			require.NoError(t, s.poll())
+		}
+		for range i * 7 % 400 {
+			require.NoError(t, s.poll())
+		}
+		if mem[0] == 0xAA {
+			used++
+		}
+		require.NoError(t, mr.Close())
+		for to := splitMin; to > 0; to -= pageSize { // in the opposite direction of the copies
+			copy(mem[to-pageSize:to], canary)
+		}
+		copy(mem[splitMin:], canary)
+		for range 50 {
+			require.NoError(t, s.poll())
+		}
+		require.True(t, bytes.Equal(canary, mem), "touched after Close")
 	}
+	require.NotZero(t, used)
+	require.NoError(t, s.tell(1))
+	for len(s.ends) == 0 {
+		require.NoError(t, s.poll())
+	}
+	require.NoError(t, cmd.Wait())
 }
 
-// TestProbe writes wrong addresses and nonces to a probe line.
+// TestProbe writes wrong addresses and nonces to the line in shared memory from which a rank learns
+// where a peer keeps a nonce. probe, which reads the nonce from the peer's process to check that
+// copies by the kernel reach that process, must return false.
 func TestProbe(t *testing.T) {
 	all := sides(t, 2, "auto")
 	d, p := all[0], all[0].local(1)
@@ -426,7 +495,7 @@ func TestProbe(t *testing.T) {
 	b.nonce[1].Store(nonce)
 	require.True(t, d.probe(p))
 	pid := p.pid
-	p.pid = os.Getppid() // another process, which has other data at that address, or none
+	p.pid = os.Getppid() // another process, which has no nonce at that address
 	require.False(t, d.probe(p))
 	p.pid = pid
 	zero := make([]byte, nonceSize)

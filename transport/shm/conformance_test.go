@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// inherited opens jobs whose ranks have a memory file of the launcher.
+// inherited returns an Opener of jobs whose ranks get a memory file in Config.Memory, as from the
+// launcher.
 func inherited(p transport.Provider) transporttest.Opener {
 	jobs := 0
 	return func(t testing.TB, n int) *transporttest.Job {
@@ -35,16 +36,17 @@ func inherited(p transport.Provider) transporttest.Opener {
 	}
 }
 
-// TestConformance runs the conformance tests on ranks with a memory file of the launcher.
+// TestConformance runs the conformance suite on ranks that get a memory file, as from the launcher.
 func TestConformance(t *testing.T) { transporttest.Run(t, inherited(New())) }
 
-// TestConformanceFound runs the conformance tests on ranks that find each other by their addresses.
+// TestConformanceFound runs the conformance suite on ranks that find each other by their addresses.
 func TestConformanceFound(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }),
 		transporttest.WithRanks(1, 2, 5))
 }
 
-// TestConformanceWrap runs the conformance tests on rings whose sequence numbers soon wrap to 0.
+// TestConformanceWrap runs the conformance suite with message rings whose 32-bit sequence numbers
+// begin at 2^32-100, so that they soon wrap around to 0.
 func TestConformanceWrap(t *testing.T) {
 	transporttest.Run(t, inherited(provider{start: 1<<32 - 100}), transporttest.WithRanks(2, 3))
 }

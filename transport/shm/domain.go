@@ -18,51 +18,51 @@ import (
 // only the fields under "Sleeping" are used by several goroutines at a time.
 type domain struct {
 	// The fields that every poll reads.
-	done       local.Completions
-	active     []*peer        // peers whose rings are polled
-	bit        uint64         // this rank's bit in its word of a card's bitmap
-	ringPolls  uint           // polls of rings since the last call of retire; not counted while active has one ring
-	peers      []*peer        // by world rank, itself too; nil: on another host, or not yet used, see local
-	events     *atomic.Uint32 // of this rank's card; nil before join
-	eventsSeen uint32
-	reads      uint // counts Reads
+	done       local.Completions // completions for this Read and later ones
+	active     []*peer           // peers whose rings are polled
+	bit        uint64            // this rank's bit in word self/64 of each bitmap of a card
+	ringPolls  uint              // number of polls of rings since the last call of retire; not counted while active has one ring
+	peers      []*peer           // by world rank, including this rank; nil: on another host, or not yet used, see local
+	events     *atomic.Uint32    // card.events of this rank; nil before join
+	eventsSeen uint32            // the last value of events that takeEvents has handled
+	reads      uint              // number of Reads
 	closed     bool
-	left       bool // Shutdown or Close has begun: the domain sends and delivers no more messages
-	loop       local.SelfQueue
+	left       bool            // Shutdown or Close has begun: the domain sends and delivers no more messages
+	loop       local.SelfQueue // messages of this rank to itself
 
 	transfers transfers
 	heap      heap
 
 	cfg       transport.Config
-	job       wire.ShmJob
-	start     uint64 // the first position of every ring
-	wholeLeft int    // see outRing
-	rank      transport.Addr
-	size      int
-	inherited bool // the launcher made the memory file
-	address   address
-	file      *os.File
-	maxMsg    int
-	eager     int  // the eager limit, see eager.go
-	deaths    bool // the kernel marks the death of a process in its rankState
+	job       wire.ShmJob    // proves and checks that a card belongs to the job
+	start     uint64         // the first position of every ring
+	wholeLeft int            // how many more busy rings this rank may use in full; see outRing
+	rank      transport.Addr // this rank in the world
+	size      int            // number of ranks of the job
+	inherited bool           // the launcher made the memory file, so all ranks of the host have it from the start
+	address   address        // of this rank; its zero value if inherited is set
+	file      *os.File       // the memory file
+	maxMsg    int            // bytes of the longest message, with its header
+	eager     int            // the eager limit in bytes; see eager.go
+	deaths    bool           // the kernel marks the death of a process in its rankState
 	liveness  liveness
 
 	seg       *segment         // nil before join
 	self      int              // this rank's local rank
-	ranks     []transport.Addr // the world ranks of the host's ranks, in order
-	locals    []*peer          // by local rank; nil: not yet used
-	listed    [bitWords]uint64 // a bit for each local rank whose ring is in active
-	nextCheck int
+	ranks     []transport.Addr // by local rank: the world rank; ascending
+	locals    []*peer          // by local rank; nil: not yet used, see local
+	listed    [bitWords]uint64 // a bit for each local rank that is in active
+	nextCheck int              // the local rank that checkSomePeers has checked last
 
 	cq *completionQueue
 	av *addressVector
 	ep *endpoint
 
 	// Sleeping; see wait.go. Any goroutine may use these fields.
-	attached atomic.Pointer[segment] // seg, until Close
-	early    atomic.Uint32           // the word that Wait sleeps on before join
-	signaled atomic.Bool
-	down     atomic.Bool
+	attached atomic.Pointer[segment] // seg, from join to Close; else nil
+	early    atomic.Uint32           // the word that Wait sleeps on before join; then the word is card.sleep
+	signaled atomic.Bool             // Signal was called, and no Wait has ended since
+	down     atomic.Bool             // Close was called
 	endKnown [bitWords]atomic.Uint64 // a bit for each peer whose ending or err is set: Wait does not check it
 	lastScan atomic.Int64            // when Wait last checked all peers, in ns since epoch
 	fdWaiter fdWaiter
@@ -77,7 +77,7 @@ func (d *domain) Attr() transport.Attr {
 		Provider:   name,
 		Name:       "memory of this host",
 		Progress:   transport.ProgressManual,
-		Caps:       rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
+		Caps:       transport.CapRead | transport.CapWrite | transport.CapSharedMemory | transport.CapWaitFD | transport.CapDisconnect,
 		MaxMsgSize: d.maxMsg,
 		EagerLimit: min(d.eager, d.maxMsg-transport.HeaderSize),
 		MaxRMASize: maxRMASize,
@@ -162,7 +162,8 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// signalPeers makes all peers with a ring to or from this rank check its state.
+// signalPeers makes all peers that have sent to this rank or received from it check this rank's
+// state.
 func (d *domain) signalPeers() {
 	for _, p := range d.locals {
 		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {

@@ -24,15 +24,15 @@ const (
 	leastEager = 12 << 10 // the smallest limit
 	mostEager  = 64 << 10 // the largest limit
 	trialSize  = 16 << 10 // bytes of a copy that is measured
-	trials     = 4
+	trials     = 4        // number of copies that are measured; the shortest time counts
 	// eagerPerMicrosecond times the microseconds of a trial, rounded down to a power
 	// of two and kept within the bounds, is the limit.
 	eagerPerMicrosecond = 36 << 10
 )
 
 // eagerLimit returns the limit if the kernel takes the time trial to copy trialSize
-// bytes. A ring of ringBytes has room for three messages as long as the limit, unless
-// the limit is leastEager.
+// bytes. The limit is small enough for a ring of ringBytes to have room for three messages of
+// that length, unless the limit is leastEager.
 func eagerLimit(trial time.Duration, ringBytes int) int {
 	limit := min(int(min(trial, time.Second)*eagerPerMicrosecond/time.Microsecond), mostEager, ringBytes/4)
 	return max(1<<bits.Len(uint(limit))>>1, leastEager)

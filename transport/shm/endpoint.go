@@ -115,39 +115,33 @@ func (d *domain) noRoom(p *peer, err error) error {
 }
 
 // post writes a control message to a peer, in order with all other messages from this rank.
-// kind is at least firstControl. It returns false if there is no room: the caller tries
-// again at the next advance.
+// kind is at least firstControl. It returns false if the ring to the peer has no room, or if the
+// peer has ended.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
-func (d *domain) post(p *peer, kind uint8, b []byte) bool { return d.postParts(p, kind, b, nil) }
-
-// postParts posts a message that consists of head and data.
-func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
+func (d *domain) post(p *peer, kind uint8, b []byte) bool {
 	if p.err != nil || p.out.lines == nil && d.connect(p) != nil {
 		return false
 	}
 	r := &p.out
-	n := len(head) + len(data)
-	k := linesOf(n)
+	k := linesOf(len(b))
 	i, err := r.reserve(k)
 	if err != nil {
 		_ = d.noRoom(p, err) // it reports the peer's end itself
 		return false
 	}
-	b := r.bytes[i*lineSize+wordSize:]
-	copy(b, head)
-	bytecopy.Share(b[len(head):len(head)+len(data)], data)
-	r.publish(i, k, n, kind)
+	copy(r.bytes[i*lineSize+wordSize:], b)
+	r.publish(i, k, len(b), kind)
 	if p.polled.Load()&d.bit == 0 || p.sleep.Load() == asleep {
 		d.alert(p)
 	}
 	return true
 }
 
-// Shutdown waits for the end of transfers that still need this rank, and then marks in
-// the rank's state that it has left. What the rank has sent lies in its peers' memory,
-// where they find it even after this process has ended. So Shutdown does not
-// wait until they have read it.
+// Shutdown waits until all reads and writes that this rank has begun or helps with have ended. Then
+// it records in the rank's state that the rank has left. The messages that the rank has sent lie in
+// the shared file, where peers find them even after this process has ended. So Shutdown does not
+// wait until the peers have read them.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {

@@ -10,9 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExtents compares the free list with a map of units. An extent that is taken must have been
-// free, must be aligned, must lie in one window or begin at a window's start, and must be the
-// first such extent.
+// TestExtents takes extents (ranges of bytes) from a free list and gives them back at random, and
+// compares the list with a plain model, an array of units of which each is used or free. An extent
+// that take returns must have been free, must be aligned, must lie in one window (windowSize bytes)
+// or begin at a window's start, and must be the first such extent.
 func TestExtents(t *testing.T) {
 	const unit = windowSize / 4
 	const units = 64
@@ -64,7 +65,8 @@ func TestExtents(t *testing.T) {
 					taken = append(taken, x)
 				}
 			}
-			// The list must be in order, without adjacent extents, and equal the unused units.
+			// The list must be sorted, must not have two extents that touch, and must cover
+			// exactly the unused units.
 			var want extents
 			for u := range int64(units) {
 				switch n := len(want); {
@@ -92,7 +94,7 @@ func TestExtentsOfPages(t *testing.T) {
 	at, ok = free.take(heapAlign, heapAlign)
 	require.True(t, ok)
 	require.EqualValues(t, heapAlign, at)
-	at, ok = free.take(8192, 4096) // between the first two
+	at, ok = free.take(8192, 4096) // there is room between the first two extents
 	require.True(t, ok)
 	require.EqualValues(t, 4096, at)
 	_, ok = free.take(windowSize+4096, 4096)

@@ -34,7 +34,7 @@ import (
 // Only the owner writes entries. It stores the key last and removes it first, and
 // its random bits differ for each extent. So the key is the entry's sequence word: a reader
 // that finds the same key before and after has read the words of one extent. Before a
-// peer writes by Write or Atomic, it publishes the key in its hazard line, as described in
+// peer writes by Write, it publishes the key in its hazard line, as described in
 // mr.go. So no such write is under way when Close of the region returns. Close does not wait
 // for accesses by peers to memory that Map returned.
 //
@@ -46,9 +46,6 @@ import (
 //
 // Alloc gives an extent all its pages, so a lack of memory is an error of Alloc. Close of the
 // region frees the pages.
-
-// heapCaps are the capabilities that the shared heap and atomics add.
-const heapCaps = transport.CapSharedMemory | transport.CapAtomic
 
 const (
 	dirBits    = 11
@@ -70,23 +67,18 @@ type dirEntry struct {
 // heap is the domain's state of the shared heap: its own part, and what it has mapped of
 // other ranks' parts.
 type heap struct {
-	free      extents
-	highWater int64         // offset from which on the heap has never been used
-	slots     []*heapRegion // dirEntries of them; nil before the first Alloc
-	next      int           // where to look for a free slot
-	keys      *rand.ChaCha8
-	views     []heapView // by local rank; nil before the first Map
-
-	unanswered int // number of answers in peer.calls that wait for room in a ring
-	request    [atomicHeader + 2*atomicMax]byte
-	answer     [atomicDoneLen + atomicMax]byte
-	served     transport.Op
+	free      extents       // the free parts of this rank's heap
+	highWater int64         // this rank's heap has never been used from this offset on
+	slots     []*heapRegion // by index in the directory, dirEntries of them; nil element: free; nil before the first Alloc
+	next      int           // the index from which Alloc looks for a free slot
+	keys      *rand.ChaCha8 // random bits of keys
+	views     []heapView    // by local rank; nil before the first Map
 }
 
 // heapRegion is the memory region of an extent of this rank.
 type heapRegion struct {
-	d    *domain
-	slot int
+	d    *domain // nil after the domain's Close
+	slot int     // index in the directory
 	key  uint64
 	extent
 	mem     []byte // the mapping; nil after Close
@@ -95,12 +87,13 @@ type heapRegion struct {
 
 // heapView holds the windows that are mapped of one rank's heap.
 type heapView struct {
-	windows [][]byte // by offset / windowSize; a window may extend over later ones
-	old     [][]byte // shorter windows that have been replaced
-	known   []known  // by slot
+	windows [][]byte // by offset / windowSize: the mapping that begins there; it may be longer than windowSize
+	old     [][]byte // mappings that were replaced by longer ones; slices of them may still be in use
+	known   []known  // by index in the peer's directory
 }
 
-// known is an extent that has been mapped before.
+// known is an extent of a peer that this rank has mapped. Its memory stays mapped, but is valid only
+// while the directory has the key.
 type known struct {
 	key uint64
 	mem []byte
@@ -140,11 +133,6 @@ func (d *domain) closeHeap() {
 		}
 	}
 	d.heap.views = nil
-	for _, p := range d.locals {
-		if p != nil {
-			p.calls = nil
-		}
-	}
 }
 
 func (d *domain) entry(local, slot int) *dirEntry {
@@ -280,8 +268,8 @@ func (s *heapRegion) Key() uint64 { return s.key }
 // Base returns 0.
 func (s *heapRegion) Base() uint64 { return 0 }
 
-// Close frees the extent. It waits for peers that are writing to it by Write or
-// Atomic: a few microseconds if they run.
+// Close frees the extent. It waits for peers that are writing to it by Write: a few
+// microseconds if they run.
 func (s *heapRegion) Close() error {
 	if s.mem == nil {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// heapsOf makes n domains of one segment, each with its own mappings. Of each domain it sets
-// only the fields that the shared heap needs.
+// heapsOf returns the domains of n ranks that share one memory file. Each domain has its own mappings
+// of the file. heapsOf sets only the fields that the shared heap needs.
 func heapsOf(t testing.TB, n int) []*domain {
 	t.Helper()
 	l := newLayout(n)
@@ -37,7 +37,7 @@ func heapsOf(t testing.TB, n int) []*domain {
 	return ds
 }
 
-// heapOf makes one domain as heapsOf does.
+// heapOf returns one domain, of rank self, as heapsOf does.
 func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 	t.Helper()
 	front, err := unix.Mmap(int(f.Fd()), 0, int(l.inboxes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -56,7 +56,7 @@ func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 	return d
 }
 
-// resident returns the size of the memory file's pages in bytes.
+// resident returns the number of bytes of memory that the pages of the memory file take.
 func resident(t testing.TB, d *domain) int64 {
 	t.Helper()
 	st, err := d.seg.file.Stat()
@@ -64,8 +64,9 @@ func resident(t testing.TB, d *domain) int64 {
 	return st.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// TestHeap allocates and frees at random on three ranks, and maps each rank's memory at the
-// others all the time.
+// TestHeap has three ranks allocate and free memory at random, and map each other's memory in between.
+// Memory must be zero when it is allocated, must have the same content at all ranks, and must have a
+// key that was not used before. At the end all memory is free, and its pages are freed too.
 func TestHeap(t *testing.T) {
 	ds := heapsOf(t, 3)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -76,7 +77,7 @@ func TestHeap(t *testing.T) {
 		fill  byte
 	}
 	var live []block
-	gone := map[uint64]int{} // keys of closed regions, and their owners
+	gone := map[uint64]int{} // by key of a closed region: its owner
 	for step := range 3000 {
 		if len(live) > 40 || len(live) > 0 && r.IntN(2) == 0 {
 			i := r.IntN(len(live))
@@ -101,7 +102,7 @@ func TestHeap(t *testing.T) {
 		require.True(t, bytes.Equal(make([]byte, n), b.mem), "zeroed")
 		b.mem[0], b.mem[n-1] = b.fill, b.fill
 		live = append(live, b)
-		for d := range ds { // maps random regions, some for the second time
+		for d := range ds { // each rank maps a random region, perhaps one that it has mapped before
 			c := live[r.IntN(len(live))]
 			mem, err := ds[d].Map(transport.Addr(c.owner), c.mr.Key())
 			require.NoError(t, err)
@@ -163,8 +164,9 @@ func TestHeapBounds(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// TestCorruptDirectory writes invalid entries to a directory. Map must not map memory outside of the
-// owner's heap, and no access may fault.
+// TestCorruptDirectory writes invalid offsets and sizes to the directory in which rank 1 lists its
+// allocations. Map by rank 0 must return a protocol error. It must accept an entry for the last page
+// of rank 1's heap, and access to that page must not fault.
 func TestCorruptDirectory(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
@@ -197,7 +199,7 @@ func TestHeapErrors(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrBounds)
 	}
 	before := resident(t, d)
-	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} { // more than any test host has
+	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} { // all larger than the memory of any host that runs the tests
 		_, _, err := d.Alloc(n)
 		require.ErrorIs(t, err, unix.ENOMEM)
 	}
@@ -240,8 +242,9 @@ func TestHeapErrors(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-// TestFreedWhileMapped: a peer that still reads freed memory finds zeros. If it writes to it, the
-// next owner of the memory does not find what it wrote.
+// TestFreedWhileMapped has a peer access memory that it has mapped and that the owner has freed since.
+// The peer reads zeros. If the peer writes to the freed memory, the next Alloc that returns that
+// memory still returns zeros.
 func TestFreedWhileMapped(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].Alloc(3 * pageSize)
@@ -265,7 +268,8 @@ func TestFreedWhileMapped(t *testing.T) {
 	require.NoError(t, mr.Close(), "Close after the domain's Close")
 }
 
-// TestAllocLasting checks that memory of AllocLasting outlives its domain.
+// TestAllocLasting closes a domain that has memory from AllocLasting. The rank can still use the memory
+// until it closes the region, and its peers cannot map it any more.
 func TestAllocLasting(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].AllocLasting(100)
@@ -279,8 +283,10 @@ func TestAllocLasting(t *testing.T) {
 	require.Nil(t, mr.(*heapRegion).mem)
 }
 
-// TestWindows maps extents beyond the first window, extents longer than a window, and extents of
-// several lengths at one offset.
+// TestWindows maps extents of a peer's heap (ranges of bytes), which Map does in windows of windowSize
+// bytes: extents beyond the first window, extents longer than a window, and extents of several
+// lengths at one offset. The last byte of each extent must be the byte that the test has written to
+// the file.
 func TestWindows(t *testing.T) {
 	ds := heapsOf(t, 2)
 	e := ds[1].entry(1, 0)
@@ -307,8 +313,8 @@ func TestWindows(t *testing.T) {
 	require.EqualValues(t, 1, first[4095], "a slice that Map has returned stays valid")
 }
 
-// TestHeapOfAnotherProcess: a rank in another process allocates memory. Other ranks can use that
-// memory after the process has ended.
+// TestHeapOfAnotherProcess has a rank in a child process allocate memory, which rank 0 in this process
+// maps. Rank 0 can still use the memory after the child was killed.
 func TestHeapOfAnotherProcess(t *testing.T) {
 	const env = "WEFT_SHM_HEAP_KEY"
 	if text := os.Getenv(env); text != "" {
@@ -322,7 +328,7 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 		require.NoError(t, err)
 		mem[heapAlign-1] = 77
 		fmt.Println(mr.Key())
-		select {} // until it is killed
+		select {} // until the test kills this process
 	}
 	f := heapsOf(t, 1)[0].seg.file
 	l := newLayout(2)
@@ -350,7 +356,8 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 	require.EqualValues(t, 77, theirs[heapAlign-1])
 }
 
-// TestMapRangeAllocatesNothing: RMA calls mapRange for every transfer.
+// TestMapRangeAllocatesNothing checks that mapRange does not allocate, because every RMA operation on
+// memory from Alloc calls it.
 func TestMapRangeAllocatesNothing(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)

@@ -47,7 +47,7 @@ type layout struct {
 	tables    int64
 	inboxes   int64
 	heaps     int64
-	size      int64
+	size      int64 // of the file
 }
 
 // newLayout returns the layout for n ranks.
@@ -116,7 +116,7 @@ type fileHeader struct {
 	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob
 	_     [lineSize - 8]byte
 
-	sleepers atomic.Int32 // at least the number of ranks in Wait or about to enter it
+	sleepers atomic.Int32 // number of ranks that are in Wait or about to enter it; for a moment it may be greater
 	_        [lineSize - 4]byte
 }
 
@@ -170,7 +170,8 @@ var (
 	_ [wire.ShmEndedMax - maxLocals]byte  // there is a note for each rank
 )
 
-// Increments of card.events. If the lower half overflows, the rank checks more than necessary.
+// Increments of card.events. The lower 16 bits count eventRing, and the upper 16 bits eventState. If
+// the lower half overflows, the rank takes that for an eventState, and checks more than necessary.
 const (
 	eventRing  = 1
 	eventState = 1 << 16

@@ -13,8 +13,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestLayout checks that parts do not overlap, and logs the memory that a rank takes if each
-// rank sends to all others.
+// TestLayout checks, for jobs of several sizes, that the parts of the memory file follow each other
+// without overlap and are aligned. It logs the number of bytes of the file per rank, without the
+// heap.
 func TestLayout(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 64, 128, 1000, 1024, maxLocals} {
 		l := newLayout(n)
@@ -48,7 +49,8 @@ func TestLayout(t *testing.T) {
 	require.Equal(t, 64<<10+transport.HeaderSize, maxMessage(ringLines(2)))
 }
 
-// TestSizes pins sizes and offsets on which ranks of different builds must agree.
+// TestSizes pins the sizes and offsets of types in shared memory. Ranks that run different builds of
+// weft must agree on them.
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
@@ -57,7 +59,8 @@ func TestSizes(t *testing.T) {
 	}, sizes)
 }
 
-// TestFileCannotShrink checks that no rank can truncate the memory that other ranks use.
+// TestFileCannotShrink checks that no rank can change the size of the memory file, on which the
+// mappings of the other ranks depend, or add a seal that forbids writes.
 func TestFileCannotShrink(t *testing.T) {
 	all := nodes(t, 2, New())
 	fd := int(all[0].file.Fd())
@@ -67,7 +70,8 @@ func TestFileCannotShrink(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 }
 
-// TestOpenRefuses opens domains with invalid ranks, and with files of other jobs.
+// TestOpenRefuses opens domains with an invalid Self or Locals, with a file of another job, and with a
+// file of another size. Each Open returns an error, and none spoils the file for the right rank.
 func TestOpenRefuses(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -108,8 +112,9 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, open(3, nil))
 }
 
-// TestStranger corrupts a rank's card or state. Another rank must close it with a protocol
-// error.
+// TestStranger corrupts what rank 1 has published in shared memory: its identity (by a wrong
+// authentication code or the identity of another rank) or its state. Rank 0 must report rank 1 as
+// down, with a protocol error, and rank 1 must report rank 0 as down.
 func TestStranger(t *testing.T) {
 	for _, how := range []string{"mac", "rank", "state"} {
 		all := nodes(t, 2, New())
@@ -133,13 +138,15 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestEndedBeforeJoin: processes end before they have written anything to the memory file, and
-// while they join. The launcher notes their ends in the file, some before the file has its size.
+// TestEndedBeforeJoin has processes end before they have written anything to the memory file, or
+// before they have published that they are ready. Their ends are known only from what the launcher
+// writes to the file, in one case before the file has its size. The rank that is left must report
+// each of them as down, also if it sleeps when the launcher writes.
 func TestEndedBeforeJoin(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
 	defer memory.Close()
-	for _, early := range []int{0, 4, maxLocals, -1} { // only 0 is a rank of the job
+	for _, early := range []int{0, 4, maxLocals, -1} { // only 0 is a valid index; the launcher may not write outside of its part of the file
 		require.NoError(t, wire.PutShmEnded(memory, early))
 	}
 	cfg := config(2, 4)
@@ -160,8 +167,8 @@ func TestEndedBeforeJoin(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrAgain)
 		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 		slept := make(chan error, 1)
-		go func() { slept <- n.cq.Wait(deadline) }() // ends after PutShmEnded, when Wait checks all ranks
-		time.Sleep(10 * time.Millisecond)            // usually Wait then sleeps, and no rank wakes it
+		go func() { slept <- n.cq.Wait(deadline) }() // ends after PutShmEnded, when Wait, which checks all ranks at intervals, finds the end
+		time.Sleep(10 * time.Millisecond)            // so that Wait usually sleeps by then; no rank wakes it
 		require.NoError(t, wire.PutShmEnded(memory, peer))
 		require.NoError(t, <-slept)
 		down = n.await(t, transport.PeerDown)
@@ -172,8 +179,9 @@ func TestEndedBeforeJoin(t *testing.T) {
 	}
 }
 
-// TestAbsent sends to a rank that has not joined yet. The sender waits, and is woken when the rank
-// joins.
+// TestAbsent has rank 0 send to rank 1, whose Open has not been called yet. Send returns ErrAbsent, and
+// a Wait of rank 0 ends when rank 1 opens its domain. Later rank 0 closes its domain, and Sends of
+// rank 1 to it fail with ErrPeerDown.
 func TestAbsent(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -203,7 +211,7 @@ func TestAbsent(t *testing.T) {
 	for end := time.Now().Add(deadline); ; {
 		b.read(t)
 		_, err := b.ep.Send(&transport.Op{Peer: 0, Data: make([]byte, 1000)})
-		if err != nil && err != transport.ErrAgain { //nolint:errorlint // the very value
+		if err != nil && err != transport.ErrAgain { //nolint:errorlint // Send does not wrap it
 			require.ErrorIs(t, err, transport.ErrPeerDown)
 			break
 		}
@@ -212,8 +220,9 @@ func TestAbsent(t *testing.T) {
 }
 
 // TestCostOfPeers checks what the other ranks of a host cost a rank that communicates with few of
-// them. The rank must not make peers for the others, and must not touch their cards to check
-// whether they have ended.
+// them. The rank must not make the state of a peer (type peer) for the others. To check whether they
+// have ended, it must not touch the page that each of them has in the memory file (its card), only
+// the words of all ranks' states, which lie side by side.
 func TestCostOfPeers(t *testing.T) {
 	const n = 1024
 	memory, err := newMemory()
@@ -239,7 +248,7 @@ func TestCostOfPeers(t *testing.T) {
 	a.send(t, 1, []byte("hello"))
 	b.await(t, transport.RecvDone)
 	before := resident(t, b.domain)
-	a.seg.state(700).state.Store(cardLeft) // without a bit in any rank's changed
+	a.seg.state(700).state.Store(cardLeft) // as if rank 700 had left, but had told no rank
 	for gone := false; !gone; {
 		for _, c := range b.read(t) {
 			gone = gone || c.Kind == transport.PeerLeft && c.Peer == 700

@@ -4,7 +4,8 @@ package shm
 
 import "unsafe"
 
-// pinned returns sizes and offsets of the types that lie in shared memory.
+// pinned returns the sizes of types in shared memory, and the offsets of their fields, in bytes, by
+// name.
 func pinned() map[string]uintptr {
 	return map[string]uintptr{
 		"line": unsafe.Sizeof(line{}), "line.data": unsafe.Offsetof(line{}.data),

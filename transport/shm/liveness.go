@@ -28,9 +28,9 @@ const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
 // liveness controls the thread that holds the word.
 type liveness struct {
-	word *atomic.Uint32
-	stop chan struct{}
-	done chan struct{}
+	word *atomic.Uint32 // rankState.alive of this rank; nil before begin and after end
+	stop chan struct{}  // end closes it, and the thread then ends; nil: there is no thread
+	done chan struct{}  // closed when the thread has ended
 }
 
 // robustFutexes reports whether the kernel supports robust futexes.
@@ -53,6 +53,8 @@ func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	return <-began
 }
 
+// hold runs on the thread that holds the word, until end. It sends to began whether the kernel has
+// accepted the word.
 func (l *liveness) hold(began chan<- error) {
 	defer close(l.done)
 	runtime.LockOSThread()

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHeldUntilThreadEnds checks that the kernel marks the word of a thread that ends.
+// TestHeldUntilThreadEnds checks that the kernel sets the bit ownerDied in a word on the robust futex
+// list of a thread when that thread ends.
 func TestHeldUntilThreadEnds(t *testing.T) {
 	if !robustFutexes() {
 		t.Skip("the kernel has no robust futexes")
@@ -22,9 +23,9 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	list := newRobustList(&word)
 	ready, end := make(chan error), make(chan struct{})
 	var hold func()
-	hold = func() { // its thread ends with it, because it does not unlock the thread
+	hold = func() { // ends with its thread, because it returns without UnlockOSThread
 		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() { // the main thread does not end: use another one
+		if unix.Gettid() == os.Getpid() { // the main thread does not end with its goroutine, so use another thread
 			defer runtime.UnlockOSThread()
 			go hold()
 			<-end
@@ -42,12 +43,13 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	runtime.KeepAlive(list)
 }
 
-// TestLiveness checks that begin and end set the word, with and without robust futexes.
+// TestLiveness checks the word by which peers detect that a process has ended: begin sets it to a value
+// that says that the process lives, and end to ownerDied, with and without robust futexes.
 func TestLiveness(t *testing.T) {
 	for _, robust := range []bool{false, robustFutexes()} {
 		var l liveness
 		var word atomic.Uint32
-		l.end() // before it began
+		l.end() // before begin, it has no effect
 		require.NoError(t, l.begin(&word, robust))
 		require.NotZero(t, word.Load())
 		require.Zero(t, word.Load()&ownerDied)

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestMain runs the tests. In a process that a test has started, it runs a rank of the test's job
-// instead.
+// TestMain runs the tests. In a child process, for which a test has set childVariable, it runs one rank
+// of the test's job instead.
 func TestMain(m *testing.M) {
 	if what := os.Getenv(childVariable); what != "" {
 		if err := child(what); err != nil {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// deadline is how long a test waits for anything.
+// deadline bounds each wait of a test.
 const deadline = 20 * time.Second
 
 func config(self, size int) transport.Config {
@@ -42,7 +42,7 @@ func ranks(n int) []transport.Addr {
 	return l
 }
 
-// node is a rank that a test drives.
+// node is a rank without weft's engine: the test itself calls its domain, queue and endpoint.
 type node struct {
 	*domain
 	cq   transport.CompletionQueue
@@ -71,7 +71,8 @@ func newNode(p transport.Provider, cfg transport.Config) (*node, error) {
 	return n, nil
 }
 
-// nodes opens n ranks of a job that share a memory file.
+// nodes opens the n ranks of a job in this process. They get one memory file in Config.Memory. The
+// functions in change edit each rank's configuration first.
 func nodes(t testing.TB, n int, p transport.Provider, change ...func(*transport.Config)) []*node {
 	t.Helper()
 	memory, err := newMemory()
@@ -91,7 +92,7 @@ func nodes(t testing.TB, n int, p transport.Provider, change ...func(*transport.
 	return all
 }
 
-// read reads the queue once.
+// read reads the queue once, and returns the completions.
 func (n *node) read(t testing.TB) []transport.Completion {
 	t.Helper()
 	k, err := n.cq.Read(n.comp)
@@ -114,7 +115,7 @@ func (n *node) await(t testing.TB, kind transport.CompletionKind) transport.Comp
 	return transport.Completion{}
 }
 
-// send sends data without a header.
+// send sends a message without a header to a rank. Send must return done.
 func (n *node) send(t testing.TB, to int, data []byte) {
 	t.Helper()
 	done, err := n.ep.Send(&transport.Op{Peer: transport.Addr(to), Data: data})

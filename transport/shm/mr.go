@@ -27,8 +27,8 @@ import (
 // The owner stores the key last when it registers a region and removes it first when it
 // closes the region. The last thousand registrations of a slot have different keys. So the
 // key is also the entry's sequence word: a reader that finds the
-// same key before and after has read the words of one registration. Slots beyond the
-// table have no entry; peers reach their regions by messages (stream.go).
+// same key before and after has read the words of one registration. If the table is full,
+// RegisterMemory returns ErrAgain.
 //
 // Close promises that no peer writes to the region after it has returned, although peers may
 // be in the middle of a copy by the kernel when Close begins. This holds because:
@@ -44,19 +44,21 @@ import (
 //  3. A hazard line holds one key, because a domain makes one copy at a time. It needs no
 //     repair if its rank dies: after the process has ended, none of its threads
 //     writes, and Close stops waiting (awaitIdle in cma.go).
-//  4. The owner itself touches the region, to help with a copy or to serve messages, only
-//     in calls of its own domain, which the caller serialises with
-//     Close. For every piece it finds the region again by its key.
+//  4. The owner itself touches the region, to help with a copy, only in calls of its own
+//     domain, which the caller serialises with Close. For every piece it finds the region again by its key.
 
 const (
 	slotBits       = 20
 	generationBits = 10
 	randomBits     = 32
-	maxRegions     = 1 << slotBits
+	slotMask       = 1<<slotBits - 1
+	maxRegions     = (tableSize - dirSize) / entrySize // entries of a table
 
 	keyValid  = 1 << 63
 	keyShared = 1 << 62 // a region of the shared heap
 )
+
+const entrySize = 32 // bytes of an entry
 
 // entry describes a region to peers.
 type entry struct {
@@ -78,22 +80,22 @@ type hazards struct {
 // region is registered memory. Regions are reused after their Close.
 type region struct {
 	d      *domain
-	slot   uint64
-	gen    uint64
-	key    uint64
+	slot   uint64 // index in regions.slots and in the table
+	gen    uint64 // number of registrations of the slot so far, modulo 1 << generationBits
+	key    uint64 // 0 after Close
 	buf    []byte
 	access transport.Access
-	open   bool
-	next   *region
+	open   bool    // it was registered, and not closed since
+	next   *region // in regions.free
 }
 
 // regions are the regions of this rank.
 type regions struct {
-	slots    []*region
-	free     *region // the last closed first, so that few pages of the table are in use
-	keys     *rand.ChaCha8
-	entries  []entry // in the segment; nil before join
-	readOnly int     // open regions that peers may only read: most are messages that peers will fetch
+	slots    []*region     // all regions, also closed ones
+	free     *region       // the closed regions, the last closed first, so that few pages of the table are in use
+	keys     *rand.ChaCha8 // random bits of keys
+	entries  []entry       // this rank's table in the segment; nil before join and after Close
+	readOnly int           // number of open regions that peers may only read: most are messages that peers will fetch
 }
 
 func (t *regions) init(entries []entry) {
@@ -143,9 +145,9 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	return r, nil
 }
 
-// publish writes a region's entry.
+// publish writes a region's entry, unless this rank has not joined yet.
 func (t *regions) publish(r *region) {
-	if r.slot >= uint64(len(t.entries)) {
+	if t.entries == nil {
 		return
 	}
 	e := &t.entries[r.slot]
@@ -179,7 +181,7 @@ func (d *domain) withdraw(r *region) {
 	if r.access == transport.RemoteRead {
 		t.readOnly--
 	}
-	if r.slot >= uint64(len(t.entries)) {
+	if t.entries == nil { // this rank has not joined
 		return
 	}
 	t.entries[r.slot].key.Swap(0)
@@ -217,7 +219,7 @@ func (d *domain) awaitWriters(key uint64) {
 // find returns n bytes at addr of this rank's region with a key, if the region permits
 // access want.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
-	slot := key % maxRegions
+	slot := key & slotMask
 	if slot >= uint64(len(t.slots)) {
 		return nil, transport.ErrKey
 	}
@@ -243,16 +245,15 @@ func permits(have transport.Access, size, addr, n uint64, want transport.Access)
 }
 
 // lookup finds a peer's region in the peer's table. It returns the region's entry and the
-// address of the byte at addr in the peer's process. If the slot is beyond the table, the
-// entry and the error are nil, and only the peer can find the region.
+// address of the byte at addr in the peer's process.
 func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*entry, uint64, error) {
 	if key&keyValid == 0 {
 		return nil, 0, transport.ErrKey
 	}
 	entries := view[entry](d.seg.regions(p.local))
-	slot := key % maxRegions
+	slot := key & slotMask
 	if slot >= uint64(len(entries)) {
-		return nil, 0, nil
+		return nil, 0, transport.ErrKey
 	}
 	e := &entries[slot]
 	if e.key.Load() != key {

@@ -13,7 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestKeysAreNotUsedAgain checks that registrations of one slot have different keys.
+// TestKeysAreNotUsedAgain registers and closes memory 1000 times. All registrations use the same entry
+// of the table of regions (its slot), and all have different keys.
 func TestKeysAreNotUsedAgain(t *testing.T) {
 	d := sides(t, 1, "auto")[0]
 	seen := map[uint64]bool{}
@@ -28,15 +29,15 @@ func TestKeysAreNotUsedAgain(t *testing.T) {
 	require.Len(t, d.transfers.regions.slots, 1)
 }
 
-// TestRegionsBeyondTheTable opens more regions than the segment has entries for. Peers reach the
-// others by messages.
-func TestRegionsBeyondTheTable(t *testing.T) {
+// TestFullTable opens as many regions as the table has entries for. RegisterMemory refuses another
+// one until one of them is closed.
+func TestFullTable(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
-	entries := len(b.transfers.regions.entries)
+	require.Len(t, b.transfers.regions.entries, maxRegions)
 	mem := []byte("0123456789")
 	var last, first transport.MemoryRegion
-	for i := range entries + 2 {
+	for i := range maxRegions {
 		mr, err := b.RegisterMemory(mem, transport.RemoteRead)
 		require.NoError(t, err)
 		if last = mr; i == 0 {
@@ -52,6 +53,8 @@ func TestRegionsBeyondTheTable(t *testing.T) {
 		}
 		return o.err
 	}
+	_, err := b.RegisterMemory(mem, transport.RemoteRead)
+	require.ErrorIs(t, err, transport.ErrAgain)
 	require.NoError(t, read(first.Key()))
 	require.NoError(t, read(last.Key()))
 	require.ErrorIs(t, read(last.Key()+1<<randomBits), transport.ErrKey)
@@ -59,9 +62,13 @@ func TestRegionsBeyondTheTable(t *testing.T) {
 	gone := last.Key()
 	require.NoError(t, last.Close())
 	require.ErrorIs(t, read(gone), transport.ErrKey)
+	again, err := b.RegisterMemory(mem, transport.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, read(again.Key()))
 }
 
-// TestRegistrationBeforeThePeers registers memory before the domain knows the ranks of its host.
+// TestRegistrationBeforeThePeers registers memory before the addresses are inserted, so there is no
+// shared memory yet. After the insertion, the region must be in the table in shared memory.
 func TestRegistrationBeforeThePeers(t *testing.T) {
 	cfg := transport.Config{Size: 1, JobID: "alone"}
 	d, err := New().Open(cfg)
@@ -86,7 +93,8 @@ func TestRegistrationBeforeThePeers(t *testing.T) {
 	require.Equal(t, mr.Key(), e.key.Load())
 }
 
-// TestCloseAwaitsWriters closes a region while a peer is in the middle of a piece.
+// TestCloseAwaitsWriters closes a region while a peer announces in its hazard line, as with hazard
+// pointers, that it is writing to the region. Close must not return before the peer clears the line.
 func TestCloseAwaitsWriters(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -97,7 +105,7 @@ func TestCloseAwaitsWriters(t *testing.T) {
 	closed := make(chan error)
 	key := mr.Key()
 	go func() { closed <- mr.Close() }() // ends when the hazard line is cleared; received below
-	entry := &b.transfers.regions.entries[key%maxRegions]
+	entry := &b.transfers.regions.entries[key&slotMask]
 	for entry.key.Load() == key { // until Close has removed the key
 	}
 	select {
@@ -109,12 +117,13 @@ func TestCloseAwaitsWriters(t *testing.T) {
 	require.NoError(t, <-closed)
 }
 
-// TestCloseUnderUnhelpedProcess closes regions to which the child writes without a helper,
-// in pieces of up to 512 KiB. Close must wait for the piece, and no byte may change after it.
+// TestCloseUnderUnhelpedProcess has rank 0 close regions while the child writes to them. The child
+// copies all bytes itself, in pieces of up to 512 KiB, and does not request that rank 0 copies a part
+// of them. Close must wait until the child has written its piece, and no byte may change after Close.
 func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
-		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil { // an open region that peers may only read: the child then requests no help; closed with the domain
+		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil { // while a rank has an open region that peers may only read, it requests no help; the domain's Close closes the region
 			return err
 		}
 		w := &outcome{Op: transport.Op{Data: bytes.Repeat([]byte{0xAA}, n)}}
@@ -160,14 +169,14 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 			amid++
 		}
 		closed := make(chan error, 1)
-		go func() { closed <- mr.Close() }() // received below, or the test fails
+		go func() { closed <- mr.Close() }() // ends when Close returns; the test receives from closed below, or fails
 		select {
 		case err := <-closed:
 			require.NoError(t, err)
 		case <-time.After(deadline):
 			require.FailNow(t, "Close does not return")
 		}
-		for to := n; to > 0; to -= pageSize { // in the opposite direction of the copies
+		for to := n; to > 0; to -= pageSize { // from the end to the beginning, against the direction of the copies, so that a late copy overwrites some of it
 			copy(mem[to-pageSize:to], canary)
 		}
 		for range 50 {
@@ -184,14 +193,15 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// TestEntriesOfABadPeer writes wrong addresses and sizes to a table.
+// TestEntriesOfABadPeer writes wrong addresses and sizes to the table in which rank 1 lists its regions.
+// A read or write by rank 0 must fail, without a change of memory of rank 0 outside of the buffer.
 func TestEntriesOfABadPeer(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
 	mem := make([]byte, 100)
 	mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
 	require.NoError(t, err)
-	e := &b.transfers.regions.entries[mr.Key()%maxRegions]
+	e := &b.transfers.regions.entries[mr.Key()&slotMask]
 	for _, write := range []bool{false, true} {
 		for _, addr := range []uint64{0, 4096, 1<<64 - 50, 1 << 63} {
 			e.addr.Store(addr)

@@ -12,32 +12,31 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer is what this rank knows of a rank of its host, or of itself.
+// peer holds what this rank knows about one rank of its host, which may be this rank itself. The
+// states of a peer (its [card] is the page on which it proves that it belongs to the job):
 //
 //	            card is authentic           it has left or died       its ring is empty
 //	unknown ─────────────────► authenticated ─────────────────► ending ──────────────► err set
 //	   │                            └──────────── it broke the protocol ────────────►
 //	   └────────────────────────────────────────────────────────────────────────────►
 type peer struct {
-	sleep  *atomic.Uint32 // the word of its card
-	polled *atomic.Uint64 // the word with this rank's bit in its card's polled
-	out    outRing        // not mapped before the first message to it
-	err    error          // why no operation with it is possible any more; PeerDown or PeerLeft has been reported
+	sleep  *atomic.Uint32 // card.sleep of the peer: whether the peer sleeps
+	polled *atomic.Uint64 // the word of card.polled of the peer that has this rank's bit
+	out    outRing        // the ring to the peer; not mapped before this rank first sends to it
+	err    error          // why no operation with the peer is possible any more, after PeerDown or PeerLeft was reported; else nil
 
-	rank         transport.Addr // its rank in the world
-	local        int            // its local rank
-	page         *card          // its card, which may be anything until it is authenticated
-	reach        reach
-	stream       *stream // transfers by messages; nil: none yet
-	calls        *calls  // atomics by messages; nil: none yet
-	state        *rankState
-	exited       *atomic.Uint32 // not 0: the launcher has noted the end of its process
-	card         *card          // page, once authenticated
-	pid          int            // its process id, once authenticated
-	in           inRing         // not mapped before the first message from it
-	isWaiter     bool           // this rank has set its bit in the peer's waiters
-	ending       error          // why it has ended; this rank still reads what it sent
-	disconnected bool           // by Disconnect; its process may still run, but waits for it are as short as for a peer that has ended
+	rank         transport.Addr // the peer's rank in the world
+	local        int            // the peer's local rank
+	page         *card          // the peer's card; its identity may be anything until authenticate has checked it
+	reach        reach          // whether this rank can copy from and to the peer's memory
+	state        *rankState     // the peer's words in the segment
+	exited       *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
+	card         *card          // page, after authenticate has checked it; before that nil
+	pid          int            // the peer's process id, after authenticate has checked its card; before that 0
+	in           inRing         // the ring from the peer; not mapped before the peer's first message
+	isWaiter     bool           // this rank has set its bit in card.waiters of the peer
+	ending       error          // why the peer has ended, while this rank still reads what the peer had sent; else nil
+	disconnected bool           // Disconnect was called: the peer's process may still run, but this rank waits for it only as long as for a peer that has ended
 }
 
 // local returns the peer with a local rank. It makes the peer at its first use, because most
@@ -105,7 +104,7 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	return p, d.closeOnError(p, "connect", err)
 }
 
-// announce marks that this rank has joined, and signals the ranks that wait for it.
+// announce marks that this rank has joined, and signals the ranks that wait for that.
 func (d *domain) announce() {
 	own := d.seg.card(d.self)
 	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race; target is the other side
@@ -177,8 +176,9 @@ func (d *domain) connect(p *peer) error {
 	return nil
 }
 
-// alert makes a peer poll the ring from this rank, and wakes it. The caller has
-// published a message, and the peer may not poll the ring or may sleep.
+// alert makes a peer poll the ring from this rank, and wakes the peer if it sleeps. The caller
+// has published a message in that ring, and has found that the peer does not poll the ring or
+// sleeps.
 func (d *domain) alert(p *peer) {
 	if p.polled.Load()&d.bit == 0 {
 		p.polled.Or(d.bit)
@@ -189,8 +189,8 @@ func (d *domain) alert(p *peer) {
 	}
 }
 
-// signalPeer adds what to a peer's events and wakes the peer if it sleeps. For eventState it
-// first sets this rank's bit in the peer's changed.
+// signalPeer adds what, which is eventRing or eventState, to card.events of a peer and wakes the
+// peer if it sleeps. For eventState it first sets this rank's bit in card.changed of the peer.
 func (d *domain) signalPeer(p *peer, what uint32) {
 	if what == eventState {
 		p.page.changed[d.self/64].Or(d.bit)
@@ -211,8 +211,9 @@ func (d *domain) closeOnError(p *peer, op string, err error) error {
 	return p.err
 }
 
-// takeEvents handles new events: it polls rings with a set bit from now on, and checks peers
-// whose state has changed.
+// takeEvents handles a new value of this rank's card.events. From now on this rank polls the rings
+// whose senders have set their bit in card.polled. If states have changed, takeEvents also checks
+// the peers that have set their bit in card.changed.
 func (d *domain) takeEvents(events uint32) {
 	states := events/eventState != d.eventsSeen/eventState
 	d.eventsSeen = events
@@ -235,7 +236,7 @@ func (d *domain) takeEvents(events uint32) {
 // isListed reports whether the ring from a peer is polled.
 func (d *domain) isListed(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
 
-// admit adds the ring from a peer that has sent to the list of rings to poll.
+// admit adds the ring from a peer to the rings that this rank polls. The peer has sent a message.
 func (d *domain) admit(p *peer) {
 	if d.isListed(p) || p.err != nil || p.local == d.self {
 		return
@@ -254,13 +255,13 @@ func (d *domain) admit(p *peer) {
 	d.active = append(d.active, p)
 }
 
-// unlist clears the mark that the ring from a peer is polled. The caller removes the peer
-// from active.
+// unlist records that this rank does not poll the ring from a peer any more. The caller removes
+// the peer from active.
 func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) }
 
-// retire stops the polling of rings that have been silent since its previous call. One
-// ring always stays polled, so a rank that communicates with one peer at a time never has to
-// list its ring again.
+// retire stops the polling of rings in which no message has arrived since its previous call. One
+// ring always stays in active. So a rank that communicates with one peer at a time never has to
+// add the peer's ring again.
 func (d *domain) retire() {
 	d.ringPolls = 0
 	kept := d.active[:0]
@@ -277,10 +278,10 @@ func (d *domain) retire() {
 	d.active = kept
 }
 
-// tryUnlist stops the polling of a silent ring and returns true. If a message comes
-// meanwhile, it returns false and the ring stays listed. First it tells the sender which
-// lines are free, because the sender may wait for room. card states the order of the other
-// steps.
+// tryUnlist stops the polling of an empty ring and returns true. If a message arrives
+// meanwhile, it returns false, and the ring is still polled. First it publishes which lines of
+// the ring are free, because the sender may wait for room. The comment on card.polled says why
+// the order of the other steps matters.
 func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
 	if r.free = r.pos; r.free != r.published {
@@ -296,7 +297,7 @@ func (d *domain) tryUnlist(p *peer) bool {
 	return true
 }
 
-// checkPeer handles the end of a peer: it has left, has died, or refuses this rank.
+// checkPeer checks whether a peer has left, has died or refuses this rank, and handles that.
 func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
@@ -330,13 +331,14 @@ func (d *domain) checkPeer(p *peer) {
 	}
 }
 
-// refusedBy reports whether a rank of the host refuses this one.
+// refusedBy reports whether a rank of the host refuses this one: it has called Disconnect for this
+// rank, or has found a protocol error of this rank.
 func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// markEnd records that this rank knows of a peer's end. Later Waits do not check that peer. A
-// Wait under way ends, so that a Read reports the peer's end.
+// markEnd records that this rank knows that a peer has ended. Later Waits do not check that peer.
+// A Wait under way ends, so that a Read reports the peer's end.
 func (d *domain) markEnd(p *peer) {
 	d.endKnown[p.local/64].Or(1 << (p.local % 64))
 	d.wakeWaiter()

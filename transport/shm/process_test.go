@@ -25,15 +25,15 @@ import (
 
 const childVariable = "WEFT_SHM_TEST_CHILD"
 
-// process is a rank in another process.
+// process is a child process that runs one rank.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// start starts a process that runs rank as child does for what. It inherits memory, unless memory
-// is nil.
+// start starts a child process that runs a rank. what names what the rank does; see child. The child
+// inherits the file memory. If memory is nil, the rank finds the others by addresses.
 func start(t testing.TB, what string, rank, size int, memory *os.File) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
@@ -58,8 +58,9 @@ func start(t testing.TB, what string, rank, size int, memory *os.File) *process 
 	return p
 }
 
-// job starts size-1 processes and opens rank 0 in this one. If inherit is set, all inherit a
-// memory file; otherwise they find each other by addresses.
+// job opens rank 0 in this process and starts the other ranks in child processes, which do what (see
+// child). If inherit is set, all ranks get one memory file; otherwise they find each other by
+// addresses. The processes are returned by rank.
 func job(t testing.TB, what string, size int, inherit bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
@@ -102,7 +103,7 @@ func insert(n *node, addrs []string) error {
 	return err
 }
 
-// child runs a rank in a process that start has started.
+// child runs a rank in a process that start has started. spec is the value of childVariable.
 func child(spec string) error {
 	var what string
 	var rank, size int
@@ -148,7 +149,7 @@ func child(spec string) error {
 	return errors.Join(n.ep.Shutdown(ctx), n.Close())
 }
 
-// echo returns every message until rank 0 has ended.
+// echo sends back every message until rank 0 has ended.
 func (n *node) echo() error {
 	for {
 		k, err := n.cq.Read(n.comp)
@@ -160,7 +161,7 @@ func (n *node) echo() error {
 			case c.Kind == transport.RecvDone:
 				op := &transport.Op{Peer: c.Peer, Data: c.Msg}
 				for {
-					done, err := n.ep.Send(op) // c.Msg is a view of one ring, copied to another
+					done, err := n.ep.Send(op) // c.Msg lies in the ring to this rank, and Send copies it to another ring
 					if done {
 						break
 					}
@@ -181,7 +182,8 @@ func (n *node) echo() error {
 	}
 }
 
-// TestProcesses exchanges messages of all sizes between processes.
+// TestProcesses has rank 0 send messages of random sizes to two ranks in other processes, which send
+// them back. All must come back unchanged and in order.
 func TestProcesses(t *testing.T) {
 	for _, inherit := range []bool{true, false} {
 		t.Run(fmt.Sprintf("inherited=%t", inherit), func(t *testing.T) {
@@ -225,15 +227,16 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// chatter sends messages to all other ranks without end, and checks the messages from them.
+// chatter is a rank that keeps sending numbered messages to all other ranks, and checks the messages
+// from them.
 type chatter struct {
 	*node
-	next       []uint64 // to send, by rank
-	got        []uint64
-	ended      []bool
+	next       []uint64 // by rank: number of the next message to send to it
+	got        []uint64 // by rank: number of messages received from it
+	ended      []bool   // by rank: it has left or failed; true for this rank
 	op         transport.Op
-	buf        []byte
-	down, left int
+	buf        []byte // data of op
+	down, left int    // number of PeerDown and of PeerLeft completions
 }
 
 func newChatter(n *node) *chatter {
@@ -242,10 +245,11 @@ func newChatter(n *node) *chatter {
 	return c
 }
 
-// length returns the size of message seq.
+// length returns the size in bytes of the message with the number seq.
 func length(seq uint64) int { return 8 + int(seq*2654435761%(1<<(seq%15))) }
 
-// run exchanges messages until end returns true.
+// run exchanges messages with the other ranks until end returns true. It returns an error if a message
+// is wrong.
 func (c *chatter) run(end func(*chatter) bool) error {
 	for !end(c) {
 		k, err := c.cq.Read(c.comp)
@@ -282,7 +286,7 @@ func (c *chatter) run(end func(*chatter) bool) error {
 	return nil
 }
 
-// speak sends the next message to each rank that has not ended.
+// speak tries once to send the next message to each rank that has not ended.
 func (c *chatter) speak() error {
 	for to := range c.ended {
 		if c.ended[to] {
@@ -307,8 +311,9 @@ func (c *chatter) speak() error {
 	return nil
 }
 
-// TestKilled kills one of three processes at a random moment. The other two must report it, and
-// all messages before must be correct.
+// TestKilled kills one of three processes, which exchange messages, at a random moment. The other two
+// must report PeerDown within two seconds, and all messages that arrive before must be correct. No
+// file may be left in /dev/shm or in the directory for temporary files.
 func TestKilled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	before := names(t, "/dev/shm")
@@ -332,7 +337,7 @@ func TestKilled(t *testing.T) {
 		require.Equal(t, 1, c.down)
 		require.True(t, c.ended[1])
 		require.Error(t, procs[1].cmd.Wait())
-		require.NoError(t, procs[2].cmd.Wait()) // rank 2 has reported it too, and has called Shutdown
+		require.NoError(t, procs[2].cmd.Wait()) // rank 2 ends without an error after it has reported PeerDown and called Shutdown
 		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
 		require.NoError(t, n.Close())
 	}
@@ -340,7 +345,8 @@ func TestKilled(t *testing.T) {
 	require.Empty(t, names(t, os.TempDir()))
 }
 
-// TestKilledWhileAsleep kills a process while the other rank sleeps.
+// TestKilledWhileAsleep kills the process of a rank while the other rank is about to Wait. The Wait must
+// end within two seconds, and the rank must report PeerDown.
 func TestKilledWhileAsleep(t *testing.T) {
 	n, procs := job(t, "echo", 2, true)
 	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
@@ -355,7 +361,7 @@ func TestKilledWhileAsleep(t *testing.T) {
 	require.Less(t, time.Since(killed), 2*time.Second)
 }
 
-// retry sends op as soon as there is room.
+// retry calls Send until it succeeds. Until then it must return ErrAgain.
 func (n *node) retry(t *testing.T, op *transport.Op) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -367,7 +373,8 @@ func (n *node) retry(t *testing.T, op *transport.Op) {
 	}, deadline, 100*time.Microsecond)
 }
 
-// names lists the files of a directory; of /dev/shm, those with weft in their names.
+// names returns the names of the files in a directory. For /dev/shm it returns only those that contain
+// weft.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	l, err := os.ReadDir(dir)

@@ -8,17 +8,17 @@ import "github.com/weft-hpc/weft/transport"
 type completionQueue struct{ d *domain }
 
 const (
-	ringBatch  = 64   // most messages that a Read takes from one ring
-	checkEvery = 1024 // Reads between two calls of checkSomePeers
+	ringBatch  = 64   // the most messages that a Read takes from one ring
+	checkEvery = 1024 // number of Reads from one call of checkSomePeers to the next
 )
 
-// retirePolls is the number of polls of rings after which the rings that were silent all
-// the time are not polled any more: about 50 us of polling, however many rings there
-// are. To list a ring again costs less than 1 us.
+// retirePolls is the number of polls of rings from one call of retire to the next. It takes about
+// 50 us to make these polls, regardless of the number of rings. To poll a ring again after retire
+// has removed it costs less than 1 us.
 const retirePolls = 4096
 
-// Read returns messages as views of the rings that they came through. The next Read of
-// the ring frees their lines.
+// Read returns messages as slices of the rings that they came through. The next Read frees the
+// lines of the ring that hold them.
 //
 // Hot path: no allocation, no lock, no system call except for transfers.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
@@ -31,8 +31,8 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	return d.done.End(), nil
 }
 
-// progress delivers messages and events and advances transfers. busy reports that transfers
-// under way need further calls.
+// progress delivers messages, handles events and continues reads and writes. busy reports that some
+// of these, or of those that this rank helps with, are under way and need further calls.
 func (d *domain) progress() (busy bool) {
 	if d.reads++; d.reads%checkEvery == 0 {
 		d.checkSomePeers()
@@ -110,7 +110,8 @@ func (d *domain) poll(p *peer) {
 	}
 }
 
-// silent is called when a peer's ring is empty.
+// silent handles an empty ring: it publishes freed lines from time to time, and if the peer has
+// ended, it closes the peer, because no message of the peer is left.
 func (d *domain) silent(p *peer) {
 	r := &p.in
 	if r.free != r.published {

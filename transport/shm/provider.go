@@ -91,8 +91,8 @@ func (d *domain) openOwn() error {
 	return err
 }
 
-// setLimits sets the limits that the domain's attributes report. locals is the number of
-// ranks on the host, or the most that there can be.
+// setLimits sets the limits that the domain's attributes report. locals is the number of ranks on
+// the host or, if that is not known yet, the largest possible number.
 func (d *domain) setLimits(locals int) {
 	d.maxMsg = maxMessage(ringLines(locals))
 	trial := time.Second // without single copies, as if a copy by the kernel took very long

@@ -67,19 +67,19 @@ func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 // outRing is the writer's side of a ring. Its position is in private memory, where the
 // reader cannot change it.
 type outRing struct {
-	lines     []line // nil: not mapped
-	bytes     []byte // the same memory as lines
-	freed     *atomic.Uint64
-	stale     []uint64 // a bit for each line: its first bytes are not the word of the round before
-	mask      uint64
-	pos       uint64 // the next line to write; its bit in stale is 0
-	limit     uint64 // the reader has freed at least the lines before this position
-	end       uint64 // messages lie before this index of lines; it only grows
-	start     uint64
-	wasFull   bool   // reserve found no room since end last grew
-	laps      int    // how often the writer has reached end
-	wholeLeft *int   // how many more rings of this rank may be used in full because they are busy
-	mem       []byte // the mapping
+	lines     []line         // nil: not mapped
+	bytes     []byte         // the same memory as lines
+	freed     *atomic.Uint64 // the progress line's word: how many lines the reader has freed
+	stale     []uint64       // a bit for each line: its first 8 bytes are not a word of the round before, so the writer clears them
+	mask      uint64         // number of lines - 1; a position & mask is an index of lines
+	pos       uint64         // the position of the next line to write; the line's bit in stale is 0
+	limit     uint64         // the writer may write the lines before this position: the reader has freed what was there
+	end       uint64         // messages lie before this index of lines; it only grows
+	start     uint64         // the position of the first line
+	wasFull   bool           // reserve has found no room since end last grew
+	laps      int            // how often the writer has reached end
+	wholeLeft *int           // how many more rings of this rank may be used in full because they are busy
+	mem       []byte         // the mapping
 }
 
 // init initializes r as an empty ring in mem, a mapping of ringSize bytes.
@@ -196,7 +196,7 @@ func (r *outRing) publish(i, k uint64, n int, kind uint8) {
 	r.lines[i].word.Swap(uint64(word))
 }
 
-// setStale sets the bits from i up to, but not including, j.
+// setStale sets the bits in stale of the lines with index i up to, but not including, j.
 func (r *outRing) setStale(i, j uint64) {
 	for ; i < j && i&63 != 0; i++ {
 		r.stale[i>>6] |= 1 << (i & 63)
@@ -212,16 +212,16 @@ func (r *outRing) setStale(i, j uint64) {
 // inRing is the reader's side of a ring.
 type inRing struct {
 	lines []line
-	bytes []byte
-	freed *atomic.Uint64
-	mask  uint64
-	start uint64
-	// published ≤ free ≤ pos.
-	pos       uint64 // the next line to read
-	free      uint64 // the messages before it are not used any more
-	published uint64 // the writer knows that the lines before it are free
-	batch     uint64 // number of freed lines after which they are published; see publishFree
-	idle      int    // polls that found nothing since then
+	bytes []byte         // the same memory as lines
+	freed *atomic.Uint64 // the progress line's word: how many lines the writer may use again
+	mask  uint64         // number of lines - 1; a position & mask is an index of lines
+	start uint64         // the position of the first line
+	// Positions, with published ≤ free ≤ pos.
+	pos       uint64 // of the next line to read
+	free      uint64 // the caller does not use messages before this position any more
+	published uint64 // the writer may use the lines before this position again: freed says so
+	batch     uint64 // if more than this number of lines are free and not published, they are published
+	idle      int    // number of polls since the last publishFree that found the ring empty
 	mark      uint64 // pos at the last call of retire
 }
 
@@ -265,7 +265,8 @@ func (r *inRing) next() (b []byte, kind uint8, err error) {
 	return r.bytes[i+wordSize : i+wordSize+uint64(n) : i+wordSize+uint64(n)], w.Kind(), nil
 }
 
-// skip moves the position to the ring's beginning, after next has returned a kindSkip with b.
+// skip moves the position to the ring's beginning. next has returned a message of kind kindSkip; b
+// is its data, which must be empty.
 func (r *inRing) skip(b []byte) error {
 	i := (r.pos - 1) & r.mask
 	if i == 0 || len(b) != 0 {
@@ -281,9 +282,9 @@ func (r *inRing) waiting() bool {
 	return w != 0 && w.Seq() != uint32(r.pos-r.mask)
 }
 
-// A reader publishes the lines that it has freed when they are more than 1/batchPart of
-// the lines that the writer has used, or after publishIdle polls that found nothing. So a
-// writer that has no room does not wait for a batch that never fills.
+// A reader publishes the lines that it has freed if they are more than 1/batchPart of the lines
+// that the writer has used, or after publishIdle polls that found the ring empty. Without the
+// second rule, a writer without room could wait forever for lines that are freed and not published.
 const (
 	batchPart      = 8
 	firstBatchPart = 4 // for the first page

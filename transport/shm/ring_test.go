@@ -16,12 +16,14 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// newRing returns both sides of a ring of 16 lines that is used in full.
+// newRing returns the writer's and the reader's side of a message ring of 16 lines, all of which the
+// writer uses from the beginning. start is the position of the first message.
 func newRing(start uint64) (*outRing, *inRing) {
 	return newRingOf(16, 16, 0, start)
 }
 
-// newRingOf returns both sides of a ring whose end is first.
+// newRingOf returns the writer's and the reader's side of a ring. At first the writer uses only the
+// first lines of it (outRing.end). wholeLeft is the initial value of what outRing.wholeLeft points to.
 func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	mem := make([]byte, pageSize+lines*lineSize)
 	o, i := &outRing{}, &inRing{}
@@ -31,7 +33,7 @@ func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	return o, i
 }
 
-// put writes a message. It returns false if there is no room.
+// put writes a message of a kind to the ring. It returns false if there is no room.
 func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	t.Helper()
 	k := linesOf(len(b))
@@ -45,8 +47,9 @@ func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	return true
 }
 
-// TestRing compares a ring with a queue. The messages contain words that would be valid at their
-// place one round later.
+// TestRing writes and reads random messages, and compares the ring with a plain queue. Some messages
+// contain, at the beginnings of lines, forged words, which the reader would take for the beginning of
+// a message if it read at that place.
 func TestRing(t *testing.T) {
 	for seed := range uint64(9) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -64,7 +67,7 @@ func TestRing(t *testing.T) {
 				for i := range b {
 					b[i] = byte(rng.Uint32())
 				}
-				if rng.IntN(2) == 0 { // forged words in every line
+				if rng.IntN(2) == 0 { // a forged word at the beginning of every line that the message fills
 					for i := lineSize - wordSize; i+8 <= len(b); i += lineSize {
 						at := o.pos + linesOf(i)
 						w := wire.NewShmWord(uint32(at)+uint32(rng.IntN(3)*lines)+1, rng.IntN(50), kindMessage)
@@ -112,12 +115,13 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestRingRefuses writes words and progress that no correct writer and reader write.
+// TestRingRefuses writes words to a ring that no correct writer writes, and then counts of freed lines
+// that no correct reader writes. The other side must return an error.
 func TestRingRefuses(t *testing.T) {
 	for _, w := range []wire.ShmWord{
-		wire.NewShmWord(2, 0, kindMessage), // early
-		wire.NewShmWord(0, 0, kindMessage), // late
-		wire.NewShmWord(1, 0, 0),           // of unknown kind
+		wire.NewShmWord(2, 0, kindMessage), // the sequence number of a later position
+		wire.NewShmWord(0, 0, kindMessage), // the sequence number of an earlier position
+		wire.NewShmWord(1, 0, 0),           // an unknown kind
 		wire.NewShmWord(1, 16*lineSize, kindMessage),
 		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
 		1, 1 << 63,
@@ -128,7 +132,7 @@ func TestRingRefuses(t *testing.T) {
 		require.Error(t, err, "%x", w)
 	}
 	_, r := newRing(0)
-	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // a skip at the ring's beginning
+	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // a skip (a word that sends the reader to the ring's beginning) at the beginning
 	b, kind, err := r.next()
 	require.NoError(t, err)
 	require.EqualValues(t, kindSkip, kind)
@@ -152,7 +156,8 @@ func TestRingRefuses(t *testing.T) {
 	require.ErrorIs(t, o.readFreed(), transport.ErrProtocol)
 }
 
-// TestBadSkip: a peer sends a skip with data. The rank must report a protocol error.
+// TestBadSkip has a peer write a skip (a word that sends the reader to the ring's beginning) with a
+// length other than 0. The rank must report PeerDown with a protocol error.
 func TestBadSkip(t *testing.T) {
 	all := nodes(t, 2, New())
 	all[0].send(t, 1, nil)
@@ -166,8 +171,8 @@ func TestBadSkip(t *testing.T) {
 	require.ErrorIs(t, down.Err, transport.ErrProtocol)
 }
 
-// FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message must lie
-// within the ring, and the reader must not move after an error.
+// FuzzRing reads a ring to which a writer has written arbitrary bytes. Every message that the reader
+// returns must lie within the ring, and the reader must stay at its position after an error.
 func FuzzRing(f *testing.F) {
 	const lines = 16
 	word := func(w wire.ShmWord) []byte { return binary.NativeEndian.AppendUint64(nil, uint64(w)) }
@@ -195,7 +200,7 @@ func FuzzRing(f *testing.F) {
 			r.free = r.pos
 			r.publishFree()
 		}
-		o.freed.Store(0) // the reader has freed lines because of the bytes, and o has not written any
+		o.freed.Store(0) // undo the reader's count of freed lines, because o has not written the messages that the reader has found
 		require.True(t, o.put(t, make([]byte, 100), kindMessage))
 		o.freed.Store(freed)
 		if err := o.readFreed(); err != nil {
@@ -206,16 +211,17 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// TestRoomIsShown: a writer lacks room because the reader has not yet published its freed lines. The
-// reader must publish them after some more polls, or when it goes to sleep.
+// TestRoomIsShown has a writer lack room for a message, although the reader has used enough messages,
+// because the reader publishes only now and then how many lines it has freed. The reader must publish
+// the freed lines after publishIdle polls without a message, or when it calls Arm.
 func TestRoomIsShown(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
-		all := nodes(t, 17, New()) // their rings have 1024 lines; a message takes up to 512
+		all := nodes(t, 17, New()) // with 17 ranks a ring has 1024 lines, and a message takes up to 512
 		w, r := all[0], all[1]
 		w.send(t, 1, nil)
 		r.await(t, transport.RecvDone)
 		out, in := &w.local(1).out, &r.local(0).in
-		out.end, in.batch = out.mask+1, in.mask/batchPart // as in a busy ring
+		out.end, in.batch = out.mask+1, in.mask/batchPart // as in a ring that carries messages without a pause
 		for range 19 {
 			for range 30 {
 				w.send(t, 1, nil)
@@ -240,7 +246,7 @@ func TestRoomIsShown(t *testing.T) {
 	}
 }
 
-// TestScribble writes random words to the shared memory of a running job. Ranks may
+// TestScribble writes random words to the shared memory of a running job. The ranks may
 // get errors, but must not crash, and every Wait must end.
 func TestScribble(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -255,7 +261,7 @@ func TestScribble(t *testing.T) {
 	}
 }
 
-// scribbler drives three ranks of a job and corrupts their shared memory.
+// scribbler makes random calls of three ranks of a job, and corrupts their shared memory.
 type scribbler struct {
 	rng *rand.Rand
 	all []*node
@@ -303,7 +309,8 @@ func (s *scribbler) run(t *testing.T) {
 	}
 }
 
-// waits lets a rank Wait after one of the words of its sleep was corrupted or set. Wait must end.
+// waits has a rank call Arm and Wait. In between it corrupts one of the words on which Wait depends, or
+// ends the sleep in a regular way. Wait must end before its timeout.
 func (s *scribbler) waits() {
 	n := s.all[s.rng.IntN(3)]
 	for range 200 {
@@ -334,7 +341,7 @@ func (s *scribbler) waits() {
 	require.Less(s.t, time.Since(before), deadline/2)
 }
 
-// scribble corrupts a word of the shared memory.
+// scribble corrupts a random word of the shared memory.
 func (s *scribbler) scribble() {
 	n := s.all[s.rng.IntN(3)]
 	mem, off := n.seg.front, 0
@@ -351,7 +358,7 @@ func (s *scribbler) scribble() {
 		off = []int{0, lineSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
 		if n.isListed(p) && s.rng.IntN(2) == 0 {
 			mem = n.seg.ringFrom(p.local)
-			off = lineSize + int(p.in.pos&p.in.mask)*lineSize // the word that is read next
+			off = lineSize + int(p.in.pos&p.in.mask)*lineSize // the word that the reader reads next
 		}
 	}
 	w := view[uint64](mem)[off/8:]
@@ -371,6 +378,7 @@ func (s *scribbler) scribble() {
 	}
 }
 
-// noSingleCopy switches off copies by the kernel. They would write to addresses in the corrupted
-// tables, which in this process, with several ranks, can be any memory.
+// noSingleCopy switches off copies by the kernel (process_vm_writev). They would write to addresses
+// from the corrupted tables. All ranks are in this process, so such a copy could overwrite any memory
+// of the test.
 func noSingleCopy(c *transport.Config) { c.Params = copying("off") }

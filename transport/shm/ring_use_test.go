@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// taken returns the memory that the ranks' file takes, in bytes.
+// taken returns the number of bytes of memory that the pages of the ranks' memory file take.
 func (n *node) taken(t testing.TB) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -24,7 +24,7 @@ func (n *node) taken(t testing.TB) int64 {
 	return st.Blocks * 512
 }
 
-// allToAll sends a message from every node to every other node, and reads them all.
+// allToAll has every rank send a message to every other rank, and receives all messages.
 func allToAll(t testing.TB, all []*node, data []byte) {
 	t.Helper()
 	for i, n := range all {
@@ -50,9 +50,9 @@ func allToAll(t testing.TB, all []*node, data []byte) {
 	}
 }
 
-// TestRingsTakeWhatIsUsed checks the memory of the rings after all-to-alls of small
-// messages among many ranks: one page for each pair, and at most busyRings rings per rank that
-// are used in full because they are busy.
+// TestRingsTakeWhatIsUsed checks how much memory the message rings take after all-to-alls of small
+// messages among many ranks. Each ring takes one page. Only if the ranks send often ("busy"), each
+// rank uses all pages of busyRings rings.
 func TestRingsTakeWhatIsUsed(t *testing.T) {
 	page := int64(max(pageSize, os.Getpagesize()))
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 			if c.busy {
 				most += int64(n*busyRings) * all[0].seg.ringSize()
 			}
-			require.LessOrEqual(t, took, most+most/8) // one eighth more for the ranks' cards
+			require.LessOrEqual(t, took, most+most/8) // one eighth more for the other pages that the ranks touch
 			for _, a := range all {
 				whole := 0
 				for _, p := range a.locals {
@@ -96,9 +96,10 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 	}
 }
 
-// TestRingGrows: the reader reads some messages, and then the writer writes while there is
-// room. It must be able to fill the whole ring: at once, unless it has just returned to
-// the beginning; then after some rounds.
+// TestRingGrows has the reader follow the writer for some messages, so that the writer uses only the
+// first lines of the ring. Then the writer writes until there is no room, again and again. It must
+// come to use the whole ring: at once if there were few messages before; otherwise, because it may
+// first return to the ring's beginning, after some rounds.
 func TestRingGrows(t *testing.T) {
 	const whole = 512
 	for _, before := range []int{0, 1, 30, 40, firstLines, 100} {
@@ -154,8 +155,9 @@ func TestRingGrows(t *testing.T) {
 	}
 }
 
-// TestRingInOrder: two ranks send to each other at the same time, with pauses, so
-// that the rings' ends move while both sides use the rings.
+// TestRingInOrder has two ranks send to each other at the same time, in bursts of random length, so
+// that the part of each ring that its writer uses grows while both sides use the ring. All messages
+// must arrive in order.
 func TestRingInOrder(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -168,7 +170,7 @@ func TestRingInOrder(t *testing.T) {
 		done := make(chan error, 2)
 		for i := range 2 {
 			n, rng := all[i], rand.New(rand.NewPCG(seed, round*2+uint64(i)))
-			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }() // ends when it has all messages, or with an error; received below
+			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }() // ends when n has all messages, or with an error; the test receives from done below
 		}
 		for range 2 {
 			require.NoError(t, <-done)
@@ -176,7 +178,8 @@ func TestRingInOrder(t *testing.T) {
 	}
 }
 
-// converse sends messages of random lengths to a peer and checks the messages from the peer.
+// converse sends a number of messages (each) of varying lengths to a peer, and checks as many messages
+// from the peer.
 func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	buf := make([]byte, n.maxMsg)
 	size := func(seq uint64) int { return 8 + int(seq*0x9e3779b97f4a7c15>>40)%(1<<(seq/500%14)) }
@@ -192,7 +195,7 @@ func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 			}
 			binary.LittleEndian.PutUint64(b, sent)
 			ok, err := n.ep.Send(&transport.Op{Peer: to, Data: b})
-			if !ok && err != transport.ErrAgain { //nolint:errorlint // the very value
+			if !ok && err != transport.ErrAgain { //nolint:errorlint // Send does not wrap it
 				return err
 			}
 			if !ok {
@@ -218,8 +221,9 @@ func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	return nil
 }
 
-// TestWriterEndsAtSkip: a writer ends between a skip and the message after it. The reader
-// must get the messages before the skip, and then report that the writer has ended.
+// TestWriterEndsAtSkip has a writer end after it has written a skip (a word that sends the reader to
+// the ring's beginning), and before it has written the message at the beginning. The reader must
+// get the messages before the skip, and then report PeerDown.
 func TestWriterEndsAtSkip(t *testing.T) {
 	all := nodes(t, 17, New())
 	w, r := all[1], all[0]
@@ -239,8 +243,9 @@ func TestWriterEndsAtSkip(t *testing.T) {
 	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
 }
 
-// FuzzRingQueue makes a writer and a reader do the steps of the input, and compares the ring with
-// a queue. Lines behind end must stay unchanged.
+// FuzzRingQueue has a writer and a reader of a ring do the steps of the input, and compares the ring
+// with a plain queue. The writer must not touch lines beyond the part of the ring that it uses
+// (outRing.end).
 func FuzzRingQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 200, 201, 3, 4, 255, 7, 7, 7, 7, 7, 7, 7, 128}, uint8(0))
 	f.Add(bytes.Repeat([]byte{100, 130}, 300), uint8(9))
@@ -252,7 +257,7 @@ func FuzzRingQueue(f *testing.F) {
 		limit := maxMessage(lines)
 		var queue [][]byte
 		for at, s := range steps {
-			if s < 128 { // a message, at most the longest one
+			if s < 128 { // write a message; its length is at most the limit
 				b := bytes.Repeat([]byte{s | 1}, min(int(s)*int(s)/2, limit))
 				if o.put(t, b, kindMessage) {
 					queue = append(queue, b)

@@ -14,39 +14,37 @@ import (
 // One-sided transfers
 //
 //	                 the region
-//	   ┌────────────────┬───────────────┬─────────────────────────────┐
-//	 shared           this rank's     a peer's, in its table         a peer's,
-//	 heap             private memory    │ the kernel copies?         not in its table
-//	   │                │             yes            no                │
-//	 viaHeap          viaSelf         viaKernel      └── viaMessages ──┘
-//	 loads, stores    a copy          cma.go, split.go  stream.go
+//	   ┌────────────────┬────────────────┐
+//	 shared           this rank's      a peer's
+//	 heap             private memory   private memory
+//	   │                │                │ does the kernel let this rank copy?
+//	   │                │                ├───────────────────┐
+//	   │                │                yes                 no
+//	 viaHeap          viaSelf          viaKernel           ErrNotSupported
+//	 loads, stores    a copy           cma.go, split.go
 //
-// A transfer on any route except viaMessages has these states. Each call copies some pieces:
+// A transfer has these states. Each call copies some pieces:
 //
 //	copying ── no piece left to claim ──► draining ── helper done ──► completed
 //	   │                                     ▲  │
 //	   └────────── refused, failed ──────────┘  └── the helper failed ──► copying the rest
 //
-// Read and Write copy the first pieces themselves. If the kernel refuses a copy in the
-// middle of a transfer, for example because the peer has changed its user, the transfer
-// starts again by messages.
+// Read and Write copy the first pieces themselves. Before the first transfer with private
+// memory of a peer, this rank tries whether the kernel lets it copy (cma.go). If the kernel
+// refuses a copy later, for example because the peer has changed its user, the peer counts as
+// failed.
 
-// Attributes of the domain for one-sided transfers.
-const (
-	rmaCaps    = transport.CapRead | transport.CapWrite
-	maxRMASize = 1 << 30
+// maxRMASize is the largest Read or Write.
+const maxRMASize = 1 << 30
+
+// kindHelp is the kind of a control message that asks for help with a transfer; see split.go.
+const kindHelp = firstControl
+
+var (
+	errKind      = errors.New("a control message of unknown kind")
+	errReach     = fmt.Errorf("%w: the kernel does not let this rank copy from and to the peer's private memory", transport.ErrNotSupported)
+	errForbidden = fmt.Errorf("%w: the kernel no longer lets this rank copy from and to its memory", transport.ErrPeerDown)
 )
-
-// The kinds of control messages.
-const (
-	kindHelp = firstControl + iota // split.go
-	kindRead                       // stream.go, as the following ones
-	kindData
-	kindWrite
-	kindAck
-)
-
-var errKind = errors.New("a control message of unknown kind")
 
 // copyBudget is the number of bytes after which a call returns. The call first finishes
 // the piece that it has claimed.
@@ -69,7 +67,6 @@ const (
 	viaHeap route = iota
 	viaSelf
 	viaKernel
-	viaMessages
 )
 
 // transfer is a Read or Write under way. Transfers are reused.
@@ -99,7 +96,6 @@ type transfers struct {
 	first      *transfer // under way, in the order of posting
 	last       **transfer
 	free       *transfer
-	streams    streams
 	lastBegun  uint // the domain's reads when the last viaKernel transfer began
 	small      [helpSize]byte
 }
@@ -110,7 +106,6 @@ func (d *domain) initTransfers() {
 	t := &d.transfers
 	t.last = &t.first
 	t.lines.init()
-	t.streams.init(d.seg.ringLines * lineSize)
 	t.regions.init(view[entry](d.seg.regions(d.self)))
 	t.singleCopy = d.singleCopy()
 	if t.singleCopy {
@@ -137,12 +132,11 @@ func (d *domain) closeTransfers() {
 	}
 	t.first, t.last = nil, &t.first
 	t.helps = helps{}
-	t.streams = streams{}
 }
 
 // Read copies from a peer's region: by loads from the shared heap; from private memory by
-// copies of the kernel, of which the peer may make a part, or by messages that the
-// peer's progress answers.
+// copies of the kernel, of which the peer may make a part. If ReachesRegion reports false, Read
+// returns ErrNotSupported.
 //
 // Hot path: no allocation; a system call per piece of private memory.
 func (e *endpoint) Read(op *transport.Op) error { return e.d.begin(op, false) }
@@ -160,14 +154,13 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 	if err != nil {
 		return err
 	}
+	if !d.reaches(p, op.RemoteKey) {
+		return errReach
+	}
 	x := d.transfers.take()
 	x.op, x.p, x.write = op, p, write
 	if err := d.plan(x); err != nil {
 		d.end(x, err)
-		return nil
-	}
-	if x.route == viaMessages {
-		d.byMessages(x)
 		return nil
 	}
 	x.setPieces(aloneMax)
@@ -180,6 +173,23 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 		*t.last, t.last = x, &x.next
 	}
 	return nil
+}
+
+// ReachesRegion reports whether a region is in the shared heap or is this rank's own, or the
+// kernel lets this rank copy from and to the peer's memory. The first call for a peer tries that,
+// by a system call. It reports false for a peer that has not joined yet.
+func (e *endpoint) ReachesRegion(peer transport.Addr, key uint64) bool {
+	d := e.d
+	if d.closed || d.seg == nil {
+		return false
+	}
+	p := d.peer(peer)
+	return p != nil && d.authenticate(p) == nil && d.reaches(p, key)
+}
+
+// reaches is ReachesRegion for a peer that is authenticated.
+func (d *domain) reaches(p *peer, key uint64) bool {
+	return key&heapKey == heapKey || p.local == d.self || d.direct(p)
 }
 
 func (t *transfers) take() *transfer {
@@ -215,7 +225,7 @@ func (d *domain) plan(x *transfer) error {
 	op := x.op
 	n := len(op.Data)
 	switch {
-	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
+	case op.RemoteKey&heapKey == heapKey:
 		x.route = viaHeap
 		_, err := d.mapRange(x.p, op.RemoteKey, op.RemoteAddr, n)
 		return err
@@ -225,15 +235,9 @@ func (d *domain) plan(x *transfer) error {
 		return err
 	}
 	var err error
+	x.route = viaKernel
 	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), accessFor(x.write))
-	if err != nil {
-		return err
-	}
-	x.route = viaMessages
-	if x.entry != nil && d.direct(x.p) {
-		x.route = viaKernel
-	}
-	return nil
+	return err
 }
 
 // copyPieces copies pieces of a transfer, about budget bytes, and ends the transfer if
@@ -292,11 +296,6 @@ func (d *domain) finish(x *transfer) bool {
 	if x.err == nil && !x.write {
 		x.err = d.validate(x)
 	}
-	if errors.Is(x.err, syscall.EPERM) && x.p.err == nil {
-		x.p.reach = reachRefused
-		d.byMessages(x)
-		return true
-	}
 	d.end(x, x.err)
 	return true
 }
@@ -328,7 +327,7 @@ func (d *domain) validate(x *transfer) error {
 		return err
 	case viaKernel:
 		return d.checkRegion(x)
-	case viaSelf, viaMessages:
+	case viaSelf:
 	}
 	return nil
 }
@@ -409,24 +408,28 @@ func (d *domain) copyError(x *transfer, err error) error {
 	return err
 }
 
-// end completes a transfer.
+// end completes a transfer. If the kernel has refused a copy, end closes the peer.
 func (d *domain) end(x *transfer, err error) {
-	d.completed(x.op, d.transferError(x.p, x.write, err))
+	if errors.Is(err, syscall.EPERM) {
+		err = errForbidden
+		_ = d.closeOnError(x.p, "copy with", err)
+	}
+	d.completed(x.op, d.transferError(x, err))
 	d.transfers.put(x)
 }
 
 // transferError returns the error of a completion, which names the operation and the peer.
-func (d *domain) transferError(p *peer, write bool, err error) error {
+func (d *domain) transferError(x *transfer, err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, whole := errors.AsType[*transport.Error](err); whole {
 		return err
 	}
-	if write {
-		return d.peerError("write", p.rank, err)
+	if x.write {
+		return d.peerError("write", x.p.rank, err)
 	}
-	return d.peerError("read", p.rank, err)
+	return d.peerError("read", x.p.rank, err)
 }
 
 // advance continues transfers, by one claim or by about copyBudget bytes. busy reports that
@@ -435,9 +438,8 @@ func (d *domain) transferError(p *peer, write bool, err error) error {
 // Hot path: no allocation; two loads if there is nothing to do.
 func (d *domain) advance() (busy bool) {
 	t := &d.transfers
-	busy = d.advanceAtomics()
-	if t.first == nil && t.helps.n == 0 && t.streams.idle() {
-		return busy
+	if t.first == nil && t.helps.n == 0 {
+		return false
 	}
 	budget := copyBudget
 	for at := &t.first; *at != nil && budget > 0; {
@@ -457,28 +459,16 @@ func (d *domain) advance() (busy bool) {
 	if budget > 0 && t.helps.n > 0 {
 		d.helpOn()
 	}
-	d.stream()
-	return busy || t.first != nil || t.helps.n > 0 || !t.streams.idle()
+	return t.first != nil || t.helps.n > 0
 }
 
 // control handles a control message from a peer. After an error, a protocol error, the caller
 // must close the peer. b is valid during the call.
 func (d *domain) control(p *peer, kind uint8, b []byte) error {
-	switch kind {
-	case kindHelp:
-		return d.onHelp(p, b)
-	case kindRead:
-		return d.onRead(p, b)
-	case kindData:
-		return d.onData(p, b)
-	case kindWrite:
-		return d.onWrite(p, b)
-	case kindAck:
-		return d.onAck(p, b)
-	case kindAtomic, kindAtomicDone:
-		return d.controlAtomic(p, kind, b)
+	if kind != kindHelp {
+		return protocolError(errKind)
 	}
-	return protocolError(errKind)
+	return d.onHelp(p, b)
 }
 
 // dropTransfers ends all transfers with a peer that is closed, with err. A transfer that the
@@ -495,6 +485,4 @@ func (d *domain) dropTransfers(p *peer, err error) {
 			h.p = nil
 		}
 	}
-	d.dropStream(p, err)
-	d.dropAtomics(p, err)
 }

@@ -26,7 +26,7 @@ type segment struct {
 	layout
 	self  int
 	file  *os.File
-	front []byte // header, notes of ended processes, states, cards, claims, tables
+	front []byte // the parts before the inboxes: header, ended, states, cards, claims, tables
 	inbox []byte // the rings to this rank
 }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// retireSilent reads until n does not poll silent rings any more.
+// retireSilent reads the queue of n, which must return nothing, so often that n stops polling the rings
+// from peers that send nothing.
 func (n *node) retireSilent(t testing.TB) {
 	t.Helper()
 	for range 2*retirePolls + 2 {
@@ -25,8 +26,8 @@ func (n *node) retireSilent(t testing.TB) {
 	}
 }
 
-// silentJob opens n ranks. Each one has sent a message to rank 0, and then nothing, until rank 0
-// does not poll their rings any more.
+// silentJob opens n ranks. Each has sent one message to rank 0, and then nothing for so long that rank
+// 0 has stopped polling the ring from that rank.
 func silentJob(t testing.TB, n int) []*node {
 	t.Helper()
 	all := nodes(t, n, New())
@@ -38,10 +39,11 @@ func silentJob(t testing.TB, n int) []*node {
 	return all
 }
 
-// TestSilentRingsLeave counts the rings that are polled after messages from
-// many peers. Then each of the peers sends again, to rank 0 that polls or sleeps.
+// TestSilentRingsLeave checks that rank 0 stops polling the rings of many peers that have sent one
+// message each. Then each peer sends again, while rank 0 polls or sleeps, and rank 0 must receive the
+// messages.
 func TestSilentRingsLeave(t *testing.T) {
-	const n = 70 // more ranks than a word has bits
+	const n = 70 // more ranks than a word has bits, because bitmaps mark the rings that are polled
 	all := silentJob(t, n)
 	require.Equal(t, 1, len(all[0].active), "rings that a Read polls")
 	for i := 1; i < n; i++ {
@@ -67,10 +69,11 @@ func TestSilentRingsLeave(t *testing.T) {
 	require.Len(t, all[0].active, 1)
 }
 
-// TestSilentRingShowsRoom: a writer needs lines that the reader has freed but not published. The
-// reader must publish them when it stops polling the ring.
+// TestSilentRingShowsRoom has a writer lack room for a message, because the reader has not published
+// the lines of the ring that it has freed. The reader must publish them when it stops polling the
+// ring.
 func TestSilentRingShowsRoom(t *testing.T) {
-	all := nodes(t, 17, New()) // their rings have 1024 lines; a message takes up to 512
+	all := nodes(t, 17, New()) // with 17 ranks a ring has 1024 lines, and a message takes up to 512
 	w, r := all[1], all[0]
 	for i := range 600 {
 		w.send(t, 0, nil)
@@ -82,7 +85,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	for len(r.read(t)) > 0 {
 	}
 	in := &r.peers[1].in
-	in.published, in.idle = in.start, -10*retirePolls // as if it had published nothing
+	in.published, in.idle = in.start, -10*retirePolls // as if the reader had published nothing
 	in.freed.Store(0)
 	w.peers[0].out.limit = w.start + 1024
 	big := &transport.Op{Peer: 0, Data: make([]byte, w.maxMsg)}
@@ -91,7 +94,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	all[2].send(t, 0, nil)
 	r.await(t, transport.RecvDone)
 	for r.isListed(r.peers[1]) {
-		all[2].send(t, 0, nil) // so that the reader keeps this ring and unlists the other
+		all[2].send(t, 0, nil) // so that the reader goes on to poll the ring from rank 2, and stops to poll the ring from rank 1
 		r.await(t, transport.RecvDone)
 	}
 	_, err = w.ep.Send(big)
@@ -99,9 +102,10 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.Len(t, r.await(t, transport.RecvDone).Msg, w.maxMsg)
 }
 
-// TestSilentPeerEnds: a rank notices the end of peers whose rings it does not poll: after Shutdown,
-// after death, after death between the store of a message and the peer's bit in the card of this rank,
-// and after its own Disconnect.
+// TestSilentPeerEnds checks that a rank reports the end of peers whose rings it does not poll. One peer
+// calls Shutdown. One dies. One dies after it has stored a message in the ring, but before it has set
+// the bit in shared memory that makes this rank poll the ring; the message must arrive. And from one
+// this rank disconnects.
 func TestSilentPeerEnds(t *testing.T) {
 	all := silentJob(t, 6)
 	n := all[0]
@@ -139,15 +143,15 @@ func TestSilentPeerEnds(t *testing.T) {
 
 	require.NoError(t, n.ep.Disconnect(off[3].rank))
 	require.Equal(t, off[3].rank, n.await(t, transport.PeerDown).Peer)
-	off[3].send(t, 0, nil) // it has not read its card yet
+	off[3].send(t, 0, nil) // succeeds, because rank off[3] has not yet read that rank 0 has disconnected
 	n.retireSilent(t)
 	require.Equal(t, transport.Addr(0), off[3].await(t, transport.PeerDown).Peer)
 	require.Len(t, n.active, 1)
 }
 
-// TestSilentRingsRace removes rings from the list all the time while their senders
-// send. Each sender waits for an answer to its message, so the test fails if rank 0
-// misses a message.
+// TestSilentRingsRace has rank 0 stop polling rings all the time, while the ranks at the other ends
+// send. Each of them waits for the answer to its message before it sends the next one, so the test
+// fails if rank 0 misses a message.
 func TestSilentRingsRace(t *testing.T) {
 	const senders = 3
 	length := time.Second
@@ -157,7 +161,7 @@ func TestSilentRingsRace(t *testing.T) {
 	all := nodes(t, senders+1, New())
 	errs := make(chan error, senders)
 	for i := 1; i <= senders; i++ {
-		go func() { errs <- all[i].pingRoot(length) }() // ends after length, or when an answer is late
+		go func() { errs <- all[i].pingRoot(length) }() // ends after length, or when an answer is late; the loop below receives from errs
 	}
 	n, rng := all[0], rand.New(rand.NewPCG(1, 2))
 	op := &transport.Op{Data: make([]byte, 8)}
@@ -185,14 +189,15 @@ func TestSilentRingsRace(t *testing.T) {
 		case rng.IntN(8) > 0:
 			runtime.Gosched()
 		case n.cq.Arm():
-			require.NoError(t, n.cq.Wait(time.Second)) // longer than a scan interval, so that a missing wake is noticed
+			require.NoError(t, n.cq.Wait(time.Second)) // longer than scanInterval, so that the test notices a message that has not woken rank 0
 		}
 	}
 	t.Logf("rings left the list before %d polls", retired)
 	require.NotZero(t, retired)
 }
 
-// pingRoot sends numbers to rank 0 for a time and waits until each comes back.
+// pingRoot sends numbers to rank 0 for the time length. After each it waits until rank 0 has sent the
+// number back.
 func (n *node) pingRoot(length time.Duration) error {
 	op, rng := &transport.Op{Peer: 0, Data: make([]byte, 8)}, rand.New(rand.NewPCG(uint64(n.rank), 3))
 	for end, k := time.Now().Add(length), uint64(0); time.Now().Before(end); k++ {
@@ -219,8 +224,8 @@ func (n *node) pingRoot(length time.Duration) error {
 	return nil
 }
 
-// BenchmarkPollSilent measures a Read of a rank that polls one peer, after a number of other
-// peers have sent a message and then nothing.
+// BenchmarkPollSilent measures a Read that finds nothing, at a rank to which a number of peers have sent
+// one message each, and then nothing for long. It also reports the number of rings that a Read polls.
 func BenchmarkPollSilent(b *testing.B) {
 	for _, silent := range []int{0, 255, 1023} {
 		b.Run(fmt.Sprint(silent), func(b *testing.B) {

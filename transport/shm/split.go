@@ -104,7 +104,10 @@ func pieceSize(n int) int {
 
 func pieceCount(n, piece int) int { return (n + piece - 1) / piece }
 
-var errClaims = errors.New("a claim line does not match its transfer")
+var (
+	errClaims  = errors.New("a claim line does not match its transfer")
+	errRequest = errors.New("a request for help is invalid")
+)
 
 // claimWord makes, and claimParts decodes, the word claimed of a claim line.
 func claimWord(gen uint32, front, back int) uint64 {
@@ -118,9 +121,9 @@ func claimParts(w uint64) (gen uint32, front, back int) {
 // split is the initiator's state of a transfer with a claim line.
 type split struct {
 	line *claim // nil: the transfer has no helper
-	slot uint8
-	gen  uint32
-	back int // number of pieces that the helper had claimed at endClaims, or unknown
+	slot uint8  // index of line in claims.lines
+	gen  uint32 // the line's generation for this transfer
+	back int    // number of pieces that the helper had claimed at endClaims, or unknown
 
 	polls     uint      // polls since endClaims that found the helper not done
 	goneSince time.Time // when this rank noticed that the helper had ended or was disconnected; zero: neither
@@ -128,9 +131,9 @@ type split struct {
 
 // lines are this rank's claim lines.
 type lines struct {
-	gens [claimLines]uint32 // the last generation; even: the line is free
-	free [claimLines]uint8
-	n    int
+	gens [claimLines]uint32 // by line: its last generation; even: no pieces may be claimed
+	free [claimLines]uint8  // its first n elements are the indices of the free lines
+	n    int                // number of free lines
 }
 
 func (l *lines) init() {
@@ -142,13 +145,13 @@ func (l *lines) init() {
 
 // help is a peer's request for help with a transfer.
 type help struct {
-	p      *peer
-	slot   uint8
-	write  bool // the peer writes: this rank pulls; else it pushes
-	gen    uint32
-	n      int
+	p      *peer  // the initiator; nil: it is closed, so this rank does not help
+	slot   uint8  // index of the claim line among those of the peer
+	write  bool   // the peer writes to this rank's region, so this rank copies from the peer's buffer; else to it
+	gen    uint32 // the line's generation for the transfer
+	n      int    // bytes of the block
 	key    uint64 // of this rank's region
-	addr   uint64 // in the region
+	addr   uint64 // offset of the block in the region
 	buffer uint64 // address of the peer's buffer in the peer's process
 }
 
@@ -268,7 +271,8 @@ func (d *domain) endClaims(t *transfer) error {
 	return nil
 }
 
-// helpName returns a number that identifies a claim line and its generation.
+// helpName returns a number that identifies a claim line and its generation. rank is the local rank
+// that the line belongs to.
 func helpName(rank int, slot uint8, gen uint32) uint64 {
 	return uint64(gen)<<32 | uint64(rank)<<8 | uint64(slot)
 }
@@ -316,7 +320,8 @@ func (d *domain) onHelp(p *peer, b []byte) error {
 	return nil
 }
 
-// helps is the queue of requests for help.
+// helps is the queue of the peers' requests for help: n elements of list from index first, where
+// index 0 follows the last index.
 type helps struct {
 	list  [64]help
 	first int

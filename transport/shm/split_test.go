@@ -13,17 +13,20 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// begun is a transfer of about 1 MiB that rank 0 has begun and that has not ended.
+// begun is an RMA Read or Write of about 1 MiB that rank 0, the initiator, has posted and that has not
+// ended. Both ranks copy such a block: it is cut in pieces, and rank 1, the helper, gets a request to
+// copy pieces from the end of the block. A rank claims pieces in a claim line, which is a line in
+// shared memory with counters, before it copies them (see split.go).
 type begun struct {
-	a, b     *side
-	mem, dst []byte      // b's region; a's buffer
-	intact   func() bool // the bytes around mem and dst are unchanged
-	mr       transport.MemoryRegion
-	o        *outcome
-	want     []byte // the content of mem and dst after the transfer
+	a, b     *side                  // rank 0 and rank 1
+	mem, dst []byte                 // the memory of rank 1's region; the buffer of rank 0
+	intact   func() bool            // reports whether the bytes around mem and dst are unchanged
+	mr       transport.MemoryRegion // of mem
+	o        *outcome               // the Read or Write
+	want     []byte                 // the content that mem and dst must have after the operation
 }
 
-// begin begins a Read or a Write.
+// begin opens two ranks, and posts a Write or a Read of rank 0.
 func begin(t testing.TB, write bool) *begun {
 	t.Helper()
 	all := sides(t, 2, "auto")
@@ -49,7 +52,7 @@ func begin(t testing.TB, write bool) *begun {
 	return x
 }
 
-// check checks the result of a transfer that has ended.
+// check checks the result of the operation, which has ended.
 func (x *begun) check(t testing.TB) {
 	t.Helper()
 	require.NoError(t, x.o.err)
@@ -58,10 +61,11 @@ func (x *begun) check(t testing.TB) {
 	require.True(t, x.intact(), "memory around it")
 }
 
-// line returns the claim line of the transfer: the last one is used first.
+// line returns the claim line of the operation. It is the last of rank 0's lines, which is used first.
 func (x *begun) line() *claim { return &x.a.seg.claims(0).lines[claimLines-1] }
 
-// TestBothSidesCopy polls both ranks in turn. Each of them must copy half of the block.
+// TestBothSidesCopy polls both ranks alternately until the operation has ended. Each rank must copy half
+// of the pieces.
 func TestBothSidesCopy(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -74,7 +78,8 @@ func TestBothSidesCopy(t *testing.T) {
 	}
 }
 
-// TestClaimSize checks that claims never grow, and that all pieces are claimed in the end.
+// TestClaimSize checks the number of pieces that a rank claims at a time, for blocks of many sizes: it
+// never grows towards the end of the block, and all pieces are claimed in the end.
 func TestClaimSize(t *testing.T) {
 	for pieces := 1; pieces < 1000; pieces++ {
 		last := claimMost
@@ -87,7 +92,8 @@ func TestClaimSize(t *testing.T) {
 	}
 }
 
-// TestHelpersAlone: the initiator stops after its first pieces. The helper must copy all others.
+// TestHelpersAlone has the initiator make no progress after it has copied its first pieces. The helper
+// must copy all other pieces.
 func TestHelpersAlone(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -102,8 +108,9 @@ func TestHelpersAlone(t *testing.T) {
 	}
 }
 
-// TestHelpComesLate: the helper gets the request when the transfer has ended and its
-// line is used for another transfer.
+// TestHelpComesLate has the helper get a request after the operation has ended, when its claim line is
+// in use for another operation. The helper must ignore that request and serve the one for the second
+// operation.
 func TestHelpComesLate(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -124,7 +131,7 @@ func TestHelpComesLate(t *testing.T) {
 	}
 }
 
-// request returns the request that rank 0 has sent for the transfer.
+// request returns the request that rank 0 has sent to the helper for the operation.
 func (x *begun) request(write bool) *help {
 	s := x.a.transfers.first.split
 	return &help{
@@ -140,12 +147,13 @@ func (x *begun) deliver(t testing.TB, h *help) {
 	require.NoError(t, x.b.control(x.b.local(0), kindHelp, b[:]))
 }
 
-// TestHelpAskedTwice delivers a request many times.
+// TestHelpAskedTwice delivers the same request to the helper many times, also after the operation has
+// ended. The result must be right.
 func TestHelpAskedTwice(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
 		h := x.request(write)
-		for range 80 { // more than the queue has room for
+		for range 80 { // more than the helper's queue of requests has room for
 			x.deliver(t, h)
 		}
 		for range 3 {
@@ -162,8 +170,8 @@ func TestHelpAskedTwice(t *testing.T) {
 	}
 }
 
-// TestHelpFails sends a request with an invalid buffer address. The helper must report the failure,
-// and the initiator must copy everything.
+// TestHelpFails delivers a request with an invalid buffer address. The helper must mark the failure in
+// the claim line, and the initiator must copy the whole block and free the claim line.
 func TestHelpFails(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -178,7 +186,8 @@ func TestHelpFails(t *testing.T) {
 	}
 }
 
-// TestCloseUnderHelp closes the region in the middle of the transfer.
+// TestCloseUnderHelp has rank 1 close the region after it has copied pieces. The operation must end with
+// ErrKey, and the memory must not change after Close.
 func TestCloseUnderHelp(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -193,8 +202,9 @@ func TestCloseUnderHelp(t *testing.T) {
 	}
 }
 
-// TestCloseBeforeTheEnd closes the region when everything has been copied, before the reader has
-// noticed it. The Read must fail.
+// TestCloseBeforeTheEnd has rank 1 close the region when all pieces of a Read are copied, and rank 0
+// has not polled since. The Read must fail with ErrKey, because rank 0 looks for the key again after
+// the copy.
 func TestCloseBeforeTheEnd(t *testing.T) {
 	x := begin(t, false)
 	for range 100 {
@@ -205,7 +215,9 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 	require.ErrorIs(t, x.o.err, transport.ErrKey)
 }
 
-// TestManySplit begins more transfers than there are claim lines.
+// TestManySplit posts twice as many Reads as a rank has claim lines. A Read whose copy the peer shares
+// needs one such cache line (see split.go); a Read that finds none copies alone. All Reads must return
+// the right bytes, and all claim lines must be free at the end.
 func TestManySplit(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -226,9 +238,9 @@ func TestManySplit(t *testing.T) {
 	require.EqualValues(t, claimLines, a.transfers.lines.n)
 }
 
-// TestNoHelpInAnExchange: a rank with open regions that peers may only read must not request help.
-// Such regions are messages, so the rank takes part in an exchange and the other rank is busy
-// with its own transfers.
+// TestNoHelpInAnExchange checks that a rank which has open regions that peers may only read does not
+// request that the peer copies a part of a block. The engine registers the data of large messages so.
+// Such a rank probably exchanges messages with the peer, and the peer is busy with its own transfers.
 func TestNoHelpInAnExchange(t *testing.T) {
 	for _, access := range []transport.Access{transport.RemoteRead, transport.RemoteRead | transport.RemoteWrite} {
 		for _, write := range []bool{false, true} {
@@ -261,8 +273,9 @@ func TestNoHelpInAnExchange(t *testing.T) {
 	}
 }
 
-// TestNoHelpInAStream: a rank must not request help for the second of two transfers between Reads,
-// unless it is large, nor from a rank that sleeps.
+// TestNoHelpInAStream checks when a rank requests that the peer copies a part of a block. It does so for
+// the first transfer since a Read of the queue. It does so for a later one only if that is larger than
+// streamMax. It never does so if the peer sleeps.
 func TestNoHelpInAStream(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -273,7 +286,7 @@ func TestNoHelpInAStream(t *testing.T) {
 	var l []*outcome
 	asks := func(n int) bool {
 		l = append(l, &outcome{Op: transport.Op{Peer: 1, RemoteKey: theirs.Key(), Data: make([]byte, n)}})
-		before := a.transfers.lines.gens // the transfer may have ended by now, and its line may be free again
+		before := a.transfers.lines.gens // the number of claim lines in use says nothing, because post may return when the transfer has ended and its line is free again
 		require.NoError(t, a.post(l[len(l)-1], false))
 		return a.transfers.lines.gens != before
 	}
@@ -292,9 +305,11 @@ func TestNoHelpInAStream(t *testing.T) {
 	pollUntilDone(t, l[len(l)-1], a)
 }
 
-// TestHelperDies ends the helper's rank between its claim and its update of done.
+// TestHelperDies has the helper end after it has claimed a piece, and before it has counted the piece as
+// copied. The operation must not end while a thread of the helper may still be copying. Then it must
+// end with ErrPeerDown.
 func TestHelperDies(t *testing.T) {
-	for _, cleared := range []bool{true, false} { // the helper's hazard line is cleared, or stays set until exitGrace is over
+	for _, cleared := range []bool{true, false} { // the helper has cleared its hazard line, which says that it copies; or the line stays set until exitGrace is over
 		x := begin(t, false)
 		line, s := x.line(), &x.a.transfers.first.split
 		gen, front, back := claimParts(line.claimed.Load())
@@ -324,13 +339,13 @@ func TestHelperDies(t *testing.T) {
 	}
 }
 
-// TestNoHelpForTheDead: the helper gets a request after the initiator has ended. It must not
-// copy, because the initiator's process id may be that of another process.
+// TestNoHelpForTheDead has the helper get a request after the initiator has ended. The helper must not
+// copy, because the initiator's process id may be that of another process now.
 func TestNoHelpForTheDead(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
 		mem, dst := bytes.Clone(x.mem), bytes.Clone(x.dst)
-		x.b.takeEvents(x.b.events.Load()) // rank 1 polls the ring from now on
+		x.b.takeEvents(x.b.events.Load()) // makes rank 1 poll the ring from rank 0 from now on
 		x.a.liveness.end()
 		require.NoError(t, x.b.poll())
 		_, front, back := claimParts(x.line().claimed.Load())
@@ -339,8 +354,8 @@ func TestNoHelpForTheDead(t *testing.T) {
 	}
 }
 
-// TestCorruptClaims writes invalid words to the claim line at random moments. The
-// transfer must end, with or without an error, and the memory around its buffers must not change.
+// TestCorruptClaims writes invalid words to the claim line of an operation at random moments. The
+// operation must end, with or without an error, and the memory around its buffers must not change.
 func TestCorruptClaims(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	failures := 0

@@ -30,8 +30,8 @@ const (
 	awake  = 0
 	asleep = 1
 
-	minScanInterval = 250 * time.Millisecond
-	scanPeers       = 64 // number of ranks for which the interval grows by minScanInterval
+	minScanInterval = 250 * time.Millisecond // the scan interval on a host with less than scanPeers ranks
+	scanPeers       = 64                     // the interval grows by minScanInterval for each scanPeers ranks of the host
 )
 
 // epoch is the zero of monotonic times.
@@ -85,7 +85,8 @@ func (d *domain) wakeWaiter() {
 	}
 }
 
-// Arm returns false if a Read has something to do.
+// Arm announces in card.sleep that this rank is about to sleep, unless a Read has something to do.
+// It returns false if a Read has something to do.
 func (q *completionQueue) Arm() bool {
 	d := q.d
 	if d.closed || d.busy() {
@@ -235,7 +236,7 @@ func (d *domain) Notify(a transport.Addr) {
 	runtime.KeepAlive(s)
 }
 
-// endSleep ends a Wait under way and the descriptor's goroutine, when the domain is closed.
+// endSleep ends a Wait under way and the goroutine of fdWaiter. Close calls it.
 func (d *domain) endSleep() {
 	d.down.Store(true)
 	d.wakeSelf()
@@ -252,14 +253,14 @@ func (q *completionQueue) FD() (int, bool) {
 	return d.fdWaiter.open(d)
 }
 
-// fdWaiter holds the descriptor that FD returns, and its goroutine.
+// fdWaiter holds the descriptor that FD returns, and controls the goroutine that makes it readable.
 type fdWaiter struct {
 	mu     sync.Mutex
 	fd     int  // -1: FD has not been called, or the domain is closed
 	set    bool // the descriptor is readable
 	closed bool
-	kick   chan struct{} // capacity 1; a value makes the goroutine sleep on the sleep word
-	done   chan struct{}
+	kick   chan struct{} // capacity 1; a value makes the goroutine sleep until this rank is woken; nil before FD and after close
+	done   chan struct{} // closed when the goroutine has ended
 }
 
 func (w *fdWaiter) open(d *domain) (int, bool) {

@@ -8,27 +8,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleepModel models the steps of wait.go: two ranks that sleep until a word is set, and a third
-// that sets it, the waker. Each step is one access to shared memory.
+// sleepModel is the state of a model of wait.go. Two ranks, the sleepers, sleep until a word is set,
+// and a third rank, the waker, sets the word and wakes them. Each step of a rank is one access to
+// shared memory.
 type sleepModel struct {
-	word  bool
-	count int // fileHeader.sleepers
-	flags [2]uint32
-	at    [3]int // the next step of each rank; the waker is the last one
-	wakes int    // the rank that the waker wakes next
+	word  bool      // what the sleepers wait for
+	count int       // fileHeader.sleepers
+	flags [2]uint32 // card.sleep of each sleeper: awake or asleep
+	at    [3]int    // the next step of each rank; the waker is the last rank
+	wakes int       // the sleeper that the waker wakes next
 }
 
-// The steps of a rank that sleeps. program gives their order.
+// The steps of a sleeper. A program is a list of the first four, in the order in which the sleeper
+// takes them.
 const (
-	announceCount = iota // add 1 to sleepers
-	announceFlag         // set the flag to asleep
-	lookAgain            // load the word
-	waits                // futex_wait while the flag is asleep
-	undo                 // if the word was set: wakeRank for itself
-	slept
+	announceCount = iota // add 1 to count
+	announceFlag         // set the sleeper's flag to asleep
+	lookAgain            // load the word; if it is set, go to undo
+	waits                // futex_wait, which lasts while the flag is asleep
+	undo                 // the sleeper does wakeRank for itself
+	slept                // the sleeper has no step left
 )
 
-// step makes the next step of a rank. It returns false if the rank sleeps or has no step left.
+// step does the next step of a rank. It returns false if the rank sleeps or has no step left. program
+// gives the order of a sleeper's steps.
 func (m *sleepModel) step(rank int, program []int) bool {
 	if rank == len(m.flags) {
 		return m.stepWaker()
@@ -91,8 +94,8 @@ func (m *sleepModel) wakeRank(rank int) {
 	}
 }
 
-// lost returns the number of interleavings of the steps after which a rank still sleeps although
-// the word is set, or the count is wrong.
+// lost tries all interleavings of the ranks' steps from the state m on. It returns the number of
+// interleavings after which a sleeper still sleeps although the word is set, or count is not 0.
 func (m sleepModel) lost(program []int) (n int) {
 	moved := false
 	for rank := range m.at {
@@ -108,7 +111,8 @@ func (m sleepModel) lost(program []int) (n int) {
 	return n
 }
 
-// TestNoSleepIsMissed tries all interleavings of the steps by which ranks go to sleep and are woken.
+// TestNoSleepIsMissed tries all interleavings of the steps by which two ranks go to sleep and a third
+// wakes them. With the order of wait.go no wake-up is lost. With two other orders one is.
 func TestNoSleepIsMissed(t *testing.T) {
 	require.Zero(t, sleepModel{}.lost([]int{announceCount, announceFlag, lookAgain, waits}))
 	require.Positive(t, sleepModel{}.lost([]int{lookAgain, announceCount, announceFlag, waits}), "a rank that looks before it announces its sleep misses a wake")

@@ -15,16 +15,18 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// asleepRank lets n Wait in a goroutine. The channel that it returns receives Wait's error.
+// asleepRank makes rank n call Arm, and then Wait in a goroutine. It returns a channel that receives the
+// result of Wait.
 func asleepRank(t *testing.T, n *node) <-chan error {
 	t.Helper()
 	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 	woken := make(chan error, 1)
-	go func() { woken <- n.cq.Wait(deadline) }() // ends at the deadline
+	go func() { woken <- n.cq.Wait(deadline) }() // ends at the deadline at the latest
 	return woken
 }
 
-// wakes checks that a rank from asleepRank is woken well before Wait's timeout.
+// wakes checks that the Wait of a rank from asleepRank ends well before its timeout. woken is the channel
+// from asleepRank.
 func wakes(t *testing.T, woken <-chan error) {
 	t.Helper()
 	select {
@@ -35,9 +37,9 @@ func wakes(t *testing.T, woken <-chan error) {
 	}
 }
 
-// TestEndFoundWhileAsleep: one goroutine of a rank waits. Another detects in Send that a peer has
-// ended, which must wake the first one so that it reports the end. The peer has sent messages
-// before (known), or nothing.
+// TestEndFoundWhileAsleep has one goroutine of a rank Wait, while another goroutine calls Send for a peer
+// that has ended. Send detects the end, which must end the Wait, so that the next Read reports the
+// end. The peer has sent a message before (known), or nothing.
 func TestEndFoundWhileAsleep(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		for _, leaves := range []bool{false, true} {
@@ -49,7 +51,7 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 			}
 			woken := asleepRank(t, n)
 			if leaves {
-				p.seg.state(1).state.Store(cardLeft) // it has not yet signalled its peers
+				p.seg.state(1).state.Store(cardLeft) // as if the peer had left, but had not yet told the other ranks
 			} else {
 				p.liveness.end()
 			}
@@ -65,8 +67,8 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 	}
 }
 
-// TestEndWhileAsleepAmongMany: a rank sleeps that has not communicated with any of many others. When
-// one of them ends, the next Read must report that end.
+// TestEndWhileAsleepAmongMany has a rank Wait that has not communicated with any of 199 others. When one
+// of the others ends, the Wait must end, and the next Read must report PeerDown.
 func TestEndWhileAsleepAmongMany(t *testing.T) {
 	all := nodes(t, 200, New())
 	for _, victim := range []int{199, 70} {
@@ -80,12 +82,12 @@ func TestEndWhileAsleepAmongMany(t *testing.T) {
 	}
 }
 
-// TestSignalsBesideClose closes ranks, one of which sleeps, while other goroutines call their
-// Signal and Notify.
+// TestSignalsBesideClose closes three ranks, one of which is in Wait, while other goroutines call the
+// Asleep, Notify and Signal of each rank. No call may crash, and the Wait must end.
 func TestSignalsBesideClose(t *testing.T) {
 	for range 10 {
 		all := nodes(t, 3, New())
-		all[0].send(t, 1, nil) // so that 0 has a ring mapped
+		all[0].send(t, 1, nil) // so that rank 0 has mapped the ring to rank 1
 		all[1].await(t, transport.RecvDone)
 		woken := asleepRank(t, all[1])
 		var stop atomic.Bool
@@ -105,7 +107,7 @@ func TestSignalsBesideClose(t *testing.T) {
 		for _, n := range all {
 			require.NoError(t, n.Close())
 		}
-		runtime.GC() // unmaps the fronts of segments that are not referenced any more
+		runtime.GC() // runs the cleanups that unmap the shared memory of closed domains, which must not be in use
 		runtime.GC()
 		require.False(t, all[2].Asleep())
 		stop.Store(true)

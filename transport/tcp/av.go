@@ -19,13 +19,15 @@ type addressVector struct {
 	n     int
 }
 
-// avPart is the addresses that one call of Insert or InsertSym added.
+// avPart holds the addresses that one call of Insert or InsertSym added.
 type avPart struct {
-	first, n int
-	addrs    []transport.Address // Insert; nil: InsertSym, with the fields below
-	node     netip.Addr
-	port     int
-	services int
+	first, n int                 // index of the first address, number of addresses
+	addrs    []transport.Address // the arguments of Insert; nil: InsertSym added the part
+
+	// The arguments of InsertSym.
+	node     netip.Addr // of the first host
+	port     int        // the first port of each host
+	services int        // number of ports of each host
 }
 
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
@@ -101,7 +103,8 @@ func parsePort(s string) (int, error) {
 	return int(p), nil
 }
 
-// addrAdd returns ip + n, and false if there is no such address.
+// addrAdd returns the IP address n after ip, and true. If that is beyond the last address, it
+// returns false.
 func addrAdd(ip netip.Addr, n uint64) (netip.Addr, bool) {
 	if ip.Is4() {
 		b := ip.As4()

@@ -79,8 +79,9 @@ func withInterface(t *testing.T, which string) func(*transport.Config) {
 	return func(c *transport.Config) { c.Params, c.OneHost = p, false }
 }
 
-// TestSendBuffer checks the size of the send buffer. The kernel doubles the size that a process
-// sets.
+// TestSendBuffer checks that the socket's send buffer has the size that
+// transport.tcp.send_buffer says; 0 is the default. The kernel doubles the size that a process sets,
+// and reports the doubled size.
 func TestSendBuffer(t *testing.T) {
 	for text, want := range map[string]int{"0": 2 * loopbackSendBuf, "64k": 128 << 10} {
 		p := &params.Set{}
@@ -110,7 +111,7 @@ func TestInterface(t *testing.T) {
 		require.Error(t, err)
 	}
 	cfg := config(0, 2)
-	cfg.OneHost = false // any interface of this host
+	cfg.OneHost = false // without an interface in Params, Open chooses one of this host
 	d, err := New().Open(cfg)
 	require.NoError(t, err)
 	require.NoError(t, d.Close())

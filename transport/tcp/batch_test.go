@@ -15,15 +15,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// numbered returns a message to rank 1 of size bytes, at least four. It begins with number i.
+// numbered returns a message to rank 1. It has size bytes, at least four. Its first four bytes are the
+// number i.
 func numbered(i, size int) *transport.Op {
 	op := &transport.Op{Peer: 1, HeaderLen: 4, Data: bytes.Repeat([]byte{byte(i)}, size-4)}
 	binary.LittleEndian.PutUint32(op.Header[:], uint32(i))
 	return op
 }
 
-// writes returns the bytes that each system call of the rank has written since the last call of
-// writes. fd is the test's end of a SOCK_SEQPACKET connection.
+// writes returns the bytes that the rank at the other end of fd has written since the last call of
+// writes: one slice per system call. fd is the test's end of a SOCK_SEQPACKET connection.
 func writes(t testing.TB, fd int) (all [][]byte) {
 	t.Helper()
 	for {
@@ -37,8 +38,8 @@ func writes(t testing.TB, fd int) (all [][]byte) {
 	}
 }
 
-// requireNumbered checks that b is the frames of the numbered messages from first on, and
-// returns the number of the message that would follow.
+// requireNumbered checks that b consists of whole frames of messages made by numbered, whose numbers
+// are first, first+1 and so on. It returns the number of the message that would follow.
 func requireNumbered(t testing.TB, b []byte, first int) int {
 	t.Helper()
 	for len(b) > 0 {
@@ -53,8 +54,8 @@ func requireNumbered(t testing.TB, b []byte, first int) int {
 }
 
 // burst reads the queue, sends messages until the endpoint puts one in a batch, and returns the
-// number of messages. Whether the endpoint batches the third one depends on the time since the
-// second.
+// number of messages sent. The endpoint writes the first two messages at once. Which later message
+// is the first in a batch depends on the time between the calls of Send.
 func burst(t testing.TB, n *testRank) int {
 	t.Helper()
 	n.read(t)
@@ -70,7 +71,8 @@ func burst(t testing.TB, n *testRank) int {
 	return 0
 }
 
-// If a rank sends messages without a Read in between, few writes send them, in order.
+// A rank sends 2000 messages without a Read in between. They leave in fewer than 200 system calls, in
+// order, the last of them in the next Read.
 func TestBurstLeavesTogether(t *testing.T) {
 	n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 	n.ep.EnableBatch()
@@ -126,7 +128,8 @@ func TestLoneMessageLeavesAtOnce(t *testing.T) {
 	}
 }
 
-// An operation that does not fit a batch first sends the batch.
+// A rank with a pending batch posts an operation that does not fit a batch. The batch is written
+// before the operation.
 func TestLargerOperationSendsBatch(t *testing.T) {
 	for name, post := range map[string]func(n *testRank, i int) error{
 		"message": func(n *testRank, i int) error {
@@ -157,8 +160,8 @@ func TestLargerOperationSendsBatch(t *testing.T) {
 	}
 }
 
-// If the peer does not read, the endpoint batches no more than batchSize bytes and queues the
-// messages behind. All messages arrive in order.
+// While the peer does not read, a rank sends messages. The endpoint batches no more than batchSize
+// bytes and queues the messages that follow. When the peer reads, all messages arrive in order.
 func TestBatchIsBounded(t *testing.T) {
 	n, fd := socketRank(t)
 	n.ep.EnableBatch()
@@ -180,7 +183,8 @@ func TestBatchIsBounded(t *testing.T) {
 	require.Equal(t, sent, requireNumbered(t, readSome(t, n, fd, sent*(wire.TCPPrefixSize+500)), 0))
 }
 
-// Messages of all sizes keep their order, whether they are batched, written or queued.
+// A rank sends messages of random sizes, so that some are batched, some are written at once, and some
+// are queued. All arrive in order.
 func TestOrderAcrossSizes(t *testing.T) {
 	const count = 1000
 	all := openRanks(t, 2)
@@ -224,7 +228,7 @@ func TestOrderAcrossSizes(t *testing.T) {
 	require.False(t, n.ep.Unsent())
 }
 
-// If a peer dies while a batch for it is pending, the rank reports the peer and drops the batch.
+// A peer dies while a rank has a pending batch for it. The rank reports PeerDown and drops the batch.
 func TestPeerDiesWithBatch(t *testing.T) {
 	n, fd := socketRank(t)
 	n.ep.EnableBatch()
@@ -239,7 +243,7 @@ func TestPeerDiesWithBatch(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// Shutdown sends pending batches.
+// A rank calls Shutdown while it has a pending batch. All messages of the batch arrive.
 func TestShutdownSendsBatch(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
@@ -261,8 +265,8 @@ func TestShutdownSendsBatch(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// If a receiver needs several Reads for a batch, the rest of the batch stays at its place in the
-// buffer.
+// A receiver needs several Reads for a batch, because each Read returns few messages. The messages
+// that are not returned yet stay where they are in the input buffer: rpos moves, the bytes do not.
 func TestBatchIsReadFromItsPlace(t *testing.T) {
 	const count = 100
 	n, fd := socketRank(t)

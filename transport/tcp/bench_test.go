@@ -14,13 +14,14 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// BenchmarkRMA measures reads from and writes to the memory of another process.
+// BenchmarkRMA measures the time of one read from, or one write to, the memory of another process on
+// this host.
 func BenchmarkRMA(b *testing.B) {
 	for _, operation := range []string{"read", "write"} {
 		for _, size := range []int{8, 64 << 10, 1 << 20, 4 << 20} {
 			b.Run(fmt.Sprint(operation, "/", size), func(b *testing.B) {
 				n, _ := twoProcesses(b, "serve")
-				runtime.LockOSThread() // without an unlock, so the pinned thread ends with the benchmark
+				runtime.LockOSThread() // without an unlock, so that the pinned thread ends with this goroutine
 				pin(0)
 				m := await(b, []*testRank{n}, n, kind(transport.RecvDone))
 				op := &transport.Op{Peer: 1, RemoteKey: binary.LittleEndian.Uint64(m.Msg), Data: make([]byte, size)}
@@ -51,13 +52,13 @@ func BenchmarkRMA(b *testing.B) {
 }
 
 // BenchmarkPingPong measures the latency between the endpoints of two processes that both poll,
-// as bench/c/tcp_pingpong.c does for a bare socket. It reports half a round trip: the median and
-// the minimum of batches.
+// as bench/c/tcp_pingpong.c does for a bare socket. It takes the mean of half a round trip over each
+// 500 round trips, and reports the median and the minimum of these means.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 8 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			n, _ := twoProcesses(b, "echo")
-			runtime.LockOSThread() // without an unlock, so the pinned thread ends with the benchmark
+			runtime.LockOSThread() // without an unlock, so that the pinned thread ends with this goroutine
 			pin(0)
 			op := &transport.Op{Peer: 1, HeaderLen: 8, Data: make([]byte, size-8)}
 			round := func() {

@@ -18,8 +18,9 @@ func TestConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }))
 }
 
-// TestConformanceSymmetric runs the suite with sockets bound to consecutive ports of one
-// address, as the launcher binds them. Here the address is of IPv6.
+// TestConformanceSymmetric runs the conformance suite with InsertSym. The ranks inherit sockets that
+// are bound to consecutive ports of one address, as the launcher binds them. The address is an IPv6
+// address.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
 	transporttest.Run(t, func(t testing.TB, n int) *transporttest.Job {
@@ -40,8 +41,8 @@ func TestConformanceSymmetric(t *testing.T) {
 	}, transporttest.WithRanks(2, 5))
 }
 
-// consecutive returns sockets that are bound to n consecutive ports and do not listen, and the
-// first port.
+// consecutive returns n sockets that are bound to consecutive ports of host and do not listen, and
+// the first port.
 func consecutive(t testing.TB, host string, n int) ([]*os.File, int) {
 	t.Helper()
 	for base := 21000; base < 30000; base += n {
@@ -52,7 +53,7 @@ func consecutive(t testing.TB, host string, n int) ([]*os.File, int) {
 			files = append(files, os.NewFile(uintptr(fd), "listener"))
 			sa := &unix.SockaddrInet6{Port: base + i}
 			copy(sa.Addr[:], net.ParseIP(host))
-			// Connections of earlier jobs may still use the port.
+			// Closed connections of earlier jobs may still be in TIME_WAIT on the port.
 			require.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 			if unix.Bind(fd, sa) != nil {
 				break

@@ -13,103 +13,104 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// connState is the state of the connection with a peer.
+// connState is the state of the connection with a peer. A bye is the last frame of a rank that
+// shuts down. The end of the peer's bytes comes when the peer has closed its sending side.
 //
-//	     first use            handshake done        bye received       end of stream
-//	new ──────────► waiting ────────────────► up ────────────► left ─────────────► gone
+//	     first use            handshake done        bye received      end of the peer's bytes
+//	new ──────────► waiting ────────────────► up ────────────► left ──────────────────────► gone
 //	                   └──────── failed ──────┴──► gone ◄─ failed ─┘
 //
-// In left and gone, operations with the peer return c.err.
+// In the states left and gone, operations with the peer return c.err.
 type connState uint8
 
 const (
 	connNew     connState = iota
 	connWaiting           // operations are queued until the handshake ends
 	connUp
-	connLeft // the peer has sent its bye; poll reads its stream to the end
+	connLeft // the peer has sent its bye; poll reads and drops what follows
 	connGone
 )
 
-// Sizes of a connection's input.
+// Sizes of a connection's input, in bytes.
 const (
-	bufSize  = 2 * wire.TCPMaxMsg // room for a message behind others that the user still uses
-	readSize = 64 << 10           // bytes that one recv asks for
-	bulkRead = 4 << 10            // the same while replies to reads are expected, whose bytes should not go through the buffer
+	bufSize  = 2 * wire.TCPMaxMsg // the input buffer: the largest message fits behind messages that the caller of Read still uses
+	readSize = 64 << 10           // what one recv asks for
+	bulkRead = 4 << 10            // what one recv asks for while this rank awaits replies to reads, so that most of their bytes go straight to op.Data
 )
 
-// loopbackSendBuf is the send buffer of a connection within the host, in bytes. With the
-// kernel's default, several megabytes are in transit, more than the second-level cache holds: a
-// stream of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses the size,
-// because it measures the delay. transport.tcp.send_buffer overrides both.
+// loopbackSendBuf is the size of the send buffer of a connection within the host, in bytes. With
+// the kernel's default, several megabytes are in transit, more than the second-level cache holds,
+// and a series of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses the
+// size, because it measures the round-trip time. transport.tcp.send_buffer overrides both.
 const loopbackSendBuf = 150_000
 
-// recvState says what the next received bytes are.
+// recvState says what the next bytes from the peer are.
 type recvState uint8
 
 const (
 	recvFrame recvState = iota // a frame
-	recvReply                  // bytes of a reply to a read, for op.Data
-	recvEnd                    // the end frame after these bytes
-	recvWrite                  // bytes of a peer's write, for a region
-	recvDrop                   // bytes to drop
+	recvReply                  // data of a reply to a read by this rank; they go to op.Data
+	recvEnd                    // the end frame (wire.TCPEnd) that follows the data of a reply
+	recvWrite                  // data of a write by the peer; they go to a memory region
+	recvDrop                   // data of a write by the peer that are dropped: the write has no valid target, or this rank has sent its bye
 )
 
 // conn is the state of the connection with one peer, and of the operations with that peer.
 type conn struct {
 	d     *domain
-	rank  transport.Addr
+	rank  transport.Addr // of the peer
 	state connState
-	fd    int // -1 unless connected
-	live  int // index in d.live, -1 if not there
-	err   error
-	wrErr error // writing has failed; poll still reads what the peer has sent
+	fd    int   // the socket; -1: none
+	live  int   // index in d.live; -1: not in d.live
+	err   error // what operations with the peer return after the peer has left or failed; nil before
+	wrErr error // a failed write to the socket, after which poll still reads what the peer has sent; nil: none
 
 	// Security, see record.go.
-	sign, check *wire.TCPCheck  // of frames written and read
-	seal, open  *wire.TCPSealer // of records written and read; nil: no records
-	out         *record         // the record that is partly written
-	partial     *record         // the bytes of a record that is partly read
+	sign, check *wire.TCPCheck  // sign computes the checks of frames written, check verifies those of frames read
+	seal, open  *wire.TCPSealer // seal makes the records written, open opens those read; nil: security is "none"
+	out         *record         // the record that is not wholly written yet; nil: none
+	partial     *record         // bytes from the socket that are not a whole record yet; nil: none
 
 	// Input. Bytes buf[rpos:wpos] have been read and not parsed. Until the next Read, the
-	// bytes before rpos may be messages that the user still uses.
-	buf        []byte // from the domain's freeBufs, while needed
+	// bytes before rpos may be messages that the caller of Read still uses.
+	buf        []byte // borrowed from the domain; nil: not needed now
 	rpos, wpos int
-	polled     uint // the last round of progress that polled this connection
-	need       int  // an estimate of the bytes that the frame at rpos still lacks
-	more       bool // buf may hold a whole frame
+	polled     uint // d.round at the last poll of this connection
+	need       int  // an estimate of how many bytes of the frame at rpos have not been read
+	more       bool // receive has stopped early: buf may hold a whole frame, or has no room. The next Read calls poll even without new input
 	in         struct {
 		kind   recvState
-		dst    []byte  // recvReply, recvWrite: the memory still to be filled
-		skip   int     // recvDrop: bytes still to be dropped
-		slot   uint32  // recvReply: of the read
-		region *region // recvWrite: that the bytes are for
-		id     uint64  // recvWrite, and recvDrop if ack: of the write to acknowledge
-		ack    bool
-		status wire.TCPStatus // status of that acknowledgement
+		dst    []byte         // recvReply, recvWrite: the memory still to be filled
+		skip   int            // recvDrop: number of bytes still to be dropped
+		slot   uint32         // recvReply: index in rma.slots of the read
+		region *region        // recvWrite: the region that the data go to
+		id     uint64         // recvWrite, recvDrop: the id of the write
+		ack    bool           // recvWrite, recvDrop: the write is acknowledged after its data
+		status wire.TCPStatus // what the acknowledgement says
 	}
 
 	// Output, see output.go.
-	msgs          opQueue
-	frames        []byte // whole frames: control and copies of small messages; frames[:framesOff] is written
-	framesOff     int
-	batched       bool          // frames has messages that no write has included yet
-	sentIn        uint          // the round of progress of the last call of inBurst
-	sentAt        time.Duration // the time of that call; 0: it was the first in its round
-	replies       streamQueue   // answers to the peer's reads
-	writes        streamQueue   // this rank's writes
-	cur           *stream       // the stream of the next chunk, or of the chunk that is partly written
-	writesFirst   bool          // pickStream tried writes first the last time
-	partlyWritten source        // the source whose next frame is partly written
+	msgs          opQueue       // messages that are not copied to frames, and not wholly written
+	frames        []byte        // whole frames: control frames and copies of small messages; frames[:framesOff] is written
+	framesOff     int           // number of written bytes of frames
+	batched       bool          // frames has messages that no push has tried to write yet
+	sentIn        uint          // d.round at the last call of inBurst
+	sentAt        time.Duration // time of that call, since d.created; 0: it was the first call in its round
+	replies       streamQueue   // replies to the peer's reads that wait for their next chunk
+	writes        streamQueue   // writes by this rank that wait for their next chunk
+	cur           *stream       // the reply or write whose chunk is next or is partly written; nil: none
+	writesFirst   bool          // pickStream looked at writes first in its last step
+	partlyWritten source        // the source whose first frame is partly written
 	inOut         bool          // this connection is in d.outq
 	outEvents     bool          // the poller reports when the socket has room for output
 	byeSent       bool          // the bye is in frames or written
-	shut          bool          // SHUT_WR done
+	shut          bool          // endOutput has closed the sending side of the socket
 
-	rmaWait opQueue // operations that wait for a free slot in rma
-	rma     *rma
+	rmaWait opQueue // reads and writes that have not started: there is no connection yet, or the window is full
+	rma     *rma    // nil until the first read or write
 }
 
-// opQueue is a list of operations through Op.Next.
+// opQueue is a first-in, first-out queue of operations, linked by Op.Next.
 type opQueue struct{ head, tail *transport.Op }
 
 func (q *opQueue) push(op *transport.Op) {
@@ -142,8 +143,8 @@ func (d *domain) peer(a transport.Addr) *conn {
 	return c
 }
 
-// startConnect starts to connect if no earlier call has. If the peer has left or failed,
-// startConnect returns c.err.
+// startConnect starts to connect with the peer, if that has not begun yet. It does not wait. If the
+// peer has left or failed, startConnect returns c.err.
 func (c *conn) startConnect() error {
 	switch c.state {
 	case connNew:
@@ -160,7 +161,8 @@ func (c *conn) startConnect() error {
 	return nil
 }
 
-// adopt makes fd, an authenticated socket, the connection's own.
+// adopt makes fd the socket of the connection. The handshake on fd has succeeded, and p holds the
+// keys that came out of it. If the peer has left or failed meanwhile, adopt closes fd.
 func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	if c.state > connWaiting {
 		_ = unix.Close(fd)
@@ -186,8 +188,9 @@ func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	}
 }
 
-// tune sets the options of a connection's socket. sendBuf is the size of the send buffer in
-// bytes; 0: the default.
+// tune sets the options of a connection's socket. sendBuf is transport.tcp.send_buffer in bytes. If
+// it is 0, the send buffer has loopbackSendBuf bytes within the host, and the kernel's default
+// otherwise.
 func tune(fd, sendBuf int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("set non-blocking: %w", err)
@@ -211,7 +214,7 @@ func tune(fd, sendBuf int) error {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 	}
 	if sendBuf > 0 {
-		// If this fails, the connection is slower and nothing else.
+		// If this fails, the only harm is a slower connection.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuf)
 	}
 	return nil
@@ -257,8 +260,9 @@ func (c *conn) closeFD() {
 	}
 }
 
-// fail ends the connection because of cause, and reports the peer down once. Messages that Read
-// has returned stay valid.
+// fail ends the connection because of cause, which operation op has met. It reports PeerDown unless
+// the peer's end was reported before. Messages that Read has returned stay valid until the next
+// Read.
 func (c *conn) fail(op string, cause error) {
 	if c.state == connGone {
 		return
@@ -268,7 +272,7 @@ func (c *conn) fail(op string, cause error) {
 		c.control(wire.TCPFrame{Type: wire.TCPGiveUp}) // lost if the socket has no room for it now
 		c.push()
 	}
-	if had != connLeft { // set after push, because a push that fails sets c.err too
+	if had != connLeft { // after push, because a push that fails overwrites c.err
 		c.err = c.d.peerError(op, c.rank, down(cause))
 	}
 	c.closeFD()
@@ -280,8 +284,9 @@ func (c *conn) fail(op string, cause error) {
 	}
 }
 
-// leave handles the peer's bye: the peer sends no more frames and drops what it receives. leave
-// ends this rank's stream, so the peer learns that this rank has received all frames.
+// leave handles the peer's bye, and the verdict that the peer has left the job. After its bye the
+// peer sends no more frames and drops what it receives. leave closes the sending side of the
+// socket. When the peer reads that end, it knows that this rank has received all frames.
 func (c *conn) leave() {
 	if c.state >= connLeft {
 		return
@@ -297,7 +302,8 @@ func (c *conn) leave() {
 	c.d.done.Emit(transport.Completion{Kind: transport.PeerLeft, Peer: c.rank})
 }
 
-// endOutput ends this rank's stream: when the peer has read all of it, it reads the end.
+// endOutput closes the sending side of the socket. When the peer has read all bytes, its next recv
+// returns 0.
 func (c *conn) endOutput() {
 	if !c.shut {
 		c.shut = true
@@ -306,7 +312,8 @@ func (c *conn) endOutput() {
 	}
 }
 
-// endOps completes every operation with the peer with c.err, and drops the peer's requests.
+// endOps completes every operation of this rank with the peer, with the error c.err. It drops the
+// requests of the peer.
 func (c *conn) endOps() {
 	c.endFrame()
 	for c.msgs.head != nil {
@@ -337,7 +344,8 @@ func (c *conn) endOps() {
 	}
 }
 
-// endFrame returns to the state between frames. It drops the frame whose bytes are being received.
+// endFrame makes recvFrame the state of the input. If the data of a frame are being received,
+// endFrame forgets their destination.
 func (c *conn) endFrame() {
 	if c.in.region != nil {
 		c.in.region.uses--

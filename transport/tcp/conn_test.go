@@ -17,15 +17,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// socketRank returns rank 0 of 2, with a connection to rank 1, and the descriptor of the other
-// end, where the test acts as rank 1.
+// socketRank returns rank 0 of a job of two, which has a connection with rank 1. The test acts as rank
+// 1: it uses the returned descriptor, which is the other end of the connection.
 func socketRank(t testing.TB) (*testRank, int) {
 	t.Helper()
 	return socketRankOf(t, unix.SOCK_STREAM)
 }
 
-// socketRankOf is socketRank with a type of socket. With SOCK_SEQPACKET each recv of the test
-// returns the bytes that one system call wrote.
+// socketRankOf is socketRank with a choice of the socket's type. With SOCK_SEQPACKET, each recv of
+// the test returns the bytes that one system call of the rank has written.
 func socketRankOf(t testing.TB, socketType int) (*testRank, int) {
 	t.Helper()
 	n, err := openRank(config(0, 2))
@@ -42,14 +42,14 @@ func socketRankOf(t testing.TB, socketType int) (*testRank, int) {
 	c := n.dom.peer(1)
 	c.state, c.fd, c.live = connUp, fds[0], 0
 	c.buf = make([]byte, bufSize)
-	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // no keys: all checks are zero
+	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // without keys, all checks are zero
 	n.dom.live = append(n.dom.live, c)
 	require.NoError(t, n.dom.poller.Add(fds[0], 1, sys.In))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	return n, fds[1]
 }
 
-// frame returns a whole frame with its payload.
+// frame returns the bytes of a whole frame: its header and its payload.
 func frame(f wire.TCPFrame, payload ...byte) []byte {
 	f.Length = uint32(len(payload))
 	b := make([]byte, wire.TCPMaxHeader)
@@ -60,8 +60,8 @@ func frame(f wire.TCPFrame, payload ...byte) []byte {
 	return append(b[:f.Put(b)], payload...)
 }
 
-// TestViolations sends frames that no correct peer sends, and checks that the rank reports a
-// protocol error.
+// TestViolations sends a rank frames that no correct peer sends. The rank reports PeerDown with a
+// protocol error, and later Sends to the peer return that error.
 func TestViolations(t *testing.T) {
 	huge := frame(wire.TCPFrame{Type: wire.TCPMsg})
 	huge[4], huge[5], huge[6], huge[7] = 0xff, 0xff, 0xff, 0xff
@@ -87,9 +87,9 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestReasonSurvivesGiveUp has a peer break the protocol while it does not read, or after the
-// rank has sent its last byte. So the rank cannot send a giveup. The error says what the peer
-// did wrong, not that the write failed.
+// TestReasonSurvivesGiveUp has a peer break the protocol when the rank can no longer write to the
+// connection. So the giveup frame, which a rank sends to such a peer, cannot be written. The rank
+// still reports what the peer did wrong, and not that the write failed.
 func TestReasonSurvivesGiveUp(t *testing.T) {
 	for name, end := range map[string]func(n *testRank, fd int) error{
 		"peer takes nothing": func(_ *testRank, fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) },
@@ -111,9 +111,10 @@ func TestReasonSurvivesGiveUp(t *testing.T) {
 	}
 }
 
-// TestGatherTakesAllSources makes gather take as much as it can from each source: frames,
-// messages with data, and a chunk of zeros. The chunk comes first, because its header is partly
-// written.
+// TestGatherTakesAllSources makes gather take as much as it can from each source of output: frames,
+// messages with data, and a chunk that is all zeros because its region was closed. All iovecs are in
+// use then. The chunk comes first, because its header is partly written. The frames that arrive are
+// whole and in that order.
 func TestGatherTakesAllSources(t *testing.T) {
 	n, fd := socketRank(t)
 	c, g := n.dom.peer(1), &n.dom.gather
@@ -149,7 +150,9 @@ func TestGatherTakesAllSources(t *testing.T) {
 	require.Equal(t, gatherMsgs, requireNumbered(t, b[size+wire.TCPAckSize:], 0))
 }
 
-// TestHugeRead has a peer read up to 2^64-1 bytes of a small region.
+// TestHugeRead has a peer request reads beyond a small region, of up to 2^64-1 bytes, and reads with
+// wrong keys. The rank answers each with a refusal that says why, and a read of 0 bytes at the end
+// of the region with data.
 func TestHugeRead(t *testing.T) {
 	n, fd := socketRank(t)
 	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead)
@@ -180,7 +183,7 @@ func TestHugeRead(t *testing.T) {
 	}
 }
 
-// readSome reads count bytes from fd while rank n makes progress.
+// readSome reads count bytes from fd, and reads the queue of rank n meanwhile, so that n writes them.
 func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 	t.Helper()
 	b := make([]byte, count)
@@ -197,8 +200,9 @@ func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 	return b
 }
 
-// TestRegionClosedMidRead closes a region while the rank sends its bytes to a peer that reads
-// them.
+// TestRegionClosedMidRead closes a region while the rank sends its bytes to a peer that has requested
+// three reads of it. All three reads end with wire.TCPKey. No byte that the rank has stored in the
+// memory after the close (0xEE) is sent.
 func TestRegionClosedMidRead(t *testing.T) {
 	n, fd := socketRank(t)
 	mem := bytes.Repeat([]byte{7}, 8<<20)
@@ -243,9 +247,10 @@ func TestRegionClosedMidRead(t *testing.T) {
 			failed[f.ID] = true
 		}
 		if f.Length == 0 {
-			// a refusal
+			// a refusal has no data
 		} else if i := bytes.LastIndexByte(b[k:k+int(f.Length)], 7); i >= 0 {
-			// The kernel took bytes of the region before Close. Zeros follow them.
+			// The rank wrote bytes of the region (7) to the socket before Close. Zeros follow
+			// them.
 			require.NotContains(t, b[k:k+i], byte(0xEE))
 			require.Equal(t, make([]byte, int(f.Length)-i-1), b[k+i+1:k+int(f.Length)])
 		}
@@ -255,7 +260,9 @@ func TestRegionClosedMidRead(t *testing.T) {
 	require.Zero(t, n.dom.peer(1).rma.serving)
 }
 
-// TestRegionClosedMidWrite closes a region while a peer writes to it.
+// TestRegionClosedMidWrite closes a region after half of the data of a peer's write have arrived. The
+// rank stores nothing of the other half in the memory, acknowledges the write with wire.TCPKey, and
+// receives the message that follows.
 func TestRegionClosedMidWrite(t *testing.T) {
 	n, fd := socketRank(t)
 	mem := make([]byte, 1000)
@@ -280,8 +287,9 @@ func TestRegionClosedMidWrite(t *testing.T) {
 	require.Equal(t, make([]byte, 1000), mem)
 }
 
-// TestSmallBuffers sends messages, reads and writes both ways through sockets with buffers of a
-// few kilobytes, so most system calls write only a part.
+// TestSmallBuffers has two ranks exchange messages, reads and writes in both directions, through
+// sockets whose buffers have a few kilobytes, so most system calls write only a part of the output.
+// All bytes arrive unchanged, and the messages in order.
 func TestSmallBuffers(t *testing.T) {
 	for _, security := range securities {
 		t.Run(security, func(t *testing.T) { smallBuffers(t, security) })
@@ -363,7 +371,8 @@ func smallBuffers(t *testing.T, security string) {
 	}
 }
 
-// TestManyReads posts more reads and writes than fit the window.
+// TestManyReads posts four times as many writes as the window holds, and then as many reads. All
+// complete, and the reads return what was written.
 func TestManyReads(t *testing.T) {
 	all := openRanks(t, 2)
 	mem := make([]byte, 4*window)
@@ -371,7 +380,7 @@ func TestManyReads(t *testing.T) {
 	require.NoError(t, err)
 	for i := range 4 * window {
 		op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(i), Data: []byte{byte(i)}}
-		require.NoError(t, all[0].ep.Write(op)) // also the first, which comes before the connection
+		require.NoError(t, all[0].ep.Write(op)) // no connection exists at the first call
 	}
 	count := 0
 	allDone := func(c *transport.Completion) bool {
@@ -391,7 +400,8 @@ func TestManyReads(t *testing.T) {
 	require.Equal(t, byte(5), got[5])
 }
 
-// TestHugeTransfer reads more than 2 GiB. The memory is zero except for four marks.
+// TestHugeTransfer reads more than 2 GiB in one operation. The memory is zero except for four bytes:
+// the first, the last, and those on both sides of 2 GiB. They arrive.
 func TestHugeTransfer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves 2 GiB twice")
@@ -414,7 +424,8 @@ func TestHugeTransfer(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4}, []byte{dst[0], dst[1<<31-1], dst[1<<31], dst[size-1]})
 }
 
-// TestKilled kills the process of a peer while the rank reads from it.
+// TestKilled kills the process of a peer while this rank reads from the peer's memory. The read and
+// later operations fail with ErrPeerDown, the read within two seconds.
 func TestKilled(t *testing.T) {
 	n, cmd := twoProcesses(t, "hang")
 	all := []*testRank{n}
@@ -424,7 +435,7 @@ func TestKilled(t *testing.T) {
 		key |= uint64(m.Msg[i]) << (8 * i)
 	}
 	op := &transport.Op{Peer: 1, RemoteKey: key, Data: make([]byte, 1<<20)}
-	require.NoError(t, n.ep.Read(op)) // it cannot end, because the peer makes no progress
+	require.NoError(t, n.ep.Read(op)) // the peer makes no progress, so the read cannot end
 	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
 	start := time.Now()
 	c := await(t, all, n, kind(transport.OpDone))
@@ -435,7 +446,7 @@ func TestKilled(t *testing.T) {
 	require.ErrorIs(t, n.ep.Read(op), transport.ErrPeerDown)
 }
 
-// TestIdle checks that a rank that waits uses no CPU time, although a connection is open.
+// TestIdle checks that a rank uses almost no CPU time while it is in Wait and a connection is open.
 func TestIdle(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
@@ -447,7 +458,7 @@ func TestIdle(t *testing.T) {
 		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	debug.FreeOSMemory() // so that the garbage collector has no work left
+	debug.FreeOSMemory() // a garbage collection now, so that none runs while the test measures
 	before := cpu()
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
 		require.NoError(t, all[0].cq.Wait(time.Until(end)))
@@ -455,7 +466,8 @@ func TestIdle(t *testing.T) {
 	require.Less(t, cpu()-before, 20*time.Millisecond)
 }
 
-// TestShutdownLimit shuts down a rank whose peer never reads: Shutdown ends with its context.
+// TestShutdownLimit shuts down a rank whose peer never reads. Shutdown returns when its context ends.
+// After that, Send returns ErrClosed, and the peer learns that the rank has left.
 func TestShutdownLimit(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
@@ -467,7 +479,8 @@ func TestShutdownLimit(t *testing.T) {
 	await(t, all[1:], all[1], kind(transport.PeerLeft))
 }
 
-// TestAllocations checks that messages, reads, writes and registrations do not allocate.
+// TestAllocations checks that messages, reads, writes and registrations of memory do not allocate in
+// steady state, with each value of transport.tcp.security.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -527,7 +540,8 @@ func allocations(t *testing.T, security string) {
 	require.Zero(t, testing.AllocsPerRun(200, round))
 }
 
-// FuzzConnection sends frames and random bytes to a rank, in pieces of any size.
+// FuzzConnection sends frames and random bytes to a rank, cut+1 bytes at a time. Whatever the bytes
+// are, the rank does not panic, and all its operations end when the connection ends.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), uint8(3))
 	var all []byte
@@ -556,9 +570,9 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// withTransfers starts transfers on rank n and calls talk, which sends bytes to the rank through
-// fd. Then it ends the connection and checks that all transfers have ended. talk calls take to
-// make the rank read.
+// withTransfers starts reads and writes on rank n and calls talk, which sends bytes to the rank
+// through fd. Then withTransfers closes a region and ends the connection, and checks that all reads
+// and writes have ended. talk calls take to make the rank read its queue.
 func withTransfers(t *testing.T, n *testRank, fd int, talk func(take func())) {
 	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead|transport.RemoteWrite)
 	require.NoError(t, err)
@@ -590,8 +604,10 @@ func withTransfers(t *testing.T, n *testRank, fd int, talk func(take func())) {
 	require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
 }
 
-// FuzzRecords seals frames and random bytes into records, as a peer that knows the secret does.
-// If flip is not 0, it changes a byte of the first record.
+// FuzzRecords seals frames and random bytes into records, as a peer that knows the secret does, and
+// sends the records to a rank. If flip is not 0, FuzzRecords changes a byte of the first record, and
+// the rank must not use any byte of that record. All operations of the rank end when the connection
+// ends.
 func FuzzRecords(f *testing.F) {
 	var all []byte
 	for _, fr := range []wire.TCPFrame{
@@ -645,12 +661,14 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// TestShutdownAlone shuts down one of two ranks. That rank gets no error about the other one.
+// TestShutdownAlone shuts down one of two ranks. That rank reports nothing about the other one; for
+// the other one, Send returns ErrPeerLeft. In a second job, a rank sends for the first time to a
+// rank that is shutting down: the message fails with ErrPeerLeft.
 func TestShutdownAlone(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	left := make(chan error)
-	go func() { left <- all[0].ep.Shutdown(context.Background()) }() // ends with the peer's answer; received from below
+	go func() { left <- all[0].ep.Shutdown(context.Background()) }() // ends when the peer has answered; the test receives from left below
 	await(t, all[1:], all[1], kind(transport.PeerLeft))
 	require.NoError(t, <-left)
 	for range 10 {
@@ -659,7 +677,7 @@ func TestShutdownAlone(t *testing.T) {
 	_, err := all[1].ep.Send(&transport.Op{Peer: 0})
 	require.ErrorIs(t, err, transport.ErrPeerLeft)
 
-	late := openRanks(t, 2) // rank 1 connects when rank 0 is leaving already
+	late := openRanks(t, 2) // rank 1 connects while rank 0 is shutting down
 	late[0].dom.links.leaving.Store(true)
 	op := &transport.Op{Peer: 0}
 	_, err = late[1].ep.Send(op)

@@ -12,8 +12,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// relayed returns the two ranks of a connection with checks. The test reads what a rank writes
-// from the rank's descriptor in fds, and writes it to the other one.
+// relayed returns two ranks. Each has a connection, with keys for the checks of headers, to the
+// test. The other end of the connection of n[i] is fds[i]. So the test is a relay: it reads from
+// fds[0] what n[0] writes, and passes it on to n[1] by a write to fds[1], and the other way round.
 func relayed(t *testing.T) (n [2]*testRank, fds [2]int) {
 	t.Helper()
 	s := wire.TCPSession{JobID: "job", Size: 2, To: 1}
@@ -26,7 +27,7 @@ func relayed(t *testing.T) (n [2]*testRank, fds [2]int) {
 	return n, fds
 }
 
-// frames splits a stream into whole frames.
+// frames splits b, which consists of whole frames, into these frames.
 func frames(t *testing.T, b []byte) (all [][]byte) {
 	t.Helper()
 	for len(b) > 0 {
@@ -45,7 +46,9 @@ func frames(t *testing.T, b []byte) (all [][]byte) {
 	return all
 }
 
-// If the last frames of a class are left out, or moved behind the bye, the receiver detects it.
+// Rank 0 sends three messages, a refusal and the bye. The test changes the sequence of these frames
+// on the way: it leaves out frames, or moves a message behind the bye. Rank 1 reports the change as
+// PeerDown, and reports PeerLeft if nothing was changed.
 func TestFramesLeftOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func([][]byte) [][]byte
@@ -56,7 +59,7 @@ func TestFramesLeftOut(t *testing.T) {
 		"messages": {func(f [][]byte) [][]byte { return f[3:] }, errFramesMissing},
 		"controls": {func(f [][]byte) [][]byte {
 			return slices.DeleteFunc(f, func(b []byte) bool { return b[0] == byte(wire.TCPRefuse) })
-		}, errHeaderCheck}, // the bye is of the same class, so its number is wrong
+		}, errHeaderCheck}, // the bye is in the class of the refusal, so its check is for another number
 		"behind": {func(f [][]byte) [][]byte {
 			last := f[2]
 			return append(slices.Delete(f, 2, 3), last)
@@ -64,7 +67,7 @@ func TestFramesLeftOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, fds := relayed(t)
-			request := &transport.Op{Peer: 1, Data: make([]byte, 1)} // of no region, so the answer is a refusal
+			request := &transport.Op{Peer: 1, Data: make([]byte, 1)} // its key names no region, so the answer is a refusal
 			require.NoError(t, n[1].ep.Read(request))
 			for i := range 3 {
 				done, err := n[0].ep.Send(numbered(i, 12))
@@ -97,12 +100,13 @@ func TestFramesLeftOut(t *testing.T) {
 	}
 }
 
-// The error for a changed header says so, also if the change makes the header invalid.
+// The test changes a byte in the header of a write frame, so that the header is no longer valid. The
+// receiver reports that the header was changed on the way, and not that the peer sent an invalid one.
 func TestChangedBeforeMalformed(t *testing.T) {
 	n, fds := relayed(t)
 	require.NoError(t, n[0].ep.Write(&transport.Op{Peer: 1, Data: make([]byte, 8)}))
 	b := readSome(t, n[0], fds[0], wire.TCPWriteSize+8)
-	b[wire.TCPWriteSize-1]++ // of the offset
+	b[wire.TCPWriteSize-1]++ // the highest byte of the offset
 	_, err := send(fds[1], b)
 	require.NoError(t, err)
 	require.ErrorIs(t, await(t, n[1:], n[1], kind(transport.PeerDown)).Err, errHeaderCheck)

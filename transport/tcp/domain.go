@@ -13,57 +13,61 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// eagerLimit is the largest message, in bytes, for which two copies cost less than the round
-// trip that they save.
+// eagerLimit is Attr.EagerLimit in bytes. Up to this size, the two copies of an eager message
+// cost less than the round trip of a rendezvous.
 const eagerLimit = 64 << 10
 
-// domain is the state of one rank. Its user serialises all calls, so the fields need no lock,
-// except links and the fields under "Sleeping", which other goroutines use too.
+// domain implements transport.Domain: it is the state of this rank. The caller serialises all
+// calls to the domain, its endpoint and its queue. So the fields need no lock, except links and
+// the fields under "Sleeping", which other goroutines use too.
 type domain struct {
 	self    transport.Addr
 	address transport.Address
-	av      *addressVector
-	cq      *completionQueue
-	ep      *endpoint
-	mrs     regions
-	links   *links
-	closed  bool
-	broken  error // the error that keeps this process from making a connection that it needs
-	left    bool  // Shutdown has begun
-	drop    bool  // received messages are dropped
-	sendBuf int   // transport.tcp.send_buffer in bytes; 0: not set
-	waitFD  bool  // FD returns a descriptor
+	av      *addressVector   // the addresses of all ranks; nil until OpenEndpoint
+	cq      *completionQueue // nil until OpenCQ
+	ep      *endpoint        // nil until OpenEndpoint
+	mrs     regions          // the open memory regions
+	links   *links           // makes and accepts connections
+	closed  bool             // Close was called
+	broken  error            // a failure of this host, which each Read returns; nil: none
+	left    bool             // Shutdown was called: every new operation returns ErrClosed
+	drop    bool             // Shutdown was called: received messages are dropped
+	sendBuf int              // transport.tcp.send_buffer in bytes; 0: not set
+	waitFD  bool             // the poller has a descriptor, which FD returns
 
-	conns []*conn // by rank; nil until first use
-	live  []*conn // with an open socket; progress polls them
-	outq  []*conn // with output; progress removes those that have none left
-	loop  local.SelfQueue
-	done  local.Completions
+	conns []*conn           // by rank; an entry is nil until the first use of that peer
+	live  []*conn           // connections with an open socket; progress polls them
+	outq  []*conn           // connections with output; progress removes those that have none left
+	loop  local.SelfQueue   // messages of this rank to itself
+	done  local.Completions // completions for the caller of Read
 
-	round   uint // counts calls of progress
-	anyMore bool // false: no connection has more set
-	events  [64]sys.Event
+	round   uint          // number of calls of progress
+	anyMore bool          // true: a connection may have conn.more set; false: none has
+	events  [64]sys.Event // where pollReady receives the poller's events
 
-	created  time.Time // the zero of conn.sentAt
+	created  time.Time // when Open made the domain; conn.sentAt counts from here
 	batching bool      // EnableBatch was called
-	batched  bool      // false: no connection has batched set; true: one may have
-	armed    bool      // the user may be in Wait, so Send batches nothing until the next round
+	batched  bool      // true: a connection may have conn.batched set; false: none has
+	armed    bool      // Arm has returned true since the last Read, so Send must not hold back messages
 
-	streams  *stream    // unused ones
-	freeBufs [][]byte   // unused input buffers for connections
-	drained  []*conn    // connections whose input buffer may be no longer needed
-	sealed   recordPool // of records that are written
-	received recordPool // of records that are read
-	gather   gather
+	streams  *stream       // unused stream values, linked by next
+	freeBufs [][]byte      // unused input buffers, which connections borrow
+	drained  []*conn       // connections whose input buffer the next Read may take back
+	sealed   recordPool    // unused records for output
+	received recordPool    // unused records for input
+	gather   gather        // the arguments of a sendmsg, reused by all connections
 	frame    wire.TCPFrame // the frame that parse reads; here to save an allocation
-	scratch  [wire.TCPPrefixSize + transport.HeaderSize + copyLimit]byte
 
-	// Sleeping. Wait holds sleepMu and Signal holds sigMu. Close locks both before it closes
-	// the descriptors.
+	// scratch holds the prefix, the header and up to copyLimit bytes of data of the message
+	// that Send writes.
+	scratch [wire.TCPPrefixSize + transport.HeaderSize + copyLimit]byte
+
+	// Sleeping. Wait holds sleepMu while it uses poller and waker. Signal holds sigMu while it
+	// uses waker. Close locks both before it closes the descriptors.
 	poller   *sys.Poller // nil after Close
-	waker    *sys.Waker
-	signaled atomic.Bool
-	down     atomic.Bool
+	waker    *sys.Waker  // makes the poller's Wait return; nil after Close
+	signaled atomic.Bool // Signal has used waker, and no Wait has cleared it since
+	down     atomic.Bool // Close was called: Wait returns ErrClosed
 	sleepMu  sync.Mutex
 	sigMu    sync.Mutex
 }
@@ -81,8 +85,7 @@ func (d *domain) Attr() transport.Attr {
 	}
 }
 
-// caps returns the capabilities. The completion queue has a descriptor (CapWaitFD) only if the
-// system's poller has one.
+// caps returns Attr.Caps. CapWaitFD is set only if the system's poller has a descriptor.
 func (d *domain) caps() transport.Caps {
 	c := transport.CapRead | transport.CapWrite | transport.CapPeerDown | transport.CapSymmetric | transport.CapConnect |
 		transport.CapDisconnect | transport.CapBatch
@@ -127,8 +130,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close closes every connection. If Shutdown has not run before, the peers report this rank as
-// failed.
+// Close closes every connection. If the caller has not called Shutdown before, the peers report
+// this rank as failed.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil

@@ -7,15 +7,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// copyLimit is the largest data, in bytes, that is cheaper to copy behind the headers than to
-// write by a second iovec.
+// copyLimit is a size in bytes. Up to this size, it is cheaper to copy a message's data behind
+// its header than to pass the data to the kernel as a second iovec.
 const copyLimit = 1024
 
 type endpoint struct{ d *domain }
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
 
-// check returns an error if the arguments of an operation are wrong or the domain is closed.
+// check returns an error if op names no peer or has too long a header, or if the caller has called
+// Shutdown or Close.
 func (d *domain) check(op *transport.Op) error {
 	switch {
 	case d.closed, d.left:
@@ -28,10 +29,11 @@ func (d *domain) check(op *transport.Op) error {
 	return nil
 }
 
-// Send writes the message if the socket takes all of it at once. Otherwise it adds the message
-// to a batch (see output.go) or queues it.
+// Send adds a small message of a burst to a batch (see output.go). If the connection is up and has
+// no output, Send writes any other message to the socket. Send queues the message, or the rest of
+// it, if it cannot write all of it at once.
 //
-// Hot path: no allocation; at most one system call, except with batches.
+// Hot path: no allocation; at most one system call, or more if Send first writes a batch.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -50,7 +52,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		if c.addToBatch(op, size) {
 			return true, nil
 		}
-		if c.batched { // the batch was sent before this message
+		if c.batched { // earlier messages are in a batch, which must be written first
 			c.push()
 		}
 	}
@@ -84,7 +86,8 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return false, nil
 }
 
-// write writes as much of a message as the socket takes, and returns the number of bytes.
+// write writes as much of a message of size bytes as the socket takes. It returns the number of
+// bytes written, including the frame's prefix.
 func (c *conn) write(op *transport.Op, size int) (int, error) {
 	d := c.d
 	h := putMsg(d.scratch[:], op, size)
@@ -103,13 +106,14 @@ func (c *conn) write(op *transport.Op, size int) (int, error) {
 	return n, err
 }
 
-// EnableBatch lets Send collect small messages of a burst in a batch; see output.go.
+// EnableBatch implements transport.BatchEndpoint. From now on Send collects the small messages of
+// a burst in a batch; see output.go.
 func (e *endpoint) EnableBatch() { e.d.batching = true }
 
-// Unsent reports whether a connection has output.
+// Unsent reports whether a connection has output that the next Read may write.
 func (e *endpoint) Unsent() bool { return len(e.d.outq) > 0 }
 
-// Connect starts to connect with a peer, before there is a message for the peer.
+// Connect starts to connect with a peer for which there is no message yet. It does not wait.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	if err := e.d.check(&op); err != nil || peer == e.d.self {
@@ -118,9 +122,9 @@ func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.d.peer(peer).startConnect()
 }
 
-// Disconnect closes the connection with a peer, or ends the attempt to make one. The kernel
-// drops the bytes that it has not sent. Otherwise, if the peer's host is cut off, the kernel
-// would retransmit them for a quarter of an hour.
+// Disconnect closes the connection with a peer, or ends the attempt to make one. SO_LINGER with
+// time 0 makes the kernel drop the bytes that the peer has not acknowledged. Without it, if the
+// peer's host is cut off, the kernel would retransmit these bytes for a quarter of an hour.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	switch err := e.d.check(&op); {
@@ -131,17 +135,18 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	}
 	c := e.d.peer(peer)
 	if c.fd >= 0 {
-		// If this fails, the kernel only keeps the bytes for longer.
+		// If this fails, the only harm is that the kernel keeps the bytes for longer.
 		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
 	c.fail("disconnect", errDisconnected)
 	return nil
 }
 
-// Read requests the bytes from the peer, which sends them from its memory to op.Data.
+// Read sends a request to the peer. The peer answers with the bytes, which go to op.Data.
 func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
 
-// Write sends the bytes of op.Data to the peer, which stores them in its memory.
+// Write sends the bytes of op.Data to the peer. The peer stores them in its region and
+// acknowledges them.
 func (e *endpoint) Write(op *transport.Op) error { return e.rma(op, false) }
 
 func (e *endpoint) rma(op *transport.Op, read bool) error {

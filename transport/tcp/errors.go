@@ -27,14 +27,15 @@ var (
 	errThisHost         = errors.New("this host, not the peer, has failed")
 )
 
-// peerError returns the error of an operation with a peer. Its callers make one per connection
-// that ends, not one per operation.
+// peerError returns the error of an operation with a peer. It allocates. When a connection ends,
+// the caller makes one error for all operations on that connection.
 func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	a, _ := d.av.Lookup(peer)
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Address: a, Err: cause}
 }
 
-// down wraps cause so that it is also an ErrPeerDown. ErrPeerLeft stays as it is.
+// down returns an error that wraps cause and [transport.ErrPeerDown]. If cause already is an
+// ErrPeerDown or an ErrPeerLeft, down returns cause.
 func down(cause error) error {
 	if errors.Is(cause, transport.ErrPeerDown) || errors.Is(cause, transport.ErrPeerLeft) {
 		return cause
@@ -42,9 +43,9 @@ func down(cause error) error {
 	return fmt.Errorf("%w: %w", transport.ErrPeerDown, cause)
 }
 
-// isHostFailure reports whether a connection failed because of this host or this process, and
-// not because of the peer or its host. ENETUNREACH is not such an error: it may come from a
-// router on the way to the peer.
+// isHostFailure reports whether err, with which a connection failed, is due to this host or this
+// process, and not to the peer or its host. For ENETUNREACH it returns false, because that error
+// may come from a router on the way to the peer.
 func isHostFailure(err error) bool {
 	for _, e := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN,
@@ -57,8 +58,8 @@ func isHostFailure(err error) bool {
 	return false
 }
 
-// hostError returns the error of a domain that cannot connect with a peer because of this
-// host. Its text says what to change.
+// hostError returns the error of a domain that cannot connect with a peer because this host has
+// failed. The error's text says what the user may change.
 func (d *domain) hostError(peer transport.Addr, cause error) error {
 	hint := "check the network of this host"
 	switch {
@@ -85,12 +86,14 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", transport.ErrProtocol, fmt.Errorf(format, args...))
 }
 
-// errSecurityDiffers returns the error of two ranks whose transport.tcp.security differs.
+// errSecurityDiffers returns the error for a connection between two ranks that have different
+// values of transport.tcp.security.
 func errSecurityDiffers(own wire.TCPSecurity, peer transport.Addr, theirs wire.TCPSecurity) error {
 	return fmt.Errorf("transport.tcp.security is %q here and %q on rank %d; give all ranks the same", own, theirs, peer)
 }
 
-// statusErr returns the error of a read or write that its target refused; nil for TCPOK.
+// statusErr returns the error of a read or write that its target answered with status s. For
+// TCPOK it returns nil.
 func statusErr(s wire.TCPStatus) error {
 	switch s {
 	case wire.TCPOK:

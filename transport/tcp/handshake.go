@@ -10,14 +10,16 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// errHandshakeEnded reports that the other side closed the connection without a verdict. Port
-// scanners, health checks, dying peers and peers without descriptors do that.
+// errHandshakeEnded reports that the connection ended before the verdict, which is the last message
+// of the handshake. For example, a port scanner, a health check, a dying peer or a peer that has no
+// file descriptor left closes the connection that early.
 var errHandshakeEnded = errors.New("the other side closed the connection during the handshake")
 
-// errNoAnswer is for an attempt that the peer's kernel has not answered in time.
+// errNoAnswer reports that the peer's kernel has not answered an attempt to connect within
+// answerTime.
 var errNoAnswer = errors.New("no answer to a connection attempt")
 
-// identity holds this rank, its job and the job's secret.
+// identity is what this rank proves in a handshake: its rank, its job and the job's secret.
 type identity struct {
 	rank, size uint32
 	jobID      string
@@ -29,7 +31,8 @@ func (id *identity) session(from, to uint32) wire.TCPSession {
 	return wire.TCPSession{Secret: id.secret, JobID: id.jobID, Size: id.size, From: from, To: to}
 }
 
-// receive reads from c until b is full. If the connection ends first, it returns errHandshakeEnded.
+// receive reads from c until b is full. If the connection ends before that, receive returns
+// errHandshakeEnded.
 func receive(c net.Conn, b []byte) error {
 	if _, err := io.ReadFull(c, b); err != nil && !errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
@@ -39,7 +42,8 @@ func receive(c net.Conn, b []byte) error {
 	return nil
 }
 
-// transmit writes b to c. If the connection ends first, it returns errHandshakeEnded.
+// transmit writes b to c. If the connection ends before all of b is written, transmit returns
+// errHandshakeEnded.
 func transmit(c net.Conn, b []byte) error {
 	if _, err := c.Write(b); err != nil && !errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
@@ -49,9 +53,10 @@ func transmit(c net.Conn, b []byte) error {
 	return nil
 }
 
-// initiate proves this process to the responder at the other end of c, and checks the
-// responder's proof. If the connection ends before the verdict, initiate returns errHandshakeEnded:
-// another attempt may succeed.
+// initiate conducts the initiator's side of a handshake: it proves to the responder at the other
+// end of c that this process knows the job's secret, and checks the responder's proof. It returns
+// the responder's verdict and the keys of the connection. If the connection ends before the
+// verdict, initiate returns errHandshakeEnded, and another attempt may succeed.
 func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPProtection, error) {
 	s := id.session(id.rank, to)
 	s.Security = id.security
@@ -92,8 +97,8 @@ func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPP
 }
 
 // receiveHello reads the hello of the initiator at the other end of c. If receiveHello succeeds,
-// the initiator knows the secret or repeats the hello of a process that does. A repeated hello has
-// a nonce that the caller has seen before.
+// the initiator knows the secret, or it repeats the hello of a process that knows the secret. A
+// hello carries a random nonce, so the caller recognises a repeated hello by its nonce.
 func (id *identity) receiveHello(c net.Conn) (wire.TCPSession, error) {
 	var b [wire.TCPHelloSize]byte
 	var h wire.TCPHello
@@ -132,7 +137,7 @@ func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
 	return nil
 }
 
-// answer sends the verdict to the initiator.
+// answer sends the responder's verdict v to the initiator.
 func answer(c net.Conn, s *wire.TCPSession, v wire.TCPVerdict) error {
 	m := s.Answer(v)
 	var b [wire.TCPVerdictSize]byte

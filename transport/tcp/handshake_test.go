@@ -20,7 +20,8 @@ func ident(rank uint32) *identity {
 	return &identity{rank: rank, size: 4, jobID: "job", secret: [32]byte{9}}
 }
 
-// shake runs both sides of a handshake over a pipe.
+// runHandshake runs both sides of a handshake over a pipe: a connects to the rank to, and b answers.
+// It returns the verdict and the error that a gets, then the rank that b takes a for and b's error.
 func runHandshake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uint32, error) {
 	t.Helper()
 	ca, cb := net.Pipe()
@@ -29,7 +30,7 @@ func runHandshake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, err
 		err  error
 	}
 	done := make(chan result)
-	go func() { // ends with the handshake; received from below
+	go func() { // ends with the handshake; the test receives from done below
 		s, err := b.receiveHello(cb)
 		if err == nil {
 			err = b.challenge(cb, &s)
@@ -75,12 +76,12 @@ func TestHandshakeRefused(t *testing.T) {
 	require.ErrorIs(t, rerr, errNotMember)
 }
 
-// TestHandshakeReflected has a process that does not know the secret send the initiator's own
-// messages back to it.
+// TestHandshakeReflected has a process that does not know the secret act as the responder: it sends
+// the initiator's own messages back to the initiator. The initiator returns errNotProven.
 func TestHandshakeReflected(t *testing.T) {
 	ca, cb := net.Pipe()
 	done := make(chan error)
-	go func() { // ends with the handshake; received from below
+	go func() { // ends with the handshake; the test receives from done below
 		defer cb.Close()
 		var hello [wire.TCPHelloSize]byte
 		_, err := io.ReadFull(cb, hello[:])
@@ -102,7 +103,7 @@ func TestHandshakeReflected(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// recorder stores the bytes that are written through it.
+// recorder is a connection that stores the bytes written to it.
 type recorder struct {
 	net.Conn
 	sent bytes.Buffer
@@ -110,7 +111,7 @@ type recorder struct {
 
 func (r *recorder) Write(b []byte) (int, error) { r.sent.Write(b); return r.Conn.Write(b) }
 
-// dialRank connects with a rank's listener, without a handshake.
+// dialRank connects to a rank's listener, without a handshake.
 func dialRank(t *testing.T, n *testRank) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", string(n.ep.Address()))
@@ -120,7 +121,8 @@ func dialRank(t *testing.T, n *testRank) net.Conn {
 	return c
 }
 
-// TestHandshakeReplayed repeats the initiator's messages of an earlier handshake.
+// TestHandshakeReplayed has a process send the messages that the initiator of an earlier handshake
+// sent. The rank sends no verdict, and reports a PeerNotice.
 func TestHandshakeReplayed(t *testing.T) {
 	all := openRanks(t, 2)
 	r := &recorder{Conn: dialRank(t, all[0])}
@@ -131,14 +133,15 @@ func TestHandshakeReplayed(t *testing.T) {
 	c := dialRank(t, all[0])
 	_, err = c.Write(r.sent.Bytes())
 	require.NoError(t, err)
-	got, _ := io.ReadAll(c) // the error may be a reset
+	got, _ := io.ReadAll(c) // the error does not matter: it may be a reset
 	require.LessOrEqual(t, len(got), wire.TCPChallengeSize)
 	n := await(t, all[:1], all[0], kind(transport.PeerNotice))
 	require.ErrorIs(t, n.Err, errNotMember)
 }
 
-// TestHelloRepeated has a process outside the job repeat the hello of a peer that is in the
-// handshake. The peer's handshake continues, and the other process gets no answer.
+// TestHelloRepeated has a process outside the job send the hello of a peer while that peer's own
+// handshake is under way. The peer's handshake succeeds. The other process gets no answer, and the
+// rank reports it with a PeerNotice.
 func TestHelloRepeated(t *testing.T) {
 	all := openRanks(t, 2)
 	peer := dialRank(t, all[0])
@@ -158,7 +161,7 @@ func TestHelloRepeated(t *testing.T) {
 	_, err = other.Write(hello[:])
 	require.NoError(t, err)
 	got := make([]byte, 1)
-	n, err := other.Read(got) // the error may be a reset
+	n, err := other.Read(got) // the error may be the end of the stream or a reset
 	require.Zero(t, n)
 	require.NotErrorIs(t, err, errTimeout)
 
@@ -208,7 +211,8 @@ func TestNoncesAreBounded(t *testing.T) {
 	require.Zero(t, kept(2))
 }
 
-// TestDuplicate has a connected peer connect a second time.
+// TestDuplicate has a connected peer connect a second time. The second attempt gets the verdict busy,
+// and the first connection still works.
 func TestDuplicate(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 1, 0)
@@ -218,11 +222,12 @@ func TestDuplicate(t *testing.T) {
 	v, _, err := all[1].dom.links.id.initiate(c, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPBusy, v)
-	connected(t, all, 1, 0) // the first connection still works
+	connected(t, all, 1, 0) // a message passes through the first connection
 }
 
-// TestInvalidHandshakes sends random bytes, some of them behind a valid hello, to the listener of
-// a running job.
+// TestInvalidHandshakes sends random bytes, some of them after a valid hello, to the listener of a
+// rank. The rank answers at most with a challenge, reports a single PeerNotice, and its connection
+// with a peer still works.
 func TestInvalidHandshakes(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
@@ -254,8 +259,9 @@ func TestInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// TestWrongSecret has a rank connect to a rank with another secret, which closes the connection
-// without an answer.
+// TestWrongSecret has a rank connect to a rank that has another secret, which therefore closes the
+// connection without an answer. The message of the first rank fails after
+// transport.tcp.connect_timeout, with the peer's rank and address in the error.
 func TestWrongSecret(t *testing.T) {
 	all := openRanks(t, 2, connectTimeout(t, "200ms"), func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
 	op := &transport.Op{Peer: 1}
@@ -274,8 +280,8 @@ func TestWrongSecret(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 }
 
-// TestSimultaneous has two ranks connect to each other at the same time, both with queued
-// messages, many times.
+// TestSimultaneous has two ranks connect to each other at the same time, each with five queued
+// messages, many times. All messages arrive in order, and each rank keeps one connection.
 func TestSimultaneous(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
@@ -326,8 +332,8 @@ func TestSimultaneous(t *testing.T) {
 	}
 }
 
-// FuzzHandshake sends any bytes to a responder and to an initiator of a handshake. Neither
-// accepts them.
+// FuzzHandshake sends arbitrary bytes to the responder and to the initiator of a handshake, as a
+// process without the secret could. Both return an error.
 func FuzzHandshake(f *testing.F) {
 	id := identity{rank: 1, size: 2, jobID: "j", secret: [32]byte{1}, security: wire.TCPEncrypt}
 	s := wire.TCPSession{Secret: [32]byte{2}, JobID: "j", Size: 2, To: 1, Security: wire.TCPEncrypt}
@@ -345,12 +351,12 @@ func FuzzHandshake(f *testing.F) {
 		handshake := func(side func(c net.Conn) error) error {
 			a, c := net.Pipe()
 			done := make(chan struct{}, 2)
-			go func() { // ends with the pipe
+			go func() { // ends when the pipe is closed
 				_, _ = c.Write(b)
 				_ = c.Close()
 				done <- struct{}{}
 			}()
-			go func() { // ends with the pipe
+			go func() { // ends when the pipe is closed
 				_, _ = io.Copy(io.Discard, c)
 				done <- struct{}{}
 			}()

@@ -6,24 +6,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Received frames are in the connection's buffer, and Read returns messages as views of it. The
-// kernel copies the bytes of reads and writes straight to their destination, except the bytes
-// that arrive together with their frame's header:
+// Received frames are in the connection's input buffer, and Read returns messages as views of it.
+// The data of RMA reads and writes go from the kernel straight to their destination, except the
+// bytes that arrive in the same system call as their frame's header. What the system call is and
+// where it puts the bytes depends on the state of the connection:
 //
-//	while a reply or write is being received:  readv( rest of its destination, buffer )
-//	while a reply is expected:                 recv( buffer, bulkRead )
-//	else:                                      recv( buffer, readSize )
+//	the data of a reply or write are being received:  readv( rest of the destination, buffer )
+//	a reply to a read by this rank is expected:       recv( buffer, bulkRead )
+//	otherwise:                                        recv( buffer, readSize )
 
-// If a domain has many connections, a connection without unread bytes has no buffer:
+// If a domain has more than directConns connections, a connection whose bytes are all parsed has no
+// buffer:
 //
 //	poll: borrow ──► read, parse ──► all bytes parsed ──► the next Read of the queue: collect
 //
-// The connection keeps the buffer until that Read, because the user may use messages in it.
+// The connection keeps the buffer until that Read, because the caller may use messages in it.
 
-// maxFreeBufs bounds the unused buffers that a domain keeps.
+// maxFreeBufs bounds the number of unused buffers that a domain keeps.
 const maxFreeBufs = 32
 
-// borrow returns a buffer for a connection.
+// borrow returns an input buffer of bufSize bytes, an unused one if there is one.
 func (d *domain) borrow() []byte {
 	n := len(d.freeBufs)
 	if n == 0 {
@@ -35,7 +37,8 @@ func (d *domain) borrow() []byte {
 	return b
 }
 
-// collect takes back the buffers of connections that have ended or have no unread bytes.
+// collect takes back the input buffers of connections in d.drained that have ended or whose bytes
+// are all parsed.
 func (d *domain) collect() {
 	for i, c := range d.drained {
 		d.drained[i] = nil
@@ -50,8 +53,9 @@ func (d *domain) collect() {
 	d.drained = d.drained[:0]
 }
 
-// poll reads and parses the bytes that have arrived. It runs once per connection in a Read
-// of the queue: messages that earlier Reads returned are no longer valid.
+// poll reads and parses the bytes that have arrived. It runs at most once per connection in a Read
+// of the queue, so it may overwrite the messages that the last Read returned, but not those of this
+// Read.
 func (c *conn) poll() {
 	d := c.d
 	c.polled = d.round
@@ -67,12 +71,14 @@ func (c *conn) poll() {
 	}
 }
 
-// receive reads and parses the bytes that have arrived. It stops after workPerRead bytes,
-// or when the user's completions are full.
+// receive reads and parses the bytes that have arrived. It stops when the socket has no more bytes,
+// after workPerRead bytes, when the slice that the caller has passed to Read is full, when buf has
+// no room, or when the connection ends.
 func (c *conn) receive() {
 	d := c.d
-	// If whole messages wait for room in the user's completions, their bytes stay where they
-	// are. Otherwise a Read that takes few messages would move all the others.
+	// Move the unparsed bytes to the beginning of buf. But if buf has whole messages, because
+	// the slice of the last Read was full, leave them where they are as long as there is room.
+	// Otherwise each Read that takes a few messages would move all the others.
 	if c.rpos > 0 && (!c.more || len(c.buf)-c.wpos < bufSize/2) {
 		c.wpos = copy(c.buf, c.buf[c.rpos:c.wpos])
 		c.rpos = 0
@@ -133,8 +139,9 @@ func (c *conn) receive() {
 	}
 }
 
-// recvInto reads the bytes of a read or write to their destination, and the bytes behind them
-// to the buffer, which is empty at that time.
+// recvInto reads the data of a read or write to their destination, c.in.dst, and the bytes that
+// follow them to the buffer, which has no unparsed bytes at that time. It returns the number of
+// bytes read, and the number of bytes that it has asked for.
 func (c *conn) recvInto(budget int) (n, asked int, err error) {
 	d := c.d
 	dst := c.in.dst[:min(len(c.in.dst), max(budget, longCopy))]
@@ -161,12 +168,12 @@ func (c *conn) recvInto(budget int) (n, asked int, err error) {
 	return n, asked, nil
 }
 
-// ended handles the end of the peer's stream. cause is nil if recv reported the end, and else
-// its error.
+// ended handles the end of the peer's bytes. If recv has returned an error, cause is that error; if
+// recv has returned 0, cause is nil.
 func (c *conn) ended(cause error) {
 	switch {
 	case c.state == connLeft, c.byeSent && cause == nil:
-		// One side has sent its bye, and the other has received it.
+		// A bye was sent in one direction or the other, so the connection ends in order.
 		c.closeFD()
 		c.state = connGone
 		if c.err == nil {
@@ -183,7 +190,7 @@ func (c *conn) ended(cause error) {
 }
 
 // parse handles the frames in the buffer. It returns false if receive must not read more in this
-// round: the connection has failed, or the user's completions are full.
+// Read: the connection has failed, or the slice that the caller has passed to Read is full.
 func (c *conn) parse() bool {
 	d := c.d
 	c.more, c.need = false, 0
@@ -266,12 +273,13 @@ func (c *conn) parse() bool {
 	}
 }
 
-// take handles the header of a frame other than a message. The frame's bytes follow.
+// take handles the header of a frame that is not a message. The data of the frame, if any, have
+// not been parsed yet.
 func (c *conn) take(f *wire.TCPFrame) error {
 	if (c.in.kind == recvEnd) != (f.Type == wire.TCPEnd) {
 		return protocolError("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
 	}
-	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // nothing follows our bye, so there is no answer
+	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // this rank has sent its bye, after which it sends nothing, so it does not answer
 		c.in.kind, c.in.skip, c.in.ack = recvDrop, int(f.Length), false
 		return nil
 	}
@@ -296,7 +304,7 @@ func (c *conn) take(f *wire.TCPFrame) error {
 		return nil
 	case wire.TCPGiveUp:
 		return errPeerEnded
-	case wire.TCPMsg: // parse handles messages that are valid
+	case wire.TCPMsg: // parse has handled valid messages, so this one is not valid
 	}
 	return protocolError("frame of type %d", f.Type)
 }
@@ -310,8 +318,8 @@ func (c *conn) setOutEvents(on bool) {
 	if on {
 		want |= sys.Out
 	}
-	// Modify does not fail for a descriptor that the poller has. If it does, the next Arm
-	// tries again.
+	// Modify should not fail for a descriptor that the poller has. If it fails all the same, the
+	// next Arm tries again.
 	if c.d.poller.Modify(c.fd, int(c.rank), want) == nil {
 		c.outEvents = on
 	}

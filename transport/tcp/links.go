@@ -21,38 +21,44 @@ import (
 )
 
 // Goroutines on Go's netpoller make and accept connections, so peers can connect to a rank that
-// computes. The field results passes their results to the domain's user.
+// computes. They append their results to links.results, and progress takes them from there.
 //
+// A handshake ends with the responder's verdict, which says whether the connection is to be used.
 // Two ranks may connect to each other at the same time. Then both keep the connection that the
-// lower rank initiated: the lower rank answers the other one with the verdict busy, and the
-// higher rank ends its own attempt when the lower rank's connection arrives. No rank sends a
-// message before the verdict, so none is lost or reordered.
+// lower rank initiated: the lower rank answers the attempt of the higher rank with the verdict
+// wire.TCPBusy, and the higher rank ends its own attempt when the lower rank's connection arrives.
+// No rank sends a message before the verdict, so no message is lost or reordered.
 
 var errTimeout = os.ErrDeadlineExceeded
 
-// maxUnproved bounds the connections whose initiators have not proved that they know the
-// job's secret. Of those that have proved it, at most one per rank is in the handshake.
+// maxUnproved bounds the number of accepted connections whose initiators have not proved that they
+// know the job's secret. Among the initiators that have proved it, at most one per rank is in the
+// handshake at a time.
 const maxUnproved = 256
 
-// maxDialing bounds the attempts to connect that run at the same time. If every rank of a large
-// job connects to all others, the bound keeps each handshake short. If the peer's kernel has not
-// answered an attempt within silentTime, the attempt no longer counts; otherwise it counts for
-// answerTime at most. So n peers whose hosts do not answer delay an attempt with another peer by
-// at most n/maxDialing times silentTime. transport.tcp.connect_timeout does not include the wait
-// before the first attempt with a peer.
+// maxDialing bounds the number of this rank's attempts to connect that run at the same time. If
+// every rank of a large job connects to all others, the bound keeps each handshake short.
+//
+// If the peer's kernel has not answered an attempt within silentTime, the attempt no longer counts
+// against the bound. If it has, the attempt counts until it ends, but at most answerTime after the
+// answer. So n peers whose hosts do not answer delay an attempt with another peer by at most
+// n/maxDialing times silentTime. The wait for the first attempt with a peer is not part of
+// transport.tcp.connect_timeout.
 const maxDialing = 32
 
-// answerTime is how long an attempt waits for the peer's kernel, which does not answer if
-// the backlog is full. This host's kernel would repeat the attempt only after 1, 3 and 7
-// seconds, which is too late if the peer dies meanwhile.
+// answerTime is how long an attempt waits for an answer of the peer's kernel, which does not answer
+// if the backlog of the peer's listener is full. Then dial begins a new attempt. This host's kernel
+// would repeat its SYN only after 1, 3 and 7 seconds, which is too late if the peer dies meanwhile.
 const answerTime = time.Second
 
-// silentTime is much longer than the kernel of a host that is up takes to answer.
+// silentTime is the time after which an attempt without an answer no longer counts against
+// maxDialing. The kernel of a host that is up answers much sooner.
 const silentTime = answerTime / 10
 
 // failureGap separates series of failures of this host: a failure more than failureGap after the
 // last one starts a new series. If a connection fails because this process has no descriptor
-// left, the peer tries again at most 100 ms later.
+// left, the peer tries again at most 100 ms later, so the failures of one series are closer
+// together than failureGap.
 const failureGap = time.Second
 
 type linkState uint8
@@ -63,50 +69,51 @@ const (
 	linkGone
 )
 
-// link is the state of the connection with a peer, as the goroutines that connect and accept
-// know it.
+// link is the state of the connection with a peer, as the goroutines that make and accept
+// connections know it. The mutex of [links] guards it.
 type link struct {
 	state  linkState
-	addr   transport.Address  // of the peer, if this process needs the connection
-	cancel context.CancelFunc // ends this process's attempt
-	other  chan struct{}      // closed when a connection that the peer made has replaced the attempt
+	addr   transport.Address  // of the peer; empty: this process has not asked for the connection
+	cancel context.CancelFunc // ends this process's attempt to connect; set in linkConnecting
+	other  chan struct{}      // closed when a connection that the peer made has replaced this process's attempt
 }
 
-// linkResult reports the outcome of a connection with rank to the domain's user: made, failed, or
-// refused because the peer has left. Rank -1 is a process that is not a member of the job.
+// linkResult is the outcome of connecting with a rank, for progress: the connection is made, it has
+// failed, or the peer has left. Rank -1 is a process that is not a member of the job.
 type linkResult struct {
 	rank     transport.Addr
-	fd       int  // -1: no connection
-	left     bool // the peer has left the job
-	thisHost bool // err is a failure of this host and says nothing about the peer
-	err      error
+	fd       int   // the connected socket; -1: there is no connection
+	left     bool  // the peer has left the job
+	thisHost bool  // err is a failure of this host and says nothing about the peer
+	err      error // nil: the connection is made, or left is set
 
-	protection *wire.TCPProtection // of fd
+	protection *wire.TCPProtection // the keys for fd
 }
 
+// links makes and accepts the connections of a rank. Its goroutines end in close.
 type links struct {
 	id         identity
-	timeout    time.Duration
+	timeout    time.Duration // transport.tcp.connect_timeout
 	listener   *net.TCPListener
-	gate       *admission.Gate
-	signal     func()
-	dialing    *semaphore.Weighted // bounds attempts; see maxDialing
-	ctx        context.Context
-	stop       context.CancelFunc
-	wg         sync.WaitGroup
-	leaving    atomic.Bool
-	hasResults atomic.Bool // results is not empty
+	gate       *admission.Gate     // accepts connections and calls respond for each
+	signal     func()              // ends a Wait of the completion queue
+	dialing    *semaphore.Weighted // bounds the attempts at the same time; see maxDialing
+	ctx        context.Context     // ends in close, and with it all attempts to connect
+	stop       context.CancelFunc  // ends ctx
+	wg         sync.WaitGroup      // counts the goroutines of connectLocked
+	leaving    atomic.Bool         // Shutdown was called
+	hasResults atomic.Bool         // results is not empty
 
 	mu           sync.Mutex // guards the fields below
 	peers        map[transport.Addr]*link
-	inHandshake  map[transport.Addr]net.Conn        // connections of initiators whose hello was right, until the verdict
+	inHandshake  map[transport.Addr]net.Conn        // connections of initiators whose hello was valid, until the handshake's proof
 	nonces       map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see recordNonceLocked
 	failingSince time.Time                          // start of the current series of failures of this host; zero: none
-	lastFailure  time.Time                          // the last failure of the series
-	results      []linkResult                       // for the domain's user
-	admitted     int                                // connections that got a positive verdict and are not in results yet
+	lastFailure  time.Time                          // time of the last failure in that series
+	results      []linkResult                       // what progress has not taken yet
+	admitted     int                                // number of peers that admit has accepted and whose connection is not in results yet
 	noticed      bool                               // notice has reported an error
-	closed       bool
+	closed       bool                               // close was called
 }
 
 func newLinks(id identity, l *net.TCPListener, timeout time.Duration, signal func()) *links {
@@ -119,7 +126,8 @@ func newLinks(id identity, l *net.TCPListener, timeout time.Duration, signal fun
 	return k
 }
 
-// close ends all goroutines, and closes the connections that takeResults has not returned.
+// close ends all goroutines of links and waits for them. It closes the connections that takeResults
+// has not returned.
 func (k *links) close() {
 	k.mu.Lock()
 	k.closed = true
@@ -128,8 +136,9 @@ func (k *links) close() {
 	}
 	k.mu.Unlock()
 	k.stop()
-	// Another process may have inherited the socket and keep it open. Without the shutdown,
-	// peers would connect to the backlog of that socket and wait for this rank.
+	// Another process may have inherited the listening socket and keep it open. Without the
+	// shutdown, the kernel would go on to accept connections into the backlog of that socket, and
+	// peers would wait for this rank's answer.
 	if raw, err := k.listener.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
 	}
@@ -153,7 +162,8 @@ func (k *links) takeResults() []linkResult {
 	return h
 }
 
-// addResultLocked appends h to results and wakes the domain's user.
+// addResultLocked appends h to results and ends a Wait of the completion queue, so that the caller
+// reads again. The caller holds k.mu.
 func (k *links) addResultLocked(h linkResult) {
 	delete(k.nonces, h.rank)
 	k.results = append(k.results, h)
@@ -173,7 +183,8 @@ func (k *links) idle() bool {
 	return len(k.results) == 0 && k.admitted == 0
 }
 
-// refuse ends the attempt to connect with a peer, and refuses its connections from now on.
+// refuse ends this process's attempt to connect with a peer. From now on admit refuses the peer's
+// connections.
 func (k *links) refuse(rank transport.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,12 +199,13 @@ func (k *links) refuse(rank transport.Addr) {
 	}
 }
 
-// respond conducts the handshake of an accepted connection.
+// respond conducts the responder's side of the handshake on an accepted connection. The gate runs
+// it in a goroutine per connection.
 //
 //	gate ── hello ──► inHandshake ── proof ──► descriptor ──► admit ── verdict ──► results
 //
-// respond duplicates the descriptor before it sends the verdict, because the initiator would
-// not learn of a failure after the verdict.
+// respond duplicates the descriptor before it sends the verdict, because it cannot report a failure
+// to the initiator after the verdict.
 func (k *links) respond(c *admission.Conn) {
 	defer func() { _ = c.Close() }()
 	s, err := k.authenticate(c)
@@ -219,7 +231,7 @@ func (k *links) respond(c *admission.Conn) {
 		return // the peer tries again
 	}
 	verdict := k.admit(rank)
-	_ = c.SetDeadline(time.Time{}) // admit has changed the state, so the verdict must not fail for the deadline
+	_ = c.SetDeadline(time.Time{}) // admit has changed the state, so an expired deadline must not keep back the verdict
 	err = answer(c, &s, verdict)
 	if verdict != wire.TCPWelcome || err != nil {
 		_ = unix.Close(fd)
@@ -234,9 +246,9 @@ func (k *links) respond(c *admission.Conn) {
 		k.addResultLocked(linkResult{rank: rank, fd: fd, protection: protection})
 		return
 	}
-	// The initiator has closed the connection. If the initiator lives, it tries again.
-	// This process also tries again if it has given up its own attempt for that
-	// connection.
+	// The initiator has closed the connection before the verdict. If the initiator lives, it
+	// tries again. If admit has ended this process's own attempt in favour of that connection,
+	// this process tries again too.
 	if l := k.peers[rank]; l.state == linkUp {
 		delete(k.peers, rank)
 		if l.addr != "" {
@@ -247,7 +259,7 @@ func (k *links) respond(c *admission.Conn) {
 
 // authenticate reads the hello of the initiator at the other end of c and checks its proof.
 func (k *links) authenticate(c *admission.Conn) (wire.TCPSession, error) {
-	err := c.Await() // if a peer is late, it tries again
+	err := c.Await() // if it fails because a peer sends its hello too late, the peer tries again
 	if err == nil {
 		err = c.SetDeadline(time.Now().Add(k.timeout))
 	}
@@ -284,16 +296,16 @@ func (k *links) authenticate(c *admission.Conn) (wire.TCPSession, error) {
 	return s, k.id.challenge(c, &s)
 }
 
-// maxNonces bounds the nonces that links keeps of one peer. A peer makes at most ten attempts per
-// second, and none after transport.tcp.connect_timeout. So with the default of 30 s links keeps
-// the nonces of all attempts.
+// maxNonces bounds the number of nonces that links keeps of one peer. A peer makes at most ten
+// attempts per second in the long run, and none after transport.tcp.connect_timeout. So with the
+// default of 30 s links keeps the nonces of all attempts.
 const maxNonces = 512
 
 // recordNonceLocked records the nonce of a valid hello from rank, and reports whether the nonce is
-// new. Each attempt of a peer has a new nonce, so a known one comes from a process that repeats the
-// peer's hello. Once the connection with the peer is made or has failed, the peer makes no attempt
-// that a repeated hello could disturb. Then addResultLocked and refuse drop the peer's nonces, and
-// recordNonceLocked records none.
+// new. The caller holds k.mu. Each attempt of a peer has a new nonce, so a hello with a known nonce
+// comes from a process that repeats the peer's hello. Once the connection with the peer is made or
+// has failed, the peer makes no attempt that a repeated hello could disturb. Then addResultLocked
+// and refuse drop the peer's nonces, and recordNonceLocked records none.
 func (k *links) recordNonceLocked(rank transport.Addr, nonce wire.TCPNonce) bool {
 	if l := k.peers[rank]; l != nil && l.state != linkConnecting && k.nonces[rank] == nil {
 		return true
@@ -309,9 +321,10 @@ func (k *links) recordNonceLocked(rank transport.Addr, nonce wire.TCPNonce) bool
 	return true
 }
 
-// noteAccept records the outcome of accepting a connection of a peer, and reports whether it failed.
-// If failures of this host last for half of the timeout, the domain fails, before the peers report
-// this rank as failed.
+// noteAccept records err, with which respond failed to take over a connection that a peer made; nil
+// if respond succeeded. It reports whether err is not nil. If a series of failures of this host lasts
+// for half of k.timeout, noteAccept makes the domain fail. That is before the attempts of the peers
+// time out, which would report this rank as failed.
 func (k *links) noteAccept(rank transport.Addr, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -330,8 +343,9 @@ func (k *links) noteAccept(rank transport.Addr, err error) bool {
 	return err != nil
 }
 
-// securityDiffers marks a peer as failed because its transport.tcp.security differs. If this
-// process is connecting to the peer, that attempt reports the difference instead.
+// securityDiffers marks a peer as failed because theirs, the peer's transport.tcp.security, differs
+// from this rank's. If this process is connecting to the peer, securityDiffers does nothing, and that
+// attempt reports the difference.
 func (k *links) securityDiffers(rank transport.Addr, theirs wire.TCPSecurity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -341,10 +355,11 @@ func (k *links) securityDiffers(rank transport.Addr, theirs wire.TCPSecurity) {
 	}
 }
 
-// admit returns the verdict on a connection of an authenticated peer. If this rank is leaving
-// the job (Shutdown), it refuses a peer with which it neither has nor makes a connection,
-// because it has no output for that peer. It admits a peer that it is connecting with: it may
-// have output for that peer, and the peer's connection may be the one that stays.
+// admit returns the verdict on a connection that an authenticated peer has made. If this rank is
+// leaving the job (Shutdown), admit refuses a peer with which this rank neither has nor makes a
+// connection, because this rank has no output for that peer. It admits a peer that this rank is
+// connecting with, because this rank may have output for the peer, and the peer's connection may
+// be the one that both ranks keep.
 func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -368,8 +383,9 @@ func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	return wire.TCPBusy
 }
 
-// notice reports the error of a connection from a process that is not a member of the job. It
-// reports only the first such error.
+// notice makes the queue report err as a PeerNotice: a process that is not a member of the job has
+// connected. Only the first call has an effect, so that the process cannot flood the user with
+// warnings.
 func (k *links) notice(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -379,7 +395,7 @@ func (k *links) notice(err error) {
 	}
 }
 
-// connect starts to connect with rank, unless the connection is made or being made.
+// connect starts to connect with rank, unless the connection is made, is being made, or has failed.
 func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -418,10 +434,11 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 	}()
 }
 
-// dial tries to connect until it gets a verdict, the kernel at the address refuses the
-// connection, or the time-out is over. A peer listens before any process knows its address, so a
-// refused connection means that the peer has ended, and not that it starts late. After other
-// failures, which say nothing about the peer, dial tries again.
+// dial tries to connect until one of these ends it: a verdict other than wire.TCPBusy, an error for
+// which canRetry returns false, a connection that the peer made, the end of ctx, or k.timeout. A peer
+// listens before any process knows its address. So a refused connection (ECONNREFUSED) means that
+// the peer has ended, and not that it starts late. Most other failures say nothing about the peer, so
+// dial tries again.
 func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) linkResult {
 	failed := func(err error) linkResult { return linkResult{rank: rank, fd: -1, err: err} }
 	if err := k.dialing.Acquire(ctx, 1); err != nil {
@@ -429,7 +446,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	var failingSince time.Time // when attempts began to fail because of this host; zero: they do not
+	var failingSince time.Time // since when every attempt has failed because of this host; zero: the last one has not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
 		theirs, differs := verdict.OtherSecurity()
@@ -443,7 +460,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			return failed(errPeerDisconnected)
 		case err == nil && differs:
 			return failed(errSecurityDiffers(k.id.security, rank, theirs))
-		case err == nil: // busy: the peer's connection should be on its way; if not, the next verdict says so
+		case err == nil: // wire.TCPBusy: wait for the connection that the peer makes; if it does not come, try again
 			wait, other, err = 500*time.Millisecond, l.other, errNotConnected
 		case !canRetry(err):
 			return failed(err)
@@ -454,15 +471,15 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			failingSince = time.Time{}
 		case failingSince.IsZero():
 			failingSince = time.Now()
-		case time.Since(failingSince) > k.timeout/2: // before peers report this rank as failed
+		case time.Since(failingSince) > k.timeout/2: // give up before the peers' attempts time out and report this rank as failed
 			cancel()
 		}
 		if local {
-			k.gate.Evict() // a process outside the job may hold the missing descriptor
+			k.gate.Evict() // frees a descriptor, if a process outside the job holds a silent connection
 		}
 		select {
 		case <-other:
-			return failed(err) // the peer's connection is up, so the error is ignored
+			return failed(err) // the peer's connection is up, so connectLocked drops this result
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
@@ -481,8 +498,9 @@ func canRetry(err error) bool {
 	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, transport.ErrProtocol) && !errors.Is(err, errNotProven)
 }
 
-// attempt makes one attempt to connect. The caller has acquired k.dialing, and attempt releases
-// it. The caller closes the descriptor that attempt returns.
+// attempt makes one attempt to connect with rank at addr. The caller has acquired k.dialing, and
+// attempt releases it. attempt returns a connected descriptor, which the caller must close, if the
+// verdict is wire.TCPWelcome; otherwise -1.
 func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (int, wire.TCPVerdict, *wire.TCPProtection, error) {
 	answered, done := k.releaseTimer()
 	defer done()
@@ -499,7 +517,7 @@ func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	fd, err := detach(c) // before initiate, because nothing may fail here after the verdict
+	fd, err := detach(c) // before initiate: after the verdict, the responder counts on the connection, so nothing may fail
 	if err != nil {
 		return -1, 0, nil, err
 	}
@@ -511,9 +529,9 @@ func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (
 	return fd, v, protection, nil
 }
 
-// releaseTimer releases k.dialing, which an attempt has acquired, silentTime from now. If the
-// attempt calls answered before that, releaseTimer releases it answerTime after that call. If the
-// attempt calls done, releaseTimer releases it at once.
+// releaseTimer starts a timer that releases k.dialing, which the caller has acquired. The timer
+// fires silentTime from now, or, if the caller calls answered before that, answerTime after that
+// call. If the caller calls done, the timer stops, and k.dialing is released at once.
 func (k *links) releaseTimer() (answered, done func()) {
 	release := sync.OnceFunc(func() { k.dialing.Release(1) })
 	timer := time.AfterFunc(silentTime, release)
@@ -525,7 +543,8 @@ func (k *links) releaseTimer() (answered, done func()) {
 	return answered, done
 }
 
-// detach returns a duplicate of c's descriptor that Go's netpoller does not poll.
+// detach returns a duplicate of c's descriptor that Go's netpoller does not poll. The caller closes
+// the duplicate.
 func detach(c *net.TCPConn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -18,12 +18,13 @@ import (
 // detectTime is the time within which ranks must detect that a peer has ended.
 const detectTime = 2 * time.Second
 
-// TestManyConnections polls more connections than directConns, with messages, full completion
-// queues and a peer that ends.
+// TestManyConnections has a rank with more connections than directConns, so that it uses the poller.
+// Each Read returns one completion. The messages of all peers arrive in order. Then a peer ends, and
+// the rank reports PeerDown.
 func TestManyConnections(t *testing.T) {
 	const n, count = 7, 50
 	all := openRanks(t, n)
-	all[0].comp = all[0].comp[:1] // so that frames stay in buffers
+	all[0].comp = all[0].comp[:1] // so that whole messages stay in the input buffers after a Read
 	for _, x := range all[1:] {
 		for i := range count {
 			op := &transport.Op{HeaderLen: 1, Data: make([]byte, i*100)}
@@ -48,8 +49,8 @@ func TestManyConnections(t *testing.T) {
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 }
 
-// Errors that say nothing about this host are not failures of this host, which would end the
-// rank. ENETUNREACH is one of them, because it may come from a router on the way to the peer.
+// isHostFailure returns true only for errors that come from this host, because such an error makes
+// the domain fail. ENETUNREACH is not among them: it may come from a router on the way to the peer.
 func TestIsHostFailure(t *testing.T) {
 	for err, want := range map[error]bool{
 		unix.EMFILE: true, unix.EADDRNOTAVAIL: true, unix.ENETDOWN: true,
@@ -59,8 +60,8 @@ func TestIsHostFailure(t *testing.T) {
 	}
 }
 
-// The domain fails only if failures of this host follow each other for half of
-// transport.tcp.connect_timeout.
+// The domain fails only if failures of this host, without a success or a long pause in between, go
+// on for half of transport.tcp.connect_timeout.
 func TestHostFailureSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &links{timeout: 10 * time.Second, signal: func() {}}
@@ -68,7 +69,7 @@ func TestHostFailureSeries(t *testing.T) {
 			require.True(t, k.noteAccept(1, unix.EMFILE))
 			time.Sleep(k.timeout)
 		}
-		for range 100 { // not of this host
+		for range 100 { // failures that are not due to this host
 			require.True(t, k.noteAccept(1, net.ErrClosed))
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -82,13 +83,15 @@ func TestHostFailureSeries(t *testing.T) {
 	})
 }
 
-// inherited opens n ranks with bound sockets, as ranks inherit them from a launcher.
+// inherited opens the n ranks of a job. Each gets a socket that listens already, as a rank may inherit
+// it from the launcher.
 func inherited(t *testing.T, n int) []*testRank {
 	t.Helper()
 	return openRanks(t, n, func(c *transport.Config) { c.Listener, _ = boundSocket(t) })
 }
 
-// requirePeerDown sends from n to rank gone, which has ended, and checks that n reports it.
+// requirePeerDown sends a message from n to rank gone, which has ended, and checks that the message
+// fails and n reports PeerDown.
 func requirePeerDown(t *testing.T, n *testRank, gone int) {
 	t.Helper()
 	_, err := n.ep.Send(&transport.Op{Peer: transport.Addr(gone)})
@@ -103,8 +106,9 @@ func requirePeerDown(t *testing.T, n *testRank, gone int) {
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 }
 
-// TestDeadBeforeContact ends rank 0, with which no rank has a connection. Rank 1 detects that
-// when it sends to rank 0, and ends; then rank 2 sends to rank 1, and so on.
+// TestDeadBeforeContact closes rank 0, with which no rank has a connection. Rank 1 sends to rank 0,
+// detects that rank 0 has ended, and is closed; then rank 2 sends to rank 1, and so on. All ranks
+// together take less than detectTime.
 func TestDeadBeforeContact(t *testing.T) {
 	const n = 6
 	for name, open := range map[string]func(*testing.T) []*testRank{
@@ -123,8 +127,8 @@ func TestDeadBeforeContact(t *testing.T) {
 	}
 }
 
-// TestLeftBeforeContact shuts down and closes a rank with which no rank has a connection. A rank
-// that sends to it then reports it as down.
+// TestLeftBeforeContact shuts down and closes rank 0, with which no rank has a connection. Rank 1,
+// which then sends to rank 0, reports it as down.
 func TestLeftBeforeContact(t *testing.T) {
 	all := inherited(t, 2)
 	require.NoError(t, all[0].ep.Shutdown(t.Context()))
@@ -157,8 +161,10 @@ func fullBacklog(t *testing.T) (f *os.File, addr string) {
 	return nil, ""
 }
 
-// TestBacklog has a rank connect to a rank that has not started and whose backlog may be full.
-// The first rank reports the other as down only when the other's socket is closed.
+// TestBacklog has rank 0 connect to rank 1, which has not started. The socket of rank 1 listens
+// already; its backlog is full ("full") or not ("room"). Rank 0 reports nothing while that socket is
+// open and rank 1 does not run. It reports PeerDown when the socket is closed ("dies"), and connects
+// when rank 1 starts ("starts").
 func TestBacklog(t *testing.T) {
 	for name, bind := range map[string]func(*testing.T) (*os.File, string){
 		"full": fullBacklog,
@@ -240,14 +246,15 @@ func TestReleaseTimer(t *testing.T) {
 		answered()
 		time.Sleep(answerTime)
 		require.True(t, free())
-		answered() // after the release it has no effect
+		answered() // has no effect, because the timer has fired
 		time.Sleep(2 * answerTime)
 		done()
 		require.True(t, free())
 	})
 }
 
-// TestConnect has ranks connect that send no messages. They detect each other's end.
+// TestConnect has rank 0 call Connect for peers to which it sends no messages. Rank 0 detects that a
+// peer has ended before the call, ends after the call, or has left the job.
 func TestConnect(t *testing.T) {
 	all := openRanks(t, 4)
 	n := all[0]
@@ -283,8 +290,8 @@ func shutdown(t *testing.T, n *testRank) {
 	require.NoError(t, n.ep.Shutdown(t.Context()))
 }
 
-// TestConnectDuringShutdown has a rank send one message and shut down while the receiver
-// connects with it. The message arrives, whichever connection is made first.
+// TestConnectDuringShutdown has a rank send one message and shut down, while the receiver of the
+// message connects to the sender. The message arrives, whichever of the two connections is made.
 func TestConnectDuringShutdown(t *testing.T) {
 	for _, from := range []int{0, 1} {
 		for range 50 {
@@ -295,7 +302,7 @@ func TestConnectDuringShutdown(t *testing.T) {
 			_, err := all[from].ep.Send(op)
 			require.NoError(t, err)
 			gone := make(chan error, 1)
-			go func() { // ends when the receiver has read everything; awaited below
+			go func() { // ends when the receiver has read everything; the test waits for gone below
 				gone <- all[from].ep.Shutdown(t.Context())
 			}()
 			var came []transport.CompletionKind

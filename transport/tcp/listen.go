@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// backlog is the number of connections that may wait to be accepted. The kernel's own limit may
-// be lower.
+// backlog is the argument of listen(2): the number of connections that may wait to be accepted. The
+// kernel's own limit may be lower.
 const backlog = 4096
 
 // inherit returns a listener for a duplicate of f, a socket that is bound and may already
@@ -60,7 +60,7 @@ func listen(iface string, oneHost bool) (*net.TCPListener, error) {
 	return nil, fmt.Errorf("listen: %w", err)
 }
 
-// localAddrs returns the addresses to listen on, best first.
+// localAddrs returns the addresses of this host that listen may use, the preferred one first.
 func localAddrs(iface string, oneHost bool) ([]netip.Addr, error) {
 	ips, err := netif.Addrs(iface, oneHost)
 	if err != nil {
@@ -70,7 +70,7 @@ func localAddrs(iface string, oneHost bool) ([]netip.Addr, error) {
 }
 
 // reachable returns the address at which peers reach the listener. If the listener is bound to
-// all addresses, reachable returns the one that listen would choose.
+// the unspecified address (0.0.0.0 or ::), reachable returns the address that listen tries first.
 func reachable(l *net.TCPListener, iface string, oneHost bool) (transport.Address, error) {
 	a := l.Addr().(*net.TCPAddr)
 	ip, _ := netip.AddrFromSlice(a.IP)

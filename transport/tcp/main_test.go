@@ -17,8 +17,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestMain runs the tests. If a test has started this process as its child, TestMain runs the
-// child instead.
+// TestMain runs the tests. If a test has started this process as a child, it has set
+// WEFT_TCP_TEST_CHILD to a task, and TestMain runs that task instead.
 func TestMain(m *testing.M) {
 	if task := os.Getenv("WEFT_TCP_TEST_CHILD"); task != "" {
 		if err := child(task); err != nil {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testRank is a rank whose endpoint and queue the test calls directly.
+// testRank is a rank without weft's engine: the test itself calls its endpoint and its queue.
 type testRank struct {
 	dom  *domain
 	cq   transport.CompletionQueue
@@ -63,7 +63,8 @@ func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}, OneHost: true}
 }
 
-// openRanks opens the n ranks of a job and inserts their addresses.
+// openRanks opens the n ranks of a job in this process, and inserts their addresses in the address
+// vector of each. The functions in change edit each rank's configuration first.
 func openRanks(t testing.TB, n int, change ...func(*transport.Config)) []*testRank {
 	t.Helper()
 	all := make([]*testRank, n)
@@ -86,7 +87,7 @@ func openRanks(t testing.TB, n int, change ...func(*transport.Config)) []*testRa
 	return all
 }
 
-// read reads the queue once.
+// read reads the queue once and returns the completions.
 func (n *testRank) read(t testing.TB) []transport.Completion {
 	t.Helper()
 	k, err := n.cq.Read(n.comp)
@@ -96,8 +97,8 @@ func (n *testRank) read(t testing.TB) []transport.Completion {
 
 const testTimeout = 2 * time.Minute
 
-// await reads the queues of all ranks until f accepts a completion of n, and returns that
-// completion. It drops the completions before.
+// await reads the queues of the ranks in all until f returns true for a completion of rank n, and
+// returns that completion. It drops all other completions.
 func await(t testing.TB, all []*testRank, n *testRank, f func(*transport.Completion) bool) transport.Completion {
 	t.Helper()
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
@@ -117,7 +118,7 @@ func kind(k transport.CompletionKind) func(*transport.Completion) bool {
 	return func(c *transport.Completion) bool { return c.Kind == k }
 }
 
-// connected makes the connection between ranks a and b.
+// connected makes ranks a and b connect: a sends a message to b, and b receives it.
 func connected(t testing.TB, all []*testRank, a, b int) {
 	t.Helper()
 	op := &transport.Op{Peer: transport.Addr(b), HeaderLen: 4}
@@ -129,7 +130,8 @@ func connected(t testing.TB, all []*testRank, a, b int) {
 	}
 }
 
-// boundSocket returns a socket that is bound to a free port but does not listen.
+// boundSocket returns a socket that listens on a free port, and its address. Nothing accepts the
+// connections yet.
 func boundSocket(t testing.TB) (*os.File, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -142,8 +144,8 @@ func boundSocket(t testing.TB) (*os.File, string) {
 	return f, addr
 }
 
-// twoProcesses opens rank 0 of 2 in this process, and starts rank 1 as a child process with a
-// task.
+// twoProcesses opens rank 0 of a job of two in this process, and starts rank 1 in a child process,
+// which runs a task; see child.
 func twoProcesses(t testing.TB, task string) (*testRank, *exec.Cmd) {
 	t.Helper()
 	f0, a0 := boundSocket(t)
@@ -164,7 +166,8 @@ func twoProcesses(t testing.TB, task string) (*testRank, *exec.Cmd) {
 	return n, cmd
 }
 
-// child runs rank 1 of 2 with a task.
+// child opens rank 1 of a job of two, and runs one of these tasks: "echo" and "serve" send back each
+// message, "hang" makes no progress, and "starved connects" and "starved accepts" lack descriptors.
 func child(task string) error {
 	cfg := config(1, 2)
 	cfg.Listener = os.NewFile(3, "listener")
@@ -190,10 +193,10 @@ func child(task string) error {
 		pin(1)
 		return n.echo()
 	case "starved connects":
-		return n.failWithoutDescriptors(1) // enough for the socket, but not for its duplicate
+		return n.failWithoutDescriptors(1) // one descriptor suffices for the socket, but not for its duplicate
 	case "starved accepts":
 		return n.failWithoutDescriptors(0)
-	case "hang", "serve": // sends the key of a region; "hang" then makes no progress
+	case "hang", "serve": // send the key of a region; then "hang" makes no progress, and "serve" does what "echo" does
 		mr, err := n.dom.RegisterMemory(make([]byte, 4<<20), transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
 			return err
@@ -219,7 +222,7 @@ func child(task string) error {
 	return fmt.Errorf("unknown task %q", task)
 }
 
-// echo sends back all messages until the peer leaves.
+// echo sends back each message until the peer leaves.
 func (n *testRank) echo() error {
 	op := &transport.Op{}
 	buf := make([]byte, n.dom.Attr().MaxMsgSize)
@@ -260,8 +263,8 @@ func (n *testRank) echo() error {
 	}
 }
 
-// pin binds the calling thread for good to the first (0) or second (1) processor that it may
-// use. Benchmarks need it, for stable figures.
+// pin binds the calling thread to the first (i is 0) or second (i is 1) processor that the thread
+// may use. Nothing undoes that. Benchmarks call pin for stable figures.
 func pin(i int) {
 	if allowed := sys.Allowed(0); len(allowed) >= 2 {
 		_ = sys.Bind(allowed[i : i+1]) // if this fails, the figures are only less stable

@@ -9,7 +9,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// A key names a slot of the region table and the registration that uses the slot:
+// A key names an entry of the table of regions (a slot), and a registration. A slot serves many
+// registrations, one after the other. The generation counts them modulo 4096. The random bits make
+// a key hard to guess.
 //
 //	63            32 31      20 19        0
 //	┌───────────────┬──────────┬───────────┐
@@ -21,25 +23,25 @@ const (
 	maxRegions     = 1 << slotBits
 )
 
-// region is registered memory. A later registration reuses a closed region.
+// region implements transport.MemoryRegion. When it is closed, a later registration reuses it.
 type region struct {
 	d      *domain
-	slot   uint32
-	gen    uint32
+	slot   uint32 // index in regions.slots
+	gen    uint32 // generation of the current or last registration
 	key    uint64
-	buf    []byte
+	buf    []byte // the registered memory
 	access transport.Access
-	open   bool
-	uses   int // number of streams, and of writes being received, that refer to buf
-	next   *region
+	open   bool    // registered and not closed
+	uses   int     // number of read replies being sent, and of writes being received, that refer to buf
+	next   *region // the next region in regions.free
 }
 
 // regions is the table of regions, indexed by the slot of a key.
 type regions struct {
 	slots []*region
-	free  *region
-	rnd   [512]byte
-	left  int // unused bytes at the end of rnd
+	free  *region   // closed regions, linked by next
+	rnd   [512]byte // random bytes for keys
+	left  int       // number of unused bytes at the end of rnd
 }
 
 func (t *regions) random() uint32 {
@@ -54,7 +56,7 @@ func (t *regions) random() uint32 {
 	return v
 }
 
-// RegisterMemory enters buf in the table of regions. It does not touch the pages.
+// RegisterMemory enters buf in the table of regions. It does not access the memory.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
@@ -79,10 +81,10 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return 0 }
 
-// Close withdraws the region. If a reply to a peer's read is partly written, zeros take the
-// place of the remaining bytes, and the status that follows them is an error; so the connection
-// stays in order. The caller must not use the region or close it again: a later registration
-// may have reused it.
+// Close withdraws the region. If a reply to a peer's read is partly written to the socket, Close
+// does not cut the reply off, because the peer could not tell where the next frame begins: zeros
+// take the place of the remaining bytes, and the status that follows them is an error. The caller
+// must not use the region or close it again: a later registration may have reused it.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -97,8 +99,8 @@ func (r *region) Close() error {
 	return nil
 }
 
-// find returns the n bytes at addr of the region with the key, if the region permits the
-// access that want names. Otherwise the status says why not.
+// find returns the n bytes at offset addr of the open region with the key, if the region permits
+// the access want. Otherwise it returns the status that says why not.
 func (t *regions) find(key, addr, n uint64, want transport.Access) (*region, []byte, wire.TCPStatus) {
 	slot := key & (maxRegions - 1)
 	if slot >= uint64(len(t.slots)) {

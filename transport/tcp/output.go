@@ -10,16 +10,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Output comes from three sources:
+// A connection's output comes from three sources, which are fields of conn:
 //
-//	frames                   copies: small messages, reads, acks, refusals, bye
-//	msgs                     messages in the user's memory, later than those in frames
-//	replies, writes ► cur    bulk data: one chunk of one stream at a time, in turns
+//	frames                   copies: small messages, read requests, acks, refusals, giveup, bye
+//	msgs                     messages in the caller's memory, later than those in frames
+//	replies, writes ► cur    data of RMA: one chunk at a time, of each stream in turn
 //
-// One sendmsg gathers from all of them. The socket may take any part of it. So each source
-// stores how much of it is written, and the next sendmsg begins with the frame that is partly
-// written. partlyWritten names the source of that frame.
+// One sendmsg gathers from all of them. The socket may take any part of the gathered bytes. So each
+// source stores how much of it is written, and the next sendmsg begins with the frame that is partly
+// written. conn.partlyWritten names the source of that frame.
 
+// source is one of the sources of output.
 type source uint8
 
 const (
@@ -30,42 +31,43 @@ const (
 )
 
 const (
-	chunkSize   = 512 << 10                                      // most bytes of an RMA write or read reply that are written before other frames get a turn
-	gatherMsgs  = 14                                             // messages in one sendmsg
-	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // copied frames; messages; header, zeros and end of a chunk
-	workPerRead = 1 << 20                                        // bytes written, and bytes read, per connection in one Read of the queue
+	chunkSize   = 512 << 10                                      // largest chunk in bytes: the part of an RMA write or read reply that one frame carries
+	gatherMsgs  = 14                                             // most messages of msgs in one sendmsg
+	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // iovecs: frames; header and data of each message; header, end frame and zeros of a chunk
+	workPerRead = 1 << 20                                        // bytes after which one Read of the queue stops to write to a connection, and to read from it
 )
 
-// Batches. A write takes some microseconds, and the copy of a small message a few nanoseconds.
-// So Send copies small messages to frames if they come in a burst or the socket is full. One
-// write sends all of them: at the next Read, before a larger message or RMA, or when frames
-// reaches batchSize.
+// Batches. A system call that writes takes some microseconds, and the copy of a small message a few
+// nanoseconds. So Send copies small messages to frames if they come in a burst or the connection has
+// output. The messages in frames are a batch. One system call writes the batch: in the next Read,
+// before a larger message, a read or a write, or when frames has no room for another message.
 //
 //	        Read   msg   msg    msg    msg    msg    Read
 //	write            ▲     ▲      └──────┴──────┴───────▲
 //
-// Send writes the first two messages after a Read at once: its caller may compute next, and a
-// batch that begins with the second message saves no write. A later message goes to a batch if
-// less than burstGap has passed since the one before.
+// The diagram shows which calls write. Send writes each of the first two messages after a Read at
+// once, because its caller may compute next and not read soon. A later message goes to a batch if
+// less than burstGap has passed since the message before.
 const (
-	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data that Send copies
-	batchSize = 64 << 10                      // largest size of frames to which Send copies a message
-	burstGap  = 20 * time.Microsecond         // between messages of a burst
+	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data of a message that Send copies, in bytes
+	batchSize = 64 << 10                      // largest size in bytes of the unwritten part of frames after Send has copied a message to it
+	burstGap  = 20 * time.Microsecond         // longest time between two messages of a burst
 )
 
 // gather holds the arguments of a sendmsg, and which sources its bytes are from. A domain has
-// one.
+// one, which its connections use one after the other.
 type gather struct {
 	iov   [gatherIovs]unix.Iovec
-	niov  int
-	total int
-	plan  [gatherMsgs + 2]struct {
+	niov  int // number of used entries of iov
+	total int // number of bytes in iov
+	// plan divides the bytes in iov, in their order: left bytes are from source from.
+	plan [gatherMsgs + 2]struct {
 		from source
 		left int
 	}
-	nplan int
-	hdrs  [gatherMsgs][wire.TCPPrefixSize + transport.HeaderSize]byte
-	msg   unix.Msghdr
+	nplan int                                                         // number of used entries of plan
+	hdrs  [gatherMsgs][wire.TCPPrefixSize + transport.HeaderSize]byte // prefixes and headers of the messages in iov
+	msg   unix.Msghdr                                                 // argument of the system call
 }
 
 func (g *gather) add(b []byte) {
@@ -82,32 +84,36 @@ func (g *gather) planned(from source, n int) {
 	g.nplan++
 }
 
-// stream is the output of one RMA operation: the bytes of a write, or the reply to a peer's
-// read.
+// stream is the output of one RMA operation: the data of a write by this rank, or the reply to a
+// read by the peer. It is written as a sequence of chunks, of one frame each. In a reply, each chunk
+// with data is followed by a frame of its own that says whether the data is valid (wire.TCPStatus).
 type stream struct {
 	next   *stream
-	id     uint64
-	write  bool
+	id     uint64  // of the read or write, in its frames
+	write  bool    // a write by this rank; false: a reply
 	src    []byte  // the bytes that are not in a chunk yet
-	region *region // of a reply
-	slot   uint32  // of a write, as the fields below
-	key    uint64
-	addr   uint64
-	total  int
-	off    int
+	region *region // of a reply: where src is
+	// The target of a write.
+	slot  uint32 // index in rma.slots
+	key   uint64 // of the peer's region
+	addr  uint64 // offset of the write's first byte in that region
+	total int    // size of the write in bytes
+	off   int    // bytes of the write in this and earlier chunks
 	// The current chunk.
 	hdr    [wire.TCPMaxHeader]byte
-	hlen   int // size of hdr
-	hoff   int // bytes of hdr that are written
-	chunk  []byte
-	zeros  int                      // zeros to write instead of chunk, whose region was closed
-	failed wire.TCPStatus           // status of the end frame in that case
-	tail   [wire.TCPPrefixSize]byte // the end frame after a reply's chunk
-	tlen   int                      // bytes of tail still to be written
-	endN   uint64                   // number of the end frame; see wire.TCPCheck
-	refuse bool                     // a refuse follows instead of the rest of the reply
-	ready  bool                     // prepare has cut the chunk
+	hlen   int                      // size of the header in hdr
+	hoff   int                      // number of written bytes of hdr
+	chunk  []byte                   // the data still to be written
+	zeros  int                      // number of zero bytes still to be written in place of chunk, because the region was closed
+	failed wire.TCPStatus           // status of the end frame: wire.TCPOK unless the region was closed
+	tail   [wire.TCPPrefixSize]byte // the end frame that follows the data of a reply
+	tlen   int                      // number of bytes of tail still to be written
+	endN   uint64                   // number of the end frame for its check; see wire.TCPCheck
+	refuse bool                     // a refuse frame takes the place of the rest of the reply
+	ready  bool                     // prepare has made the chunk, and it is not wholly written
 }
+
+// streamQueue is a first-in, first-out queue of streams, linked by next.
 
 type streamQueue struct{ head, tail *stream }
 
@@ -149,16 +155,18 @@ func (d *domain) freeStream(s *stream) {
 	d.streams = s
 }
 
-// zeroPage is written instead of the bytes of a region that was closed.
+// zeroPage holds the zero bytes that are written in place of the rest of a chunk whose region was
+// closed.
 var zeroPage [64 << 10]byte
 
-// hasOutput reports whether there is something to write, and writing has not failed.
+// hasOutput reports whether the connection has bytes that it may write now. It returns false if
+// an earlier write has failed.
 func (c *conn) hasOutput() bool {
 	return c.wrErr == nil && (c.out != nil || c.msgs.head != nil || len(c.frames) > c.framesOff || c.cur != nil || c.replies.head != nil ||
 		c.writes.head != nil && c.rma.tokens > 0)
 }
 
-// wantOutput adds the connection to d.outq, whose connections each Read pushes.
+// wantOutput adds the connection to d.outq. Each Read calls push for the connections in d.outq.
 func (c *conn) wantOutput() {
 	if !c.inOut {
 		c.inOut = true
@@ -166,9 +174,9 @@ func (c *conn) wantOutput() {
 	}
 }
 
-// addToBatch copies a small message to frames if the message is part of a burst or the connection
-// has output. If addToBatch returns false, the caller writes or queues the message. The caller has
-// checked that the connection is up and writing has not failed.
+// addToBatch copies a message of size bytes to frames if it is small, and is part of a burst or the
+// connection has output. If addToBatch returns false, the message must be written or queued. The
+// caller has checked that the connection is up and no write has failed.
 //
 // Hot path: no allocation once frames has grown; a system call if frames is full.
 func (c *conn) addToBatch(op *transport.Op, size int) bool {
@@ -187,7 +195,7 @@ func (c *conn) addToBatch(op *transport.Op, size int) bool {
 	return true
 }
 
-// copyMsg appends a copy of a message to frames.
+// copyMsg appends a copy of a message of size bytes to frames, with its prefix and checks.
 func (c *conn) copyMsg(op *transport.Op, size int) {
 	b := c.extend(wire.TCPPrefixSize + size)
 	h := putMsg(b, op, size)
@@ -195,16 +203,16 @@ func (c *conn) copyMsg(op *transport.Op, size int) {
 	copy(b[h:], op.Data)
 }
 
-// putMsg writes the prefix of a message without its checks, and its header, to b. It
-// returns the size of both.
+// putMsg writes the prefix of a message of size bytes, without the prefix's checks, and the
+// message's header to b. It returns the number of bytes written to b.
 func putMsg(b []byte, op *transport.Op, size int) int {
 	wire.PutTCPMsg(b, op.HeaderLen, size)
 	return wire.TCPPrefixSize + copy(b[wire.TCPPrefixSize:], op.Header[:op.HeaderLen])
 }
 
-// inBurst reports whether a message that is sent now is part of a burst: at least two messages
-// have been sent since the last Read, the last of them less than burstGap ago. For the first
-// message since a Read, inBurst does not read the clock.
+// inBurst reports whether the message that Send is called for is part of a burst. It is if this is
+// the third or a later call of inBurst since the last Read, and less than burstGap has passed since
+// the call before. The first call since a Read does not read the clock, to save its cost.
 func (c *conn) inBurst() bool {
 	if c.sentIn != c.d.round {
 		c.sentIn, c.sentAt = c.d.round, 0
@@ -215,7 +223,8 @@ func (c *conn) inBurst() bool {
 	return last > 0 && now-last < burstGap
 }
 
-// push writes output until the socket is full or workPerRead bytes are written.
+// push writes the connection's output until nothing is left, the socket is full, workPerRead bytes
+// are written or the connection ends.
 func (c *conn) push() {
 	c.batched = false
 	if c.seal != nil {
@@ -243,7 +252,7 @@ func (c *conn) push() {
 	}
 }
 
-// gather collects the frames and data to be written next.
+// gather sets g to the bytes that the next sendmsg is to write.
 func (c *conn) gather(g *gather) {
 	g.niov, g.total, g.nplan = 0, 0, 0
 	switch c.partlyWritten {
@@ -262,8 +271,8 @@ func (c *conn) gather(g *gather) {
 	}
 }
 
-// writeFailed ends the output. receive reports the peer down after it has read all that the peer
-// had sent.
+// writeFailed records that a write to the socket has failed with err: from now on nothing is
+// written. receive reports PeerDown after it has read all that the peer had sent.
 func (c *conn) writeFailed(err error) {
 	c.wrErr = err
 	if errors.Is(err, unix.EPIPE) {
@@ -324,8 +333,9 @@ func (c *conn) gatherStream(g *gather) {
 	g.planned(fromStream, g.total-before)
 }
 
-// pickStream sets cur to the stream of the next chunk. It alternates between replies and writes,
-// and takes the streams of each in turns. It returns false if no stream can go on.
+// pickStream sets c.cur to the stream whose chunk is written next. It alternates between replies and
+// writes, and takes the streams of each queue in turn. It returns false if there is no reply, and no
+// write that may send a chunk now.
 func (c *conn) pickStream() bool {
 	for range 2 {
 		c.writesFirst = !c.writesFirst
@@ -342,7 +352,8 @@ func (c *conn) pickStream() bool {
 	return false
 }
 
-// prepare cuts the next chunk of a stream and writes its header.
+// prepare makes the next chunk of a stream: it takes the chunk's data from s.src and writes the
+// header to s.hdr.
 func (c *conn) prepare(s *stream) {
 	n := min(len(s.src), chunkSize)
 	s.chunk, s.src = s.src[:n], s.src[n:]
@@ -363,8 +374,8 @@ func (c *conn) prepare(s *stream) {
 	}
 }
 
-// written removes the first n gathered bytes from their sources, and completes the messages that
-// are now wholly written.
+// written removes the first n bytes of g from their sources, because a system call has written them,
+// and completes the messages of msgs that are now wholly written.
 func (c *conn) written(g *gather, n int) {
 	c.partlyWritten = fromNone
 	for i := 0; i < g.nplan && n > 0; i++ {
@@ -374,7 +385,7 @@ func (c *conn) written(g *gather, n int) {
 		switch g.plan[i].from {
 		case fromFrames:
 			c.framesOff += k
-			if c.framesOff == len(c.frames) { // frames may have grown since gather
+			if c.framesOff == len(c.frames) { // frames may have grown since gather, so the end of the plan is not the end of frames
 				c.frames, c.framesOff = c.frames[:0], 0
 			}
 		case fromMsgs:
@@ -394,8 +405,8 @@ func (c *conn) written(g *gather, n int) {
 	}
 }
 
-// streamed removes k written bytes from the current chunk, and reports whether the chunk is now
-// wholly written.
+// streamed removes k written bytes from the chunk of c.cur, and reports whether the chunk is now
+// wholly written. If it is, streamed queues the stream for its next chunk, or ends the stream.
 func (c *conn) streamed(k int) bool {
 	s := c.cur
 	h := min(k, s.hlen-s.hoff)
@@ -422,7 +433,7 @@ func (c *conn) streamed(k int) bool {
 		} else {
 			c.writes.push(s)
 		}
-	case len(s.src) == 0: // also if dropRegion has dropped the rest
+	case len(s.src) == 0: // the reply is complete, or dropRegion has dropped the rest
 		if s.refuse {
 			c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: s.id, Status: wire.TCPKey})
 		}
@@ -433,13 +444,13 @@ func (c *conn) streamed(k int) bool {
 	return true
 }
 
-// endReply ends the answer to a peer's read.
+// endReply ends the reply to a read by the peer.
 func (c *conn) endReply(s *stream) {
 	c.rma.serving--
 	c.d.freeStream(s)
 }
 
-// control queues a frame other than a message, without bytes behind its header.
+// control appends a frame that is not a message and has no data to frames.
 func (c *conn) control(f wire.TCPFrame) {
 	if c.state != connUp {
 		return
@@ -450,7 +461,7 @@ func (c *conn) control(f wire.TCPFrame) {
 	c.frames = c.frames[:len(c.frames)-len(b)+n]
 }
 
-// extend makes frames n bytes longer and returns these bytes.
+// extend makes frames n bytes longer and returns the new bytes. It also calls wantOutput.
 func (c *conn) extend(n int) []byte {
 	if cap(c.frames)-len(c.frames) < n && c.framesOff > 0 {
 		c.frames = c.frames[:copy(c.frames, c.frames[c.framesOff:])]

@@ -11,14 +11,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// directConns is the largest number of connections that progress polls by a recv of each. With
-// more, it first asks the poller which ones have input.
+// directConns is the largest number of connections of a domain for which progress calls recv on
+// each. If there are more, progress first asks the poller which connections have input.
 const directConns = 2
 
 type completionQueue struct{ d *domain }
 
-// Read writes batches, reads from the connections, returns completions, answers the peers' reads
-// and writes, and writes pending output.
+// Read first writes batches, because the caller may wait for the answers to these messages. Then it
+// reads from the connections, handles the peers' reads and writes, and writes pending output. It
+// returns messages and completions in c.
 //
 // Hot path: no allocation; one system call per connection if there is no input and no output.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
@@ -51,8 +52,8 @@ func (d *domain) progress() {
 	} else if n := len(d.live); n == 1 {
 		d.live[0].poll()
 	} else if n > 0 {
-		// The two alternate in being first. Keep both here: a poll may remove its connection
-		// from the list.
+		// The two connections alternate in being polled first. Both are loaded from d.live before
+		// the first poll, because a poll may remove its connection from d.live.
 		first, second := d.live[d.round%2], d.live[(d.round+1)%2]
 		first.poll()
 		second.poll()
@@ -62,15 +63,15 @@ func (d *domain) progress() {
 	}
 }
 
-// pollReady polls the connections that may have whole frames in their buffers, and those with
-// input in their sockets.
+// pollReady polls the connections that have conn.more set, and the connections whose sockets have
+// input. It does not block.
 func (d *domain) pollReady() {
 	if d.anyMore {
 		d.pollMore()
 	}
 	n, err := d.poller.Now(d.events[:])
 	if err != nil {
-		return // Wait reports the error
+		return // the next Wait meets the error too, and returns it
 	}
 	for i := range n {
 		if r := d.events[i].ID(); r >= 0 {
@@ -81,8 +82,8 @@ func (d *domain) pollReady() {
 	}
 }
 
-// pollMore polls the connections that may have whole frames in their buffers. Each round begins
-// with another connection.
+// pollMore polls the connections that have conn.more set. Each call begins with another connection,
+// because a Read may be full before the last connection is polled.
 func (d *domain) pollMore() {
 	for i := range d.live {
 		if len(d.live) == 0 {
@@ -98,7 +99,8 @@ func (d *domain) pollMore() {
 	}
 }
 
-// applyResults adopts the connections that links has made, and handles the failures.
+// applyResults takes the results of links: it adopts new connections, and handles failures, peers
+// that have left, and notices.
 func (d *domain) applyResults() {
 	for _, h := range d.links.takeResults() {
 		if h.rank < 0 {
@@ -119,15 +121,15 @@ func (d *domain) applyResults() {
 	}
 }
 
-// fail makes the domain fail: the next Read returns err.
+// fail makes the domain fail: from now on Read returns err. A second call has no effect.
 func (d *domain) fail(err error) {
 	if d.broken == nil {
 		d.broken = err
 	}
 }
 
-// pushBatches writes the batches. progress calls it before it polls, because the user may wait
-// for the answers to these messages.
+// pushBatches writes the batches of all connections. progress calls pushBatches before it polls,
+// because the caller may wait for the answers to these messages.
 func (d *domain) pushBatches() {
 	d.batched = false
 	for _, c := range d.outq {
@@ -137,7 +139,8 @@ func (d *domain) pushBatches() {
 	}
 }
 
-// pushAll writes the output of the connections in d.outq, and removes those without output.
+// pushAll writes the output of the connections in d.outq, and removes the connections that have no
+// output left from d.outq.
 func (d *domain) pushAll() {
 	kept := d.outq[:0]
 	for _, c := range d.outq {
@@ -155,13 +158,15 @@ func (d *domain) pushAll() {
 	d.outq = kept
 }
 
-// Arm returns false if a Read has something to do that does not end Wait: completions or whole
-// frames in memory, batches, messages of this rank to itself, and results of links.
+// Arm returns false if the next Read has something to do that would not end a Wait: completions that
+// wait for a Read, a connection with conn.more set, batches, messages of this rank to itself, or
+// results of links. It also returns false after Close.
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
 
-// arm is Arm without regard to pending completions.
+// arm does what Arm does, but ignores completions that wait for a Read. Shutdown calls it, because
+// it leaves those completions for the next Read.
 func (d *domain) arm() bool {
 	if d.closed || d.batched || d.links.hasResults.Load() || d.loop.Waiting() {
 		return false
@@ -207,10 +212,11 @@ func (d *domain) wait(timeout time.Duration) error {
 		}
 		for i := range n {
 			if ev[i].ID() < 0 {
-				// Clear comes first. A Signal between the two calls writes nothing, and
-				// this Wait, which returns, serves it. In the reverse order, Clear would
-				// take the write of a Signal between the two calls, and signaled would
-				// suppress all later ones.
+				// Clear comes first. Then a Signal between the two calls finds signaled set
+				// and does not use the waker, which is right, because this Wait returns. In
+				// the reverse order, a Signal between the two calls would set signaled and
+				// use the waker, and Clear would undo that use. signaled would stay set, and
+				// no later Signal would use the waker.
 				d.waker.Clear()
 				d.signaled.Swap(false)
 			}
@@ -219,10 +225,10 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 }
 
-// Signal ends a Wait. That Wait clears the waker.
+// Signal ends a Wait, which then clears the waker.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
-// Signal implements CompletionQueue.Signal. links and Shutdown call it too.
+// Signal implements CompletionQueue.Signal for the domain's queue. links and Shutdown call it too.
 func (d *domain) Signal() {
 	if !d.signaled.Swap(true) {
 		d.wake()
@@ -237,8 +243,8 @@ func (d *domain) wake() {
 	}
 }
 
-// FD returns the poller's descriptor. A goroutine that waits on it by other means calls Wait(0)
-// when it is readable, because only Wait clears a Signal.
+// FD returns the poller's descriptor. A goroutine that waits on the descriptor by other means than
+// Wait must call Wait(0) when the descriptor is readable, because only Wait clears a Signal.
 func (q *completionQueue) FD() (int, bool) {
 	if q.d.closed {
 		return -1, false

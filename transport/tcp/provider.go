@@ -3,14 +3,14 @@
 //
 // The goroutine that reads the completion queue polls the sockets, outside Go's netpoller.
 // A message costs one system call on each side, or less if small messages follow each other
-// closely; see BatchEndpoint. Other goroutines only make connections.
+// closely; see transport.BatchEndpoint. Other goroutines only make and accept connections.
 //
-// Both ends of a connection prove that they know the job's secret, and every header carries
-// a check that depends on it. If a header was changed, repeated, left out or invented, the
-// connection ends with an error on both sides. With transport.tcp.security = "integrity"
-// the same holds for every byte, and "encrypt" also hides the bytes; see wire.TCPCheck and
-// wire.TCPSealer. With "none", the default, only TCP's checksum protects data against
-// change.
+// Both ends of a connection prove that they know the job's secret. Every frame header carries
+// a check, which is a message authentication code whose key is derived from the secret. If a
+// header was changed, repeated, left out or invented on the way, the connection ends with an
+// error on both sides. With transport.tcp.security = "integrity" the same holds for every byte,
+// and "encrypt" also hides the bytes; see wire.TCPCheck and wire.TCPSealer. With "none", the
+// default, only TCP's checksum protects the data that follow a header.
 package tcp
 
 import (
@@ -30,9 +30,9 @@ func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }
 
-// Open opens the domain. From then on peers may connect. Open duplicates cfg.Listener, so the
-// caller may close its own descriptor. The domain's Close shuts the socket down, for all
-// duplicates of it.
+// Open opens the domain. From then on peers may connect. Open duplicates the descriptor of
+// cfg.Listener, so the caller may close cfg.Listener. The domain's Close shuts the listening
+// socket down, also for every other duplicate of the descriptor.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("tcp: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -69,7 +69,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	return d, nil
 }
 
-// openPoll opens the descriptors on which Wait sleeps.
+// openPoll opens the poller, in which Wait sleeps, and the waker, by which Signal ends a Wait.
 func (d *domain) openPoll() error {
 	var err error
 	if d.poller, err = sys.NewPoller(); err != nil {

@@ -5,33 +5,34 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// With transport.tcp.security = "none" frames are written and read as they are. Otherwise
-// a layer below the frames seals gathered bytes into records (wire.TCPSealer), and opens
-// received records into frames:
+// With transport.tcp.security = "none", frames are written and read as they are. With "integrity"
+// and "encrypt", a layer below the frames seals the bytes that gather has collected into records,
+// as TLS does, and opens received records into frames (see wire.TCPSealer):
 //
-//	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or the bytes' destination
+//	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or the data's destination
 //
-// Sealed bytes are copies, so an operation is complete when its last byte is in a record.
+// A record holds copies, so an operation is complete when its last byte is in a record.
 // If the socket takes only a part of a record, the rest is written before anything else.
 
-// record is a buffer for one record that is written, or for two records that are read.
+// record is a buffer. An output buffer (conn.out) has room for the largest sealed record, and an
+// input buffer (conn.partial) has room for two.
 type record struct {
 	b       []byte
-	off, at int // b[off:at] is still to be written, or has been read and not opened
-	next    *record
+	off, at int     // output: b[off:at] is still to be written; input: b[off:at] is read and not opened
+	next    *record // the next unused record in a recordPool
 }
 
-// recordRoom is the size of the largest record.
+// recordRoom is the size of the largest record in bytes.
 const recordRoom = wire.TCPRecordHead + wire.TCPMaxRecord + wire.TCPRecordTag
 
-// keptRecords is the number of unused records that a recordPool keeps.
+// keptRecords is the largest number of unused records that a recordPool keeps.
 const keptRecords = 4
 
 // recordPool holds unused records of one size.
 type recordPool struct {
-	size int // of each record, in bytes
-	free *record
-	n    int
+	size int     // of each record, in bytes
+	free *record // the unused records, linked by next
+	n    int     // number of unused records
 }
 
 func (p *recordPool) get() *record {
@@ -54,13 +55,14 @@ func (p *recordPool) put(r **record) {
 	*r = nil
 }
 
-// protect sets the keys of a new connection.
+// protect sets the keys of a new connection, which come from its handshake.
 func (c *conn) protect(p *wire.TCPProtection) {
 	c.sign, c.check, c.seal, c.open = p.SignFrames, p.CheckFrames, p.Seal, p.Open
 }
 
-// sendSealed sends a message on a connection that has no pending output. It copies a small
-// message, and completes it.
+// sendSealed sends a message of size bytes as records, on a connection that has no pending output.
+// It copies a small message and returns true: the message is done. It queues a larger message and
+// returns false.
 //
 // Hot path: no allocation, at most one system call.
 func (c *conn) sendSealed(op *transport.Op, size int) (bool, error) {
@@ -75,7 +77,7 @@ func (c *conn) sendSealed(op *transport.Op, size int) (bool, error) {
 	return small, nil
 }
 
-// pushRecords is push for a connection with records.
+// pushRecords does what push does, on a connection whose output is sealed into records.
 func (c *conn) pushRecords() {
 	g := &c.d.gather
 	for budget := workPerRead; budget > 0 && c.state == connUp && c.hasOutput(); {
@@ -105,12 +107,13 @@ func (c *conn) pushRecords() {
 	}
 }
 
-// sealGathered seals as many gathered bytes into a record as it holds.
+// sealGathered seals the first bytes of g into a record, as many as a record holds, and makes it
+// c.out.
 func (c *conn) sealGathered(g *gather) error {
 	r := c.d.sealed.get()
 	src := bytesOf(&g.iov[0])
 	n := min(len(src), wire.TCPMaxRecord)
-	if n < wire.TCPMaxRecord && g.niov > 1 { // several parts
+	if n < wire.TCPMaxRecord && g.niov > 1 { // several iovecs: copy them to the record, where they are sealed in place
 		body := r.b[wire.TCPRecordHead:][:wire.TCPMaxRecord]
 		n = 0
 		for i := 0; i < g.niov && n < len(body); i++ {
@@ -125,12 +128,13 @@ func (c *conn) sealGathered(g *gather) error {
 	return err
 }
 
-// roomForRecord reports whether buf has room for the largest record.
+// roomForRecord reports whether buf has room for the bytes of the largest record.
 func (c *conn) roomForRecord() bool { return len(c.buf)-c.wpos >= recordRoom }
 
-// recvRecords reads from the socket once, and opens and parses all whole records. If the
-// user's completions are full, opened bytes stay in buf, which has room for all bytes that
-// are read.
+// recvRecords reads from the socket once, and opens and parses all whole records. If the slice that
+// the caller has passed to Read is full, the opened bytes stay in buf; recvRecords reads no more
+// than fits there. It returns the number of bytes read, and the number of bytes that it has asked
+// for.
 func (c *conn) recvRecords() (n, asked int, err error) {
 	if c.partial == nil {
 		c.partial = c.d.received.get()
@@ -175,8 +179,8 @@ func (c *conn) recvRecords() (n, asked int, err error) {
 	return n, asked, nil
 }
 
-// openRecord opens a record. If the record holds only bytes of the transfer that is being
-// received, openRecord writes them to their destination, else to buf.
+// openRecord opens a record. If the record holds only data of the read or write that is being
+// received, openRecord writes them to their destination, otherwise to buf.
 func (c *conn) openRecord(rec []byte) error {
 	n := len(rec) - wire.TCPRecordHead - wire.TCPRecordTag
 	if c.rpos == c.wpos && n <= len(c.in.dst) {

@@ -5,39 +5,40 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// window is the largest number of reads and chunks of writes per connection that await their
-// answer. It bounds the state of a target. So a target never has to stop reading requests, and
-// two peers cannot wait for each other.
+// window is the largest number of requests of one rank on a connection that the peer has not
+// answered. A request is a read, or one chunk of a write. The limit bounds the memory that a target
+// needs for its answers. So a target never has to stop reading requests, and two ranks that are
+// each other's target cannot block each other.
 const window = 256
 
-// maxFrames is the largest size of frames that a correct peer can cause: one batch, and the
-// requests and answers that window allows.
+// maxFrames is the largest size in bytes of the unwritten part of conn.frames if the peer is
+// correct: one batch, and the requests and answers that window allows.
 const maxFrames = batchSize + window*(wire.TCPReadSize+wire.TCPRefuseSize+wire.TCPAckSize+wire.TCPMaxHeader)
 
-// slot is a read or write by this rank that has not ended. Its id on the wire is made of the
-// slot's index and generation.
+// slot is an entry of rma.slots. It holds one read or write by this rank that has not ended. The id
+// of the operation in frames is gen<<8 | index of the slot.
 type slot struct {
-	op      *transport.Op // nil: the slot is free
-	gen     uint64
-	read    bool
-	done    int  // received bytes of a read
-	unacked int  // chunks of a write that the peer has not acknowledged
-	sent    bool // all chunks of the write are written
-	status  wire.TCPStatus
+	op      *transport.Op  // nil: the slot is free
+	gen     uint64         // generation: counts the operations that have used the slot
+	read    bool           // false: a write
+	done    int            // of a read: number of bytes whose data frames have begun to arrive
+	unacked int            // of a write: number of chunks that the peer has not acknowledged
+	sent    bool           // of a write: nothing more is to be sent
+	status  wire.TCPStatus // wire.TCPOK until the peer has answered with an error
 }
 
 // rma is the state of the reads and writes of one connection, in both directions. The first
-// operation makes it.
+// operation in either direction makes it.
 type rma struct {
-	slots   [window]slot
-	free    [window]uint8 // free[:nfree] are the free slots
+	slots   [window]slot  // reads and writes by this rank
+	free    [window]uint8 // free[:nfree] are the indexes of the free slots
 	nfree   int
-	tokens  int // requests that may be sent before another answer
-	reads   int // reads by this rank that have not ended
-	serving int // reads by the peer that have not ended
+	tokens  int // number of requests that this rank may send before the peer's next answer
+	reads   int // number of reads by this rank that have not ended
+	serving int // number of reads by the peer that have not ended
 }
 
-// needRMA returns the connection's rma, and makes it if there is none.
+// needRMA returns c.rma. If c.rma is nil, needRMA makes it first.
 func (c *conn) needRMA() *rma {
 	if c.rma == nil {
 		c.rma = &rma{nfree: window, tokens: window}
@@ -48,7 +49,8 @@ func (c *conn) needRMA() *rma {
 	return c.rma
 }
 
-// post starts a read or write, or queues it if the window is full.
+// post starts a read or write. If the window is full or there is no connection yet, post queues
+// the operation.
 func (c *conn) post(op *transport.Op, read bool) error {
 	if err := c.startConnect(); err != nil {
 		return err
@@ -68,7 +70,8 @@ func (c *conn) post(op *transport.Op, read bool) error {
 	return nil
 }
 
-// startRMA starts queued operations until the window is full. op.Scratch is 1 for a read.
+// startRMA starts the operations in c.rmaWait until the window is full. post has set op.Scratch
+// to 1 for a read, and to 0 for a write.
 func (c *conn) startRMA() {
 	for c.rmaWait.head != nil {
 		r := c.needRMA()
@@ -96,7 +99,8 @@ func (c *conn) startRMA() {
 	}
 }
 
-// pendingSlot returns the slot of the operation to which an answer belongs; nil if there is none.
+// pendingSlot returns the slot of the operation with an id, and the slot's index. The operation is a
+// read or a write, as read says. If no such operation is under way, pendingSlot returns nil.
 func (c *conn) pendingSlot(id uint64, read bool) (uint32, *slot) {
 	if c.rma == nil {
 		return 0, nil
@@ -109,7 +113,7 @@ func (c *conn) pendingSlot(id uint64, read bool) (uint32, *slot) {
 	return i, s
 }
 
-// endSlot completes the operation of a slot, and starts queued operations.
+// endSlot completes the operation of slot s, whose index is i, and starts queued operations.
 func (c *conn) endSlot(i uint32, s *slot) {
 	op := s.op
 	s.op = nil
@@ -135,7 +139,8 @@ func (c *conn) endSlot(i uint32, s *slot) {
 	}
 }
 
-// onData handles the header of a data frame: bytes of the reply to a read by this rank follow.
+// onData handles the header of a data frame. The data that follow are the next bytes of a read by
+// this rank.
 func (c *conn) onData(f *wire.TCPFrame) error {
 	i, s := c.pendingSlot(f.ID, true)
 	if s == nil {
@@ -155,8 +160,8 @@ func (c *conn) onData(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onRefuse handles a refuse: the peer does not send the bytes of a read by this rank, or not all
-// of them.
+// onRefuse handles a refuse frame: the peer does not send the bytes of a read by this rank, or does
+// not send the rest of them.
 func (c *conn) onRefuse(f *wire.TCPFrame) error {
 	i, s := c.pendingSlot(f.ID, true)
 	if s == nil {
@@ -167,7 +172,7 @@ func (c *conn) onRefuse(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onRead handles the peer's request to read from a region.
+// onRead handles the peer's request to read from a region of this rank.
 func (c *conn) onRead(f *wire.TCPFrame) error {
 	r := c.needRMA()
 	if r.serving >= window || len(c.frames)-c.framesOff > maxFrames {
@@ -187,7 +192,7 @@ func (c *conn) onRead(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onWrite handles the header of a write frame: bytes for a region of this rank follow.
+// onWrite handles the header of a write frame. The data that follow go to a region of this rank.
 func (c *conn) onWrite(f *wire.TCPFrame) error {
 	if len(c.frames)-c.framesOff > maxFrames {
 		return protocolError("more than %d writes at the same time", window)
@@ -204,7 +209,7 @@ func (c *conn) onWrite(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onAck handles the answer to one frame of a write by this rank.
+// onAck handles the peer's answer to one chunk of a write by this rank.
 func (c *conn) onAck(f *wire.TCPFrame) error {
 	i, s := c.pendingSlot(f.ID, false)
 	if s == nil || s.unacked == 0 {
@@ -223,7 +228,8 @@ func (c *conn) onAck(f *wire.TCPFrame) error {
 	return nil
 }
 
-// frameReceived ends the frame whose bytes have all arrived.
+// frameReceived ends a frame with data, all of which have arrived. After a write, it queues the
+// acknowledgement.
 func (c *conn) frameReceived() {
 	kind := c.in.kind
 	c.endFrame()
@@ -238,7 +244,8 @@ func (c *conn) frameReceived() {
 	}
 }
 
-// onEnd handles the status that follows the bytes of a reply.
+// onEnd handles the end frame that follows the data of a reply. status says whether the data are
+// valid.
 func (c *conn) onEnd(status wire.TCPStatus) error {
 	c.in.kind = recvFrame
 	s := &c.rma.slots[c.in.slot]
@@ -249,8 +256,8 @@ func (c *conn) onEnd(status wire.TCPStatus) error {
 	return nil
 }
 
-// dropRegion removes all references of the connection to r: it ends the peer's reads of r, and
-// drops the remaining bytes of the peer's write to it.
+// dropRegion removes all references of the connection to r, which is being closed. It ends the peer's
+// reads of r with an error, and makes the rest of the data that the peer writes to r be dropped.
 func (c *conn) dropRegion(r *region) {
 	if c.in.region == r {
 		n := len(c.in.dst)
@@ -263,7 +270,7 @@ func (c *conn) dropRegion(r *region) {
 	}
 	if s := c.cur; s != nil && s.region == r {
 		if s.ready {
-			if s.tlen < len(s.tail) { // the chunk and a part of the end frame, whose status is OK, are written
+			if s.tlen < len(s.tail) { // the chunk and a part of its end frame are written, so that frame cannot carry the error
 				s.refuse = len(s.src) > 0
 			}
 			s.zeros, s.failed = len(s.chunk), wire.TCPKey
@@ -286,7 +293,7 @@ func (c *conn) dropRegion(r *region) {
 	c.replies = keep
 }
 
-// selfRMA copies between op.Data and a region of this process.
+// selfRMA does a read or write of this rank to itself: it copies between op.Data and a region.
 func (d *domain) selfRMA(op *transport.Op, read bool) {
 	want, what := transport.RemoteWrite, "write"
 	if read {

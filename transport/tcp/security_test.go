@@ -19,12 +19,13 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// withSecurity sets transport.tcp.security: one value for all ranks, or one per rank.
+// withSecurity returns a function that sets transport.tcp.security in a rank's configuration. Rank i
+// gets the i-th value; ranks beyond the last value get the last value.
 func withSecurity(security ...string) func(*transport.Config) {
 	return func(c *transport.Config) {
 		c.Params = &params.Set{}
 		if err := c.Params.Set("transport.tcp.security", security[min(int(c.Self), len(security)-1)], params.FromFlag); err != nil {
-			panic(err) // the test is wrong
+			panic(err) // the caller has passed an invalid value
 		}
 	}
 }
@@ -44,7 +45,7 @@ func (s secured) Open(cfg transport.Config) (transport.Domain, error) {
 }
 
 func TestConformanceSecurity(t *testing.T) {
-	for _, security := range securities[1:] { // TestConformance tests the first
+	for _, security := range securities[1:] { // TestConformance tests "none", the default
 		t.Run(security, func(t *testing.T) {
 			transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) {
 				return secured{New(), security}, nil
@@ -53,7 +54,8 @@ func TestConformanceSecurity(t *testing.T) {
 	}
 }
 
-// If transport.tcp.security of two ranks differs, both ranks get an error that names both values.
+// Two ranks with different values of transport.tcp.security connect. Both report PeerDown, with an
+// error that names both values.
 func TestSecurityDiffers(t *testing.T) {
 	for _, values := range [][2]string{{"none", "encrypt"}, {"encrypt", "none"}, {"integrity", "encrypt"}} {
 		for from := range 2 {
@@ -79,7 +81,7 @@ func TestSecurityDiffers(t *testing.T) {
 	}
 }
 
-// Only "encrypt" hides the bytes of a message.
+// A process on the network path sees the text of a message, except with "encrypt".
 func TestPayloadIsSeen(t *testing.T) {
 	text := bytes.Repeat([]byte("a secret of the user. "), 100)
 	for _, security := range securities {
@@ -93,13 +95,14 @@ func TestPayloadIsSeen(t *testing.T) {
 	}
 }
 
-// The rank whose bytes did not arrive as it sent them learns why its peer ends the connection.
+// The bytes of a rank do not arrive as the rank sent them, so the receiver ends the connection. The
+// sender reports errPeerEnded, which says so.
 func TestPeerLearnsOfChange(t *testing.T) {
 	for _, security := range securities {
 		all := openRanks(t, 2, withSecurity(security))
 		connected(t, all, 0, 1)
 		c := all[1].dom.peer(0)
-		c.check.Skip(wire.TCPMessages) // as if the next message had been another
+		c.check.Skip(wire.TCPMessages) // so that the check of the next message does not match
 		if c.open != nil {
 			require.ErrorIs(t, c.open.Open(nil, make([]byte, wire.TCPRecordHead+wire.TCPRecordTag)), wire.ErrTCPRecord)
 		}
@@ -112,7 +115,8 @@ func TestPeerLearnsOfChange(t *testing.T) {
 	}
 }
 
-// If the peer does not read, a connection holds only one record that is to be written.
+// A rank sends messages to a peer that does not read, until Send queues one. The connection then holds
+// a single record that is to be written.
 func TestOneRecordIsWritten(t *testing.T) {
 	all := openRanks(t, 2, withSecurity("encrypt"))
 	connected(t, all, 0, 1)
@@ -126,30 +130,30 @@ func TestOneRecordIsWritten(t *testing.T) {
 	require.Equal(t, recordRoom, len(c.out.b))
 }
 
-// flip names one bit of one direction of a connection.
+// flip names one bit among the bytes that pass a connection in one direction.
 type flip struct {
-	direction int // 0: from rank 0
-	at        int // index of the byte; -1: no bit
-	bit       int
+	direction int // 0: from rank 0 to rank 1; 1: from rank 1 to rank 0
+	at        int // index of the byte; -1: no bit is flipped
+	bit       int // 0 to 7
 }
 
-// proxy relays the bytes between two ranks, and flips one bit.
+// proxy relays the bytes of connections between two ranks, and flips one bit of one connection.
 type proxy struct {
 	listener net.Listener
-	to       string
+	to       string // the address to which the proxy connects
 	flip     flip
 	done     atomic.Bool // the bit has been flipped
 
-	mu     sync.Mutex
-	passed []*passed // by connection; an attempt to connect may be repeated
-	conns  []net.Conn
+	mu     sync.Mutex // guards passed and conns
+	passed []*passed  // one per connection; there may be several, because an attempt to connect may be repeated
+	conns  []net.Conn // both ends of all connections
 	wg     sync.WaitGroup
 }
 
-// passed stores the bytes that were sent on a connection, by direction.
+// passed stores the bytes that were sent on one connection.
 type passed struct {
-	bytes   [2][]byte
-	flipped bool
+	bytes   [2][]byte // by flip.direction, before the flip
+	flipped bool      // the flipped bit was on this connection
 }
 
 func newProxy(t testing.TB, f flip) *proxy {
@@ -159,7 +163,7 @@ func newProxy(t testing.TB, f flip) *proxy {
 	return &proxy{listener: l, flip: f}
 }
 
-// serve relays connections to an address.
+// serve starts to relay connections to an address, until close.
 func (p *proxy) serve(to string) {
 	p.to = to
 	p.wg.Add(1)
@@ -194,7 +198,7 @@ func (p *proxy) accept() {
 		p.passed = append(p.passed, s)
 		p.mu.Unlock()
 		p.wg.Add(2)
-		go p.pass(a, b, s, 0) // both end when one side ends or close closes the connections; close waits for them
+		go p.pass(a, b, s, 0) // both goroutines end when a or b is closed, by a rank or by close; close waits for them
 		go p.pass(b, a, s, 1)
 	}
 }
@@ -222,8 +226,8 @@ func (p *proxy) pass(from, to net.Conn, s *passed, direction int) {
 	}
 }
 
-// seen returns the bytes that were sent on the connection with the flipped bit. If no bit was
-// flipped, it returns those of the last connection.
+// seen returns the bytes that were sent in one direction on the connection with the flipped bit. If no
+// bit was flipped, seen returns the bytes of the last connection.
 func (p *proxy) seen(direction int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,20 +238,20 @@ func (p *proxy) seen(direction int) []byte {
 	return bytes.Clone(p.passed[i].bytes[direction])
 }
 
-// exchange is two ranks and what they do: messages of several sizes both ways, a read and a write
-// by rank 0. Rank 0 connects through a proxy.
+// exchange is two ranks and their communication: rank 0 sends five messages of several sizes, and
+// rank 1 answers each; rank 0 also does a read and a write. Rank 0 connects to rank 1 through a proxy.
 type exchange struct {
 	all      []*testRank
-	bulk     int // bytes read, and bytes written
+	bulk     int // size of the read in bytes, and size of the write
 	proxy    *proxy
-	messages [2][][]byte // that each rank must receive
-	got      [2]int
-	wrong    bool // a rank has received a message that was not sent
-	region   []byte
-	read     []byte
-	wrote    []byte
-	ops      int // operations of rank 0 that are not done
-	down     [2]error
+	messages [2][][]byte // the messages that each rank must receive, in order
+	got      [2]int      // number of messages that each rank has received
+	wrong    bool        // a rank has received a message that was not sent
+	region   []byte      // memory of rank 1: rank 0 reads from its beginning, and writes at offset bulk
+	read     []byte      // where the read of rank 0 goes
+	wrote    []byte      // what rank 0 writes
+	ops      int         // number of operations of rank 0 that are not done
+	down     [2]error    // error of the PeerDown that each rank has reported; nil: none
 }
 
 func newExchange(t testing.TB, security string, bulk int, f flip) *exchange {
@@ -279,7 +283,7 @@ func (x *exchange) close() {
 	x.proxy.close()
 }
 
-// start posts the first operations of rank 0.
+// start posts the operations of rank 0: five messages, a read and a write.
 func (x *exchange) start(t testing.TB) {
 	t.Helper()
 	x.region = bytes.Repeat([]byte("region"), x.bulk/2)
@@ -294,7 +298,7 @@ func (x *exchange) start(t testing.TB) {
 	require.NoError(t, x.all[0].ep.Write(&transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(x.bulk), Data: x.wrote}))
 }
 
-// send has a rank send a message.
+// send has a rank send a message of size bytes of data to the other rank. number sets its content.
 func (x *exchange) send(t testing.TB, rank, number, size int) {
 	t.Helper()
 	op := &transport.Op{Peer: transport.Addr(1 - rank), HeaderLen: wire.MessageShort, Data: make([]byte, size)}
@@ -315,12 +319,13 @@ func (x *exchange) send(t testing.TB, rank, number, size int) {
 	}
 }
 
-// complete reports whether all messages and operations are done.
+// complete reports whether both ranks have received their five messages and all operations of rank 0
+// are done.
 func (x *exchange) complete() bool {
 	return x.got[1] == 5 && x.got[0] == 5 && x.ops == 0
 }
 
-// run makes both ranks progress until stop returns true.
+// run reads the queues of both ranks until stop returns true, and records what they report.
 func (x *exchange) run(t testing.TB, stop func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testTimeout); !stop(); {
@@ -349,13 +354,13 @@ func (x *exchange) run(t testing.TB, stop func() bool) {
 	}
 }
 
-// right reports whether all received bytes are the ones that were sent.
+// right reports whether all received messages, and the bytes read and written, are what was sent.
 func (x *exchange) right() bool {
 	want := bytes.Repeat([]byte("region"), x.bulk/2)
 	return !x.wrong && bytes.Equal(x.region[x.bulk:2*x.bulk], x.wrote) && bytes.Equal(x.read, want[:x.bulk])
 }
 
-// inHeader reports whether the byte at index at of frames is part of a header.
+// inHeader reports whether the byte frames[at] is part of a frame's header.
 func inHeader(t testing.TB, frames []byte, at int) bool {
 	t.Helper()
 	for pos := 0; ; {
@@ -378,9 +383,10 @@ func inHeader(t testing.TB, frames []byte, at int) bool {
 	}
 }
 
-// TestBitFlips flips one bit per connection between two ranks, at a random place. Each flip is
-// an error on both sides, and none makes a rank wait for ever. The exception is a bit of a
-// payload with security "none", which no rank detects.
+// TestBitFlips runs many exchanges and flips one random bit in each. Both ranks report an error for
+// each flip, and no rank waits forever. There are two exceptions. After a flip in the handshake, rank
+// 0 reports an error or connects again. With security "none", no rank detects a flip in the data of a
+// frame.
 func TestBitFlips(t *testing.T) {
 	part := 1
 	if testing.Short() || raceEnabled {
@@ -408,7 +414,7 @@ func TestBitFlips(t *testing.T) {
 				x := newExchange(t, security, c.bulk, f)
 				x.start(t)
 				begin := [2]int{hello, answer}[f.direction]
-				if f.at < begin { // in the handshake: rank 0 fails, or tries again
+				if f.at < begin { // in the handshake: rank 0 reports an error, or tries again and completes
 					x.run(t, func() bool { return x.complete() || x.down[0] != nil })
 					require.True(t, x.down[0] != nil || x.right(), "%+v: silent", f)
 					atStart++
@@ -418,17 +424,18 @@ func TestBitFlips(t *testing.T) {
 				x.run(t, func() bool {
 					return x.complete() || x.down[0] != nil && x.down[1] != nil
 				})
-				flipped := x.proxy.done.Load() // once: the proxy may pass on the last bytes later
+				flipped := x.proxy.done.Load() // loaded once, because the proxy may pass on the last bytes later
 				if flipped && (x.down[0] == nil || x.down[1] == nil) {
-					// Perhaps a rank has not read the flipped bit yet, or not noticed the end of
-					// the connection. It has when it reads a later message.
+					// Perhaps a rank has not read the flipped bit yet, or not detected the end of
+					// the connection. When a later message has arrived, or both ranks have
+					// reported an error, that is settled.
 					x.send(t, f.direction, 200, 8)
 					x.run(t, func() bool {
 						return x.got[1-f.direction] == 6 || x.down[0] != nil && x.down[1] != nil
 					})
 				}
 				switch {
-				case !flipped: // the ranks sent fewer bytes this time, or were done before
+				case !flipped: // the ranks sent fewer bytes this time, or the exchange was complete before the byte
 					require.True(t, x.right())
 					missed++
 				case x.down[0] != nil && x.down[1] != nil:

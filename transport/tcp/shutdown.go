@@ -8,17 +8,18 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Shutdown takes each connection through
+// Shutdown takes each connection through these steps. SHUT_WR is the argument of shutdown(2) that
+// closes the sending side.
 //
-//	here:      flush what is queued ► bye ► SHUT_WR ► read to the end ► close
-//	the peer:  read up to bye ► SHUT_WR ► read to the end ► close
+//	this rank:  write what is queued ► bye ► SHUT_WR ► read to the end ► close
+//	the peer:   read up to the bye ► SHUT_WR ► read to the end ► close
 //
-// So when Shutdown returns, the peer's Read has processed all bytes, and no reset can destroy
-// bytes in transit. Shutdown drops messages that arrive meanwhile; completions stay for the next
-// Read. The end of the peer's stream counts as the answer to the bye. It is not authenticated: a
-// process on the network path can forge it (ADR 19). Until the domain's Close, a peer that
-// connects for the first time gets the verdict that this rank has left. After Close the kernel
-// refuses the connection, as after the death of the process.
+// So when Shutdown returns without an error, the peers' Reads have processed all bytes, and no reset
+// can destroy bytes in transit. Shutdown drops messages that arrive meanwhile; completions stay for
+// the next Read. The end of the peer's bytes counts as the answer to the bye. That end is not
+// authenticated: a process on the network path can forge it (ADR 19). Until the domain's Close, a
+// peer that connects for the first time gets the verdict that this rank has left. After Close the
+// kernel refuses the connection, as after the death of the process.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -53,7 +54,8 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
-// busy reports whether operations with the peer, in either direction, have not ended.
+// busy reports whether the connection has output, or reads or writes that have not ended, in
+// either direction.
 func (c *conn) busy() bool {
 	if c.hasOutput() || c.rmaWait.head != nil || c.writes.head != nil {
 		return true
@@ -61,7 +63,8 @@ func (c *conn) busy() bool {
 	return c.rma != nil && (c.rma.nfree < window || c.rma.serving > 0)
 }
 
-// finish does the next step of the connection's shutdown, and returns true after the last one.
+// finish does the next step of the connection's shutdown, if that is possible now. It returns true
+// when all steps are done.
 func (c *conn) finish() bool {
 	if c.state == connUp && c.wrErr == nil {
 		if !c.byeSent {

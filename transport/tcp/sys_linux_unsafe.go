@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of the latency path are raw: they bypass the Go scheduler. They never block,
-// and the scheduler's bookkeeping costs more than a recv without input. recvv and sendv go
-// through the scheduler if they may copy more than longCopy bytes.
+// The system calls of Read and Send are raw (syscall.RawSyscall): the Go scheduler does not know of
+// them. They never block, and the scheduler's bookkeeping costs more than a recv without input.
+// recvv and sendv use calls that the scheduler knows of (syscall.Syscall) if the kernel may copy more
+// than longCopy bytes, because a raw call keeps the scheduler from using its thread for that long.
 
-// longCopy is the largest number of bytes that a raw call may copy.
+// longCopy is the largest number of bytes that a raw system call may copy.
 const longCopy = 64 << 10
 
-// result converts the results of a system call. errAgain stands for EAGAIN.
-
+// result converts the results of a system call. For EAGAIN it returns errAgain.
 func result(n uintptr, e syscall.Errno) (int, error) {
 	switch e {
 	case 0:
@@ -28,10 +28,10 @@ func result(n uintptr, e syscall.Errno) (int, error) {
 	return 0, e
 }
 
-// errAgain is EAGAIN as an error value made once.
+// errAgain is EAGAIN as an error. It is made once, because the conversion to error may allocate.
 var errAgain error = syscall.EAGAIN
 
-// recv reads available bytes into b, which is not empty. It does not block.
+// recv reads the bytes that have arrived into b, which must not be empty. It does not block.
 func recv(fd int, b []byte) (int, error) {
 	for {
 		n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
@@ -42,10 +42,10 @@ func recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// bytesOf returns the bytes that v refers to.
+// bytesOf returns the bytes that v points to.
 func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
-// recvv reads available bytes into the parts of iov, which have n bytes in all.
+// recvv reads the bytes that have arrived into the buffers of iov, which have n bytes in all.
 func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
 	call := syscall.RawSyscall
 	if n > longCopy {
@@ -59,7 +59,7 @@ func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
 	}
 }
 
-// send writes as much of b as the socket takes. b is not empty.
+// send writes as much of b as the socket takes. b must not be empty. send does not block.
 func send(fd int, b []byte) (int, error) {
 	for {
 		n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
@@ -70,8 +70,8 @@ func send(fd int, b []byte) (int, error) {
 	}
 }
 
-// sendv writes as much of the parts of iov, which have n bytes in all, as the socket takes. It
-// puts the call's arguments in hdr.
+// sendv writes as much of the buffers of iov, which have n bytes in all, as the socket takes. It
+// does not block. It puts the arguments of sendmsg in hdr, to save an allocation.
 func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, n int) (int, error) {
 	hdr.Iov = &iov[0]
 	hdr.SetIovlen(len(iov))

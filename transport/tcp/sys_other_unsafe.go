@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of the latency path, in forms that every Unix has. The sockets are
-// non-blocking.
+// The system calls of Read and Send, in forms that every Unix has. The sockets are non-blocking, so
+// no call blocks.
 
-// longCopy is the least number of bytes of a transfer that one read asks for, if so many are
-// missing.
+// longCopy is a number of bytes. One recvv asks for at least longCopy bytes of a read or write, if
+// so many have not arrived yet.
 const longCopy = 64 << 10
 
 func result(n int, err error) (int, error) {
@@ -24,10 +24,10 @@ func result(n int, err error) (int, error) {
 	return max(n, 0), err
 }
 
-// errAgain is EAGAIN as an error value made once.
+// errAgain is EAGAIN as an error. It is made once, because the conversion to error may allocate.
 var errAgain error = syscall.EAGAIN
 
-// recv reads available bytes into b, which is not empty.
+// recv reads the bytes that have arrived into b, which must not be empty.
 func recv(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, b)
@@ -37,7 +37,7 @@ func recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// recvv reads available bytes into the parts of iov.
+// recvv reads the bytes that have arrived into the buffers of iov, one after the other.
 func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 	done := 0
 	for i := range iov {
@@ -45,7 +45,7 @@ func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 		n, err := recv(fd, part)
 		done += n
 		switch {
-		case done > 0 && (err != nil || n < len(part)): // the next call returns the error, or the end
+		case done > 0 && (err != nil || n < len(part)): // the next call meets the error or the end of the bytes again, and returns it
 			return done, nil
 		case err != nil || n < len(part):
 			return done, err
@@ -54,7 +54,7 @@ func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 	return done, nil
 }
 
-// send writes as much of b as the socket takes. b is not empty.
+// send writes as much of b as the socket takes. b must not be empty.
 func send(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Write(fd, b)
@@ -64,8 +64,8 @@ func send(fd int, b []byte) (int, error) {
 	}
 }
 
-// sendv writes as much of the parts of iov as the socket takes. It puts the call's arguments in
-// hdr.
+// sendv writes as much of the buffers of iov as the socket takes. It puts the arguments of sendmsg
+// in hdr, to save an allocation.
 func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, _ int) (int, error) {
 	hdr.Iov = &iov[0]
 	hdr.SetIovlen(len(iov))

@@ -21,7 +21,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// connectTimeout sets transport.tcp.connect_timeout of all ranks.
+// connectTimeout returns a function that sets transport.tcp.connect_timeout in a rank's
+// configuration.
 func connectTimeout(t testing.TB, text string) func(*transport.Config) {
 	t.Helper()
 	set, err := params.FromEnviron([]string{"WEFT_TRANSPORT_TCP_CONNECT_TIMEOUT=" + text})
@@ -29,9 +30,10 @@ func connectTimeout(t testing.TB, text string) func(*transport.Config) {
 	return func(c *transport.Config) { c.Params = set }
 }
 
-// TestSilentConnections opens eight times as many silent connections as a rank keeps, before the
-// rank starts. If the rank kept each of them for admission.SilentTime, a peer that connects after
-// them would wait for eight times that long. It connects sooner, and the rank closes the silent
+// TestSilentConnections opens connections on which nothing is sent, eight times as many as a rank
+// keeps, before the rank starts. Then a peer connects. If the rank kept each silent connection for
+// admission.SilentTime, the peer would wait for eight times that long, which is more than the
+// transport.tcp.connect_timeout of 6 s. The peer connects in time, and the rank closes the silent
 // connections.
 func TestSilentConnections(t *testing.T) {
 	f, addr := boundSocket(t)
@@ -51,12 +53,12 @@ func TestSilentConnections(t *testing.T) {
 	for _, c := range silent {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 		_, err := io.ReadAll(c)
-		require.NotErrorIs(t, err, errTimeout) // the error may be a reset
+		require.NotErrorIs(t, err, errTimeout) // the rank has closed c; a reset is allowed
 	}
 }
 
-// TestSilentConnection opens a connection and sends nothing. The rank closes it without a
-// notice, because it may be of a peer that gets no CPU time.
+// TestSilentConnection opens a connection to a rank and sends nothing. The rank closes the connection
+// and reports no PeerNotice, because the connection might come from a peer that gets no CPU time.
 func TestSilentConnection(t *testing.T) {
 	all := openRanks(t, 2)
 	c, err := net.Dial("tcp", string(all[1].ep.Address()))
@@ -68,14 +70,15 @@ func TestSilentConnection(t *testing.T) {
 	require.Empty(t, all[1].read(t))
 }
 
-// cutter relays connections to an address. For the first connections it calls cuts, one per
-// connection, to relay a part of the handshake, and then closes the connection.
+// cutter returns the address of a proxy that relays connections to the address to. For the i-th
+// connection, as long as cuts has an i-th function, the proxy calls that function, which relays a
+// part of the handshake, and then closes the connection. It relays later connections whole.
 func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ended := make(chan struct{})
-	go func() { // ends with the listener; the clean-up waits
+	go func() { // ends when the clean-up closes the listener; the clean-up waits for it
 		defer close(ended)
 		for {
 			in, err := l.Accept()
@@ -98,7 +101,7 @@ func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)
 				_ = in.Close()
 				_ = out.Close()
 			})
-			go func() { _, _ = io.Copy(in, out) }() // both end with the connection, at the latest in the clean-up
+			go func() { _, _ = io.Copy(in, out) }() // both goroutines end when in or out is closed, at the latest in the clean-up
 			go func() { _, _ = io.Copy(out, in) }()
 		}
 	}()
@@ -109,9 +112,9 @@ func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)
 	return l.Addr().String()
 }
 
-// TestCutHandshake closes the connection of a handshake at each point before the verdict, as a
-// responder does if it needs the room or gets no CPU time. The initiator does not report the
-// peer as down: its next attempt succeeds.
+// TestCutHandshake closes the connection of a handshake after each message before the verdict. A
+// responder does that to make room for other connections, or if a message comes too late. The
+// initiator does not report the peer as down: it tries again, and the last attempt succeeds.
 func TestCutHandshake(t *testing.T) {
 	all := openRanks(t, 2)
 	hello := func(in, out net.Conn) { _, _ = io.CopyN(out, in, wire.TCPHelloSize) }
@@ -119,7 +122,7 @@ func TestCutHandshake(t *testing.T) {
 		hello(in, out)
 		_, _ = io.CopyN(in, out, wire.TCPChallengeSize)
 	}
-	proof := func(in, out net.Conn) { // the responder does not get the proof
+	proof := func(in, out net.Conn) { // the initiator sends its proof, but the responder does not get it
 		challenge(in, out)
 		_, _ = io.CopyN(io.Discard, in, wire.TCPProofSize)
 	}
@@ -131,8 +134,8 @@ func TestCutHandshake(t *testing.T) {
 }
 
 // TestUndeliveredVerdict has an initiator close its connection before it gets the verdict. By
-// then the responder has admitted the initiator and ended its own attempt. It does not report
-// the peer as down, but connects again.
+// then the responder has admitted the initiator, and so has ended its own attempt to connect with
+// the initiator. The responder does not report the peer as down, but connects again.
 func TestUndeliveredVerdict(t *testing.T) {
 	all := openRanks(t, 2)
 	k := all[1].dom.links
@@ -149,7 +152,7 @@ func TestUndeliveredVerdict(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, wire.ParseTCPChallenge(ch[:], &s.Responder))
 	proof := s.Proof()
-	k.mu.Lock() // so that the responder cannot decide before the connection is closed
+	k.mu.Lock() // so that the responder cannot reach its verdict before the connection is closed
 	_, err = c.Write(proof[:])
 	require.NoError(t, err)
 	raw, err := k.inHandshake[0].(*admission.Conn).SyscallConn()
@@ -164,7 +167,7 @@ func TestUndeliveredVerdict(t *testing.T) {
 	require.NoError(t, c.(*net.TCPConn).SetLinger(0))
 	require.NoError(t, c.Close())
 	peer := all[1].dom.peer(0)
-	peer.state = connWaiting // its own attempt is under way
+	peer.state = connWaiting // as if the responder's own attempt were under way
 	k.peers[0] = &link{cancel: func() {}, other: make(chan struct{}), addr: all[0].ep.Address()}
 	k.mu.Unlock()
 	require.True(t, taken)
@@ -175,7 +178,8 @@ func TestUndeliveredVerdict(t *testing.T) {
 	}
 }
 
-// fillDescriptors opens descriptors until only leave of them are unused. release closes them.
+// fillDescriptors lowers this process's limit of descriptors and opens descriptors until only leave
+// of them are unused. release closes them and restores the limit.
 func fillDescriptors(leave int) (release func(), err error) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -204,9 +208,10 @@ func fillDescriptors(leave int) (release func(), err error) {
 	}), nil
 }
 
-// failWithoutDescriptors runs a rank that has too few descriptors for a connection with rank 0,
-// in a process of its own. It returns nil if the domain fails with the right error, which says
-// that this host has failed.
+// failWithoutDescriptors leaves this process so few descriptors that it cannot connect with rank 0,
+// and reads the queue of n until the domain fails. A child process runs it. If leave is not 0, rank n
+// connects to rank 0; otherwise rank 0 connects. It returns nil if the domain fails with the right
+// error, which says that this host has failed and how to raise the limit.
 func (n *testRank) failWithoutDescriptors(leave int) error {
 	release, err := fillDescriptors(leave)
 	if err != nil {
@@ -239,8 +244,9 @@ func (n *testRank) failWithoutDescriptors(leave int) error {
 	return errors.New("the domain did not fail")
 }
 
-// TestNoDescriptors has a rank lack descriptors for a connection that it makes, or that the peer
-// makes. The rank does not report the peer as down: the error says that this host has failed.
+// TestNoDescriptors has a rank in a child process lack descriptors for a connection that it makes, or
+// that rank 0 makes. The rank does not report rank 0 as down: its domain fails with an error that
+// says that this host has failed. The child checks that, in failWithoutDescriptors.
 func TestNoDescriptors(t *testing.T) {
 	for _, what := range []string{"starved connects", "starved accepts"} {
 		t.Run(what, func(t *testing.T) {
@@ -256,7 +262,7 @@ func TestNoDescriptors(t *testing.T) {
 				require.NoError(t, err)
 			}
 			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }() // ends with the child, which is bounded
+			go func() { ended <- cmd.Wait() }() // ends with the child, which runs no longer than testTimeout
 			for len(ended) == 0 {
 				n.read(t)
 				time.Sleep(time.Millisecond)
@@ -266,8 +272,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoDescriptorsForAWhile has a process lack descriptors for a while. When some are closed,
-// the ranks connect.
+// TestNoDescriptorsForAWhile has two ranks of one process lack descriptors for a connection during 100
+// ms. No rank reports an error meanwhile. When descriptors are free again, the ranks connect.
 func TestNoDescriptorsForAWhile(t *testing.T) {
 	all := openRanks(t, 2)
 	release, err := fillDescriptors(0)

@@ -10,13 +10,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// In these cases one goroutine runs both ranks, so no other goroutine can allocate meanwhile.
+// In these cases the test's goroutine makes the calls of all ranks, because
+// testing.AllocsPerRun counts the allocations of all goroutines.
 var allocationCases = []testCase{
 	{name: "no allocation per message", maxRanks: 2, run: testMessageAllocations},
-	{name: "no allocation per read", needs: transport.CapRead, maxRanks: 2, run: testReadAllocations},
+	{name: "no allocation per read", needs: transport.CapRead | capReach, maxRanks: 2, run: testReadAllocations},
 }
 
-// requireNoAllocations checks that f does not allocate after some calls.
+// requireNoAllocations calls f 200 times, so that buffers grow to their final size, and then checks
+// that 500 more calls do not allocate.
 func (w *world) requireNoAllocations(f func()) {
 	w.t.Helper()
 	for range 200 {
@@ -25,7 +27,7 @@ func (w *world) requireNoAllocations(f func()) {
 	require.Zero(w.t, testing.AllocsPerRun(500, f))
 }
 
-// pollUntil polls all ranks until cond holds.
+// pollUntil reads the queues of all ranks until cond returns true.
 func (w *world) pollUntil(cond func() bool) {
 	end := time.Now().Add(timeout)
 	for !cond() {
@@ -41,7 +43,8 @@ func (w *world) pollUntil(cond func() bool) {
 	}
 }
 
-// connectAll connects every pair of ranks by a message. All ranks make progress meanwhile.
+// connectAll has every rank send a message to every rank, so that a fabric with connections has all
+// connections afterwards.
 func (w *world) connectAll() {
 	w.t.Helper()
 	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})

@@ -12,32 +12,23 @@ import (
 )
 
 var atomicCases = []testCase{
-	{name: "atomics", needs: transport.CapAtomic, run: func(w *world) { testAtomics(w, false) }},
-	{name: "atomics at once", needs: transport.CapAtomic, run: func(w *world) { testAtomicsAtOnce(w, false) }},
-	{name: "atomics in shared memory", needs: transport.CapAtomic | transport.CapSharedMemory, run: func(w *world) { testAtomics(w, true) }},
-	{name: "atomics at once in shared memory", needs: transport.CapAtomic | transport.CapSharedMemory, run: func(w *world) { testAtomicsAtOnce(w, true) }},
+	{name: "atomics", needs: transport.CapAtomic, run: testAtomics},
+	{name: "atomics at once", needs: transport.CapAtomic, run: testAtomicsAtOnce},
 }
 
-// expose shares n bytes with all ranks. The bytes are allocated by Alloc, or ordinary memory.
-func (r *rank) expose(all []shared, n int, allocated bool) error {
-	if allocated {
-		return r.allocate(all, n)
-	}
-	return r.share(all, make([]byte, n), transport.RemoteRead|transport.RemoteWrite)
-}
-
-// atomic does one atomic and waits for it.
+// atomic posts one atomic operation and waits until it is complete.
 func (r *rank) atomic(q *request) error {
 	return r.finish(q, func(q *request) error { return r.post(q, r.ep.(transport.AtomicEndpoint).Atomic) })
 }
 
-// testAtomics does every valid operation on elements of every type, in the memory of the rank
-// itself and of the next rank, and compares with the expected result.
-func testAtomics(w *world, allocated bool) {
+// testAtomics has each rank do every valid operation on elements of every type, in its own memory and
+// in the memory of the next rank, and compares the elements with the result that a plain computation
+// gives.
+func testAtomics(w *world) {
 	const room = 16 * 16
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
-		if err := r.expose(all, room*r.n, allocated); err != nil {
+		if err := r.share(all, make([]byte, room*r.n), transport.RemoteRead|transport.RemoteWrite); err != nil {
 			return err
 		}
 		rng := rand.New(rand.NewPCG(uint64(r.id), 1))
@@ -63,11 +54,12 @@ func testAtomics(w *world, allocated bool) {
 	})
 }
 
-// tryAtomic does an operation on 1, 3 and 16 elements, as far as it is valid, and returns how
-// often it did so.
+// tryAtomic does the operation op on 1, 3 and 16 elements at where, as far as AtomicValid permits,
+// and checks the results. It returns the number of operations done. If fetch is set, the operation
+// also fetches the former elements.
 func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.AtomicOp, fetch bool) (tried int, err error) {
 	if !fetch && (op == transport.AtomicRead || op == transport.AtomicCswap) {
-		return 0, nil // without Fetch they make no sense
+		return 0, nil // without Fetch these operations have no result
 	}
 	size := where.Datatype.Size()
 	for _, elems := range []int{1, 3, 16} {
@@ -79,7 +71,7 @@ func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.Atomic
 			}
 		}
 		for i := 0; i < n; i += 2 * size {
-			copy(compare[i:i+size], former[i:]) // every other element equals the former one
+			copy(compare[i:i+size], former[i:]) // every second element of compare equals the element at the target
 		}
 		set, look, q := &request{op: where}, &request{op: where}, &request{op: where}
 		set.op.Atomic, set.op.Data = transport.AtomicWrite, former
@@ -117,8 +109,8 @@ func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.Atomic
 	return tried, nil
 }
 
-// randomElement writes a random element to b: any integer, or a floating-point number so small
-// that results are exact.
+// randomElement writes a random element of type t to b. An integer may have any value. A
+// floating-point number is an integer from -20 to 20, so that results are exact.
 func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 	small := func() float64 { return float64(rng.IntN(41) - 20) }
 	switch t {
@@ -136,13 +128,14 @@ func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 		for i := range t.Size() {
 			b[i] = byte(rng.IntN(256))
 		}
-		if rng.IntN(4) == 0 { // otherwise large integers would hardly ever be false
+		if rng.IntN(4) == 0 { // the value 0 is false for the logical operations, and would be rare for large types
 			clear(b[:t.Size()])
 		}
 	}
 }
 
-// combineElement does an operation in the plainest way, as the oracle: elem becomes the result.
+// combineElement computes what the operation op must do, in the plainest way: it sets elem to the
+// result for the operands elem, data and compare.
 func combineElement(op transport.AtomicOp, t transport.Datatype, elem, data, compare []byte) {
 	size := t.Size()
 	switch {
@@ -192,7 +185,7 @@ func combineReal(op transport.AtomicOp, x, y float64) float64 {
 	case transport.AtomicLxor:
 		return truth((x != 0) != (y != 0))
 	default:
-		return math.NaN() // bitwise operations on floats are not valid
+		return math.NaN() // AtomicValid returns false for bitwise operations on floating-point numbers
 	}
 }
 
@@ -236,7 +229,7 @@ func combineInteger(op transport.AtomicOp, x, y int64, signed bool) int64 {
 		yes = x != 0 && y != 0
 	case transport.AtomicLxor:
 		yes = (x != 0) != (y != 0)
-	default: // combineElement handles the others
+	default: // combineElement handles read, write and compare-and-swap
 	}
 	if yes {
 		return 1
@@ -244,7 +237,8 @@ func combineInteger(op transport.AtomicOp, x, y int64, signed bool) int64 {
 	return 0
 }
 
-// integerOf returns the integer of len(b) bytes in b.
+// integerOf returns the integer that b holds in the machine's byte order. signed says whether the
+// highest bit is a sign.
 func integerOf(b []byte, signed bool) int64 {
 	var x uint64
 	switch len(b) {
@@ -296,23 +290,24 @@ func putComplex(b []byte, x complex128) {
 // testAtomicsAtOnce has all ranks change the same elements of every rank at the same time. They
 // increment one word, and each increment must fetch another value. They increment small elements
 // that are side by side in one word. And they increment an element by compare-and-swap.
-func testAtomicsAtOnce(w *world, allocated bool) {
+func testAtomicsAtOnce(w *world) {
 	const (
 		rounds = 60
+		// Offsets of the elements in a rank's memory, and its size in bytes.
 		sum64  = 0
 		sum32f = 8
-		bytes4 = 12 // four of them
+		bytes4 = 12 // of the first of four bytes
 		swaps  = 16
 		length = 24
 	)
 	all := make([]shared, len(w.ranks))
-	seen := make([][]bool, len(w.ranks)) // by target and value: the value was fetched
+	seen := make([][]bool, len(w.ranks)) // seen[p][v]: the value v was fetched from rank p
 	marks := make(chan [2]int, rounds*len(w.ranks)*len(w.ranks))
 	for i := range seen {
 		seen[i] = make([]bool, rounds*len(w.ranks))
 	}
 	w.each(func(r *rank) error {
-		if err := r.expose(all, length, allocated); err != nil {
+		if err := r.share(all, make([]byte, length), transport.RemoteRead|transport.RemoteWrite); err != nil {
 			return err
 		}
 		at := func(p transport.Addr, off int, op transport.AtomicOp, t transport.Datatype) *request {
@@ -377,7 +372,7 @@ func testAtomicsAtOnce(w *world, allocated bool) {
 		}
 		total := int64(rounds * r.n)
 		got := make([]byte, length)
-		for off := 0; off < length; off += 8 { // read by atomics, because only they may access these elements now
+		for off := 0; off < length; off += 8 { // the elements are read by atomics, as they were changed by atomics
 			q := at(r.id, off, transport.AtomicRead, transport.Uint64)
 			if q.op.Data = nil; !valid(q) {
 				continue

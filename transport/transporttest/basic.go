@@ -52,7 +52,7 @@ func testAddressVector(w *world) {
 		av, err := r.dom.OpenAV()
 		require.NoError(t, err)
 		rounds := 0
-		if av.Len() > 0 { // the provider has inserted all addresses
+		if av.Len() > 0 { // OpenAV has inserted all addresses
 			require.Equal(t, n, av.Len())
 			rounds++
 		}

@@ -14,10 +14,11 @@ var disconnectCases = []testCase{
 	{name: "disconnect before contact", needs: transport.CapDisconnect, minRanks: 2, run: func(w *world) { testDisconnect(w, false) }},
 }
 
-// testDisconnect has all ranks disconnect from the last one. That rank makes no progress
+// testDisconnect has all ranks disconnect from the last one, the victim. The victim makes no progress
 // meanwhile, as if its host were cut off. If busy is set, the others have unfinished operations
-// with it; else they have never exchanged anything with it. Then the last rank goes on, and no
-// rank receives anything from it.
+// with the victim; otherwise they have never exchanged anything with it. The operations end, and each
+// of the others reports PeerDown once. Then the victim sends again, and no rank receives anything
+// from it.
 func testDisconnect(w *world, busy bool) {
 	n := len(w.ranks)
 	victim := transport.Addr(n - 1)
@@ -30,14 +31,14 @@ func testDisconnect(w *world, busy bool) {
 			return r.share(all, slices.Clone(pattern(r.id, 4, min(1<<20, w.attr.MaxRMASize))), transport.RemoteRead)
 		})
 	}
-	var disconnected, sent sync.WaitGroup // by all other ranks; by the victim
+	var disconnected, sent sync.WaitGroup // all other ranks have disconnected; the victim has sent
 	disconnected.Add(n - 1)
 	sent.Add(1)
 	w.each(func(r *rank) error {
 		if r.id == victim {
 			defer sent.Done()
 			if busy {
-				sendToAll(r) // these messages may arrive or not
+				sendToAll(r) // the other ranks may receive these messages before they disconnect
 			}
 			disconnected.Wait()
 			return nil
@@ -95,7 +96,7 @@ func testDisconnect(w *world, busy bool) {
 		sent.Wait()
 		return nil
 	})
-	w.each(func(r *rank) error { // the victim sends again, and no rank receives it
+	w.each(func(r *rank) error { // the victim sends again; survivors fails if a rank receives that
 		if r.id != victim {
 			return nil
 		}
@@ -111,16 +112,16 @@ func testDisconnect(w *world, busy bool) {
 	w.ranks[victim].onMsg = func(transport.Addr, []byte) error { return nil }
 }
 
-// begin posts a message or a Read with a peer that makes no progress. It returns false if the
-// endpoint takes no more.
+// begin posts q, a message to a peer that makes no progress, or a Read from the peer's region in all.
+// It returns false if the endpoint takes no more operations.
 func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) bool {
 	q.op = transport.Op{Peer: peer, HeaderLen: 16, Data: make([]byte, r.attr.EagerLimit)}
 	q.op.User, q.busy = q, true
 	var err error
-	if read && all[peer].key != 0 {
+	if read && r.reaches(peer, all[peer].key) {
 		q.op.HeaderLen, q.op.Data = 0, make([]byte, 1<<20)
 		q.op.RemoteKey, q.op.RemoteAddr = all[peer].key, all[peer].at
-		if _, err = r.local(q); err == nil { // released by Close
+		if _, err = r.local(q); err == nil { // Close of the domain releases the region
 			err = r.rma.Read(&q.op)
 		}
 	} else {
@@ -135,9 +136,10 @@ func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) b
 	return err == nil
 }
 
-// sendToAll sends a message to every rank except the last, which may have disconnected from r.
+// sendToAll has r, which is the last rank, send a message to every other rank. The others may have
+// disconnected from r.
 func sendToAll(r *rank) {
 	for p := range r.n - 1 {
-		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8}) // it may fail
+		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8}) // the error does not matter: the peer may have disconnected
 	}
 }

@@ -17,7 +17,7 @@ var endCases = []testCase{
 	{name: "shutdown delivers", minRanks: 2, run: testShutdownDelivers},
 	{name: "shutdown of all at once", run: testShutdownTogether},
 	{name: "peer down", needs: transport.CapPeerDown, minRanks: 2, run: testPeerDown},
-	{name: "peer down under reads", needs: transport.CapPeerDown | transport.CapRead, minRanks: 2, run: testPeerDownReads},
+	{name: "peer down under reads", needs: transport.CapPeerDown | transport.CapRead | capReach, minRanks: 2, run: testPeerDownReads},
 	{name: "close with operations in flight", run: testCloseInFlight},
 	{name: "close ends a wait", run: testCloseEndsWait},
 	{name: "use after close", run: testAfterClose},
@@ -33,7 +33,8 @@ func (r *rank) shutdown() error {
 	return nil
 }
 
-// testShutdownDelivers has rank 0 send messages and shut down at once. All messages must arrive.
+// testShutdownDelivers has rank 0 send messages to all other ranks and then call Shutdown at once. All
+// messages must arrive, in order, before PeerLeft.
 func testShutdownDelivers(w *world) {
 	const count = 500
 	size := min(3000, w.attr.EagerLimit)
@@ -83,7 +84,7 @@ func testShutdownDelivers(w *world) {
 	})
 }
 
-// failing sends to a peer that has ended until the send fails with the error want.
+// failing sends messages to a peer that has ended until one of them fails. Its error must be want.
 func (r *rank) failing(p transport.Addr, want error) error {
 	end := time.Now().Add(timeout)
 	for {
@@ -102,8 +103,9 @@ func (r *rank) failing(p transport.Addr, want error) error {
 	}
 }
 
-// survivors checks that the ranks for which gone is false can still exchange messages, around a
-// ring, and runs check on each of them.
+// survivors checks that the ranks for which gone returns false can still exchange messages: each
+// sends to the next of them, and receives only from the one before. Then survivors runs check on
+// each.
 func (w *world) survivors(gone func(*rank) bool, check func(*rank) error) {
 	w.t.Helper()
 	alive := slices.DeleteFunc(slices.Clone(w.ranks), gone)
@@ -130,7 +132,7 @@ func (w *world) survivors(gone func(*rank) bool, check func(*rank) error) {
 				return err
 			}
 		}
-		if err := r.flush(); err != nil { // the next rank may still wait for the last message
+		if err := r.flush(); err != nil { // the last message may be in a batch, and the next rank waits for it
 			return err
 		}
 		return check(r)
@@ -141,7 +143,7 @@ func (w *world) survivors(gone func(*rank) bool, check func(*rank) error) {
 func testShutdownTogether(w *world) {
 	w.traffic(traffic{count: 10, sizes: []int{100}, headers: []int{16}, window: 4})
 	w.each((*rank).shutdown)
-	w.each(func(r *rank) error { // a second Shutdown does no harm
+	w.each(func(r *rank) error { // a second Shutdown may return ErrClosed, and has no other effect
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := r.ep.Shutdown(ctx); err != nil && !errors.Is(err, transport.ErrClosed) {
@@ -151,7 +153,8 @@ func testShutdownTogether(w *world) {
 	})
 }
 
-// kill kills the last rank. The rank's own goroutine has returned.
+// kill ends the last rank as the death of its process would. No goroutine may be in a call of that
+// rank.
 func (w *world) kill() {
 	victim := w.ranks[len(w.ranks)-1]
 	victim.closed = true
@@ -168,8 +171,8 @@ func testPeerDown(w *world) {
 	w.peerDown(func(*rank) error { return nil }, func(*rank) error { return nil })
 }
 
-// peerDown kills the last rank after all ranks have run before, and checks that the others report
-// it. Then they run after.
+// peerDown has all ranks call the function before, then kills the last rank, and checks that each of
+// the other ranks reports PeerDown once. Then the other ranks call the function after.
 func (w *world) peerDown(before, after func(*rank) error) {
 	w.t.Helper()
 	victim := transport.Addr(len(w.ranks) - 1)
@@ -205,7 +208,8 @@ func (w *world) peerDown(before, after func(*rank) error) {
 	})
 }
 
-// testPeerDownReads kills a rank while the others read its memory.
+// testPeerDownReads kills a rank while the others read its memory. Each read must either return the
+// right bytes or fail with ErrPeerDown.
 func testPeerDownReads(w *world) {
 	w.traffic(traffic{count: 3, sizes: []int{100}, headers: []int{16}, window: 4})
 	n := len(w.ranks)
@@ -223,7 +227,7 @@ func testPeerDownReads(w *world) {
 		for i := range reqs[r.id] {
 			q := &reqs[r.id][i]
 			q.op = transport.Op{Peer: transport.Addr(n - 1), RemoteKey: all[n-1].key, RemoteAddr: all[n-1].at, Data: make([]byte, size)}
-			if _, err := r.local(q); err != nil { // released by Close
+			if _, err := r.local(q); err != nil { // Close of the domain releases the region
 				return err
 			}
 			if err := r.read(q); err != nil {
@@ -251,7 +255,8 @@ func testPeerDownReads(w *world) {
 	})
 }
 
-// testCloseInFlight closes all ranks while messages and reads are in flight.
+// testCloseInFlight has all ranks close their domains while messages and reads are in flight. After
+// that, the domain must not use the ranks' memory any more.
 func testCloseInFlight(w *world) {
 	w.traffic(traffic{count: 2, sizes: []int{100}, headers: []int{16}, window: 4})
 	n := len(w.ranks)
@@ -269,11 +274,11 @@ func testCloseInFlight(w *world) {
 			q.op.User = q
 			q.busy = true
 			if i%2 == 0 || r.rma == nil || !r.attr.Caps.Has(transport.CapRead) {
-				_, _ = r.ep.Send(&q.op) // it may fail
+				_, _ = r.ep.Send(&q.op) // the error does not matter: the peer may be closed
 				continue
 			}
 			q.op.RemoteKey, q.op.RemoteAddr = all[q.op.Peer].key, all[q.op.Peer].at
-			if _, err := r.local(q); err != nil { // released by Close
+			if _, err := r.local(q); err != nil { // Close of the domain releases the region
 				return err
 			}
 			_ = r.rma.Read(&q.op)
@@ -282,7 +287,7 @@ func testCloseInFlight(w *world) {
 		if err := r.dom.Close(); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
-		for i := range reqs { // -race detects a use after Close
+		for i := range reqs { // with -race, the race detector reports an endpoint that uses the memory after Close
 			overwrite(&reqs[i])
 		}
 		copy(all[r.id].buf, garbage)
@@ -296,7 +301,7 @@ func testCloseEndsWait(w *world) {
 			return err
 		}
 		ended := make(chan error)
-		go func() { // ends with the Wait; received from below
+		go func() { // ends when Wait returns an error; the test receives from ended below
 			for {
 				err := r.cq.Wait(-1)
 				if err != nil {
@@ -358,7 +363,7 @@ func testAfterClose(w *world) {
 				return fmt.Errorf("%s after Close: got %w, want %w", name, orNone(err), transport.ErrClosed)
 			}
 		}
-		// These calls must do no harm.
+		// The results of these calls do not matter, but the calls must not panic or hang.
 		r.cq.Signal()
 		r.cq.Arm()
 		r.cq.FD()

@@ -24,7 +24,7 @@ var messageCases = []testCase{
 	{name: "validity of messages", run: testValidity},
 }
 
-// noise is random bytes, from which pattern takes the content of messages and regions.
+// noise holds random bytes, of which pattern returns parts.
 var noise = func() []byte {
 	b := make([]byte, 5<<20)
 	_, _ = rand.NewChaCha8([32]byte{'w', 'e', 'f', 't'}).Read(b) // Read never fails
@@ -34,17 +34,20 @@ var noise = func() []byte {
 const noiseOffsets = 1 << 20
 
 var (
-	garbage = bytes.Repeat([]byte{0xEE}, 5<<20) // overwrites memory that the endpoint must no longer use
+	garbage = bytes.Repeat([]byte{0xEE}, 5<<20) // what the suite writes to memory that the endpoint must no longer use
 	zeros   = make([]byte, 5<<20)
 )
 
-// pattern returns n bytes, at most 4 MiB, that belong to a rank and a number.
+// pattern returns n bytes, at most 4 MiB, as the content of a message or region. They depend on a rank
+// and a number, so that the receiver detects bytes of another rank or number. The caller must not
+// change them.
 func pattern(from transport.Addr, seq uint64, n int) []byte {
 	off := (uint64(from)*7919 + seq*31) % noiseOffsets
 	return noise[off : off+uint64(n)]
 }
 
-// sameAs returns an error that names the first difference; nil if got equals want.
+// sameAs returns nil if got equals want. Otherwise it returns an error that describes the first
+// difference.
 func sameAs(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil
@@ -60,16 +63,18 @@ func sameAs(got, want []byte) error {
 	return nil
 }
 
-// traffic describes messages from every rank to every rank. The k-th message to a peer has the
-// k-th size and header length; both lists repeat.
+// traffic describes messages from every rank to every rank, also to itself. The k-th message to a peer
+// has the k-th of sizes and the k-th of headers; after the last entry of a list comes the first again.
 type traffic struct {
-	count   int // messages per pair of ranks
-	sizes   []int
-	headers []int // header lengths; at least 8 if sizes do not tell messages apart: 8 bytes hold sender and number
-	window  int   // operations in flight per rank
-	burst   bool  // a rank reads its queue only after ErrAgain, or if its window is full
-	hold    bool  // check messages only after handling all completions of a Read
+	count   int   // number of messages from each rank to each rank
+	sizes   []int // sizes of data in bytes
+	headers []int // lengths of headers in bytes; the first 8 bytes hold the message's number and sender
+	window  int   // largest number of unfinished sends of a rank
+	burst   bool  // a rank reads its queue only after ErrAgain, or if its window is full; false: after each send
+	hold    bool  // a rank checks messages only after it has handled all completions of a Read
 }
+
+// run sends and receives the messages of rank r, and checks what r receives. All ranks call run.
 
 func (tr *traffic) run(r *rank) error {
 	type held struct {
@@ -108,7 +113,7 @@ func (tr *traffic) run(r *rank) error {
 	}
 	r.onBatch = func() error {
 		for range 3 * len(batch) {
-			runtime.Gosched() // senders run, and must not change these messages
+			runtime.Gosched() // the senders run meanwhile, and must not change these messages
 		}
 		for _, h := range batch {
 			if err := check(h.from, h.seq, h.msg); err != nil {
@@ -119,7 +124,7 @@ func (tr *traffic) run(r *rank) error {
 		return nil
 	}
 	defer func() { r.onMsg, r.onBatch = nil, nil }()
-	if err := r.sync(); err != nil { // all ranks have set onMsg
+	if err := r.sync(); err != nil { // no rank sends before all ranks have set onMsg
 		return err
 	}
 
@@ -169,7 +174,7 @@ func (tr *traffic) run(r *rank) error {
 	return r.sync()
 }
 
-// header returns the 64 header bytes of a message.
+// header returns the header bytes of the message number seq of a sender.
 func header(from transport.Addr, seq uint64) []byte {
 	h := make([]byte, transport.HeaderSize)
 	copy(h, pattern(from, seq+77, len(h)))
@@ -177,15 +182,15 @@ func header(from transport.Addr, seq uint64) []byte {
 	return h
 }
 
-// overwrite overwrites a complete request and its data, to detect an endpoint that still uses
-// them.
+// overwrite overwrites a request and its data, to detect an endpoint that still uses them. The
+// operation is complete, or its domain is closed.
 func overwrite(q *request) {
 	copy(q.op.Data, garbage)
 	copy(q.op.Header[:], garbage)
 	q.op.Peer, q.op.HeaderLen, q.op.Data, q.op.User = -1, -1, nil, nil
 }
 
-// traffic runs tr on all ranks. It limits the sizes to the largest message.
+// traffic runs tr on all ranks. It first lowers the sizes that exceed Attr.MaxMsgSize.
 func (w *world) traffic(tr traffic) {
 	w.t.Helper()
 	tr.fit(w.attr)
@@ -204,14 +209,15 @@ func testOneMessage(w *world) {
 	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})
 }
 
-// messageSizes returns data sizes to test with a header of hl bytes: around powers of two and
-// around the domain's limits.
+// messageSizes returns sizes of data, in random order, to test with a header of hl bytes in a job of
+// that many ranks: around powers of two and around the domain's limits. The more ranks, the smaller
+// the largest size, because each rank sends to all.
 func messageSizes(a transport.Attr, hl, ranks int) []int {
 	limit := min(a.MaxMsgSize-hl, (4<<20)/ranks)
 	var l []int
 	for _, n := range []int{
 		0, 1, 2, 3, 7, 8, 40, 63, 64, 65, 255, 256, 257, 1000, 4095, 4096, 4097,
-		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1, // some providers copy messages up to this size
+		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1, // header and data of 32 bytes or 8 KiB, up to which some providers copy messages
 		a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
 		65536, 100_001, limit - 1, limit,
 	} {

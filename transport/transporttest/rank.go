@@ -14,19 +14,20 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// world is a job whose ranks have endpoints and know all addresses. One goroutine runs each rank.
-// What a rank writes to shared variables before sync, the others may read after it.
+// world is a job whose ranks have endpoints and have inserted all addresses. Each rank runs in a
+// goroutine of its own. What a rank writes to shared variables before sync, the others may read
+// after sync.
 type world struct {
 	t     testing.TB
 	job   *Job
 	ranks []*rank
-	attr  transport.Attr
+	attr  transport.Attr // of rank 0's domain
 
 	arrived atomic.Int64 // number of calls of sync so far, by all ranks
 	failed  atomic.Bool  // a rank has returned an error
 }
 
-// rank is one rank of a world. Its own goroutine uses it.
+// rank is one rank of a world. Only the goroutine that runs the rank uses it.
 type rank struct {
 	w    *world
 	id   transport.Addr
@@ -40,28 +41,29 @@ type rank struct {
 
 	unsent func() bool // BatchEndpoint.Unsent; nil without CapBatch
 
-	syncs   int64
-	entries []transport.Completion
-	onMsg   func(from transport.Addr, msg []byte) error
-	onBatch func() error // called after every Read that returned completions, while messages are valid
-	isDown  []int        // by peer: number of PeerDown completions
-	hasLeft []int        // by peer: number of PeerLeft completions
-	downErr error
+	syncs   int64                                       // number of calls of sync
+	entries []transport.Completion                      // argument of Read
+	onMsg   func(from transport.Addr, msg []byte) error // called for each message; nil: a message is an error
+	onBatch func() error                                // called after each Read that returned completions, while its messages are valid; nil: none
+	isDown  []int                                       // by peer: number of PeerDown completions
+	hasLeft []int                                       // by peer: number of PeerLeft completions
+	downErr error                                       // the error of the last PeerDown
 
-	closed bool // the case closed the domain
-	left   bool // the case shut the endpoint down
+	closed bool // the test case has closed the domain, so closeAll must not
+	left   bool // the test case has called Shutdown, so closeAll must not
 }
 
-// request is an operation and its result.
+// request is an operation and its result. op.User points to the request while the operation is under
+// way.
 type request struct {
 	op   transport.Op
-	busy bool // the endpoint owns op
-	err  error
+	busy bool  // the operation is under way: the endpoint owns op
+	err  error // of the completion
 }
 
 var errElsewhere = errors.New("another rank has failed")
 
-// connect opens the queues and endpoints of a job, and inserts all addresses.
+// connect opens the queues, address vectors and endpoints of a job's ranks, and inserts all addresses.
 func connect(t testing.TB, job *Job) *world {
 	t.Helper()
 	n := len(job.Domains)
@@ -94,7 +96,7 @@ func connect(t testing.TB, job *Job) *world {
 		var first transport.Addr
 		var err error
 		switch {
-		case r.av.Len() == n: // the provider knows them
+		case r.av.Len() == n: // OpenAV has inserted all addresses
 		case w.symmetric():
 			first, err = r.av.InsertSym(job.Node, 1, job.Service, n)
 		default:
@@ -110,14 +112,15 @@ func (w *world) symmetric() bool {
 	return w.attr.Caps.Has(transport.CapSymmetric) && w.job.Service != ""
 }
 
-// each runs f for every rank, in a goroutine of its own, and reports the errors. If a rank
-// returns an error, the others return errElsewhere from their waits.
+// each calls f for every rank, each in its own goroutine, waits for all, and fails the test if one
+// returns an error. When f returns an error for a rank, the waits of the other ranks return
+// errElsewhere, so that they do not wait for that rank.
 func (w *world) each(f func(r *rank) error) {
 	w.t.Helper()
 	var wg sync.WaitGroup
 	errs := make([]error, len(w.ranks))
 	for i, r := range w.ranks {
-		wg.Go(func() { // ends with f, whose waits have deadlines; awaited below
+		wg.Go(func() { // ends when f returns, because all its waits have time limits; wg.Wait waits for it
 			if errs[i] = f(r); errs[i] != nil {
 				w.failed.Store(true)
 				w.signalAll()
@@ -141,8 +144,8 @@ func (w *world) signalAll() {
 	}
 }
 
-// peers calls f for every rank. It starts with the next rank, so that not all ranks start with
-// the same one, and ends with r itself.
+// peers calls f for every rank of the job. It starts with the rank after r, so that not all ranks
+// start with the same peer, and ends with r itself.
 func (r *rank) peers(f func(p transport.Addr) error) error {
 	for i := range r.n {
 		if err := f(transport.Addr((int(r.id) + 1 + i) % r.n)); err != nil {
@@ -152,7 +155,7 @@ func (r *rank) peers(f func(p transport.Addr) error) error {
 	return nil
 }
 
-// poll reads the queue once, handles the completions, and returns their number.
+// poll reads the queue once, handles the completions, and returns the number of completions.
 func (r *rank) poll() (int, error) {
 	n, err := r.cq.Read(r.entries)
 	if err != nil {
@@ -201,12 +204,13 @@ func (r *rank) handle(c *transport.Completion) error {
 	return nil
 }
 
-// until reads the queue until cond holds. It sleeps in Wait if there are no completions.
+// until reads the queue until cond returns true. If a Read returns no completion, until sleeps in
+// Wait. what says in errors what the rank waits for.
 func (r *rank) until(what string, cond func() bool) error {
 	return r.untilBy(what, cond, r.cq.Wait)
 }
 
-// untilBy is until with sleep in place of Wait.
+// untilBy does what until does, but calls sleep in place of Wait.
 func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Duration) error) error {
 	end := time.Now().Add(timeout)
 	for !cond() {
@@ -226,10 +230,10 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 			return fmt.Errorf("%s: no completion for %v", what, timeout)
 		}
 		if !r.cq.Arm() {
-			runtime.Gosched() // a peer may have to make progress
+			runtime.Gosched() // let peers make progress, which this rank may need
 			continue
 		}
-		if cond() { // a Signal before Arm may have announced it
+		if cond() { // cond may have become true since the last check, and its Signal may have come before Arm
 			return nil
 		}
 		if err := sleep(left); err != nil {
@@ -239,8 +243,8 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 	return nil
 }
 
-// flush reads the queue until no batch is pending. A rank that reads the queue next for another
-// reason need not call it.
+// flush reads the queue until the endpoint has sent the messages that BatchEndpoint permits it to
+// hold back. A rank that reads the queue next for another reason need not call flush.
 func (r *rank) flush() error {
 	if r.unsent == nil {
 		return nil
@@ -248,7 +252,7 @@ func (r *rank) flush() error {
 	return r.until("flush", func() bool { return !r.unsent() })
 }
 
-// sync is a barrier. The ranks that wait in it make progress.
+// sync is a barrier among all ranks. A rank that waits in sync reads its queue.
 func (r *rank) sync() error {
 	r.syncs++
 	r.w.arrived.Add(1)
@@ -257,7 +261,8 @@ func (r *rank) sync() error {
 	return r.until("wait for the other ranks", func() bool { return r.w.arrived.Load() >= want })
 }
 
-// again calls post until it returns something else than ErrAgain.
+// again calls post until post returns something other than ErrAgain, and returns that. Between the
+// calls it reads the queue.
 func (r *rank) again(post func() error) error {
 	end := time.Now().Add(timeout)
 	for {
@@ -283,7 +288,7 @@ func (r *rank) again(post func() error) error {
 	}
 }
 
-// send posts a message. q is busy until the message is complete.
+// send posts the message q.op. q.busy is true until the operation is complete.
 func (r *rank) send(q *request) error {
 	q.op.User, q.busy, q.err = q, true, nil
 	err := r.again(func() error {
@@ -303,7 +308,7 @@ func (r *rank) read(q *request) error { return r.post(q, r.rma.Read) }
 
 func (r *rank) write(q *request) error { return r.post(q, r.rma.Write) }
 
-// post posts an operation by f. q is busy until the operation is complete.
+// post posts the operation q.op by a call of f. q.busy is true until the operation is complete.
 func (r *rank) post(q *request, f func(*transport.Op) error) error {
 	q.op.User, q.busy, q.err = q, true, nil
 	err := r.again(func() error { return f(&q.op) })
@@ -313,7 +318,7 @@ func (r *rank) post(q *request, f func(*transport.Op) error) error {
 	return err
 }
 
-// wait waits until a request is complete, and returns its error.
+// wait waits until the operation of a request is complete, and returns the error of its completion.
 func (r *rank) wait(q *request) error {
 	if err := r.until("complete an operation", func() bool { return !q.busy }); err != nil {
 		return err
@@ -321,7 +326,8 @@ func (r *rank) wait(q *request) error {
 	return q.err
 }
 
-// finish posts an operation, waits until it is complete, and returns the error of either.
+// finish calls post for a request and waits until the operation is complete. It returns the error of
+// post or of the completion.
 func (r *rank) finish(q *request, post func(*request) error) error {
 	if err := post(q); err != nil {
 		return err

@@ -11,27 +11,29 @@ import (
 )
 
 var rmaCases = []testCase{
-	{name: "read", needs: transport.CapRead, run: testRead},
-	{name: "write", needs: transport.CapWrite, run: testWrite},
-	{name: "64 reads at once", needs: transport.CapRead, run: testReads64},
-	{name: "64 writes at once", needs: transport.CapWrite, run: testWrites64},
-	{name: "reads among messages", needs: transport.CapRead, run: testReadsAndMessages},
-	{name: "refused reads", needs: transport.CapRead, run: func(w *world) { testRefused(w, transport.RemoteRead) }},
-	{name: "refused writes", needs: transport.CapWrite, run: func(w *world) { testRefused(w, transport.RemoteWrite) }},
-	{name: "region closed under reads", needs: transport.CapRead, run: testCloseUnderReads},
-	{name: "region closed under writes", needs: transport.CapWrite, run: testCloseUnderWrites},
+	{name: "read", needs: transport.CapRead | capReach, run: testRead},
+	{name: "write", needs: transport.CapWrite | capReach, run: testWrite},
+	{name: "64 reads at once", needs: transport.CapRead | capReach, run: testReads64},
+	{name: "64 writes at once", needs: transport.CapWrite | capReach, run: testWrites64},
+	{name: "reads among messages", needs: transport.CapRead | capReach, run: testReadsAndMessages},
+	{name: "refused reads", needs: transport.CapRead | capReach, run: func(w *world) { testRefused(w, transport.RemoteRead) }},
+	{name: "refused writes", needs: transport.CapWrite | capReach, run: func(w *world) { testRefused(w, transport.RemoteWrite) }},
+	{name: "region closed under reads", needs: transport.CapRead | capReach, run: testCloseUnderReads},
+	{name: "region closed under writes", needs: transport.CapWrite | capReach, run: testCloseUnderWrites},
+	{name: "regions that RMA reaches", needs: transport.CapRead | transport.CapWrite, run: testReach},
 }
 
-// shared is a rank's buffer and its region. All ranks may read it after share.
+// shared is a rank's buffer and its region. All ranks may read the struct after share.
 type shared struct {
 	buf []byte
 	mr  transport.MemoryRegion
-	key uint64
-	at  uint64
+	key uint64 // of mr
+	at  uint64 // the remote address of buf[0]
 }
 
-// share registers a buffer of each rank and stores it in all. All ranks call share; when it
-// returns, all is complete. The caller closes the regions by unshare.
+// share registers buf, a buffer of this rank, and stores it in all[r.id]. All ranks must call share
+// with the same slice all. When share returns, all has the buffers of all ranks. The ranks must call
+// unshare later to close the regions.
 func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	mr, err := r.dom.RegisterMemory(buf, access)
 	if err != nil {
@@ -41,7 +43,7 @@ func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	return r.sync()
 }
 
-// unshare closes the region of r. All ranks call it.
+// unshare closes the region of r in all, when no rank uses it any more. All ranks must call unshare.
 func (r *rank) unshare(all []shared) error {
 	if err := r.sync(); err != nil {
 		return err
@@ -52,7 +54,8 @@ func (r *rank) unshare(all []shared) error {
 	return r.sync()
 }
 
-// local registers the buffer of an operation if the domain requires it (MRLocal).
+// local registers the buffer of an operation and sets q.op.Region, if the domain requires that
+// (MRLocal). The caller calls release when the operation is complete.
 func (r *rank) local(q *request) (release func(), err error) {
 	if r.attr.MRMode&transport.MRLocal == 0 || len(q.op.Data) == 0 {
 		return func() {}, nil
@@ -65,7 +68,7 @@ func (r *rank) local(q *request) (release func(), err error) {
 	return func() { _ = mr.Close() }, nil
 }
 
-// access does one Read or Write and waits for it.
+// access does one RMA Read or Write, as post says, and waits until it is complete.
 func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uint64, data []byte) error {
 	q := &request{}
 	q.op = transport.Op{Peer: p, RemoteKey: key, RemoteAddr: addr, Data: data}
@@ -75,6 +78,88 @@ func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uin
 	}
 	defer release()
 	return r.finish(q, post)
+}
+
+// reaches returns whether RMA of this rank reaches a peer's region with a key.
+func (r *rank) reaches(p transport.Addr, key uint64) bool {
+	e, some := r.ep.(transport.RegionReacher)
+	return r.rma != nil && (!some || e.ReachesRegion(p, key))
+}
+
+// testReach checks RegionReacher. Every rank tries to read and write a region of every rank. The
+// region is that of ordinary memory or, in a second round, of Alloc. Where the rank reaches the
+// region, both succeed; elsewhere both return ErrNotSupported and do not touch memory.
+func testReach(w *world) {
+	const each = 8
+	n := len(w.ranks)
+	all := make([]shared, n)
+	reached := make([][]bool, n) // by the rank that reads and writes, then by the owner
+	w.each(func(r *rank) error {
+		for _, allocated := range []bool{false, true} {
+			if allocated && !r.attr.Caps.Has(transport.CapSharedMemory) {
+				return nil
+			}
+			var err error
+			if allocated {
+				err = r.allocate(all, n*each)
+			} else {
+				err = r.share(all, make([]byte, n*each), transport.RemoteRead|transport.RemoteWrite)
+			}
+			if err != nil {
+				return err
+			}
+			reached[r.id] = make([]bool, n)
+			own := uint64(each * int(r.id))
+			err = r.peers(func(p transport.Addr) error {
+				reaches := r.reaches(p, all[p].key)
+				if !reaches && (allocated || p == r.id) {
+					return fmt.Errorf("does not reach the region of rank %d, which is of Alloc or its own", p)
+				}
+				reached[r.id][p] = reaches
+				want := slices.Clone(pattern(r.id, uint64(p), each))
+				got := make([]byte, each)
+				for range 2 {
+					err := errors.Join(
+						r.access(r.write, p, all[p].key, all[p].at+own, want),
+						r.access(r.read, p, all[p].key, all[p].at+own, got))
+					switch {
+					case reaches && err == nil:
+						err = sameAs(got, want)
+					case !reaches && errors.Is(err, transport.ErrNotSupported):
+						err = sameAs(got, make([]byte, each))
+					case err == nil:
+						err = errors.New("access to a region out of reach succeeded")
+					}
+					if err != nil {
+						return fmt.Errorf("region of rank %d, reached: %v: %w", p, reaches, err)
+					}
+					if r.reaches(p, all[p].key) != reaches {
+						return fmt.Errorf("region of rank %d: ReachesRegion has changed its answer", p)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if err := r.sync(); err != nil {
+				return err
+			}
+			for i := range n {
+				want := make([]byte, each)
+				if reached[i][r.id] {
+					want = pattern(transport.Addr(i), uint64(r.id), each)
+				}
+				if err := sameAs(all[r.id].buf[each*i:each*(i+1)], want); err != nil {
+					return fmt.Errorf("bytes of rank %d: %w", i, err)
+				}
+			}
+			if err := r.unshare(all); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // rmaSizes returns the sizes to test; the largest ones only in jobs of few ranks.
@@ -136,7 +221,7 @@ func testWrite(w *world) {
 			err := r.peers(func(p transport.Addr) error {
 				src := slices.Clone(pattern(r.id, uint64(i), n))
 				err := r.access(r.write, p, all[p].key, all[p].at+uint64(room*int(r.id)+off), src)
-				copy(src, garbage) // to detect a late use of src
+				copy(src, garbage) // to detect an endpoint that still uses src after the completion
 				if err != nil {
 					return fmt.Errorf("write of %d bytes to rank %d: %w", n, p, err)
 				}
@@ -168,7 +253,8 @@ func testWrite(w *world) {
 
 const many = 64
 
-// manySize returns the size of the i-th of many operations. Their buffers follow each other.
+// manySize returns the size in bytes of the i-th of many operations. The buffer of an operation begins
+// where the buffer of the operation before ends.
 func manySize(i int) int { return 1 + i*37 + (i%4)*5000 }
 
 func manyTotal() int {
@@ -179,8 +265,9 @@ func manyTotal() int {
 	return total
 }
 
-// postMany posts many operations, distributed over all peers, and waits for all of them. at
-// returns the remote offset for an offset in buf.
+// postMany posts as many operations as the constant many says, distributed over all peers, and waits
+// for all of them. buf holds their local buffers, one after the other. at returns the offset in the
+// target's buffer for an offset in buf.
 func (r *rank) postMany(post func(*request) error, all []shared, buf []byte, at func(off int) int) error {
 	reqs := make([]request, many)
 	off := 0
@@ -247,7 +334,7 @@ func testWrites64(w *world) {
 			off := 0
 			for i := range many {
 				n := manySize(i)
-				want := zeros[:n] // rank p wrote this part to another rank
+				want := zeros[:n] // for another rank: rank p wrote nothing here
 				if (p+i)%r.n == int(r.id) {
 					want = pattern(transport.Addr(p), 2, total)[off : off+n]
 				}
@@ -261,7 +348,8 @@ func testWrites64(w *world) {
 	})
 }
 
-// testReadsAndMessages reads large blocks while all ranks exchange messages.
+// testReadsAndMessages has all ranks read large blocks from each other while they exchange messages.
+// Reads and messages must return the right bytes.
 func testReadsAndMessages(w *world) {
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
@@ -279,8 +367,7 @@ func testReadsAndMessages(w *world) {
 			}
 			defer release()
 		}
-		// Post the first half of the reads before the messages, and the second half after
-		// them.
+		// Post the first r.n reads before the messages, and the other r.n reads after them.
 		tr := traffic{count: 200 / r.n, sizes: []int{0, 8, min(4096, r.attr.EagerLimit)}, headers: []int{16}, window: 8}
 		tr.fit(r.attr)
 		for i := range reqs {
@@ -305,11 +392,13 @@ func testReadsAndMessages(w *world) {
 	})
 }
 
-// testRefused tries reads (or writes, if want is RemoteWrite) that the target must refuse, and
-// checks that they do not touch memory.
+// testRefused tries reads (if want is RemoteRead) or writes (if want is RemoteWrite) that the target
+// must refuse. Each must fail with the right error, and none may change memory of the target.
 func testRefused(w *world, want transport.Access) {
 	const size = 4096
 	n := len(w.ranks)
+	// The regions of all ranks: valid ones, ones with the other access, ones without remote
+	// access, and closed ones.
 	good, other, local, gone := make([]shared, n), make([]shared, n), make([]shared, n), make([]shared, n)
 	w.each(func(r *rank) error {
 		post := r.read
@@ -377,7 +466,7 @@ func testRefused(w *world, want transport.Access) {
 		if err := r.sync(); err != nil {
 			return err
 		}
-		if r.id == 0 || want == transport.RemoteRead { // valid operations still succeed
+		if r.id == 0 || want == transport.RemoteRead { // after the refusals, valid operations succeed; only rank 0 writes to rank 0
 			if err := r.access(post, 0, good[0].key, good[0].at+size, nil); err != nil {
 				return fmt.Errorf("zero bytes at the end of the region: %w", err)
 			}
@@ -404,12 +493,14 @@ func orNone(err error) error {
 	return err
 }
 
-// offer names a region of rank 0 that the other ranks may access for a while.
+// offer names a region of rank 0. Rank 0 passes it to the other ranks, which access the region until
+// they get the next offer.
 type offer struct{ key, at uint64 }
 
-// underClose has rank 0 register and close a region many times while all ranks access it by use.
-// After each Close rank 0 overwrites the memory at once, so -race or the check closed detects an
-// endpoint that still uses it. An access must succeed as a whole or fail with ErrKey.
+// underClose has rank 0 register and close a region many times, while all ranks call use to access
+// the region. After each Close rank 0 overwrites the memory at once, so the race detector, or the
+// function closed, detects an endpoint that still uses the memory. use must check that an access
+// either succeeds as a whole or fails with ErrKey.
 func underClose(w *world, access transport.Access, use func(r *rank, o offer) error, closed func(buf []byte) error) {
 	const rounds = 25
 	size := min(1<<20, w.attr.MaxRMASize)
@@ -455,7 +546,7 @@ func underClose(w *world, access transport.Access, use func(r *rank, o offer) er
 				return err
 			}
 			copy(buf, garbage)
-			if err := use(r, o); err != nil { // with a stale key
+			if err := use(r, o); err != nil { // with the key of the closed region
 				return err
 			}
 			if err := closed(buf); err != nil {
@@ -487,7 +578,7 @@ func testCloseUnderReads(w *world) {
 
 func testCloseUnderWrites(w *world) {
 	size := min(1<<20, w.attr.MaxRMASize)
-	// Each writer writes to its own part, so writers do not disturb each other.
+	// Each rank writes to its own part of the region, so that no two ranks write the same bytes.
 	part := size / len(w.ranks)
 	src := slices.Repeat([]byte{0xAA}, part)
 	underClose(w, transport.RemoteWrite, func(r *rank, o offer) error {

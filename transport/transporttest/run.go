@@ -1,7 +1,7 @@
 // Package transporttest is the conformance suite of the contract in package transport. The engine
-// works over any provider that passes it. A provider's tests call Run with an Opener. A case that
-// needs a capability runs only if the domain declares the capability; a table lists the cases
-// that did not run, with the reasons.
+// works over any provider that passes the suite. A provider's tests call Run with an Opener. A test
+// case that needs a capability runs only if the provider's domains declare the capability. At the
+// end, Run logs a table of the cases that did not run, with the reasons.
 package transporttest
 
 import (
@@ -20,26 +20,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Job holds the domains of one job. They are open, without queues and endpoints.
+// Job holds the open domains of one job. No queue, address vector or endpoint is open yet.
 type Job struct {
 	Domains []transport.Domain // by rank
 
-	// Node and Service are the arguments of InsertSym that give all ranks' addresses, as
-	// services of one node. If both are empty, the suite uses Insert.
+	// Node and Service are the arguments of InsertSym, with nodes = 1, that insert the addresses
+	// of all ranks. If Service is empty, the suite uses Insert.
 	Node, Service string
 
-	// Kill ends a rank as the death of its process would. The suite calls it from any
-	// goroutine, also while the rank's own goroutine is in a call. If Kill is nil, the suite
-	// closes the rank's domain without a Shutdown instead.
+	// Kill ends a rank as the death of its process would. The suite may call Kill in any
+	// goroutine. If Kill is nil, the suite instead closes the rank's domain without a Shutdown.
 	Kill func(rank int)
 }
 
-// Opener opens a job of n ranks. The suite closes the domains. The Opener closes everything else
-// that it opens by t.Cleanup.
+// Opener opens a job of n ranks. The suite closes the domains. If the Opener opens anything else, it
+// must close that by t.Cleanup.
 type Opener func(t testing.TB, n int) *Job
 
-// OpenWith returns an Opener that gives each job its own job id and secret. For each job it calls
-// newProvider, and opens all ranks from the provider p. kill becomes the job's Kill.
+// OpenWith returns an Opener that gives each job its own job id and secret. For each job the Opener
+// calls newProvider, opens the domains of all ranks from the provider p, and sets Job.Kill to kill,
+// which may be nil.
 func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(rank int))) Opener {
 	jobs := 0
 	return func(t testing.TB, n int) *Job {
@@ -66,34 +66,41 @@ func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(ra
 // Option changes what Run does.
 type Option func(*suite)
 
-// WithRanks sets the sizes of the jobs. The default is 1, 2, 3, 4, 7, 8.
+// WithRanks sets the numbers of ranks of the jobs on which each case runs. The default is 1, 2, 3, 4,
+// 7, 8.
 func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
 
-// Except excludes the case called name. The table prints the reason.
+// Except excludes the test case called name. The table of the cases that did not run gives the
+// reason.
 func Except(name, reason string) Option { return func(s *suite) { s.except[name] = reason } }
 
-// timeout is the time without a completion after which a rank fails the case.
+// timeout bounds each wait of a rank: if a rank gets no completion for that long, the test case
+// fails.
 const timeout = 10 * time.Second
 
 type suite struct {
 	open    Opener
 	ranks   []int
 	except  map[string]string
-	missing []string // lines of the table
+	missing []string // the cases that did not run: lines of the table
 }
+
+// capReach is the suite's own capability: RMA reaches all regions of all peers. No domain
+// declares it; attributes finds out by [transport.RegionReacher].
+const capReach transport.Caps = 1 << 62
 
 // testCase is one requirement of the contract.
 type testCase struct {
 	name     string
-	needs    transport.Caps
-	minRanks int
-	maxRanks int // 0: any
+	needs    transport.Caps // the case runs only if the domain has all of these
+	minRanks int            // the case runs only on jobs of at least this many ranks
+	maxRanks int            // and of at most this many; 0: no limit
 	run      func(w *world)
 }
 
-// Run runs every case on jobs of every size, one after the other. It opens a new job for each,
-// and checks that no goroutine and no descriptor is left after Close. So while Run runs, no other
-// code of the process may start goroutines or open descriptors.
+// Run runs every test case on jobs of every size, one after the other. It opens a new job for each
+// run, and checks that no goroutine and no descriptor of the job is left after Close. So while Run
+// runs, no other code of the process may start goroutines or open descriptors.
 func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Helper()
 	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, except: map[string]string{}}
@@ -123,16 +130,26 @@ func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Logf("%s", table(attr, s.missing))
 }
 
-// attributes returns the attributes of a domain in a job of one rank.
+// attributes returns the attributes of the domains of a job, with capReach if each of two ranks
+// reaches the region of the other.
 func (s *suite) attributes(t *testing.T) transport.Attr {
 	t.Helper()
-	job := s.open(t, 1)
-	attr := job.Domains[0].Attr()
-	require.NoError(t, job.Domains[0].Close())
+	w := connect(t, s.open(t, 2))
+	defer w.closeAll()
+	attr := w.attr
+	attr.Caps |= capReach
+	for i, r := range w.ranks {
+		mr, err := r.dom.RegisterMemory(make([]byte, 8), transport.RemoteRead|transport.RemoteWrite)
+		require.NoError(t, err)
+		if !w.ranks[1-i].reaches(r.id, mr.Key()) {
+			attr.Caps &^= capReach
+		}
+		require.NoError(t, mr.Close())
+	}
 	return attr
 }
 
-// one runs a case on a job of n ranks.
+// one runs a test case on a new job of n ranks.
 func (s *suite) one(t *testing.T, c testCase, n int) {
 	before := countResources(t)
 	w := connect(t, s.open(t, n))
@@ -145,9 +162,9 @@ func (s *suite) one(t *testing.T, c testCase, n int) {
 	c.run(w)
 }
 
-// closeAll shuts down and closes the ranks, unless the case has done so.
+// closeAll shuts down and closes the ranks, except those that the test case has closed.
 func (w *world) closeAll() {
-	if w.t.Failed() { // a Shutdown could wait for a rank that has failed
+	if w.t.Failed() { // no Shutdown, because it could wait for a rank that has stopped
 		for _, r := range w.ranks {
 			_ = r.dom.Close()
 		}
@@ -168,7 +185,7 @@ func (w *world) closeAll() {
 	})
 }
 
-// cases lists the whole suite.
+// cases returns all test cases of the suite.
 func cases() []testCase {
 	all := []testCase{}
 	for _, part := range [][]testCase{
@@ -191,7 +208,7 @@ func table(attr transport.Attr, missing []string) string {
 	for _, l := range missing {
 		fmt.Fprintln(tw, l)
 	}
-	_ = tw.Flush() // b cannot fail
+	_ = tw.Flush() // a strings.Builder returns no error
 	return b.String()
 }
 
@@ -210,6 +227,7 @@ func capNames(c transport.Caps) string {
 		{transport.CapSymmetric, "CapSymmetric"},
 		{transport.CapDisconnect, "CapDisconnect"},
 		{transport.CapBatch, "CapBatch"},
+		{capReach, "access to all regions"},
 	} {
 		if c.Has(e.bit) {
 			l = append(l, e.name)
@@ -218,10 +236,10 @@ func capNames(c transport.Caps) string {
 	return strings.Join(l, ", ")
 }
 
-// resources counts what a job must release.
+// resources is a count of what the process uses. A job must release what it has added.
 type resources struct {
 	goroutines int
-	fds        map[string]string // descriptor number → file
+	fds        map[string]string // by descriptor number: the file
 }
 
 func openFDs(t testing.TB) map[string]string {
@@ -236,7 +254,7 @@ func openFDs(t testing.TB) map[string]string {
 	require.NoError(t, dir.Close())
 	fds := make(map[string]string, len(names))
 	for _, n := range names {
-		if l, err := os.Readlink("/proc/self/fd/" + n); err == nil { // the directory itself is closed by now
+		if l, err := os.Readlink("/proc/self/fd/" + n); err == nil { // fails for the descriptor of dir, which is closed
 			fds[n] = l
 		}
 	}
@@ -248,8 +266,9 @@ func countResources(t testing.TB) resources {
 	return resources{goroutines: runtime.NumGoroutine(), fds: openFDs(t)}
 }
 
-// check reports the resources that were not released. Descriptors must be closed when Close
-// returns. A goroutine may need a moment longer to end.
+// check fails the test if the process uses more goroutines or other descriptors than before. A domain
+// must have closed its descriptors when Close returns. A goroutine may need a moment longer to end,
+// so check waits up to two seconds for it.
 func (before resources) check(t testing.TB) {
 	t.Helper()
 	for n, l := range openFDs(t) {
@@ -266,8 +285,8 @@ func (before resources) check(t testing.TB) {
 	}
 }
 
-// startRuntime makes the Go runtime open the descriptors of its netpoller, so that check does not
-// count them.
+// startRuntime makes the Go runtime open the descriptors of its netpoller before the first job, so
+// that check does not take them for descriptors of a job.
 func startRuntime(t testing.TB) {
 	t.Helper()
 	r, w, err := os.Pipe()

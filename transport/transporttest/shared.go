@@ -15,7 +15,7 @@ var sharedCases = []testCase{
 	{name: "wake-ups by words", needs: transport.CapSharedMemory, run: testSharedWords},
 }
 
-// allocate is share with memory from Alloc.
+// allocate does what share does, but with n bytes of memory from SharedMemoryDomain.Alloc.
 func (r *rank) allocate(all []shared, n int) error {
 	mem, mr, err := r.dom.(transport.SharedMemoryDomain).Alloc(n)
 	if err != nil {
@@ -25,8 +25,9 @@ func (r *rank) allocate(all []shared, n int) error {
 	return r.sync()
 }
 
-// testSharedMemory has every rank write its own bytes in every rank's memory. The ranks allocate
-// and free memory of several sizes.
+// testSharedMemory has the ranks allocate and free shared memory of several sizes. Each rank maps the
+// memory of every rank and stores bytes there, which the owner must see. Memory must be zero when it
+// is allocated, also if it was used before, and after it is freed its key must be invalid.
 func testSharedMemory(w *world) {
 	all, after := make([]shared, len(w.ranks)), make([]shared, len(w.ranks))
 	sizes := []int{1, 8, 4096, 5000, 1 << 16, 3<<20 + 5}
@@ -80,7 +81,7 @@ func testSharedMemory(w *world) {
 			if err := r.unshare(all); err != nil {
 				return err
 			}
-			// Memory that is allocated now is zero too, and the old key is invalid.
+			// all is freed now. Memory that is allocated again is zero, and the old key is invalid.
 			if err := r.allocate(after, n); err != nil {
 				return err
 			}
@@ -116,7 +117,8 @@ func testSharedMemory(w *world) {
 	})
 }
 
-// testSharedRMA reads and writes by RMA memory that is also mapped.
+// testSharedRMA has each rank access shared memory both by RMA and by its mapping. A mapping must show
+// what RMA has written, and RMA must read what was stored in a mapping.
 func testSharedRMA(w *world) {
 	all := make([]shared, len(w.ranks))
 	const n, room = 300_000, 300_064
@@ -156,8 +158,10 @@ func testSharedRMA(w *world) {
 	})
 }
 
-// testSharedWords passes a token around the ranks: each rank sleeps until its word has the number
-// of the round. If a wake-up is lost, a Wait lasts until the time-out.
+// testSharedWords tests the protocol of SharedMemoryDomain. The ranks form a ring. In each round, each
+// rank sleeps until its word in shared memory has the number of the round, stores the number in the
+// next rank's word, and wakes the next rank. If a wake-up is lost, a Wait lasts until the timeout,
+// and the test fails.
 func testSharedWords(w *world) {
 	all := make([]shared, len(w.ranks))
 	rounds := uint64(4_000 / len(w.ranks))
@@ -182,7 +186,7 @@ func testSharedWords(w *world) {
 			if r.id == 0 {
 				pass(round + 1)
 				if r.n == 1 {
-					r.cq.Signal() // a rank wakes itself by Signal
+					r.cq.Signal() // Notify is for peers; a rank ends its own Wait by Signal
 				}
 			}
 			err := r.until(fmt.Sprintf("wait for word %d", round+1), func() bool { return own.Load() == round+1 })

@@ -26,7 +26,8 @@ var waitCases = []testCase{
 
 func waitByWait(r *rank, limit time.Duration) error { return r.cq.Wait(limit) }
 
-// waitByFD sleeps in poll(2), and then calls Wait, which clears a Signal.
+// waitByFD sleeps in poll(2) on the queue's descriptor. Then it calls Wait, because only Wait makes
+// the descriptor unreadable again after a Signal.
 func waitByFD(r *rank, limit time.Duration) error {
 	if err := pollFD(r, limit); err != nil {
 		return err
@@ -48,8 +49,9 @@ func pollFD(r *rank, limit time.Duration) error {
 	}
 }
 
-// testPingPong has pairs of ranks send one message to and fro and sleep in between; a rank without
-// a partner sends to itself. If a wake-up is lost, a Wait lasts until the time-out.
+// testPingPong has pairs of ranks send a message back and forth. A rank calls sleep while it waits for
+// the message. A rank without a partner sends to itself. If a wake-up is lost, the sleep lasts until
+// the timeout, and the test fails.
 func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) {
 	rounds /= len(w.ranks)
 	w.each(func(r *rank) error {
@@ -95,7 +97,8 @@ func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) 
 	})
 }
 
-// testSignal ends many Waits by Signals from another goroutine.
+// testSignal has another goroutine end many Waits by Signal. No Signal may be lost, also if it comes
+// before Wait or before Arm.
 func testSignal(w *world) {
 	rounds := int64(10_000 / len(w.ranks))
 	w.each(func(r *rank) error {
@@ -105,7 +108,7 @@ func testSignal(w *world) {
 		var asked, answered atomic.Int64
 		var other sync.WaitGroup
 		requests := make(chan struct{}, 1)
-		other.Go(func() { // ends when requests is closed; awaited below
+		other.Go(func() { // ends when requests is closed; the deferred other.Wait waits for it
 			for range requests {
 				asked.Add(1)
 				r.cq.Signal()
@@ -135,7 +138,8 @@ func testSignalFD(w *world) {
 	})
 }
 
-// signalFirst calls Signal before Arm, and between Arm and Wait.
+// signalFirst checks that a Signal ends the next sleep if it comes before Arm, and if it comes between
+// Arm and the sleep.
 func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
 	for _, early := range []bool{true, false} {
 		if early {
@@ -189,11 +193,12 @@ func testWaitLimit(w *world) {
 	})
 }
 
-// testIdle lets connected ranks sleep and checks how much processor time they use. Ranks that
-// sleep on a descriptor must together use less than a quarter of the time of one rank that polls.
-// Ranks of a domain without a descriptor may wake up from time to time, which costs each a little.
-// So testIdle measures each of them, on a thread of its own, and also all together, because ranks
-// that poll on few cores may each use little.
+// testIdle lets connected ranks sleep and checks how much processor time they use. If the domain has a
+// descriptor (CapWaitFD), all ranks together must use less than a quarter of the time that one rank
+// would use if it polled. Ranks of a domain without a descriptor may wake up from time to time, so
+// there testIdle bounds the time of each rank, which it measures on a thread of the rank's own. It
+// also bounds the time of all ranks together, because many ranks that poll on few cores may each use
+// little.
 func testIdle(w *world) {
 	const pause = 250 * time.Millisecond
 	w.traffic(traffic{count: 2, sizes: []int{8}, headers: []int{16}, window: 1})
@@ -202,7 +207,7 @@ func testIdle(w *world) {
 	if naps {
 		bound = pause / 2 * time.Duration(min(len(w.ranks), runtime.NumCPU()))
 	}
-	debug.FreeOSMemory() // so that the garbage collector has no work left
+	debug.FreeOSMemory() // a garbage collection now, so that none runs while the test measures
 	before, err := processorTime(unix.RUSAGE_SELF)
 	require.NoError(w.t, err)
 	w.each(func(r *rank) error {
@@ -223,7 +228,7 @@ func testIdle(w *world) {
 			}
 		}
 		after, err := processorTime(rusageThread)
-		if used := after - before; naps && used >= pause/4 { // without LockOSThread the thread may have changed
+		if used := after - before; naps && used >= pause/4 { // only with naps, because without LockOSThread the goroutine may have changed threads
 			return fmt.Errorf("the idle rank used %v of processor time in %v", used, pause)
 		}
 		return err
@@ -237,7 +242,8 @@ func testIdle(w *world) {
 // testIdle measures only the whole process there.
 const rusageThread = 1
 
-// processorTime returns the processor time that the process or the thread has used.
+// processorTime returns the processor time that the process (RUSAGE_SELF) or the calling thread
+// (rusageThread) has used.
 func processorTime(scope int) (time.Duration, error) {
 	var u unix.Rusage
 	err := unix.Getrusage(scope, &u)

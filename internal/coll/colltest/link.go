@@ -18,20 +18,20 @@ type Link struct {
 	wake sync.Cond
 
 	// The world's lock guards these fields.
-	tickets  []*transfer
-	open     int
-	waiting  *transfer
-	finished bool
+	tickets  []*transfer    // by Ticket; nil: the rank has waited for the transfer
+	open     int            // number of tickets that are not nil
+	waiting  *transfer      // the transfer that wait waits for; nil outside of wait
+	finished bool           // the rank's function has returned
 	word     *atomic.Uint64 // the word that Await waits for; nil outside of Await
-	least    uint64
-	source   int
+	least    uint64         // the value that Await waits for
+	source   int            // the rank within the host that writes word
 
-	host *coll.Host
-	sig  uint16
+	host *coll.Host // nil: the rank shares no memory
+	sig  uint16     // what SetSig has set
 
-	calls int
-	arena []byte
-	used  int
+	calls int    // number of calls so far of methods that can fail
+	arena []byte // memory of Scratch
+	used  int    // bytes of arena that Scratch has returned since Reset
 }
 
 var _ coll.Link = (*Link)(nil)
@@ -124,7 +124,7 @@ func (l *Link) drain() error {
 
 var garbage = bytes.Repeat([]byte{0xa5}, 4096)
 
-// Scratch returns n bytes of garbage.
+// Scratch returns n bytes of arbitrary contents.
 func (l *Link) Scratch(n int) []byte {
 	need := (n + 15) &^ 15
 	if l.used+need > len(l.arena) {

@@ -45,7 +45,7 @@ type Options struct {
 	FailCall int // … counted from 1; 0: no call fails
 
 	Hosts       []int // by rank: ranks with equal numbers share memory; nil: no ranks share memory
-	SharedBytes int   // approximate arena of each rank
+	SharedBytes int   // approximate size of each rank's arena; see coll.ArenaBytes
 }
 
 // World is a set of ranks in one process.
@@ -54,28 +54,28 @@ type World struct {
 
 	mu      sync.Mutex
 	links   []*Link
-	pairs   []pair // [source*size + dest]
-	flight  []*transfer
+	pairs   []pair      // by source*size + dest
+	flight  []*transfer // receives that are matched and have not ended
 	rng     *rand.Rand
-	revoked error
-	running int // the rank that runs, if Scheduled
-	arrived sync.Cond
-	closing bool
-	free    []*transfer
+	revoked error       // what transfers return since Revoke or a deadlock; nil before
+	running int         // the rank that runs, if Scheduled
+	arrived sync.Cond   // signals deliver that flight or closing has changed
+	closing bool        // all ranks have ended, so deliver must end
+	free    []*transfer // transfers for reuse
 }
 
 // pair holds the unmatched sends and receives from one rank to another, in the order of the calls.
 type pair struct{ sends, recvs []*transfer }
 
-// transfer is one side of a message. Once matched, the receive refers to the send by from.
+// transfer is one side of a message, a send or a receive.
 type transfer struct {
 	owner *Link
-	peer  int
-	send  bool
+	peer  int  // the other rank
+	send  bool // false: a receive
 	buf   []byte
-	from  *transfer
+	from  *transfer // of a receive that is matched and has not ended: its send
 	done  bool
-	err   error
+	err   error // valid if done
 }
 
 // New returns a World of size ranks.

@@ -29,11 +29,11 @@ type code struct {
 	*build.Context
 	set       *set
 	lane      lane
-	step      int // bytes of memory whose elements fill a register
-	constants map[uint64]reg.VecVirtual
+	step      int                       // bytes of memory whose elements fill a register
+	constants map[uint64]reg.VecVirtual // by pattern: the register that constant has filled with it
 }
 
-// function writes one kernel. Its operands have n ≥ width bytes:
+// function generates one kernel. Its operands have n ≥ width bytes:
 //
 //	dst   ├─ first ─┤                                       ├─ last ──┤
 //	      ├──┼─────────────────┼─────────────────┼────────┼────────┼──┤
@@ -123,6 +123,7 @@ func (c *code) register() reg.VecVirtual {
 	return c.YMM()
 }
 
+// load loads the elements at m into x. If the lane is doubled, it converts them to float64.
 func (c *code) load(m operand.Mem, x reg.VecVirtual) {
 	if c.lane.doubled {
 		c.VCVTPS2PD(m, x)
@@ -131,7 +132,7 @@ func (c *code) load(m operand.Mem, x reg.VecVirtual) {
 	}
 }
 
-// store stores x to memory. If the lane is doubled, store overwrites x.
+// store stores x to memory. If the lane is doubled, store converts the elements to float32, in x.
 func (c *code) store(x reg.VecVirtual, m operand.Mem) {
 	switch {
 	case !c.lane.doubled:

@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// write generates the two files of an instruction set.
+// write generates the assembly file and the Go file of an instruction set.
 func (s *set) write(dir string) error {
 	c := build.NewContext()
 	c.ConstraintExpr("!purego")
@@ -85,4 +85,5 @@ func (s *set) table() []byte {
 	return b.Bytes()
 }
 
+// symbol returns the name of the function of a kernel, for example avx2SumF64.
 func (s *set) symbol(k kernel) string { return s.name + k.op + k.lane.name }

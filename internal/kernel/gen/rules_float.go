@@ -7,7 +7,7 @@ import (
 
 // precision holds the constants and instructions that differ between float32 and float64.
 type precision struct {
-	nan      uint64 // the NaN that kernels yield, repeated to 64 bits
+	nan      uint64 // the NaN that kernels yield, repeated until it fills 64 bits
 	compare  func(c *code, ops ...operand.Op)
 	move     func(c *code, ops ...operand.Op)
 	blend    func(c *code, mask, yes, no, x operand.Op)
@@ -36,7 +36,7 @@ func (p precision) unordered(c *code, x, y reg.VecVirtual) reg.Register {
 	return mask
 }
 
-// putNaN writes the NaN to the elements of x that the mask selects.
+// putNaN writes the NaN that kernels yield to the elements of x that the mask selects.
 func (p precision) putNaN(c *code, mask reg.Register, x reg.VecVirtual) {
 	if c.set.masks {
 		p.move(c, c.constant(p.nan), mask, x)
@@ -54,31 +54,26 @@ func canonicalNaN(p precision, r rule) rule {
 	}
 }
 
-// minFloats computes the minimum with the operands in both orders, and combines the bits by OR. Of
-// two zeros the processor returns the second operand, so if one zero is -0, one of the results has
-// the sign bit.
-func minFloats(p precision) rule {
+// inBothOrders applies an instruction to the operands in both orders, and combines the bits of the
+// two results. If an operand is a NaN, it yields the NaN that kernels yield.
+func inBothOrders(p precision, instruction, combine func(c *code, ops ...operand.Op)) rule {
 	return func(c *code, x reg.VecVirtual, m operand.Mem) {
 		y, other := c.loaded(m), c.register()
 		nan := p.unordered(c, x, y)
-		p.min(c, y, x, other)
-		p.min(c, x, y, x)
-		c.or(other, x, x)
+		instruction(c, y, x, other)
+		instruction(c, x, y, x)
+		combine(c, other, x, x)
 		p.putNaN(c, nan, x)
 	}
 }
 
-// maxFloats is like minFloats, with AND: if one zero is +0, one of the results lacks the sign bit.
-func maxFloats(p precision) rule {
-	return func(c *code, x reg.VecVirtual, m operand.Mem) {
-		y, other := c.loaded(m), c.register()
-		nan := p.unordered(c, x, y)
-		p.max(c, y, x, other)
-		p.max(c, x, y, x)
-		c.and(other, x, x)
-		p.putNaN(c, nan, x)
-	}
-}
+// minFloats combines the minima of both orders by OR. Of two zeros the processor returns the second
+// operand, so if one zero is -0, one of the results has the sign bit.
+func minFloats(p precision) rule { return inBothOrders(p, p.min, (*code).or) }
+
+// maxFloats combines the maxima of both orders by AND: if one of two zeros is +0, one of the results
+// lacks the sign bit.
+func maxFloats(p precision) rule { return inBothOrders(p, p.max, (*code).and) }
 
 // Modes of VRANGE, with the sign of the chosen operand. VRANGE treats -0 as less than +0. It ignores
 // a NaN operand, so rangeOf handles NaNs itself.
@@ -87,6 +82,8 @@ const (
 	rangeMax = 0b01_01
 )
 
+// rangeOf returns the rule for the minimum or the maximum by VRANGE, which only AVX-512 has. what is
+// rangeMin or rangeMax.
 func rangeOf(p precision, what uint8) rule {
 	return func(c *code, x reg.VecVirtual, m operand.Mem) {
 		y := c.loaded(m)

@@ -7,7 +7,7 @@ import (
 
 // truth holds the constants and instructions for logical operations on integers of one size.
 type truth struct {
-	one   uint64 // the integer 1, repeated to 64 bits
+	one   uint64 // the integer 1 of this size, repeated until it fills 64 bits
 	equal func(c *code, ops ...operand.Op)
 	test  func(c *code, ops ...operand.Op)
 	move  func(c *code, from, mask, to operand.Op)

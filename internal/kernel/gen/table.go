@@ -1,9 +1,9 @@
 package main
 
-// lane is the element of a kernel's vectors.
+// lane describes the elements that a kernel combines.
 type lane struct {
-	name  string   // part of the function's name
-	size  int      // bytes of an element; a vector begins on an element boundary
+	name  string   // the last part of the function's name
+	size  int      // bytes of an element in memory
 	types []string // the element types that the kernel serves, by their names in package kernel
 
 	// doubled means that the elements are float32 in memory and float64 in registers.

@@ -32,10 +32,11 @@ import (
 //   - Coordinator k decides when it has a vote of each rank that it does not know to have ended. If it
 //     gets a decision instead of a vote, it adopts that decision.
 //
-// So when k decides, no live rank has a decision, and no rank accepts one other than that of k or of a
-// higher rank; and a higher rank, when k has ended, first asks all live ranks. If a rank that continues
-// has a decision, every later decision is equal to it. If the other ranks regard a rank as failed, the
-// decision contains it, and its call fails if the rank lives.
+// So when k decides, no live rank has a decision, and the live ranks accept only a decision of k or of a
+// higher rank. A higher rank decides only when k has ended, and first asks all live ranks; if one of them has
+// a decision, the higher rank adopts it. So if a rank that continues has a decision, every later decision is
+// equal to it. If the other ranks regard a live rank as failed, the decision contains that rank, and the call
+// of Do on that rank fails.
 //
 // A rank in Finalize does not take part in an agreement in which it has not voted before. It answers
 // each vote with a refusal. A rank that refuses has sent no vote and no decision of the agreement, and
@@ -52,51 +53,52 @@ import (
 // The messages have a message space of the whole world to themselves, which is never revoked.
 type Ranks struct {
 	cfg  Config
-	send func(m *message, world int) // sends to a world rank; a rank that has ended needs no message
-	wake func()                      // lets calls in Attend look at what has changed
+	send func(m *message, world int) // sends m to a world rank without blocking, and ignores errors: a rank that has ended needs no message
+	wake func()                      // makes the calls that wait in Attend of the engine return, so that they run step again
 
 	mu        sync.Mutex
-	instances map[instanceID]*instance // guarded by mu; without a decision here
-	decided   map[uint64]*message      // guarded by mu; the last decision, by communicator
-	waiting   int                      // guarded by mu; number of calls that wait in Attend of the engine
-	leaving   bool                     // guarded by mu; this rank is in Finalize
+	instances map[instanceID]*instance // agreements for which this rank has no decision yet; guarded by mu
+	decided   map[uint64]*message      // the last decision of each communicator, by its id; guarded by mu
+	waiting   int                      // number of calls that wait in Attend of the engine; guarded by mu
+	leaving   bool                     // this rank is in Finalize; guarded by mu
 }
 
-// Config holds what the agreements of a rank need from it.
+// Config holds what the agreements of a rank need from its caller.
 type Config struct {
 	Engine *engine.Engine
-	Space  *engine.Context // of the whole world; for nothing else
-	Size   int             // of the world
+	Space  *engine.Context // a message space of the whole world that only agreements use
+	Size   int             // number of ranks of the world
 	NewID  func() uint64   // returns an unused id for a communicator
 }
 
 // Comm is a communicator whose ranks agree.
 type Comm struct {
 	ID           uint64
-	Rank         int
-	Ranks        []int        // world ranks
-	Acknowledged func() []int // the failed ranks that the program has acknowledged
-	seq          atomic.Uint32
+	Rank         int           // of this process in the communicator
+	Ranks        []int         // world ranks of the communicator's ranks
+	Acknowledged func() []int  // returns the failed ranks that the program has acknowledged
+	seq          atomic.Uint32 // number of agreements that this rank has started
 }
 
 // Decision is what the ranks have agreed on. It is the same on all ranks.
 type Decision struct {
-	Flag      uint64 // the bits that all flags have set
-	Next      uint64 // an unused id for a communicator
-	Finalized int    // the lowest rank that is in Finalize and has not voted; -1: none
+	Flag      uint64 // bitwise and of the flags that the ranks passed to Do
+	Next      uint64 // an unused id for a communicator, for Shrink
+	Finalized int    // the lowest rank that has refused to vote because it is in Finalize; -1: none
 	Failed    Bitmap // the ranks that have failed
 	Known     Bitmap // the failed ranks that all ranks have acknowledged
 }
 
-// instance is an agreement without a decision.
+// instance is one agreement for which this rank has no decision yet.
 type instance struct {
-	votes map[int]*message // the votes and refusals that have come here, by world rank
-	own   *participant     // this rank's part; nil: this rank has not voted yet
+	votes map[int]*message // the votes and refusals that this rank has received, by world rank of the sender
+	own   *participant     // the call of Do on this rank; nil: this rank has not voted yet
 }
 
+// instanceID identifies an agreement in the job.
 type instanceID struct {
-	id  uint64 // the communicator's
-	seq uint32
+	id  uint64 // of the communicator
+	seq uint32 // number of the agreement on the communicator, from 1 on
 }
 
 // New returns the agreements of a rank.
@@ -125,7 +127,7 @@ func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decis
 	v, err := p.wait(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		p.background = true
-		go func() { _, _ = p.wait(context.Background()) }() // the other ranks still need this rank; ends with the decision, or when the engine closes
+		go func() { _, _ = p.wait(context.Background()) }() // the agreement still needs this rank; the goroutine ends with the decision, or when the engine closes; nobody waits for it
 	}
 	switch {
 	case err != nil:
@@ -158,24 +160,27 @@ func (r *Ranks) markFailed(c *Comm, failed Bitmap) error {
 	return nil
 }
 
-// participant is this rank's part in an agreement.
+// participant is this rank's part in an agreement: one call of Do. To vote for a rank is to send the vote to
+// that rank, the coordinator.
 type participant struct {
 	*Ranks
 	comm     *Comm
-	own      *message
-	votedFor int // the rank that this rank has voted for, or itself as coordinator; -1: none; guarded by Ranks.mu
+	own      *message // this rank's vote
+	votedFor int      // the rank that this rank has voted for; its own rank: this rank is the coordinator; -1: none; guarded by Ranks.mu
 
-	// Of the coordinator; guarded by Ranks.mu.
-	ask   bool // the next step sends the vote to the ranks whose votes are missing
-	asked bool // a step has sent the vote to these ranks
+	// Only for the coordinator; guarded by Ranks.mu.
+	ask   bool // the next step sends this rank's vote to the ranks whose votes are missing, so that they answer
+	asked bool // a step has done so
 
-	background bool // the context has ended the call
+	background bool // the call of Do has returned because its context ended; a goroutine continues
 
 	changes uint32 // the engine's ChangeCount when absent was set
-	absent  []bool // by rank: whether it has ended; nil: not determined yet
+	absent  []bool // by rank: the rank has ended or failed, as far as the engine knows; nil: not asked yet
 	ended   int    // number of absent ranks
 }
 
+// wait runs steps until there is a decision, and returns the decision. Between steps it blocks until a
+// message has arrived, a rank has ended, or another goroutine of this rank has called wake.
 func (p *participant) wait(ctx context.Context) (*message, error) {
 	for {
 		if changes := p.cfg.Engine.ChangeCount(); p.absent == nil || changes != p.changes {
@@ -197,7 +202,7 @@ func (p *participant) wait(ctx context.Context) (*message, error) {
 	}
 }
 
-// setAbsent records which ranks have ended.
+// setAbsent records which ranks have ended or failed; absent is by rank.
 func (p *participant) setAbsent(absent []bool) {
 	p.absent, p.ended = absent, 0
 	for i, ended := range absent {
@@ -209,7 +214,7 @@ func (p *participant) setAbsent(absent []bool) {
 }
 
 // step votes, or acts as the coordinator, and returns the decision if there is one. Otherwise step
-// adds the caller to waiting.
+// counts the caller in waiting, and the caller must wait in Attend and then decrease waiting.
 func (p *participant) step() (*message, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,7 +239,7 @@ func (p *participant) step() (*message, error) {
 		if coordinator != p.comm.Rank {
 			p.send(p.own, ranks[coordinator])
 		}
-		p.ask = coordinator == p.comm.Rank && coordinator > 0 // the previous coordinator may have sent a decision to some ranks
+		p.ask = coordinator == p.comm.Rank && coordinator > 0 // some ranks may have a decision of the previous coordinator; they answer with it
 	}
 	if coordinator == p.comm.Rank {
 		if p.ask {
@@ -247,7 +252,7 @@ func (p *participant) step() (*message, error) {
 		}
 		if v := p.decide(in.votes); v != nil {
 			p.setDecidedLocked(v)
-			if p.waiting > 0 { // calls of earlier agreements wait
+			if p.waiting > 0 { // calls for earlier agreements of this communicator may wait
 				p.wake()
 			}
 			return v, nil
@@ -257,7 +262,8 @@ func (p *participant) step() (*message, error) {
 	return nil, nil
 }
 
-// decide returns the coordinator's decision, or nil if votes are missing.
+// decide returns the decision of this rank as the coordinator, or nil if votes are missing. votes are the
+// votes and refusals of other ranks, by world rank.
 func (p *participant) decide(votes map[int]*message) *message {
 	n := len(p.absent)
 	if len(votes)+p.ended < n-1 {
@@ -299,8 +305,8 @@ func (in *instance) refused(world int) bool {
 	return m != nil && m.kind == refusal
 }
 
-// instance returns the agreement id, which has no decision yet, and adds it if it is new. The caller
-// holds mu.
+// instance returns the agreement with the id, for which this rank has no decision yet. If the agreement is
+// new to this rank, instance adds it. The caller holds mu.
 func (r *Ranks) instance(id instanceID) *instance {
 	in := r.instances[id]
 	if in == nil {
@@ -310,7 +316,8 @@ func (r *Ranks) instance(id instanceID) *instance {
 	return in
 }
 
-// setDecidedLocked records a decision and sends it to the ranks that have voted for this rank.
+// setDecidedLocked records the decision v and sends it to the ranks whose votes this rank has received. It
+// drops the state of this agreement and of earlier ones. The caller holds mu.
 func (r *Ranks) setDecidedLocked(v *message) {
 	r.decided[v.id] = v
 	for w, m := range r.instances[instanceID{v.id, v.seq}].votes {
@@ -321,14 +328,14 @@ func (r *Ranks) setDecidedLocked(v *message) {
 	maps.DeleteFunc(r.instances, func(id instanceID, _ *instance) bool { return id.id == v.id && id.seq <= v.seq })
 }
 
-// handle handles a message of a world rank.
+// handle handles a message from the world rank world.
 func (r *Ranks) handle(m *message, world int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	id := instanceID{m.id, m.seq}
 	last := r.decided[m.id]
 	switch {
-	case last != nil && last.seq > m.seq: // no rank that continues waits for this agreement
+	case last != nil && last.seq > m.seq: // a later agreement is decided, so no rank needs an answer about this one
 	case last != nil && last.seq == m.seq:
 		if m.kind == vote {
 			r.send(last, world)
@@ -338,7 +345,7 @@ func (r *Ranks) handle(m *message, world int) {
 	case m.kind == vote:
 		r.instance(id).votes[world] = m
 	case m.kind == refusal:
-		if in := r.instances[id]; in != nil && in.own != nil { // otherwise this rank has sent no vote
+		if in := r.instances[id]; in != nil && in.own != nil { // a refusal answers a vote; otherwise this rank has sent none
 			in.votes[world] = m
 		}
 	case r.accepts(id, world):
@@ -350,15 +357,15 @@ func (r *Ranks) handle(m *message, world int) {
 	}
 }
 
-// accepts reports whether this rank accepts a decision of a world rank: this rank has voted for that
-// rank or for a lower one.
+// accepts reports whether this rank accepts a decision of the world rank world: this rank has voted for that
+// rank or for a lower one. The caller holds mu.
 func (r *Ranks) accepts(id instanceID, world int) bool {
 	in := r.instances[id]
 	return in != nil && in.own != nil && slices.Index(in.own.comm.Ranks, world) >= in.own.votedFor
 }
 
 // refuses reports whether this rank refuses the vote m: this rank is in Finalize and has not voted in
-// the agreement, and the agreement is not that of Finalize itself.
+// the agreement, and the agreement is not that of Finalize itself. The caller holds mu.
 func (r *Ranks) refuses(id instanceID, m *message) bool {
 	in := r.instances[id]
 	return r.leaving && m.call != Finalize && (in == nil || in.own == nil)
@@ -387,8 +394,8 @@ func (r *Ranks) Leaving() bool {
 	return r.leaving
 }
 
-// Remind asks once for the votes that are missing, in each agreement of which this rank is the coordinator.
-// The caller must call Remind at intervals.
+// Remind makes the coordinator ask once for the votes that are missing, in each agreement of which this rank
+// is the coordinator. The owner of r must call Remind at intervals.
 func (r *Ranks) Remind() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -403,7 +410,7 @@ func (r *Ranks) Remind() {
 	}
 }
 
-// take receives and handles a message. If em is the zero Message, take does nothing.
+// take receives and handles the message em, whose status is st. If em is the zero Message, take does nothing.
 func (r *Ranks) take(em engine.Message, st engine.Status) {
 	if em.IsZero() {
 		return
@@ -417,7 +424,8 @@ func (r *Ranks) take(em engine.Message, st engine.Status) {
 }
 
 // Answer handles the messages that have arrived while no call of this rank waits for them. A rank that
-// has no decision and is not in Finalize can answer nothing. The caller must call Answer at intervals.
+// has no decision and is not in Finalize has no answers, so Answer then leaves the messages for a later call
+// of Do. The owner of r must call Answer at intervals.
 func (r *Ranks) Answer() {
 	r.mu.Lock()
 	none := len(r.decided) == 0 && !r.leaving

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// message is a message of an agreement, little endian:
+// message is a message of an agreement. Offsets are in bytes, and numbers are little endian:
 //
 //	0      1      2      4      8      16     24     32      36
 //	│ kind │ call │  0   │ seq  │  id  │ flag │ next │ final │ failed │ known │
@@ -17,13 +17,13 @@ import (
 type message struct {
 	kind   messageKind
 	call   Call
-	seq    uint32 // number of the agreement on its communicator
-	id     uint64 // the communicator's
-	flag   uint64 // the bits that all votes have set
-	next   uint64 // an unused id for a communicator
+	seq    uint32 // number of the agreement on its communicator, from 1 on
+	id     uint64 // of the communicator
+	flag   uint64 // of a vote: the rank's flag; of a decision: bitwise and of all votes
+	next   uint64 // an id for a new communicator, which the sender of the vote or the coordinator has not used
 	final  uint32 // of a decision: 1 + the lowest rank of the communicator that has refused; 0: none
-	failed Bitmap // the ranks that have failed
-	known  Bitmap // the failed ranks that all voters have acknowledged
+	failed Bitmap // the ranks that the sender knows to have failed; of a decision: those that any rank knows
+	known  Bitmap // the failed ranks that the program has acknowledged; of a decision: on all ranks
 }
 
 type messageKind byte
@@ -59,7 +59,7 @@ func (m *message) append(dst []byte) []byte {
 	return append(append(dst, m.failed...), m.known...)
 }
 
-// parse reads what append wrote. The bitmaps of m are parts of p.
+// parse decodes p, which append has encoded. The bitmaps of m are parts of p, not copies.
 func (m *message) parse(p []byte) error {
 	if len(p) < messageHeader || len(p)%2 != 0 || p[2]|p[3] != 0 {
 		return errMessage
@@ -83,7 +83,7 @@ func (m *message) fits(n int) bool {
 	return len(m.failed) == len(newBitmap(n)) && int64(m.final) <= int64(n)
 }
 
-// Bitmap is a set of ranks.
+// Bitmap is a set of ranks, with one bit for each rank of a communicator.
 type Bitmap []byte
 
 func newBitmap(n int) Bitmap { return make(Bitmap, (n+7)/8) }
@@ -105,7 +105,7 @@ func (b Bitmap) and(o Bitmap) {
 	}
 }
 
-// Ranks returns the members below n.
+// Ranks returns the ranks of the set that are below n, in ascending order.
 func (b Bitmap) Ranks(n int) (ranks []int) {
 	for i := range n {
 		if b.Has(i) {

@@ -13,33 +13,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// model is a model of ranks that agree. Their agreements are the real code. The test delivers the messages
-// between them, in any order.
+// model is a simulation of ranks that agree. Each rank runs the code of this package on a Ranks of its own.
+// The test itself delivers the messages between the ranks and decides when ranks die. These are the events,
+// which the test runs in any order:
 //
 //	call     a rank calls Agree for the next time
-//	abandon  the context of a call ends: the rank may call again
+//	abandon  the context of a call ends: the call returns, and the rank may make another call
 //	step     a call examines the messages that have come and the ranks that have ended
 //	deliver  a rank handles one of the messages in transit, not necessarily the first
 //	die      a rank dies; messages that it has sent may still arrive
 //	finalize a rank whose calls have returned calls Finalize: it makes no more calls
 //	tick     a rank calls Remind
-//	notice   a rank learns of a death; of the messages that the dead rank has sent to it and that
-//	         have not arrived, only the first few still arrive
+//	notice   a rank learns that another rank has died; of the messages that the dead rank has sent to
+//	         this rank and that are in transit, only a number of the first ones still arrive
 //
-// A step that is late models a goroutine without a processor. A delivery without a step models one by
-// Answer, or by another call.
+// A step that comes late stands for a goroutine that waits for a processor. A delivery without a step stands
+// for a message that Answer, or another call, handles.
 type model struct {
 	modelSize
 	ranks []*modelRank
-	wire  [][][]*message // by receiver, then sender
+	wire  [][][]*message // messages in transit, by receiver, then by sender, in the order of sending
 	past  *past
 }
 
-// modelSize counts what may still happen: calls of each rank; deaths, abandons and finals of
-// all ranks together.
+// modelSize limits the events that may still happen: the calls of each rank, and the deaths, abandoned calls
+// and calls of Finalize of all ranks together.
 type modelSize struct{ calls, deaths, abandons, finals int }
 
-// past is what has happened.
+// past is the list of the events that have happened, the last one first.
 type past struct {
 	before *past
 	last   event
@@ -56,23 +57,23 @@ type modelRank struct {
 	*Ranks
 	open      []*modelCall
 	called    uint32
-	decisions map[uint32]*message // that calls have returned
-	knows     []bool              // by rank: its end
+	decisions map[uint32]*message // decisions that the calls of this rank have returned, by number of the agreement
+	knows     []bool              // by rank: this rank knows that the rank has died
 	dead      bool
 }
 
 type modelCall struct {
 	*participant
 	abandoned bool
-	due       bool // a step may change something
+	due       bool // something has happened since the last step of the call, so a step may have an effect
 }
 
-// event is something that can happen next: its kind, its rank and its details.
+// event is something that can happen next; see model.
 type event struct {
 	kind byte
 	rank int
-	peer int // sender; of notice: the rank that died; of step: which call
-	at   int // of deliver: which message; of notice: how many remain
+	peer int // of deliver: the sender; of notice: the rank that died; of step and abandon: index of the call
+	at   int // of deliver: index of the message in wire; of notice: number of messages that still arrive
 }
 
 func (e event) String() string { return fmt.Sprintf("%c %d %d %d", e.kind, e.rank, e.peer, e.at) }
@@ -125,7 +126,7 @@ func (m *model) group() []int {
 	return ranks
 }
 
-// clone copies what changes. A message does not change after it is sent.
+// clone returns a copy of the model. Messages are shared, because they do not change after they are sent.
 func (m *model) clone() *model {
 	c := &model{modelSize: m.modelSize, wire: make([][][]*message, len(m.wire)), past: m.past}
 	for to := range m.wire {
@@ -186,7 +187,7 @@ func (m *model) key() string {
 			flag(c.due, c.abandoned, c.ask, c.asked)
 			put(c.own)
 		}
-		for seq := range uint32(m.calls) + 1 { // other ranks may be ahead
+		for seq := range uint32(m.calls) + 1 { // a rank may have messages of agreements that it has not started
 			if h := r.instances[instanceID{1, seq}]; h != nil {
 				for w := range m.ranks {
 					k = append(k, 0xfe)
@@ -220,7 +221,7 @@ func (m *model) events() (may []event) {
 				may = append(may, event{stepEvent, i, c, 0})
 			}
 			waits = waits || !call.abandoned
-			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil // nil: there is a later decision
+			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil // if nil, the agreement or a later one is decided
 			if m.abandons > 0 && !call.abandoned {
 				may = append(may, event{abandonEvent, i, c, 0})
 			}
@@ -294,13 +295,13 @@ func (m *model) do(e event) error {
 	return nil
 }
 
-// ticks reports whether Remind may be called: a rank refuses, or in a small model may refuse
-// later.
+// ticks reports whether the test may call Remind: a rank in Finalize refuses votes, or the model is so small
+// that the test tries Remind before that, too.
 func (m *model) ticks() bool {
 	return m.finals > 0 && m.calls*len(m.ranks) < 4 || slices.ContainsFunc(m.ranks, func(r *modelRank) bool { return r.leaving })
 }
 
-// wakeCalls ends the calls in Attend.
+// wakeCalls does what the engine's WakeAttend does: each open call of the rank runs a step again.
 func (r *modelRank) wakeCalls() {
 	for _, c := range r.open {
 		c.due = true
@@ -329,7 +330,7 @@ func (m *model) step(rank, call int) error {
 	return m.learn(rank, v)
 }
 
-// learn checks a decision that a call returns: all live ranks have the same one.
+// learn checks the decision v that a call of rank returns: all live ranks must have the same decision.
 func (m *model) learn(rank int, v *message) error {
 	for i, r := range m.ranks {
 		if v.failed.Has(i) && !r.dead {
@@ -349,7 +350,8 @@ func (m *model) learn(rank int, v *message) error {
 	return nil
 }
 
-// rest checks a state in which only deaths, abandons and finalizes can happen.
+// rest checks the state of the model if, of all events, only deaths, abandoned calls and calls of Finalize can
+// happen next. events are the events that can happen.
 func (m *model) rest(events []event) error {
 	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent && e.kind != finalEvent }) {
 		return nil
@@ -362,7 +364,7 @@ func (m *model) rest(events []event) error {
 	return nil
 }
 
-// play runs a script of events.
+// play runs a script with one event in each line: the letter of the event's kind and its numbers.
 func (m *model) play(t *testing.T, script string) {
 	t.Helper()
 	for line := range strings.Lines(script) {
@@ -378,8 +380,8 @@ func (m *model) play(t *testing.T, script string) {
 	}
 }
 
-// TestDecisionBehindVote: a decision is in the queue of a rank that learns of its sender's failure and
-// votes for the next coordinator.
+// TestDecisionBehindVote: a decision of rank 0 is in transit to rank 2. Before it arrives, rank 2 learns that
+// rank 0 has died, and votes for rank 1. Then rank 2 must not accept the decision of rank 0.
 func TestDecisionBehindVote(t *testing.T) {
 	m := newModel(3, modelSize{calls: 1, deaths: 1})
 	m.play(t, `
@@ -388,15 +390,15 @@ func TestDecisionBehindVote(t *testing.T) {
 		c 2
 		d 0 1
 		d 0 2
-		s 0      // coordinates, and sends its decision to both
+		s 0      // rank 0 is the coordinator, and sends its decision to ranks 1 and 2
 		! 0
-		n 1 0 0  // never gets it
-		s 1      // coordinates, and asks 2
+		n 1 0 0  // rank 1 learns of the death, and never gets the decision
+		s 1      // rank 1 is the coordinator, and asks rank 2
 		d 2 1
 		n 2 0 1
-		s 2      // votes for 1
-		d 2 0    // the decision
-		s 2      // is not accepted any more
+		s 2      // rank 2 votes for rank 1
+		d 2 0    // the decision of rank 0 arrives
+		s 2      // rank 2 does not accept it
 		d 1 2
 		s 1
 		d 2 1
@@ -407,7 +409,8 @@ func TestDecisionBehindVote(t *testing.T) {
 	require.NotNil(t, m.ranks[1].decisions[1])
 }
 
-// TestEveryOrder tries all orders of all events.
+// TestEveryOrder runs small models through all orders of their events. In each of them, all live ranks must
+// get the same decisions.
 func TestEveryOrder(t *testing.T) {
 	for _, x := range []struct {
 		ranks int
@@ -438,8 +441,8 @@ func TestEveryOrder(t *testing.T) {
 	}
 }
 
-// TestByChance tries random orders with more ranks. In each of them some events come much later than
-// others.
+// TestByChance runs models with more ranks through random orders of events. In each run, some kinds of event
+// come much later than others.
 func TestByChance(t *testing.T) {
 	for seed := range uint64(5000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

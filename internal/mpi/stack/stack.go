@@ -13,14 +13,14 @@ import (
 type Goroutine struct {
 	ID     int
 	State  string  // such as "running" or "chan receive"
-	frames []Frame // the innermost first
-	Text   string
+	frames []Frame // the functions on the stack, the innermost first
+	Text   string  // the part of the output about this goroutine
 }
 
 // Frame is a function on a stack.
 type Frame struct {
-	function string // with the path of its package, without arguments
-	where    string // such as "main.go:18"
+	function string // name of the function with the path of its package, without arguments
+	where    string // the line that the function executes, such as "main.go:18"
 }
 
 // Parse parses the output of runtime.Stack for all goroutines. The text of the last goroutine may be
@@ -66,8 +66,8 @@ var (
 	ownPackage = module + "comm."
 )
 
-// ours reports whether a function belongs to package comm or to a package below it. Functions of
-// their external test packages count as functions of a program.
+// ours reports whether a function belongs to package comm or to a package below comm. Functions of
+// the external test packages of these count as functions of the program.
 func (f Frame) ours() bool {
 	path, ok := strings.CutPrefix(f.function, module)
 	if !ok {
@@ -78,8 +78,8 @@ func (f Frame) ours() bool {
 		(strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "transport/"))
 }
 
-// start reports whether the function is the one that calls the user's program: Main, or a function
-// of commtest. Frames of its callers do not belong to the program.
+// start reports whether the function is one that calls the program: comm.Main, or a function of commtest. The
+// functions that have called it do not belong to the program.
 func (f Frame) start() bool {
 	name, ok := strings.CutPrefix(f.function, ownPackage)
 	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")

@@ -25,7 +25,7 @@ import (
 func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, routes *Routes, err error) {
 	if w.Memory != nil {
 		defer func() {
-			_ = w.Memory.Close() // the domain has its own descriptor
+			_ = w.Memory.Close() // the transport that uses the memory has duplicated the descriptor
 			w.Memory = nil
 		}()
 	}
@@ -48,14 +48,14 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 		}
 	}()
 	found := newRoutes(w)
-	rest := *w // w without the listener, once a transport owns it
+	rest := *w // a copy of w, whose Listener becomes nil when a transport owns the listener
 	for i, p := range given {
 		r, reaches, err := openRail(ctx, &rest, p)
 		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
 			if err := publishNoAddress(ctx, w, p, given[i+1], err); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 			}
-			found.SharesMemory = true // as on a rank that is alone on its host
+			found.SharesMemory = true // the same value as on the ranks that could open the transport, shared memory
 			continue
 		}
 		if err != nil {
@@ -66,7 +66,7 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 		switch some := found.take(len(rails)-1, reaches); {
 		case found.left == 0:
 			return rails, found, nil
-		case !some: // for example shared memory, if the rank is alone on its host
+		case !some: // the transport reaches no other rank: for example shared memory, if the rank is alone on its host
 			rails = rails[:len(rails)-1]
 			if err := r.Domain.Close(); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
@@ -99,21 +99,21 @@ func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport
 
 // Routes says which transport leads to each rank.
 type Routes struct {
-	Rail []uint8 // by rank: the index of the transport; the caller's own rank has none
+	Rail []uint8 // by rank: the index of its transport in the rails of Open; not valid for the caller's own rank
 
 	// SharesMemory reports that one of the transports is shared memory, even if this rank shares
 	// it with no other rank. All ranks open the same transports in the same order, so the value is
 	// the same on all ranks.
 	SharesMemory bool
 
-	self  int
-	found []bool // by rank: Rail is valid
+	self  int    // the caller's rank
+	found []bool // by rank: Rail is valid for it, or it is the caller's own rank
 	left  int    // number of ranks without a route
 }
 
 func newRoutes(w *bootstrap.World) *Routes {
 	r := &Routes{self: w.Rank, Rail: make([]uint8, w.Size), found: make([]bool, w.Size), left: w.Size - 1}
-	r.found[w.Rank] = true // no transport leads to the rank itself
+	r.found[w.Rank] = true // a rank needs no transport to itself
 	return r
 }
 
@@ -133,7 +133,7 @@ func (v *Routes) take(rail int, reaches func(transport.Addr) bool) (some bool) {
 	return some
 }
 
-// missing returns an error that names a rank without a route.
+// missing returns an error that names a rank to which none of the tried transports leads.
 func (v *Routes) missing(tried []transport.Provider) error {
 	if len(tried) == 0 {
 		return errors.New("no transport is named for a job of several ranks")
@@ -157,8 +157,9 @@ func Close(rails []engine.Rail) {
 	}
 }
 
-// openRail opens one transport. reaches reports whether the transport leads to a rank. The first
-// transport that uses the rank's port sets w.Listener to nil.
+// openRail opens the transport p. reaches reports whether the transport leads to a rank. If the transport
+// takes over w.Listener, the socket on which the launcher lets this rank listen, openRail sets w.Listener to
+// nil.
 func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
 	r.Domain, err = p.Open(config(w))
 	if err != nil {
@@ -222,7 +223,7 @@ func config(w *bootstrap.World) transport.Config {
 	return cfg
 }
 
-// How insertAddresses got the addresses, if not from the launcher.
+// The ways in which insertAddresses got the addresses, if not from the launcher: values of how.
 const (
 	exchanged   = "in bulk, after an exchange"
 	byTransport = "by the transport itself"
@@ -259,11 +260,12 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	return how, nil
 }
 
-// insertSymmetric computes the addresses. One call of InsertSym inserts consecutive ranks of one host.
+// insertSymmetric computes the addresses of all ranks and inserts them into av: the ranks of a host have
+// consecutive ports from w.BasePort on. One call of InsertSym inserts consecutive ranks of one host.
 // Afterwards insertSymmetric checks the first and the last address.
 func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
-	next := make([]int, len(w.Hosts)) // port, by host
-	var ends [2]string
+	next := make([]int, len(w.Hosts)) // number of ports that ranks so far use, by host
+	var ends [2]string                // the addresses of the first and the last rank
 	for rank := 0; rank < w.Size; {
 		host := w.HostOf[rank]
 		n := 1
@@ -297,7 +299,8 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	return nil
 }
 
-// sameAddress reports whether two numeric addresses are equal. An IPv6 address has several forms.
+// sameAddress reports whether two texts of an IP address and a port mean the same address. It parses them,
+// because an IPv6 address can be written in several forms.
 func sameAddress(a, b string) bool {
 	x, errX := netip.ParseAddrPort(a)
 	y, errY := netip.ParseAddrPort(b)
@@ -315,7 +318,7 @@ func insertAll(av transport.AddressVector, addrs []transport.Address) error {
 	return nil
 }
 
-// noAddress is what a rank publishes if it has no address in a transport.
+// noAddress is what a rank publishes instead of its address if it cannot open a transport.
 const noAddress = "-"
 
 // addressKey is the key under which a rank publishes its address in a transport.
@@ -347,7 +350,7 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 	return insertAll(av, addrs)
 }
 
-// Report writes a line to stderr: the transports, and the number of ranks to which each leads.
+// Report writes a line to stderr that names the transports and the number of ranks to which each leads.
 func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
 	if len(rails) == 0 {
 		fmt.Fprintln(os.Stderr, "weft: a world of one uses no transport")

@@ -1,37 +1,46 @@
-// Package local implements what all transports do within one rank: messages of a rank to
-// itself, and completions that wait for its next Read.
+// Package local implements two parts that several transports need within one rank: messages of a
+// rank to itself, and completions that wait for the rank's next Read.
 package local
 
 import "github.com/weft-hpc/weft/transport"
 
-// Completions collects a domain's completions for the slices that the caller passes to Read.
-// Completions for which a slice has no room wait for a later Read. The zero value is empty.
-// The caller serialises calls.
+// Completions puts a domain's completions in the slice that the engine passes to
+// CompletionQueue.Read. A completion for which the slice has no room waits for a later Read. The
+// zero value is empty. The domain serialises calls.
 //
-//	Emit ─── room, and none waits ──► Out ──► the caller
-//	  └───── otherwise ──► later ── Begin ─────┘
+//	Emit ─── Out has room, and no completion waits ──► Out ──► the engine
+//	  └───── otherwise ──► later ── next Begin ─────────┘
 type Completions struct {
-	// Out is the caller's slice during a Read, filled up to its length and with
-	// room up to its capacity. Outside of a Read it is nil. The domain appends messages to
-	// Out directly if it is not Full. This keeps the order: while Out has room, the only
-	// completions that wait are those of Later since Begin.
-	Out   []transport.Completion
-	later []transport.Completion // the completions that wait, from index at
-	at    int
+	// Out is the engine's slice during a Read: its length is the number of completions so far,
+	// and its capacity is the engine's. Outside of a Read it is nil. A domain whose messages never
+	// wait appends them to Out directly if it is not Full; another domain uses Message. So a message
+	// may overtake completions that wait, but no message. A domain delivers no message from a peer
+	// after it has emitted the peer's end.
+	Out      []transport.Completion
+	later    []transport.Completion // later[at:] are the completions that wait
+	at       int
+	messages int // number of messages in later[at:]
 }
 
-// Begin begins a Read into out. It first moves completions that wait to out, as far as out has
-// room.
+// Begin begins a Read into out. It first moves completions that wait to out. If no message waits,
+// Begin fills only half of out, rounded up. Otherwise operations that complete at once, and that the
+// caller repeats as they complete, would leave no room for messages for as long as the caller does
+// so. If messages wait, they need the room: a later message must not overtake them.
 //
 // Hot path: no allocation.
 func (c *Completions) Begin(out []transport.Completion) {
 	c.Out = out[:0:len(out)]
-	if len(c.later) > 0 {
-		c.drain()
+	if len(c.later) == 0 {
+		return
 	}
+	n := (len(out) + 1) / 2
+	if c.messages > 0 {
+		n = len(out)
+	}
+	c.drain(n)
 }
 
-// End ends the Read and returns the number of its completions.
+// End ends the Read and returns the number of completions in the engine's slice.
 func (c *Completions) End() int {
 	n := len(c.Out)
 	c.Out = nil
@@ -41,14 +50,15 @@ func (c *Completions) End() int {
 // Room returns how many more completions fit into Out.
 func (c *Completions) Room() int { return cap(c.Out) - len(c.Out) }
 
-// Full reports whether Out has no room. Outside of a Read it is always full.
+// Full reports whether Out has no room. Outside of a Read, Full returns true.
 func (c *Completions) Full() bool { return len(c.Out) == cap(c.Out) }
 
 // Pending reports whether completions wait for a later Read.
 func (c *Completions) Pending() bool { return len(c.later) > 0 }
 
-// Emit reports x in this Read and returns true; if there is no room, x waits for a later Read
-// and Emit returns false. x must not be a message, whose bytes are valid only in this Read.
+// Emit appends x to Out and returns true. If Out has no room or other completions wait, x waits for a
+// later Read, and Emit returns false. x must not be a message, because the bytes of a message may
+// not outlast the Read in which it arrives.
 //
 // Hot path: no allocation while there is room.
 func (c *Completions) Emit(x transport.Completion) bool {
@@ -60,13 +70,33 @@ func (c *Completions) Emit(x transport.Completion) bool {
 	return true
 }
 
-// Later makes x wait for the next Read. So x does not take the place of a message in this Read,
-// whose bytes are valid only now.
-func (c *Completions) Later(x transport.Completion) { c.later = append(c.later, x) }
+// Message appends the message x to Out and returns true, unless Out has no room or earlier messages
+// wait. Then it returns false, and the caller passes x to Later, with a copy of its bytes.
+//
+// Hot path: no allocation.
+func (c *Completions) Message(x transport.Completion) bool {
+	if c.Full() || c.messages > 0 {
+		return false
+	}
+	c.Out = append(c.Out, x)
+	return true
+}
 
-// drain moves completions that wait to Out, the oldest first.
-func (c *Completions) drain() {
-	for !c.Full() && c.at < len(c.later) {
+// Later makes x wait for the next Read. The bytes of a message must stay valid until the end of the
+// Read that returns it.
+func (c *Completions) Later(x transport.Completion) {
+	if x.Kind == transport.RecvDone {
+		c.messages++
+	}
+	c.later = append(c.later, x)
+}
+
+// drain moves up to n completions that wait to Out, the oldest first.
+func (c *Completions) drain(n int) {
+	for ; n > 0 && c.at < len(c.later); n-- {
+		if c.later[c.at].Kind == transport.RecvDone {
+			c.messages--
+		}
 		c.Out = append(c.Out, c.later[c.at])
 		c.later[c.at] = transport.Completion{}
 		c.at++

@@ -9,12 +9,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// from returns a completion that is identified by its peer.
+// from returns a completion with the given peer, by which the test recognises the completion.
 func from(peer int) transport.Completion {
 	return transport.Completion{Kind: transport.OpDone, Peer: transport.Addr(peer), Op: &transport.Op{}}
 }
 
-// peers returns the peers of the first n completions.
+// peers returns the Peer of each of the first n completions.
 func peers(cs []transport.Completion, n int) []int {
 	ps := []int{}
 	for _, c := range cs[:n] {
@@ -77,6 +77,52 @@ func TestCompletionsLater(t *testing.T) {
 	require.Equal(t, []int{0, 2}, peers(user, 2))
 }
 
+// TestCompletionsLeaveRoom: completions that wait fill half of the slice of a Read, and messages the
+// other half.
+func TestCompletionsLeaveRoom(t *testing.T) {
+	var c Completions
+	for i := range 7 {
+		c.Emit(from(i))
+	}
+	user := make([]transport.Completion, 4)
+	c.Begin(user)
+	require.Equal(t, 2, c.Room())
+	require.True(t, c.Pending())
+	require.False(t, c.Emit(from(7)), "it must not overtake the others")
+	c.Out = append(c.Out, from(100), from(101))
+	require.Equal(t, 4, c.End())
+	require.Equal(t, []int{0, 1, 100, 101}, peers(user, 4))
+	for _, want := range [][]int{{2, 3}, {4, 5}, {6, 7}, {}} {
+		c.Begin(user)
+		require.Equal(t, want, peers(user, c.End()))
+	}
+	require.False(t, c.Pending())
+}
+
+// TestMessagesKeepTheirOrder makes messages wait among other completions. Reads return them in their
+// order, and no later message overtakes them.
+func TestMessagesKeepTheirOrder(t *testing.T) {
+	var c Completions
+	message := func(peer int) transport.Completion {
+		return transport.Completion{Kind: transport.RecvDone, Peer: transport.Addr(peer)}
+	}
+	require.False(t, c.Message(message(0)), "outside of a Read")
+	for i := range 5 {
+		c.Later(message(i))
+	}
+	c.Later(from(5))
+	user := make([]transport.Completion, 4)
+	c.Begin(user)
+	require.True(t, c.Full())
+	require.False(t, c.Message(message(6)))
+	c.Later(message(6))
+	require.Equal(t, []int{0, 1, 2, 3}, peers(user, c.End()))
+	c.Begin(user)
+	require.True(t, c.Message(message(7)), "none waits, and there is room")
+	require.Equal(t, []int{4, 5, 6, 7}, peers(user, c.End()))
+	require.False(t, c.Pending())
+}
+
 // TestCompletionsOrder emits completions in and between Reads of random sizes. Reads return each
 // completion once, in the order of Emit.
 func TestCompletionsOrder(t *testing.T) {
@@ -113,9 +159,9 @@ func TestCompletionsAllocateNothing(t *testing.T) {
 			c.Emit(x)
 		}
 		c.Begin(user)
-		c.Emit(x) // waits too
+		c.Emit(x) // there is no room, so x waits
 		c.End()
-		c.Begin(user) // returns the others
+		c.Begin(user) // moves the three completions that wait
 		c.Emit(x)
 		c.End()
 	}))

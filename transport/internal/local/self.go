@@ -6,26 +6,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// selfLimit is the most bytes of messages to itself that a rank may have queued.
+// selfLimit bounds SelfQueue.in, in bytes.
 const selfLimit = 4 << 20
 
-// SelfQueue is the queue of messages from a rank to itself. Send copies messages to in.
-// Deliver returns messages from out, and exchanges the two when all of out is delivered. The
-// zero value is empty. The caller serialises calls.
+// SelfQueue is the queue of messages from a rank to itself. Send copies messages to the buffer in.
+// Deliver returns messages in the buffer out. When all messages in out are delivered, the next
+// Deliver exchanges the two buffers. The zero value is empty. The domain serialises calls.
 //
 //	in, out:  length (4 bytes)  header and data  length ...
 type SelfQueue struct {
 	in, out []byte
-	at      int // bytes of out that are delivered
+	at      int // number of bytes of out whose messages are delivered
 }
 
-// Waiting reports whether messages wait for Deliver.
+// Waiting reports whether the queue has messages that Deliver has not returned yet.
 func (q *SelfQueue) Waiting() bool { return len(q.in) > 0 || q.at < len(q.out) }
 
-// Send copies op's header and data and returns true: the caller may use op again. If
-// selfLimit is reached, it returns [transport.ErrAgain].
+// Send copies op's header and data and returns true, so the caller may use op again. If the
+// message would make in larger than selfLimit, Send returns [transport.ErrAgain].
 //
-// Hot path: no allocation once the queue has grown to the size that is needed at a time.
+// Hot path: no allocation once the buffers have grown to the size that the rank needs.
 func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
 	n := op.HeaderLen + len(op.Data)
 	if len(q.in)+4+n > selfLimit {
@@ -37,9 +37,10 @@ func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-// Deliver appends messages from the rank self to c.Out, as far as it has room. If drop is set,
-// it drops all queued messages instead. A domain calls it at most once in a Read, so that the
-// messages stay valid until the next Read.
+// Deliver appends messages to c.Out until c.Out is full or the buffer out has no more messages. self
+// is this rank, which is the sender. If drop is set, Deliver drops all queued messages instead. A
+// domain must call Deliver at most once in a Read, because the next call may overwrite the messages
+// that Deliver has returned.
 //
 // Hot path: no allocation, no copy.
 func (q *SelfQueue) Deliver(c *Completions, self transport.Addr, drop bool) {

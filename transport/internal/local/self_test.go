@@ -12,7 +12,7 @@ import (
 
 const me = transport.Addr(3)
 
-// message returns an operation that sends a header and data.
+// message returns the operation of a message from the rank me to itself.
 func message(header string, data []byte) *transport.Op {
 	op := &transport.Op{Peer: me, HeaderLen: len(header), Data: data}
 	copy(op.Header[:], header)
@@ -27,7 +27,7 @@ func send(t *testing.T, q *SelfQueue, header string, data []byte) {
 	require.True(t, q.Waiting())
 }
 
-// read makes a Read with room for n messages and returns them.
+// read does a Read with room for n messages, and returns the messages that it gets.
 func read(t *testing.T, q *SelfQueue, n int, drop bool) (msgs [][]byte) {
 	t.Helper()
 	var c Completions
@@ -69,8 +69,9 @@ func TestSelfQueueOrder(t *testing.T) {
 	require.False(t, q.Waiting())
 }
 
-// TestSelfQueueViews sends messages between Reads, more than the queue has held before. The
-// messages of a Read stay unchanged until the next Read, although the sender reuses its buffer.
+// TestSelfQueueViews sends messages after each Read, so that the queue grows. The messages that a
+// Read has returned stay unchanged until the next Read, although the sender uses one buffer for all
+// messages.
 func TestSelfQueueViews(t *testing.T) {
 	var q SelfQueue
 	data := make([]byte, 100)
@@ -114,7 +115,7 @@ func TestSelfQueueLimit(t *testing.T) {
 	send(t, &q, "h", []byte("ab"))
 	again("", 0)
 	require.Len(t, read(t, &q, 1, false), 1)
-	send(t, &q, "later", nil) // the Read has made room
+	send(t, &q, "later", nil) // succeeds, because the Read has exchanged the buffers
 	require.Equal(t, []string{"hab"}, texts(read(t, &q, 9, false)))
 	require.Equal(t, []string{"later"}, texts(read(t, &q, 9, false)))
 	require.False(t, q.Waiting())
@@ -150,7 +151,7 @@ func TestSelfQueueAllocatesNothing(t *testing.T) {
 			require.Equal(t, 3, n)
 		}
 	}
-	run() // both buffers grow
+	run() // two calls, so that both buffers grow
 	run()
 	require.Zero(t, testing.AllocsPerRun(500, run))
 }

@@ -21,25 +21,29 @@ import (
 // datatype in native byte order; their length gives the count. They belong to libfabric until the
 // completion has been read. The target should be aligned to the size of an element.
 //
-// AtomicValid, FetchAtomicValid and CompareAtomicValid report what a provider supports. Every posting
-// call checks that, too, with one query per operation and datatype, and posts no unsupported
-// operation, because the target of several providers would jump to address zero. With rxd before
-// libfabric 2.0 no fetching operation is valid, although rxd says otherwise, because its completion
-// would end the process sooner or later.
+// AtomicValid, FetchAtomicValid and CompareAtomicValid report what a provider supports. Every
+// posting call checks that, too, with one query per operation and datatype, and posts no
+// unsupported operation, because with several providers the target process would jump to address
+// zero. With rxd before libfabric 2.0 this package treats fetching and comparing operations as
+// unsupported, although rxd says otherwise, because sooner or later the completion of one would
+// crash the process.
 //
 // The calls do not block. Only the first call on an endpoint allocates. They return a bare Errno:
 //
-//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
+//     post again.
 //   - ErrNotSupported: the provider does not support the operation.
 //   - ErrMsgSize: too many elements. ErrTooBig: too many buffers.
 //   - ErrInvalid: a buffer is not a multiple of the element size, or the lengths do not match.
 //   - ErrBusy: ctx is in flight.
 //   - ErrClosed: the endpoint is closed.
 
-// family is the kind of call: base, fetch or compare.
+// family says which C function does an operation: fi_atomic (C.WEFT_BASE), fi_fetch_atomic
+// (C.WEFT_FETCH) or fi_compare_atomic (C.WEFT_COMPARE).
 type family = C.enum_weft_family
 
-// target returns the arguments that all calls have in common.
+// target returns the arguments that all atomic calls have in common, as the C functions in
+// shim_atomic.h take them.
 func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_target {
 	return C.struct_weft_target{
 		dest: C.fi_addr_t(dest), addr: C.uint64_t(addr), key: C.uint64_t(key),
@@ -61,8 +65,8 @@ func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t 
 	return ctx.posted(rc)
 }
 
-// InjectAtomic is Atomic for at most TxAttr.InjectSize bytes (fi_inject_atomic). The caller may
-// reuse buf when it returns, and there is no completion.
+// InjectAtomic is Atomic for at most TxAttr.InjectSize bytes (fi_inject_atomic). When InjectAtomic
+// returns, the caller may reuse buf. There is no completion.
 func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datatype, op AtomicOp) error {
 	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
@@ -76,8 +80,8 @@ func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datat
 	return (*Context)(nil).posted(rc)
 }
 
-// FetchAtomic is Atomic and stores the former values of the target's elements in result, which must
-// be as long as buf (fi_fetch_atomic). AtomicRead needs no buf.
+// FetchAtomic does what Atomic does, and also stores the former values of the target's elements in
+// result, which must be as long as buf (fi_fetch_atomic). AtomicRead needs no buf.
 func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
@@ -98,9 +102,10 @@ func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc 
 	return ctx.posted(rc)
 }
 
-// CompareAtomic replaces the target's elements by those of buf where op's comparison with the
-// elements of compare holds, or under the masks in compare. It stores their former values in result
-// (fi_compare_atomic). The three buffers must be of equal length.
+// CompareAtomic compares each element of the target with the element of compare, and if op's
+// comparison holds, replaces it by the element of buf (fi_compare_atomic). With AtomicMaskSwap the
+// elements of compare are masks of the bits to replace. CompareAtomic stores the former values of
+// the target's elements in result. The three buffers must be of equal length.
 func (e *Endpoint) CompareAtomic(buf []byte, desc Desc, compare []byte, compareDesc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
@@ -162,7 +167,7 @@ const (
 // AtomicAttr describes a domain's support for an operation (struct fi_atomic_attr).
 type AtomicAttr struct {
 	Count int // largest number of elements per operation
-	Size  int // bytes of an element
+	Size  int // size of an element in bytes
 }
 
 // QueryAtomic returns the domain's limits for op on elements of t (fi_query_atomic): without flags
@@ -186,14 +191,15 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	return AtomicAttr{Count: int(attr.count), Size: int(attr.size)}, nil
 }
 
-// fetchingCrashes reports whether the provider frees an atomic operation when the peer has
-// acknowledged it, although the fetched data has not arrived yet.
+// fetchingCrashes reports whether fetching and comparing operations may crash the process. rxd
+// before 2.0 frees an atomic operation when the peer has acknowledged it, although the fetched data
+// may arrive later.
 func (d *Domain) fetchingCrashes() bool {
 	return strings.HasSuffix(d.fabric.provider, "ofi_rxd") && LibraryVersion() < MakeVersion(2, 0)
 }
 
-// elements returns the number of elements of t in buf, or the error of posting op with them to
-// dest.
+// elements returns the number of elements of t in buf. If they cannot be posted to dest with op, it
+// returns the error of the posting call.
 func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op AtomicOp) (C.size_t, error) {
 	if err := e.checkDest(dest); err != nil {
 		return 0, err
@@ -213,12 +219,13 @@ func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op A
 }
 
 // atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid. An entry
-// is the result plus one; 0: not queried yet.
+// is the returned count plus one; 0: that function has not been called yet.
 type atomicLimits struct {
 	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
 }
 
-// atomicLimit returns how many elements one operation takes, 0 if the provider does not support op.
+// atomicLimit returns how many elements of t one operation with op takes, 0 if the provider does
+// not support op. It calls the provider only the first time.
 func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
 	if !t.known() || !op.known() {
 		return 0
@@ -226,7 +233,9 @@ func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
 	table := e.atomics.table.Load()
 	if table == nil {
 		table = new([C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32)
-		e.atomics.table.Store(table) // a table that another goroutine stored would get the same values
+		// This may replace a table that another goroutine has stored, which does no harm: both get
+		// the same values.
+		e.atomics.table.Store(table)
 	}
 	limit := &table[kind][op][t]
 	if n := limit.Load(); n != 0 {

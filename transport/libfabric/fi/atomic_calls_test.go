@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// words returns the memory of 64-bit integers.
+// words returns values as 64-bit little-endian integers.
 func words(values ...uint64) []byte {
 	var b []byte
 	for _, v := range values {
@@ -18,7 +18,8 @@ func words(values ...uint64) []byte {
 	return b
 }
 
-// TestAtomicCalls tests the vector and message calls, and InjectAtomic.
+// TestAtomicCalls posts at a each atomic call that takes several buffers or segments, and
+// InjectAtomic, and checks the memory at b and the fetched values.
 func TestAtomicCalls(t *testing.T) {
 	const typ = TypeUint64
 	for _, p := range atomicProviders {
@@ -26,7 +27,8 @@ func TestAtomicCalls(t *testing.T) {
 			a, b := atomicPair(t, p.prov)
 			w, l := b.remote(4096), a.local(4096)
 			ctx, d := NewContext("atomic"), l.mr.Desc()
-			// Three vectors of two buffers each, split at different positions.
+			// Three vectors of three elements in two buffers each; result is split at another
+			// position.
 			operand := Vector{Bufs: [][]byte{l.mem[0:8], l.mem[16:32]}, Descs: []Desc{d, d}}
 			compare := Vector{Bufs: [][]byte{l.mem[64:72], l.mem[80:96]}, Descs: []Desc{d, d}}
 			result := Vector{Bufs: [][]byte{l.mem[128:144], l.mem[160:168]}, Descs: []Desc{d, d}}
@@ -50,7 +52,7 @@ func TestAtomicCalls(t *testing.T) {
 			a.post(func() error { return a.ep.InjectAtomic(one, a.peer, w.base, w.key, typ, AtomicSum) })
 			clear(one)
 			a.arrives(at, words(16, 22, 33))
-			// Messages name several segments of the target's memory.
+			// msg names two segments of b's memory.
 			msg := &AtomicMsg{
 				Operand: operand, Compare: compare, Result: result, Addr: a.peer, Context: ctx,
 				RMA:      []RMAIoc{{w.base + 512, 2, w.key}, {w.base + 1024, 1, w.key}},
@@ -106,7 +108,8 @@ func TestAtomicCalls(t *testing.T) {
 	}
 }
 
-// TestAtomicIncrements checks that no increment is lost when both sides increment concurrently.
+// TestAtomicIncrements checks that no increment is lost when both nodes increment the same integer
+// at b concurrently.
 func TestAtomicIncrements(t *testing.T) {
 	const each = 100
 	for _, p := range atomicProviders {
@@ -131,7 +134,7 @@ func TestAtomicIncrements(t *testing.T) {
 	}
 }
 
-// TestAtomicsOfNet checks that net supports no operation although it has CapAtomic.
+// TestAtomicsOfNet checks that net supports no atomic operation, although it has CapAtomic.
 func TestAtomicsOfNet(t *testing.T) {
 	a, b := atomicPair(t, "net")
 	w := b.remote(64)
@@ -151,8 +154,9 @@ func TestAtomicsOfNet(t *testing.T) {
 	require.False(t, ctx.InFlight())
 }
 
-// TestAtomicViolations tests operations with an unknown key, beyond the region, and without the
-// right to access it.
+// TestAtomicViolations posts atomic operations that the target must refuse: with an unknown key,
+// beyond the region, or without the right to access it. They must not change any memory, and must
+// end as atomicProviders says.
 func TestAtomicViolations(t *testing.T) {
 	for _, p := range atomicProviders {
 		for _, f := range forms {
@@ -251,7 +255,7 @@ func TestMisuseOfAtomics(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-// TestNamesOfAtomics compares names with those of the library.
+// TestNamesOfAtomics compares the names of operations and datatypes with those of the library.
 func TestNamesOfAtomics(t *testing.T) {
 	require.Len(t, AtomicOps(), 20)
 	require.Len(t, Datatypes(), 20)

@@ -12,7 +12,7 @@ import (
 
 // An oracle in Go: the operations as fi_atomic(3) defines them, on single elements.
 
-// kind is the category of a datatype; operations differ by it.
+// kind is the category of a datatype. Some operations are defined only for some kinds.
 type kind int
 
 const (
@@ -35,8 +35,8 @@ func (t Datatype) signed() bool {
 	return slices.Contains([]Datatype{TypeInt8, TypeInt16, TypeInt32, TypeInt64, TypeInt128}, t)
 }
 
-// cell is the value of an element: an integer, or a floating point number
-// or complex one.
+// cell is the value of an element: i if the datatype is an integer, f if it is a floating point or
+// complex number. The other field is zero.
 type cell struct {
 	i big.Int
 	f complex128
@@ -70,11 +70,11 @@ func (c cell) zero() bool         { return c.i.Sign() == 0 && c.f == 0 }
 func (c cell) equals(d cell) bool { return c.i.Cmp(&d.i) == 0 && c.f == d.f }
 func (c cell) less(d cell) bool   { return c.i.Cmp(&d.i) < 0 || real(c.f) < real(d.f) }
 
-// String prints both floating point zeros alike.
+// String prints the value. It prints both floating point zeros, +0 and -0, in the same way.
 func (c cell) String() string { return fmt.Sprintf("%v|%v", &c.i, c.f+0) }
 
-// apply returns the target's new value. It returns false if the operation is not defined for the
-// datatype.
+// apply returns the value that op gives the target's element. It returns false if fi_atomic(3) does
+// not define op for the datatype.
 func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool) {
 	truth := func(b bool) cell {
 		if b {
@@ -149,7 +149,7 @@ func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool)
 	return cell{}, false
 }
 
-// append appends the element's bytes in the layout of C on a little-endian machine.
+// append appends the bytes of the element c in the layout of C on a little-endian machine.
 func (t Datatype) append(b []byte, c cell) []byte {
 	re, im := real(c.f), imag(c.f)
 	switch t { //nolint:exhaustive // all others are integers
@@ -173,7 +173,7 @@ func (t Datatype) append(b []byte, c cell) []byte {
 	return append(b, bytes...)
 }
 
-// cells is the inverse of append.
+// cells decodes the elements in b, the inverse of append.
 func (t Datatype) cells(b []byte) []cell {
 	var out []cell
 	for ; len(b) > 0; b = b[t.Size():] {
@@ -208,7 +208,7 @@ func appendX87(b []byte, f float64) []byte {
 	var mantissa uint64
 	var exponent uint16
 	if f != 0 {
-		fraction, e := math.Frexp(math.Abs(f)) // fraction in [½, 1)
+		fraction, e := math.Frexp(math.Abs(f)) // fraction is in [½, 1)
 		mantissa, exponent = uint64(fraction*(1<<53))<<11, uint16(e-1+16383)
 	}
 	if math.Signbit(f) {

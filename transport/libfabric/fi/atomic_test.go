@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// form is one of the three families of atomic operations.
+// form is one of the three families of atomic operations, with the calls that the tests use for it.
 type form struct {
 	name  string
-	query Flags
+	query Flags // the flags of QueryAtomic for this family
 	valid func(*Endpoint, Datatype, AtomicOp) (int, error)
-	has   func(AtomicOp) bool // reports whether fi_atomic(3) defines op for this family
+	has   func(AtomicOp) bool // whether fi_atomic(3) defines the operation for this family
 	post  func(a *node, w *window, buf, compare, result []byte, desc Desc, t Datatype, op AtomicOp, ctx *Context) error
 }
 
@@ -46,9 +46,10 @@ var forms = []form{
 	},
 }
 
-// atomicProviders has the behaviour of each provider of libfabric 1.17, so that the tests notice
-// changes: the largest size in bytes per family, unsupported datatypes, and the effect of a
-// forbidden access. Debian builds the library without atomics of 16 bytes.
+// atomicProviders describes each provider of libfabric 1.17, so that the tests notice when a
+// provider changes: the largest size of an operation in bytes per family, the unsupported
+// datatypes, and the effect of a forbidden access. Debian builds the library without atomics of 16
+// bytes.
 var atomicProviders = []struct {
 	prov      string
 	bytes     map[string]int
@@ -75,8 +76,8 @@ var atomicProviders = []struct {
 }
 
 var wide = []Datatype{
-	TypeComplex128, TypeLongDouble, TypeLongDoubleComplex, // 16 bytes and more
-	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // types of libfabric 2
+	TypeComplex128, TypeLongDouble, TypeLongDoubleComplex, // elements of 16 bytes and more
+	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // datatypes that only libfabric 2 has
 }
 
 func atomicPair(t *testing.T, prov string) (a, b *node) {
@@ -84,8 +85,8 @@ func atomicPair(t *testing.T, prov string) (a, b *node) {
 	return openPair(t, setup{prov: prov, caps: CapMsg | CapRMA | CapAtomic})
 }
 
-// TestAtomics compares every operation on every datatype with apply. If the provider does not
-// support one, the calls must return an error.
+// TestAtomics compares the result of every operation on every datatype with that of apply. If the
+// provider does not support an operation, the calls must return an error.
 func TestAtomics(t *testing.T) {
 	for _, p := range atomicProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -119,7 +120,8 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// checkAtomic does one operation on n elements and compares the result with apply.
+// checkAtomic does one operation on n elements and compares the target's memory, and what was
+// fetched, with the result of apply.
 func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int, ctx *Context) {
 	a.t.Helper()
 	values := []int64{0, 1, 2, -1, 3, 7, -100, 127, 85, -128}
@@ -127,7 +129,7 @@ func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int
 	for i := range n {
 		x, y, z := values[i%10], values[i/10%10], values[(i/3)%10]
 		if i%3 == 0 {
-			z = x // otherwise the comparison would hardly ever hold
+			z = x // without this, compare would hardly ever equal the target
 		}
 		im := int64(i % 3)
 		target = append(target, typ.cell(x, im))

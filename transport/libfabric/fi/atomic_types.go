@@ -27,8 +27,8 @@ const (
 	TypeFloat64           Datatype = C.FI_DOUBLE
 	TypeComplex64         Datatype = C.FI_FLOAT_COMPLEX
 	TypeComplex128        Datatype = C.FI_DOUBLE_COMPLEX
-	TypeLongDouble        Datatype = C.FI_LONG_DOUBLE         // the C compiler's; 80 bits in 16 bytes on amd64
-	TypeLongDoubleComplex Datatype = C.FI_LONG_DOUBLE_COMPLEX // two of them
+	TypeLongDouble        Datatype = C.FI_LONG_DOUBLE         // long double of the C compiler; 80 bits in 16 bytes on amd64
+	TypeLongDoubleComplex Datatype = C.FI_LONG_DOUBLE_COMPLEX // two long doubles
 	TypeInt128            Datatype = C.FI_INT128
 	TypeUint128           Datatype = C.FI_UINT128
 	TypeFloat16           Datatype = 16 // IEEE 754 binary16; this and the next three: libfabric 2.0 and newer

@@ -10,27 +10,29 @@ import (
 	"unsafe"
 )
 
-// Vector is a sequence of buffers with elements, for the vector calls of atomic operations. It has at
-// most TxAttr.IovLimit buffers.
+// Vector is a list of buffers with elements of a Datatype: a local operand of an atomic operation.
+// It has at most TxAttr.IovLimit buffers.
 type Vector struct {
 	Bufs  [][]byte
-	Descs []Desc // one per buffer, or empty
+	Descs []Desc // one descriptor per buffer, or none at all
 }
 
 // RMAIoc is a segment of a peer's memory (struct fi_rma_ioc).
 type RMAIoc struct {
-	Addr  uint64 // virtual address or offset
-	Count uint64 // elements
+	Addr  uint64 // virtual address in the peer or offset in the region, as in [RMAIov]
+	Count uint64 // number of elements
 	Key   uint64
 }
 
 // AtomicMsg has all arguments of an atomic operation (struct fi_msg_atomic).
 type AtomicMsg struct {
-	Operand  Vector
-	Compare  Vector   // used by CompareAtomicMsg
-	Result   Vector   // used by FetchAtomicMsg and CompareAtomicMsg
-	Addr     Addr     // the peer
-	RMA      []RMAIoc // the peer's memory, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
+	Operand Vector
+	Compare Vector // used by CompareAtomicMsg
+	Result  Vector // used by FetchAtomicMsg and CompareAtomicMsg
+	Addr    Addr   // the peer whose memory is the target
+	// RMA is the peer's memory, at most TxAttr.RMAIovLimit segments. With ModeAsyncIov the caller
+	// must not change the slice's elements before the operation completes.
+	RMA      []RMAIoc
 	Datatype Datatype
 	Op       AtomicOp
 	Context  *Context
@@ -119,16 +121,18 @@ func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
 	return ctx.posted(rc)
 }
 
-// vectors are the arguments of a vector call. They point into arrays of the Context in the field
-// arrays, which the caller keeps alive during the call.
+// vectors are the three local operands of a vector call as the C functions in shim_atomic.h take
+// them. Their addresses point into arrays of the Context in the field arrays. The caller must keep
+// that Context alive during the call of libfabric.
 type vectors struct {
 	arrays                   *Context
 	operand, compare, result C.struct_weft_iocs
 }
 
-// beginAtomic marks ctx as in flight and pins the buffers of all vectors. The context holds the
-// arrays of the three vectors one after the other. struct fi_ioc has the layout of struct iovec,
-// but counts elements.
+// beginAtomic checks the arguments of an atomic operation, marks ctx as in flight and pins the
+// buffers of the three vectors. It stores the addresses and descriptors of all their buffers one
+// after the other in two arrays of the Context. The first is an array of struct fi_ioc, which has
+// the layout of struct iovec, but counts elements instead of bytes.
 func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
 	if err := e.checkSend(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
 		return vectors{}, err
@@ -137,14 +141,14 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 		return vectors{}, err
 	}
 	if op == AtomicRead && len(operand.Bufs) == 0 {
-		operand = result // providers take the number of elements from it, and do not read it
+		operand = result // providers take the number of elements from the operand, and do not read its buffers
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return vectors{}, err
 	}
 	arrays := ctx
 	if arrays == nil {
-		arrays = new(Context) // holds only the arrays
+		arrays = new(Context) // a temporary Context, which holds only the arrays
 	}
 	arrays.iov, arrays.descs = arrays.iov[:0], arrays.descs[:0]
 	for _, v := range [...]*Vector{&operand, &compare, &result} {
@@ -175,8 +179,8 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 // kindFlags are the flags of QueryAtomic for each family.
 var kindFlags = [...]Flags{C.WEFT_BASE: 0, C.WEFT_FETCH: FlagFetchAtomic, C.WEFT_COMPARE: FlagCompareAtomic}
 
-// checkAtomicVectors returns the error of vectors that do not fit the family, datatype and
-// operation.
+// checkAtomicVectors returns an error if the provider does not support the operation, or if the
+// lengths of the three vectors do not fit it.
 func (e *Endpoint) checkAtomicVectors(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
 	limit := 0
 	if flags&FlagTagged == 0 {
@@ -196,7 +200,7 @@ func (e *Endpoint) checkAtomicVectors(kind family, t Datatype, op AtomicOp, oper
 			lengths[i] += len(b) / t.Size()
 		}
 	}
-	n := max(lengths[0], lengths[2]) // AtomicRead has no operand
+	n := max(lengths[0], lengths[2]) // the operand of AtomicRead may be empty
 	switch {
 	case n > limit:
 		return ErrMsgSize

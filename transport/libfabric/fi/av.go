@@ -19,17 +19,17 @@ type Addr uint64
 // Special values of Addr. libfabric uses the same number for both.
 const (
 	AddrUnspec   = ^Addr(0) // as the source of a receive: any peer
-	AddrNotAvail = ^Addr(0) // an address that is not in the vector
+	AddrNotAvail = ^Addr(0) // the result of an insertion that has failed
 )
 
 // AVAttr has the attributes for opening an address vector (struct fi_av_attr).
 type AVAttr struct {
-	Type      AVType  // AVTable, or the domain's type
-	RxCtxBits int     // bits of an Addr that name a receive context, see RxAddr
-	Count     int     // addresses expected; 0: unknown
-	EPPerNode int     // endpoints expected per node; 0: unknown
-	Name      string  // shared under this name by the processes of the node
-	MapAddr   uintptr // base of the addresses of a shared AVMap; 0: the provider's choice
+	Type      AVType  // AVTable or AVMap; AVUnspec: the type of the domain
+	RxCtxBits int     // how many bits of an Addr name a receive context, see [RxAddr]
+	Count     int     // how many addresses the program expects to insert; 0: unknown
+	EPPerNode int     // how many endpoints the program expects per node; 0: unknown
+	Name      string  // the processes of a node that open a vector with the same Name share it; empty: not shared
+	MapAddr   uintptr // base of the Addr values of a shared vector of type AVMap; 0: the provider chooses
 	Flags     Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
 }
 
@@ -43,13 +43,13 @@ type AVAttr struct {
 type AV struct {
 	object
 	attr    AVAttr
-	known   *known // nil: other processes insert, too, or events report insertions
+	known   *known // the inserted addresses; nil: not tracked, because other processes insert, too, or insertions are asynchronous
 	format  AddrFormat
-	removed bool // an address was removed, so the table has holes that insertions fill
+	removed bool // an address was removed, so the table may have holes that later insertions fill
 }
 
-// OpenAV opens an address vector (fi_av_open). The vector needs the domain. In libfabric 1.17 only
-// sockets supports a Name; other providers return ErrNotSupported.
+// OpenAV opens an address vector (fi_av_open). The domain cannot be closed before the vector. In
+// libfabric 1.17 only sockets supports a Name; other providers return ErrNotSupported.
 func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 	if !d.isOpen() {
 		return nil, closedError("fi_av_open")
@@ -82,18 +82,19 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 		v.known = new(known)
 	}
 	v.open(&fid.fid, &d.object)
-	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // sockets keeps the pointer
+	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // not earlier, because sockets keeps the pointer
 	return v, nil
 }
 
-// Attr returns the attributes that the vector was opened with, including what the provider chose:
-// the type, the count and the base of a shared vector.
+// Attr returns the attributes that the vector was opened with. Type, Count and MapAddr are what the
+// provider has chosen.
 func (v *AV) Attr() AVAttr { return v.attr }
 
 // BindEQ makes insertions complete by events of eq (fi_av_bind), as FlagEvent requires. For each
-// address that failed there is an error with its position as Data, then an EventAVComplete with the
-// number of inserted addresses as Data. The vector needs the queue from then on. Deprecated in
-// libfabric 2.x. shm of 1.17 inserts at once and writes no event.
+// address that failed, eq gets an error whose Data is the position of the address, and then an
+// EventAVComplete whose Data is the number of inserted addresses. From then on the queue cannot be
+// closed before the vector. Deprecated in libfabric 2.x. shm of 1.17 inserts before the call
+// returns and writes no event.
 func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	if !v.isOpen() || !eq.isOpen() {
 		return closedError("fi_av_bind")
@@ -143,8 +144,9 @@ func (v *AV) StrAddr(addr []byte) string {
 	return string(text)
 }
 
-// SetUserID makes completions name the peer a by id (fi_av_set_user_id). The vector must have been
-// opened with FlagAVUserID. With FlagAuthKey a is an authorisation key. Needs libfabric 2.x.
+// SetUserID makes completions report the peer a as id (fi_av_set_user_id). The vector must have
+// been opened with FlagAVUserID. With FlagAuthKey, a is the Addr of an authorisation key. Needs
+// libfabric 2.x.
 func (v *AV) SetUserID(a, id Addr, flags Flags) error {
 	if !v.isOpen() {
 		return closedError("fi_av_set_user_id")
@@ -154,14 +156,14 @@ func (v *AV) SetUserID(a, id Addr, flags Flags) error {
 }
 
 // RxAddr returns the address of the receive context with this index of the scalable endpoint a
-// (fi_rx_addr). rxCtxBits must be that of the vector.
+// (fi_rx_addr). rxCtxBits must be the RxCtxBits of the vector.
 func RxAddr(a Addr, index, rxCtxBits int) Addr {
 	return Addr(uint64(index)<<(64-uint(rxCtxBits))) | a
 }
 
 // GroupAddr returns the address of peer a as a member of a peer group (fi_group_addr). group must
-// not exceed the domain's MaxGroupID. Needs the headers of libfabric 2.x, because older providers
-// would use the group's bits as part of the index.
+// not exceed the domain's MaxGroupID. Needs the headers of libfabric 2.x, because providers of
+// older versions would use the group's bits as part of the index.
 func GroupAddr(a Addr, group uint32) (Addr, error) {
 	if C.WEFT_GROUP_ADDR == 0 {
 		return AddrNotAvail, unsupported("fi_group_addr")
@@ -169,16 +171,16 @@ func GroupAddr(a Addr, group uint32) (Addr, error) {
 	return Addr(uint64(group)<<32) | a, nil
 }
 
-// c returns the C object.
 func (v *AV) c() *C.struct_fid_av { return (*C.struct_fid_av)(v.pointer()) }
 
-// isKnown reports whether calls may pass a to the library.
+// isKnown reports whether a may be passed to the library: whether it is in the vector, or the
+// vector does not track its addresses.
 func (v *AV) isKnown(a Addr) bool {
 	mask := ^Addr(0) >> uint(v.attr.RxCtxBits)
 	return v.known == nil || v.known.has(a&mask)
 }
 
-// addKnown records the addresses of an insertion.
+// addKnown records that addrs are in the vector, except those that are AddrNotAvail.
 func (v *AV) addKnown(addrs []Addr) {
 	for _, a := range addrs {
 		if v.known != nil && a != AddrNotAvail {
@@ -201,7 +203,9 @@ func newAddrBuf(addr []byte) addrBuf {
 
 func (b addrBuf) free() { C.free(b.p) }
 
-// growBuffer calls f with larger and larger buffers until its output fits.
+// growBuffer returns the output of f, a call of the C function with this name that writes to buf
+// and stores the size of the whole output in *size. As long as the output does not fit, growBuffer
+// calls f again with a larger buffer.
 func growBuffer(function string, f func(buf unsafe.Pointer, size *C.size_t) C.int) ([]byte, error) {
 	size := C.size_t(128)
 	for {

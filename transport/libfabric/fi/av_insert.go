@@ -23,8 +23,8 @@ const ErrAlready Errno = C.FI_EALREADY
 // InsertError reports which of several addresses were not inserted. errors.Is finds the errno of each
 // of them.
 type InsertError struct {
-	Func string  // the C function
-	Errs []error // by position: nil, or an Errno; ErrOther if the provider gives no reason
+	Func string  // name of the C function, for example "fi_av_insert"
+	Errs []error // one per address: nil, or the Errno of its failure; ErrOther if the provider gives no reason
 }
 
 // Error returns the number of failures and the first of them.
@@ -50,26 +50,26 @@ func (e *InsertError) Unwrap() []error {
 	return failed
 }
 
-// Insert inserts addresses in the domain's AddrFormat (fi_av_insert). out is nil or as long as addrs;
-// Insert stores each peer's Addr there, AddrNotAvail for addresses that failed. It returns the number
-// of inserted addresses, and an InsertError if some failed. With FlagSyncErr it asks the provider for
-// the reasons; sockets refuses that with ErrBadFlags. With FlagAVUserID or FlagAuthKey the provider
-// reads out first.
+// Insert inserts addresses in the domain's AddrFormat (fi_av_insert). out is nil or as long as
+// addrs; Insert stores each peer's Addr there, AddrNotAvail for addresses that failed. It returns
+// the number of inserted addresses, and an InsertError if some failed. With FlagSyncErr it asks the
+// provider why an address failed; sockets refuses that with ErrBadFlags. With FlagAVUserID or
+// FlagAuthKey the provider first reads values of the caller from out.
 //
 // An address should be in a vector once. If a provider detects a second insertion, the error is
 // ErrAlready and out has the Addr of the first. shm of 1.17 confuses peers whose endpoints are not
-// enabled yet: two of them get the same Addr, which then means the second one. So insert addresses of
-// shm after all peers have enabled their endpoints.
+// enabled yet: if two of them are inserted, both get the same Addr, which then means the second
+// one. So insert addresses of shm after all peers have enabled their endpoints.
 //
 // Insert calls fi_av_insert once per address, with FlagMore for all but the last, because providers
 // of 1.17 handle an invalid address among several differently, and some badly: rxm leaves the
-// addresses after it half initialised and crashes when they are removed, and rxd stops. Insert
-// refuses a socket address of the wrong family or length with ErrInvalid, because the provider could
-// damage the whole vector.
+// addresses after the invalid one half initialised and crashes when they are removed, and rxd does
+// not insert them. Insert refuses a socket address of the wrong family or length with ErrInvalid,
+// because the provider could damage the whole vector.
 //
 // In a vector opened with FlagEvent Insert makes one call, which returns 0 when the insertion has
-// started. Then the addresses must be of equal length, or strings, and the provider writes to out
-// until the event comes. The event carries context.
+// started. Then the addresses must have equal lengths, unless they are strings, and the provider
+// may write to out until the EQ has an event with this context.
 func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (int, error) {
 	const function = "fi_av_insert"
 	if !v.isOpen() {
@@ -122,7 +122,8 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 	return inserted, nil
 }
 
-// insertOne inserts one address synchronously.
+// insertOne inserts one address and waits for the result. a is the value that the provider reads
+// first with FlagAVUserID or FlagAuthKey.
 func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	if !validAddr(addr, v.format) {
 		return AddrNotAvail, ErrInvalid
@@ -147,7 +148,8 @@ func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	return AddrNotAvail, ErrOther
 }
 
-// validAddr reports whether addr can be an address of the format.
+// validAddr reports whether addr can be an address of the format: whether a socket address has the
+// right family and length, and whether any other address is not empty.
 func validAddr(addr []byte, format AddrFormat) bool {
 	if format < Sockaddr || format > SockaddrIB {
 		return len(addr) > 0
@@ -165,8 +167,8 @@ func validAddr(addr []byte, format AddrFormat) bool {
 	}
 }
 
-// terminated returns addr in the form that a vector of addresses needs: strings end with a zero
-// byte.
+// terminated returns addr in the form that it needs in an array of addresses: a string ends with a
+// zero byte.
 func (v *AV) terminated(addr []byte) []byte {
 	if v.format == AddrStr && (len(addr) == 0 || addr[len(addr)-1] != 0) {
 		return append(append([]byte(nil), addr...), 0)
@@ -174,9 +176,9 @@ func (v *AV) terminated(addr []byte) []byte {
 	return addr
 }
 
-// start starts an asynchronous insertion of n addresses. The provider writes to out until the event
-// comes, and any reader of the queue may get the event, so out stays pinned until the vector is
-// closed.
+// start starts an asynchronous insertion of n addresses by calling insert with the address of out.
+// The provider writes to out until the event comes. Any reader of the event queue may get that
+// event, so start does not learn of it, and out stays pinned until the vector is closed.
 func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t) C.int) (int, error) {
 	if out == nil {
 		out = make([]Addr, max(n, 1))
@@ -199,16 +201,16 @@ func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t)
 
 // InsertSvc inserts the address that node and service name, as in GetInfo (fi_av_insertsvc). In
 // AddrStr format node is the whole address and service is empty. shm and rxd of 1.17 return
-// ErrNotSupported. InsertSvc may query a name server, and blocks until it answers. In a vector
-// opened with FlagEvent InsertSvc returns AddrNotAvail, because the Addr is known only after the
-// event.
+// ErrNotSupported. InsertSvc may query a name server, and blocks until the server answers. In a
+// vector opened with FlagEvent InsertSvc returns AddrNotAvail, because the provider assigns the
+// Addr later.
 func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	const function = "fi_av_insertsvc"
 	if !v.isOpen() {
 		return AddrNotAvail, closedError(function)
 	}
 	if node == "" || service == "" && v.format != AddrStr {
-		return AddrNotAvail, &Error{function, ErrInvalid} // providers read them without a check
+		return AddrNotAvail, &Error{function, ErrInvalid} // providers read node and service without a check
 	}
 	cnode := C.CString(node)
 	defer C.free(unsafe.Pointer(cnode))
@@ -238,14 +240,16 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	return Addr(a), nil
 }
 
-// InsertSym inserts the addresses of a symmetric cluster (fi_av_insertsym): consecutive nodes from
-// node on, each with consecutive services from service on. With IP providers a service is a port
-// number. out is nil or nodes*services long; InsertSym stores the Addr of service s of node n in
-// out[n*services+s]. It returns the number of inserted addresses, and an InsertError if some failed.
+// InsertSym inserts the addresses of a cluster whose nodes all have the same services
+// (fi_av_insertsym): nodes consecutive nodes from node on, each with services consecutive services
+// from service on. With IP providers a service is a port number. out is nil or nodes*services long;
+// InsertSym stores the Addr of service s of node n in out[n*services+s]. It returns the number of
+// inserted addresses, and an InsertError if some failed.
 //
-// If there are several nodes, give node as a numeric address: all IP providers of libfabric 1.17
-// and newer except sockets insert a name such as "host10" repeatedly, instead of host10, host11 and
-// so on. shm, rxd and most native providers return ErrNotSupported; use Insert with them.
+// If there are several nodes, give node as a numeric address: for a name such as "host10", all IP
+// providers of libfabric 1.17 and newer except sockets insert the address of host10 repeatedly,
+// instead of those of host10, host11 and so on. shm, rxd and most native providers return
+// ErrNotSupported; use Insert with them.
 func (v *AV) InsertSym(node string, nodes int, service string, services int, out []Addr, flags Flags) (int, error) {
 	const function = "fi_av_insertsym"
 	if !v.isOpen() {
@@ -295,9 +299,10 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 	return n, nil
 }
 
-// symmetric reports whether node, and so many services in a row, can be addresses of peers. It
-// checks only formats of IP. With invalid ones rxm of 1.17 would leave half initialised peers. All
-// IP providers of 1.17 require the service to be a number.
+// symmetric reports whether InsertSym may pass these arguments to the library. For IP formats, node
+// must not be an unspecified address such as 0.0.0.0, and service must be a number such that all
+// ports are from 1 to 65535. With others rxm of 1.17 would leave half initialised peers. Arguments
+// of other formats are not checked.
 func symmetric(node, service string, services int, format AddrFormat) bool {
 	if format != Sockaddr && format != SockaddrIn && format != SockaddrIn6 {
 		return true
@@ -307,9 +312,10 @@ func symmetric(node, service string, services int, format AddrFormat) bool {
 	return err == nil && port > 0 && port+services-1 <= math.MaxUint16 && (notIP != nil || !ip.IsUnspecified())
 }
 
-// fillIndices completes out after sockets, which writes every Addr to the first element, so that
-// only the last one remains there. The addresses were appended to the table one after the other,
-// unless the table has holes; then fillIndices changes nothing.
+// fillIndices completes out, the result of sockets, which writes the Addr of every address to the
+// first element, so that the last Addr remains there. If the table has no holes, the addresses were
+// appended to it one after the other, so the others follow from the last one. If it may have holes,
+// fillIndices changes nothing.
 func (v *AV) fillIndices(out []Addr) {
 	last := out[0]
 	if v.removed || last < Addr(len(out)-1) {
@@ -320,8 +326,8 @@ func (v *AV) fillIndices(out []Addr) {
 	}
 }
 
-// Remove removes addresses from the vector (fi_av_remove). No operation to them may be in flight.
-// If one of them is not in the vector, Remove returns ErrInvalid and removes nothing.
+// Remove removes addresses from the vector (fi_av_remove). No operation with these peers may be in
+// flight. If one of them is not in the vector, Remove returns ErrInvalid and removes nothing.
 func (v *AV) Remove(addrs []Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {

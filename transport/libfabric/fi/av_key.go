@@ -7,9 +7,9 @@ import "C"
 
 import "unsafe"
 
-// InsertAuthKey inserts an authorisation key, in the provider's form, into a vector of a domain
-// that takes its keys from vectors (fi_av_insert_auth_key). In calls with FlagAuthKey the returned
-// Addr means all peers with that key. Needs libfabric 2.x.
+// InsertAuthKey inserts an authorisation key, in the provider's form (fi_av_insert_auth_key). The
+// vector's domain must have DomainAttr.AuthKeyByAV. In calls with FlagAuthKey the returned Addr
+// means all peers with that key. Needs libfabric 2.x.
 func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 	const function = "fi_av_insert_auth_key"
 	if !v.isOpen() {
@@ -25,8 +25,8 @@ func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 	return Addr(a), check(function, rc)
 }
 
-// LookupAuthKey returns the authorisation key that a was inserted as or with
-// (fi_av_lookup_auth_key). Needs libfabric 2.x.
+// LookupAuthKey returns the authorisation key for which InsertAuthKey returned a, or with which the
+// address a was inserted (fi_av_lookup_auth_key). Needs libfabric 2.x.
 func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 	const function = "fi_av_lookup_auth_key"
 	if !v.isOpen() {
@@ -41,7 +41,7 @@ func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 }
 
 // RemoveAuthKey removes an authorisation key from the vector (fi_av_remove with FI_AUTH_KEY). It
-// returns ErrBusy while enabled endpoints use the key. Needs libfabric 2.x.
+// returns ErrBusy while an enabled endpoint uses the key. Needs libfabric 2.x.
 func (v *AV) RemoveAuthKey(a Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {

@@ -2,14 +2,14 @@
 
 package fi
 
-// known is the set of the addresses in an address vector. libfabric documents
-// FI_EINVAL for other addresses, but 1.17 reads, and in sockets writes, beyond its
-// tables instead, also for the AddrNotAvail of a failed insertion.
+// known is the set of the addresses in an address vector. Calls with another address must not reach
+// the library: it documents FI_EINVAL for them, but providers of 1.17 read beyond their tables, and
+// sockets also writes there. AddrNotAvail is such an address, too.
 //
-// Nearly all addresses are small indices, for which known needs one bit each.
+// Nearly all addresses are small numbers, for which known needs one bit each.
 type known struct {
-	low  []uint64
-	high map[Addr]struct{}
+	low  []uint64          // one bit per address below knownLow; shorter if the last ones are not in the set
+	high map[Addr]struct{} // the addresses from knownLow on
 }
 
 const knownLow = 1 << 26
@@ -49,7 +49,7 @@ func (k *known) remove(a Addr) bool {
 	return true
 }
 
-// last returns an upper bound of the addresses in the set, except AddrNotAvail.
+// last returns a number that no address in the set exceeds.
 func (k *known) last() Addr {
 	last := max(Addr(64*len(k.low)), 1) - 1
 	for a := range k.high {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openEQ opens an event queue and closes it when the test ends.
+// openEQ opens an event queue of the domain's fabric and closes it when the test ends.
 func openEQ(t *testing.T, d *Domain) *EQ {
 	t.Helper()
 	eq, err := d.Fabric().OpenEQ(EQAttr{Wait: WaitUnspec})
@@ -50,7 +50,7 @@ func TestAVAsync(t *testing.T) {
 		n, err := v.Insert(addrs[:5], out[:5], 0, 77)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		if !facts.async { // the address is inserted without an event
+		if !facts.async { // the provider inserts without writing an event
 			require.Equal(t, []Addr{0, 1, 2, 3, 4}, out[:5])
 			_, err := eq.SRead(10*time.Millisecond, 0)
 			require.ErrorIs(t, err, ErrAgain)
@@ -89,7 +89,7 @@ func TestAVAsync(t *testing.T) {
 		if facts.sym {
 			_, err = v.InsertSym("127.0.0.2", 2, "4000", 2, nil, 0)
 			require.NoError(t, err)
-			for inserted := 0; inserted < 4; { // sockets writes an event per address
+			for inserted := 0; inserted < 4; { // sockets writes one event per address
 				ev, failed = nextEvent(t, eq)
 				require.Nil(t, failed)
 				inserted += int(ev.Data)
@@ -207,8 +207,8 @@ func TestAVSet(t *testing.T) {
 	})
 }
 
-// TestAVKeys checks that calls of libfabric 2.x return ErrNotSupported with the headers of 1.17 and
-// from providers.
+// TestAVKeys checks that calls that libfabric 1.17 lacks return ErrNotSupported, with the headers
+// of 1.17 and also with newer ones, because these providers do not support the calls.
 func TestAVKeys(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})

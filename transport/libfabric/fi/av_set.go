@@ -7,13 +7,13 @@ import "C"
 
 import "unsafe"
 
-// AVSetAttr has the attributes for opening a set (struct fi_av_set_attr).
+// AVSetAttr has the attributes for opening an AVSet (struct fi_av_set_attr).
 type AVSetAttr struct {
 	Count      int    // largest number of members; 0: the size of the vector
-	Start, End Addr   // with a Stride: the first member, and the upper bound of members
-	Stride     int    // 0: the set is empty at first
-	CommKey    []byte // key of the fabric's collective manager; nil: none
-	Flags      Flags  // FlagUniverse, and the collectives: FlagBarrierSet, ...; none of those: all
+	Start, End Addr   // if Stride is not 0: the first member, and the largest possible member
+	Stride     int    // distance between members; 0: the set is empty at first
+	CommKey    []byte // key from the fabric's manager of collective operations; nil: none
+	Flags      Flags  // FlagUniverse, and the collectives that the set is for, such as FlagBarrierSet; none: all collectives
 }
 
 // AVSet is an ordered set of addresses of a vector: the members of a collective operation
@@ -24,9 +24,9 @@ type AVSet struct {
 	av *AV
 }
 
-// OpenSet opens a set of the vector's addresses (fi_av_set). The set needs the vector. OpenSet
-// inserts the members of the range one by one, because 1.17 would take them from a copy of the
-// vector that it made for its first set.
+// OpenSet opens a set of the vector's addresses (fi_av_set). The vector cannot be closed before the
+// set. OpenSet inserts the members of the range one by one: if 1.17 did that, it would take them
+// from a copy of the vector that it made when the first set was opened.
 func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	const function = "fi_av_set"
 	if !v.isOpen() {
@@ -37,8 +37,8 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	}
 	c := C.struct_fi_av_set_attr{
 		count: C.size_t(attr.Count),
-		// From 1 to 0 is an empty range. The man page has FI_ADDR_NOTAVAIL for both
-		// bounds instead, which 1.17 takes for a range with members.
+		// From 1 to 0 is an empty range. According to the man page an empty range has
+		// FI_ADDR_NOTAVAIL as both bounds, but 1.17 takes these for a range with members.
 		start_addr: 1,
 		end_addr:   0,
 		stride:     1,
@@ -61,7 +61,7 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	}
 	for a := attr.Start; attr.Stride > 0 && attr.Start <= a && a <= end; a += Addr(attr.Stride) {
 		if !v.isKnown(a) {
-			continue // "valid addresses which fall within the range"
+			continue // fi_av_set(3): the members are the "valid addresses which fall within the range"
 		}
 		if err := s.Insert(a); err != nil {
 			return nil, closing(err, s)
@@ -70,7 +70,7 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	return s, nil
 }
 
-// closing closes an object that is unusable because of err, and returns err.
+// closing closes o, because it is unusable after err, and returns err.
 func closing(err error, o interface{ Close() error }) error {
 	_ = o.Close()
 	return err
@@ -81,14 +81,14 @@ func (s *AVSet) Union(src *AVSet) error {
 	return s.with("fi_av_set_union", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_union(d, s) })
 }
 
-// Intersect keeps the members that src contains, too (fi_av_set_intersect). 1.17 loses some members
-// if the order differs.
+// Intersect removes the members that src does not contain (fi_av_set_intersect). libfabric 1.17
+// also removes some that src contains, if the two sets have different orders.
 func (s *AVSet) Intersect(src *AVSet) error {
 	return s.with("fi_av_set_intersect", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_intersect(d, s) })
 }
 
-// Diff removes the members that src contains (fi_av_set_diff). 1.17 removes the last member for
-// each of them instead.
+// Diff removes the members that src contains (fi_av_set_diff). libfabric 1.17 removes as many
+// members, but takes them from the end of the set.
 func (s *AVSet) Diff(src *AVSet) error {
 	return s.with("fi_av_set_diff", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_diff(d, s) })
 }
@@ -106,7 +106,7 @@ func (s *AVSet) Insert(a Addr) error {
 }
 
 // Remove removes an address (fi_av_set_remove). It returns ErrInvalid if the address is not a
-// member. The other members keep their order, except in 1.17.
+// member. The other members keep their order, except with libfabric 1.17.
 func (s *AVSet) Remove(a Addr) error {
 	if !s.isOpen() {
 		return closedError("fi_av_set_remove")
@@ -114,7 +114,8 @@ func (s *AVSet) Remove(a Addr) error {
 	return check("fi_av_set_remove", C.fi_av_set_remove(s.c(), C.fi_addr_t(a)))
 }
 
-// Addr returns the address of all current members, which joins their group (fi_av_set_addr).
+// Addr returns an address that stands for all current members, for joining their collective group
+// (fi_av_set_addr).
 func (s *AVSet) Addr() (Addr, error) {
 	if !s.isOpen() {
 		return AddrNotAvail, closedError("fi_av_set_addr")
@@ -124,7 +125,8 @@ func (s *AVSet) Addr() (Addr, error) {
 	return Addr(a), err
 }
 
-// with calls a function of two sets. Both must be of one vector.
+// with calls f, which calls the C function with this name, with the sets s and src. It returns
+// ErrInvalid if they are not sets of the same vector.
 func (s *AVSet) with(function string, src *AVSet, f func(dst, src *C.struct_fid_av_set) C.int) error {
 	if !s.isOpen() || !src.isOpen() {
 		return closedError(function)

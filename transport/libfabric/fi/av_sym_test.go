@@ -40,7 +40,8 @@ func TestAVInsertSvc(t *testing.T) {
 	})
 }
 
-// TestAVInsertSym inserts four nodes with three services each, addresses of the loopback network.
+// TestAVInsertSym inserts four nodes with three services each, whose addresses are in the loopback
+// network, and checks at which index Lookup returns each address.
 func TestAVInsertSym(t *testing.T) {
 	const nodes, services = 4, 3
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
@@ -86,7 +87,7 @@ func TestAVInsertSymCounts(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, sockaddr(fmt.Sprintf("127.0.0.%d", nodes), 3999+services), got)
 
-			// Insert more addresses after those.
+			// Addresses that are inserted later get the next indices.
 			out := make([]Addr, 2)
 			_, err = v.InsertSym("127.0.1.1", 2, "5000", 1, out, 0)
 			require.NoError(t, err)
@@ -120,7 +121,7 @@ func TestAVInsertSymWrong(t *testing.T) {
 			{"127.0.0.1", 2, "discard", 2, nil},
 		} {
 			if facts.prov == "shm" && c.services == 2 && c.out == nil {
-				continue // not an IP provider
+				continue // InsertSym checks these arguments only for IP formats
 			}
 			n, err := v.InsertSym(c.node, c.nodes, c.service, c.services, c.out, 0)
 			require.ErrorIs(t, err, ErrInvalid, "%+v", c)

@@ -13,20 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// avFacts is the known behaviour of a provider's address vectors. A failure means that the provider
-// or this package has changed.
+// avFacts is the known behaviour of a provider's address vectors. If a test finds another
+// behaviour, the provider or this package has changed.
 type avFacts struct {
 	prov      string
-	svc, sym  bool // has insertsvc and insertsym
-	shared    bool // has named vectors
-	sets      bool // has sets
-	async     bool // writes events of insertions
+	svc, sym  bool // supports InsertSvc and InsertSym
+	shared    bool // supports AVAttr.Name
+	sets      bool // supports AVSet
+	async     bool // writes events for insertions
 	reason    bool // with FlagSyncErr reports why an address failed
 	syncErr   bool // accepts FlagSyncErr
 	firstLost bool // Lookup does not find the first inserted address
 }
 
-// avProviders are the providers of this machine that have address vectors.
+// avProviders are the providers of Debian's libfabric 1.17 that have address vectors and need no
+// special hardware.
 var avProviders = []avFacts{
 	{prov: "shm", syncErr: true},
 	{prov: "net", svc: true, sym: true, sets: true, async: true, reason: true, syncErr: true},
@@ -85,8 +86,8 @@ func sockaddr(ip string, port int) []byte {
 	return a
 }
 
-// testAddrs returns different addresses in the domain's format, in the form that Lookup returns: at
-// least six, at most n. Those of shm belong to open endpoints.
+// testAddrs returns n different addresses in the domain's format, in the form that Lookup returns.
+// For shm it returns at most six, which are those of endpoints that it opens.
 func testAddrs(t *testing.T, d *Domain, n int) [][]byte {
 	t.Helper()
 	if d.Info().AddrFormat == AddrStr {
@@ -135,7 +136,7 @@ func TestAVOpenClose(t *testing.T) {
 
 func TestAVInsert(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
-		v := openAV(t, d, AVAttr{Count: 4}) // more addresses than Count are allowed
+		v := openAV(t, d, AVAttr{Count: 4}) // the vector may get more addresses than Count
 		addrs := testAddrs(t, d, 40)
 		out := make([]Addr, len(addrs))
 		for _, part := range [][2]int{{0, 1}, {1, 1}, {1, 5}, {5, len(addrs)}} {
@@ -158,7 +159,8 @@ func TestAVInsert(t *testing.T) {
 	})
 }
 
-// requireAddr checks the result of Lookup.
+// requireAddr checks that Lookup of a returns want, or for the first address ErrNoData if the
+// provider loses that.
 func requireAddr(t *testing.T, facts avFacts, v *AV, a Addr, want []byte) {
 	t.Helper()
 	got, err := v.Lookup(a)
@@ -203,8 +205,8 @@ func TestAVStrAddr(t *testing.T) {
 	})
 }
 
-// TestAVInsertSomeBad inserts bad addresses at the front, in the middle and at the end. The other
-// addresses must be inserted nevertheless.
+// TestAVInsertSomeBad inserts two good addresses with a bad one before, between and after them. The
+// good ones must be inserted nevertheless.
 func TestAVInsertSomeBad(t *testing.T) {
 	bad := map[string][]byte{
 		"empty":   nil,
@@ -217,7 +219,7 @@ func TestAVInsertSomeBad(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		for name, bad := range bad {
 			if facts.prov == "shm" && name != "empty" {
-				continue // any string can be an address
+				continue // for shm any string can be an address
 			}
 			for _, flags := range []Flags{0, FlagSyncErr} {
 				v := openAV(t, d, AVAttr{})
@@ -238,7 +240,7 @@ func TestAVInsertSomeBad(t *testing.T) {
 				require.NoError(t, failed.Errs[3])
 				for _, i := range []int{0, 2, 4} {
 					switch {
-					case name != "port 0" && name != "0.0.0.0": // this package detects these errors
+					case name != "port 0" && name != "0.0.0.0": // this package detects all bad addresses except these two
 						require.ErrorIs(t, failed.Errs[i], ErrInvalid)
 					case flags == FlagSyncErr && facts.reason:
 						require.NotErrorIs(t, failed.Errs[i], ErrOther, "%s: the provider says why", name)
@@ -268,7 +270,7 @@ func TestAVRemove(t *testing.T) {
 		for _, wrong := range [][]Addr{{4}, {1, 1}, {0, AddrNotAvail}, {1 << 40}} {
 			require.ErrorIs(t, v.Remove(wrong), ErrInvalid)
 		}
-		for i, a := range out { // a failed removal removes nothing
+		for i, a := range out { // the failed removals have removed nothing
 			requireAddr(t, facts, v, a, addrs[i])
 		}
 		require.NoError(t, v.Remove(nil))
@@ -285,7 +287,8 @@ func TestAVRemove(t *testing.T) {
 	})
 }
 
-// TestAVInsertTwice checks that an address that is inserted twice keeps its index, except in sockets.
+// TestAVInsertTwice inserts an address twice. The second insertion must return ErrAlready and the
+// first index; sockets inserts the address again.
 func TestAVInsertTwice(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})
@@ -303,7 +306,8 @@ func TestAVInsertTwice(t *testing.T) {
 	})
 }
 
-// TestAVShmAbsentPeers checks that peers of shm without an enabled endpoint get the same Addr.
+// TestAVShmAbsentPeers checks that two peers of shm that have no enabled endpoint get the same
+// Addr, so that the second insertion returns ErrAlready.
 func TestAVShmAbsentPeers(t *testing.T) {
 	v := openAV(t, openDomain(t, setup{prov: "shm"}), AVAttr{})
 	name := func(i int) []byte { return fmt.Appendf(nil, "fi_shm://weft-absent-%d-%d", os.Getpid(), i) }
@@ -312,7 +316,8 @@ func TestAVShmAbsentPeers(t *testing.T) {
 	require.ErrorIs(t, err, ErrAlready)
 }
 
-// TestAVMap uses a vector of type AVMap, in which the provider chooses the values of addresses.
+// TestAVMap uses a vector of type AVMap, in which the provider chooses the values of addresses, and
+// checks that Lookup and Remove accept them.
 func TestAVMap(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{Type: AVMap})

@@ -23,7 +23,7 @@ import (
 //
 //	error event with data ◄───────────────── or Reject(Info, data)
 //
-// All of these calls return at once. Events of the queue that the endpoint is bound to report their
+// All of these calls return at once. Events of the EQ that the endpoint is bound to report their
 // results. A request and its answer carry up to CMDataSize bytes of private data each.
 
 // PassiveEP listens for connections (struct fid_pep, fi_endpoint(3)).
@@ -62,7 +62,8 @@ func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 
 func (p *PassiveEP) c() *C.struct_fid_pep { return (*C.struct_fid_pep)(p.pointer()) }
 
-// BindEQ makes q report connection requests (fi_pep_bind). Call it once, before Listen.
+// BindEQ makes q report the connection requests of peers (fi_pep_bind). Call it once, before
+// Listen.
 func (p *PassiveEP) BindEQ(q *EQ) error {
 	const function = "fi_pep_bind"
 	if !p.isOpen() || !q.isOpen() {
@@ -89,15 +90,15 @@ func (p *PassiveEP) SetBacklog(n int) error {
 	return check(function, C.weft_backlog(p.c(), C.int(n)))
 }
 
-// Listen starts to take connection requests (fi_listen). Each causes an EventConnReq. The caller
-// must accept its Info with an endpoint or reject it; until then the peer waits and the connection
-// stays open.
+// Listen starts to take connection requests (fi_listen). Each request causes an EventConnReq with
+// an Info. The caller must open an endpoint with the Info and accept the request, or reject it;
+// until then the peer waits and the underlying connection stays open.
 func (p *PassiveEP) Listen() error {
 	const function = "fi_listen"
 	if !p.isOpen() {
 		return closedError(function)
 	}
-	if p.eq == nil { // some providers dereference it without a check
+	if p.eq == nil { // some providers dereference the event queue without a check
 		return &Error{function, ErrNoEQ}
 	}
 	return check(function, C.fi_listen(p.c()))
@@ -114,7 +115,7 @@ func (p *PassiveEP) Name() ([]byte, error) {
 	})
 }
 
-// SetName changes the address (fi_setname). Call it before Listen.
+// SetName changes the address that the endpoint listens at (fi_setname). Call it before Listen.
 func (p *PassiveEP) SetName(addr []byte) error {
 	const function = "fi_setname"
 	if !p.isOpen() {
@@ -126,8 +127,8 @@ func (p *PassiveEP) SetName(addr []byte) error {
 	return check(function, C.fi_setname(p.fid, unsafe.Pointer(&addr[0]), C.size_t(len(addr))))
 }
 
-// CMDataSize returns how many bytes of private data an answer may carry (fi_getopt with
-// FI_OPT_CM_DATA_SIZE).
+// CMDataSize returns how many bytes of private data the answer to a connection request may carry
+// (fi_getopt with FI_OPT_CM_DATA_SIZE).
 func (p *PassiveEP) CMDataSize() (int, error) {
 	if !p.isOpen() {
 		return 0, closedError("fi_getopt")
@@ -156,14 +157,15 @@ func (p *PassiveEP) Reject(request *Info, data []byte) error {
 }
 
 // Connect requests a connection to the passive endpoint at addr and sends data with the request
-// (fi_connect). It can be called once per endpoint. If the peer accepts, there is an
-// EventConnected, else an error event. If nobody listens, some providers return an error here.
+// (fi_connect). It can be called once per endpoint. If the peer accepts, the endpoint's event queue
+// gets an EventConnected, else an error event. If nobody listens at addr, some providers return an
+// error from Connect instead.
 func (e *Endpoint) Connect(addr, data []byte) error {
 	const function = "fi_connect"
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if !validAddr(addr, e.domain.info.AddrFormat) { // providers read as many bytes as its family needs
+	if !validAddr(addr, e.domain.info.AddrFormat) { // providers read as many bytes of addr as its address family has
 		return &Error{function, ErrInvalid}
 	}
 	if e.root.isMsg && !e.root.hasEQ { // some providers dereference the queue without a check
@@ -226,8 +228,8 @@ func (e *Endpoint) Peer() ([]byte, error) {
 	})
 }
 
-// CMDataSize returns how many bytes of private data a request or an answer may carry (fi_getopt
-// with FI_OPT_CM_DATA_SIZE).
+// CMDataSize returns how many bytes of private data a connection request or its answer may carry
+// (fi_getopt with FI_OPT_CM_DATA_SIZE).
 func (e *Endpoint) CMDataSize() (int, error) {
 	if !e.isOpen() {
 		return 0, closedError("fi_getopt")
@@ -235,8 +237,8 @@ func (e *Endpoint) CMDataSize() (int, error) {
 	return cmDataSize(e.fid)
 }
 
-// checkCMData refuses data that is larger than the protocol carries. The manual says that providers
-// truncate it, but they return EINVAL or write beyond their buffers.
+// checkCMData returns an error if data is longer than the protocol can carry. According to the
+// manual providers truncate such data, but they return EINVAL or write beyond their buffers.
 func (o *object) checkCMData(function string, data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -262,9 +264,11 @@ func cmDataSize(fid *C.struct_fid) (int, error) {
 // dataPointer returns the address of private data, NULL if there is none.
 func dataPointer(data []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(data)) }
 
-// getAddr returns an address of any length that get writes.
+// getAddr returns the address that get writes to addr. get calls the C function with this name, and
+// sets *n to the length of the address; if that is too long for addr, getAddr calls get again with
+// a larger buffer.
 func getAddr(function string, get func(addr unsafe.Pointer, n *C.size_t) C.int) ([]byte, error) {
-	addr := make([]byte, 64) // sockets' addresses have up to 28, names of shared memory more
+	addr := make([]byte, 64) // an IP socket address has up to 28 bytes, a name of shm may have more
 	for {
 		n := C.size_t(len(addr))
 		rc := get(unsafe.Pointer(&addr[0]), &n)
@@ -275,7 +279,7 @@ func getAddr(function string, get func(addr unsafe.Pointer, n *C.size_t) C.int) 
 		if err := check(function, rc); err != nil {
 			return nil, err
 		}
-		if int(n) > len(addr) { // truncated without an error
+		if int(n) > len(addr) { // the provider has truncated the address and returned no error
 			addr = make([]byte, n)
 			continue
 		}

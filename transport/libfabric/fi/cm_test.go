@@ -13,9 +13,9 @@ import (
 // cmProviders are the providers with endpoints of type EPMsg.
 var cmProviders = []struct {
 	prov     string
-	dataSize int  // CMDataSize
+	dataSize int  // what CMDataSize returns
 	early    bool // Connect returns an error if nobody listens
-	unaware  bool // a send over an ended connection succeeds
+	unaware  bool // a send after the end of the connection succeeds
 }{
 	{"tcp", 256, false, false},
 	{"net", 256, false, false},
@@ -33,8 +33,8 @@ type side struct {
 	ep     *Endpoint
 }
 
-// msgInfo returns an Info of EPMsg endpoints at an address of this machine. flags say whether it is
-// the local address or the peer's.
+// msgInfo returns an Info for endpoints of type EPMsg. If dest is not nil, it is the address of the
+// peer. Otherwise flags say whether 127.0.0.1 is the local address (FlagSource) or the peer's.
 func msgInfo(t *testing.T, prov string, flags Flags, dest []byte) *Info {
 	t.Helper()
 	hints := NewInfo()
@@ -56,7 +56,7 @@ func msgInfo(t *testing.T, prov string, flags Flags, dest []byte) *Info {
 	return infos[0]
 }
 
-// listen opens a passive endpoint with a queue and makes it listen.
+// listen opens a passive endpoint with an event queue and makes it listen.
 func listen(t *testing.T, prov string) (*side, *PassiveEP) {
 	t.Helper()
 	s := &side{t: t, info: msgInfo(t, prov, FlagSource, nil)}
@@ -91,7 +91,7 @@ func (s *side) open(info *Info) {
 	s.endpoint(info)
 }
 
-// endpoint opens another endpoint in the same domain.
+// endpoint opens an endpoint in the side's domain, enables it and makes it the side's endpoint.
 func (s *side) endpoint(info *Info) {
 	s.t.Helper()
 	var err error
@@ -104,7 +104,7 @@ func (s *side) endpoint(info *Info) {
 	require.NoError(s.t, s.ep.Enable())
 }
 
-// dial opens a side that can connect to addr.
+// dial opens a side whose endpoint can connect to addr.
 func dial(t *testing.T, prov string, addr []byte) *side {
 	t.Helper()
 	s := &side{t: t, info: msgInfo(t, prov, 0, addr)}
@@ -119,13 +119,14 @@ func dial(t *testing.T, prov string, addr []byte) *side {
 	return s
 }
 
-// next waits for the side's next event or error. It drives the progress of the sides in also.
+// next waits for the side's next event or error. Meanwhile it drives the progress of the side and
+// of those in also.
 func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	s.t.Helper()
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		for _, o := range append(also, s) {
 			if o.cq != nil {
-				_, _ = o.cq.Read(make([]CQEntry, 1)) // progress
+				_, _ = o.cq.Read(make([]CQEntry, 1)) // drives progress
 			}
 			_, _ = o.eq.Read(FlagPeek) // drives progress, too
 		}
@@ -144,7 +145,7 @@ func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	return nil, nil
 }
 
-// must returns the side's next event, which must have this type and object.
+// must returns the side's next event, which must have the type typ and be about the object about.
 func (s *side) must(typ EventType, about FID, also ...*side) *EQEvent {
 	s.t.Helper()
 	ev, failed := s.next(also...)
@@ -212,7 +213,8 @@ func TestConnection(t *testing.T) {
 					send, recv := NewContext("send"), NewContext("recv")
 					require.NoError(t, to.ep.Recv(in, Desc{}, 0, recv))
 					require.NoError(t, from.ep.Send(out, Desc{}, 0, send))
-					// wait drives the progress of both sides, so the receiver completes, too.
+					// wait drives the progress of both sides, so during from.wait the receive may
+					// complete, too.
 					for send.InFlight() || recv.InFlight() {
 						require.NoError(t, from.wait(send, to))
 						require.NoError(t, to.wait(recv, from))
@@ -226,7 +228,8 @@ func TestConnection(t *testing.T) {
 				require.NoError(t, from.ep.Write(mine, Desc{}, 0, 0, mr.Key(), ctx))
 				require.NoError(t, from.wait(ctx, to))
 				clear(mine)
-				require.NoError(t, from.ep.Read(mine, Desc{}, 0, 0, mr.Key(), ctx)) // checks that the order is kept
+				// The read must return what the write before it has written.
+				require.NoError(t, from.ep.Read(mine, Desc{}, 0, 0, mr.Key(), ctx))
 				require.NoError(t, from.wait(ctx, to))
 				require.Equal(t, pattern(make([]byte, 5000), 9), mine)
 				require.NoError(t, mr.Close())
@@ -259,8 +262,9 @@ func TestConnectionClosed(t *testing.T) {
 	}
 }
 
-// TestReject checks that a rejected endpoint gets the private data of the other side, of every
-// allowed size, and that the next request can be accepted.
+// TestReject sends connection requests with private data of several sizes, and rejects each with
+// data of the same size. Both sides must get the other's data. The next request must then be
+// accepted.
 func TestReject(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // CntrAttr has the attributes for opening a counter (struct fi_cntr_attr).
 type CntrAttr struct {
 	Bytes bool    // count bytes, not completions (FI_CNTR_EVENTS_BYTES, 2.x)
-	Wait  WaitObj // any but WaitSet; usually WaitUnspec; with WaitNone Wait fails
+	Wait  WaitObj // any but WaitSet; usually WaitUnspec; with WaitNone the method Wait fails
 	Flags Flags
 }
 
@@ -40,7 +40,7 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	}
 	if attr.Bytes {
 		if LibraryVersion() < MakeVersion(2, 0) {
-			return nil, unsupported(function) // an older library would count completions
+			return nil, unsupported(function) // an older library would count completions instead of bytes
 		}
 		c.events = C.WEFT_CNTR_EVENTS_BYTES
 	}
@@ -50,7 +50,7 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	}
 	n := &Counter{wait: attr.Wait}
 	if c.wait_obj == C.FI_WAIT_YIELD {
-		n.wait = WaitYield // for WaitUnspec shm supports only this
+		n.wait = WaitYield // shm chooses this for WaitUnspec
 	}
 	n.open(&fid.fid, &d.object)
 	return n, nil
@@ -61,7 +61,7 @@ func (n *Counter) c() *C.struct_fid_cntr { return (*C.struct_fid_cntr)(n.pointer
 func (n *Counter) waitable() *object { return &n.object }
 
 // Read returns the number of successes, 0 for a closed counter (fi_cntr_read). With manual progress
-// it drives the endpoints' progress.
+// Read drives the progress of the endpoints that are bound to the counter.
 func (n *Counter) Read() uint64 {
 	if !n.isOpen() {
 		return 0
@@ -104,16 +104,16 @@ func (n *Counter) change(function string, call func(*C.struct_fid_cntr) C.int) e
 	return check(function, call(n.c()))
 }
 
-// Wait blocks until there are threshold successes (fi_cntr_wait). It returns ErrAvail if another
-// operation has failed, and ErrTimedOut after timeout; a negative timeout is infinite. It blocks an
-// operating system thread, except with WaitYield, and drives progress as Read does.
+// Wait blocks until there are threshold successes (fi_cntr_wait). It returns ErrAvail if an
+// operation fails meanwhile, and ErrTimedOut after timeout; a negative timeout is infinite. Wait
+// blocks an operating system thread, except with WaitYield, and drives progress as Read does.
 func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	const function = "fi_cntr_wait"
 	if !n.isOpen() {
 		return closedError(function)
 	}
 	if n.wait == WaitNone {
-		return &Error{function, ErrInvalid} // providers do not check
+		return &Error{function, ErrInvalid} // providers do not check this
 	}
 	if n.wait == WaitYield {
 		return check(function, C.int(-n.yieldWait(threshold, timeout)))
@@ -124,13 +124,13 @@ func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 		return Errno(max(rc, -rc)) // sockets returns the errno of a timeout as a positive number
 	})
 	if left := timeout - time.Since(start); e == ErrTimedOut && left > 0 {
-		e = n.yieldWait(threshold, left) // sockets returns too early
+		e = n.yieldWait(threshold, left) // sockets returns ErrTimedOut too early, so wait for the rest of the timeout
 	}
 	return check(function, C.int(-e))
 }
 
 // yieldWait is Wait for WaitYield: it polls and lets other goroutines run in between. shm supports
-// nothing else, and ignores the timeout.
+// no other wait object, and its fi_cntr_wait ignores the timeout.
 func (n *Counter) yieldWait(threshold uint64, timeout time.Duration) Errno {
 	start, failed := time.Now(), n.ReadErr()
 	for n.Read() < threshold {

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCounter tests a counter without operations: setting, adding and waiting.
+// TestCounter sets a counter, adds to it and waits for it, without any operation that it could
+// count.
 func TestCounter(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
@@ -40,7 +41,7 @@ func TestCounter(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(start), 19*time.Millisecond, "too early")
 
 		waited := make(chan error)
-		go func() { waited <- n.Wait(6, -1) }() // ends after Add; the test waits for it below
+		go func() { waited <- n.Wait(6, -1) }() // ends after the Add below; the test then waits for it
 		time.Sleep(5 * time.Millisecond)
 		require.NoError(t, n.Add(1))
 		select {
@@ -64,8 +65,8 @@ func TestCounter(t *testing.T) {
 }
 
 // TestCounterCompletions checks that counters count their endpoints' operations, while the queue,
-// bound with FlagSelectiveCompletion, reports only operations with FlagCompletion. The test
-// releases the other contexts itself.
+// bound with FlagSelectiveCompletion, reports only operations with FlagCompletion. The test calls
+// Release for the contexts of the other operations.
 func TestCounterCompletions(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		type counters struct{ sent, received *Counter }
@@ -98,7 +99,7 @@ func TestCounterCompletions(t *testing.T) {
 		require.NoError(t, of[b].received.Wait(count, testTimeout))
 		require.Zero(t, of[b].sent.Read())
 		require.Zero(t, of[a].received.ReadErr())
-		if prov == "net" { // reports every operation nevertheless
+		if prov == "net" { // net reports every operation nevertheless
 			for i := range recvs {
 				b.wait(recvs[i])
 				a.wait(sends[i])

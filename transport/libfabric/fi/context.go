@@ -31,21 +31,23 @@ import (
 // FlagSelectiveCompletion and posted without FlagCompletion. The caller must keep their buffers
 // pinned (runtime.Pinner) until a counter or a later completion shows that they have ended.
 type Context struct {
-	User any // for the caller's use; completions refer to the Context
+	User any // any value of the caller, who finds it again through the Context field of the completion
 
-	owner   atomic.Pointer[Endpoint] // the endpoint that it is in flight on; nil: idle
-	slot    *slot                    // the memory whose address identifies the operation to libfabric
-	multi   atomic.Bool              // in flight until FlagMultiRecv
-	claimed atomic.Pointer[Endpoint] // the endpoint that holds a message claimed for it (FlagPeek with FlagClaim)
-	pins    pinSet                   // the operation's buffers
-	iov     []iovec                  // iovec array of the last vector operation; some providers read it after the call
+	owner atomic.Pointer[Endpoint] // the endpoint that the operation is in flight on; nil: idle; retired: closed
+	slot  *slot                    // the memory whose address identifies the operation to libfabric
+	multi atomic.Bool              // the operation is a multi-receive, which ends with a completion with FlagMultiRecv
+	// claimed is the endpoint that has reserved a message for this Context (FlagPeek with
+	// FlagClaim); nil: no message is reserved.
+	claimed atomic.Pointer[Endpoint]
+	pins    pinSet  // pins of the operation's buffers
+	iov     []iovec // iovec array of the last vector operation; some providers read it after the call
 	descs   []Desc
 }
 
-// iovec is struct iovec.
+// iovec has the layout of C's struct iovec: address and length in bytes.
 type iovec struct{ base, length uintptr }
 
-// retired is the owner of closed contexts.
+// retired is a placeholder: the field owner of every closed Context points to it.
 var retired = new(Endpoint)
 
 // NewContext returns a context with this User. The zero Context is valid, too, but its first
@@ -56,14 +58,16 @@ func NewContext(user any) *Context {
 	return c
 }
 
-// newSlot gives the context a slot that has no memory yet.
+// newSlot gives the context a [slot] without an index; begin assigns the index. The garbage
+// collector frees the slot when it frees the context.
 func (c *Context) newSlot() {
 	c.slot = new(slot)
 	runtime.AddCleanup(c, (*slot).free, c.slot)
 }
 
-// Close frees the context's slot. The garbage collector does so, too, for a context that is not
-// closed. Close returns ErrBusy if the context is in flight.
+// Close releases the memory that identifies the context's operations to libfabric; calls that post
+// a closed context return ErrClosed. The garbage collector releases the memory of a context that is
+// not closed. Close returns ErrBusy if the context is in flight.
 func (c *Context) Close() error {
 	if c == nil || c.owner.Load() == retired {
 		return nil
@@ -92,8 +96,8 @@ func (c *Context) Release() {
 	}
 }
 
-// begin marks the context as in flight on e. Callers call it before they pin the operation's
-// buffers and call libfabric.
+// begin marks the context as in flight on e. multi says that the operation is a multi-receive.
+// Callers call begin before they pin the operation's buffers and call libfabric.
 func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c == nil {
 		return nil
@@ -121,8 +125,9 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 	return nil
 }
 
-// end makes the context idle that is in flight with the slot at index. If the reader of the
-// completion and the endpoint's Close both call it, only the first call has an effect.
+// end unpins the operation's buffers and makes the context idle, if the context is still in flight
+// with the slot at index. If the reader of the completion and the endpoint's Close both call it,
+// only the first call has an effect.
 func (c *Context) end(index uint32) {
 	if entryOf(index).CompareAndSwap(c, nil) {
 		c.pins.Unpin()
@@ -159,13 +164,14 @@ func (c *Context) pin(buf []byte) C.uintptr_t {
 	return escape(p)
 }
 
-// vector pins buffers, and returns the addresses of a struct iovec array for them and of an array
-// of their descriptors, 0 if there are no descriptors. The arrays are Go memory of v, which the
-// caller must keep alive during the call of libfabric.
+// vector pins bufs. It returns the address iov of a struct iovec array for them, and the address
+// desc of an array of their descriptors; desc is 0 if there are no descriptors. Both arrays belong
+// to v, which is c or, if c is nil, a temporary Context. The caller must keep v alive during the
+// call of libfabric.
 func (c *Context) vector(bufs [][]byte, descs []Desc) (v *Context, iov, desc C.uintptr_t) {
 	v = c
 	if v == nil {
-		v = new(Context) // holds only the arrays
+		v = new(Context) // a temporary Context, which holds only the arrays
 	}
 	v.iov, v.descs = v.iov[:0], append(v.descs[:0], descs...)
 	if len(bufs) == 0 {
@@ -183,8 +189,9 @@ func (c *Context) vector(bufs [][]byte, descs []Desc) (v *Context, iov, desc C.u
 	return v, iov, desc
 }
 
-// pinArray pins an array of n elements, because with ModeAsyncIov providers read it after the call,
-// and returns its address.
+// pinArray pins the array of n elements at p until the operation ends, because a provider with
+// ModeAsyncIov reads the array after the posting call has returned. It returns the address of the
+// array, or 0 if n is 0. If c is nil, it pins nothing.
 func (c *Context) pinArray(p unsafe.Pointer, n int) C.uintptr_t {
 	if n == 0 {
 		return 0
@@ -202,9 +209,9 @@ var (
 	sink  unsafe.Pointer
 )
 
-// escape returns the address of p's object and moves the object to the heap. An address on a stack
-// must not become an integer, because stacks move at any time. The caller keeps p alive during the
-// call.
+// escape returns p as an integer and makes the compiler allocate the object at p on the heap: Go
+// may move a stack at any time, and then the integer would no longer be the object's address. The
+// caller must keep the object alive during the call of libfabric.
 func escape(p unsafe.Pointer) C.uintptr_t {
 	if never {
 		sink = p

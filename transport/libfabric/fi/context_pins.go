@@ -7,13 +7,15 @@ import (
 	"unsafe"
 )
 
-// pinSet pins memory. It allocates only if it pins more than ever before. A single runtime.Pinner
-// keeps memory for only five pointers.
+// pinSet pins any number of objects. It allocates only when it pins more of them at a time than
+// ever before: it reuses its runtime.Pinners, each of which has room for pinnerRoom pointers and
+// would allocate for more.
 type pinSet struct {
 	pinners []*runtime.Pinner // all full, except the last one in use
-	count   int
+	count   int               // pointers that are pinned now
 }
 
+// pinnerRoom is the number of pointers that a runtime.Pinner can hold without allocating.
 const pinnerRoom = 5
 
 // Pin pins the object at p until Unpin.

@@ -9,39 +9,46 @@ import (
 	"unsafe"
 )
 
-// Slots are the memory that identifies operations to libfabric. A slot is the 64 bytes that
-// FI_CONTEXT2 grants to the provider, and nothing else. Its address gives its index, and the index
-// leads to the Context. So all slots lie in one range of addresses, which is reserved at the first
-// use and gets memory in chunks. A completion may also carry other contexts (null, or an address of
-// another library); they lie outside of the range and are never dereferenced.
+// A slot is the memory of one [Context] that libfabric sees: the 64 bytes of a struct fi_context2
+// (FI_CONTEXT2), which only the provider reads and writes. Posting calls pass the slot's address as
+// the operation's context, and the completion carries it back. The address gives the slot's index,
+// and with the index the array chunks gives the Context.
+//
+// For this computation all slots lie in one range of addresses. The first use reserves the range,
+// and parts of it, the chunks, get memory when they are needed. A completion may also carry a
+// context that is no slot: null, or an address of another library. Such an address lies outside of
+// the range and is never dereferenced.
 const (
-	slotSize   = 64      // struct fi_context2
-	slotsLimit = 1 << 24 // a reservation of 1 GiB of addresses
-	chunkSlots = 1 << 10 // slots that get memory at a time
+	slotSize   = 64      // size of a slot: a struct fi_context2
+	slotsLimit = 1 << 24 // largest number of slots, for which 1 GiB of addresses is reserved
+	chunkSlots = 1 << 10 // slots of a chunk, which get their memory at the same time
 )
 
-// slots is the state of all slots of the process. Index 0 is not used.
+// slots is the allocator of the process's slots. Index 0 is not used, because it marks a [slot]
+// that has no index yet.
 var slots struct {
 	base atomic.Uintptr // address of slot 0; 0: not reserved yet
 
 	mu       sync.Mutex
-	reserved []byte
+	reserved []byte   // the whole range; nil: not reserved yet
 	next     uint32   // the first index that was never taken
 	limit    uint32   // number of slots in the reserved range
-	spare    []uint32 // freed indices
+	spare    []uint32 // indices that were freed and are taken first
 }
 
-// chunk holds the contexts in flight with chunkSlots slots. The handling of a completion finds its
-// context here without a lock.
+// chunk has one entry for each of chunkSlots consecutive slots: the Context that is in flight with
+// the slot, or nil. finishContext reads the entries without a lock.
 type chunk [chunkSlots]atomic.Pointer[Context]
 
 var chunks [slotsLimit / chunkSlots]atomic.Pointer[chunk]
 
-// slot is the slot of a context. A cleanup of the garbage collector frees it.
+// slot is the index of a Context's slot, 0 if the Context has no slot, for example before its first
+// operation. It is a Go object of its own, so that a cleanup can free the index when the Context
+// has been collected.
 type slot struct{ index uint32 }
 
-// take gives s a slot index with memory unless it has one. It returns false if there is no more
-// memory.
+// take gives s the index of a free slot that has memory, unless s has an index already. It returns
+// false if no slot is free or there is no more memory.
 func (s *slot) take() bool {
 	if s.index != 0 {
 		return true
@@ -72,8 +79,8 @@ func (s *slot) take() bool {
 	return true
 }
 
-// reserveSlots reserves the range of addresses, a smaller one if the process may not have so many.
-// The caller holds slots.mu.
+// reserveSlots reserves the range of addresses for slotsLimit slots, or for fewer if the kernel
+// refuses so many. The caller holds slots.mu.
 func reserveSlots() bool {
 	for n := slotsLimit; n >= chunkSlots; n /= 8 {
 		memory, err := syscall.Mmap(-1, 0, n*slotSize, syscall.PROT_NONE,
@@ -87,7 +94,7 @@ func reserveSlots() bool {
 	return false
 }
 
-// free returns the slot index.
+// free makes the index of s available to other contexts.
 func (s *slot) free() {
 	if s.index != 0 {
 		freeSlots([]uint32{s.index})
@@ -104,14 +111,15 @@ func freeSlots(indexes []uint32) {
 // address returns the address of the slot's memory. The slot must have an index.
 func (s *slot) address() uintptr { return slots.base.Load() + uintptr(s.index)*slotSize }
 
-// entryOf returns where the context in flight with a slot is stored.
+// entryOf returns the entry in chunks of the slot with this index, whose chunk must exist.
 func entryOf(index uint32) *atomic.Pointer[Context] {
 	return &chunks[index/chunkSlots].Load()[index%chunkSlots]
 }
 
-// finishContext returns the context in flight that a completion with these flags names, nil if it
-// is not one of this package. It ends the operation, unless the operation is a receive for several
-// messages that continues.
+// finishContext handles a completion with the context op and these flags. It returns the Context
+// that is in flight with the slot at address op, or nil if there is none. It ends the operation,
+// unless the operation is a multi-receive and flags lack FlagMultiRecv. failed says that the
+// operation has failed; then no message stays reserved for the Context.
 func finishContext(op uintptr, flags Flags, failed bool) *Context {
 	offset := op - slots.base.Load()
 	if offset%slotSize != 0 || offset/slotSize >= slotsLimit {
@@ -132,15 +140,15 @@ func finishContext(op uintptr, flags Flags, failed bool) *Context {
 	return c
 }
 
-// abandon ends all operations in flight on a closed endpoint and returns their slots. Completions
-// that were queued before may still name the slots, so the caller must not free the slots before
-// the queues are closed.
+// abandon ends all operations in flight on a closed endpoint and returns the indices of their
+// slots. A completion queue may still hold completions with the addresses of these slots. So the
+// caller must not free the indices before the endpoint's queues are closed.
 func abandon(e *Endpoint) []uint32 {
 	var left []uint32
 	for i := range chunks {
 		chunk := chunks[i].Load()
 		if chunk == nil {
-			break // chunks are allocated in order
+			break // chunks are allocated in the order of their indices, so there are no more
 		}
 		for j := range chunk {
 			c := chunk[j].Load()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContextInFlight checks that a context is used by one operation at a time.
+// TestContextInFlight checks that calls refuse a context that is in flight or closed.
 func TestContextInFlight(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	recv, send := NewContext("recv"), NewContext("send")
@@ -33,7 +33,7 @@ func TestContextInFlight(t *testing.T) {
 	require.NoError(t, (*Context)(nil).Close())
 }
 
-// TestZeroContext checks that the zero Context works like one of NewContext.
+// TestZeroContext checks that the zero Context works like one that NewContext has returned.
 func TestZeroContext(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	var recv, send, never Context
@@ -68,7 +68,8 @@ func requireUnpinned(t *testing.T, buf []byte) {
 	require.True(t, collected(freed), "a buffer stays pinned")
 }
 
-// collected reports whether a cleanup of the garbage collector closes c.
+// collected runs the garbage collector, at most 100 times, and reports whether a cleanup has closed
+// c.
 func collected(c chan struct{}) bool {
 	for range 100 {
 		runtime.GC()
@@ -82,8 +83,8 @@ func collected(c chan struct{}) bool {
 	return false
 }
 
-// TestContextKeepsAlive checks that buffers and contexts that only libfabric refers to live until
-// their completion.
+// TestContextKeepsAlive posts a receive whose buffer and Context the program no longer refers to.
+// They must live until the completion has been read, and must be freed afterwards.
 func TestContextKeepsAlive(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	freed := make(chan struct{})
@@ -113,8 +114,9 @@ func TestContextKeepsAlive(t *testing.T) {
 	require.True(t, collected(freed), "a buffer stays pinned after its completion")
 }
 
-// TestContextAbandoned checks that closing an endpoint ends the operations in flight. Completions
-// that are still queued, or that closing writes, must not name a context that is in use again.
+// TestContextAbandoned checks that closing an endpoint ends the operations in flight. A completion
+// that is still in the queue then, or that the provider writes while it closes, must not lead to a
+// context that has been posted again.
 func TestContextAbandoned(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -126,7 +128,7 @@ func TestContextAbandoned(t *testing.T) {
 		for tag := range uint64(2) {
 			a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, tag, NewContext("send")) })
 		}
-		// Read one completion and leave the other in the queue, if it has arrived.
+		// Read one of the two completions, and leave the other in the queue if it has arrived.
 		for deadline := time.Now().Add(testTimeout); contexts[0].InFlight(); a.poll() {
 			require.True(t, time.Now().Before(deadline))
 			_, _ = b.cq.Read(b.entries[:1])
@@ -141,7 +143,7 @@ func TestContextAbandoned(t *testing.T) {
 		for _, e := range b.events {
 			require.Nil(t, e.Context)
 		}
-		// Its next operation uses another slot while the queue is open.
+		// As long as the queue is open, the next operation of contexts[9] must use another slot.
 		a.post(func() error { return a.ep.TRecv(make([]byte, 8), Desc{}, a.peer, 9, 0, contexts[9]) })
 		require.True(t, contexts[9].InFlight())
 		require.NotEqual(t, before, contexts[9].address())
@@ -160,7 +162,8 @@ func TestContextAbandoned(t *testing.T) {
 	})
 }
 
-// TestContextSlots checks that slots are used again.
+// TestContextSlots checks that a freed slot is taken again, and that finishContext returns nil for
+// addresses that are no slot in flight.
 func TestContextSlots(t *testing.T) {
 	var c Context
 	c.slot = new(slot)
@@ -179,7 +182,7 @@ func TestContextSlots(t *testing.T) {
 	require.Nil(t, finishContext(slots.base.Load()+slotsLimit*slotSize, 0, false))
 	again.free()
 
-	// More than one chunk of slots.
+	// Take more slots than a chunk has. All must be different and have memory.
 	many := make([]slot, 3*chunkSlots)
 	seen := map[uint32]bool{}
 	for i := range many {
@@ -193,8 +196,8 @@ func TestContextSlots(t *testing.T) {
 	}
 }
 
-// TestGarbageCollection runs the garbage collector all the time and checks that every byte arrives,
-// although only the contexts refer to the buffers.
+// TestGarbageCollection sends messages while the garbage collector runs without pause. Every byte
+// must arrive, although only libfabric and the contexts refer to the buffers.
 func TestGarbageCollection(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	stop, stopped := make(chan struct{}), make(chan struct{})

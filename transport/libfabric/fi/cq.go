@@ -16,11 +16,11 @@ import (
 // CQAttr has the attributes for opening a completion queue (struct fi_cq_attr).
 type CQAttr struct {
 	Size            int      // smallest capacity in completions, below 1<<31; 0: the provider's choice
-	Flags           Flags    // FlagAffinity: use SignalingVector
+	Flags           Flags    // FlagAffinity if SignalingVector is to be used
 	Format          CQFormat // CQUnspec means CQTagged
-	Wait            WaitObj  // any but WaitSet; WaitNone: SRead, Signal and FD fail
-	SignalingVector int      // the processor to interrupt
-	Threshold       bool     // allow SReadThreshold (FI_CQ_COND_THRESHOLD); with sockets Read may then fail
+	Wait            WaitObj  // how SRead waits: any but WaitSet; with WaitNone SRead, Signal and FD fail
+	SignalingVector int      // the processor that gets the device's interrupts, with FlagAffinity
+	Threshold       bool     // allow SReadThreshold (FI_CQ_COND_THRESHOLD); with sockets Read may then find no completions
 }
 
 // CQ is a completion queue (fi_cq(3)): it reports which operations have ended.
@@ -31,32 +31,33 @@ type CQ struct {
 	object
 	format CQFormat
 	wait   WaitObj
-	woken  atomic.Bool // Signal was called, with WaitYield
-	ready  int         // how many of its refs are from enabled endpoints; guarded by objects
+	woken  atomic.Bool // only with WaitYield: Signal was called, and no SRead has returned for that yet
+	ready  int         // how many of object.refs come from enabled endpoints; guarded by the lock objects
 }
 
-// CQEntry is a completed operation. Fields that the queue's format does not have are
-// zero.
+// CQEntry is a completed operation. Each comment names the first format that has the field; with a
+// smaller format the field is zero. The formats are, from the smallest: CQContext, CQMsg, CQData,
+// CQTagged.
 type CQEntry struct {
-	Context *Context // the operation; nil: not a Context of this package, for example with FlagRemoteWrite
-	Flags   Flags    // kind of operation (CQMsg and more)
-	Len     uint64   // bytes received (CQMsg and more)
-	Buf     uintptr  // address of the message in a multi-receive buffer (CQData and more)
-	Data    uint64   // the peer's immediate data under FlagRemoteCQData (CQData and more)
-	Tag     uint64   // tag of a tagged receive (CQTagged)
+	Context *Context // CQContext: the operation; nil if it has no Context, for example a peer's write with data
+	Flags   Flags    // CQMsg: kind of operation
+	Len     uint64   // CQMsg: bytes received
+	Buf     uintptr  // CQData: address of the message in a multi-receive buffer
+	Data    uint64   // CQData: the peer's immediate data, if Flags has FlagRemoteCQData
+	Tag     uint64   // CQTagged: tag of a tagged message that was received
 
 	op uintptr
 }
 
-// CQEntry and struct weft_cq_entry have the same size, because C code fills entries.
+// CQEntry and struct weft_cq_entry must have the same size, because C code fills entries.
 var _ = [1]struct{}{}[unsafe.Sizeof(CQEntry{})-unsafe.Sizeof(C.struct_weft_cq_entry{})]
 
-// OpContext returns the operation's context as libfabric returned it. It is for operations that
-// were not posted with a Context.
+// OpContext returns the operation's context as libfabric reported it, an address. It is for
+// operations that were not posted with a Context, for example by other C code.
 func (e *CQEntry) OpContext() uintptr { return e.op }
 
-// Within returns the part of buf that holds the entry's message, for a buf that was posted for
-// several messages. It returns nil if the message is not in buf.
+// Within returns the part of buf that holds the entry's message. buf is the buffer of a
+// multi-receive. It returns nil if the message is not in buf.
 func (e *CQEntry) Within(buf []byte) []byte {
 	offset := e.Buf - uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
 	if offset > uintptr(len(buf)) || e.Len > uint64(len(buf))-uint64(offset) {
@@ -68,12 +69,12 @@ func (e *CQEntry) Within(buf []byte) []byte {
 // CQError is an operation that failed (struct fi_cq_err_entry).
 type CQError struct {
 	CQEntry
-	Src       Addr   // the sender, if its address caused the error; else AddrNotAvail (2.x)
-	OLen      uint64 // bytes of the message that did not fit, if the provider reports that
-	Err       Errno  // ErrTruncated, ErrCanceled, …
-	ProvErrno int    // the provider's own number
+	Src       Addr   // the sender, if the error is about its address, else AddrNotAvail; only 2.x reports it
+	OLen      uint64 // bytes of the message that did not fit in the buffer; 0 also if the provider does not report that
+	Err       Errno  // why the operation failed, for example ErrTruncated or ErrCanceled
+	ProvErrno int    // the provider's own error number
 	Text      string // the provider's text for ProvErrno (fi_cq_strerror)
-	ErrData   []byte // more data of the provider
+	ErrData   []byte // more data about the error, in the provider's format
 }
 
 // Error returns libfabric's text, and the provider's text if that is different.
@@ -93,7 +94,7 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if attr.Size < 0 || attr.Size > math.MaxInt32 || // with more, providers miscalculate the memory that they need
+	if attr.Size < 0 || attr.Size > math.MaxInt32 || // with a larger size, providers miscalculate the memory that they need
 		attr.Wait == WaitSet { // sockets would dereference the set, which is NULL
 		return nil, &Error{function, ErrInvalid}
 	}
@@ -117,7 +118,7 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 	}
 	q := &CQ{format: attr.Format, wait: attr.Wait}
 	if c.wait_obj == C.FI_WAIT_YIELD {
-		q.wait = WaitYield // for WaitUnspec shm supports only this
+		q.wait = WaitYield // shm chooses this for WaitUnspec
 	}
 	q.open(&fid.fid, &d.object)
 	return q, nil
@@ -131,7 +132,8 @@ func (q *CQ) waitable() *object { return &q.object }
 func (q *CQ) Format() CQFormat { return q.format }
 
 // Read fills entries with completed operations, at most 64, and returns their number (fi_cq_read).
-// With manual progress it drives the endpoints' progress. It never blocks.
+// With manual progress Read drives the progress of the endpoints that are bound to the queue. It
+// never blocks.
 //
 // Read returns ErrAgain if there is no completion, and ErrAvail if an operation has failed; then
 // ReadErr returns that operation.
@@ -153,7 +155,8 @@ func (q *CQ) ReadFrom(entries []CQEntry, from []Addr) (int, error) {
 	return q.completed(entries, n)
 }
 
-// completed ends the operations of the first n entries.
+// completed sets Context in the first n entries and ends their operations. If n is negative, it
+// returns the error.
 func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	if n < 0 {
 		return 0, errno(n)
@@ -172,7 +175,7 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		return nil, ErrClosed
 	}
 	var c C.struct_weft_cq_error
-	objects.Lock() // so that no endpoint is closed meanwhile
+	objects.Lock() // so that the result of hasText stays valid: no endpoint is bound, enabled or closed meanwhile
 	n := C.weft_cq_readerr(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), &c, C.bool(q.hasText()))
 	objects.Unlock()
 	switch {
@@ -205,8 +208,8 @@ func (q *CQ) ReadErr() (*CQError, error) {
 	}, nil
 }
 
-// StrError returns the provider's text for one of its own error numbers (fi_cq_strerror), or
-// libfabric's text if the provider cannot be asked yet.
+// StrError returns the provider's text for one of its own error numbers (fi_cq_strerror). It
+// returns libfabric's text if no endpoint is bound to the queue, or if one of them is not enabled.
 func (q *CQ) StrError(provErrno int) string {
 	if !q.isOpen() {
 		return ""
@@ -221,6 +224,7 @@ func (q *CQ) StrError(provErrno int) string {
 	return Errno(max(provErrno, -provErrno)).Error()
 }
 
-// hasText reports whether the provider can be asked for texts. Layered providers ask the first
-// bound endpoint without checking that it exists and is enabled. The caller holds objects.
+// hasText reports whether fi_cq_strerror may be called: there are bound endpoints, and all of them
+// are enabled. A layered provider such as rxm gets the text from the first bound endpoint, without
+// a check that there is one and that it is enabled. The caller holds the lock objects.
 func (q *CQ) hasText() bool { return q.refs > 0 && q.refs == q.ready }

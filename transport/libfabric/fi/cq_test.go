@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCQOpenClose opens queues of many sizes and closes them in another order.
+// TestCQOpenClose opens queues of every format and of many sizes, and checks the errors of calls on
+// an empty queue, on one with WaitNone and on a closed one.
 func TestCQOpenClose(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
@@ -64,7 +65,8 @@ func TestCQOpenClose(t *testing.T) {
 	})
 }
 
-// TestCQFormats checks that entries have the fields of the format, and zeros in the others.
+// TestCQFormats checks that completions have the fields of the queue's format, and zeros in the
+// others.
 func TestCQFormats(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		for _, format := range []CQFormat{CQContext, CQMsg, CQData, CQTagged} {
@@ -110,7 +112,8 @@ func TestCQFormats(t *testing.T) {
 	})
 }
 
-// TestCQWait checks that SRead waits for its timeout, and that a message and Signal end it early.
+// TestCQWait checks that SRead waits until its timeout if nothing happens, and that a completion or
+// Signal ends it earlier.
 func TestCQWait(t *testing.T) {
 	waits := map[string][]WaitObj{
 		"shm":         {WaitYield, WaitUnspec},
@@ -131,7 +134,7 @@ func TestCQWait(t *testing.T) {
 				_, err = b.cq.SReadFrom(entries, from, 0)
 				require.ErrorIs(t, err, ErrAgain)
 
-				// Connect first, because that needs progress on both sides.
+				// The first exchange makes the connection, which needs progress on both sides.
 				recv, send := NewContext("recv"), NewContext("send")
 				exchange := func() {
 					b.post(func() error { return b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 1, 0, recv) })
@@ -155,7 +158,7 @@ func TestCQWait(t *testing.T) {
 				}
 
 				woken := make(chan error)
-				go func() { // ends after Signal; the test waits for it below
+				go func() { // ends after the Signal below; the test then waits for it
 					_, err := b.cq.SRead(make([]CQEntry, 1), -1)
 					woken <- err
 				}()
@@ -172,13 +175,14 @@ func TestCQWait(t *testing.T) {
 	}
 }
 
-// TestCQDescriptor checks that the descriptor of a queue becomes readable when a message arrives.
+// TestCQDescriptor waits for a message by sleeping on the queue's descriptor whenever TryWait
+// permits that. The message must arrive.
 func TestCQDescriptor(t *testing.T) {
 	for _, prov := range []string{"net", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := openPair(t, setup{prov: prov, cq: CQAttr{Format: CQTagged, Wait: WaitFD}})
 			fd, err := b.cq.FD()
-			if prov == "udp;ofi_rxd" { // opens such queues, but has no descriptor
+			if prov == "udp;ofi_rxd" { // rxd opens a queue with WaitFD, but has no descriptor
 				require.ErrorIs(t, err, ErrNotSupported)
 				return
 			}
@@ -219,7 +223,7 @@ func TestCQPollFDs(t *testing.T) {
 }
 
 // TestCQThreshold checks SReadThreshold. Every provider accepts a threshold, but only sockets uses
-// it: there SReadThreshold returns that many completions, and Read none.
+// it: there SReadThreshold returns at most that many completions.
 func TestCQThreshold(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -258,7 +262,8 @@ func TestCQThreshold(t *testing.T) {
 	})
 }
 
-// pollFD waits for a descriptor to be readable.
+// pollFD waits up to ms milliseconds for fd to be readable (poll(2)). It returns 1 if fd is
+// readable, 0 if not, and -1 after an error.
 func pollFD(fd int32, ms uintptr) int {
 	p := struct {
 		fd      int32

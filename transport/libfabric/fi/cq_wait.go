@@ -11,21 +11,21 @@ import (
 	"unsafe"
 )
 
-// SRead is Read that waits up to timeout for a completion (fi_cq_sread); a negative timeout is
-// infinite. It blocks an operating system thread, except with WaitYield. It returns ErrAgain after
-// the timeout, and when Signal was called.
+// SRead is Read, but waits up to timeout for a completion (fi_cq_sread); a negative timeout is
+// infinite. It returns ErrAgain after the timeout, and when Signal was called. While it waits, it
+// blocks an operating system thread, except with WaitYield.
 func (q *CQ) SRead(entries []CQEntry, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, 0, timeout)
 }
 
-// SReadFrom is SRead that also stores the sender of each received message in from
+// SReadFrom is SRead, but also stores the sender of each received message in from
 // (fi_cq_sreadfrom).
 func (q *CQ) SReadFrom(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
 	return q.sread(entries, from, 0, timeout)
 }
 
-// SReadThreshold is SRead that may wait until there are threshold completions, for queues opened
-// with Threshold. The threshold is a hint: SReadThreshold may return fewer.
+// SReadThreshold is SRead, but may wait until there are threshold completions. The queue must have
+// been opened with CQAttr.Threshold. The threshold is a hint: SReadThreshold may return fewer.
 func (q *CQ) SReadThreshold(entries []CQEntry, threshold int, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, threshold, timeout)
 }
@@ -48,14 +48,14 @@ func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.D
 		return Errno(-min(n, 0))
 	})
 	runtime.KeepAlive(from)
-	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets after Signal, rxd after the timeout
+	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets returns ECANCELED after Signal, rxd ETIMEDOUT after the timeout
 		n = -C.FI_EAGAIN
 	}
 	return q.completed(entries, n)
 }
 
 // yieldRead is SRead for WaitYield: it polls and lets other goroutines run in between. shm supports
-// nothing else, and ignores the timeout.
+// no other wait object, and its fi_cq_sread ignores the timeout.
 func (q *CQ) yieldRead(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
 	for start := time.Now(); ; runtime.Gosched() {
 		n, err := q.ReadFrom(entries, from)
@@ -68,10 +68,11 @@ func (q *CQ) yieldRead(entries []CQEntry, from []Addr, timeout time.Duration) (i
 	}
 }
 
-// waitFor calls wait with the remaining milliseconds. It calls wait again if a signal has
-// interrupted it, because the Go runtime sends signals to its threads.
+// waitFor calls wait with the milliseconds that are left of timeout, -1 for an infinite timeout. If
+// a signal has interrupted wait, waitFor calls it again, because the Go runtime sends signals to
+// its threads.
 func waitFor(timeout time.Duration, wait func(ms C.int) Errno) Errno {
-	const forever = 1 << 30 // milliseconds: 12 days
+	const forever = 1 << 30 // the largest argument of wait, in milliseconds: 12 days
 	start := time.Now()
 	for {
 		ms := C.int(-1)
@@ -84,7 +85,7 @@ func waitFor(timeout time.Duration, wait func(ms C.int) Errno) Errno {
 	}
 }
 
-// Signal ends a waiting SRead, or the next one (fi_cq_signal).
+// Signal makes a waiting SRead return, or, if none is waiting, the next one (fi_cq_signal).
 func (q *CQ) Signal() error {
 	const function = "fi_cq_signal"
 	if !q.isOpen() {
@@ -100,16 +101,16 @@ func (q *CQ) Signal() error {
 	return check(function, C.fi_cq_signal(q.c()))
 }
 
-// FD returns a descriptor that is readable when there may be completions, of a queue opened with
-// WaitFD (fi_control with FI_GETWAIT). Call Fabric.TryWait before sleeping on it. The queue owns
-// the descriptor.
+// FD returns the file descriptor of a queue opened with WaitFD (fi_control with FI_GETWAIT). It is
+// readable when there may be completions. Call [Fabric.TryWait] before sleeping on it. The queue
+// owns the descriptor.
 func (q *CQ) FD() (int, error) {
 	const function = "fi_control"
 	if !q.isOpen() {
 		return -1, closedError(function)
 	}
 	if q.wait != WaitFD {
-		return -1, &Error{function, ErrNotSupp} // the library would write a value of another type
+		return -1, &Error{function, ErrNotSupp} // for another wait object the library would write a value of another type to fd
 	}
 	fd := C.int(-1)
 	err := check(function, C.fi_control(q.fid, C.FI_GETWAIT, unsafe.Pointer(&fd)))
@@ -122,9 +123,9 @@ type PollFD struct {
 	Events int16
 }
 
-// PollFDs returns the descriptors of a queue opened with WaitPollFD. One of them is ready when
-// there may be completions. The descriptors may change with any call on the queue; then changes has
-// another value.
+// PollFDs returns the descriptors of a queue opened with WaitPollFD. When there may be completions,
+// one of them is ready. Any call on the queue may change the set of descriptors; changes then
+// differs from the value that the last PollFDs returned.
 func (q *CQ) PollFDs() (fds []PollFD, changes uint64, err error) {
 	const function = "fi_control"
 	if !q.isOpen() {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDatagrams sends datagrams over the loopback, where they arrive while few are in flight.
+// TestDatagrams sends datagrams over the loopback interface, one at a time, so that none is lost.
+// Each must arrive unchanged.
 func TestDatagrams(t *testing.T) {
 	for _, prov := range []string{"udp", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -29,7 +30,7 @@ func TestDatagrams(t *testing.T) {
 				}
 			}
 			if prov == "sockets" {
-				return // it accepts any receive
+				return // sockets does not refuse the operations below
 			}
 			ctx := NewContext("rma")
 			require.ErrorIs(t, a.ep.Write(out[:8], Desc{}, a.peer, 0, 1, ctx), ErrNotSupported)
@@ -40,8 +41,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestTaggedDatagrams checks the error of tagged messages with a provider whose table of functions
-// for them is null.
+// TestTaggedDatagrams checks that calls for tagged messages return ErrNotSupported if the
+// provider's table of functions for them is null.
 func TestTaggedDatagrams(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "udp", ep: EPDgram, caps: CapMsg})
 	buf, ctx := make([]byte, 8), NewContext("tagged")
@@ -62,8 +63,9 @@ func TestTaggedDatagrams(t *testing.T) {
 	require.False(t, ctx.InFlight())
 }
 
-// TestMulticast checks that endpoints can join and leave a group and send to it. Whether a datagram
-// arrives depends on the routes of the machine and on the address of the endpoint.
+// TestMulticast checks that endpoints can join and leave a group and send to it. It does not check
+// that the datagram arrives, which depends on the routes of the machine and on the address of the
+// endpoint.
 func TestMulticast(t *testing.T) {
 	var queues []*EQ
 	s := setup{prov: "udp", ep: EPDgram, caps: CapMsg | CapMulticast, open: func(n *node) {

@@ -7,12 +7,13 @@
 //	                     └─► PassiveEP   └─► Endpoint  messages, tagged, RMA, atomics
 //
 // The package needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or newer
-// (Debian: libfabric-dev; pkg-config finds them). Without the tag the package is empty. go doc knows
-// no tags and shows only this page, so read the sources, starting with the example.
+// (Debian: libfabric-dev; pkg-config finds them). Without the tag the package is empty. The go doc
+// command cannot set a build tag, so it shows only this page. To learn the package, read its
+// sources, starting with example_test.go.
 //
-// The package leaves out wait sets and poll sets, which 2.x has deprecated and other objects
-// replace, and triggered operations. Of collective operations it has only the queries and the sets
-// of addresses.
+// The package does not bind wait sets and poll sets, which libfabric 2.x deprecates, and triggered
+// operations. Of fi_collective(3) it binds only [Domain.QueryCollective] and [AVSet]: it cannot
+// start a collective operation.
 //
 // # Errors
 //
@@ -29,8 +30,8 @@
 //
 // # Threads
 //
-// The package adds no lock to data transfer calls. The domain's threading model says which of them
-// may run concurrently (fi_domain(3)).
+// The package adds no lock to data transfer calls. The domain's threading model says which data
+// transfer calls may run concurrently (fi_domain(3)).
 //
 // # Memory
 //

@@ -5,16 +5,16 @@ package fi
 // #include "shim.h"
 import "C"
 
-// Domain is an open device, or a port of one (fi_domain(3)). Objects of one domain can be used
-// together.
+// Domain is an open network device, or a port of one (fi_domain(3)). Endpoints, queues, address
+// vectors and memory regions can be used together only if they are of one domain.
 type Domain struct {
 	object
 	fabric *Fabric
 	info   *Info
 }
 
-// OpenDomain opens the domain of an Info of this fabric (fi_domain). The same domain may be opened
-// several times.
+// OpenDomain opens the domain that info, an Info of this fabric, describes (fi_domain). The same
+// domain may be opened several times.
 func (f *Fabric) OpenDomain(info *Info) (*Domain, error) { return f.OpenDomain2(info, 0) }
 
 // OpenDomain2 is OpenDomain with flags (fi_domain2): FlagPeer and flags of the provider.
@@ -23,7 +23,7 @@ func (f *Fabric) OpenDomain2(info *Info, flags Flags) (*Domain, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if !f.matches(info) || info.Domain.Name == "" { // providers copy the name without a check
+	if !f.matches(info) || info.Domain.Name == "" { // providers copy the name without checking that there is one
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (
@@ -51,7 +51,7 @@ func (d *Domain) c() *C.struct_fid_domain { return (*C.struct_fid_domain)(d.poin
 // Fabric returns the fabric that the domain was opened from.
 func (d *Domain) Fabric() *Fabric { return d.fabric }
 
-// Info returns what the domain was opened with. The caller must not modify it.
+// Info returns a copy of the Info that the domain was opened with. The caller must not modify it.
 func (d *Domain) Info() *Info { return d.info }
 
 // MRMode returns the domain's requirements on registered memory.
@@ -71,19 +71,19 @@ func (d *Domain) BindEQ(eq *EQ, flags Flags) error {
 	return nil
 }
 
-// CollectiveAttr is the query about a collective operation and its result (struct fi_collective_attr,
-// fi_collective(3)).
+// CollectiveAttr is the argument and the result of QueryCollective (struct fi_collective_attr,
+// fi_collective(3)). Op, Datatype and Mode are the query.
 type CollectiveAttr struct {
-	Op            AtomicOp // operation of a reduction
+	Op            AtomicOp // the operator, for a reduction
 	Datatype      Datatype
 	DatatypeCount int // result: largest number of elements
-	DatatypeSize  int // result: bytes of an element
+	DatatypeSize  int // result: size of an element in bytes
 	MaxMembers    int // result: largest number of members
 	Mode          Mode
 }
 
-// QueryCollective returns the limits of a collective operation with an operator and a datatype
-// (fi_query_collective), or an error if the domain does not support it.
+// QueryCollective returns the limits of the collective operation coll with the operator and the
+// datatype in attr (fi_query_collective), or an error if the domain does not support that.
 func (d *Domain) QueryCollective(coll CollectiveOp, attr CollectiveAttr, flags Flags) (CollectiveAttr, error) {
 	const function = "fi_query_collective"
 	if !d.isOpen() {

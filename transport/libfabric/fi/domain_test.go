@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDomains opens many domains of one fabric and closes them in another order.
+// TestDomains opens several domains of one fabric and closes them in another order. The fabric
+// cannot be closed before the last domain.
 func TestDomains(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info, f, d := o.open(t)
@@ -94,8 +95,8 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-// TestExtras checks that optional calls return ErrNotSupported, or an errno of the provider, if the
-// provider does not support them.
+// TestExtras checks that calls that few providers support return ErrNotSupported, or another error
+// of the provider, if the provider does not support them.
 func TestExtras(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		_, f, d := o.open(t)
@@ -185,7 +186,7 @@ func TestOpenLeaks(t *testing.T) {
 			require.NoError(t, q.Close())
 			require.NoError(t, d.Close())
 			require.NoError(t, f.Close())
-			if i == 0 { // a provider opens some descriptors once per process
+			if i == 0 { // the first round may leave descriptors that a provider opens once per process
 				before = count()
 			}
 		}

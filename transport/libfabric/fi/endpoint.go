@@ -21,26 +21,26 @@ import (
 type Endpoint struct {
 	object
 	root        *Endpoint // the endpoint itself, or the endpoint that it is an alias of
-	multi       bool      // receives without flags of their own take several messages
-	multiTagged bool      // tagged receives without flags of their own take several messages (2.x)
-	queue       []*CQ     // the queues that its operations complete on
-	rx          *Endpoint // the shared receive context that takes its messages; nil: none
-	other       []*CQ     // in a shared receive context: queues of its closed endpoints
-	ready       bool      // enabled; guarded by objects
-	isMsg       bool      // its type is EPMsg
+	multi       bool      // Recv and RecvV post multi-receives, because the default flags have FlagMultiRecv
+	multiTagged bool      // the same for TRecv and TRecvV; only with 2.x
+	queue       []*CQ     // the queues that report the endpoint's completions
+	rx          *Endpoint // the shared receive context that takes the endpoint's messages; nil: none
+	other       []*CQ     // only in a shared receive context: the queues of closed endpoints that shared it
+	ready       bool      // the endpoint is enabled; guarded by the lock objects
+	isMsg       bool      // the endpoint's type is EPMsg
 	hasEQ       bool      // an event queue is bound
 
 	domain  *Domain
 	limits  iovLimits
-	request *request // the connection request that it was opened with
+	request *request // the connection request that the endpoint was opened with; nil: none
 
-	needsAV          bool         // Close must bind an address vector first
+	needsAV          bool         // no address vector is bound, and Close must bind one first
 	lateMinMultiRecv bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
-	minMultiRecv     int          // the value that Enable will set; negative: none
-	atomics          atomicLimits // the supported operations
+	minMultiRecv     int          // with lateMinMultiRecv, the value of the option that Enable will set; negative: none
+	atomics          atomicLimits // what AtomicValid and its variants have returned
 }
 
-// OpenEndpoint opens an endpoint of an Info (fi_endpoint).
+// OpenEndpoint opens the endpoint that info describes (fi_endpoint).
 func (d *Domain) OpenEndpoint(info *Info) (*Endpoint, error) { return d.OpenEndpoint2(info, 0) }
 
 // OpenEndpoint2 is OpenEndpoint with flags (fi_endpoint2): FlagPeerTransfer and flags of the
@@ -88,8 +88,8 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	return e, nil
 }
 
-// newEndpoint wraps an endpoint that the domain has opened with info. The endpoint needs the
-// objects in needs.
+// newEndpoint returns an Endpoint for c, an endpoint that libfabric has opened with info in domain
+// d. The endpoint needs the objects in needs.
 func newEndpoint(c *C.struct_fid_ep, d *Domain, info *Info, needs ...*object) *Endpoint {
 	multi := info.Rx.OpFlags&FlagMultiRecv != 0
 	e := &Endpoint{
@@ -113,12 +113,12 @@ func (e *Endpoint) Close() error {
 	if e == nil {
 		return nil
 	}
-	if e.isOpen() && e.needsAV { // net and rxm dereference the vector without a check
+	if e.isOpen() && e.needsAV { // net and rxm dereference the address vector without a check
 		v, err := e.domain.OpenAV(AVAttr{Type: AVTable})
 		if err != nil {
 			return err
 		}
-		defer func() { _ = v.Close() }() // fails with ErrBusy if the endpoint stays open
+		defer func() { _ = v.Close() }() // fails with ErrBusy if the endpoint, which needs v now, stays open
 		if err := e.BindAV(v); err != nil {
 			return err
 		}
@@ -126,9 +126,9 @@ func (e *Endpoint) Close() error {
 	return e.object.Close()
 }
 
-// abandon ends the operations in flight after the endpoint was closed. The caller holds objects.
-// Completions on the queues may still name the operations' slots, so abandon frees the slots when
-// all of these queues are closed.
+// abandon ends the operations that were in flight when the endpoint was closed. The caller holds
+// the lock objects. Completions in the endpoint's queues may still have the addresses of the
+// operations' slots ([slot]), so the slots are freed when the last of these queues is closed.
 func (e *Endpoint) abandon() {
 	if e.ready {
 		for _, q := range e.queue {
@@ -161,12 +161,12 @@ func (e *Endpoint) abandon() {
 	}
 }
 
-// ep returns the endpoint as an integer for the shim.
+// ep returns the address of the C endpoint as an integer, as the functions in shim_ep.h take it.
 func (e *Endpoint) ep() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(e.fid))) }
 
 func (e *Endpoint) c() *C.struct_fid_ep { return (*C.struct_fid_ep)(e.pointer()) }
 
-// bindTo binds the endpoint to another object (fi_ep_bind).
+// bindTo binds the endpoint to o (fi_ep_bind) and records that the endpoint needs o.
 func (e *Endpoint) bindTo(o *object, flags Flags) error {
 	const function = "fi_ep_bind"
 	if !e.isOpen() || !o.isOpen() {
@@ -175,7 +175,7 @@ func (e *Endpoint) bindTo(o *object, flags Flags) error {
 	if err := check(function, C.fi_ep_bind(e.c(), o.fid, C.uint64_t(flags))); err != nil {
 		return err
 	}
-	e.root.bind(o) // the root outlives its aliases
+	e.root.bind(o) // not e, which may be an alias: the root is closed last
 	return nil
 }
 
@@ -188,7 +188,8 @@ func (e *Endpoint) BindAV(v *AV) error {
 	return nil
 }
 
-// BindEQ sets the queue that reports connections and their ends (fi_ep_bind).
+// BindEQ sets the event queue that reports when the endpoint's connection is established, refused
+// or ended (fi_ep_bind).
 func (e *Endpoint) BindEQ(q *EQ) error {
 	if err := e.bindTo(&q.object, 0); err != nil {
 		return err
@@ -197,8 +198,8 @@ func (e *Endpoint) BindEQ(q *EQ) error {
 	return nil
 }
 
-// BindCQ sets the queue that operations complete on (fi_ep_bind): transmit operations with
-// FlagTransmit, receives with FlagRecv, or both. With FlagSelectiveCompletion the success of an
+// BindCQ sets the queue that reports completions (fi_ep_bind): of transmit operations if flags have
+// FlagTransmit, of receives if flags have FlagRecv. With FlagSelectiveCompletion the success of an
 // operation is reported only if the operation has FlagCompletion; failures are always reported.
 func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 	if err := e.bindTo(&q.object, flags); err != nil {
@@ -224,7 +225,7 @@ func (e *Endpoint) Enable() error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if e.root.ready { // net and rxm would initialise the endpoint a second time
+	if e.root.ready { // otherwise net and rxm would initialise the endpoint a second time
 		return nil
 	}
 	if err := check(function, C.fi_enable(e.c())); err != nil {
@@ -240,8 +241,8 @@ func (e *Endpoint) Enable() error {
 	return e.SetOpt(OptMinMultiRecv, e.minMultiRecv)
 }
 
-// checkUsable returns an error if the endpoint is closed or not enabled. Without the check
-// providers would dereference pointers that are not set yet.
+// checkUsable returns an error if the endpoint is closed or not enabled. Providers do not check
+// that: they would dereference pointers that Enable sets.
 func (e *Endpoint) checkUsable() error {
 	if !e.isOpen() {
 		return ErrClosed
@@ -253,7 +254,7 @@ func (e *Endpoint) checkUsable() error {
 }
 
 // checkDest returns an error if the endpoint is not usable or dest is AddrNotAvail. Most providers
-// crash when they look up AddrNotAvail.
+// crash when they look up AddrNotAvail in the address vector.
 func (e *Endpoint) checkDest(dest Addr) error {
 	if err := e.checkUsable(); err != nil {
 		return err
@@ -264,7 +265,7 @@ func (e *Endpoint) checkDest(dest Addr) error {
 	return nil
 }
 
-// enabled records that the endpoint is enabled.
+// enabled records that libfabric has enabled the endpoint.
 func (e *Endpoint) enabled() {
 	objects.Lock()
 	defer objects.Unlock()
@@ -276,9 +277,9 @@ func (e *Endpoint) enabled() {
 	}
 }
 
-// Alias returns the same endpoint with other default flags for its operations (fi_ep_alias): those
-// of the TxAttr with FlagTransmit, or of the RxAttr with FlagRecv. Operations posted to an alias
-// are in flight on the endpoint.
+// Alias returns a second Endpoint for the same C endpoint, with other default flags for operations
+// (fi_ep_alias). With FlagTransmit in flags, the others replace the OpFlags of the TxAttr; with
+// FlagRecv, those of the RxAttr. An operation posted to the alias is in flight on e.
 func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
 	const function = "fi_ep_alias"
 	if !e.isOpen() {

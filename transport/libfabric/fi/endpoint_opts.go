@@ -32,24 +32,24 @@ func (e *Endpoint) SetName(addr []byte) error {
 	return check(function, C.fi_setname(e.fid, unsafe.Pointer(unsafe.SliceData(addr)), C.size_t(len(addr))))
 }
 
-// Option is an option of an endpoint (fi_endpoint(3), FI_OPT_ENDPOINT). Sizes are in bytes,
-// switches are 0 or 1. For an option that the library or provider does not know, calls return
+// Option is an option of an endpoint (fi_endpoint(3), FI_OPT_ENDPOINT). A size is in bytes. A
+// switch is 0 or 1. For an option that the library or provider does not know, calls return
 // ErrNotSupported, or with some providers ErrInvalid.
 type Option int
 
 // The options.
 const (
-	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV            // a multi-receive buffer with less space left is released
-	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE              // largest private data of Connect and Accept; read only
-	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN              // smallest part that a buffered receive delivers
-	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT            // messages above this size must be claimed
-	OptSendBufSize           Option = C.FI_OPT_SEND_BUF_SIZE             //
-	OptRecvBufSize           Option = C.FI_OPT_RECV_BUF_SIZE             //
-	OptTxSize                Option = C.FI_OPT_TX_SIZE                   //
-	OptRxSize                Option = C.FI_OPT_RX_SIZE                   //
-	OptHMEMP2P               Option = C.FI_OPT_FI_HMEM_P2P               // one of HMEMP2PEnabled etc.
-	OptCUDAAPIPermitted      Option = C.WEFT_OPT_CUDA_API_PERMITTED      // switch
-	OptSharedMemoryPermitted Option = C.WEFT_OPT_SHARED_MEMORY_PERMITTED // switch
+	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV // a multi-receive buffer with less free space is released
+	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE   // largest private data of Connect and Accept; read only
+	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN   // smallest part of a message that a buffered receive delivers
+	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT // larger messages must be claimed (FlagClaim)
+	OptSendBufSize           Option = C.FI_OPT_SEND_BUF_SIZE
+	OptRecvBufSize           Option = C.FI_OPT_RECV_BUF_SIZE
+	OptTxSize                Option = C.FI_OPT_TX_SIZE
+	OptRxSize                Option = C.FI_OPT_RX_SIZE
+	OptHMEMP2P               Option = C.FI_OPT_FI_HMEM_P2P               // one of the HMEMP2P constants below
+	OptCUDAAPIPermitted      Option = C.WEFT_OPT_CUDA_API_PERMITTED      // a switch: whether the provider may call the CUDA API
+	OptSharedMemoryPermitted Option = C.WEFT_OPT_SHARED_MEMORY_PERMITTED // a switch: whether the provider may use shared memory
 	OptMaxMsgSize            Option = C.WEFT_OPT_MAX_MSG_SIZE
 	OptMaxTaggedSize         Option = C.WEFT_OPT_MAX_TAGGED_SIZE
 	OptMaxRMASize            Option = C.WEFT_OPT_MAX_RMA_SIZE
@@ -58,18 +58,18 @@ const (
 	OptInjectTaggedSize      Option = C.WEFT_OPT_INJECT_TAGGED_SIZE
 	OptInjectRMASize         Option = C.WEFT_OPT_INJECT_RMA_SIZE
 	OptInjectAtomicSize      Option = C.WEFT_OPT_INJECT_ATOMIC_SIZE
-	OptFirewallAddr          Option = C.WEFT_OPT_FIREWALL_ADDR // switch
+	OptFirewallAddr          Option = C.WEFT_OPT_FIREWALL_ADDR // a switch, see fi_endpoint(3); only 2.x
 )
 
 // The values of OptHMEMP2P: how the provider transfers device memory.
 const (
-	HMEMP2PEnabled   = C.FI_HMEM_P2P_ENABLED   // directly, if the provider chooses to
-	HMEMP2PRequired  = C.FI_HMEM_P2P_REQUIRED  // directly, else fail
-	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED // directly, if possible
-	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED  // by a copy through host memory
+	HMEMP2PEnabled   = C.FI_HMEM_P2P_ENABLED   // directly between the device and the network adapter, if the provider chooses to
+	HMEMP2PRequired  = C.FI_HMEM_P2P_REQUIRED  // directly between the device and the network adapter; if that is impossible, operations fail
+	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED // directly between the device and the network adapter, if that is possible
+	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED  // not directly, but by a copy in host memory
 )
 
-// width returns the size of the option's value in libfabric, in bytes.
+// width returns the size of the C type of the option's value, in bytes.
 func (o Option) width() int {
 	switch o {
 	case OptHMEMP2P:
@@ -122,8 +122,8 @@ func (e *Endpoint) SetOpt(o Option, v int) error {
 	return e.SetOptBytes(o, value[:o.width()])
 }
 
-// GetOptBytes reads an option in libfabric's representation into value, and returns its size.
-// Options of providers (FI_PROV_SPECIFIC) are negative.
+// GetOptBytes reads an option in libfabric's representation into value, and returns how many bytes
+// that has. The numbers of providers' own options (FI_PROV_SPECIFIC) are negative.
 func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	const function = "fi_getopt"
 	if !e.isOpen() {
@@ -138,7 +138,7 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	return int(size), err
 }
 
-// SetOptBytes sets an option in libfabric's representation.
+// SetOptBytes sets an option to value, which is in libfabric's representation.
 func (e *Endpoint) SetOptBytes(o Option, value []byte) error {
 	const function = "fi_setopt"
 	if !e.isOpen() {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCloseUnbound closes an endpoint after each step of its set-up.
+// TestCloseUnbound closes an endpoint that is not bound yet, or bound only to a queue, or also to
+// an address vector, but not enabled.
 func TestCloseUnbound(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})
@@ -27,8 +28,8 @@ func TestCloseUnbound(t *testing.T) {
 	})
 }
 
-// TestInfoOfAnotherProvider checks that an Info of another provider is refused, and that a nil or
-// empty one does not crash.
+// TestInfoOfAnotherProvider checks that calls refuse an Info of another provider, and that a nil or
+// empty Info does not crash them.
 func TestInfoOfAnotherProvider(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})
@@ -54,8 +55,8 @@ func TestInfoOfAnotherProvider(t *testing.T) {
 	})
 }
 
-// TestNoAddress checks that operations to the AddrNotAvail of a failed insertion return an error,
-// and that a second Enable does nothing.
+// TestNoAddress checks that operations to AddrNotAvail, the result of a failed insertion, return
+// ErrInvalid, and that a second Enable does nothing.
 func TestNoAddress(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
@@ -94,8 +95,8 @@ func TestNoAddress(t *testing.T) {
 	})
 }
 
-// TestNotEnabled checks that operations on an endpoint that is not enabled return an error; rxm
-// would dereference its vector, which is NULL.
+// TestNotEnabled checks that operations on an endpoint that is not enabled return ErrOpBadState. If
+// they reached rxm, it would dereference the endpoint's address vector, which is NULL.
 func TestNotEnabled(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})

@@ -10,16 +10,17 @@ import (
 	"unsafe"
 )
 
-// ScalableEP is an endpoint with one address and several transmit and receive contexts, which have
-// queues of their own (fi_endpoint(3)). [RxAddr] returns the address of one of its receive contexts.
+// ScalableEP is an endpoint with one address and several transmit and receive contexts
+// (fi_endpoint(3)). Each context is an [Endpoint] with completion queues of its own. [RxAddr]
+// returns the address of one of its receive contexts.
 type ScalableEP struct {
 	object
 	domain *Domain
-	info   *Info // what it was opened with
+	info   *Info // a copy of what the endpoint was opened with
 }
 
-// OpenScalableEP opens a scalable endpoint of an Info (fi_scalable_ep). Its EPAttr has the number
-// of contexts.
+// OpenScalableEP opens the scalable endpoint that info describes (fi_scalable_ep). TxCtxCnt and
+// RxCtxCnt in info.EP are the numbers of contexts.
 func (d *Domain) OpenScalableEP(info *Info) (*ScalableEP, error) {
 	const function = "fi_scalable_ep"
 	if !d.isOpen() {
@@ -182,15 +183,15 @@ func (d *Domain) OpenSharedRx(attr *RxAttr) (*Endpoint, error) {
 		return nil, err
 	}
 	e := newEndpoint(c, d, &info, &d.object)
-	e.ready = true // a shared context needs no Enable
+	e.ready = true // libfabric does not enable a shared receive context
 	return e, nil
 }
 
 // BindSharedTx makes the endpoint send through a shared transmit context (fi_ep_bind).
 func (e *Endpoint) BindSharedTx(s *SharedTx) error { return e.bindTo(&s.object, 0) }
 
-// BindSharedRx makes a shared receive context take the endpoint's messages (fi_ep_bind). Their
-// completions go to the endpoint's queue.
+// BindSharedRx makes a shared receive context take the endpoint's messages (fi_ep_bind). The
+// completions of these messages go to the endpoint's queue.
 func (e *Endpoint) BindSharedRx(s *Endpoint) error {
 	if err := e.bindTo(&s.object, 0); err != nil {
 		return err

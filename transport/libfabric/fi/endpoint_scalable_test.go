@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScalableEndpoint sends to the contexts of a scalable endpoint. Of these providers only
-// sockets supports it.
+// TestScalableEndpoint sends a message from each transmit context of one scalable endpoint to each
+// receive context of another. Of the providers that need no special hardware, only sockets supports
+// scalable endpoints.
 func TestScalableEndpoint(t *testing.T) {
 	const contexts, bits = 2, 1
 	info := localInfo(t, setup{prov: "sockets", ep: EPRDM, caps: CapTagged | CapNamedRxCtx, hints: func(i *Info) {
@@ -66,7 +67,7 @@ func TestScalableEndpoint(t *testing.T) {
 		ep, err := domain.OpenScalableEP(info)
 		require.NoError(t, err)
 		for range 100 {
-			NewInfo() // would reuse memory that was freed too early
+			NewInfo() // allocates memory that was freed too early, and overwrites it
 		}
 		tx, err := ep.TxContext(0, &info.Tx)
 		require.NoError(t, err, "sockets compares it with the endpoint's info")
@@ -103,7 +104,8 @@ func TestScalableEndpoint(t *testing.T) {
 	})
 }
 
-// TestSharedContexts checks that a receive of a shared context takes messages of all its endpoints.
+// TestSharedContexts checks that receives posted to a shared receive context take the messages for
+// each endpoint that is bound to it.
 func TestSharedContexts(t *testing.T) {
 	const peers = 2
 	info := localInfo(t, setup{prov: "sockets", ep: EPRDM, caps: CapTagged, hints: func(i *Info) {

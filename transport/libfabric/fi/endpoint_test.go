@@ -8,14 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEndpoint calls the methods for names, options and sizes before and after Enable and Close.
+// TestEndpoint checks the methods for names, options and sizes on an enabled endpoint, and that all
+// methods return ErrClosed after Close.
 func TestEndpoint(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
 		name, err := a.ep.Name()
 		require.NoError(t, err)
 		seen, err := b.av.Lookup(b.peer)
-		if prov == "udp;ofi_rxd" { // looks up only peers that it has exchanged messages with
+		if prov == "udp;ofi_rxd" { // rxd looks up only peers that it has exchanged messages with
 			require.ErrorIs(t, err, ErrNoData)
 		} else {
 			require.NoError(t, err)
@@ -67,7 +68,8 @@ func TestEndpoint(t *testing.T) {
 	})
 }
 
-// TestAlias tests an alias with other flags. Of these providers only sockets supports it.
+// TestAlias sends a message through an alias with other default flags. Of these providers only
+// sockets supports aliases.
 func TestAlias(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -89,7 +91,8 @@ func TestAlias(t *testing.T) {
 	})
 }
 
-// TestCloseOrder checks that an object that others need cannot be closed before them.
+// TestCloseOrder checks that Close of an object returns ErrBusy as long as another open object
+// needs it.
 func TestCloseOrder(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov, sep: true})

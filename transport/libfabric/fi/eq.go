@@ -17,15 +17,15 @@ import (
 type EQ struct {
 	object
 	wait   WaitObj
-	yields bool // SRead polls
+	yields bool // SRead calls Read again and again, because the provider's fi_eq_sread ignores the timeout
 }
 
 // EQAttr has the attributes for opening an event queue (struct fi_eq_attr).
 type EQAttr struct {
 	Size            int     // smallest capacity in events; 0: the provider's choice
-	Flags           Flags   // FlagWrite to write events, FlagAffinity
-	Wait            WaitObj // any but WaitSet
-	SignalingVector int     // the processor to interrupt, with FlagAffinity
+	Flags           Flags   // FlagWrite if Write is to be called, FlagAffinity if SignalingVector is to be used
+	Wait            WaitObj // how SRead waits: any but WaitSet
+	SignalingVector int     // the processor that gets the device's interrupts, with FlagAffinity
 }
 
 // EQEvent is an event. Its type says which fields are set: a connection request has Info and
@@ -33,10 +33,10 @@ type EQAttr struct {
 // owns everything in it.
 type EQEvent struct {
 	Type    EventType
-	FID     FID     // the object concerned; for a connection request the passive endpoint
+	FID     FID     // the object that the event is about; for a connection request the passive endpoint
 	Context uintptr // the context that the operation was started with
 	Data    uint64  // for example the number of inserted addresses
-	Info    *Info   // accepts or rejects a connection request; after FlagPeek only for reading
+	Info    *Info   // for accepting or rejecting a connection request; from a Read with FlagPeek it is only information
 	Private []byte  // private data of the peer, possibly followed by padding
 }
 
@@ -46,9 +46,9 @@ type EQError struct {
 	Context   uintptr
 	Data      uint64
 	Err       Errno
-	ProvErrno int    // the provider's own number
-	Text      string // the provider's text for it
-	ErrData   []byte // more data; of a rejected connection the peer's private data
+	ProvErrno int    // the provider's own error number
+	Text      string // the provider's text for ProvErrno
+	ErrData   []byte // more data about the error; if the peer rejected a connection, its private data
 }
 
 // Error returns the errno and the provider's text.
@@ -90,8 +90,8 @@ func (q *EQ) c() *C.struct_fid_eq { return (*C.struct_fid_eq)(q.pointer()) }
 
 func (q *EQ) waitable() *object { return &q.object }
 
-// Read returns the next event (fi_eq_read), and never blocks. With FlagPeek the
-// event stays in the queue.
+// Read returns the next event (fi_eq_read). It never blocks. With FlagPeek the event stays in the
+// queue.
 //
 // Read returns ErrAgain if there is no event, and ErrAvail if there is an error; then ReadErr returns
 // the error.
@@ -104,14 +104,14 @@ func (q *EQ) Read(flags Flags) (*EQEvent, error) {
 	})
 }
 
-// SRead is Read that waits up to timeout for an event (fi_eq_sread); a negative timeout is
-// infinite. After the timeout it returns ErrAgain. It blocks an operating system thread. With
-// WaitNone it returns ErrInvalid.
+// SRead is Read, but waits up to timeout for an event (fi_eq_sread); a negative timeout is
+// infinite. After the timeout SRead returns ErrAgain. With most wait objects it blocks an operating
+// system thread. If the queue was opened with WaitNone, SRead returns ErrInvalid.
 func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
 	}
-	if q.wait == WaitNone { // sockets would wait nevertheless
+	if q.wait == WaitNone { // sockets would wait even then
 		return nil, ErrInvalid
 	}
 	if q.yields { // fi_eq_sread would ignore the timeout
@@ -127,9 +127,10 @@ func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	})
 }
 
-// poll reads until there is an event or an error, or until the timeout.
+// poll is SRead for providers whose fi_eq_sread ignores the timeout: it calls Read until that
+// returns an event or an error other than ErrAgain, or until the timeout.
 func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
-	const maxYields = 64 // after so many reads, sleep between two reads
+	const maxYields = 64 // after so many reads, poll sleeps between two reads
 	start := time.Now()
 	for i := 0; ; i++ {
 		ev, err := q.Read(flags)
@@ -144,7 +145,7 @@ func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	}
 }
 
-// read calls call, which reads an event in C, and converts the event.
+// read converts the event that call reads in C. flags are those of call.
 func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*EQEvent, error) {
 	e := C.weft_eq_event_new()
 	if e == nil {
@@ -169,7 +170,7 @@ func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*E
 			r := &request{handle: unsafe.Pointer(cm.info.handle)}
 			ev.Info = takeInfo(cm.info)
 			ev.Info.request = r
-		default: // after FlagPeek the queue still owns the info and the request
+		default: // with FlagPeek the queue still owns the info and the request
 			if dup := C.fi_dupinfo(cm.info); dup != nil {
 				ev.Info = takeInfo(dup)
 			}
@@ -216,7 +217,7 @@ func (q *EQ) ReadErr(flags Flags) (*EQError, error) {
 
 // Write adds an event of the application to the queue (fi_eq_write): its type, FID, Context, Data
 // and up to 2000 bytes of Private. The queue must have been opened with FlagWrite. A provider may
-// interpret the types of libfabric, so applications use EventNotify or types that libfabric does
+// act on events of libfabric's types, so applications use EventNotify or types that libfabric does
 // not have.
 func (q *EQ) Write(ev EQEvent, flags Flags) error {
 	const function = "fi_eq_write"
@@ -254,8 +255,8 @@ func (q *EQ) StrError(provErrno int, errData []byte) string {
 	return C.GoString(&buf[0])
 }
 
-// FD returns a descriptor that is readable when there may be an event, of a queue opened with
-// WaitFD (fi_control with FI_GETWAIT). Call Fabric.TryWait before sleeping on it. The queue owns
+// FD returns the file descriptor of a queue opened with WaitFD (fi_control with FI_GETWAIT). It is
+// readable when there may be an event. Call [Fabric.TryWait] before sleeping on it. The queue owns
 // the descriptor.
 func (q *EQ) FD() (int, error) {
 	const function = "fi_control"

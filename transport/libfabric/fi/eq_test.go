@@ -14,7 +14,7 @@ import (
 // custom is an event type that libfabric does not have.
 const custom EventType = 1 << 16
 
-// eachEQ runs a test with an event queue of each wait object that a provider supports.
+// eachEQ runs a test with each provider and each wait object that its event queues support.
 func eachEQ(t *testing.T, test func(*testing.T, offer, *Fabric, *EQ)) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info := o.info(t)
@@ -133,7 +133,7 @@ func TestEQSRead(t *testing.T) {
 		require.Equal(t, ErrAgain, err)
 
 		written := make(chan error, 1)
-		go func() { written <- q.Write(*want, 0) }() // ends by itself; the test waits for it below
+		go func() { written <- q.Write(*want, 0) }() // ends after the Write; the test waits for it below
 		ev, err := q.SRead(testTimeout, 0)
 		require.NoError(t, err)
 		require.Equal(t, want, ev)
@@ -141,7 +141,8 @@ func TestEQSRead(t *testing.T) {
 	})
 }
 
-// TestEQFD checks that a thread can sleep on the descriptor after TryWait.
+// TestEQFD checks that after TryWait the queue's descriptor becomes readable when an event is
+// written, unless another TryWait then returns an error.
 func TestEQFD(t *testing.T) {
 	eachEQ(t, func(t *testing.T, _ offer, f *Fabric, q *EQ) {
 		fd, err := q.FD()
@@ -175,8 +176,8 @@ func TestEQStrError(t *testing.T) {
 	})
 }
 
-// TestEQConnection checks that the events of a rejected connection have the private data of the
-// peers.
+// TestEQConnection connects to a passive endpoint, which rejects the connection. The events at both
+// sides must carry the private data of the other side.
 func TestEQConnection(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		if o.types[0] != EPMsg {

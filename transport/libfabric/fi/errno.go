@@ -64,8 +64,8 @@ const (
 )
 
 var (
-	// ErrNotSupported is in the error of a call that this library or provider does not
-	// support; errors.Is finds it.
+	// ErrNotSupported means that this library or provider does not support a call. It is not
+	// returned itself: errors.Is finds it in the call's error.
 	ErrNotSupported = errors.New("not supported by this libfabric or provider")
 	// ErrClosed is returned by calls on a closed object.
 	ErrClosed = errors.New("libfabric object is closed")
@@ -84,10 +84,10 @@ func (e Errno) Is(target error) bool {
 	return ok && e < 256 && Errno(n) == e
 }
 
-// Error is a failed call.
+// Error is the error of a failed call of libfabric.
 type Error struct {
-	Func string // the C function, for example "fi_getinfo"
-	Err  error  // an Errno, or ErrClosed
+	Func string // name of the C function, for example "fi_getinfo"
+	Err  error  // an Errno, an error that wraps an Errno, or ErrClosed
 }
 
 // Error returns the function and the text of its error.
@@ -96,7 +96,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Func, e.Err) }
 // Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// check returns the error for the result of a C function: nil unless rc is negative.
+// check returns the error for rc, the result of the C function with this name: nil unless rc is
+// negative.
 func check(function string, rc C.int) error {
 	if rc >= 0 {
 		return nil
@@ -104,16 +105,17 @@ func check(function string, rc C.int) error {
 	return &Error{function, Errno(-rc)}
 }
 
-// unsupported returns the error of a call that the headers of this build do not have.
+// unsupported returns the error of a call that this build or the provider does not support.
 func unsupported(function string) error { return &Error{function, ErrNotImpl} }
 
 // closedError returns the error of a call on a closed object.
 func closedError(function string) error { return &Error{function, ErrClosed} }
 
+// errAvail is converted to an error once, because the conversion allocates for an Errno above 255.
 var errAvail error = ErrAvail
 
 // errno returns the error of a hot path call that returned rc, which is negative. It does not
-// allocate for results that are not failures.
+// allocate for the results that are no failures, FI_EAGAIN and FI_EAVAIL.
 func errno(rc C.ssize_t) error {
 	if rc == -C.FI_EAVAIL {
 		return errAvail

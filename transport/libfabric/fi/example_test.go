@@ -16,7 +16,7 @@ type peer struct {
 	av *fi.AV
 }
 
-// open opens and enables an endpoint.
+// open opens an endpoint with a queue and an address vector, and enables it.
 func open(domain *fi.Domain, info *fi.Info) *peer {
 	p := &peer{
 		ep: must(domain.OpenEndpoint(info)),
@@ -30,7 +30,7 @@ func open(domain *fi.Domain, info *fi.Info) *peer {
 }
 
 func (p *peer) close() {
-	check(p.ep.Close()) // first, because it needs the others
+	check(p.ep.Close()) // first, because the endpoint needs the others
 	check(p.cq.Close())
 	check(p.av.Close())
 }
@@ -81,7 +81,8 @@ func Example() {
 	defer alice.close()
 	defer bob.close()
 
-	// A program exchanges the names by other means; here both endpoints are in one process.
+	// Two processes would exchange the names by other means; here both endpoints are in one
+	// process.
 	to := make([]fi.Addr, 1)
 	must(alice.av.Insert([][]byte{must(bob.ep.Name())}, to, 0, 0))
 

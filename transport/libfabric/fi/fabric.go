@@ -11,7 +11,7 @@ type Fabric struct {
 	provider string
 }
 
-// OpenFabric opens the fabric of an Info (fi_fabric).
+// OpenFabric opens the fabric that info describes (fi_fabric).
 func OpenFabric(info *Info) (*Fabric, error) {
 	loaded.Store(true)
 	var (
@@ -29,18 +29,19 @@ func OpenFabric(info *Info) (*Fabric, error) {
 	return f, nil
 }
 
-// matches reports whether an Info can be of this fabric. Providers do not check that: they would
-// misinterpret an Info of another provider, or crash.
+// matches reports whether info has the fabric's provider, or names no provider. Providers do not
+// check that: they would misinterpret an Info of another provider, or crash.
 func (f *Fabric) matches(info *Info) bool {
 	return info != nil && (info.Fabric.ProvName == f.provider || info.Fabric.ProvName == "")
 }
 
 func (f *Fabric) c() *C.struct_fid_fabric { return (*C.struct_fid_fabric)(f.pointer()) }
 
-// Waitable is an object that a thread can wait on by its descriptors: an EQ, a CQ or a Counter.
+// Waitable is an object that TryWait takes, whose file descriptors a thread can sleep on: an EQ, a
+// CQ or a Counter.
 type Waitable interface{ waitable() *object }
 
-// hasDescriptor reports whether an object was opened with WaitFD or WaitPollFD.
+// hasDescriptor reports whether o was opened with WaitFD or WaitPollFD.
 func hasDescriptor(o Waitable) bool {
 	var wait WaitObj
 	switch o := o.(type) {
@@ -54,7 +55,7 @@ func hasDescriptor(o Waitable) bool {
 	return wait == WaitFD || wait == WaitPollFD
 }
 
-// TryWait returns nil if the thread may sleep on the descriptors of the objects (fi_trywait). It
+// TryWait returns nil if a thread may sleep on the descriptors of the objects (fi_trywait). It
 // returns ErrAgain if there may be completions or events; then the caller must read the objects
 // first. It returns ErrInvalid for an object that was not opened with WaitFD or WaitPollFD.
 func (f *Fabric) TryWait(objs ...Waitable) error {
@@ -68,7 +69,7 @@ func (f *Fabric) TryWait(objs ...Waitable) error {
 		if !w.isOpen() {
 			return closedError(function)
 		}
-		if !hasDescriptor(o) { // providers would dereference its wait object, which is NULL
+		if !hasDescriptor(o) { // providers would dereference the object's wait object, which is NULL
 			return &Error{function, ErrInvalid}
 		}
 		fids[i] = w.fid

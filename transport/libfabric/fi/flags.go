@@ -6,32 +6,34 @@ package fi
 import "C"
 
 // Flags are bits for operations, bindings and calls that open objects. The man page of a call lists
-// its flags. A flag that the headers in use do not have is zero.
+// its flags. If the libfabric headers of the build lack a flag, the constant is zero.
 type Flags uint64
 
 // The flags of operations and of their completions (fi_endpoint(3),
 // fi_msg(3), fi_tagged(3), fi_cq(3)).
 const (
-	FlagCompletion       Flags = C.FI_COMPLETION        // write a completion for the operation
-	FlagInject           Flags = C.FI_INJECT            // the buffer is free when the call returns
-	FlagInjectComplete   Flags = C.FI_INJECT_COMPLETE   // complete when the buffer is free
-	FlagTransmitComplete Flags = C.FI_TRANSMIT_COMPLETE // complete when the local node need not retransmit it
-	FlagDeliveryComplete Flags = C.FI_DELIVERY_COMPLETE // complete when it is in the peer's memory
-	FlagCommitComplete   Flags = C.FI_COMMIT_COMPLETE   // complete when it is persistent at the peer
-	FlagMatchComplete    Flags = C.FI_MATCH_COMPLETE    // complete when a receive has matched it
-	FlagMultiRecv        Flags = C.FI_MULTI_RECV        // the buffer takes several messages
+	FlagCompletion       Flags = C.FI_COMPLETION        // the operation writes a completion
+	FlagInject           Flags = C.FI_INJECT            // the caller may reuse the buffer when the call returns
+	FlagInjectComplete   Flags = C.FI_INJECT_COMPLETE   // the operation completes when the caller may reuse the buffer
+	FlagTransmitComplete Flags = C.FI_TRANSMIT_COMPLETE // the operation completes when this node need not retransmit the data
+	FlagDeliveryComplete Flags = C.FI_DELIVERY_COMPLETE // the operation completes when the data is in the peer's memory
+	FlagCommitComplete   Flags = C.FI_COMMIT_COMPLETE   // the operation completes when the data is persistent at the peer
+	FlagMatchComplete    Flags = C.FI_MATCH_COMPLETE    // the operation completes when a receive has matched the message
+	FlagMultiRecv        Flags = C.FI_MULTI_RECV        // the receive is a multi-receive: its buffer takes several messages
 	FlagRemoteCQData     Flags = C.FI_REMOTE_CQ_DATA    // the operation carries immediate data
-	FlagMore             Flags = C.FI_MORE              // more operations follow immediately
+	FlagMore             Flags = C.FI_MORE              // the caller posts more operations immediately after this one
 	FlagPeek             Flags = C.FI_PEEK              // check for a message without receiving it
-	FlagClaim            Flags = C.FI_CLAIM             // with FlagPeek: reserve the message; without: receive it
-	FlagDiscard          Flags = C.FI_DISCARD           // discard the message
-	FlagTrigger          Flags = C.FI_TRIGGER           // start at a counter's threshold; posting calls refuse it, because a Context cannot name the counter
-	FlagFence            Flags = C.FI_FENCE             // start after all earlier operations to the same peer
-	FlagAffinity         Flags = C.FI_AFFINITY          // use the signaling vector
-	FlagPriority         Flags = C.WEFT_PRIORITY
-	FlagMulticast        Flags = C.FI_MULTICAST
-	FlagPeerTransfer     Flags = C.FI_PEER_TRANSFER
-	FlagPeer             Flags = C.FI_PEER
+	FlagClaim            Flags = C.FI_CLAIM             // with FlagPeek: reserve the message; without: receive the reserved message
+	FlagDiscard          Flags = C.FI_DISCARD           // with FlagPeek or FlagClaim: discard the message
+	// FlagTrigger starts the operation when a counter reaches a threshold. Posting calls of this
+	// package refuse it, because a Context cannot name the counter.
+	FlagTrigger      Flags = C.FI_TRIGGER
+	FlagFence        Flags = C.FI_FENCE    // start after all earlier operations to the same peer
+	FlagAffinity     Flags = C.FI_AFFINITY // direct interrupts to the processor SignalingVector of CQAttr or EQAttr
+	FlagPriority     Flags = C.WEFT_PRIORITY
+	FlagMulticast    Flags = C.FI_MULTICAST
+	FlagPeerTransfer Flags = C.FI_PEER_TRANSFER
+	FlagPeer         Flags = C.FI_PEER
 
 	FlagMsg         Flags = C.FI_MSG
 	FlagTagged      Flags = C.FI_TAGGED
@@ -51,25 +53,25 @@ const (
 const (
 	FlagSource       Flags = C.FI_SOURCE         // node and service are the local address
 	FlagNumericHost  Flags = C.FI_NUMERICHOST    // node is an address; do not query a name server
-	FlagProvAttrOnly Flags = C.FI_PROV_ATTR_ONLY // list only the providers
-	FlagRescan       Flags = C.WEFT_RESCAN       // search for devices again (2.x)
+	FlagProvAttrOnly Flags = C.FI_PROV_ATTR_ONLY // return only the names and versions of providers
+	FlagRescan       Flags = C.WEFT_RESCAN       // search for devices again (only 2.x)
 )
 
 // The flags of bindings (fi_endpoint(3), fi_domain(3)), of address vectors
 // (fi_av(3)), of their sets (fi_av_set(3)) and of memory (fi_mr(3)).
 const (
 	FlagSelectiveCompletion Flags = C.FI_SELECTIVE_COMPLETION // only operations with FlagCompletion write a completion
-	FlagRegMR               Flags = C.WEFT_REG_MR             // registrations complete asynchronously
+	FlagRegMR               Flags = C.WEFT_REG_MR             // with Domain.BindEQ: registrations complete asynchronously
 
-	FlagEvent         Flags = C.FI_EVENT         // insert asynchronously; the same bit as FlagCompletion
-	FlagSymmetric     Flags = C.FI_SYMMETRIC     // all nodes have the same number of endpoints
-	FlagSyncErr       Flags = C.FI_SYNC_ERR      // return an errno for each address
-	FlagAVUserID      Flags = C.FI_AV_USER_ID    // the caller chooses the addresses in completions
-	FlagAuthKey       Flags = C.WEFT_AUTH_KEY    // the addresses are authorisation keys (2.x)
-	FlagFirewallAddr  Flags = C.WEFT_FIREWALL    // the peer must start the connection (2.x)
-	FlagUniverse      Flags = C.FI_UNIVERSE      // the set of all addresses
-	FlagBarrierSet    Flags = C.FI_BARRIER_SET   // the set is for barriers; the next ones are alike
-	FlagBroadcastSet  Flags = C.FI_BROADCAST_SET //
+	FlagEvent         Flags = C.FI_EVENT       // insertions are asynchronous; the same bit as FlagCompletion
+	FlagSymmetric     Flags = C.FI_SYMMETRIC   // all nodes have the same number of endpoints
+	FlagSyncErr       Flags = C.FI_SYNC_ERR    // Insert reports an errno for each address that failed
+	FlagAVUserID      Flags = C.FI_AV_USER_ID  // the caller chooses the Addr by which completions report a peer
+	FlagAuthKey       Flags = C.WEFT_AUTH_KEY  // the Addr stands for an authorisation key (only 2.x)
+	FlagFirewallAddr  Flags = C.WEFT_FIREWALL  // this side must not start the connection, because of a firewall (only 2.x)
+	FlagUniverse      Flags = C.FI_UNIVERSE    // the set contains all addresses
+	FlagBarrierSet    Flags = C.FI_BARRIER_SET // the set is for barriers; the flags below name other collectives
+	FlagBroadcastSet  Flags = C.FI_BROADCAST_SET
 	FlagAlltoallSet   Flags = C.FI_ALLTOALL_SET
 	FlagAllreduceSet  Flags = C.FI_ALLREDUCE_SET
 	FlagAllgatherSet  Flags = C.FI_ALLGATHER_SET
@@ -78,16 +80,16 @@ const (
 	FlagScatterSet    Flags = C.FI_SCATTER_SET
 	FlagGatherSet     Flags = C.FI_GATHER_SET
 
-	FlagRMAEvent       Flags = C.FI_RMA_EVENT // count peers' accesses to the memory
-	FlagRMAPmem        Flags = C.FI_RMA_PMEM  // the memory is persistent
+	FlagRMAEvent       Flags = C.FI_RMA_EVENT // the region can be bound to a counter, which counts peers' accesses
+	FlagRMAPmem        Flags = C.FI_RMA_PMEM  // the region is persistent memory
 	FlagHMEMHostAlloc  Flags = C.FI_HMEM_HOST_ALLOC
 	FlagHMEMDeviceOnly Flags = C.FI_HMEM_DEVICE_ONLY
-	FlagMRDMABuf       Flags = C.WEFT_MR_DMABUF     // the region is a dma-buf (2.x)
-	FlagMRSingleUse    Flags = C.WEFT_MR_SINGLE_USE // (2.x)
+	FlagMRDMABuf       Flags = C.WEFT_MR_DMABUF     // the region is a dma-buf (only 2.x)
+	FlagMRSingleUse    Flags = C.WEFT_MR_SINGLE_USE // the region is for one operation (only 2.x)
 )
 
-// Caps are the capabilities of an endpoint or a domain (fi_getinfo(3)). One
-// that the headers in use do not have is zero.
+// Caps are the capabilities of an endpoint or a domain (fi_getinfo(3)). If the libfabric headers of
+// the build lack a capability, the constant is zero.
 type Caps uint64
 
 // The capabilities.
@@ -111,7 +113,7 @@ const (
 	CapAVUserID     Caps = C.FI_AV_USER_ID
 	CapPeer         Caps = C.FI_PEER
 	CapHMEM         Caps = C.FI_HMEM
-	CapVariableMsg  Caps = C.WEFT_VARIABLE_MSG // 1.x
+	CapVariableMsg  Caps = C.WEFT_VARIABLE_MSG // only 1.x
 	CapRMAPmem      Caps = C.FI_RMA_PMEM
 	CapSourceErr    Caps = C.FI_SOURCE_ERR
 	CapLocalComm    Caps = C.FI_LOCAL_COMM
@@ -122,10 +124,10 @@ const (
 	CapNamedRxCtx   Caps = C.FI_NAMED_RX_CTX
 	CapDirectedRecv Caps = C.FI_DIRECTED_RECV
 
-	CapXPU                Caps = C.WEFT_XPU                  // 2.x
-	CapTaggedDirectedRecv Caps = C.WEFT_TAGGED_DIRECTED_RECV // 2.x
-	CapTaggedMultiRecv    Caps = C.WEFT_TAGGED_MULTI_RECV    // 2.x
-	CapExactDirectedRecv  Caps = C.WEFT_EXACT_DIRECTED_RECV  // 2.x
+	CapXPU                Caps = C.WEFT_XPU                  // only 2.x
+	CapTaggedDirectedRecv Caps = C.WEFT_TAGGED_DIRECTED_RECV // only 2.x
+	CapTaggedMultiRecv    Caps = C.WEFT_TAGGED_MULTI_RECV    // only 2.x
+	CapExactDirectedRecv  Caps = C.WEFT_EXACT_DIRECTED_RECV  // only 2.x
 )
 
 // Mode is what a provider requires of the application; in hints, what the
@@ -136,10 +138,10 @@ type Mode uint64
 const (
 	ModeContext         Mode = C.FI_CONTEXT    // each operation's context points to 32 bytes for the provider
 	ModeContext2        Mode = C.FI_CONTEXT2   // each operation's context points to 64 bytes for the provider
-	ModeMsgPrefix       Mode = C.FI_MSG_PREFIX // space in front of each message
-	ModeAsyncIov        Mode = C.FI_ASYNC_IOV  // iovecs live as long as the operation
-	ModeRxCQData        Mode = C.FI_RX_CQ_DATA // immediate data consumes a posted receive
-	ModeLocalMR         Mode = C.WEFT_LOCAL_MR // before 1.5; now MRLocal
+	ModeMsgPrefix       Mode = C.FI_MSG_PREFIX // each message buffer begins with space for the provider
+	ModeAsyncIov        Mode = C.FI_ASYNC_IOV  // arrays of buffers must not change until the operation completes
+	ModeRxCQData        Mode = C.FI_RX_CQ_DATA // a write with immediate data consumes a receive of the peer
+	ModeLocalMR         Mode = C.WEFT_LOCAL_MR // the name of MRLocal before 1.5
 	ModeNotifyFlagsOnly Mode = C.WEFT_NOTIFY_FLAGS_ONLY
 	ModeRestrictedComp  Mode = C.WEFT_RESTRICTED_COMP
 	ModeBufferedRecv    Mode = C.WEFT_BUFFERED_RECV
@@ -154,19 +156,19 @@ type MRMode int
 // use offsets as addresses, and the application chooses the key.
 const (
 	MRUnspec     MRMode = C.WEFT_MR_UNSPEC
-	MRBasic      MRMode = C.WEFT_MR_BASIC    // before 1.5: VirtAddr, Allocated and ProvKey
-	MRScalable   MRMode = C.WEFT_MR_SCALABLE // before 1.5: none of the bits
+	MRBasic      MRMode = C.WEFT_MR_BASIC    // interface before 1.5: means MRVirtAddr, MRAllocated and MRProvKey
+	MRScalable   MRMode = C.WEFT_MR_SCALABLE // interface before 1.5: means none of the bits below
 	MRLocal      MRMode = C.FI_MR_LOCAL      // local buffers need a descriptor, too
 	MRRaw        MRMode = C.FI_MR_RAW        // keys are longer than 64 bits
 	MRVirtAddr   MRMode = C.FI_MR_VIRT_ADDR  // remote addresses are virtual addresses, not offsets
-	MRAllocated  MRMode = C.FI_MR_ALLOCATED  // pages must back the memory when it is registered
-	MRProvKey    MRMode = C.FI_MR_PROV_KEY   // the provider chooses the key
-	MRMMUNotify  MRMode = C.FI_MR_MMU_NOTIFY // the application reports changed page tables
-	MRRMAEvent   MRMode = C.FI_MR_RMA_EVENT  // with FlagRMAEvent: bind a counter, then enable the region
-	MREndpoint   MRMode = C.FI_MR_ENDPOINT   // bind the region to an endpoint, then enable it
-	MRHMEM       MRMode = C.FI_MR_HMEM       // device memory needs a descriptor
-	MRCollective MRMode = C.FI_MR_COLLECTIVE // buffers of collectives need a descriptor
-	MRXPUDesc    MRMode = C.WEFT_MR_XPU_DESC // 2.x
+	MRAllocated  MRMode = C.FI_MR_ALLOCATED  // the memory must be backed by pages when it is registered
+	MRProvKey    MRMode = C.FI_MR_PROV_KEY   // the provider chooses the keys
+	MRMMUNotify  MRMode = C.FI_MR_MMU_NOTIFY // the application reports changes of page tables ([MR.Refresh])
+	MRRMAEvent   MRMode = C.FI_MR_RMA_EVENT  // a region with FlagRMAEvent must be bound to a counter and then enabled
+	MREndpoint   MRMode = C.FI_MR_ENDPOINT   // a region must be bound to an endpoint and then enabled
+	MRHMEM       MRMode = C.FI_MR_HMEM       // buffers in device memory need a descriptor
+	MRCollective MRMode = C.FI_MR_COLLECTIVE // buffers of collective operations need a descriptor
+	MRXPUDesc    MRMode = C.WEFT_MR_XPU_DESC // only 2.x
 )
 
 // Access is the set of operations that may use registered memory (fi_mr(3)).
@@ -187,7 +189,8 @@ const (
 // send, keeps messages in order.
 type MsgOrder uint64
 
-// The orders, named as in C: read, write or send after read, write or send.
+// The orders, named as in C by two operations: OrderWAR, for example, keeps a write after an
+// earlier read in order.
 const (
 	OrderNone      MsgOrder = 0
 	OrderRAR       MsgOrder = C.FI_ORDER_RAR
@@ -215,6 +218,6 @@ type CompOrder uint64
 // The orders of completions.
 const (
 	CompOrderNone   CompOrder = 0
-	CompOrderStrict CompOrder = C.WEFT_ORDER_STRICT // in the order of the operations
-	CompOrderData   CompOrder = C.WEFT_ORDER_DATA   // bytes arrive in ascending order
+	CompOrderStrict CompOrder = C.WEFT_ORDER_STRICT // completions are in the order in which the operations were posted
+	CompOrderData   CompOrder = C.WEFT_ORDER_DATA   // the bytes of a message arrive in ascending order
 )

@@ -7,8 +7,8 @@ import "C"
 
 import "math"
 
-// SharedContext as TxCtxCnt or RxCtxCnt requests an endpoint that uses a shared
-// context (FI_SHARED_CONTEXT).
+// SharedContext is a value of TxCtxCnt and RxCtxCnt of an EPAttr. It requests an endpoint that uses
+// a shared transmit or receive context (FI_SHARED_CONTEXT).
 const SharedContext = math.MaxInt
 
 // Threading says which calls on a domain's objects may run concurrently (fi_domain(3)).
@@ -17,21 +17,21 @@ type Threading int
 // The threading models.
 const (
 	ThreadUnspec     Threading = C.FI_THREAD_UNSPEC
-	ThreadSafe       Threading = C.FI_THREAD_SAFE       // any calls
-	ThreadFID        Threading = C.FI_THREAD_FID        // one call per object
-	ThreadDomain     Threading = C.FI_THREAD_DOMAIN     // one call per domain
-	ThreadCompletion Threading = C.FI_THREAD_COMPLETION // one call per completion queue and the objects bound to it
-	ThreadEndpoint   Threading = C.FI_THREAD_ENDPOINT   // one call per endpoint
+	ThreadSafe       Threading = C.FI_THREAD_SAFE       // all calls may run concurrently
+	ThreadFID        Threading = C.FI_THREAD_FID        // one call at a time per object
+	ThreadDomain     Threading = C.FI_THREAD_DOMAIN     // one call at a time per domain and its objects
+	ThreadCompletion Threading = C.FI_THREAD_COMPLETION // one call at a time per completion queue and the objects bound to it
+	ThreadEndpoint   Threading = C.FI_THREAD_ENDPOINT   // one call at a time per endpoint
 )
 
-// Progress says what drives the progress of operations (fi_domain(3)).
+// Progress says whether the provider or the application drives operations forward (fi_domain(3)).
 type Progress int
 
 // The models of progress.
 const (
 	ProgressUnspec         Progress = C.FI_PROGRESS_UNSPEC
-	ProgressAuto           Progress = C.FI_PROGRESS_AUTO   // the provider
-	ProgressManual         Progress = C.FI_PROGRESS_MANUAL // the application, by reading queues and counters
+	ProgressAuto           Progress = C.FI_PROGRESS_AUTO   // the provider drives progress
+	ProgressManual         Progress = C.FI_PROGRESS_MANUAL // the application drives progress by reading queues and counters
 	ProgressControlUnified Progress = C.WEFT_PROGRESS_CONTROL_UNIFIED
 )
 
@@ -46,14 +46,14 @@ const (
 	RMEnabled  ResourceMgmt = C.FI_RM_ENABLED
 )
 
-// AVType is how an address vector names its entries (fi_av(3)).
+// AVType says what values an address vector returns as the Addr of its entries (fi_av(3)).
 type AVType int
 
 // The types of address vectors.
 const (
 	AVUnspec AVType = C.FI_AV_UNSPEC
-	AVMap    AVType = C.FI_AV_MAP   // by a value that the provider chooses
-	AVTable  AVType = C.FI_AV_TABLE // by their index
+	AVMap    AVType = C.FI_AV_MAP   // values that the provider chooses
+	AVTable  AVType = C.FI_AV_TABLE // indices in the order of insertion
 )
 
 // EPType is a type of endpoint (fi_endpoint(3)).
@@ -62,9 +62,9 @@ type EPType int
 // The types of endpoints.
 const (
 	EPUnspec EPType = C.FI_EP_UNSPEC
-	EPMsg    EPType = C.FI_EP_MSG   // reliable, connected
-	EPDgram  EPType = C.FI_EP_DGRAM // unreliable datagrams
-	EPRDM    EPType = C.FI_EP_RDM   // reliable, unconnected
+	EPMsg    EPType = C.FI_EP_MSG   // connected endpoint with reliable messages
+	EPDgram  EPType = C.FI_EP_DGRAM // unconnected endpoint with unreliable datagrams
+	EPRDM    EPType = C.FI_EP_RDM   // unconnected endpoint with reliable messages
 )
 
 // AddrFormat is the format of the addresses of an Info (fi_getinfo(3)).
@@ -77,7 +77,7 @@ const (
 	SockaddrIn   AddrFormat = C.FI_SOCKADDR_IN
 	SockaddrIn6  AddrFormat = C.FI_SOCKADDR_IN6
 	SockaddrIB   AddrFormat = C.FI_SOCKADDR_IB
-	SockaddrIP   AddrFormat = C.WEFT_SOCKADDR_IP // IPv4 or IPv6 (2.x)
+	SockaddrIP   AddrFormat = C.WEFT_SOCKADDR_IP // an IPv4 or IPv6 socket address; only 2.x
 	AddrPSMX     AddrFormat = C.FI_ADDR_PSMX
 	AddrGNI      AddrFormat = C.FI_ADDR_GNI
 	AddrBGQ      AddrFormat = C.FI_ADDR_BGQ
@@ -89,7 +89,7 @@ const (
 	AddrPSMX3    AddrFormat = C.FI_ADDR_PSMX3
 	AddrOPX      AddrFormat = C.FI_ADDR_OPX
 	AddrCXI      AddrFormat = C.FI_ADDR_CXI
-	AddrUCX      AddrFormat = C.WEFT_ADDR_UCX // 2.x
+	AddrUCX      AddrFormat = C.WEFT_ADDR_UCX // only 2.x
 )
 
 // Protocol is the wire protocol of an endpoint (fi_endpoint(3)). Providers with the same protocol can
@@ -125,7 +125,7 @@ const (
 	ProtoCXI           Protocol = C.FI_PROTO_CXI
 	ProtoXNet          Protocol = C.FI_PROTO_XNET
 
-	// The protocols of 2.x have numbers here, because older headers lack them.
+	// The protocols of 2.x are given by number, because older headers lack their names.
 
 	ProtoColl   Protocol = ProtoXNet + 1
 	ProtoUCX    Protocol = ProtoXNet + 2
@@ -161,28 +161,28 @@ type WaitObj int
 
 // The kinds of waiting.
 const (
-	WaitNone      WaitObj = C.FI_WAIT_NONE       // no waiting
-	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // only by SRead
-	WaitSet       WaitObj = C.FI_WAIT_SET        // by a wait set; removed in 2.x
-	WaitFD        WaitObj = C.FI_WAIT_FD         // by a file descriptor
-	WaitMutexCond WaitObj = C.FI_WAIT_MUTEX_COND // by a pthread condition
-	WaitYield     WaitObj = C.FI_WAIT_YIELD      // by SRead, which yields the processor
-	WaitPollFD    WaitObj = C.FI_WAIT_POLLFD     // by a set of file descriptors
+	WaitNone      WaitObj = C.FI_WAIT_NONE       // a thread cannot wait
+	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // a thread can wait only by calling SRead
+	WaitSet       WaitObj = C.FI_WAIT_SET        // by a wait set, which this package does not support
+	WaitFD        WaitObj = C.FI_WAIT_FD         // by SRead, or on a file descriptor
+	WaitMutexCond WaitObj = C.FI_WAIT_MUTEX_COND // by SRead, or on a pthread condition
+	WaitYield     WaitObj = C.FI_WAIT_YIELD      // by SRead, which polls and yields the processor
+	WaitPollFD    WaitObj = C.FI_WAIT_POLLFD     // by SRead, or on a set of file descriptors
 )
 
 // CQFormat is the format of the entries of a completion queue (fi_cq(3)).
 type CQFormat int
 
-// The formats. Each adds fields to the one before it.
+// The formats. Each has the fields of the one before it and those in its comment.
 const (
 	CQUnspec  CQFormat = C.FI_CQ_FORMAT_UNSPEC
-	CQContext CQFormat = C.FI_CQ_FORMAT_CONTEXT // the operation's context
-	CQMsg     CQFormat = C.FI_CQ_FORMAT_MSG     // flags and length
-	CQData    CQFormat = C.FI_CQ_FORMAT_DATA    // buffer and immediate data
-	CQTagged  CQFormat = C.FI_CQ_FORMAT_TAGGED  // tag
+	CQContext CQFormat = C.FI_CQ_FORMAT_CONTEXT // context of the operation
+	CQMsg     CQFormat = C.FI_CQ_FORMAT_MSG     // flags and length of the message
+	CQData    CQFormat = C.FI_CQ_FORMAT_DATA    // buffer address and immediate data
+	CQTagged  CQFormat = C.FI_CQ_FORMAT_TAGGED  // tag of the message
 )
 
-// HMEMIface is the kind of device that memory belongs to (fi_mr(3)).
+// HMEMIface is the interface of the device that memory belongs to, for example CUDA (fi_mr(3)).
 type HMEMIface int
 
 // The kinds of memory.
@@ -218,9 +218,9 @@ type EventType uint32
 const (
 	EventNotify       EventType = C.FI_NOTIFY
 	EventConnReq      EventType = C.FI_CONNREQ       // a peer requests a connection to a passive endpoint
-	EventConnected    EventType = C.FI_CONNECTED     // an endpoint is connected
+	EventConnected    EventType = C.FI_CONNECTED     // an endpoint has been connected
 	EventShutdown     EventType = C.FI_SHUTDOWN      // an endpoint's connection has ended
-	EventMRComplete   EventType = C.FI_MR_COMPLETE   // a memory region is registered
-	EventAVComplete   EventType = C.FI_AV_COMPLETE   // Data addresses are inserted
-	EventJoinComplete EventType = C.FI_JOIN_COMPLETE // the endpoint has joined a group
+	EventMRComplete   EventType = C.FI_MR_COMPLETE   // a memory region has been registered
+	EventAVComplete   EventType = C.FI_AV_COMPLETE   // an insertion has ended; Data is the number of inserted addresses
+	EventJoinComplete EventType = C.FI_JOIN_COMPLETE // an endpoint has joined a multicast group
 )

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// tostr returns libfabric's text for a value of the type (fi_tostr_r).
+// tostr returns libfabric's text for v (fi_tostr_r). kind says what v is.
 func tostr[T any](v T, kind C.enum_fi_type) string {
 	var buf [2048]C.char
 	return C.GoString(C.fi_tostr_r(&buf[0], C.size_t(len(buf)), unsafe.Pointer(&v), kind))
@@ -20,25 +20,26 @@ func tostr[T any](v T, kind C.enum_fi_type) string {
 // bits and have no names of their own.
 func (f Flags) String() string { return tostr(C.uint64_t(f), C.FI_TYPE_OP_FLAGS) }
 
-// CQString returns the names of the flags of a completion, which say what completed.
+// CQString returns the names of the flags of a completion, which say what kind of operation has
+// completed.
 func (f Flags) CQString() string { return tostr(C.uint64_t(f), C.FI_TYPE_CQ_EVENT_FLAGS) }
 
-// String returns the names of the bits (fi_tostr).
+// String returns the names of the bits that are set (fi_tostr).
 func (c Caps) String() string { return tostr(C.uint64_t(c), C.FI_TYPE_CAPS) }
 
-// String returns the names of the bits (fi_tostr).
+// String returns the names of the bits that are set (fi_tostr).
 func (m Mode) String() string { return tostr(C.uint64_t(m), C.FI_TYPE_MODE) }
 
-// String returns the names of the bits (fi_tostr).
+// String returns the names of the bits that are set (fi_tostr).
 func (m MRMode) String() string { return tostr(C.int(m), C.FI_TYPE_MR_MODE) }
 
-// String returns the names of the bits (fi_tostr).
+// String returns the names of the bits that are set (fi_tostr).
 func (a Access) String() string { return tostr(C.uint64_t(a), C.FI_TYPE_CAPS) }
 
-// String returns the names of the bits (fi_tostr).
+// String returns the names of the bits that are set (fi_tostr).
 func (o MsgOrder) String() string { return tostr(C.uint64_t(o), C.FI_TYPE_MSG_ORDER) }
 
-// String returns the names of the bits.
+// String returns the names of the bits that are set.
 func (o CompOrder) String() string {
 	s := "FI_ORDER_NONE"
 	if o&CompOrderStrict == CompOrderStrict {
@@ -67,7 +68,7 @@ func (t AVType) String() string { return tostr(C.int(t), C.FI_TYPE_AV_TYPE) }
 // String returns the name of the type (fi_tostr).
 func (t EPType) String() string { return tostr(C.int(t), C.FI_TYPE_EP_TYPE) }
 
-// String returns the name of the form (fi_tostr).
+// String returns the name of the format (fi_tostr).
 func (f AddrFormat) String() string { return tostr(C.uint32_t(f), C.FI_TYPE_ADDR_FORMAT) }
 
 // String returns the name of the protocol (fi_tostr).
@@ -103,7 +104,7 @@ func (c CollectiveOp) String() string { return tostr(C.int(c), C.FI_TYPE_COLLECT
 // String returns the name of the event (fi_tostr).
 func (e EventType) String() string { return tostr(C.int(e), C.FI_TYPE_EQ_EVENT) }
 
-// name returns the name of a value for which fi_tostr has no text.
+// name returns the i-th of names, or "Unknown". It is for types for which fi_tostr has no texts.
 func name(i int, names ...string) string {
 	if i < 0 || i >= len(names) {
 		return "Unknown"

@@ -55,8 +55,8 @@ func TestStrings(t *testing.T) {
 	require.Zero(t, TClassBulkData.DSCP())
 }
 
-// TestVersionedBits checks that bits with different meanings in 1.x and 2.x are zero with the other
-// headers.
+// TestVersionedBits checks that constants that only 1.x or only 2.x has are zero with the headers
+// of the other.
 func TestVersionedBits(t *testing.T) {
 	old := HeaderVersion < MakeVersion(2, 0)
 	require.Equal(t, old, CapVariableMsg != 0)

@@ -13,7 +13,7 @@ import (
 type addressCase struct {
 	node, service string
 	flags         Flags
-	src, dest     bool // the addresses that an Info must have
+	src, dest     bool // whether an Info must have a SrcAddr, a DestAddr
 }
 
 func TestGetInfoAddresses(t *testing.T) {
@@ -34,13 +34,13 @@ func TestGetInfoAddresses(t *testing.T) {
 					found := 0
 					for _, i := range infos {
 						if i.Fabric.ProvName != o.prov {
-							if hints != nil { // also accepts a utility provider on top of it
+							if hints != nil { // the hints also accept a utility provider on top of o.prov
 								require.Contains(t, i.Fabric.ProvName, o.prov+";")
 							}
 							continue
 						}
 						found++
-						itself := o.named && c == (addressCase{src: true}) // then the peer of shm is this process
+						itself := o.named && c == (addressCase{src: true}) // without arguments shm returns this process as the peer
 						require.Equal(t, c.dest || itself, len(i.DestAddr) > 0)
 						require.NotEqual(t, FormatUnspec, i.AddrFormat)
 						require.NotEmpty(t, i.Domain.Name)
@@ -140,8 +140,8 @@ func expectProgress(t *testing.T, infos []*Info, err error, offered bool, fits f
 	require.True(t, slices.ContainsFunc(infos, fits))
 }
 
-// TestGetInfoCaps checks that capabilities that a provider offers without hints are offered with
-// them as hints.
+// TestGetInfoCaps checks that a provider that offers a capability without hints also offers it if
+// the hints request only that capability.
 func TestGetInfoCaps(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		all := o.info(t)
@@ -178,7 +178,7 @@ func TestGetInfoCaps(t *testing.T) {
 	})
 }
 
-// TestGetInfoMRModes checks that a provider requires only MRModes that the hints have.
+// TestGetInfoMRModes checks that a provider requires no bits of MRMode that the hints lack.
 func TestGetInfoMRModes(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		offered := 0
@@ -210,8 +210,8 @@ func TestGetInfoMRModes(t *testing.T) {
 	})
 }
 
-// TestGetInfoOfResult checks that every returned Info can be the hints for the next call, also with
-// only the older bits of MRMode.
+// TestGetInfoOfResult checks that an Info that GetInfo returned can be the hints of the next call.
+// Hints with its Caps and only the oldest bits of MRMode must be accepted, too.
 func TestGetInfoOfResult(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		first := o.info(t)
@@ -229,7 +229,8 @@ func TestGetInfoOfResult(t *testing.T) {
 	})
 }
 
-// TestGetInfoOfOpen uses an open fabric and an open domain as hints.
+// TestGetInfoOfOpen passes an open fabric and an open domain in the hints. GetInfo must return only
+// Infos of these.
 func TestGetInfoOfOpen(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info, f, d := o.open(t)

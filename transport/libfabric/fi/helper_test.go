@@ -14,16 +14,16 @@ import (
 // testTimeout bounds how long a test waits for an expected event.
 const testTimeout = 10 * time.Second
 
-// setup describes the endpoints of a test. Zero values mean the defaults in the comments.
+// setup describes the endpoints that a test opens. A zero field means the default in its comment.
 type setup struct {
-	prov  string // provider name, as in FabricAttr.ProvName
-	ep    EPType // default: EPRDM
-	caps  Caps   // default: CapMsg | CapTagged
-	cq    CQAttr // default: CQTagged and WaitNone
-	bind  Flags  // flags of BindCQ; default: FlagTransmit | FlagRecv
-	hints func(*Info)
-	open  func(*node) // called before the endpoint is enabled: binds more to it
-	sep   bool        // each endpoint has a domain of its own
+	prov  string      // provider name, as in FabricAttr.ProvName
+	ep    EPType      // default: EPRDM
+	caps  Caps        // default: CapMsg | CapTagged
+	cq    CQAttr      // default: CQTagged and WaitNone
+	bind  Flags       // flags of BindCQ; default: FlagTransmit | FlagRecv
+	hints func(*Info) // changes the hints of GetInfo; nil: no changes
+	open  func(*node) // binds more objects to the endpoint before it is enabled; nil: none
+	sep   bool        // each endpoint of a pair has a domain of its own
 }
 
 // node is an endpoint with its queue and vector.
@@ -35,22 +35,22 @@ type node struct {
 	av     *AV
 	cq     *CQ
 	ep     *Endpoint
-	peer   Addr // the other node of a pair
+	peer   Addr // the address of other in av
 	other  *node
 
 	entries [8]CQEntry
 	from    [8]Addr
-	events  []event // read from the queue, but not returned yet
+	events  []event // operations that poll has read from the queue and next has not returned yet
 }
 
-// event is an ended operation.
+// event is an operation that has ended: with success if err is nil.
 type event struct {
 	CQEntry
 	from Addr
 	err  *CQError
 }
 
-// localInfo returns the first Info of a provider for endpoints on this machine.
+// localInfo returns the first Info that a provider offers for endpoints on this machine.
 func localInfo(t *testing.T, s setup) *Info {
 	t.Helper()
 	hints := NewInfo()
@@ -131,7 +131,8 @@ func openNode(t *testing.T, s setup, info *Info, fabric *Fabric, domain *Domain)
 	return n
 }
 
-// meet inserts the address of the other node.
+// meet inserts the address of the other node into the node's address vector, and makes it the
+// node's peer.
 func (n *node) meet(other *node) {
 	n.t.Helper()
 	name, err := other.ep.Name()
@@ -143,7 +144,7 @@ func (n *node) meet(other *node) {
 	n.peer, n.other = out[0], other
 }
 
-// progress reads the queues of the node and of its peer.
+// progress reads the queues of the node and of its peer, which drives the progress of both.
 func (n *node) progress() {
 	n.t.Helper()
 	n.poll()
@@ -169,7 +170,7 @@ func (n *node) poll() {
 	}
 }
 
-// post calls a posting function until it does not return ErrAgain.
+// post calls a posting function until it returns something else than ErrAgain, which must be nil.
 func (n *node) post(call func() error) {
 	n.t.Helper()
 	n.until("posted", func() bool {
@@ -182,7 +183,7 @@ func (n *node) post(call func() error) {
 	})
 }
 
-// until drives the progress of both nodes until done, at most for testTimeout.
+// until drives the progress of both nodes until done returns true, at most for testTimeout.
 func (n *node) until(what string, done func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(testTimeout); !done(); n.progress() {
@@ -190,7 +191,7 @@ func (n *node) until(what string, done func() bool) {
 	}
 }
 
-// next returns the next operation of the node that ends, with success or failure.
+// next waits for the next operation of the node that ends, with success or failure.
 func (n *node) next() event {
 	n.t.Helper()
 	n.until("a completion", func() bool { return len(n.events) > 0 })
@@ -231,7 +232,7 @@ func (n *node) ended(ctx *Context) (found event) {
 	return found
 }
 
-// quiet drives progress for a moment, and fails if the node has a completion.
+// quiet drives progress 200 times. The test fails if the node has a completion meanwhile.
 func (n *node) quiet() {
 	n.t.Helper()
 	for range 200 {

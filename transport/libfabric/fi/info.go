@@ -14,8 +14,8 @@ import (
 // together (fi_getinfo(3)). As hints, it has the caller's requirements; zero fields require nothing.
 //
 // The fields are those of struct fi_info. The caller may change them before it passes the Info to a
-// call. Further fields of a newer library's structure are preserved. A size or count without limit
-// (SIZE_MAX) is math.MaxInt.
+// call. If the C structure of a newer library has fields that Info lacks, the Info keeps their
+// values. math.MaxInt as a size or count means no limit (SIZE_MAX in C).
 type Info struct {
 	Caps       Caps
 	Mode       Mode
@@ -28,10 +28,10 @@ type Info struct {
 	EP     EPAttr
 	Domain DomainAttr
 	Fabric FabricAttr
-	NIC    *NIC // nil: no device; ignored in hints
+	NIC    *NIC // nil: the provider names no device; ignored in hints
 
-	request *request // the connection request that it belongs to; copies share it
-	raw     *rawInfo // nil: not created by this package
+	request *request // the connection request that the Info belongs to; nil: none; copies of the Info share it
+	raw     *rawInfo // the C structure that the Info was created from; nil: the program has made the Info as a struct value
 }
 
 // TxAttr has the attributes of a transmit context (struct fi_tx_attr, fi_endpoint(3)).
@@ -41,10 +41,10 @@ type TxAttr struct {
 	OpFlags     Flags // default flags, for operations without flags of their own
 	MsgOrder    MsgOrder
 	CompOrder   CompOrder
-	InjectSize  int // bytes of the largest injected message
-	Size        int // operations that may be in flight
-	IovLimit    int // buffers of an operation
-	RMAIovLimit int // remote buffers of an operation
+	InjectSize  int // size of the largest message that can be injected, in bytes
+	Size        int // how many operations may be in flight
+	IovLimit    int // how many local buffers an operation may have
+	RMAIovLimit int // how many segments of remote memory an operation may have
 	TClass      TClass
 }
 
@@ -55,9 +55,9 @@ type RxAttr struct {
 	OpFlags           Flags // default flags, for receives without flags of their own
 	MsgOrder          MsgOrder
 	CompOrder         CompOrder
-	TotalBufferedRecv int // bytes; obsolete
-	Size              int // receives that may be posted
-	IovLimit          int // buffers of a receive
+	TotalBufferedRecv int // size of the provider's buffers for unexpected messages, in bytes; obsolete
+	Size              int // how many receives may be posted
+	IovLimit          int // how many buffers a receive may have
 }
 
 // EPAttr describes an endpoint (struct fi_ep_attr, fi_endpoint(3)).
@@ -65,51 +65,53 @@ type EPAttr struct {
 	Type            EPType
 	Protocol        Protocol
 	ProtocolVersion uint32
-	MaxMsgSize      int // bytes
-	MsgPrefixSize   int // bytes in front of a message, with ModeMsgPrefix
-	MaxOrderRAWSize int // bytes up to which OrderRAW holds
-	MaxOrderWARSize int // bytes up to which OrderWAR holds
-	MaxOrderWAWSize int // bytes up to which OrderWAW holds
+	MaxMsgSize      int // largest message in bytes
+	MsgPrefixSize   int // bytes that every message buffer must have in front of the message, with ModeMsgPrefix
+	MaxOrderRAWSize int // largest operation for which OrderRAW holds, in bytes
+	MaxOrderWARSize int // largest operation for which OrderWAR holds, in bytes
+	MaxOrderWAWSize int // largest operation for which OrderWAW holds, in bytes
 	MemTagFormat    uint64
-	TxCtxCnt        int // transmit contexts; SharedContext for shared ones
-	RxCtxCnt        int // receive contexts; SharedContext for shared ones
+	TxCtxCnt        int // number of transmit contexts; SharedContext: the endpoint uses a shared one
+	RxCtxCnt        int // number of receive contexts; SharedContext: the endpoint uses a shared one
 	AuthKey         []byte
 }
 
-// DomainAttr describes a domain (struct fi_domain_attr, fi_domain(3)).
+// DomainAttr describes a domain (struct fi_domain_attr, fi_domain(3)). The fields named *Cnt and
+// Max* without a comment are limits as in C. A version in parentheses is the first version of
+// libfabric that has the field.
 type DomainAttr struct {
 	Domain          *Domain // in hints: accept only this open domain
 	Name            string
 	Threading       Threading
-	ControlProgress Progress // progress of connections, registrations and insertions; Progress in 2.x
+	ControlProgress Progress // what drives connections, registrations and insertions; fi_domain_attr.progress in 2.x
 	DataProgress    Progress
 	ResourceMgmt    ResourceMgmt
 	AVType          AVType
 	MRMode          MRMode
-	MRKeySize       int // bytes of a key
-	CQDataSize      int // bytes of immediate data
+	MRKeySize       int // size of a memory key in bytes
+	CQDataSize      int // size of immediate data in bytes
 	CQCnt           int // recommended number of completion queues
 	EPCnt           int
 	TxCtxCnt        int
 	RxCtxCnt        int
-	MaxEPTxCtx      int // transmit contexts of one scalable endpoint
+	MaxEPTxCtx      int // how many transmit contexts one scalable endpoint may have
 	MaxEPRxCtx      int
-	MaxEPStxCtx     int // endpoints that may share one transmit context
+	MaxEPStxCtx     int // how many endpoints may share one transmit context
 	MaxEPSrxCtx     int
 	CntrCnt         int
-	MRIovLimit      int // buffers of one registration
+	MRIovLimit      int // how many buffers one registration may have
 	Caps            Caps
 	Mode            Mode
 	AuthKey         []byte
-	AuthKeyByAV     bool // FI_AV_AUTH_KEY: the keys come from the address vector (2.x)
-	MaxErrData      int  // bytes an error entry may carry
+	AuthKeyByAV     bool // FI_AV_AUTH_KEY: the authorisation keys come from the address vector (2.x)
+	MaxErrData      int  // how many bytes of data the provider may report about an error
 	MRCnt           int
 	TClass          TClass
-	MaxEPAuthKey    int    // authorisation keys of an endpoint (1.20)
-	MaxGroupID      uint32 // largest group id, zero: no groups (2.0)
-	MaxCntrValue    uint64 // largest value of a counter, zero: unknown (2.5)
-	MaxErrCntrValue uint64 // largest error value of a counter, zero: unknown (2.5)
-	MaxXPUCtxCnt    int    // (2.6)
+	MaxEPAuthKey    int    // how many authorisation keys an endpoint may have (1.20)
+	MaxGroupID      uint32 // largest id of a peer group; 0: no groups (2.0)
+	MaxCntrValue    uint64 // largest value of a counter; 0: unknown (2.5)
+	MaxErrCntrValue uint64 // largest error value of a counter; 0: unknown (2.5)
+	MaxXPUCtxCnt    int    // how many XPU contexts the domain may have (2.6)
 }
 
 // FabricAttr names a fabric and its provider (struct fi_fabric_attr,
@@ -117,13 +119,14 @@ type DomainAttr struct {
 type FabricAttr struct {
 	Fabric      *Fabric // in hints: accept only this open fabric
 	Name        string
-	ProvName    string // in hints, a list such as "tcp;ofi_rxm" or "^sockets"
+	ProvName    string // for example "tcp;ofi_rxm"; in hints "^sockets" means any but sockets
 	ProvVersion Version
-	APIVersion  Version // version of the interface that the fabric is opened with
+	APIVersion  Version // version of libfabric's interface that the fabric is opened with
 }
 
-// rawInfo owns the C structure that an Info was created from. The structure keeps the fields that
-// Info lacks, and dup copies it.
+// rawInfo owns the C structure that an Info was created from. The structure has the values of the
+// fields that Info lacks; so dup copies the structure and then writes the fields of Info to the
+// copy.
 type rawInfo struct{ c *C.struct_fi_info }
 
 // own takes ownership of a C structure, which a cleanup frees when nothing refers to the rawInfo
@@ -143,9 +146,10 @@ func NewInfo() *Info {
 	return takeInfo(c)
 }
 
-// takeInfo converts a C structure that is not part of a list to an Info, which owns the structure
-// from then on. It drops references to open fabrics and domains, because nothing needs them and
-// they could outlive the objects. It also drops the handle of a connection request.
+// takeInfo converts c, which the caller has removed from any list, to an Info, which owns c from
+// then on. It clears the references to an open fabric and domain, because no code needs them, and
+// they would dangle after the objects were closed. It also clears the handle of a connection
+// request, which the caller keeps in Info.request.
 func takeInfo(c *C.struct_fi_info) *Info {
 	c.next = nil
 	if c.fabric_attr != nil {
@@ -161,9 +165,9 @@ func takeInfo(c *C.struct_fi_info) *Info {
 }
 
 // GetInfo returns the available ways to communicate, the best first (fi_getinfo). version is the
-// interface that the caller was written for, usually HeaderVersion. node and service are the local
-// address with FlagSource, else the peer's; either may be empty. If hints is nil, GetInfo returns
-// everything. If nothing meets the hints, the error is ErrNoData.
+// version of the interface that the caller was written for, usually HeaderVersion. node and service
+// are the local address with FlagSource, else the peer's; either may be empty. If hints is nil,
+// GetInfo returns everything. If nothing meets the hints, the error is ErrNoData.
 //
 // The first call may be slow: it loads the providers, which search for devices.
 func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([]*Info, error) {
@@ -201,7 +205,7 @@ func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([
 	return infos, nil
 }
 
-// Dup returns an independent copy (fi_dupinfo).
+// Dup returns a copy that shares only the connection request, if there is one (fi_dupinfo).
 func (i *Info) Dup() *Info {
 	c, err := i.dup()
 	if err != nil {
@@ -240,8 +244,9 @@ func (i *Info) withC(f func(*C.struct_fi_info)) error {
 	return err
 }
 
-// heldC is withC for opening an object that continues to read the structure, as the domains and
-// endpoints of sockets do. The caller calls free when that object is closed.
+// heldC is withC, except that the structure lives until the caller calls free. It is for opening an
+// object, because the domains and endpoints of sockets read the structure as long as they are open:
+// the caller calls free when the object is closed.
 func (i *Info) heldC(f func(*C.struct_fi_info)) (free func(), err error) {
 	c, err := i.dup()
 	if err != nil {

@@ -29,7 +29,8 @@ func readInfo(c *C.struct_fi_info) *Info {
 	return i
 }
 
-// write stores the fields of i in a C structure, which fi_freeinfo frees later.
+// write stores the fields of i in c. Strings and addresses are allocated by C, and fi_freeinfo
+// frees them with c.
 func (i *Info) write(c *C.struct_fi_info) {
 	c.caps = C.uint64_t(i.Caps)
 	c.mode = C.uint64_t(i.Mode)
@@ -146,7 +147,8 @@ func (a *EPAttr) write(c *C.struct_fi_ep_attr) {
 	setKey(&c.auth_key, &c.auth_key_size, a.AuthKey)
 }
 
-// authKeyByAV is FI_AV_AUTH_KEY, a key length that means that address vectors hold the keys.
+// authKeyByAV is FI_AV_AUTH_KEY: as the length of a domain's authorisation key it means that
+// address vectors hold the keys.
 const authKeyByAV = C.size_t(math.MaxUint)
 
 func (a *DomainAttr) read(c *C.struct_fi_domain_attr) {
@@ -221,7 +223,7 @@ func (a *DomainAttr) write(c *C.struct_fi_domain_attr) {
 	c.caps = C.uint64_t(a.Caps)
 	c.mode = C.uint64_t(a.Mode)
 	if c.auth_key_size == authKeyByAV {
-		c.auth_key_size = 0 // so that setKey does not read a key of that length
+		c.auth_key_size = 0 // authKeyByAV is not a length that setKey could read
 	}
 	setKey(&c.auth_key, &c.auth_key_size, a.AuthKey)
 	if a.AuthKeyByAV {
@@ -266,10 +268,11 @@ func (a *FabricAttr) write(c *C.struct_fi_fabric_attr) {
 	c.api_version = C.uint32_t(a.APIVersion)
 }
 
-// goSize converts a size_t to an int, and values above math.MaxInt to math.MaxInt.
+// goSize converts n to an int. A value above math.MaxInt becomes math.MaxInt.
 func goSize(n C.size_t) int { return int(min(uint64(n), math.MaxInt)) }
 
-// setSize sets *p to n unless goSize(*p) is n already. math.MaxInt becomes SIZE_MAX.
+// setSize sets *p to n, or to SIZE_MAX if n is math.MaxInt. If goSize(*p) is n already, it changes
+// nothing.
 func setSize(p *C.size_t, n int) {
 	if n == goSize(*p) {
 		return
@@ -287,7 +290,8 @@ func goString(s *C.char) string {
 	return C.GoString(s)
 }
 
-// setString replaces a string that C's allocator owns.
+// setString frees *p, a C string or NULL, and sets it to a new C string with the text s, or to NULL
+// if s is empty. If *p has that text already, it changes nothing.
 func setString(p **C.char, s string) {
 	if goString(*p) == s {
 		return
@@ -306,7 +310,8 @@ func goBytes(p unsafe.Pointer, n C.size_t) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(p), n))
 }
 
-// setBytes replaces memory that C's allocator owns.
+// setBytes frees the *n bytes of C memory at *p, and sets *p and *n to a copy of b in C memory. If
+// the bytes are equal already, it changes nothing.
 func setBytes(p *unsafe.Pointer, n *C.size_t, b []byte) {
 	if bytes.Equal(goBytes(*p, *n), b) {
 		return

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill sets every field in v to a different value.
+// fill sets every exported field in v to a different value. n counts the fields and makes the
+// values.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -33,7 +34,8 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// filled returns an Info in which every field is set, except those that the headers do not have.
+// filled returns an Info in which every field is set, except those that the headers of this build
+// lack.
 func filled() *Info {
 	i := NewInfo()
 	n := 0
@@ -53,7 +55,7 @@ func filled() *Info {
 	return i
 }
 
-// same compares the exported fields.
+// same requires that all fields are equal, except the C structures.
 func same(t *testing.T, want, got *Info) {
 	t.Helper()
 	w, g := *want, *got
@@ -66,8 +68,8 @@ func TestNewInfo(t *testing.T) {
 	same(t, &Info{}, new(Info).Dup())
 }
 
-// TestInfoRoundTrip checks that every field is converted to C and back, regardless of the former
-// value.
+// TestInfoRoundTrip checks that every field is converted to C and back, also if the C structure had
+// another value before.
 func TestInfoRoundTrip(t *testing.T) {
 	want := filled()
 	same(t, want, want.Dup())
@@ -93,8 +95,8 @@ func TestInfoMadeByHand(t *testing.T) {
 	same(t, i, i.Dup())
 }
 
-// TestInfoCopy checks that an Info copied by value shares the C structure, which lives as long as
-// either of them.
+// TestInfoCopy copies Infos by value. A copy shares the C structure, which must live as long as the
+// copy.
 func TestInfoCopy(t *testing.T) {
 	copies := make([]Info, 0, 100)
 	for range cap(copies) {
@@ -123,7 +125,8 @@ func TestInfoSizes(t *testing.T) {
 	require.EqualValues(t, uint64(math.MaxInt), *n, "the largest int does not become SIZE_MAX")
 }
 
-// sizeOf and argOf allocate values of C types, because tests cannot import C.
+// sizeOf and argOf allocate a value of the C type that the parameter of a function points to,
+// because tests cannot import C.
 func sizeOf[T, N any](func(*T, N)) *T { return new(T) }
 
 func argOf[T, R any](func(*T) R) *T { return new(T) }
@@ -159,7 +162,7 @@ func TestInfoRequest(t *testing.T) {
 	require.False(t, dup.HasRequest())
 }
 
-// TestNIC converts the description of a device.
+// TestNIC checks that readNIC converts C's description of a device.
 func TestNIC(t *testing.T) {
 	require.Nil(t, NewInfo().NIC)
 	require.Equal(t, &NIC{}, readNIC(argOf(readNIC)))

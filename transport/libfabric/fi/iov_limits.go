@@ -4,13 +4,14 @@ package fi
 
 import "math"
 
-// iovLimits are the limits of an operation: local buffers to send and to receive, segments of remote
-// memory, and bytes to inject. Providers copy these to arrays of that size, most of them without a
-// check.
+// iovLimits are an endpoint's limits for one operation: how many local buffers it may send from
+// (tx) or receive into (rx), how many segments of remote memory it may name (rma), and how many
+// bytes it may inject. Providers copy buffers, segments and bytes to arrays of these sizes, most
+// providers without a check.
 type iovLimits struct{ tx, rx, rma, inject int }
 
-// newIovLimits returns the limits from the Info that an endpoint is opened with. Zero there means
-// no limit.
+// newIovLimits returns the limits of an endpoint that is opened with info. A limit of zero in info
+// means no limit.
 func newIovLimits(info *Info) iovLimits {
 	limit := func(n int) int {
 		if n > 0 {
@@ -26,8 +27,8 @@ func newIovLimits(info *Info) iovLimits {
 	}
 }
 
-// checkSend returns the error of posting an operation with n local buffers to dest: a send, a read
-// or a write.
+// checkSend returns an error if a send, read, write or atomic operation with n local buffers must
+// not be posted to dest.
 func (e *Endpoint) checkSend(n int, flags Flags, dest Addr) error {
 	if err := e.checkDest(dest); err != nil {
 		return err
@@ -35,29 +36,31 @@ func (e *Endpoint) checkSend(n int, flags Flags, dest Addr) error {
 	return checkPost(n, e.root.limits.tx, flags)
 }
 
-// checkRecv returns the error of posting a receive with n buffers.
+// checkRecv returns an error if a receive with n buffers must not be posted.
 func (e *Endpoint) checkRecv(n int, flags Flags) error {
 	if err := e.checkUsable(); err != nil {
 		return err
 	}
-	if flags&FlagMultiRecv != 0 && n != 1 { // rxm would read the first buffer nevertheless
+	// A multi-receive buffer is one buffer (fi_msg(3)). Providers do not check that: rxm would
+	// access the first buffer even if there is none.
+	if flags&FlagMultiRecv != 0 && n != 1 {
 		return ErrInvalid
 	}
 	return checkPost(n, e.root.limits.rx, flags)
 }
 
-// checkInject returns the error of injecting n bytes to dest.
+// checkInject returns an error if n bytes must not be injected to dest.
 func (e *Endpoint) checkInject(n int, dest Addr) error {
 	if err := e.checkDest(dest); err != nil {
 		return err
 	}
-	if n > e.root.limits.inject { // rxd would copy all of it without a check
+	if n > e.root.limits.inject { // rxd would copy all n bytes without a check
 		return ErrMsgSize
 	}
 	return nil
 }
 
-// checkSendMsg is checkSend for operations with flags of their own, which may include FlagInject.
+// checkSendMsg is checkSend for calls whose flags may include FlagInject.
 func (e *Endpoint) checkSendMsg(bufs [][]byte, flags Flags, dest Addr) error {
 	if err := e.checkSend(len(bufs), flags, dest); err != nil || flags&FlagInject == 0 {
 		return err
@@ -69,7 +72,8 @@ func (e *Endpoint) checkSendMsg(bufs [][]byte, flags Flags, dest Addr) error {
 	return e.checkInject(n, dest)
 }
 
-// checkPost returns the error of posting an operation with n buffers and these flags.
+// checkPost returns an error if an operation with n buffers and these flags must not be posted.
+// limit is the largest n.
 func checkPost(n, limit int, flags Flags) error {
 	if flags&FlagTrigger != 0 { // providers would dereference a pointer to a counter in the context
 		return ErrNotSupp

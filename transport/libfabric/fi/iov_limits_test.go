@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pieces splits buf into n buffers.
+// pieces splits buf into n buffers of equal length.
 func pieces(buf []byte, n int) (bufs [][]byte) {
 	size := len(buf) / n
 	for i := range n {
@@ -17,8 +17,8 @@ func pieces(buf []byte, n int) (bufs [][]byte) {
 	return bufs
 }
 
-// TestIovLimits checks that operations accept as many buffers as the limits, and no more. rxm would
-// write beyond an array on its stack.
+// TestIovLimits checks that operations accept as many buffers as the limits say, and return
+// ErrTooBig for one more. With more, rxm would write beyond an array on its stack.
 func TestIovLimits(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -52,7 +52,7 @@ func TestIovLimits(t *testing.T) {
 	})
 }
 
-// TestInjectLimit checks the limit of bytes to inject.
+// TestInjectLimit checks that calls return ErrMsgSize for one byte more than can be injected.
 func TestInjectLimit(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov, caps: CapMsg | CapTagged | CapRMA})
@@ -75,7 +75,8 @@ func TestInjectLimit(t *testing.T) {
 	})
 }
 
-// TestNoBuffers checks that a message may have no buffers, but a multi-receive must have one.
+// TestNoBuffers checks that a message can be sent and received without buffers, but that a
+// multi-receive must have one.
 func TestNoBuffers(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -92,7 +93,8 @@ func TestNoBuffers(t *testing.T) {
 	})
 }
 
-// TestIovLimitsOfRMA checks the limits of RMA: local buffers and remote segments.
+// TestIovLimitsOfRMA checks that RMA and atomic operations with one local buffer or remote segment
+// more than the limit return ErrTooBig.
 func TestIovLimitsOfRMA(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "sockets"} {
 		t.Run(prov, func(t *testing.T) {

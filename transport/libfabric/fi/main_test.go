@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// children are the functions that this program runs as a child process of a test, by the value of
-// childVariable.
+// children are the functions that a test can run in a child process, by name. The test starts this
+// program with the name in the environment variable childVariable.
 var children = map[string]func() error{
 	"hooks": hooksChild,
 }
 
 const childVariable = "WEFT_FI_TEST_CHILD"
 
-// TestMain runs the tests without the environment variables of libfabric. It fails if they leave
-// goroutines or shared memory behind.
+// TestMain removes libfabric's environment variables, except FI_LOG_LEVEL, and runs the tests. The
+// run fails if the tests leave goroutines or files in /dev/shm behind.
 func TestMain(m *testing.M) {
 	if child, ok := children[os.Getenv(childVariable)]; ok {
 		if err := child(); err != nil {
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// settled waits for the goroutines of the tests to end.
+// settled waits until no more than before goroutines are left. It returns false after testTimeout.
 func settled(before int) bool {
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if runtime.NumGoroutine() <= before {
@@ -68,8 +68,8 @@ func settled(before int) bool {
 
 const shmDir = "/dev/shm"
 
-// shmFiles returns the shared segments of this process. shm names them by the process id, the user
-// id and the number of an endpoint.
+// shmFiles returns the names of the files in /dev/shm that shm has created in this process. Such a
+// name has the process id, the user id and the number of an endpoint.
 func shmFiles() (names []string) {
 	files, err := os.ReadDir(shmDir)
 	if err != nil {

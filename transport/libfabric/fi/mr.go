@@ -11,12 +11,12 @@ import (
 	"unsafe"
 )
 
-// KeyNotAvail is the key of a region that has no key yet, or a key that only RawAttr returns
-// (FI_KEY_NOTAVAIL).
+// KeyNotAvail is returned by Key if the region has no key yet, or if its key is one that only
+// RawAttr can return (FI_KEY_NOTAVAIL).
 const KeyNotAvail = ^uint64(0)
 
-// MR is a memory region: memory that peers may access, or that the device must know for local
-// operations (fi_mr(3)). The domain's MRMode says how it is used:
+// MR is a memory region: memory that is registered so that peers may access it, or that the device
+// must know for local operations (fi_mr(3)). The domain's MRMode says how it is used:
 //
 //	MRLocal        buffers of the domain's own operations need the region's Desc
 //	MRVirtAddr     peers use virtual addresses, else offsets from the region's start
@@ -29,12 +29,13 @@ const KeyNotAvail = ^uint64(0)
 // region any more. It may be in Go's heap, in C's heap, or mapped.
 type MR struct {
 	object
-	bufs [][]byte
+	bufs [][]byte // the registered buffers; nil: closed, or registered from MRAttr.Ranges or MRAttr.DMABuf
 }
 
-// RegisterMemory registers buf for these kinds of access (fi_mr_reg). offset must be 0. The region's
-// key is requestedKey unless the domain has MRProvKey. If the key is in use, RegisterMemory returns
-// ErrNoKey; if buf is empty, ErrInvalid. The region needs the domain.
+// RegisterMemory registers buf for the kinds of access in access (fi_mr_reg). offset must be 0. The
+// region's key is requestedKey unless the domain has MRProvKey. If the key is in use,
+// RegisterMemory returns ErrNoKey; if buf is empty, ErrInvalid. The domain cannot be closed before
+// the region.
 //
 // If the domain is bound to an EQ with FlagRegMR, the region is usable only after its
 // EventMRComplete.
@@ -54,7 +55,7 @@ func (d *Domain) RegisterV(bufs [][]byte, access Access, offset, requestedKey ui
 	})
 }
 
-// register pins buffers and registers them by call, a call of libfabric.
+// register pins bufs and registers them with call, which calls the C function with this name.
 func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C.struct_fid_mr) C.int) (*MR, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
@@ -75,7 +76,7 @@ func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C
 	return m, nil
 }
 
-// pinned pins buffers and returns their addresses.
+// pinned pins bufs and returns their addresses and lengths.
 func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
 	if len(bufs) == 0 {
 		return nil, nil, fmt.Errorf("no buffers: %w", ErrInvalid)
@@ -95,7 +96,7 @@ func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
 	return iov, pins, nil
 }
 
-// address returns the address of an array, which the caller keeps alive.
+// address returns the address of the array iov, 0 if it is empty. The caller must keep iov alive.
 func address(iov []iovec) C.uintptr_t {
 	if len(iov) == 0 {
 		return 0
@@ -121,7 +122,7 @@ func (m *MR) Desc() Desc {
 }
 
 // Base returns the address of the region's first buffer, which peers need if the domain has
-// MRVirtAddr. It returns 0 if the region was not registered from buffers.
+// MRVirtAddr. It returns 0 if the region is closed or was not registered from buffers.
 func (m *MR) Base() uintptr {
 	if len(m.bufs) == 0 {
 		return 0
@@ -169,12 +170,12 @@ func (d *Domain) UnmapKey(key uint64) error {
 }
 
 // BindEndpoint binds the region to an endpoint (fi_mr_bind), if the domain has MREndpoint. Call it
-// before Enable. The region needs the endpoint from then on.
+// before Enable. From then on the endpoint cannot be closed before the region.
 func (m *MR) BindEndpoint(e *Endpoint, flags Flags) error { return m.bindTo(&e.object, flags) }
 
 // BindCounter makes a counter count peers' accesses to the region (fi_mr_bind); flags is
-// FlagRemoteWrite. The region needs the counter from then on. Of the providers of 1.17 for IP and
-// shared memory only sockets supports it.
+// FlagRemoteWrite. From then on the counter cannot be closed before the region. Of the providers of
+// 1.17 for IP and shared memory only sockets supports it.
 func (m *MR) BindCounter(c *Counter, flags Flags) error { return m.bindTo(&c.object, flags) }
 
 func (m *MR) bindTo(o *object, flags Flags) error {
@@ -197,8 +198,9 @@ func (m *MR) Enable() error {
 	return check("fi_mr_enable", C.fi_mr_enable(m.c()))
 }
 
-// Refresh reports changed pages of parts of the region, or of the whole region if there are no
-// parts (fi_mr_refresh). Go's memory does not need it.
+// Refresh reports to the provider that the pages of some parts of the region have changed, or of
+// the whole region if there are no parts (fi_mr_refresh). It is for domains with MRMMUNotify.
+// Memory of Go's heap does not need it.
 func (m *MR) Refresh(parts [][]byte, flags Flags) error {
 	if !m.isOpen() {
 		return closedError("fi_mr_refresh")

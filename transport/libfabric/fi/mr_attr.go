@@ -14,32 +14,33 @@ import (
 // MRAttr has all attributes of a memory region (struct fi_mr_attr). Set one of
 // Buffers, Ranges and DMABuf. Offset must be 0.
 type MRAttr struct {
-	Buffers      [][]byte   // memory of this process
-	Ranges       []MemRange // memory by address: of a device, or not mapped yet
-	DMABuf       *DMABuf    // a dma-buf; RegisterAttr adds FlagMRDMABuf; 2.x
+	Buffers      [][]byte   // buffers in memory of this process
+	Ranges       []MemRange // memory that is given by its address: of a device, or not mapped yet
+	DMABuf       *DMABuf    // a dma-buf; RegisterAttr adds FlagMRDMABuf; only 2.x
 	Access       Access
 	Offset       uint64
 	RequestedKey uint64
 	Context      uintptr   // context of the event of an asynchronous registration
 	AuthKey      []byte    // nil: the domain's key
-	AuthAV       *AV       // use the keys of this vector instead, if the domain takes keys from vectors; 2.x
-	AuthAddr     Addr      // the key of AuthAV that may access the region; AddrUnspec: all
+	AuthAV       *AV       // use keys of this vector instead of AuthKey, if the domain has AuthKeyByAV; only 2.x
+	AuthAddr     Addr      // the Addr in AuthAV of the key whose peers may access the region; AddrUnspec: those of every key
 	Iface        HMEMIface // the kind of device that owns the memory, with CapHMEM
 	Device       int       // the number of that device; see ZEDevice
-	PageSize     int       // size of the pages that will back the memory; 0: unknown; ignored before 2.x
-	Base         *MR       // the region that this one is a part of; 2.x
-	SubCount     int       // expected number of parts; ignored before 2.x
+	PageSize     int       // size in bytes of the pages that will back the memory; 0: unknown; ignored before 2.x
+	Base         *MR       // the region that this one is a part of; nil: none; only 2.x
+	SubCount     int       // how many regions will have this one as their Base; ignored before 2.x
 }
 
-// MemRange is memory by its address. The caller must keep it alive and pinned.
+// MemRange is memory that is given by its address and its length in bytes. The caller must keep it
+// alive and pinned.
 type MemRange struct{ Addr, Len uintptr }
 
-// DMABuf is memory that a file descriptor stands for (struct fi_mr_dmabuf).
+// DMABuf is memory of a Linux dma-buf, Len bytes from Offset on (struct fi_mr_dmabuf).
 type DMABuf struct {
 	FD     int
 	Offset uint64
 	Len    uintptr
-	Base   uintptr // the address that it is mapped at; 0: not mapped
+	Base   uintptr // the address at which the dma-buf is mapped; 0: not mapped
 }
 
 // ZEDevice returns the Device number of Level Zero memory (fi_hmem_ze_device).
@@ -90,7 +91,7 @@ func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	}
 	release := func() {
 		unpin(pins)
-		C.free(unsafe.Pointer(c.auth_key)) // providers keep the pointer
+		C.free(unsafe.Pointer(c.auth_key)) // not before the region is closed, because providers keep the pointer
 	}
 	var fid *C.struct_fid_mr
 	if err := check(function, C.weft_mr_regattr(d.c(), &c, C.uint64_t(flags), &fid)); err != nil {
@@ -104,7 +105,7 @@ func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	return m, nil
 }
 
-// memory pins the memory that attr names and returns its addresses.
+// memory checks attr, pins its Buffers and returns the addresses and lengths of Buffers or Ranges.
 func (attr *MRAttr) memory(flags Flags) ([]iovec, *runtime.Pinner, error) {
 	given := 0
 	for _, is := range []bool{len(attr.Buffers) > 0, len(attr.Ranges) > 0, attr.DMABuf != nil} {
@@ -116,7 +117,7 @@ func (attr *MRAttr) memory(flags Flags) ([]iovec, *runtime.Pinner, error) {
 		return nil, nil, fmt.Errorf("give one of Buffers, Ranges and DMABuf, and FlagMRDMABuf only with a DMABuf: %w", ErrInvalid)
 	}
 	if attr.Iface < HMEMSystem || attr.Iface > HMEMSynapseAI {
-		return nil, nil, fmt.Errorf("unknown kind of memory %d: %w", attr.Iface, ErrInvalid) // libfabric does not check
+		return nil, nil, fmt.Errorf("unknown kind of memory %d: %w", attr.Iface, ErrInvalid) // libfabric does not check Iface
 	}
 	switch {
 	case attr.DMABuf != nil:

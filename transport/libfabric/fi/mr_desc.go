@@ -11,8 +11,8 @@ import "C"
 //
 // In libfabric a descriptor is a void pointer. Desc keeps it as an integer, because sockets stores
 // the region's key in it, and Go crashes if it finds a small number in a pointer when a stack
-// moves. So functions of the shim take a descriptor as uintptr_t.
+// moves. So the C functions in this package's header files take a descriptor as uintptr_t.
 type Desc struct{ p uintptr }
 
-// c returns the descriptor in the form that the shim takes.
+// c returns the descriptor as these C functions take it.
 func (d Desc) c() C.uintptr_t { return C.uintptr_t(d.p) }

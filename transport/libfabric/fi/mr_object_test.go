@@ -34,8 +34,8 @@ func TestMRBasic(t *testing.T) {
 	}
 }
 
-// TestMRLacking checks the errors of calls that only hardware providers support: raw keys, Enable
-// and Refresh.
+// TestMRLacking checks the errors of calls that only providers for special hardware support: for
+// raw keys, Enable and Refresh.
 func TestMRLacking(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		m, err := d.RegisterMemory(make([]byte, 64), allAccess, 0, testMRKey, 0)
@@ -71,7 +71,7 @@ func TestMRBind(t *testing.T) {
 		}
 		ep, err := d.OpenEndpoint(d.Info())
 		require.NoError(t, err)
-		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{}))) // net of 1.17 cannot close an endpoint without one
+		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{}))) // net of 1.17 cannot close an endpoint without a vector
 		err = m.BindEndpoint(ep, 0)
 		if facts.prov == "sockets" {
 			require.ErrorIs(t, err, ErrInvalid)

@@ -13,23 +13,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mrFacts is the known behaviour of a provider's memory regions. A failure means that the provider
-// or this package has changed.
+// mrFacts is the known behaviour of a provider's memory regions. If a test finds another behaviour,
+// the provider or this package has changed.
 type mrFacts struct {
 	prov     string
-	mode     MRMode // required if the hints have all bits
-	keySize  int    // bytes
-	iovLimit int    // buffers in one region
+	mode     MRMode // what the provider requires if the hints have all bits
+	keySize  int    // size of a key in bytes
+	iovLimit int    // how many buffers a region may have
 	basic    bool   // supports MRBasic, and then chooses the keys
-	counter  bool   // binds counters
+	counter  bool   // supports BindCounter
 	async    bool   // writes events for registrations
 }
 
-// allMRModes are the bits that hints may have.
+// allMRModes are the bits of MRMode that the hints of these tests have.
 const allMRModes = MRLocal | MRRaw | MRVirtAddr | MRAllocated | MRProvKey | MRMMUNotify | MRRMAEvent |
 	MREndpoint | MRHMEM | MRCollective
 
-// mrProviders are the providers of this machine that have memory regions.
+// mrProviders are the providers of Debian's libfabric 1.17 that have memory regions and need no
+// special hardware.
 var mrProviders = []mrFacts{
 	{prov: "shm", mode: MRVirtAddr, keySize: 8, iovLimit: 4, basic: true},
 	{prov: "net", keySize: 8, iovLimit: 1, basic: true},
@@ -74,7 +75,7 @@ func TestMRMode(t *testing.T) {
 	})
 }
 
-// TestMRReg registers many sizes with all kinds of access.
+// TestMRReg registers buffers of several sizes, each with every combination of the kinds of access.
 func TestMRReg(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		memory := make([]byte, testMRSize)
@@ -181,7 +182,7 @@ func TestMRWrong(t *testing.T) {
 	})
 }
 
-// TestMRKeyInUse checks that a key in use is refused, and that the failed registration leaves its
+// TestMRKeyInUse registers memory with a key that another region has. That must fail and leave the
 // memory unpinned.
 func TestMRKeyInUse(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
@@ -212,7 +213,8 @@ func countPins() (n int) {
 	return n
 }
 
-// TestMRSurvivesGC checks that pins alone keep registered memory of Go's heap alive.
+// TestMRSurvivesGC checks that the garbage collector does not free registered memory, even if the
+// program does not refer to it any more.
 func TestMRSurvivesGC(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
@@ -228,12 +230,12 @@ func TestMRSurvivesGC(t *testing.T) {
 		}
 		for range 10 {
 			runtime.GC()
-			for range 1000 { // would overwrite freed memory
+			for range 1000 { // overwrites memory if it was freed
 				garbage = make([]byte, 1024)
 			}
 		}
 		for i, base := range where {
-			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // reads the memory as a peer would
+			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // reads the memory by its address, as a peer would
 			require.Equal(t, pattern(make([]byte, 512+i*64), i), got)
 		}
 		for _, m := range open {
@@ -254,7 +256,7 @@ func TestMRMapped(t *testing.T) {
 		require.NoError(t, err)
 		closeMR(t, m)
 
-		// The same by its address, and an address range without memory.
+		// Register the same memory by its address; then the region has no Base.
 		base := uintptr(unsafe.Pointer(&memory[0]))
 		m, err = d.RegisterAttr(&MRAttr{Ranges: []MemRange{{base, 1 << 16}}, Access: allAccess, RequestedKey: testMRKey}, 0)
 		require.NoError(t, err)
@@ -263,8 +265,8 @@ func TestMRMapped(t *testing.T) {
 	})
 }
 
-// TestMRRegisterAgain registers memory, frees it, and registers new memory at possibly the same
-// address. The provider must not use the old memory.
+// TestMRRegisterAgain registers memory and unmaps it, again and again. The kernel may use the same
+// address each time; each registration must succeed.
 func TestMRRegisterAgain(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		for i := range 20 {

@@ -16,7 +16,8 @@ import (
 // The calls do not block. They do not allocate, except for vectors without a context. They return a
 // bare Errno:
 //
-//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
+//     post again.
 //   - ErrBusy: ctx is in flight.
 //   - ErrNotSupported: no CapMsg, or FlagTrigger.
 //   - ErrTooBig: more buffers than IovLimit.
@@ -26,15 +27,15 @@ import (
 //
 // After an error nothing is posted and no buffer is pinned.
 //
-// Endpoints of type EPMsg ignore dest and src. As src, AddrUnspec means any sender. As dest it is the
-// same as AddrNotAvail, which is ErrInvalid. Any other dest must be in the vector; providers do not
-// check it and may crash.
+// Endpoints of type EPMsg ignore dest and src. As src, AddrUnspec means any sender. As dest it is
+// the same as AddrNotAvail, which is ErrInvalid. Any other dest must be in the address vector;
+// providers do not check that and may crash.
 
 // Msg has all arguments of a message operation (struct fi_msg).
 type Msg struct {
 	Bufs    [][]byte // the message's memory, at most IovLimit buffers
-	Descs   []Desc   // one per buffer, or empty
-	Addr    Addr     // the peer
+	Descs   []Desc   // one descriptor per buffer, or none at all
+	Addr    Addr     // the destination of a send, or the source of a receive
 	Context *Context
 	Data    uint64 // immediate data, with FlagRemoteCQData
 }
@@ -99,8 +100,8 @@ func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
 	return ctx.posted(rc)
 }
 
-// Inject sends buf, of at most InjectSize bytes (fi_inject). The caller may reuse buf when it
-// returns. There is no completion, but counters count the message.
+// Inject sends buf, of at most InjectSize bytes (fi_inject). When Inject returns, the caller may
+// reuse buf. There is no completion, but counters count the message.
 func (e *Endpoint) Inject(buf []byte, dest Addr) error {
 	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
@@ -121,7 +122,7 @@ func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
 	return sent(rc)
 }
 
-// sent returns the error of a call without a context that returned rc.
+// sent returns the error of a call of libfabric without a context that returned rc.
 func sent(rc C.ssize_t) error {
 	if rc < 0 {
 		return errno(rc)
@@ -129,7 +130,8 @@ func sent(rc C.ssize_t) error {
 	return nil
 }
 
-// Recv posts buf for a message (fi_recv). A longer message fails with ErrTruncated.
+// Recv posts buf for a message (fi_recv). If the message is longer than buf, the receive fails with
+// ErrTruncated.
 func (e *Endpoint) Recv(buf []byte, desc Desc, src Addr, ctx *Context) error {
 	if err := e.checkUsable(); err != nil {
 		return err
@@ -160,9 +162,9 @@ func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) er
 // RecvMsg posts a receive with flags, which replace those of the RxAttr (fi_recvmsg). With
 // FlagMultiRecv there must be one buffer, which takes several messages, each at the address in
 // CQEntry.Buf, until less than OptMinMultiRecv bytes are left. Then the last completion, or one
-// without a message, has FlagMultiRecv. With several senders net may set it although an earlier
-// message in the buffer is still incomplete: keep the buffer until all earlier messages are
-// complete.
+// without a message, has FlagMultiRecv. If there are several senders, net may set FlagMultiRecv
+// although an earlier message in the buffer is still incomplete. So keep the buffer until all
+// messages in it are complete.
 func (e *Endpoint) RecvMsg(msg *Msg, flags Flags) error {
 	if err := e.checkRecv(len(msg.Bufs), flags); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rdm are the providers of Debian that have reliable datagram endpoints and
-// work on one machine.
+// rdm are the providers of Debian's libfabric that have endpoints of type EPRDM and need no special
+// hardware.
 var rdm = []string{"shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"}
 
 // eachRDM runs a test with each provider in rdm.
@@ -24,13 +24,13 @@ func eachRDM(t *testing.T, test func(t *testing.T, prov string)) {
 // halves splits a buffer in two.
 func halves(buf []byte) [][]byte { return [][]byte{buf[:len(buf)/2], buf[len(buf)/2:]} }
 
-// TestMessages combines every way to send with every way to receive, for sizes from 0 to more than
-// a packet.
+// TestMessages combines each call that sends a message with each call that receives one, for sizes
+// from 0 to more than a packet. Every message must arrive unchanged.
 func TestMessages(t *testing.T) {
 	const data = 0x1234
 	type send struct {
 		name    string
-		inject  bool // only small messages, without completion
+		inject  bool // the call sends only small messages, and has no completion
 		hasData bool
 		do      func(n *node, buf []byte, ctx *Context) error
 	}
@@ -96,15 +96,15 @@ func TestMessages(t *testing.T) {
 				}
 			}
 		}
-		a.quiet() // injected messages do not complete
+		a.quiet() // injected messages must not write completions
 		b.quiet()
 	})
 }
 
-// TestTruncated checks that a message that is longer than the buffer fails, and that nothing is
-// written beyond the buffer. Providers differ in what else they report.
+// TestTruncated receives a message that is longer than the buffer. The receive must fail, except
+// with rxd, and must not write beyond the buffer. Providers differ in what else they report.
 func TestTruncated(t *testing.T) {
-	silent := map[string]bool{"udp;ofi_rxd": true} // completes with the bytes that fit
+	silent := map[string]bool{"udp;ofi_rxd": true} // the receive succeeds with the bytes that fit
 	rest := map[string]int{"sockets": 40, "shm": 0, "net": 0, "tcp;ofi_rxm": 0}
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -124,7 +124,8 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
-// TestMultiRecv checks that a multi-receive buffer stays in flight until it is used up.
+// TestMultiRecv checks that a multi-receive stays in flight until less than OptMinMultiRecv bytes
+// of its buffer are free.
 func TestMultiRecv(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov, caps: CapMsg | CapMultiRecv, open: func(n *node) {
@@ -139,7 +140,7 @@ func TestMultiRecv(t *testing.T) {
 			b.post(func() error {
 				return b.ep.RecvMsg(&Msg{Bufs: [][]byte{in}, Addr: AddrUnspec, Context: recv}, FlagMultiRecv|FlagCompletion)
 			})
-			for i := range 4 { // then 224 bytes are left
+			for i := range 4 { // after these, 224 bytes are free
 				require.True(t, recv.InFlight())
 				out := pattern(make([]byte, 200), round+i)
 				a.post(func() error { return a.ep.Send(out, Desc{}, a.peer, send) })
@@ -147,7 +148,7 @@ func TestMultiRecv(t *testing.T) {
 				e := b.wait(recv)
 				require.Equal(t, out, e.Within(in))
 				require.Equal(t, 200*i, len(in)-cap(e.Within(in)), "messages have no gaps")
-				if i == 3 && e.Flags&FlagMultiRecv == 0 { // shm reports it by a completion without a message
+				if i == 3 && e.Flags&FlagMultiRecv == 0 { // shm reports the end by a completion without a message
 					e = b.wait(recv)
 					require.Zero(t, e.Len)
 					require.Equal(t, FlagMultiRecv, e.Flags&FlagMultiRecv)
@@ -158,7 +159,8 @@ func TestMultiRecv(t *testing.T) {
 	})
 }
 
-// TestCancel cancels a receive without a message; the next receive must still work.
+// TestCancel cancels a receive before a message has come. The receive that was posted after it must
+// get the message.
 func TestCancel(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})

@@ -14,8 +14,9 @@ type Multicast struct {
 }
 
 // Join makes the endpoint a member of the group at addr, an address in the domain's format
-// (fi_join). FlagSend or FlagRecv restrict it to one direction. After an EventJoinComplete on the
-// endpoint's event queue, messages can be sent to the group's Addr with FlagMulticast.
+// (fi_join). With FlagSend or FlagRecv the endpoint only sends to the group, or only receives from
+// it. After an EventJoinComplete on the endpoint's event queue, messages can be sent to the group's
+// Addr with FlagMulticast.
 func (e *Endpoint) Join(addr []byte, flags Flags) (*Multicast, error) {
 	const function = "fi_join"
 	if !e.isOpen() {
@@ -33,8 +34,8 @@ func (e *Endpoint) Join(addr []byte, flags Flags) (*Multicast, error) {
 	return m, nil
 }
 
-// Addr returns the group's address for sending (fi_mc_addr). It is known after EventJoinComplete.
-// For a closed membership it is AddrUnspec.
+// Addr returns the group's address for sending (fi_mc_addr). The address is known after
+// EventJoinComplete. If the Multicast is closed, Addr returns AddrUnspec.
 func (m *Multicast) Addr() Addr {
 	if !m.isOpen() {
 		return AddrUnspec

@@ -65,7 +65,7 @@ func (s LinkState) String() string {
 // LinkAttr describes the link of a device (struct fi_link_attr).
 type LinkAttr struct {
 	Address     string // address of the link, for example a MAC address
-	MTU         int    // bytes
+	MTU         int    // largest packet in bytes
 	Speed       int    // bits per second
 	State       LinkState
 	NetworkType string // for example "Ethernet"

@@ -10,23 +10,25 @@ import (
 	"unsafe"
 )
 
-// objects guards the references between objects. They change only when
-// something is opened, bound or closed.
+// objects is the lock of the process that guards the fields of every [object] that record which
+// objects need which. These fields change only when an object is opened, bound or closed.
 var objects sync.Mutex
 
-// object is the common part of everything with a struct fid.
+// object is embedded in each type that stands for an open object of libfabric, which in C begins
+// with a struct fid.
 //
 // refs counts the open objects that need this one: those that were opened from it, and those that
-// were bound to it. Providers count some of these themselves, but not all, and not all providers the
-// same ones.
+// were bound to it. Close relies on refs, because each provider counts only some of these
+// references itself.
 type object struct {
-	fid    *C.struct_fid // nil: closed
-	needs  []*object     // objects whose refs count this one
-	refs   int           // guarded by objects
-	closed []func()      // functions that Close runs once, to unpin and free memory
+	fid    *C.struct_fid // the object in C; nil: closed
+	needs  []*object     // the objects that this one needs: the refs of each counts this one
+	refs   int           // number of open objects that need this one; guarded by the lock objects
+	closed []func()      // functions that Close runs after closing the object, for example to unpin memory
 }
 
-// open initialises o as an open object that needs others.
+// open initialises o for the open libfabric object fid, and records that o needs the objects in
+// needs.
 func (o *object) open(fid *C.struct_fid, needs ...*object) {
 	objects.Lock()
 	defer objects.Unlock()
@@ -74,7 +76,7 @@ func (o *object) Close() error {
 	return nil
 }
 
-// isOpen reports whether calls on the object may go to the library.
+// isOpen reports whether the object is open. No call on a closed object may reach the library.
 func (o *object) isOpen() bool { return o != nil && o.fid != nil }
 
 // pointer returns the C object: every struct fid_xxx begins with its struct fid.

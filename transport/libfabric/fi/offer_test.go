@@ -8,20 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// offer is what a provider of 1.17 on this machine supports of the control interface. Tests expect
-// errors for the rest.
+// offer describes what a provider of libfabric 1.17 supports. The tests expect errors for
+// everything else.
 type offer struct {
 	prov      string
 	types     []EPType
-	progress  []Progress // data progress models
-	control   []Progress
-	waits     []WaitObj // wait objects of event queues
-	named     bool      // any node name is a valid address
-	bindEQ    bool      // event queues can be bound to domains
-	regMR     bool      // registrations write events to them
-	affinity  bool      // event queues support a signaling vector
-	flagWrite bool      // Write needs FlagWrite
-	barrier   bool      // collectives
+	progress  []Progress // the supported models of DataProgress
+	control   []Progress // the supported models of ControlProgress
+	waits     []WaitObj  // the supported wait objects of event queues
+	named     bool       // any string is a valid node, because addresses are names
+	bindEQ    bool       // event queues can be bound to domains
+	regMR     bool       // memory registrations write events to a bound event queue
+	affinity  bool       // event queues support FlagAffinity
+	flagWrite bool       // EQ.Write returns an error if the queue was opened without FlagWrite
+	barrier   bool       // QueryCollective for a barrier succeeds
 }
 
 var both = []Progress{ProgressAuto, ProgressManual}
@@ -68,7 +68,7 @@ func (o offer) hints() *Info {
 	return h
 }
 
-// info returns the provider's first Info of a type that it supports.
+// info returns the provider's first Info for the first endpoint type that the provider supports.
 func (o offer) info(t *testing.T) *Info {
 	t.Helper()
 	h := o.hints()
@@ -78,7 +78,7 @@ func (o offer) info(t *testing.T) *Info {
 	return infos[0]
 }
 
-// open opens a fabric and a domain, which the test closes.
+// open opens a fabric and a domain. The caller closes both.
 func (o offer) open(t *testing.T) (*Info, *Fabric, *Domain) {
 	t.Helper()
 	info := o.info(t)

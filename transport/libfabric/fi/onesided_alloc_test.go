@@ -32,7 +32,7 @@ func TestOneSidedAllocations(t *testing.T) {
 			swap := *msg
 			swap.Op = AtomicCompareSwap
 			const typ, sum, cswap = TypeUint64, AtomicSum, AtomicCompareSwap
-			// progress is node.progress without the allocations of checking for failures.
+			// progress does what node.progress does, but does not allocate.
 			progress := func() {
 				for _, n := range []*node{a, b} {
 					if _, err := n.cq.Read(n.entries[:]); err != nil && !errors.Is(err, ErrAgain) {
@@ -62,7 +62,7 @@ func TestOneSidedAllocations(t *testing.T) {
 				"CompareAtomicMsg": func() error { return a.ep.CompareAtomicMsg(&swap, FlagCompletion) },
 			} {
 				if prov == "udp;ofi_rxd" && (strings.HasPrefix(name, "Fetch") || strings.HasPrefix(name, "Compare")) {
-					continue // this package refuses them, see atomicProviders
+					continue // this package refuses these operations of rxd, see atomicProviders
 				}
 				once := func() {
 					for {

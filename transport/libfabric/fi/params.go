@@ -18,7 +18,7 @@ const (
 	ParamSizeT  ParamType = C.FI_PARAM_SIZE_T
 )
 
-// String returns the name of the type in the output of fi_info -e.
+// String returns the name of the type as fi_info -e prints it.
 func (t ParamType) String() string {
 	return name(int(t), "String", "Integer", "Boolean (0/1, on/off, true/false, yes/no)", "size_t")
 }
@@ -26,11 +26,11 @@ func (t ParamType) String() string {
 // Param is an environment variable that the library or a provider reads
 // (struct fi_param).
 type Param struct {
-	Name  string // for example "FI_PROVIDER"
+	Name  string // name of the variable, for example "FI_PROVIDER"
 	Type  ParamType
 	Help  string
-	Value string // its value in C's environment
-	Set   bool   // whether the environment has it
+	Value string // the variable's value in C's environment; empty if it is not set
+	Set   bool   // whether C's environment has the variable
 }
 
 // Params returns the environment variables of the library and of all loaded providers

@@ -8,11 +8,13 @@ import (
 	"unsafe"
 )
 
-// livePins holds the pins of open objects. If the program drops an object without Close, its pins
-// stay, because libfabric still uses the memory.
-var livePins sync.Map // keys: *runtime.Pinner
+// livePins keeps the Pinners of all open objects reachable. So if the program loses an object
+// without closing it, the object's memory stays pinned, because libfabric may still access that
+// memory.
+var livePins sync.Map // the keys are *runtime.Pinner, the values nil
 
-// pin pins memory until unpin. Memory outside of Go's heap is allowed.
+// pin pins the Go object at each of the pointers until unpin is called with the result. It skips
+// nil pointers. Pointers to memory outside of Go's heap are allowed and have no effect.
 func pin(memory ...unsafe.Pointer) *runtime.Pinner {
 	p := new(runtime.Pinner)
 	for _, m := range memory {
@@ -24,13 +26,13 @@ func pin(memory ...unsafe.Pointer) *runtime.Pinner {
 	return p
 }
 
-// unpin ends a pin.
+// unpin unpins everything that p, the result of pin, has pinned.
 func unpin(p *runtime.Pinner) {
 	p.Unpin()
 	livePins.Delete(p)
 }
 
-// atClose makes Close of o, which is open, call f.
+// atClose makes Close call f after it has closed o. o must be open.
 func (o *object) atClose(f func()) {
 	objects.Lock()
 	defer objects.Unlock()

@@ -23,7 +23,7 @@ type ProviderClass int
 
 // The classes of providers.
 const (
-	ProviderCore    ProviderClass = iota // works alone
+	ProviderCore    ProviderClass = iota // works without another provider
 	ProviderUtility                      // works on top of a core provider: "tcp;ofi_rxm"
 	ProviderHook                         // intercepts the calls of other providers, see UseHooks
 	ProviderOffload                      // does a part of the work of other providers
@@ -45,11 +45,12 @@ func (p Provider) Class() ProviderClass {
 	return ProviderCore
 }
 
-// loaded is true when the library has loaded the providers and read the environment.
+// loaded is set before the first call that makes the library load its providers. The library reads
+// most of its environment variables only then.
 var loaded atomic.Bool
 
-// Providers returns all providers and hooks of the library, also those without a device (fi_getinfo
-// with FI_PROV_ATTR_ONLY).
+// Providers returns all providers and hooks of the library, including providers that have no device
+// on this machine (fi_getinfo with FI_PROV_ATTR_ONLY).
 func Providers() ([]Provider, error) {
 	infos, err := GetInfo(HeaderVersion, "", "", FlagProvAttrOnly, nil)
 	if err != nil {

@@ -35,8 +35,8 @@ func TestProviders(t *testing.T) {
 	require.Equal(t, "hook", ProviderHook.String())
 }
 
-// TestUseHooks runs in a child process, because UseHooks fails when the library has read its
-// environment.
+// TestUseHooks calls UseHooks in a child process, because in this one the library may have read its
+// environment already.
 func TestUseHooks(t *testing.T) {
 	require.ErrorIs(t, func() error { _, _ = Providers(); return UseHooks("perf") }(), ErrBusy)
 

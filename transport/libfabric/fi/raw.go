@@ -20,14 +20,14 @@ import (
 // Methods return 0 or the Errno of the call.
 type Raw struct {
 	ep, cq, fabric, domain C.uintptr_t
-	bindMR                 C.uintptr_t // the endpoint that regions are bound to; 0: none
+	bindMR                 C.uintptr_t // the endpoint that Register binds regions to; 0: it binds them to none
 
 	memory  []byte // holds entries, posts, posted, failure and detail
 	entries []RawEntry
-	posts   []RawRecv
+	posts   []RawRecv // the first nposts are queued for the next Poll
 	posted  *C.struct_weft_raw_posted
 	failure *C.struct_fi_cq_err_entry
-	detail  C.uintptr_t // rawDetail bytes
+	detail  C.uintptr_t // address of rawDetail bytes, where the provider stores data about a failure
 	nposts  int
 }
 
@@ -43,7 +43,7 @@ type RawEntry struct {
 	Data    uint64
 }
 
-// RawRecv is a receive to be posted: Len bytes at Buf.
+// RawRecv is a receive to be posted: Len bytes at the address Buf.
 type RawRecv struct {
 	Buf, Len, Context uint64
 }
@@ -54,7 +54,7 @@ type RawError struct {
 	Flags   Flags
 	Buf     uintptr
 	Err     Errno
-	Prov    int // the provider's own number
+	Prov    int // the provider's own error number (prov_errno)
 }
 
 // RawRegion is registered memory.
@@ -70,8 +70,9 @@ const (
 )
 
 // NewRaw returns a Raw for open objects, which must stay open until Close. A Poll reads up to batch
-// completions and posts up to recvs receives. With bindMR, Register binds regions to the endpoint
-// and enables them (FI_MR_ENDPOINT); then the endpoint must be enabled first.
+// completions and posts up to recvs receives. With bindMR, Register binds each region to the
+// endpoint and enables the region (FI_MR_ENDPOINT); then the endpoint must be enabled before
+// Register is called.
 func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR bool) (*Raw, error) {
 	if !f.isOpen() || !d.isOpen() || !ep.isOpen() || !cq.isOpen() {
 		return nil, closedError("fi_cq_read")
@@ -110,7 +111,7 @@ func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR
 	return r, nil
 }
 
-// Close frees the memory of r itself. The objects stay open.
+// Close frees the memory of r itself. The libfabric objects that r uses stay open.
 func (r *Raw) Close() {
 	if r != nil && r.memory != nil {
 		_ = syscall.Munmap(r.memory) // cannot fail: it is a whole mapping
@@ -132,7 +133,7 @@ func OffHeap(n int) ([]byte, error) {
 // outside of Go's heap.
 func AddressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Inject sends n bytes (fi_inject). The caller may reuse the buffer when it returns.
+// Inject sends n bytes (fi_inject). When Inject returns, the caller may reuse the buffer.
 func (r *Raw) Inject(buf uintptr, n int, dest Addr) Errno {
 	return Errno(-C.weft_raw_inject(r.ep, C.uintptr_t(buf), C.size_t(n), C.uint64_t(dest)))
 }
@@ -142,7 +143,7 @@ func (r *Raw) Send(buf uintptr, n int, desc Desc, dest Addr, context uintptr) Er
 	return Errno(-C.weft_raw_send(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(), C.uint64_t(dest), C.uintptr_t(context)))
 }
 
-// Send2 sends two buffers as one message (fi_sendv).
+// Send2 sends two buffers, head and then body, as one message (fi_sendv).
 func (r *Raw) Send2(head uintptr, headLen int, headDesc Desc, body uintptr, bodyLen int, bodyDesc Desc, dest Addr, context uintptr) Errno {
 	return Errno(-C.weft_raw_send2(r.ep, C.uintptr_t(head), C.size_t(headLen), headDesc.c(),
 		C.uintptr_t(body), C.size_t(bodyLen), bodyDesc.c(), C.uint64_t(dest), C.uintptr_t(context)))
@@ -160,8 +161,8 @@ func (r *Raw) Write(buf uintptr, n int, desc Desc, dest Addr, addr, key uint64, 
 		C.uint64_t(dest), C.uint64_t(addr), C.uint64_t(key), C.uintptr_t(context), C.uint64_t(flags)))
 }
 
-// RawAtomic has the arguments of an atomic operation. The local buffers have Count elements each, and
-// Desc is the descriptor of all of them.
+// RawAtomic has the arguments of an atomic operation. The local buffers at the addresses Data,
+// Compare and Fetch have Count elements each, and Desc is the descriptor of all of them.
 type RawAtomic struct {
 	Op                   AtomicOp
 	Type                 Datatype
@@ -249,7 +250,7 @@ func (r *Raw) SetMinMultiRecv(n int) Errno {
 }
 
 // Register registers n bytes at buf (fi_mr_reg), which must stay valid until the region is closed.
-// The region has this key unless the provider chooses keys.
+// The region's key is key, unless the provider chooses keys.
 func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion, Errno) {
 	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key))
 	if m.error != 0 {

@@ -21,14 +21,16 @@ import (
 type request struct {
 	mu     sync.Mutex
 	handle unsafe.Pointer // libfabric's struct fid; nil: the request has ended
-	taken  bool
+	taken  bool           // an endpoint was opened with the request, or Reject is refusing it
 }
 
-// HasRequest reports whether the Info has a connection request that waits to be accepted, by an
-// endpoint opened with the Info, or to be rejected (fi_cm(3)).
+// HasRequest reports whether the Info belongs to a connection request that has not ended, that is,
+// one that an endpoint opened with the Info can still accept or [PassiveEP.Reject] can still
+// refuse.
 func (i *Info) HasRequest() bool { return i.request.pending() }
 
-// take reserves the request for an endpoint or Reject.
+// take reserves the request for one call of OpenEndpoint or Reject. It returns ErrInvalid if there
+// is no request or it has ended, and ErrBusy if it is taken already.
 func (r *request) take() error {
 	if r == nil {
 		return ErrInvalid
@@ -45,7 +47,7 @@ func (r *request) take() error {
 	return nil
 }
 
-// untake undoes take.
+// untake makes a taken request available again, because no endpoint could be opened with it.
 func (r *request) untake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requested returns two sides and a connection request that is not answered yet.
+// requested returns two sides, the server's passive endpoint, and the client's connection request,
+// which is not answered yet.
 func requested(t *testing.T, prov string) (server, client *side, pep *PassiveEP, request *Info) {
 	t.Helper()
 	server, pep = listen(t, prov)
@@ -20,7 +21,7 @@ func requested(t *testing.T, prov string) (server, client *side, pep *PassiveEP,
 }
 
 // TestRequestIsAnsweredOnce checks that a request can be answered only once, with any copy of its
-// Info, because the provider frees the handle in all of them.
+// Info, because all copies have the same handle, which the provider frees with the answer.
 func TestRequestIsAnsweredOnce(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -42,7 +43,8 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// TestRequestEndsWithItsEndpoint checks that closing an endpoint ends its request.
+// TestRequestEndsWithItsEndpoint checks that closing an endpoint ends the connection request that
+// it was opened with.
 func TestRequestEndsWithItsEndpoint(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -57,8 +59,8 @@ func TestRequestEndsWithItsEndpoint(t *testing.T) {
 	}
 }
 
-// TestConnectEnables checks that Connect and Accept enable their endpoints, so that queues can ask
-// the provider for texts.
+// TestConnectEnables checks that Connect and Accept enable their endpoints, so that completion
+// queues can get the provider's texts for errors.
 func TestConnectEnables(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {

@@ -24,24 +24,27 @@ import (
 // Buffers belong to libfabric until the completion has been read. The calls do not block and do not
 // allocate. They return a bare Errno:
 //
-//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
+//     post again.
 //   - ErrNotSupported: no CapRMA.
-//   - ErrTooBig: more buffers or segments than the limits.
+//   - ErrTooBig: more buffers than TxAttr.IovLimit, or more segments than TxAttr.RMAIovLimit.
 //   - ErrClosed: the endpoint is closed.
 
 // RMAIov is a segment of a peer's memory (struct fi_rma_iov).
 type RMAIov struct {
-	Addr uint64 // virtual address or offset
-	Len  uint64 // bytes
+	Addr uint64 // virtual address in the peer or offset in the region, as the domain's MRMode says
+	Len  uint64 // length in bytes
 	Key  uint64
 }
 
 // RMAMsg has all arguments of an RMA operation (struct fi_msg_rma).
 type RMAMsg struct {
-	Bufs    [][]byte // local memory, at most TxAttr.IovLimit buffers
-	Descs   []Desc   // one per buffer, or empty
-	Addr    Addr     // the peer
-	RMA     []RMAIov // the peer's memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
+	Bufs  [][]byte // local memory, at most TxAttr.IovLimit buffers
+	Descs []Desc   // one descriptor per buffer, or none at all
+	Addr  Addr     // the peer whose memory is accessed
+	// RMA is the peer's memory, as many bytes as Bufs, in at most TxAttr.RMAIovLimit segments. With
+	// ModeAsyncIov the caller must not change the slice's elements before the operation completes.
+	RMA     []RMAIov
 	Context *Context
 	Data    uint64 // immediate data, with FlagRemoteCQData
 }
@@ -113,12 +116,12 @@ func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint
 
 // WriteMsg writes the message's buffers to its segments of remote memory (fi_writemsg). With
 // FlagRemoteCQData the write carries msg.Data. With FlagInject the caller may reuse the buffers
-// when it returns.
+// when WriteMsg returns.
 func (e *Endpoint) WriteMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(1, msg, flags) }
 
 // WriteData is Write with immediate data (fi_writedata): when the bytes of buf are in its memory,
 // the peer gets a completion with the lowest DomainAttr.CQDataSize bytes of data. With some
-// providers the peer must have posted a receive for that (ModeRxCQData).
+// providers that completion uses up a receive, which the peer must have posted (ModeRxCQData).
 func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr, key uint64, ctx *Context) error {
 	if err := e.checkDest(dest); err != nil {
 		return err
@@ -132,9 +135,9 @@ func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr
 	return ctx.posted(rc)
 }
 
-// InjectWrite is Write for at most TxAttr.InjectSize bytes (fi_inject_write). The caller may reuse
-// buf when it returns, and there is no completion. With rxm a counter may count it before it is
-// complete.
+// InjectWrite is Write for at most TxAttr.InjectSize bytes (fi_inject_write). When InjectWrite
+// returns, the caller may reuse buf. There is no completion. With rxm a counter may count the write
+// before the write is complete.
 func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
 	if err := e.checkInject(len(buf), dest); err != nil {
 		return err

@@ -10,19 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// window is registered memory of a node.
+// window is memory of a node and the region that it is registered as.
 type window struct {
 	mem  []byte
 	mr   *MR
-	base uint64 // the remote address of its first byte
+	base uint64 // the address by which peers access the first byte
 	key  uint64
 }
 
-// nextKey is a key that no region of the process uses.
+// nextKey is the last key that window has requested. Counting it up gives each region of the
+// process a key of its own.
 var nextKey atomic.Uint64
 
-// window registers memory of a node and closes the region when the test ends. Behind it lies as
-// much memory again, which no operation may access.
+// window registers memory of a node and closes the region when the test ends. Behind the memory
+// there are size more bytes that are not registered, which no operation may access.
 func (n *node) window(size int, access Access) *window {
 	n.t.Helper()
 	w := &window{mem: make([]byte, size, 2*size)}
@@ -41,32 +42,32 @@ func (n *node) window(size int, access Access) *window {
 	return w
 }
 
-// remote returns a window with all kinds of remote access.
+// remote returns a window that peers may read and write.
 func (n *node) remote(size int) *window {
 	n.t.Helper()
 	return n.window(size, AccessRemoteRead|AccessRemoteWrite)
 }
 
-// local returns a window for the node's own operations.
+// local returns a window for local buffers of the node's own operations.
 func (n *node) local(size int) *window {
 	n.t.Helper()
 	return n.window(size, AccessRead|AccessWrite|AccessSend|AccessRecv)
 }
 
-// untouched reports whether the window and the memory behind it are still zero.
+// untouched reports whether the window and the bytes behind it are still zero.
 func (w *window) untouched() bool {
 	all := w.mem[:cap(w.mem)]
 	return bytes.Count(all, []byte{0}) == len(all)
 }
 
-// arrives waits for data in the memory of the node's peer, because with most providers a completion
+// arrives waits until mem, memory of the node's peer, equals want. With most providers a completion
 // means only that the data was sent.
 func (n *node) arrives(mem, want []byte) {
 	n.t.Helper()
 	n.until("data in the peer's memory", func() bool { return bytes.Equal(mem, want) })
 }
 
-// rmaPair opens a pair for remote memory access.
+// rmaPair opens a pair of nodes with CapRMA.
 func rmaPair(t *testing.T, prov string) (a, b *node) {
 	t.Helper()
 	return openPair(t, setup{prov: prov, caps: CapMsg | CapRMA})

@@ -9,24 +9,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// onViolation is the effect of a forbidden access.
+// onViolation is what a provider does with an RMA or atomic operation that the target's region does
+// not permit.
 type onViolation int
 
 const (
-	refused   onViolation = iota // an error completion with ErrAccess
+	refused   onViolation = iota // the operation ends with an error completion with ErrAccess
 	dropped                      // the target closes the connection: reads fail, writes are lost
-	swallowed                    // the operation and all later ones never end
+	swallowed                    // the operation and all later ones do not end
 	lost                         // the operation succeeds without an effect
-	unchecked                    // the operation succeeds with its effect; registration is not checked
+	unchecked                    // the operation accesses the memory, because the provider does not check the region
 )
 
-// rmaProviders has the behaviour of each provider of libfabric 1.17, so that the tests notice
+// rmaProviders describes each provider of libfabric 1.17, so that the tests notice when a provider
 // changes.
 var rmaProviders = []struct {
 	prov      string
 	emptyRead bool // a read of no bytes completes
 	violation onViolation
-	dataLen   bool // the completion of a write with data has its length
+	dataLen   bool // the peer's completion of a write with immediate data has the length of the write
 }{
 	{prov: "shm", emptyRead: true, violation: unchecked, dataLen: true},
 	{prov: "net", emptyRead: true, violation: dropped},
@@ -190,7 +191,8 @@ func TestInjectWrite(t *testing.T) {
 	}
 }
 
-// TestManyWrites has many writes in flight, each with its own context and target range.
+// TestManyWrites posts 200 writes before it waits for the first, each with a context and a target
+// range of its own. All data must arrive.
 func TestManyWrites(t *testing.T) {
 	const count, each = 200, 300
 	for _, p := range rmaProviders {
@@ -215,8 +217,9 @@ func TestManyWrites(t *testing.T) {
 	}
 }
 
-// TestViolations tests operations with an unknown key, beyond the region, and without the right to
-// access it.
+// TestViolations posts reads and writes that the target must refuse: with an unknown key, beyond
+// the region, without the right to access it, or after it was closed. They must end as rmaProviders
+// says.
 func TestViolations(t *testing.T) {
 	const size = 1000
 	for _, p := range rmaProviders {
@@ -255,7 +258,7 @@ func TestViolations(t *testing.T) {
 						require.ErrorIs(t, a.ended(ctx).err, ErrAccess)
 					case dropped:
 						if write {
-							a.wait(ctx) // it means only that the data was sent
+							a.wait(ctx) // a completed write means only that the data was sent
 						} else {
 							require.ErrorIs(t, a.ended(ctx).err, ErrCanceled)
 						}

@@ -33,7 +33,7 @@
 #error "weft needs libfabric 1.17 or newer"
 #endif
 
-// Values that some headers define with a _Pragma, which cgo cannot parse.
+// The values of constants that some headers define with a _Pragma, which cgo cannot parse.
 #define WEFT_MR_UNSPEC 0
 #define WEFT_MR_BASIC (1 << 0)
 #define WEFT_MR_SCALABLE (1 << 1)
@@ -42,8 +42,8 @@
 #define WEFT_ORDER_STRICT 0x1FFULL
 #define WEFT_ORDER_DATA (1ULL << 16)
 
-// Bits that only 1.x or only 2.x has. They are zero with other headers, because the
-// other interface may use the same bits for something else.
+// Bits that only 1.x or only 2.x has. With headers that lack a bit its constant is zero, because
+// they may use the same bit for something else.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_PRIORITY 0ULL
 #define WEFT_VARIABLE_MSG 0ULL
@@ -74,7 +74,7 @@
 #define WEFT_ADDR_UCX (FI_ADDR_CXI + 1)
 #endif
 
-// Added in versions after 2.0.
+// Constants that were added in versions after 2.0. With headers that lack one it is zero.
 #ifdef FI_RESCAN
 #define WEFT_RESCAN FI_RESCAN
 #else
@@ -97,8 +97,9 @@
 #endif
 #define WEFT_SOCKADDR_IP (WEFT_ADDR_UCX + 1)
 
-// In 2.x data_progress of fi_domain_attr is in an unnamed union, and the last
-// members differ between versions.
+// In 2.x data_progress of fi_domain_attr is in an unnamed union, and the last members differ
+// between versions. Go accesses these members through the structure and the functions here, which
+// are the same for all versions.
 struct weft_domain_rest {
 	size_t max_ep_auth_key, max_xpu_ctx_cnt;
 	uint32_t max_group_id;

@@ -1,5 +1,5 @@
-// Atomic operations, with addresses of pinned memory, descriptors and contexts as
-// integers. A provider without atomics has a null ops table.
+// Atomic operations, with addresses of pinned memory, descriptors and contexts as integers. If a
+// provider has no atomics, its ops table is null, and the functions return -FI_ENOSYS.
 
 #ifndef WEFT_FI_SHIM_ATOMIC_H
 #define WEFT_FI_SHIM_ATOMIC_H
@@ -8,8 +8,9 @@
 
 typedef long double weft_long_double;
 
-// One more than the last datatype and operation of the headers. Providers of that
-// version may use a larger number as an index beyond the end of a table.
+// The first numbers after the last datatype and the last operation of the headers. Numbers from
+// there on must not reach the library, because a provider may use them as an index beyond the end
+// of a table.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_DATATYPE_END (FI_FLOAT8_E5M2 + 1)
 #define WEFT_ATOMIC_OP_END (FI_DIFF + 1)
@@ -20,7 +21,8 @@ _Static_assert(FI_DIFF == 19, "operations");
 #define WEFT_ATOMIC_OP_END (FI_MSWAP + 1)
 #endif
 
-// The families of operations, and the query for each.
+// The families of atomic operations: plain, fetching and comparing. weft_atomicvalid calls the
+// query of a family.
 enum weft_family { WEFT_BASE, WEFT_FETCH, WEFT_COMPARE };
 
 static inline int weft_atomicvalid(uintptr_t fid, enum weft_family family, uint32_t datatype, uint32_t op,

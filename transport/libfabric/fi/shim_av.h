@@ -6,8 +6,9 @@
 
 #include "shim.h"
 
-// Passes map_addr as an integer by address, because Go must never hold an integer
-// that is not an address in a pointer.
+// Calls fi_av_open with *map_addr as attr->map_addr, and stores what the provider changes it to in
+// *map_addr. The value is an integer, because Go must never hold a pointer that may not be a valid
+// address.
 static inline int weft_av_open(struct fid_domain *domain, struct fi_av_attr *attr,
 			       uintptr_t *map_addr, struct fid_av **av)
 {
@@ -19,7 +20,8 @@ static inline int weft_av_open(struct fid_domain *domain, struct fi_av_attr *att
 	return rc;
 }
 
-// fi_av_bind, which 2.x marks as deprecated.
+// Does what fi_av_bind does, which the headers of 2.x mark as deprecated, without the compiler's
+// warning.
 static inline int weft_av_bind(struct fid_av *av, struct fid *eq, uint64_t flags)
 {
 	return av->fid.ops->bind(&av->fid, eq, flags);

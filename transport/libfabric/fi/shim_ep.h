@@ -1,7 +1,7 @@
-// Data transfer of endpoints and queues. Addresses of pinned memory and of
-// libfabric's own objects are passed as integers, because cgo would check the memory
-// behind a pointer in every call. A provider without such messages has a null ops
-// table.
+// Data transfer of endpoints and queues. Addresses of pinned memory and of libfabric's own objects
+// are passed as integers, because cgo would check the memory behind a pointer in every call. If a
+// provider does not support a kind of message, its ops table for that kind is null, and the
+// functions return -FI_ENOSYS.
 
 #ifndef WEFT_FI_SHIM_EP_H
 #define WEFT_FI_SHIM_EP_H
@@ -243,7 +243,7 @@ static inline ssize_t weft_rx_size_left(struct fid_ep *ep)
 }
 #pragma GCC diagnostic pop
 
-// FI_CNTR_EVENTS_BYTES of 2.x.
+// The value of FI_CNTR_EVENTS_BYTES, which only the headers of 2.x have.
 #define WEFT_CNTR_EVENTS_BYTES (FI_CNTR_EVENTS_COMP + 1)
 
 // The layout of CQEntry. C code does not access the first field, a Go pointer.
@@ -261,7 +261,8 @@ union weft_cq_batch {
 	struct fi_cq_tagged_entry tagged[WEFT_CQ_BATCH];
 };
 
-// weft_cq_spread fills entries from a batch. Fields that the format lacks become zero.
+// weft_cq_spread copies the first n completions of a batch, which are in this format, to entries.
+// Fields that the format lacks become zero.
 static inline void
 weft_cq_spread(const union weft_cq_batch *batch, enum fi_cq_format format, struct weft_cq_entry *entries,
 	       ssize_t n)
@@ -313,9 +314,10 @@ weft_cq_sread(uintptr_t cq, enum fi_cq_format format, uintptr_t entries, size_t 
 	return n;
 }
 
-// A failed operation, with copies of the data that the queue keeps only until the
-// next read. With ask, the provider is asked for its text. The structure is in Go's
-// memory, so addresses are integers: Go allows only valid pointers there.
+// A failed operation, with copies of the data that the queue keeps only until the next read. If
+// weft_cq_readerr is called with ask, text is the provider's text for prov_errno, otherwise it is
+// empty. The structure is in Go's memory, so addresses are integers: Go allows only valid pointers
+// there.
 struct weft_cq_error {
 	uint64_t op_context, flags, len, buf, data, tag, olen;
 	fi_addr_t src_addr;
@@ -335,7 +337,7 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, b
 	e.err_data = out->err_data;
 	e.err_data_size = sizeof out->err_data;
 #if WEFT_HEADERS_AT_LEAST(1, 20)
-	e.src_addr = FI_ADDR_NOTAVAIL; // older interfaces do not set it
+	e.src_addr = FI_ADDR_NOTAVAIL; // older versions of the interface do not set src_addr
 #endif
 	n = fi_cq_readerr(WEFT_CQ(cq), &e, 0);
 	if (n <= 0)
@@ -368,7 +370,9 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, b
 	return n;
 }
 
-// weft_cq_pollfds fills fds, which has room for n, and sets n to the number of descriptors.
+// weft_cq_pollfds fills fds, which has room for *n descriptors, and sets *n to their number.
+// *changes becomes a number that differs from the last one if the set of descriptors has changed
+// since.
 static inline int weft_cq_pollfds(struct fid_cq *cq, struct pollfd *fds, size_t *n, uint64_t *changes)
 {
 	struct fi_wait_pollfd wait = {.nfds = *n, .fd = fds};

@@ -1,5 +1,5 @@
-// Reads of an event queue into C memory: what providers write there contains
-// pointers, and its size is not known before.
+// Reads of an event queue into C memory: what a provider writes there contains pointers, and its
+// size is not known before the call.
 
 #ifndef WEFT_FI_SHIM_EQ_H
 #define WEFT_FI_SHIM_EQ_H
@@ -11,7 +11,8 @@
 #define WEFT_EQ_BUFFER 2048
 #define WEFT_EQ_CONTEXT offsetof(struct fi_eq_entry, context)
 
-// An event, or an error with its data. Connections carry at most 256 bytes of
+// The result of a read: the number of an event with its entry in buf, or the error err with its
+// data in buf. Entries and data fit in buf, because a connection carries at most 256 bytes of
 // private data.
 struct weft_eq_event {
 	uint32_t event;

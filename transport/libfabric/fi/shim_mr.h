@@ -8,7 +8,7 @@
 
 // Addresses are integers, because they may be addresses of a device.
 struct weft_mr_attr {
-	uintptr_t iov; // of struct iovec; 0: a dma-buf
+	uintptr_t iov; // address of iov_count struct iovec; 0: the memory is a dma-buf
 	size_t iov_count;
 	int dmabuf_fd;
 	uint64_t dmabuf_offset;
@@ -111,7 +111,8 @@ static inline int weft_mr_refresh(struct fid_mr *mr, uintptr_t iov, size_t count
 	return fi_mr_refresh(mr, (const struct iovec *) iov, count, flags);
 }
 
-// struct fi_mr_auth_key, which 1.17 does not have.
+// weft_mr_auth_key allocates a struct fi_mr_auth_key, which 1.17 does not have. The caller frees
+// it.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_MR_AUTH_KEY 1
 static inline uint8_t *weft_mr_auth_key(struct fid_av *av, fi_addr_t src, size_t *size)

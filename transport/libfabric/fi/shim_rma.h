@@ -1,5 +1,5 @@
-// Remote memory access, with addresses of pinned memory, descriptors and contexts as
-// integers. A provider without RMA has a null ops table.
+// Remote memory access, with addresses of pinned memory, descriptors and contexts as integers. If a
+// provider has no RMA, its ops table is null, and the functions return -FI_ENOSYS.
 
 #ifndef WEFT_FI_SHIM_RMA_H
 #define WEFT_FI_SHIM_RMA_H

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShmFiles checks that TestMain would find the files of an endpoint of shm that is not closed.
+// TestShmFiles checks that shmFiles finds the files of open endpoints of shm, so that TestMain
+// would find those of endpoints that a test does not close.
 func TestShmFiles(t *testing.T) {
 	before := len(shmFiles())
 	t.Run("open", func(t *testing.T) {

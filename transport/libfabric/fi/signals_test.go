@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSignalsKill checks that libraries loaded with libfabric do not catch signals that should end
-// the process.
+// TestSignalsKill sends SIGTERM to a child process. The signal must end the child: no library that
+// was loaded with libfabric may catch it.
 func TestSignalsKill(t *testing.T) {
 	const inChild = "WEFT_FI_TEST_SIGNAL"
 	if os.Getenv(inChild) != "" {

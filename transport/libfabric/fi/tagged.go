@@ -10,10 +10,11 @@ import (
 	"unsafe"
 )
 
-// Tagged messages (fi_tagged(3)). A message goes to the first posted receive whose tag equals the
-// message's in all bits that the receive does not ignore. With CapDirectedRecv the sender must match,
-// too. A message without a matching receive is buffered at the receiver, within the limits of the
-// provider. The errors and the rules for addresses are those of msg.go; the capability is CapTagged.
+// Tagged messages (fi_tagged(3)). A message goes to the receive that was posted first among those
+// whose tag equals the message's tag in all bits that the receive does not ignore. With
+// CapDirectedRecv the sender must match, too. A message without a matching receive is buffered at
+// the receiver, within the limits of the provider. The errors and the rules for addresses are those
+// that msg.go describes; the capability is CapTagged.
 
 // TMsg has all arguments of a tagged message operation (struct fi_msg_tagged).
 type TMsg struct {
@@ -82,8 +83,8 @@ func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
 	return ctx.posted(rc)
 }
 
-// TInject sends buf, of at most InjectSize bytes (fi_tinject). The caller may reuse buf when it
-// returns. There is no completion, but counters count the message.
+// TInject sends buf, of at most InjectSize bytes (fi_tinject). When TInject returns, the caller may
+// reuse buf. There is no completion, but counters count the message.
 func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
 	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) e
 }
 
 // TRecv posts buf for a message whose tag equals tag in all bits that are not set in ignore
-// (fi_trecv). A longer message fails with ErrTruncated.
+// (fi_trecv). If the message is longer than buf, the receive fails with ErrTruncated.
 func (e *Endpoint) TRecv(buf []byte, desc Desc, src Addr, tag, ignore uint64, ctx *Context) error {
 	if err := e.checkUsable(); err != nil {
 		return err
@@ -143,7 +144,7 @@ func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uin
 // FlagClaim also reserves the message for the Context, and FlagPeek with FlagDiscard discards it.
 // FlagClaim without FlagPeek, with the same Context, receives the reserved message, or with
 // FlagDiscard discards it. It returns ErrInvalid if no message is reserved, or if another operation
-// has used the Context since.
+// has used the Context since then.
 func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
 	if err := e.checkRecv(len(msg.Bufs), flags); err != nil {
 		return err
@@ -164,7 +165,7 @@ func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
 	runtime.KeepAlive(v)
 	runtime.KeepAlive(msg)
 	if rc < 0 && claim == FlagClaim {
-		ctx.claimed.Store(e.root) // the caller may try again
+		ctx.claimed.Store(e.root) // the message stays reserved, so that the caller may try again
 	} else if rc < 0 && claim&FlagClaim != 0 {
 		ctx.claimed.Store(nil)
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTaggedPingPong sends messages in both directions with every way to send and receive.
+// TestTaggedPingPong combines each call that sends a tagged message with each call that receives
+// one, in both directions. Every message must arrive unchanged.
 func TestTaggedPingPong(t *testing.T) {
 	const data = 77
 	sends := []func(n *node, buf []byte, tag uint64, ctx *Context) error{
@@ -62,7 +63,7 @@ func TestTaggedPingPong(t *testing.T) {
 						require.EqualValues(t, size, e.Len, what)
 						require.Equal(t, tag, e.Tag, what)
 						require.Equal(t, out, in, what)
-						require.Equal(t, FlagTagged|FlagRecv, e.Flags&(FlagTagged|FlagRecv|FlagSend), what) // sockets: FlagMsg too
+						require.Equal(t, FlagTagged|FlagRecv, e.Flags&(FlagTagged|FlagRecv|FlagSend), what) // sockets sets FlagMsg, too
 						if e.Flags&FlagRemoteCQData != 0 {
 							require.EqualValues(t, data, e.Data, what)
 						}
@@ -77,7 +78,8 @@ func TestTaggedPingPong(t *testing.T) {
 	})
 }
 
-// TestIgnore checks that ignored bits of the tag may have any value.
+// TestIgnore posts a receive for one tag, and one that ignores some bits of the tag. A message
+// whose tag differs in these bits must go to the second.
 func TestIgnore(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -95,10 +97,11 @@ func TestIgnore(t *testing.T) {
 	})
 }
 
-// TestUnexpected receives buffered messages in another order than they were sent in.
+// TestUnexpected sends four tagged messages before a receive is posted, and receives them in the
+// reverse order.
 func TestUnexpected(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
-		const count, size = 4, 128 // net buffers no more
+		const count, size = 4, 128 // net does not buffer more than that
 		a, b := openPair(t, setup{prov: prov})
 		var sends, recvs [count]*Context
 		for i := range count {
@@ -117,7 +120,8 @@ func TestUnexpected(t *testing.T) {
 	})
 }
 
-// TestFlood sends many messages before the first receive is posted. All must arrive in order.
+// TestFlood sends messages until the endpoint is full, before the first receive is posted. All 200
+// messages must arrive in order.
 func TestFlood(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		const count, size = 200, 64
@@ -132,7 +136,7 @@ func TestFlood(t *testing.T) {
 			sends[i] = transfer{NewContext(i), pattern(make([]byte, size), i)}
 			recvs[i] = transfer{NewContext(i), make([]byte, size)}
 		}
-		// Send until the endpoint is full: here ErrAgain is no failure.
+		// more sends until the endpoint is full: here ErrAgain is no failure.
 		more := func() {
 			for ; posted < count; posted++ {
 				err := a.ep.Send(sends[posted].buf, Desc{}, a.peer, sends[posted].ctx)

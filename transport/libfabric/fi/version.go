@@ -13,8 +13,8 @@ type Version uint32
 // MakeVersion returns the version major.minor (FI_VERSION).
 func MakeVersion(major, minor int) Version { return Version(major<<16 | minor) }
 
-// HeaderVersion is the version of the headers of this build, and the newest interface that GetInfo
-// can request.
+// HeaderVersion is the version of the libfabric headers that the program was compiled with. It is
+// also the newest version of the interface that the program can request from GetInfo.
 const HeaderVersion = Version(C.WEFT_HEADERS)
 
 // LibraryVersion returns the version of the loaded library (fi_version).

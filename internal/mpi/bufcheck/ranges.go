@@ -1,4 +1,4 @@
-package mpi
+package bufcheck
 
 import (
 	"math/rand/v2"
@@ -6,24 +6,26 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// ranges is a set of memory ranges, which may overlap. It is a treap, ordered by the start of the
-// ranges. add, remove and find take logarithmic time.
+// ranges is a set of memory ranges, which may overlap. It is a treap (a binary search tree that random
+// priorities keep balanced), ordered by the start of the ranges. add, remove and find take logarithmic time.
 type ranges struct {
 	root *memRange
 	seq  uint64 // orders ranges with the same start
 }
 
+// memRange is one range of a set, and a node of the tree.
 type memRange struct {
-	from, to    uintptr // to: the address after the last byte
-	owner       *pending
-	seq         uint64
-	priority    uint64  // no child has a higher one
-	last        uintptr // the highest value of to in the subtree
+	from, to    uintptr    // addresses of the first byte and after the last byte
+	owner       *Operation // the operation that uses the memory
+	seq         uint64     // number of the range in the order of add
+	priority    uint64     // random; no child has a higher one
+	last        uintptr    // the highest value of to in the subtree
 	left, right *memRange
 }
 
-// add adds the memory of b and returns its range. If b is empty, add returns nil.
-func (t *ranges) add(b []byte, owner *pending) *memRange {
+// add adds the memory of b, which the operation owner uses, and returns its range. If b is empty, add does
+// nothing and returns nil.
+func (t *ranges) add(b []byte, owner *Operation) *memRange {
 	if len(b) == 0 {
 		return nil
 	}
@@ -34,7 +36,7 @@ func (t *ranges) add(b []byte, owner *pending) *memRange {
 	return r
 }
 
-// remove removes a range that add has returned.
+// remove removes a range that add has returned. r may be nil.
 func (t *ranges) remove(r *memRange) {
 	if r != nil {
 		t.root = t.root.without(r)
@@ -89,7 +91,7 @@ func (n *memRange) insert(r *memRange) *memRange {
 	return n.update()
 }
 
-// split divides the subtree of n into the ranges before at and the others.
+// split divides the subtree of n into the ranges before at and the ranges after at.
 func (n *memRange) split(at *memRange) (before, after *memRange) {
 	switch {
 	case n == nil:
@@ -116,7 +118,8 @@ func (n *memRange) without(r *memRange) *memRange {
 	return n.update()
 }
 
-// join returns a subtree of the ranges of n and of those of after, which all come later.
+// join returns a subtree with the ranges of n and the ranges of after. All ranges of after come later than
+// those of n.
 func (n *memRange) join(after *memRange) *memRange {
 	switch {
 	case n == nil:

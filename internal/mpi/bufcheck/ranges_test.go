@@ -1,4 +1,4 @@
-package mpi
+package bufcheck
 
 import (
 	"github.com/weft-hpc/weft/internal/elem"
@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRanges compares find with a search through all ranges.
+// TestRanges adds and removes ranges in random order, and compares each result of find with that of a search
+// through all ranges.
 func TestRanges(t *testing.T) {
 	const size = 4000
 	memory := make([]byte, size)
@@ -37,7 +38,7 @@ func TestRanges(t *testing.T) {
 			}
 			continue
 		}
-		owner := &pending{}
+		owner := &Operation{}
 		if r := set.add(b, owner); len(b) > 0 {
 			require.Same(t, owner, r.owner)
 			held[r] = b
@@ -54,7 +55,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangesAreFlat: with many ranges, in ascending order or all equal, a search visits few nodes.
+// TestRangesAreFlat adds many ranges in ascending or descending order, or all equal. The tree must stay so
+// flat that a search visits few nodes.
 func TestRangesAreFlat(t *testing.T) {
 	const n = 1 << 16
 	memory := make([]byte, n)

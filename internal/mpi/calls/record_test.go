@@ -1,4 +1,4 @@
-package mpi
+package calls
 
 import (
 	"sync"
@@ -8,22 +8,22 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 )
 
-// TestCallRingAtOnce lets goroutines write records of calls to the same entry at the same time. It
+// TestRingAtOnce lets goroutines write records of calls to the same entry at the same time. It
 // checks that a reader gets the record of the call that it asks for, or none.
-func TestCallRingAtOnce(t *testing.T) {
+func TestRingAtOnce(t *testing.T) {
 	const writers, rounds = 3, 2000
-	record := func(seq uint32) callRecord {
-		return recordOf(seq, uint16(seq), &signedCall{what: coll.KindBcast, root: int(seq % 7), count: int(seq), elem: 8, typ: uint16(seq), opID: 0})
+	record := func(seq uint32) Record {
+		return NewRecord(seq, uint16(seq), &Call{What: coll.KindBcast, Root: int(seq % 7), Count: int(seq), Elem: 8, Type: uint16(seq)})
 	}
-	var ring callRing
-	number := func(w, i uint32) uint32 { return 1 + (i*writers+w)*signedCalls } // all of them have the same entry
+	var ring Ring
+	number := func(w, i uint32) uint32 { return 1 + (i*writers+w)*remembered } // all of them have the same entry
 	var all sync.WaitGroup
 	for w := range uint32(writers) {
 		all.Go(func() { // ends with its rounds
 			for i := range uint32(rounds) {
-				ring.put(record(number(w, i)))
+				ring.Put(record(number(w, i)))
 				for _, seq := range []uint32{number(w, i), number((w+1)%writers, i), number((w+2)%writers, i)} {
-					if r, ok := ring.get(seq); ok && !assert.Equal(t, record(seq), r) {
+					if r, ok := ring.Get(seq); ok && !assert.Equal(t, record(seq), r) {
 						return
 					}
 				}
@@ -32,17 +32,17 @@ func TestCallRingAtOnce(t *testing.T) {
 	}
 	all.Wait()
 
-	one, other := record(1), record(1+signedCalls)
+	one, other := record(1), record(1+remembered)
 	for mix := range 8 { // bit i: word i comes from other
 		for i, words := range [3][2]uint64{{one[0], other[0]}, {one[1], other[1]}, {one[2], other[2]}} {
 			ring[1][i].Store(words[mix>>i&1])
 		}
-		r, ok := ring.get(1)
+		r, ok := ring.Get(1)
 		assert.Equal(t, mix == 0, ok, "words %03b", mix)
 		if ok {
 			assert.Equal(t, one, r)
 		}
-		_, ok = ring.get(1 + signedCalls)
+		_, ok = ring.Get(1 + remembered)
 		assert.Equal(t, mix == 7, ok, "words %03b", mix)
 	}
 }

@@ -1,13 +1,15 @@
-package mpi
+package arena
 
 import (
 	"slices"
 	"sync"
 
+	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// arenaPool keeps the arenas of communicators that were freed. The next communicator of the same
+// Pool keeps the arenas of communicators that a rank has freed. The next communicator of the same
 // processes in the same order uses one of them, so it neither allocates nor maps memory.
 //
 //	   the first collective of a communicator
@@ -36,17 +38,18 @@ import (
 //
 // The pools of two ranks may differ, if goroutines free communicators at the same time or if the
 // context of a call of Free ended. Then a proposal may fail, and the ranks make a new arena.
-type arenaPool struct {
+type Pool struct {
 	mu   sync.Mutex
-	idle []*arena // the oldest first, at most poolSize; guarded by mu
+	idle []*Arena // the oldest first, at most PoolSize; guarded by mu
 }
 
-// poolSize is the maximum number of arenas in a pool. Each has coll.shared_memory bytes.
-const poolSize = 4
+// PoolSize is the maximum number of arenas in a pool. The size of an arena is the tunable
+// coll.shared_memory.
+const PoolSize = 4
 
 // take removes an arena of the processes in ranks from the pool and returns it: the arena with the
 // id or, if id is 0, the newest one. It returns nil if there is none.
-func (p *arenaPool) take(ranks []int, id uint64) *arena {
+func (p *Pool) take(ranks []int, id uint64) *Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, a := range slices.Backward(p.idle) {
@@ -60,10 +63,10 @@ func (p *arenaPool) take(ranks []int, id uint64) *arena {
 
 // put adds an arena. If the pool is full, put removes the oldest arena and returns it; the caller
 // releases it.
-func (p *arenaPool) put(a *arena) (oldest *arena) {
+func (p *Pool) put(a *Arena) (oldest *Arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.idle) == poolSize {
+	if len(p.idle) == PoolSize {
 		oldest = p.idle[0]
 		p.idle = slices.Delete(p.idle, 0, 1)
 	}
@@ -71,68 +74,82 @@ func (p *arenaPool) put(a *arena) (oldest *arena) {
 	return oldest
 }
 
-// mark identifies the state of a rank's arena. Ranks compare their marks.
+// mark identifies an arena and the last call in it. Ranks compare their marks to find out whether they
+// have the same arena, after the same calls.
 type mark struct {
 	id uint64 // of the arena; 0: the rank has none
-	at uint64 // coll.Host.Mark
+	at uint64 // result of coll.Host.Mark, which identifies the last call
 }
 
 // adopt takes an arena from the pools of all ranks. Each rank proposes its newest arena. If the
 // proposals differ, each rank looks for the arena of rank 0, and the ranks tell each other whether
 // they have it. adopt returns nil if not all ranks have the same arena. After an error the arena
 // stays until Finalize, because other ranks may have adopted it.
-func (l *link) adopt() (*arena, error) {
-	s := l.s
-	pool := &s.job.arenas
-	a := pool.take(s.group.ranks, 0)
+func (p *Pool) adopt(l coll.Link, c *Comm) (*Arena, error) {
+	a := p.take(c.Ranks, 0)
 	all := elem.Slice[mark](l.Scratch(l.Size() * elem.SizeOf[mark]()))
-	same, err := l.compare(a, all)
+	same, err := compare(l, a, all)
 	id := all[0].id
 	if err != nil || same {
 		return a, err
 	}
 	if a != nil && a.id != id {
-		s.keep(a)
+		p.keep(a, c.Context)
 		a = nil
 	}
 	if id == 0 {
 		return nil, nil
 	}
 	if a == nil {
-		a = pool.take(s.group.ranks, id)
+		a = p.take(c.Ranks, id)
 	}
-	same, err = l.compare(a, all)
+	same, err = compare(l, a, all)
 	if err == nil && !same && a != nil {
-		a.release(s)
+		a.release(c.Context)
 		a = nil
 	}
 	return a, err
 }
 
-// compare gathers the marks of all ranks into all; a is this rank's arena or nil. It reports whether
-// all marks are equal.
-func (l *link) compare(a *arena, all []mark) (same bool, err error) {
-	own := all[l.s.rank:][:1]
+// compare gathers the marks of all ranks into all, by rank, and reports whether all marks are equal. a is
+// this rank's arena, or nil.
+func compare(l coll.Link, a *Arena, all []mark) (same bool, err error) {
+	own := all[l.Rank():][:1]
 	own[0] = mark{}
 	if a != nil {
-		own[0] = mark{a.id, a.host.Mark()}
+		own[0] = mark{a.id, a.Host.Mark()}
 	}
-	err = l.exchange(elem.Bytes(own), elem.Bytes(all))
+	err = exchange(l, elem.Bytes(own), elem.Bytes(all))
 	return !slices.ContainsFunc(all, func(m mark) bool { return m != all[0] }), err
 }
 
-// recycleArena puts the arena of the communicator, if it has one, into the pool. The caller knows
-// that all ranks have finished with the arena.
-func (s *state) recycleArena() {
-	if a := s.arena.Swap(noArena); a != nil && a != noArena {
-		a.host.Detach()
-		s.keep(a)
-	}
+// Recycle puts the arena of a communicator that is being freed into the pool. ctx is a context of that
+// communicator. The caller knows that all ranks have finished with the arena.
+func (p *Pool) Recycle(a *Arena, ctx *engine.Context) {
+	a.Host.Detach()
+	p.keep(a, ctx)
 }
 
 // keep puts an arena into the pool, and releases the oldest one if the pool was full.
-func (s *state) keep(a *arena) {
-	if oldest := s.job.arenas.put(a); oldest != nil {
-		oldest.release(s)
+func (p *Pool) keep(a *Arena, ctx *engine.Context) {
+	if oldest := p.put(a); oldest != nil {
+		oldest.release(ctx)
 	}
+}
+
+// Idle returns the number of arenas in the pool, for tests.
+func (p *Pool) Idle() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.idle)
+}
+
+// Lose releases the arenas in the pool, for tests.
+func (p *Pool) Lose(ctx *engine.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.idle {
+		a.release(ctx)
+	}
+	p.idle = nil
 }

@@ -1,0 +1,93 @@
+// Package calls describes collective calls, so that two ranks can compare their last calls. It also has
+// the query, in which a rank sends its last calls to another rank.
+package calls
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// Kinds of calls that package mpi builds from the algorithms of other collectives. Each kind has its
+// own fingerprint. A call of several steps has a kind for each step.
+const (
+	KindDup coll.Kind = iota + 128
+	KindFree
+	KindFinalize
+	KindSplit
+	KindCreate
+	KindCreateGroup
+	KindLast // the first barrier of Free
+	KindWin
+	KindWinParts
+	KindWinReady
+	KindFence
+	KindWinFree
+	kindEnd
+)
+
+// kindNames holds the names of these calls, in their order from KindDup.
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
+
+// OpNames holds the names of the built-in operations, by kernel.Op.
+var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
+
+// OpOfProgram is the value of Call.OpID for every operation that the program defines (OpFunc), because ranks
+// cannot compare functions.
+const OpOfProgram = 255
+
+// Call holds the properties of a collective call that must be the same on all ranks.
+type Call struct {
+	What        coll.Kind // the collective, or one of the kinds above
+	Root, Count int       // Count: bytes; for calls with a count for each rank: coll.Fold of the counts
+	Elem        int       // bytes per element
+	Type        uint16    // type signature of an element; see elem.Signature
+	OpID        int       // the reduction operation: 0: none; OpOfProgram; otherwise 1 + its index in OpNames
+}
+
+// Fingerprint returns 16 bits that a rank sends with each message of the call; see coll.Signature.
+func (k *Call) Fingerprint() uint16 {
+	return coll.Signature(k.What, k.Root, k.Count, k.Elem<<16|int(k.Type), k.OpID)
+}
+
+// String returns the call as error texts name it, such as "Bcast of 3 × int64 from root 0".
+func (k *Call) String() string {
+	if k.What >= KindDup {
+		return kindNames[k.What-KindDup]
+	}
+	var b strings.Builder
+	b.WriteString(k.What.String())
+	if k.What == coll.KindBarrier {
+		return b.String()
+	}
+	b.WriteString(" of ")
+	switch k.What {
+	case coll.KindGatherv, coll.KindScatterv, coll.KindAllgatherv, coll.KindAlltoallv, coll.KindReduceScatter:
+	default:
+		if k.Elem > 0 && k.Elem < maxElem {
+			fmt.Fprintf(&b, "%d × ", k.Count/k.Elem)
+		}
+	}
+	b.WriteString(elem.SigName(k.Type))
+	switch k.What {
+	case coll.KindGather, coll.KindScatter, coll.KindAllgather, coll.KindAlltoall, coll.KindReduceScatterBlock:
+		b.WriteString(" per rank")
+	default:
+	}
+	switch {
+	case k.OpID == OpOfProgram:
+		b.WriteString(" by OpFunc")
+	case k.OpID != 0:
+		b.WriteString(" by " + OpNames[k.OpID-1])
+	}
+	switch k.What {
+	case coll.KindBcast, coll.KindScatter, coll.KindScatterv:
+		fmt.Fprintf(&b, " from root %d", k.Root)
+	case coll.KindReduce, coll.KindGather, coll.KindGatherv:
+		fmt.Fprintf(&b, " to root %d", k.Root)
+	default:
+	}
+	return b.String()
+}

@@ -1,0 +1,73 @@
+package calls
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// Query is the message in which a rank sends its last calls in a communicator to another rank, which
+// compares them with its own. Offsets are in bytes, and words are little endian:
+//
+//	0    8        32
+//	│ id │ record │ record │ …        at most QueryCalls records, the newest call first
+type Query []byte
+
+// QueryCalls is the number of calls in a query: as many as ranks in shared memory may
+// have made since the call that differs.
+const QueryCalls = 16
+
+const recordBytes = 24
+
+// MaxQuery is the maximum length of a query in bytes.
+const MaxQuery = 8 + QueryCalls*recordBytes
+
+// Query returns the query about the collective with number seq of the communicator with the id, and the
+// collectives before it. If the ring has no record of that collective, Query returns nil.
+func (c *Ring) Query(id uint64, seq uint32) Query {
+	q := binary.LittleEndian.AppendUint64(nil, id)
+	for range QueryCalls {
+		r, ok := c.Get(seq)
+		if !ok {
+			break
+		}
+		for _, w := range r {
+			q = binary.LittleEndian.AppendUint64(q, w)
+		}
+		seq--
+	}
+	if len(q) == 8 {
+		return nil
+	}
+	return q
+}
+
+// Parse returns the communicator and the calls, the newest first.
+func (q Query) Parse() (id uint64, calls []Record, ok bool) {
+	if len(q) < 8 || (len(q)-8)%recordBytes != 0 || len(q) > MaxQuery {
+		return 0, nil, false
+	}
+	for at := 8; at < len(q); at += recordBytes {
+		var r Record
+		for i := range r {
+			r[i] = binary.LittleEndian.Uint64(q[at+8*i:])
+		}
+		calls = append(calls, r)
+	}
+	return binary.LittleEndian.Uint64(q), calls, true
+}
+
+// Differs compares the calls of another rank, the newest first, with the calls of this rank that have
+// the same numbers. It returns the first call that differs: theirs is the other rank's, own is this
+// rank's. ok is false if no call differs, or if the other rank's is no known call.
+func (c *Ring) Differs(calls []Record) (theirs, own Call, ok bool) {
+	for _, r := range slices.Backward(calls) {
+		o, found := c.Get(r.Seq())
+		if !found || o.Sig() == r.Sig() {
+			continue
+		}
+		theirs, ok = r.Call()
+		own, _ = o.Call()
+		return theirs, own, ok
+	}
+	return Call{}, Call{}, false
+}

@@ -1,0 +1,291 @@
+// Package inspect answers gorun when gorun asks what a rank does.
+package inspect
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// Inspector runs a goroutine that answers the requests of gorun:
+//
+//	gorun ── InspectState ──► answer ──► the engine's waits ──────┐
+//	                                     pause                    │
+//	                                     the goroutines' stacks   ├─► RankState ──► gorun
+//	                                     the engine's waits again ┘
+//
+// If the engine reports the same wait before and after the inspector reads the stacks, the wait
+// also held in between. The name of a call and the line of the program that makes it come from
+// the stack. The call's communicator, peer and tag come from the engine's pending operations. The
+// inspector finds the wait of a stack by the address of the waiter, which is on the stack. So
+// a call keeps no record for the inspector.
+//
+// The inspector's goroutine waits in the runtime's poller and costs nothing until gorun
+// asks.
+type Inspector struct {
+	file *os.File             // nil: gorun does not ask
+	rank atomic.Pointer[Rank] // nil while Init runs
+	done chan struct{}        // closed when the goroutine has ended
+}
+
+// Rank holds what the inspector needs from a rank.
+type Rank struct {
+	Engine *engine.Engine
+	Find   func(id uint64) (c Comm, ok bool) // returns the open communicator with the id
+	Comms  func() []wire.RankComm            // returns the open communicators, in any order
+	Final  uint64                            // id of Finalize's communicator
+	MaxSeq uint32                            // largest number of a collective
+}
+
+// Comm is an open communicator.
+type Comm struct {
+	Name string // as in errors, such as "comm 0.3"
+	Seq  uint32 // number of the last collective that this rank has started
+}
+
+// Limits of an answer.
+const (
+	maxCalls  = 16                     // calls in RankState.Calls
+	maxComms  = 64                     // communicators in RankState.Comms, besides those that it always has; see openComms
+	maxLinks  = 1024                   // connections in RankState.Links
+	pause     = 100 * time.Millisecond // a wait for the same event before and after this time counts as still (wire.RankCall)
+	maxStacks = 4 << 20                // bytes of stacks that the inspector reads
+)
+
+// Start starts an inspector that reads requests from file and writes answers to it. The inspector
+// closes file. If file is nil, the inspector does nothing.
+func Start(file *os.File) *Inspector {
+	in := &Inspector{file: file, done: make(chan struct{})}
+	if file == nil {
+		close(in.done)
+		return in
+	}
+	// When Init returns, gorun must know that this rank answers, even if the process is stopped then.
+	_, err := file.Write(wire.AppendInspect(nil, 0, wire.InspectReady, nil))
+	go in.loop(err) // ends with Stop, which waits for it
+	return in
+}
+
+// Attach gives the inspector the rank whose state it reports. Before Attach, the inspector reports only
+// what the stacks show.
+func (in *Inspector) Attach(r *Rank) { in.rank.Store(r) }
+
+// Stop ends the inspector's goroutine and waits for it.
+func (in *Inspector) Stop() {
+	if in.file != nil {
+		_ = in.file.Close()
+	}
+	<-in.done
+}
+
+// loop answers requests until reading or writing fails (for example because gorun or Stop has closed the
+// file) or a request is malformed. If ready, the error of the first write, is not nil, loop answers none. If
+// several requests have arrived, loop sends the state for the last one only, because gorun no longer waits
+// for the others. It also sends the stacks for the last request for stacks, which gorun still accepts.
+func (in *Inspector) loop(ready error) {
+	defer close(in.done)
+	if ready != nil {
+		return
+	}
+	var head [wire.InspectHead]byte
+	requests := bufio.NewReader(in.file)
+	stacks := uint32(0) // number of the request for stacks to answer; 0: none
+	for {
+		if _, err := io.ReadFull(requests, head[:]); err != nil {
+			return
+		}
+		number, kind, body, _, ok, err := wire.ParseInspect(head[:])
+		if err != nil || !ok || len(body) > 0 {
+			return
+		}
+		if kind == wire.InspectStacks {
+			stacks = number
+		}
+		if requests.Buffered() > 0 {
+			continue
+		}
+		if _, err := in.file.Write(in.Answer(number, stacks)); err != nil {
+			return
+		}
+		stacks = 0
+	}
+}
+
+// Answer returns the state as the answer to request number and, unless stacks is 0, the
+// stacks as the answer to request stacks.
+func (in *Inspector) Answer(number, stacks uint32) (frames []byte) {
+	r := in.rank.Load()
+	var before, after engine.Snapshot
+	if r != nil {
+		before = r.Engine.Snapshot()
+		time.Sleep(pause)
+	}
+	text, whole := allStacks()
+	if r != nil {
+		after = r.Engine.Snapshot()
+	}
+	if stacks != 0 {
+		frames = wire.AppendInspect(frames, stacks, wire.InspectStacks, []byte(text[:min(len(text), wire.InspectMaxStacks)]))
+	}
+	after.Waits = slices.DeleteFunc(after.Waits, func(w engine.Wait) bool {
+		return !slices.ContainsFunc(before.Waits, func(b engine.Wait) bool { return b.ID == w.ID })
+	})
+	s := r.state(stack.Parse(text), after)
+	s.Busy = s.Busy || !whole // a goroutine whose stack was cut off may run
+	state, err := json.Marshal(s)
+	if err != nil || len(state) > wire.InspectMaxState {
+		state = []byte(`{"busy":true,"morecomms":true,"morelinks":true}`)
+	}
+	return wire.AppendInspect(frames, number, wire.InspectState, state)
+}
+
+// allStacks returns the stacks of all goroutines, at most maxStacks bytes. If that limit cuts
+// the text off, whole is false.
+func allStacks() (text string, whole bool) {
+	for size := 64 << 10; ; size *= 4 {
+		buf := make([]byte, size)
+		if n := runtime.Stack(buf, true); n < size || size >= maxStacks {
+			return string(buf[:n]), n < size
+		}
+	}
+}
+
+// state returns the state of the rank: what its goroutines do and wait for. all are the stacks of
+// its goroutines. eng is a snapshot of its engine, with the waits that have lasted for
+// pause. r is nil while Init runs.
+func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
+	s := &wire.RankState{Moves: eng.Moves}
+	var rest []*stack.Goroutine // goroutines of the program that are in no call of weft
+	for i := range all {
+		g := &all[i]
+		name, where := g.Call()
+		w := waitOf(g, eng.Waits)
+		if where == "" { // not a call of the program; it may be a nonblocking collective, which runs on a goroutine of weft
+			name = g.Collective()
+			if s.Busy = s.Busy || name != "" && w == nil; w == nil || w.Context&1 == 0 {
+				name = ""
+			}
+		}
+		if name == "" {
+			if _, ok := g.Program(); ok {
+				rest = append(rest, g)
+			} else if g.Own() {
+				continue
+			}
+			switch g.Ability() {
+			case stack.Runs:
+				s.Busy = true
+			case stack.MayRun:
+				if !slices.Contains(s.Later, g.State) {
+					s.Later = append(s.Later, g.State)
+				}
+			case stack.Waits:
+			}
+			continue
+		}
+		if len(s.Calls) == maxCalls {
+			s.More++
+			continue
+		}
+		call := wire.RankCall{Name: name, Where: where, Goroutine: g.ID, Peer: engine.AnySource, World: engine.AnySource, Tag: engine.AnyTag}
+		if w != nil {
+			r.describe(&call, w)
+		}
+		s.Calls = append(s.Calls, call)
+	}
+	if len(s.Calls) == 0 && len(rest) > 0 {
+		slices.SortStableFunc(rest, func(a, b *stack.Goroutine) int { // goroutines that run come first
+			return cmp.Or(cmp.Compare(b.Ability(), a.Ability()), a.ID-b.ID)
+		})
+		f, _ := rest[0].Program()
+		s.At = rest[0].Place(f)
+	}
+	if r != nil {
+		s.Comms, s.MoreComms = r.openComms(s.Calls)
+	}
+	for i, l := range eng.Links {
+		if s.MoreLinks = i == maxLinks; s.MoreLinks {
+			break
+		}
+		s.Links = append(s.Links, wire.RankLink{uint32(l.Peer), l.Sent, l.Received})
+	}
+	slices.Sort(s.Later)
+	return s
+}
+
+// waitOf returns the wait whose waiter is on the goroutine's stack, or nil.
+func waitOf(g *stack.Goroutine, waits []engine.Wait) *engine.Wait {
+	for i := range waits {
+		if strings.Contains(g.Text, waits[i].Waiter) {
+			return &waits[i]
+		}
+	}
+	return nil
+}
+
+// describe sets the fields of call that say what the call waits for. w is the engine's wait of the call.
+func (r *Rank) describe(call *wire.RankCall, w *engine.Wait) {
+	call.Still, call.Event, call.Bounded = !w.Moves, w.ID, w.Bounded
+	switch w.Kind {
+	case engine.WaitSend:
+		call.Wait = wire.WaitSend
+	case engine.WaitRecv:
+		call.Wait = wire.WaitRecv
+	case engine.WaitProbe:
+		call.Wait = wire.WaitProbe
+	case engine.WaitWord:
+		call.Wait = wire.WaitMemory
+	case engine.WaitMemory:
+		call.Wait = wire.WaitMemory
+	case engine.WaitTask:
+		call.Follows = true
+		return
+	case engine.WaitOther:
+		return
+	}
+	call.ID, call.Peer, call.World, call.Tag = w.Context/2, w.Peer, w.World, w.Tag
+	c, ok := r.Find(call.ID)
+	if !ok {
+		call.Comm = "comm"
+		return
+	}
+	call.Comm = c.Name
+	if w.Context&1 == 0 {
+		return
+	}
+	call.Wait = wire.WaitCollective
+	if call.Seq = c.Seq; w.Kind != engine.WaitWord && w.Tag >= 0 && w.Tag <= int(r.MaxSeq) {
+		call.Seq = uint32(w.Tag)
+	}
+	call.Tag = engine.AnyTag
+}
+
+// openComms returns the open communicators in the order of their ids. If there are more than
+// maxComms, more is true, and the list holds the first ones (the world is the first), Finalize's
+// communicator and the communicators of calls.
+func (r *Rank) openComms(calls []wire.RankCall) (list []wire.RankComm, more bool) {
+	list = r.Comms()
+	slices.SortFunc(list, func(a, b wire.RankComm) int {
+		return cmp.Compare(a.ID, b.ID)
+	})
+	first := list[:min(len(list), maxComms)] // contains the world, whose id is the lowest
+	for _, c := range list[len(first):] {
+		if c.ID == r.Final || slices.ContainsFunc(calls, func(x wire.RankCall) bool { return x.Comm != "" && x.ID == c.ID }) {
+			first = append(first, c)
+		} else {
+			more = true
+		}
+	}
+	return first, more
+}
