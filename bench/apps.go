@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmarks of this file time communication as programs use it: each rank computes before it
-// communicates. The figures contain only the time in calls of package comm. That includes the time
+// The benchmarks of this file time communication as programs use it: each rank computes between its
+// calls of package comm. The figures contain only the time in these calls. That includes the time
 // that a rank waits for another rank that computes longer.
 
 // computeExchange has pairs of ranks exchange messages after a computation. The pairs are those of
@@ -70,8 +70,8 @@ type strip struct {
 	c        *comm.Comm
 	n        int            // number of rows of this rank, and of points in a row
 	up, down int            // the ranks with the rows above and below; comm.ProcNull: none
-	reqs     []comm.Request // of exchange
-	word     [1]float64     // buffer of sum
+	reqs     []comm.Request // the requests of an exchange
+	word     [1]float64     // the buffer of sum
 	inComm   time.Duration  // time in exchange and sum since repeat has set it to 0
 }
 
@@ -203,7 +203,7 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 	}
 	s := newStrip(c, n)
 	x, r, p, q := s.grid(), s.grid(), s.grid(), s.grid()
-	first, last := n, (n+1)*n // the rank's own points
+	first, last := n, (n+1)*n // the rank's own points are those from first to last-1 of a grid
 	inner := func(g []float64) []float64 { return g[first:last] }
 	right := func(i int) float64 { return 1 + float64(i%7) } // the right-hand side
 	var rho float64
@@ -246,7 +246,8 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 		return nil
 	}
 	// verify does some iterations and then compares the residual r, which the iterations update,
-	// with the residual computed from x. They are equal only if all halos and sums were right.
+	// with the residual computed from x. If a halo or a sum was wrong, they differ by more than
+	// rounding errors.
 	verify := func() error {
 		if err := s.verify(); err != nil {
 			return err

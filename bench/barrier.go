@@ -21,9 +21,9 @@ var barrier = benchmark{
 	},
 }
 
-// verifyBarrier does some barriers, and delays another rank before each. No rank may leave the barrier
-// before the delayed rank arrives. The barriers are among the ranks of one host, because
-// verifyBarrier compares times, and only ranks of one host have the same clock.
+// verifyBarrier does some barriers. Before each barrier one rank waits 2 ms, each time a different
+// one. No rank may leave the barrier before that rank arrives. The barriers are among the ranks of
+// one host, because verifyBarrier compares times, and only ranks of one host have the same clock.
 func verifyBarrier(c *comm.Comm) error {
 	node, err := c.SplitNode(0)
 	if err != nil {

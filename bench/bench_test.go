@@ -66,7 +66,8 @@ func (b *benchmark) briefSizes() string {
 }
 
 // each calls f in a subtest for every benchmark, and for each number of ranks from 1 to 4 that the
-// benchmark permits. args are the arguments of gorun for a short run.
+// benchmark permits. args are the first arguments for the function gorun: the program bench, the
+// benchmark, and flags that make the run short.
 func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
 	for _, b := range benchmarks {
 		for ranks := 1; ranks <= 4; ranks++ {
@@ -224,8 +225,8 @@ func TestParseSizes(t *testing.T) {
 	}
 }
 
-// FuzzParseSizes checks that parseSizes does not panic, and that it parses printed sizes to the same
-// values.
+// FuzzParseSizes checks that parseSizes does not panic, and that it parses each size that it has
+// returned, printed as a decimal number, to the same size.
 func FuzzParseSizes(f *testing.F) {
 	for _, s := range []string{"", "8,4096", "1..4m", "0", "1k..64k,3", "..", "9223372036854775807", "1..9223372036854775807"} {
 		f.Add(s)

@@ -26,7 +26,7 @@ var bw = benchmark{
 // stream returns the part of one rank in a benchmark in which a sender sends windows of messages to a
 // receiver, and the receiver answers each window with a message. If peer is comm.ProcNull, the rank
 // does nothing. As in OSU's benchmarks, all messages of a window use the same buffer, so that caches
-// have the same effect.
+// have the same effect as there.
 func stream(c *comm.Comm, size, peer int, sender bool) *part {
 	p := &part{perOp: window}
 	if peer == comm.ProcNull {

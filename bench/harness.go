@@ -29,14 +29,14 @@ type benchmark struct {
 
 	// prepare returns this rank's part in the benchmark of one size. All ranks call it.
 	prepare func(c *comm.Comm, size int) (*part, error)
-	// measure, if not nil, measures one size instead of the steps above; prepare is nil then.
+	// measure, if not nil, replaces [measure]: it measures one size, and prepare is nil.
 	measure func(c *comm.Comm, o *options, size int) (*result, error)
 }
 
 // part is one rank's part in a benchmark of one size.
 type part struct {
-	// verify does the operation once and checks the data. All ranks call it; nil: there is
-	// nothing to check.
+	// verify does the operation and checks the data. All ranks call it; nil: there is nothing
+	// to check.
 	verify func() error
 	// repeat does the operation n times and returns the time to report. It is nil on
 	// ranks that do not take part.
@@ -56,7 +56,8 @@ type part struct {
 	// seconds per operation; nil: there are none to add.
 	more func(samples []float64, r *result) error
 
-	// close releases the resources of prepare. All ranks call it; nil: there are none.
+	// close releases the resources of prepare. All ranks call it, unless the measurement
+	// fails; nil: there are none.
 	close func() error
 }
 
@@ -159,9 +160,10 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	return r, nil
 }
 
-// warmUp repeats the operation in rounds, each with twice as many operations as the one before, for
-// about a fifth of the time budget. It returns the time of one operation in the last round. Rank 0
-// decides when to stop.
+// warmUp repeats the operation in rounds, each with twice as many operations as the one before.
+// Rank 0 decides when to stop: if a round took more than a tenth of the time budget, or the next
+// round would have more than o.iters operations. warmUp returns the time of one operation in the
+// last round.
 func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	n := []int{1}
 	for {
@@ -188,7 +190,8 @@ func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 }
 
 // agree returns the number of batches and the number of operations per batch. Rank 0 chooses them for
-// all ranks, so that a batch takes about the time least or longer. perOp is the time of an operation.
+// all ranks, so that a batch takes about the time least or longer, unless a single batch of all
+// operations is shorter. perOp is the time of an operation.
 func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per int, err error) {
 	perOp = max(perOp, 1)
 	iters := o.iters
@@ -240,7 +243,8 @@ func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error)
 	return samples, allocs[0], nil
 }
 
-// fill sets the fields of r that follow from the samples, in seconds per operation, of the part p.
+// fill sets the times and rates of r. samples are the samples of the part p, in seconds per
+// operation.
 func (r *result) fill(samples []float64, p *part) {
 	perOp := p.perOp
 	if perOp == 0 {

@@ -3,10 +3,10 @@
 //	gorun -np 2 ./bench latency -sizes 8,4096 -json
 //	gorun -np 4 ./bench allreduce -sizes 8..1m
 //
-// For each size, a benchmark first verifies the data and warms up. Then rank 0 chooses the number of
-// iterations that fit the time of -time and sends the number to the other ranks. The benchmark times
-// the iterations in batches, and rank 0 prints, for example, the minimum, the median and the 99th
-// percentile over the batches.
+// For each size, most benchmarks first verify the data and warm up. Then rank 0 chooses the number
+// of iterations, either that of -iters or as many as fit the time of -time, and sends the number to
+// the other ranks. The benchmark times the iterations in batches, and rank 0 prints, for example,
+// the minimum, the median and the 99th percentile over the batches.
 package main
 
 import (

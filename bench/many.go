@@ -45,7 +45,7 @@ var bsends = benchmark{
 	}),
 }
 
-// testAny times TestAny over many requests, none of which is complete.
+// testAny times TestAny over receives, none of which is complete.
 var testAny = benchmark{
 	name:   "testany",
 	help:   "TestAny over N incomplete receives, while the other rank computes; us per call",
@@ -87,7 +87,7 @@ var testAny = benchmark{
 	}),
 }
 
-// revoke times Revoke of a communicator on which many sends are incomplete.
+// revoke times Revoke of a communicator after many sends that the other rank does not receive.
 var revoke = benchmark{
 	name:   "revoke",
 	help:   "Revoke of a communicator with N sends to a rank that does not receive",
@@ -110,7 +110,7 @@ var revoke = benchmark{
 				return 0, err
 			}
 			took = time.Since(start)
-			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) { // the first sends may have completed
+			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) { // nil: all sends were complete before Revoke
 				return 0, fmt.Errorf("sends on a revoked communicator: %w", err)
 			}
 			if err := comm.Send(c, x, 1, tag); err != nil {

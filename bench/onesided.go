@@ -8,8 +8,8 @@ import (
 )
 
 // The benchmarks of this file time one-sided transfers between rank 0 and rank 1's part of an RMA
-// window. Rank 1 does not take part: it waits in the collective that ends the measurement. The
-// transfers between two flushes all use different parts of memory, as in bench/c/fi_rma.c.
+// window. During the measurement rank 1 only waits in the collective that ends it. The transfers
+// between two flushes all use different parts of memory, as in bench/c/fi_rma.c.
 
 var putBW = benchmark{
 	name:    "put_bw",
@@ -45,8 +45,8 @@ var fetchOp = benchmark{
 	prepare: prepareFetchOp,
 }
 
-// leastWindow is the smallest size in bytes of each rank's part of the RMA window: one page.
-// bench/peers/mpi/onesided.c gives the reason.
+// leastWindow is the smallest size in bytes of each rank's part of the RMA window: one page. The C
+// program for the peers uses the same size, because MPICH 4.0.2 fails with parts of 8 bytes.
 const leastWindow = 4096
 
 // oneSided returns a part whose operation is a number of Puts or Gets (transfers) of size bytes each,

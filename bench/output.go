@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// result has the figures of one size. Times are in microseconds per operation, or per message if the
-// benchmark says so.
+// result has the figures of one size. Times are in microseconds. Those from Min to Mean are times
+// of an operation divided by [part.perOp].
 type result struct {
 	Bench      string  `json:"bench"` // name of the benchmark
 	Size       int     `json:"size"`  // in bytes, or in the unit of benchmark.counts
@@ -31,21 +31,21 @@ type result struct {
 
 	Rate      float64  `json:"messages_per_s,omitempty"`
 	Overlap   *float64 `json:"overlap_percent,omitempty"`
-	Pure      float64  `json:"pure_us,omitempty"`     // time of the communication alone
-	Compute   float64  `json:"compute_us,omitempty"`  // time of the computation alone
+	Pure      float64  `json:"pure_us,omitempty"`     // mean time of an operation without the computation
+	Compute   float64  `json:"compute_us,omitempty"`  // mean time of the computation in an operation
 	Finalized float64  `json:"finalize_us,omitempty"` // time of Finalize on rank 0
 	CPU       float64  `json:"cpu_us,omitempty"`      // CPU time of the rank that uses most
 
 	Version string `json:"weft"`
 	Go      string `json:"go"`
-	Cores   int    `json:"cores"` // number of cores of rank 0's host
+	Cores   int    `json:"cores"` // number of cores that rank 0 may use
 }
 
 // printer prints results on rank 0.
 type printer struct {
 	c   *comm.Comm
 	o   *options
-	any bool // a result was printed, and the heads of the table before it
+	any bool // a result was printed
 }
 
 func (p *printer) print(r *result) error {
@@ -118,7 +118,8 @@ func transport(c *comm.Comm) string {
 	return strings.Join(names, ",")
 }
 
-// version returns the version of the module, or the commit that the program was built from.
+// version returns the version of the module, or the commit that the program was built from. If
+// neither is known, it returns "unknown".
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

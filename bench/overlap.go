@@ -7,7 +7,8 @@ import (
 )
 
 // overlap measures how much of the time of an Iallreduce overlaps with computation, as
-// osu_iallreduce does. It takes three times, and computes the overlap in percent:
+// osu_iallreduce does. It measures pure, overall and compute, and calculates the overlap in
+// percent:
 //
 //	pure      time of Iallreduce and Wait
 //	overall   time of Iallreduce, a computation that takes about as long as pure, and Wait

@@ -5,8 +5,8 @@ import "fmt"
 // tag is the tag of most messages of the benchmarks.
 const tag = 1
 
-// fill writes test data of a rank to buf. The data of two ranks differ, and so do the data of one rank
-// at different offsets, so that compare detects bytes of another rank or offset.
+// fill writes test data of a rank to buf. The data depend on the rank and on the offset, so that
+// compare detects data of another rank or from another offset.
 func fill(buf []byte, rank int) {
 	for i := range buf {
 		buf[i] = pattern(i, rank)

@@ -6,15 +6,17 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// cast returns the memory of s as a slice of the type To. To and From have the same memory layout: one of
-// them is a type of this package, and the other one the type of package mpi that it stands for.
+// cast returns the memory of s as a slice of the type To. To and From have the same memory layout:
+// one of them is a type of this package, and the other one the type of package mpi that it stands
+// for.
 func cast[To, From any](s []From) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), cap(s))[:len(s)]
 }
 
 func requests(rs []Request) []mpi.Request { return cast[mpi.Request](rs) }
 
-// The layouts of Completion and mpi.Completion are equal: these constants are 0, or do not compile.
+// The layouts of Completion and mpi.Completion are equal. If they were not, these constants would
+// be negative, which does not compile.
 const (
 	_ = -(unsafe.Sizeof(Completion{}) ^ unsafe.Sizeof(mpi.Completion{}))
 	_ = -(unsafe.Offsetof(Completion{}.Status) ^ unsafe.Offsetof(mpi.Completion{}.Status))

@@ -9,14 +9,14 @@ import (
 // Comm is a communicator: a group of processes that includes the caller, and a message space of
 // its own (MPI 4.1 §7). Messages and collectives of two communicators never mix.
 //
-// Any number of goroutines may use one communicator at the same time, except for collectives.
-// All ranks must start the collectives of a communicator in the same order. If a goroutine starts
-// a collective while another goroutine is in a blocking collective of the same communicator, the
-// call returns [ErrConcurrent]. Goroutines that use collectives at the same time need a
-// communicator each; see [Comm.Dup].
+// Any number of goroutines may use one communicator at the same time, except for collectives. All
+// ranks must start the collectives of a communicator in the same order. If a goroutine starts a
+// collective while another goroutine is in a blocking collective of the same communicator, the call
+// returns [ErrConcurrent] and revokes the communicator. Goroutines that use collectives at the same
+// time need a communicator each; see [Comm.Dup].
 //
-// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize return
-// [ErrClosed].
+// On a nil *Comm, on a freed communicator, and on any communicator after Finalize, the calls that
+// return an error return [ErrClosed].
 type Comm mpi.Comm
 
 func (c *Comm) in() *mpi.Comm { return (*mpi.Comm)(c) }
@@ -33,24 +33,25 @@ func (c *Comm) Size() int { return c.in().Size() }
 // empty. Group is local.
 func (c *Comm) Group() Group { return Group(c.in().Group()) }
 
-// Transport returns the name of the transport that carries messages to a rank, such as "tcp": one
-// of the names in the tunable transport.use. For the caller's own rank it returns "self". For a
-// rank that c does not have, it returns "". Transport is local.
+// Transport returns the name of the transport that carries messages to a rank, such as "tcp". For
+// the caller's own rank it returns "self". For a rank that c does not have, it returns "".
+// Transport is local.
 func (c *Comm) Transport(rank int) string { return c.in().Transport(rank) }
 
-// Context returns the context of c, which Init or WithContext got. If it ends, blocking calls on c
-// return its error.
+// Context returns the context of c: the one passed to Init or WithContext. If that context ends,
+// blocking calls on c return its error.
 func (c *Comm) Context() context.Context { return c.in().Context() }
 
 // WithContext returns a copy of c with another context. If ctx ends, blocking calls on the copy
 // return ctx's error. In all else the copy is the same communicator as c: both share messages,
 // collectives and Free.
 //
-// If ctx ends a receive, no message is lost: a later receive gets it. If ctx ends a call while a
-// transfer is in progress, the error holds an [Unfinished], and the transfer uses the buffer until
-// Wait of the [Unfinished] returns. If ctx ends a collective, the other ranks cannot complete it, so the
-// communicator is revoked. Transfers of that collective that are in progress may use its buffers
-// until they complete.
+// If ctx ends a receive, a later receive can get the message that the first one has matched, unless
+// that message was too long for the first one's buffer. If ctx ends a call while a transfer is in
+// progress that cannot be withdrawn, the error holds an [Unfinished], and the transfer uses the
+// buffer until Wait of the [Unfinished] returns. If ctx ends a collective, the other ranks cannot
+// complete it, so the communicator is revoked. Transfers of that collective that are in progress
+// may use its buffers until they complete.
 func (c *Comm) WithContext(ctx context.Context) *Comm { return (*Comm)(c.in().WithContext(ctx)) }
 
 // Dup makes a communicator with the processes and the context of c, and a message space of its
@@ -63,16 +64,18 @@ func (c *Comm) Dup() (*Comm, error) {
 }
 
 // Free frees the communicator (MPI_Comm_free). It is collective over c and blocks until all ranks
-// have called it. No other call on c may be in progress. If the communicator was revoked, or one
-// of its processes has failed, Free does not wait for the other ranks.
+// have called it. No other call on c may be in progress. If the communicator was revoked, or one of
+// its processes has failed, Free does not wait for the other ranks.
 //
 // Errors: ErrArg for the world, which Finalize frees; ErrClosed if Free was called before;
-// ErrMismatch if ranks have called different collectives and no earlier call has detected it.
+// ErrMismatch if ranks have called different collectives and no earlier call has detected it;
+// ErrProcFailed, ErrFinalized, or the context's error.
 func (c *Comm) Free() error { return c.in().Free() }
 
 // Revoke ends the communicator on all its ranks (ULFM, MPIX_Comm_revoke). Calls that are in
-// progress and later calls fail with ErrRevoked, on this rank and on the others. Only Free, Agree
-// and Shrink remain possible. Revoke is local and does not block. Any number of ranks may call it.
+// progress and later calls fail with ErrRevoked, on this rank and on the others. Of the calls that
+// communicate, only Free, Agree and Shrink remain possible. Revoke is local and does not block. Any
+// number of ranks may call it. Errors: ErrClosed.
 //
 // If a collective fails, it revokes its communicator with the cause.
 func (c *Comm) Revoke() error { return c.in().Revoke() }
@@ -88,9 +91,9 @@ func (c *Comm) Split(color, key int) (*Comm, error) {
 	return (*Comm)(n), err
 }
 
-// SplitNode makes a communicator for each host, of the ranks on that host (MPI_Comm_split_type
-// with MPI_COMM_TYPE_SHARED). The order of the ranks is that of [Comm.Split]. SplitNode is
-// collective over c and blocks.
+// SplitNode makes a communicator for each host, of the ranks on that host (MPI_Comm_split_type with
+// MPI_COMM_TYPE_SHARED). The order of the ranks is that of [Comm.Split]. SplitNode is collective
+// over c and blocks. Errors: as for all collectives, see [Barrier].
 func (c *Comm) SplitNode(key int) (*Comm, error) {
 	n, err := c.in().SplitNode(key)
 	return (*Comm)(n), err
@@ -108,12 +111,14 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 }
 
 // CreateGroup makes a communicator of the processes of g (MPI_Comm_create_group). Only these
-// processes call it, all with the same group and tag. It blocks. If two calls with a common process
-// run at the same time, their tags must differ. These tags are independent of the tags of messages.
+// processes call it, all with the same group and tag. It blocks. tag is from 0 to 2^30-1. If two
+// calls of CreateGroup on c with a common process run at the same time, their tags must differ.
+// These tags are independent of the tags of messages.
 //
 // Errors: ErrGroup if the caller is not in g, if g has a process that c does not have, or if the
 // members passed different groups; ErrTag; ErrProcFailed, ErrRevoked, ErrClosed, or the context's
-// error. An error revokes c, unless an argument was wrong.
+// error. An error revokes c, except ErrTag and an ErrGroup for a group that does not fit this rank
+// or c.
 func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	n, err := c.in().CreateGroup(mpi.Group(g), tag)
 	return (*Comm)(n), err

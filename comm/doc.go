@@ -10,8 +10,9 @@
 //		return nil
 //	})
 //
-// Names and meanings are those of MPI. The comment of each call names its section in the MPI 4.1
-// standard. Package commtest runs ranks as goroutines, for unit tests and without a launcher.
+// Names and meanings are those of MPI. The comment of a call names the MPI call that it stands for,
+// and in most cases the section of the MPI 4.1 standard. Package commtest runs ranks as goroutines,
+// for unit tests and without a launcher.
 //
 // # Index by topic
 //
@@ -19,13 +20,14 @@
 //   - [Main], or [Init] and [Comm.Finalize]; [Comm.Abort]
 //
 // Point-to-point messages:
-//   - blocking: [Send], [Recv], [Sendrecv], [SendrecvReplace]; other kinds of send: [Ssend], [Bsend], [Rsend]
+//   - blocking: [Send], [Recv], [Sendrecv], [SendrecvReplace]; other kinds of send: [Ssend],
+//     [Bsend], [Rsend]
 //   - nonblocking: [Isend], [Issend], [Irecv]
 //   - messages of unknown length: [RecvAlloc], [Comm.Probe], [Comm.Iprobe], [CountOf]
 //   - matched probes: [Comm.Mprobe], [Comm.Improbe], [Mrecv], [Imrecv]
 //   - descriptions and special values: [Status], [AnySource], [AnyTag], [ProcNull]
 //
-// Values, which may have pointers, by encoding/gob:
+// Go values, which may hold pointers; encoding/gob encodes them:
 //   - [SendValue], [RecvValue]
 //
 // Requests:
@@ -41,64 +43,69 @@
 //
 // Reductions:
 //   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]
-//   - operations: [Sum], [Prod], [Min], [Max], [MinLoc], [MaxLoc], [Land], [Lor], [Lxor], [Band], [Bor],
-//     [Bxor], and functions of the program: [OpFunc]; by name: [OpByName]
+//   - operations: [Sum], [Prod], [Min], [Max], [MinLoc], [MaxLoc], [Land], [Lor], [Lxor], [Band],
+//     [Bor], [Bxor], and functions of the program: [OpFunc]; by name: [OpByName]
 //
 // Windows, for one-sided operations:
 //   - make and free: [NewWin], [WinOf], [Win.Free]
 //   - operations: [Win.Put], [Win.Get], [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp],
 //     [Win.CompareSwap], and forms that return a request, such as [Win.RPut]
 //   - epochs of all ranks: [Win.Fence]
-//   - epochs of one target, which does nothing: [Win.Lock], [Win.LockAll], [Win.Flush], [Win.Unlock]
+//   - epochs of one target or all targets, which do nothing: [Win.Lock], [Win.LockAll],
+//     [Win.Flush], [Win.Unlock]
 //   - epochs of some ranks: [Win.Post], [Win.Start], [Win.Complete], [Win.Wait]
 //   - loads and stores: [Win.Local], [Win.Shared], [Win.Sync]
 //
 // Communicators and groups:
 //   - [Comm.Rank], [Comm.Size], [Comm.Transport]
-//   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create], [Comm.CreateGroup];
-//     [Comm.Free]
+//   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create],
+//     [Comm.CreateGroup]; [Comm.Free]
 //   - limits of time: [Comm.WithContext], [Unfinished]
 //   - groups: [Comm.Group], [Group.Incl], [Group.Excl], [Group.Union], [Group.Translate], and other
 //     methods of [Group]
 //
 // Failures of processes:
-//   - [Comm.Revoke], [Comm.Shrink], [Comm.Agree], [Comm.FailedRanks], [Comm.AckFailed], [Comm.Epoch]
+//   - [Comm.Revoke], [Comm.Shrink], [Comm.Agree], [Comm.FailedRanks], [Comm.AckFailed],
+//     [Comm.Epoch]
 //
 // Memory:
 //   - [Alloc]
 //
 // # Errors
 //
-// Wrong arguments, failed processes and revoked communicators are errors of type [*Error]. errors.Is
-// compares an error with the variables of this package, such as [ErrTruncate]. No argument makes this
-// package panic.
+// Wrong arguments, failed processes and revoked communicators are errors of type [*Error].
+// errors.Is compares an error with the variables of this package, such as [ErrTruncate]. No
+// argument makes this package panic.
 //
 // An error in a collective revokes its communicator, so that no rank waits for a rank that has
-// returned with an error. The rank on which the collective failed gets its own error; the other ranks
-// get [ErrRevoked] with the text of that error. Wrong arguments have the same effect, even if all
-// ranks pass the same wrong ones, because a rank does not know the arguments of the others. Ranks
-// that call different collectives, or one collective with different counts or roots, get
-// [ErrMismatch], [ErrCount] or [ErrRevoked]: at once if their messages meet, and within seconds if all
-// of them wait.
+// returned with an error. A rank on which the collective failed by itself gets its own error; the
+// other ranks get [ErrRevoked] with the text of such an error. Wrong arguments have the same
+// effect, even if all ranks pass the same wrong ones, because a rank does not know the arguments of
+// the others. Ranks that call different collectives, or one collective with different counts or
+// roots, get [ErrMismatch], [ErrCount] or [ErrRevoked]: at once if their messages meet, and within
+// seconds if all of them wait.
 //
 // # Buffers in flight
 //
-// A blocking call owns its buffers until it returns. A nonblocking operation owns them until Wait or
-// Test of its request has completed it. With the tunable check (WEFT_CHECK=1), a program that breaks
-// this rule gets [ErrInUse]: the program has changed the buffer of a send, or two operations use the
-// same memory. If a program is built with -race, the race detector reports accesses to the buffers of
-// Isend and Irecv before Wait.
+// A blocking call owns its buffers until it returns, or, if its error holds an [Unfinished], until
+// Wait of the [Unfinished] returns. A nonblocking operation owns its buffers until Wait or Test of
+// its request has completed it. The program may read, but not write, the buffer of a send. With the
+// tunable check (WEFT_CHECK=1), a program that breaks this rule gets [ErrInUse] if it has changed
+// the buffer of a send, or if an operation writes memory that another operation uses. If a program
+// is built with -race, the race detector reports conflicting accesses before Wait to the first MiB
+// of the buffers of Isend, Irecv and nonblocking collectives.
 //
 // # Failures
 //
 // By default the launcher ends the job if a process fails. With gorun -on-failure notify the job
 // continues without the failed processes. Then a call that needs a failed process returns
 // [ErrProcFailed] with the reason. [Comm.Revoke] makes the calls of the other ranks fail, too.
-// [Comm.Shrink] makes a communicator of the live ranks. [Comm.Finalize] waits only for the live ranks.
+// [Comm.Shrink] makes a communicator of the live ranks. [Comm.Finalize] waits only for the live
+// ranks.
 //
-// A rank that has called Finalize, or returned from Main, does not make the calls that another rank
-// waits for. So calls that need the rank fail with [ErrFinalized]; see [Comm.Finalize]. Agree and
-// Shrink then fail with the same error on all other ranks.
+// A rank that has called Finalize, or whose function in Main has returned, does not make the calls
+// that another rank waits for. So calls that need the rank fail with [ErrFinalized]; see
+// [Comm.Finalize]. Agree and Shrink then fail with the same error on all other ranks.
 //
 // # Implementation
 //

@@ -4,30 +4,32 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Reasons of errors. Every error of this package wraps one of them, or the error of a context that
-// has ended (context.Canceled, context.DeadlineExceeded): test for them with errors.Is.
+// Reasons of errors: test for them with errors.Is. Most errors of this package wrap one of them, or
+// the error of a context that has ended (context.Canceled, context.DeadlineExceeded). Some, for
+// example of Init and Alloc, wrap an error of the system, of a transport or of the launcher
+// instead.
 var (
 	ErrTruncate     = mpi.ErrTruncate     // the message is longer than the receive buffer, which holds the part that fits
 	ErrProcFailed   = mpi.ErrProcFailed   // a process that the call needs has failed
-	ErrFinalized    = mpi.ErrFinalized    // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
-	ErrRevoked      = mpi.ErrRevoked      // the communicator was revoked; the text says why
+	ErrFinalized    = mpi.ErrFinalized    // a rank that the call needs has called Finalize, or its function in Main has returned; see Comm.Finalize
+	ErrRevoked      = mpi.ErrRevoked      // the communicator or window was revoked; the text says why
 	ErrClosed       = mpi.ErrClosed       // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = mpi.ErrMismatch     // ranks call different collectives, pass different arguments, or send and receive elements of different types; the text names both sides
-	ErrNotSupported = mpi.ErrNotSupported // the transport cannot do this
+	ErrMismatch     = mpi.ErrMismatch     // ranks call different collectives, pass different arguments, or send and receive elements of different types
+	ErrNotSupported = mpi.ErrNotSupported // the transport, or this build of the program, cannot do this
 
-	ErrRank   = mpi.ErrRank   // the communicator does not have this source, destination or root
-	ErrTag    = mpi.ErrTag    // the tag is not in [0, MaxTag], and AnyTag is not permitted here
-	ErrCount  = mpi.ErrCount  // lengths, counts or displacements do not fit together, or a message is not a whole number of elements
+	ErrRank   = mpi.ErrRank   // the communicator, window or group does not have this rank, or a list names a rank twice
+	ErrTag    = mpi.ErrTag    // the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept AnyTag)
+	ErrCount  = mpi.ErrCount  // a length, count or displacement is negative, too large or does not fit the others, or a message is not a whole number of elements
 	ErrType   = mpi.ErrType   // the element type holds pointers or does not suit the call, or a value cannot be encoded or decoded
-	ErrOp     = mpi.ErrOp     // the operation is nil, is not defined for the element type, or has panicked
-	ErrBuffer = mpi.ErrBuffer // the send and receive slices share memory and are not the same slice
-	ErrInUse  = mpi.ErrInUse  // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = mpi.ErrArg    // another argument is wrong: a colour, a list of groups, a nil message
-	ErrGroup  = mpi.ErrGroup  // the group has processes that the communicator does not have, or ranks passed different groups
-	ErrInit   = mpi.ErrInit   // Init was called twice
+	ErrOp     = mpi.ErrOp     // the operation is nil or zero, does not exist for the element type or the call, or has panicked or called runtime.Goexit
+	ErrBuffer = mpi.ErrBuffer // two slices of the call share memory in a way that the call does not permit
+	ErrInUse  = mpi.ErrInUse  // a buffer has changed while a send used it, or an operation writes memory that another one uses; only with the tunable check (WEFT_CHECK=1)
+	ErrArg    = mpi.ErrArg    // another argument is wrong, for example a colour, the stride of a range, or a nil message
+	ErrGroup  = mpi.ErrGroup  // the group has a process that the communicator does not have, lacks the caller, or differs between ranks
+	ErrInit   = mpi.ErrInit   // Init was called before, and may not be called again
 
-	// ErrConcurrent: another goroutine is in a collective of the same communicator. Use a lock, or
-	// a communicator for each goroutine (Dup).
+	// ErrConcurrent says that another goroutine is in a collective of the same communicator. Use a
+	// lock, or a communicator for each goroutine (Dup).
 	ErrConcurrent = mpi.ErrConcurrent
 
 	ErrWin      = mpi.ErrWin      // the window is nil or was freed
@@ -37,19 +39,21 @@ var (
 	ErrLockType = mpi.ErrLockType // the kind of lock is neither LockShared nor LockExclusive
 )
 
-// Error is the type of all errors of this package. Its fields are:
+// Error is the type of the errors of this package, except those of [Unfinished].Wait. Finalize may
+// return several, joined by errors.Join. The fields are:
 //
 //	Op   string // the call, such as "Send"
-//	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"
-//	Peer int    // the rank of the other side, or the root; Undefined if the call has none
-//	Tag  int    // the tag; Undefined if the call has none
+//	Comm string // the communicator or window, such as "world", "comm 0.3" or "win 0.4"; may be empty
+//	Peer int    // the rank of the other side, or a wrong rank; may be AnySource; Undefined: none
+//	Tag  int    // the tag; may be AnyTag; Undefined: none
 //	Err  error  // the reason, which errors.Is and errors.As find
 type Error = mpi.Error
 
-// Unfinished is a transfer that continues although the context of its call has ended. The call was
-// Send, Recv, Sendrecv or one of their variants, and the transfer had begun and cannot be withdrawn.
-// errors.As finds the Unfinished in the call's error. It wraps the error of the context.
+// Unfinished stands for the transfers that continue although their call has returned an error, as a
+// rule because its context has ended. The call was Send, Recv, Sendrecv or one of their variants,
+// and the transfers had begun and cannot be withdrawn. errors.As finds the Unfinished in the call's
+// error. It wraps the error that ended the call.
 //
-// The transfer uses the call's buffers until its method Wait(ctx) returns. A program that does not
-// use the buffers again need not call Wait.
+// The transfers use the call's buffers until the method Wait(ctx) of the Unfinished returns an
+// error other than ctx's, or nil. A program that does not use the buffers again need not call Wait.
 type Unfinished = mpi.Unfinished

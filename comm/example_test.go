@@ -12,7 +12,7 @@ import (
 // t stands for the *testing.T of a test, because examples have none.
 var t exampleT
 
-// exampleT is a testing.TB that panics if an example fails.
+// exampleT is a testing.TB for commtest.Run. It panics if Run fails the test.
 type exampleT struct{ testing.TB }
 
 func (exampleT) Helper() {}
@@ -21,7 +21,7 @@ func (exampleT) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, a
 
 func (exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// world returns a world of one rank: no launcher has started the process.
+// world returns the world, which has one rank, because no launcher has started the process.
 func world() *comm.Comm {
 	c, err := comm.Init(context.Background())
 	if err != nil {

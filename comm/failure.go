@@ -6,25 +6,27 @@ package comm
 //	                                   Shrink: makes a communicator of the live ranks
 
 // Epoch returns how often the launcher has restarted the job after a failure (gorun -on-failure
-// restart). It is 0 in the first run. If Epoch is not 0, the program may find data that an earlier
-// run has saved. Epoch is local.
+// restart). The result is 0 in the first run, and for a nil communicator. If it is not 0, the
+// program may find data that an earlier run has saved. Epoch is local.
 func (c *Comm) Epoch() int { return c.in().Epoch() }
 
 // FailedRanks returns the ranks of c that have failed or ended, as far as this process knows, in
-// ascending order (MPIX_Comm_get_failed). Other processes may know more. FailedRanks is local.
+// ascending order (MPIX_Comm_get_failed). Other processes may know more. FailedRanks is local. For
+// a nil or freed communicator it returns nil.
 func (c *Comm) FailedRanks() []int { return c.in().FailedRanks() }
 
 // AckFailed acknowledges the failures that [Comm.FailedRanks] reports at this moment, and returns
 // all ranks that were ever acknowledged (MPIX_Comm_ack_failed). A receive or probe from AnySource
 // fails as long as a failed rank might be its source. After AckFailed such calls ignore the
-// acknowledged ranks, and [Comm.Agree] does not report them. AckFailed is local.
+// acknowledged ranks. [Comm.Agree] does not report a failed rank that all ranks have acknowledged.
+// AckFailed is local.
 func (c *Comm) AckFailed() []int { return c.in().AckFailed() }
 
 // Agree blocks until every live rank of c has called it, and returns the bitwise and of all flags
-// (MPIX_Comm_agree). All ranks get the same result, even if ranks fail during the call. Agree is
-// collective over the live ranks, which must call Agree and Shrink in the same order. It also works
-// on a revoked communicator. If a rank waits in another call of c, it does not reach Agree unless c
-// is revoked.
+// (MPIX_Comm_agree). All ranks that return without ErrClosed or the context's error get the same
+// result, even if ranks fail during the call. Agree is collective over the live ranks, which must
+// call Agree and Shrink in the same order. It also works on a revoked communicator. If a rank waits
+// in another call of c, it does not reach Agree unless c is revoked.
 //
 // Errors:
 //   - ErrProcFailed on all ranks, with the agreed bits, if a rank of c has failed and not all

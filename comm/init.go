@@ -6,23 +6,24 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Init starts weft in this process and returns the world, the communicator of all processes of the job
-// (MPI_Init, MPI_COMM_WORLD). It blocks until every process has called it, or until ctx ends. ctx
-// becomes the context of the world and of communicators made from it. If no launcher has started the
-// process, the world has one rank, and Init opens no socket.
+// Init starts weft in this process and returns the world, the communicator of all processes of the
+// job (MPI_Init, MPI_COMM_WORLD). It may block until every process has called it, or until ctx
+// ends. ctx becomes the context of the world and of communicators made from it. If no launcher has
+// started the process, the world has one rank, and Init opens no socket. In a job of several ranks
+// Init raises GOMAXPROCS to at least 2, unless the environment sets GOMAXPROCS.
 //
-// A process calls Init once; a second call returns ErrInit. A world of one rank may call Init again
-// after Finalize. Most programs call [Main] instead.
+// A process calls Init once; a second call returns ErrInit. A process that no launcher has started
+// may call Init again after Finalize. Most programs call [Main] instead.
 func Init(ctx context.Context) (*Comm, error) {
 	c, err := mpi.Init(ctx, mpi.Setup{})
 	return (*Comm)(c), err
 }
 
-// Finalize ends weft in this process (MPI_Finalize). It blocks until every process of the
-// job has called it, delivers what was sent, and closes all communicators; c may be any
-// of them. Finalize first waits for the nonblocking collectives that this rank has
-// started. After that the rank sends and receives no messages of the program. Messages
-// that it sent earlier can still be received.
+// Finalize ends weft in this process (MPI_Finalize). It blocks until every process of the job has
+// called it, sends the messages that still wait to be sent, and closes all communicators; c may be
+// any of them. Finalize first waits for the nonblocking collectives that this rank has started.
+// After that the rank sends and receives no messages of the program. Messages that it sent earlier
+// can still be received.
 //
 // On other ranks, calls that wait for a call of this rank fail with [ErrFinalized]:
 //   - receives and blocking probes that name this rank, and sends that this rank would have
@@ -31,8 +32,8 @@ func Init(ctx context.Context) (*Comm, error) {
 //   - collectives that need this rank, on communicators and windows, for example Dup, Split,
 //     NewWin, Fence, [Comm.Free] and [Win.Free];
 //   - Start and Wait of a window with this rank;
-//   - Agree and Shrink of a communicator of this rank. They fail within about a second for
-//     each rank in Finalize, or later if a host has more than 64 ranks.
+//   - Agree and Shrink of a communicator of this rank. They fail within about a second for each
+//     rank in Finalize, or later if a host has 64 or more ranks.
 //
 // This rank still serves the operations of other ranks with its part of a window until all
 // ranks have called Finalize. So Lock, LockAll, Put, Get, accumulates and Flush succeed.
@@ -58,9 +59,9 @@ func Init(ctx context.Context) (*Comm, error) {
 // Finalize must not run at the same time as other calls.
 func (c *Comm) Finalize() error { return c.in().Finalize() }
 
-// Abort ends the whole job at once with an exit code from 1 to 255, and does not return (MPI_Abort). It
-// replaces any other code by 1. Deferred calls do not run. For a nil communicator, Abort ends this
-// process only.
+// Abort ends the whole job at once with an exit code from 1 to 255, and does not return
+// (MPI_Abort). It replaces any other code by 1. Deferred calls do not run. For a nil communicator,
+// Abort ends this process only.
 func (c *Comm) Abort(code int) { c.in().Abort(code) }
 
 // Main runs a whole program: it calls Init, then run with the world, and then Finalize.
@@ -72,10 +73,12 @@ func (c *Comm) Abort(code int) { c.in().Abort(code) }
 //		})
 //	}
 //
-// If run returns an error or panics, Main writes the error, or the panic with its stack, to stderr with
-// the process's rank, and aborts the whole job with exit code 1, or 2 for a panic. Main does the same if
-// run has started a request that failed and has not waited for it; see [Comm.Finalize]. Under gorun, Main
-// does not write an ErrProcFailed or ErrRevoked, because gorun writes the first failure of the job. Main
-// returns only if run and Finalize succeed. run may call Finalize itself. If another goroutine panics, the
-// process ends as any Go program does, and the launcher ends the job.
+// If Init fails, Main writes the error to stderr and ends the process with exit code 1. If run
+// returns an error or panics, Main writes the error, or the panic with its stack, to stderr with
+// the process's rank, and aborts the whole job with exit code 1, or 2 for a panic. Main does the
+// same if run has started a request that failed and has not waited for it; see [Comm.Finalize].
+// Under gorun, Main does not write an error that only follows from ErrProcFailed or ErrRevoked,
+// because gorun writes the first failure of the job. Main returns only if run and Finalize succeed.
+// run may call Finalize itself. If another goroutine panics, the process ends as any Go program
+// does, and the launcher ends the job.
 func Main(run func(c *Comm) error) { mpi.Main(func(c *mpi.Comm) error { return run((*Comm)(c)) }) }

@@ -22,15 +22,16 @@ type Number interface {
 // Logical is a constraint: any type with a truth value. An integer is true unless it is 0.
 type Logical interface{ Integer | ~bool }
 
-// Op is an operation that combines two elements of type T (MPI_Op, MPI 4.1 §6.9). Op is a value. The zero Op
-// is invalid.
+// Op is an operation that combines two elements of type T (MPI_Op, MPI 4.1 §6.9). Op is a value.
+// The zero Op is invalid.
 //
-// The result of a built-in operation is the same, to the bit, on every processor and for either order of its
-// two operands. Integers wrap around. If the result is a NaN, it is always the same quiet NaN.
+// In reductions, the result of a built-in operation is the same, to the bit, on every processor and
+// for either order of its two operands. Integers wrap around. If the result is a NaN, it is always
+// the same quiet NaN.
 type Op[T any] struct{ op *mpi.Op }
 
-// OpFor is a function that returns an operation over T. Reductions take an OpFor instead of an [Op], so that
-// a call such as
+// OpFor is a function that returns an operation over T. Reductions take an OpFor instead of an
+// [Op], so that a call such as
 //
 //	comm.Allreduce(c, send, recv, comm.Sum)
 //
@@ -58,28 +59,28 @@ func Bor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bor)} }
 // Bxor returns the bitwise exclusive or (MPI_BXOR).
 func Bxor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bxor)} }
 
-// Land returns the logical and, as true or 1 (MPI_LAND).
+// Land returns the logical and: a bool, or 1 or 0 for integers (MPI_LAND).
 func Land[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Land)} }
 
-// Lor returns the logical or, as true or 1 (MPI_LOR).
+// Lor returns the logical or: a bool, or 1 or 0 for integers (MPI_LOR).
 func Lor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lor)} }
 
-// Lxor returns the logical exclusive or, as true or 1 (MPI_LXOR).
+// Lxor returns the logical exclusive or: a bool, or 1 or 0 for integers (MPI_LXOR).
 func Lxor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lxor)} }
 
-// Loc is a value with its index, which the program chooses, for example the rank or the position in a vector.
-// It is the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
+// Loc is a value with its index, which the program chooses, for example the rank or the position in
+// a vector. It is the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
 type Loc[T Real] struct {
 	Value T
 	Index int
 }
 
-// MinLoc returns the element with the smaller value; if the values are equal, the one with the smaller index
-// (MPI_MINLOC).
+// MinLoc returns the element with the smaller value; if the values are equal, the one with the
+// smaller index (MPI_MINLOC).
 func MinLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MinLoc)} }
 
-// MaxLoc returns the element with the larger value; if the values are equal, the one with the smaller index
-// (MPI_MAXLOC).
+// MaxLoc returns the element with the larger value; if the values are equal, the one with the
+// smaller index (MPI_MAXLOC).
 func MaxLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MaxLoc)} }
 
 // OpByName returns the built-in operation with a name that is known at run time: Sum,
@@ -95,14 +96,15 @@ func OpByName[T Number](name string) (OpFor[T], error) {
 	return func() Op[T] { return Op[T]{op} }, nil
 }
 
-// OpFunc returns an operation that calls f (MPI_Op_create). f sets inout[i] = in[i] ∘ inout[i] for every i;
-// in holds the operands of the lower ranks. The slices have the same length, which may be less than the
-// length of the message. f must not keep them. The operation must be associative. commutes says that it is
-// also commutative, which permits faster algorithms.
+// OpFunc returns an operation that calls f (MPI_Op_create). f sets inout[i] = in[i] ∘ inout[i] for
+// every i; in holds the operands of the lower ranks, unless the operation commutes. The slices have
+// the same length, which may be less than the length of the call's slices. f must not keep them.
+// The operation must be associative. commutes says that it is also commutative, which permits
+// faster algorithms. If f is nil, the operation is invalid.
 //
-// f may run on any goroutine, and on several goroutines at the same time if collectives overlap. If f panics,
-// the collective returns [ErrOp]. If f calls runtime.Goexit, its goroutine ends, and the other ranks and the
-// request get ErrOp.
+// f may run on any goroutine, and on several goroutines at the same time if collectives overlap. If
+// f panics, the collective returns [ErrOp]. If f calls runtime.Goexit, its goroutine ends, and the
+// request of a nonblocking collective returns ErrOp. In both cases the communicator is revoked.
 //
 // Cost: OpFunc allocates. Make an operation once and reuse it.
 func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
@@ -115,12 +117,12 @@ func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	return func() Op[T] { return op }
 }
 
-// Replace returns the origin's element. Only [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp] and their
-// request forms accept it (MPI_REPLACE, MPI 4.1 §12.3.4).
+// Replace returns the origin's element. Only [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp]
+// and their request forms accept it (MPI_REPLACE, MPI 4.1 §12.3.4).
 func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }
 
-// NoOp leaves the target's element unchanged. Only [Win.GetAccumulate], [Win.FetchOp] and their request forms
-// accept it; they then read the element atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
+// NoOp leaves the target's element unchanged. Only [Win.GetAccumulate], [Win.FetchOp] and their
+// request forms accept it; they then read the element atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
 func NoOp[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpNoOp)} }
 
 // opOf calls op and returns its operation, or nil if op is nil.

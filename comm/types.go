@@ -5,12 +5,12 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Special values of ranks, tags and colours.
+// Special values of ranks, tags and colours, and the largest tag.
 const (
 	AnySource = -1     // Recv and Probe: a message from any rank (MPI_ANY_SOURCE)
 	AnyTag    = -1     // Recv and Probe: a message with any tag (MPI_ANY_TAG)
 	ProcNull  = -2     // no rank: a transfer with ProcNull completes at once and moves nothing (MPI_PROC_NULL)
-	Undefined = -32766 // Split: no new communicator; Translate: not in the group (MPI_UNDEFINED)
+	Undefined = -32766 // Split: no new communicator; Rank and Translate: not in the group; Status.Count: not known (MPI_UNDEFINED)
 
 	// MaxTag is the largest tag (MPI_TAG_UB).
 	MaxTag = 1<<31 - 1
@@ -26,13 +26,13 @@ type Status struct {
 	// Request.Cancel (MPI_Test_cancelled).
 	Cancelled bool
 
-	// Count is the number of elements of the receive's type, and 0 for types of size 0. A probe has
-	// no type: Count is Undefined, and CountOf returns the number.
+	// Count is the number of elements of the receive's type in the message, and 0 for types of size
+	// 0. A probe has no type: Count is Undefined, and CountOf returns the number.
 	Count int
 }
 
-// received returns the Status of a receive from st, the one of package mpi. size is the size of an element in
-// bytes.
+// received returns the Status of a receive from st, the one of package mpi. size is the size of an
+// element in bytes.
 func received(st mpi.Status, size int) Status {
 	return Status{Source: st.Source, Tag: st.Tag, Bytes: st.Bytes, Cancelled: st.Cancelled, Count: elem.Whole(st.Bytes, size)}
 }

@@ -5,11 +5,11 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Win is a window: memory of every rank of a communicator that all of them can read and write without the
-// owner's participation (MPI_Win, MPI 4.1 §12). The part of each rank is a slice of T. Displacements count
-// elements from 0.
+// Win is a window: memory of every rank of a communicator that all of them can read and write
+// without the owner's participation (MPI_Win, MPI 4.1 §12). The part of each rank is a slice of T.
+// Displacements count elements from 0.
 //
-// An operation needs an open epoch. A rank has one kind of epoch open at a time:
+// An operation needs an open epoch. A rank has one kind of epoch for its operations open at a time:
 //
 //	calls                  ranks that take part             typical use
 //	Fence … Fence          all ranks                        bulk-synchronous programs
@@ -23,22 +23,24 @@ import (
 //	                                       buffers are   complete at
 //	                                       reusable      the target
 //
-// The buffers of Put, Get and Accumulate belong to the window until one of these calls has returned. FetchOp
-// and CompareSwap block and return the value that they fetched. The forms whose names begin with R, such as
-// [Win.RPut], return a [Request].
+// The buffers of Put, Get and Accumulate belong to the window until one of these calls, or
+// Complete, has returned. FetchOp and CompareSwap block and return the value that they fetched. The
+// forms whose names begin with R, such as [Win.RPut], return a [Request].
 //
-// The owner reads and writes its part as memory, see [Win.Local]. It sees the values that other ranks have put
-// there after Fence or Wait, while it holds the lock of its own part, or after a message of another rank that
-// was sent after that rank's Flush. A plain read of an element that other ranks change at the same time is a
-// data race. FetchOp with [NoOp] reads an element at any time, also of the rank's own part. [Win.Shared]
-// returns the parts of the other ranks of the host as memory.
+// The owner reads and writes its part as memory, see [Win.Local]. It sees the values that other
+// ranks have put there after Fence or Wait, while it holds the lock of its own part, or after a
+// message of another rank that was sent after that rank's Flush. A plain read of an element that
+// other ranks change at the same time is a data race. FetchOp with [NoOp] reads an element at any
+// time, also of the rank's own part. [Win.Shared] returns the parts of the other ranks of the host
+// as memory.
 //
-// Any number of goroutines may call the methods at the same time. An epoch that one goroutine of a rank has
-// opened is open for all of them. All ranks must call the collective methods, Fence and Free, in the same
-// order.
+// Any number of goroutines may call the methods at the same time. An epoch that one goroutine of a
+// rank has opened is open for all of them. All ranks must call the collective methods, Fence and
+// Free, in the same order.
 //
-// A window has a message space of its own. If a collective call fails, it revokes the window, not the
-// communicator that the window was made from. Methods of a nil or freed window return ErrWin.
+// A window has a message space of its own. If Fence or Free fails, it revokes the window, not the
+// communicator that the window was made from. On a nil or freed window, the methods that return an
+// error return ErrWin.
 type Win[T any] struct {
 	x     *mpi.Win
 	local []T
@@ -51,21 +53,22 @@ func (w *Win[T]) in() *mpi.Win {
 	return w.x
 }
 
-// NewWin makes a window in which this rank has n elements, set to zero (MPI_Win_allocate, MPI 4.1 §12.2.2). n
-// may differ between ranks and may be 0. T is any type without pointers, and the same on all ranks. NewWin is
-// collective over c and blocks. Free gives the memory back: the program must not use slices of it, such as
-// those of Local and Shared, after Free or Finalize.
+// NewWin makes a window in which this rank has n elements, set to zero (MPI_Win_allocate, MPI 4.1
+// §12.2.2). n may differ between ranks and may be 0. T is any type without pointers, and the same
+// on all ranks. NewWin is collective over c and blocks. Free gives the memory back: the program
+// must not use slices of it, such as those of Local and Shared, after Free or Finalize.
 //
-// Ranks of one host map each other's parts; see [Win.Shared]. Put and Get are then a copy by the caller, which
-// is complete when the call returns. If all ranks of the window share memory, accumulates are atomic
-// instructions for elements of 4 and 8 bytes and use a short lock in memory for others, and a free lock is
-// acquired without a message.
+// If a transport of the job has shared memory, ranks of one host map each other's parts; see
+// [Win.Shared]. Put and Get are then a copy by the caller, which is complete when the call returns.
+// If all ranks of the window share memory, accumulates are atomic instructions for elements of 4
+// and 8 bytes and use a short lock in memory for others, and a free lock is acquired without a
+// message.
 //
-// While a window with other ranks is open, a rank that waits in a call polls instead of sleeping, if its
-// transport needs that to serve the other ranks and there is a core for each rank.
+// While a window with other ranks is open, a rank that waits in a call polls instead of sleeping,
+// if its transport needs that to serve the other ranks and there is a core for each rank.
 //
-// Errors: ErrCount if n is negative, or if this host has less memory; ErrType; ErrMismatch on all ranks if
-// their types differ, without revoking c; as for all collectives, see [Barrier].
+// Errors: ErrCount if n is negative, or if this host has less memory; ErrType; ErrMismatch on all
+// ranks if their types differ, without revoking c; as for all collectives, see [Barrier].
 func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 	x, err := c.in().NewWin(elem.Of[T](), n)
 	if err != nil {
@@ -77,12 +80,13 @@ func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 	return &Win[T]{x, elem.Slice[T](x.Local())}, nil
 }
 
-// WinOf is [NewWin] with buf as this rank's part, which the window uses until Free (MPI_Win_create, MPI 4.1
-// §12.2.1). Memory of [Alloc] needs no further registration, and ranks of the same host map it. Ranks without a
-// mapping use RMA or messages. The parts of windows must not overlap.
+// WinOf is [NewWin] with buf as this rank's part, which the window uses until Free (MPI_Win_create,
+// MPI 4.1 §12.2.1). Memory of [Alloc] needs no further registration, and ranks that share memory
+// with this one map it. Ranks without a mapping use RMA or messages. The parts of windows must not
+// overlap.
 //
-// If a window is revoked, or one of its ranks has failed, a rank that does not know of this yet may still write
-// to memory of Alloc for a while after Free.
+// If a window is revoked, or one of its ranks has failed, another rank that does not know of this
+// yet may still write to this rank's part for a while after Free, if the part is memory of Alloc.
 func WinOf[T any](c *Comm, buf []T) (*Win[T], error) {
 	x, err := c.in().WinOf(elem.View(buf))
 	if err != nil {
@@ -99,51 +103,58 @@ func (w *Win[T]) Local() []T {
 	return w.local
 }
 
-// Len returns the number of elements of a rank's part, or 0 for a rank that the window does not have. It is
-// local.
+// Len returns the number of elements of a rank's part, or 0 for a rank that the window does not
+// have. It is local.
 func (w *Win[T]) Len(rank int) int { return w.in().Len(rank) }
 
-// Comm returns the communicator that the window was made from, or nil for a nil window. It is local.
+// Comm returns the communicator that the window was made from, or nil for a nil window. It is
+// local.
 func (w *Win[T]) Comm() *Comm { return (*Comm)(w.in().Comm()) }
 
-// Free frees the window (MPI_Win_free, MPI 4.1 §12.2.5). It is collective. It blocks until all ranks have called
-// it and all their operations are complete. If the window was revoked, or one of its ranks has failed, Free
-// returns at once. Then the buffers of operations are reusable only if FlushAll has returned before Free, with
-// or without an error, except for an error of a context.
+// Free frees the window (MPI_Win_free, MPI 4.1 §12.2.5). It is collective. It blocks until all
+// ranks have called it and all their operations are complete. If the window was revoked, or one of
+// its ranks has failed, Free does not wait for the other ranks. Then the buffers of operations are
+// reusable only if FlushAll has returned before Free, with or without an error, except for an error
+// of a context.
 //
-// Errors: ErrRMASync if an epoch other than Fence's is open; the window is then revoked, so that no rank waits
-// for its locks, and freed; as for all collectives, see [Barrier]. A second Free returns ErrWin.
+// Errors: ErrRMASync if an epoch other than Fence's is open; the window is then revoked, so that no
+// rank waits for its locks, and freed; as for all collectives, see [Barrier]. A second Free returns
+// ErrWin.
 func (w *Win[T]) Free() error { return w.in().Free() }
 
-// Revoke ends the window on all its ranks (ULFM, MPIX_Win_revoke). Calls that are in progress and later calls
-// fail with ErrRevoked, on this rank and on the others. Only Free remains possible. Revoke is local and does
-// not block.
+// Revoke ends the window on all its ranks (ULFM, MPIX_Win_revoke). Calls that are in progress and
+// later calls fail with ErrRevoked, on this rank and on the others. Only Free remains possible.
+// Revoke is local and does not block.
 func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 
-// Shared returns a rank's part of the window as memory (MPI_Win_shared_query, MPI 4.1 §12.2.3). ok is true for
-// this rank's own part, and for ranks of the same host if the part comes from NewWin or Alloc. Otherwise ok is
-// false, and part is nil. Shared is local and needs no epoch.
+// Shared returns a rank's part of the window as memory (MPI_Win_shared_query, MPI 4.1 §12.2.3). ok
+// is true for this rank's own part, and for a part of NewWin or Alloc that this rank has mapped, as
+// a rule those of the ranks of its host. Otherwise ok is false, and part is nil. Shared is local
+// and needs no epoch.
 //
 //	w, _ := comm.NewWin[float64](c, n)     // as MPI_Win_allocate_shared
 //	left, ok := w.Shared(c.Rank() - 1)     // if ok, left[0] = 1 stores to that rank's memory
 //
-// Each part begins on a page of its own; unlike MPI's, the parts do not follow each other in memory. The slice is
-// valid until Free.
+// Each part of NewWin begins on a page of its own; unlike those of MPI, the parts do not follow
+// each other in memory. The slice is valid until Free.
 //
-// The program itself must order its loads and stores. As between goroutines of one process, a store of one rank
-// and a load or store of the same element by another rank are a data race, unless one of these orders them:
+// The program itself must order its loads and stores. As between goroutines of one process, a store
+// of one rank and a load or store of the same element by another rank are a data race, unless one
+// of these orders them:
 //
-//   - a Fence, a Barrier, or a message that the first rank sends after its stores and the second rank receives
-//     before its loads;
-//   - Unlock after the stores, and Lock of the same part before the loads, one of the two locks exclusive;
-//   - functions of sync/atomic that both ranks call on an element of 4 or 8 bytes. If all ranks of the window
-//     share memory and their parts are aligned, FetchOp, CompareSwap and Accumulate of such elements have the same
-//     effect, and so have Put and Get of a single one. Otherwise do not mix them with loads, stores or sync/atomic
-//     without a lock or a barrier, because the target may apply them by ordinary stores.
+//   - a Fence, a Barrier, or a message that the first rank sends after its stores and the second
+//     rank receives before its loads;
+//   - Unlock after the stores, and Lock of the same part before the loads, one of the two locks
+//     exclusive;
+//   - functions of sync/atomic that both ranks call on an element of 4 or 8 bytes. If all ranks of
+//     the window share memory and their parts are aligned, FetchOp, CompareSwap and Accumulate of
+//     such elements have the same effect, and so have Put and Get of a single one. Otherwise do not
+//     mix them with loads, stores or sync/atomic without a lock or a barrier, because the target
+//     may apply them by ordinary stores.
 //
-// Loads and stores need no Flush. An operation of another rank is complete when that rank's Flush has returned.
-// A rank that waits for an element to change must call [Win.Sync] between two reads of the element. Otherwise
-// the rank does not progress its messages and does not notice failures.
+// Loads and stores need no Flush. An operation of another rank is complete when that rank's Flush
+// has returned. A rank that waits for an element to change must call [Win.Sync] between two reads
+// of the element. Otherwise the rank does not progress its messages and does not notice failures.
 func (w *Win[T]) Shared(rank int) (part []T, ok bool) {
 	if w.in().Own(rank) {
 		return w.local, true

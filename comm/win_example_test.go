@@ -20,7 +20,7 @@ func ExampleNewWin() {
 		for _, step := range []func() error{
 			w.Fence,
 			func() error { return w.Put([]float64{float64(c.Rank()), 0.5}, next, 1) },
-			w.Fence, // now each part holds what the other ranks have put there
+			w.Fence, // now each part holds what the previous rank has put there
 			func() error { return w.Get(row, next, 1) },
 			w.Fence, // now row holds what Get has read
 		} {
@@ -34,13 +34,12 @@ func ExampleNewWin() {
 		}
 		return w.Free()
 	})
-	// Output:
-	// [0 0 0.5 0] [1 0.5]
-	// comm: Put (win 0.1, rank 2): outside the target's part of the window: 2 elements from element 3 on, but the part has 4
+	// Output: [0 0 0.5 0] [1 0.5] comm: Put (win 0.1, rank 2): outside the target's part of the
+	// window: 2 elements from element 3 on, but the part has 4
 }
 
-// A shared counter: all ranks draw numbers from an element of rank 0, which need not call anything
-// for that. No number is drawn twice.
+// A shared counter: all ranks draw numbers from an element of rank 0's part. Rank 0 need not call
+// anything for that. No number is drawn twice.
 func ExampleWin_FetchOp() {
 	commtest.Run(t, 3, func(c *comm.Comm) error {
 		n := 0
@@ -106,7 +105,7 @@ func ExampleWin_Shared() {
 		return
 	}
 	next := (c.Rank() + 1) % c.Size()
-	if part, ok := w.Shared(next); ok { // the ranks share memory, so a store is enough
+	if part, ok := w.Shared(next); ok { // this rank has mapped the part, so a store is enough
 		part[2] = 2.5
 	} else {
 		_ = w.Lock(next, comm.LockShared)
@@ -115,7 +114,7 @@ func ExampleWin_Shared() {
 	}
 	err = comm.Barrier(c)
 	fmt.Println(w.Local(), err)
-	fmt.Println(w.Free()) // frees the parts, too
+	fmt.Println(w.Free()) // also frees the memory of the parts
 	// Output:
 	// [0 0 2.5] <nil>
 	// <nil>

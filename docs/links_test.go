@@ -20,7 +20,7 @@ var (
 )
 
 // TestLinks checks the links of every page that do not leave this repository. Each must lead to a file or
-// folder, and, if it has an anchor, to a heading of that page.
+// folder, and, if it names an anchor, to an anchor of that page.
 func TestLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		text, err := os.ReadFile(page)

@@ -218,11 +218,11 @@ func execute(t *testing.T, dir, line string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// fewCores matches gorun's warning that this machine has fewer cores than the job has ranks. compare ignores
-// that line.
+// fewCores matches gorun's warning that this machine has fewer cores than the job has ranks.
 var fewCores = regexp.MustCompile(`^gorun: warning: \d+ ranks on .*cores?\b`)
 
-// compare checks that the lines got, which a command has printed, are the lines that the page shows.
+// compare checks that the lines got, which a command has printed, are the lines that the page
+// shows, in any order. It ignores empty lines and the warning that fewCores matches.
 func compare(t *testing.T, c command, got []string) {
 	left := slices.DeleteFunc(slices.Clone(got), func(line string) bool {
 		return line == "" || fewCores.MatchString(line)

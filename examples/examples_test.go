@@ -200,7 +200,8 @@ func TestBadArguments(t *testing.T) {
 	require.Contains(t, errs, "cannot divide a plate of 2 x 2 cells among 3 ranks")
 }
 
-// TestConfigs runs the jobs that the files in the folder configs describe.
+// TestConfigs runs the jobs that the files in the folder configs describe, libfabric.toml only with
+// the build tag libfabric.
 func TestConfigs(t *testing.T) {
 	files, err := filepath.Glob("../configs/*.toml")
 	require.NoError(t, err)
@@ -225,8 +226,8 @@ func write(t *testing.T, text string) string {
 	return file
 }
 
-// table returns the text of a CSV file with this number of rows, of every kind that the example allreduce can
-// read.
+// table returns the text of a CSV file with rows of every kind that the example allreduce can read:
+// this number of rows, and a long row after each 97th of them.
 func table(rows int) string {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var b strings.Builder

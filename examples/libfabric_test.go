@@ -11,8 +11,8 @@ import (
 
 const withLibfabric = true
 
-// TestOverLibfabric runs examples over every libfabric provider that needs no network adapter. gorun itself
-// builds the examples, with the build tag libfabric.
+// TestOverLibfabric runs examples over libfabric providers that need no network adapter. gorun
+// itself builds the examples, with the build tag libfabric.
 func TestOverLibfabric(t *testing.T) {
 	allreduce := []string{"./examples/allreduce", "-n", "30001", "-reps", "2"}
 	histogram := []string{"./examples/histogram", "-n", "300"}

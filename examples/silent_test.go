@@ -40,7 +40,7 @@ func TestSilentConnections(t *testing.T) {
 	require.NotEmpty(t, stdout)
 	for _, c := range silent {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
-		_, err := io.ReadAll(c) // any error but a timeout says that the rank has closed c
+		_, err := io.ReadAll(c) // any result except a timeout means that the rank has closed c
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 		require.NoError(t, c.Close())
 	}

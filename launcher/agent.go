@@ -19,10 +19,11 @@ import (
 
 // AgentMain runs this process as gorun's agent on a host, as gorun -agent does, and returns the
 // exit code. opts come from [job.Parse]: a program that embeds a launcher calls AgentMain if Parse
-// returns the action [job.Agent]. If opts.Connect is set, AgentMain connects with that address,
-// where gorun listens. Otherwise standard input and output are its connection with gorun. AgentMain
-// returns when the job has ended, the connection is lost, or ctx ends. It writes an error to
-// stderr.
+// returns the action [job.Agent]. If opts.Hash is set, AgentMain only prints the hash of its
+// executable. If opts.Connect is set, it connects with the gorun that listens at that address.
+// Otherwise standard input and output are its connection with gorun, or with the agent that has
+// started it. AgentMain blocks until the job has ended, the connection is lost, the process gets
+// SIGTERM, or ctx ends. If it fails, it writes the error to stderr.
 func AgentMain(ctx context.Context, opts job.Options, stderr io.Writer) int {
 	err := agentMain(ctx, opts)
 	if err == nil {
@@ -54,14 +55,14 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
-	up.Await(ctx) // wait without a time limit for gorun's first message, which comes when all agents have connected
+	up.Await(ctx) // wait without a time limit for gorun's first message: gorun may first wait for other agents to connect
 	return serveAgent(ctx, up)
 }
 
-// serveAgent runs the ranks of this host for gorun. up is the connection with the parent in the tree
-// of agents, which is gorun or another agent. serveAgent returns when the parent has ended the job,
-// the connection is lost, or ctx ends or SIGTERM comes. When it returns, it has ended all ranks that
-// it has started.
+// serveAgent runs the ranks of this host for gorun. up is the connection with this agent's parent
+// in the tree of agents: gorun or another agent. serveAgent returns when the parent has ended the
+// job, when the connection is lost, when ctx ends, at SIGTERM, or after an error. Before it
+// returns, it kills the ranks that still run.
 func serveAgent(ctx context.Context, up tree.Stream) error {
 	restore := procs.BecomeReaper()
 	defer restore()
@@ -69,9 +70,10 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 	// job sends SIGTERM to all processes of the job, agents too.
 	ctx, stop := terminated(ctx)
 	defer stop()
-	// These signals have no effect on the agent, because gorun passes them to the ranks by messages.
-	// The agent catches them and does not ignore them, because the ranks would inherit ignored
-	// signals. No goroutine reads unread.
+	// These signals have no effect on the agent. gorun sends messages to pass signals to the ranks,
+	// and after a write to a broken pipe the agent gets an error. The agent catches the signals
+	// instead of ignoring them, because its ranks would inherit ignored signals. No goroutine reads
+	// the channel unread.
 	unread := make(chan os.Signal, 1)
 	signal.Notify(unread, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(unread)
@@ -92,7 +94,7 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		var err error
 		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls it only after it has got its first message, and by then emit is set
+			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls Emit only after it has got its first message; by then emit is set
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -111,12 +113,13 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 	})
 }
 
-// agentProcs is the process manager of an agent. At the first message, it removes the copy of gorun
-// that srun has made on this host, because then all agents have started and need the copy no more.
+// agentProcs is the process manager of an agent. At its first message from gorun it removes the
+// copy of gorun that srun has made on this host, if there is one. By then gorun has usually heard
+// from all agents, so none of them still has to start from the copy.
 type agentProcs struct {
 	tree.Procs
-	started bool            // Do was called
-	ctx     context.Context // ends when the agent gets SIGTERM
+	started bool            // the first call of Do has begun
+	ctx     context.Context // the context of serveAgent: SIGTERM ends it with the cause remote.ErrTerminated
 }
 
 func (c *agentProcs) Do(m proto.Message) {
@@ -125,7 +128,7 @@ func (c *agentProcs) Do(m proto.Message) {
 		remote.RemoveBroadcast()
 	}
 	if e, ok := m.(proto.End); ok && os.Getenv("SLURM_STEP_ID") != "" && errors.Is(context.Cause(c.ctx), remote.ErrTerminated) {
-		e.Asked = true // Slurm sends SIGTERM to all processes of a job step, so the ranks have got it already
+		e.Asked = true // Slurm sends SIGTERM to all processes of a job step, so the ranks have got SIGTERM already
 		m = e
 	}
 	c.Procs.Do(m)

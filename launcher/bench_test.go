@@ -11,9 +11,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// BenchmarkStart measures a job of 64 ranks from its start to its end. In "true" the ranks are C
-// programs that do nothing. In "world" they are Go programs that run showWorld: they join the job by
-// PMI, make one or two fences, and call Finalize.
+// BenchmarkStart measures a job of 64 ranks from its start to its end. In "true" the ranks are
+// processes of true(1), which does nothing. In "world" they are Go programs that run showWorld:
+// they join the job by PMI, enter one or two fences, and call Finalize.
 func BenchmarkStart(b *testing.B) {
 	for name, app := range map[string]job.App{
 		"true":  {Program: "true", NP: 64},

@@ -26,7 +26,7 @@ func TestBinding(t *testing.T) {
 		lines := sortedLines(out)
 		for r := range 3 {
 			where := topo.Place(bind, r, 3)
-			got := strings.Fields(lines[r]) // rank cpus LIST procs N
+			got := strings.Fields(lines[r]) // a line is: RANK cpus LIST procs N
 			if where == nil {
 				where = cpus
 			}

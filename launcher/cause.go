@@ -10,34 +10,35 @@ import (
 )
 
 // A run's outcome (run.outcome) is the failure that gorun reports to the user as the cause of the
-// job's end. At first this is the first failure that gorun receives. Failures of several ranks and
-// hosts can arrive in another order than they occurred, so a failure that arrives later can replace
-// the outcome. kind, timing and minTiming decide that.
+// job's end. At first this is usually the first failure that gorun receives. Failures of several
+// ranks and hosts can arrive in another order than they occurred, so a failure that arrives later
+// can replace the outcome. Whether it does depends on the kind and the timing of the failure: see
+// minTiming.
 
-// cause holds what fail needs to know about a failure: whether it replaces the outcome, and, once it
-// is the outcome itself, whether a later failure replaces it.
+// cause describes a failure to [run.fail]. From it fail finds out whether the failure replaces the
+// outcome and, once the failure is the outcome itself, whether a later failure replaces it.
 type cause struct {
-	rank   int    // the rank that failed; -1: not the failure of a rank
-	host   int    // index in run.hosts of the rank's host, or of the host that was lost
-	kind   kind   // how the rank or host failed
-	timing timing // when it failed, compared with the outcome
-	dying  bool   // the rank was already in exit(2) when another rank failed the job, or when the job began to end
+	rank   int    // the rank that failed; -1: the failure is not that of a rank
+	host   int    // index in run.hosts of the rank's host, or of the host that was lost; not used for other failures
+	kind   kind   // how the rank or host has failed
+	timing timing // when the rank or host failed, compared with the failure that is the outcome
+	dying  bool   // Exit.Exiting of the rank: it was ending already when another rank of its host failed, or when its host began to end the ranks
 	abort  bool   // the rank called Abort and is about to exit by itself
-	end    bool   // the job must not be restarted: the user ended it, or a rank could not be started
-	first  bool   // the rank ended before its host had begun to end the ranks
+	end    bool   // the job must not be restarted, for example because the user has ended it
+	first  bool   // the rank exited before its host had begun to end the ranks; false for an abort
 }
 
 // kind is how a rank or a host fails.
 type kind int
 
 const (
-	kindOther       kind = iota // the user or the timeout ended the job, a rank could not be started, or a rank ended without failing the job
+	kindOther       kind = iota // none of the kinds below: for example, the user or the timeout ended the job, or the exit of a rank is no failure
 	kindConsequence             // a rank aborted and named the failure of another rank as its reason
-	kindNoReason                // a rank ended by itself, not by Abort and not by a signal
-	kindFollower                // like kindNoReason, but a failure of kindConsequence was the outcome before
-	kindReason                  // a rank aborted for a reason of its own, or broke the PMI protocol
+	kindNoReason                // a rank failed without a signal and without a reason: for example, it exited with a code other than 0, or without Finalize
+	kindFollower                // like kindNoReason, of a failure that has replaced an outcome of kindConsequence or kindFollower
+	kindReason                  // a rank aborted for another reason than the failure of a rank, or broke the PMI protocol
 	kindSignal                  // a signal other than those of kindCrash ended a rank
-	kindCrash                   // SIGKILL or a signal such as SIGSEGV ended a rank; no failure of another rank causes that
+	kindCrash                   // SIGKILL or a signal such as SIGSEGV ended a rank, which no failure of another rank causes: see isCrash
 	kindLost                    // the connection with a host was lost
 	kinds                       // number of kinds
 )
@@ -47,10 +48,10 @@ const (
 type timing int
 
 const (
-	timingEnding timing = iota // the failure's host had already begun to end the ranks; for an abort, the rank had already got SIGTERM or SIGKILL
-	timingAfter                // not timingEnding; the outcome's failure was on the same host, and earlier
-	timingApart                // not timingEnding; the outcome's failure was on another host, so the order is not known
-	timingBefore               // the failure began before the outcome's failure
+	timingEnding timing = iota // the host of the failed rank had already begun to end its ranks; for an abort, the rank had already got SIGTERM or SIGKILL
+	timingAfter                // not timingEnding; the outcome's failure was not on another host, and gorun received it first
+	timingApart                // the outcome's failure was on another host, and the order of the two failures is not known
+	timingBefore               // the failure began before the outcome's failure, or counts as if it had: see timingOf
 )
 
 // minTiming decides whether a failure replaces the outcome: it does if its timing is not less than
@@ -58,12 +59,12 @@ const (
 // there is no entry, the outcome stays.
 //
 // A consequence is replaced by any failure other than kindOther and kindConsequence, unless the
-// failure results from the end of the job (timingEnding). The loss of a host replaces it only if the
-// outcome's failure was on another host. A rank of kindFollower ended without a reason, and may have
-// noticed the failure that the consequence before it names. So a failure with a reason or by a
-// signal replaces kindFollower too. In the rows of kindNoReason and kindReason a failure replaces
-// the outcome only if it began earlier, or if it is on another host and no failure of the outcome's
-// host can have caused it.
+// failure results from the end of the job (timingEnding). The loss of a host replaces a consequence
+// only if the rank of the consequence ran on another host. A rank of kindFollower ended without a
+// reason, and may have noticed the failure that the consequence before it names. So kindFollower is
+// replaced like a consequence, except by another failure of kindNoReason, which must have begun
+// earlier. In the rows of kindNoReason and kindReason a failure replaces the outcome only if it
+// began earlier, or if it is a crash or a lost host, and not on the outcome's host.
 var minTiming = [kinds][kinds]timing{
 	kindConsequence: {kindNoReason: timingAfter, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
 	kindFollower:    {kindNoReason: timingBefore, kindReason: timingAfter, kindSignal: timingAfter, kindCrash: timingAfter, kindLost: timingApart},
@@ -71,14 +72,14 @@ var minTiming = [kinds][kinds]timing{
 	kindReason:      {kindNoReason: timingBefore, kindReason: timingBefore, kindSignal: timingBefore, kindCrash: timingApart, kindLost: timingApart},
 }
 
-// replaces reports whether a failure with cause c replaces the outcome.
+// replaces reports whether a failure with cause c replaces the outcome, whose cause is outcome.
 func (c cause) replaces(outcome cause) bool {
 	least := minTiming[outcome.kind][c.kind]
 	return least > timingEnding && c.timing >= least
 }
 
-// kindOf returns the kind of the failure of a rank that has ended. The kind is kindOther if the end
-// alone does not fail the job.
+// kindOf returns the kind of the failure of a rank that has ended. The kind is kindOther if the
+// exit is not a failure.
 func (r *run) kindOf(e proto.Exit) kind {
 	abort := r.ranks[e.Rank].abort
 	switch {
@@ -94,16 +95,21 @@ func (r *run) kindOf(e proto.Exit) kind {
 	return kindNoReason
 }
 
-// timingOf returns the timing of the failure of a rank that has ended. e is its exit, and k the kind
-// of its failure. If e.Exiting is set, the rank was already in exit(2) when the first rank of its
-// host failed, or when its host began to end the ranks. So it failed before the outcome's rank, and
-// the timing is timingBefore. There are exceptions:
+// timingOf returns the timing of the failure of a rank that has ended. e is its exit, and k the
+// kind of its failure. If e.KillPending is set and SIGKILL ended the rank, the timing is
+// timingBefore. If e.Exiting is set, the rank was already in exit(2), or a signal was ending it,
+// when the first rank of its host failed, or when its host began to end the ranks. So it failed
+// before the outcome's rank, and the timing is timingBefore, too. There are exceptions for
+// e.Exiting:
 //
 //   - If the outcome's failure was on another host, the rank may have been in exit(2) because it
-//     noticed that failure, unless a signal such as SIGSEGV ended it.
-//   - If the outcome's rank was in exit(2) too, e.Exiting does not show which of them failed first.
-//   - For kindSignal, e.Exiting proves nothing, because gorun also sends SIGTERM to a rank that is
-//     in exit(2).
+//     had noticed that failure. Then the timing is timingBefore only if the outcome is a
+//     consequence, or if the rank ended first by the clocks of the hosts. If a signal such as
+//     SIGSEGV ended the rank, the timing is at least timingApart.
+//   - If Exiting is set in the exit of the outcome's rank too, e.Exiting does not show which of the
+//     two ranks failed first.
+//   - For kindSignal, e.Exiting proves nothing, because gorun may have sent the signal to a rank
+//     that was in exit(2).
 func (r *run) timingOf(k kind, e proto.Exit) timing {
 	apart := r.onOtherHost(e.Rank)
 	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
@@ -112,7 +118,7 @@ func (r *run) timingOf(k kind, e proto.Exit) timing {
 		return timingBefore
 	case ending && (!apart || r.first.kind == kindConsequence || r.endedBefore(e)):
 		return timingBefore
-	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun may have sent the SIGKILL
+	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // SIGKILL may come from gorun
 		return timingApart
 	case e.AfterEnd:
 		return timingEnding
@@ -131,10 +137,11 @@ func (r *run) onOtherHost(rank int) bool {
 }
 
 // endedBefore reports whether a rank ended before the rank of the outcome, by the clocks of their
-// hosts, although gorun received its exit later. It returns false unless the clocks of both hosts
-// are known to be within maxSkew of gorun's clock. They are if gorun received Started at most
-// maxSkew after it had sent Start, and if the start time of each of the two ranks, by its host's
-// clock, lies between these two times of gorun's clock.
+// hosts, although gorun received its exit later. It returns false if gorun has not got the exit of
+// the outcome's rank, and unless both clocks are known to be within maxSkew of gorun's clock. They
+// are if gorun received Started at most maxSkew after it had sent Start, and if the start time of
+// each of the two ranks, by its host's clock, lies between these two times of gorun's clock. The
+// outcome must be the failure of a rank.
 func (r *run) endedBefore(e proto.Exit) bool {
 	const maxSkew = time.Second
 	if r.startDone.Sub(r.startSent) > maxSkew {
@@ -149,8 +156,8 @@ func (r *run) endedBefore(e proto.Exit) bool {
 	return first.exit != nil && e.At < first.exit.At
 }
 
-// isCrash reports whether a signal means that a rank crashed or was killed, which no failure of
-// another rank causes.
+// isCrash reports whether a signal is SIGKILL, or one by which the kernel ends a program that
+// crashes or exceeds its CPU time. Such an end is not caused by the failure of another rank.
 func isCrash(s syscall.Signal) bool {
 	return slices.Contains([]syscall.Signal{
 		syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU,

@@ -24,10 +24,11 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// testTimeout bounds each wait of a test in this file.
+// testTimeout bounds waits of the tests in this file.
 const testTimeout = 20 * time.Second
 
-// pidIn waits until a file holds a process id and a newline, and returns the id.
+// pidIn waits until a file holds a process id and a newline, and returns the id. It gives up after
+// testTimeout.
 func pidIn(name string) (int, error) {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(name)
@@ -49,7 +50,7 @@ func hasEnded(pid int) bool {
 // that. Then holdDying lets rank 0 go. dir is the working directory of the ranks. In it they write
 // their process ids, rank 0 waits for the file die, and rank 1 for the file dying.
 func holdDying(dir string) error {
-	runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine, and then the kernel ends the tracing
+	runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine; the kernel then stops tracing rank 0
 	pid, err := pidIn(filepath.Join(dir, "pid0"))
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func holdDying(dir string) error {
 	}
 }
 
-// TestSecondaryBeforeKill: rank 0 is killed by SIGKILL. Rank 1 notices that and fails, and gorun
+// TestSecondaryBeforeKill: rank 0 kills itself by SIGKILL. While it exits, rank 1 fails, so gorun
 // gets the failure of rank 1 first. gorun must name rank 0 as the failed rank.
 func TestSecondaryBeforeKill(t *testing.T) {
 	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
@@ -116,9 +117,9 @@ func TestSecondaryBeforeKill(t *testing.T) {
 				dir := t.TempDir()
 				j.Apps[0].Program, j.Apps[0].Wdir, j.Grace = "sh", dir, grace
 				held := make(chan error, 1)
-				go func() { // ends at the latest when rank 0 does; the test receives its result from held
+				go func() { // ends at the latest when rank 0 has ended; the test waits for the result in held
 					err := holdDying(dir)
-					if err != nil { // make rank 0 kill itself all the same, so that the job ends
+					if err != nil { // rank 0 must kill itself all the same, so that the job ends
 						_ = os.WriteFile(filepath.Join(dir, "die"), nil, 0o600)
 					}
 					held <- err
@@ -138,7 +139,7 @@ func TestSecondaryBeforeKill(t *testing.T) {
 }
 
 // TestFirstFailureStays: rank 1 fails first, and gorun must name rank 1. Rank 0 then handles the
-// SIGTERM by which gorun ends the job, and ends itself by another signal, which must not change the
+// SIGTERM by which gorun ends the job, and ends itself by another signal. That must not change the
 // outcome.
 func TestFirstFailureStays(t *testing.T) {
 	for first, want := range map[string]struct {
@@ -167,13 +168,13 @@ func TestFirstFailureStays(t *testing.T) {
 
 // TestEarlierElsewhere: gorun gets the exit of rank 0 on host a, and then that of rank 1 on host b.
 // If rank 1 ended earlier by the clocks of the hosts, the outcome must name rank 1, because the
-// failure of rank 0 may follow from it. There are two exceptions: the clock of host b is known to
-// differ from gorun's, or gorun itself has ended rank 1.
+// failure of rank 1 may have caused that of rank 0. There are two exceptions: the clock of host b
+// is known to differ from gorun's, or gorun itself has ended rank 1.
 func TestEarlierElsewhere(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	for name, test := range map[string]struct {
 		clock time.Duration // how far the clock of host b is ahead of gorun's
-		at    time.Duration // how long after rank 0 rank 1 ended, by a right clock; negative: before rank 0
+		at    time.Duration // time from the end of rank 0 to the end of rank 1, by a correct clock; negative: rank 1 ended first
 		told  bool          // gorun had begun to end rank 1
 		want  int           // the rank of the outcome
 	}{
@@ -197,7 +198,7 @@ func TestEarlierElsewhere(t *testing.T) {
 
 // TestDyingFirst: rank 0 aborts, and then gorun gets the end of rank 1 of the same host by a
 // signal. If rank 1 had crashed and was already exiting when rank 0 aborted, the outcome must name
-// rank 1, because rank 0 may have aborted for that reason. Otherwise it must name rank 0.
+// rank 1, because rank 0 may have aborted because of that crash. Otherwise it must name rank 0.
 func TestDyingFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		second proto.Exit
@@ -218,10 +219,10 @@ func TestDyingFirst(t *testing.T) {
 }
 
 // TestConsequenceFirst: gorun first gets the aborts of ranks 0 and 2, which name the failure of
-// another rank as their reason. Then it gets a second message, about rank 1 or 2. If that is a
-// failure of its own, the outcome must change to it. It must not change if the second message is a
-// normal exit, a result of gorun's SIGTERM, or another consequence. want is the rank of the
-// outcome.
+// another rank as their reason. Then it gets another message, second, about rank 1 or 2. If second
+// reports a failure of rank 1 that has another cause, the outcome must name rank 1. Otherwise it
+// must name rank 0: after a normal exit, a result of gorun's SIGTERM, another consequence, or the
+// exit of rank 2. want is the rank of the outcome.
 func TestConsequenceFirst(t *testing.T) {
 	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
 	for name, test := range map[string]struct {
@@ -257,8 +258,9 @@ func TestConsequenceFirst(t *testing.T) {
 	}
 }
 
-// failedRun returns a run of three ranks, whose fail sends no message. If apart is set, rank 1 runs
-// on another host than ranks 0 and 2. If clocks is set, the clocks of the hosts are known to agree.
+// failedRun returns a run of three ranks. Its method fail sends no message. If apart is set, rank 1
+// runs on another host than ranks 0 and 2. If clocks is set, the clocks of the hosts are known to
+// agree.
 func failedRun(apart, clocks bool) *run {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 	r.hosts = []host{{Host: hosts.Host{Name: "a"}, state: hostUp}, {Host: hosts.Host{Name: "b"}, state: hostUp}}
@@ -276,9 +278,9 @@ func failedRun(apart, clocks bool) *run {
 	return r
 }
 
-// TestOutcomeIsReplaced checks minTiming: whether a failure of rank 1 replaces a failure of rank 0
-// that gorun has got before, for each pair of kinds and each timing. The table has the lowest
-// timing with which the outcome must change; "-" means never.
+// TestOutcomeIsReplaced checks minTiming for each pair of kinds and each timing: gorun gets a
+// failure of rank 0 and then one of rank 1, which replaces the first one or not. The table has the
+// lowest timing with which the outcome must change; "-" means never.
 func TestOutcomeIsReplaced(t *testing.T) {
 	const atVerdict, before = 1 << 40, 1<<40 - 1
 	tell := func(r *run, kind string, rank int, at int64, told bool) {
@@ -312,7 +314,7 @@ func TestOutcomeIsReplaced(t *testing.T) {
 	}
 	timings := []string{"ending", "after", "apart", "before"}
 	failures := []string{"other", "consequence", "noreason", "reason", "signal", "crash", "lost"}
-	for outcome, least := range map[string]string{ // the columns are in the order of failures
+	for outcome, least := range map[string]string{ // by kind of the outcome: a column for each element of failures, in their order
 		"other":       "-  -  -       -       -       -      -",
 		"consequence": "-  -  after   after   after   after  apart",
 		"follower":    "-  -  before  after   after   after  apart",
@@ -344,8 +346,9 @@ func TestOutcomeIsReplaced(t *testing.T) {
 	}
 }
 
-// TestReasonAfterFollower: rank 0 aborts as a consequence, and then ranks 2 and 0 exit without a
-// reason. Rank 1, which aborts last but with a reason of its own, must become the outcome.
+// TestReasonAfterFollower: rank 0 aborts because another rank has failed, and then ranks 2 and 0
+// exit with code 1. Rank 1 aborts last, but with a reason of its own, so the outcome must name rank
+// 1.
 func TestReasonAfterFollower(t *testing.T) {
 	r := failedRun(false, false)
 	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
@@ -366,7 +369,7 @@ func TestDyingElsewhere(t *testing.T) {
 	dying := proto.Exit{Rank: 1, Code: 3, Exiting: true, AfterEnd: true, At: 5}
 	for name, test := range map[string]struct {
 		clocks      bool  // the clocks of the hosts are known to agree
-		consequence bool  // rank 0 names the failure of another rank as its reason
+		consequence bool  // rank 0 names the failure of another rank as the reason of its abort
 		ended       int64 // when rank 0 ended, in ns; rank 1 ended at 5
 		want        int   // the rank of the outcome, unless SIGSEGV ended rank 1
 	}{
@@ -383,7 +386,7 @@ func TestDyingElsewhere(t *testing.T) {
 			second.Signal = int(signal)
 			r.exited(second)
 			want := test.want
-			if signal == unix.SIGSEGV { // no failure of another rank causes this signal
+			if signal == unix.SIGSEGV { // so the exit of rank 1 is not a consequence of the abort of rank 0
 				want = 1
 			}
 			require.Equal(t, want, r.outcome.Rank, "%s, %v", name, signal)
@@ -392,8 +395,8 @@ func TestDyingElsewhere(t *testing.T) {
 }
 
 // TestExitThatFailsNobody: in a job that continues without failed ranks, rank 0 aborts, and rank 1
-// exits with code 5 after Finalize. Such an exit is not a failure, so the outcome must stay that of
-// rank 0.
+// exits with code 5 after Finalize. In such a job that exit is not a failure, so the outcome must
+// still name rank 0.
 func TestExitThatFailsNobody(t *testing.T) {
 	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Exiting: true}, {Code: 5, Exiting: true, AfterEnd: true}} {
 		for _, apart := range []bool{false, true} {
@@ -411,8 +414,8 @@ func TestExitThatFailsNobody(t *testing.T) {
 }
 
 // TestReasonAfterConsequence runs two ranks. Rank 1 revokes the communicator. Rank 0 fails because
-// of that, and so ends the job before rank 1 reports its reason, "no such mesh". gorun must name
-// rank 1 and its reason, and not rank 0.
+// of that, and its failure ends the job before rank 1 fails with its own reason, "no such mesh".
+// gorun must name rank 1 and its reason, and not rank 0.
 func TestReasonAfterConsequence(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
 	lingerLimit = testTimeout // rank 0 may be slow on a busy machine

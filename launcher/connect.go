@@ -17,8 +17,8 @@ import (
 )
 
 // connector gives gorun its connections with the agents on other hosts. Either it starts the agents
-// by ssh, or the agents connect with gorun. Exactly one of the fields ssh and dialIn is set. The
-// methods of a nil connector work, and open no connection.
+// by ssh, or the agents connect with gorun. Exactly one of the fields ssh and dialIn is set. A nil
+// connector is valid and connects with no host.
 type connector struct {
 	ssh    *remote.SSH
 	dialIn *dialIn
@@ -26,7 +26,8 @@ type connector struct {
 	timeout time.Duration // with dialIn: how long gorun waits for an agent to connect
 }
 
-// newSSH returns a connector that starts agents by the ssh command of the job.
+// newSSH returns a connector that starts agents by the ssh command of the job. It returns an error
+// if it cannot split that command into words.
 func newSSH(r *run) (*connector, error) {
 	words, err := job.Words(r.job.SSH)
 	if err != nil {
@@ -49,7 +50,7 @@ func (c *connector) command() []string {
 }
 
 // open returns the function by which the tree of agents opens a connection with a host. The end of
-// ctx ends all attempts to connect, but no connection.
+// ctx ends attempts to connect. It does not end connections.
 func (c *connector) open(ctx context.Context) tree.Open {
 	return func(octx context.Context, h hosts.Host) (tree.Stream, error) {
 		octx, cancel := context.WithCancel(octx)
@@ -102,8 +103,9 @@ func self(hostname string) proto.Agent {
 			a.Addrs = append(a.Addrs, proto.Address{Interface: i.Name, Prefix: addr.String()})
 		}
 	}
-	// sshd sets SSH_CONNECTION to "CLIENT CLIENTPORT SERVER SERVERPORT": two addresses with ports. The
-	// client is the parent in the tree of agents.
+	// sshd sets SSH_CONNECTION to "CLIENT CLIENTPORT SERVER SERVERPORT": two addresses with ports.
+	// In an agent that was started by ssh, CLIENT is the address of its parent in the tree of
+	// agents.
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 		a.Reached, a.Parent = f[2], f[0]
 	}

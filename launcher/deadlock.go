@@ -11,20 +11,21 @@ import (
 // Detection of deadlocks
 //
 // gorun asks all ranks what they do: see inspection. Each rank answers with a wire.RankState, which
-// lists its calls of package comm, its communicators, and its links, which count the messages that
-// it has exchanged with each other rank. From these answers gorun finds ranks that wait for each
-// other.
+// lists its calls of package comm, its communicators, and its links. A link counts the messages
+// that the rank has exchanged with one other rank. From these answers gorun finds ranks that wait
+// for each other.
 //
-// A rank waits if none of its goroutines runs outside of package comm, each call has waited for the
-// same event for a while, and none of its transfers moves. Such a call needs other ranks. A receive
-// from rank 3 needs rank 3. A receive from any source needs any one rank of the communicator. A
-// collective needs the rank whose message, or whose store to shared memory, it waits for.
+// A rank waits if none of its goroutines runs outside of package comm, each of its calls has waited
+// for the same event for a while, and none of its transfers makes progress. To complete, such a
+// call needs other ranks. A receive from rank 3 needs rank 3. A receive from any source needs any
+// one rank of the communicator. A collective needs the rank whose message, or whose store to shared
+// memory, it waits for.
 //
 // The stuck ranks are the largest set of waiting ranks whose calls only ranks of the set can
-// complete. For a call that needs any one rank of a communicator, all ranks of the communicator are
-// in the set. The search begins with all waiting ranks. It removes each rank that needs a rank
-// outside the set, until no such rank is left. Its time is proportional to the number of calls,
-// links and communicators in the answers.
+// complete. If a rank of the set has a call that needs any one rank of a communicator, all ranks of
+// the communicator are in the set. The search begins with all waiting ranks. It removes each rank
+// that needs a rank outside the set, until no such rank is left. Its time is proportional to the
+// number of calls, links and communicators in the answers.
 //
 // Ranks answer at different times, so one round of answers proves nothing. If ranks seem to be
 // stuck, gorun asks again:
@@ -36,8 +37,8 @@ import (
 // other has sent, and if these counters are the same in both rounds. The deadlock is certain if
 // three things hold: no message is on its way between a stuck rank and a rank that it needs; the
 // contexts of the calls of the stuck ranks cannot end; and no other goroutine of the stuck ranks
-// may run later. Otherwise the deadlock is possible. A rank that has not answered twice may do
-// anything, so no rank that needs it is stuck.
+// may run later. Otherwise the deadlock is possible. A rank that has not answered in both rounds
+// may do anything, so no rank that needs it is stuck.
 
 // worldID and finalID are the ids of the two communicators that all ranks have from Init to the end
 // of Finalize: the world, and the communicator of the barrier that Finalize makes.
@@ -46,16 +47,16 @@ const (
 	finalID = 1<<63 - 1
 )
 
-// ofAllRanks reports whether the communicator is one that all ranks have.
+// ofAllRanks reports whether id is that of a communicator that all ranks have.
 func ofAllRanks(id uint64) bool { return id == worldID || id == finalID }
 
-// round holds the answers of one round, by rank.
+// round holds the answers of one round of an inspection, by rank.
 type round struct {
-	states []*wire.RankState // the answers; nil: the rank has not answered
-	silent []bool            // the rank has called Init and has not answered, or its host has not answered or is lost
+	states []*wire.RankState // the answers; nil element: the rank has not answered
+	silent []bool            // by rank: the rank has called Init and has not answered, or its host has not answered or is lost
 }
 
-// observe returns the answers of the current round of an inspection as a round.
+// observe returns the answers that gorun has got in the current round of an inspection.
 func (r *run) observe(a *inspection) round {
 	o := round{states: make([]*wire.RankState, len(r.ranks)), silent: make([]bool, len(r.ranks))}
 	for i := range o.silent {
@@ -72,16 +73,16 @@ func (r *run) observe(a *inspection) round {
 
 // need is what a call needs to complete: one rank, or any one rank of a communicator.
 type need struct {
-	rank int        // the rank that the call needs. If any is set, an example: if possible a rank other than the caller
+	rank int        // the rank of the world that the call needs; if any is set, one of the ranks of comm, if possible not the caller
 	any  bool       // the call needs any one rank of comm
-	comm uint64     // id of the communicator, if any is set
+	comm uint64     // id of a communicator, if any is set; 0 otherwise
 	coll collective // the collective call; zero: the call is not a collective
 }
 
 // collective identifies one collective call of a communicator.
 type collective struct {
-	id  uint64 // of the communicator
-	seq uint32 // number of the call on this communicator, from 1 on
+	id  uint64 // id of the communicator
+	seq uint32 // number of the call among the collective calls of the communicator, from 1 on
 }
 
 // waits holds what the ranks of a job wait for, and indexes of the answers for the searches. An
@@ -90,8 +91,8 @@ type collective struct {
 type waits struct {
 	round
 	before []*wire.RankState // the answers of the round before, by rank; nil: there was no round before
-	needs  [][]need          // by rank: what its calls need; nil: the rank may continue by itself, or that is not known
-	proven []bool            // the result of certain, which computes it once; nil: not computed yet
+	needs  [][]need          // by rank: what its calls need; nil: the rank may continue by itself, or what it needs is not known
+	proven []bool            // the result of certain, which is computed only once; nil: not computed yet
 
 	holders     map[uint64][]holder // by communicator: the ranks that certainly have it, ascending
 	moreComms   []int               // ranks that may have communicators that are not known, ascending: see hasMoreComms
@@ -99,7 +100,7 @@ type waits struct {
 	moreLinksOf map[uint64][]int    // by communicator: the ranks of holders for which moreLinks is set, ascending
 	moreBoth    []int               // the ranks of moreComms for which moreLinks is set, ascending
 	linked      [][]int             // by rank: the ranks to which an answer shows a link, from either side; a rank may occur several times
-	exits       map[int]int         // by rank in a collective: the rank outside of it that next has found, or -1; so that next looks only once
+	exits       map[int]int         // by rank that waits in a collective: the rank outside the collective to which next has followed its needs; -1: there is none; no entry: next has not looked
 
 	steps int // number of ranks and pairs of ranks that the searches have looked at; the tests bound it
 }
@@ -154,8 +155,8 @@ func (w *waits) indexComms() {
 	}
 }
 
-// hold adds a rank to the holders of a communicator, unless it is the last one there already. The
-// ranks are added in ascending order.
+// hold adds a rank to the holders of a communicator, unless the rank is one of them already. The
+// caller adds the ranks in ascending order.
 func (w *waits) hold(id uint64, h holder) {
 	list := w.holders[id]
 	if len(list) > 0 && list[len(list)-1].rank == h.rank {
@@ -203,8 +204,8 @@ func (w *waits) both(rank int) (list [2]*wire.RankState) {
 	return list
 }
 
-// sameWaits reports whether a rank waited in the round before, and for the same events as now.
-// before is nil if the rank did not answer then.
+// sameWaits reports whether a rank already waited when it gave the answer before, and for the same
+// events as in the answer now. before is nil if the rank did not answer in the round before.
 func sameWaits(before, now *wire.RankState) bool {
 	return before != nil && !before.Busy && !before.Moves && before.More == 0 && slices.Equal(before.Calls, now.Calls)
 }
@@ -369,9 +370,9 @@ func (w *waits) certain() []bool {
 	return w.proven
 }
 
-// again reports whether another round could make a possible deadlock certain. After the first round
-// that is any possible deadlock. Later it is one that is not certain only because messages seem to
-// be on their way.
+// again reports whether another round could make a possible deadlock certain. After the first
+// round, it could do so for every possible deadlock. Later it could do so only for a deadlock that
+// is not certain for one reason alone: messages seem to be on their way.
 func (w *waits) again() bool {
 	if w.before == nil {
 		return slices.Contains(w.possible(), true)
@@ -408,7 +409,8 @@ func (w *waits) doubt(rank int) string {
 	return strings.Join(reasons, ", and ")
 }
 
-// laterText returns what a goroutine does, as a predicate. state is an element of RankState.Later.
+// laterText returns what goroutines in this state do, as a predicate such as "sleep". state is an
+// element of RankState.Later: the state of a goroutine that may run later.
 func laterText(state string) string {
 	switch state {
 	case "sleep":
@@ -419,10 +421,9 @@ func laterText(state string) string {
 	return "wait for channels or timers"
 }
 
-// quietNeed reports whether no message is on its way between a rank and the ranks that n names. n is
-// one of the rank's needs: what a call of the rank waits for. The caller has made sure that the rank
-// and all ranks that n names have answered in both rounds; the comment at the top of this file says
-// why that is necessary.
+// quietNeed reports whether no message is on its way between a rank and the ranks that can meet its
+// need n: one rank, or all ranks of a communicator. The caller has made sure that all these ranks
+// have answered in both rounds; the comment at the top of this file says why that is necessary.
 func (w *waits) quietNeed(rank int, n need) bool {
 	if !n.any {
 		return w.quiet(rank, n.rank)
@@ -441,7 +442,7 @@ func (w *waits) quietNeed(rank int, n need) bool {
 }
 
 // quiet reports whether no message is on its way between two ranks, in either direction. It returns
-// false if that is not known. Both ranks have answered twice.
+// false if that is not known. Both ranks must have answered in both rounds.
 func (w *waits) quiet(a, b int) bool {
 	w.steps++
 	if a == b {
@@ -462,8 +463,8 @@ func sameLink(before, now *wire.RankState, peer int) (l wire.RankLink, ok bool) 
 }
 
 // linkOf returns a rank's link to a peer from the rank's answer s, whose links are sorted by peer.
-// If there were no messages, the link is zero. known is false if the answer may have left out the
-// link.
+// If s has no link to the peer, the link is zero: no messages. known is false if the answer may
+// have left out the link.
 func linkOf(s *wire.RankState, peer int) (l wire.RankLink, known bool) {
 	if i, ok := slices.BinarySearchFunc(s.Links, wire.RankLink{uint32(peer)}, comparePeers); ok {
 		return s.Links[i], true

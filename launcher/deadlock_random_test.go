@@ -46,12 +46,12 @@ func TestDeadlocksOfRandomRanks(t *testing.T) {
 		}
 	}
 	for _, n := range [...]int{possible, certain, differ} {
-		require.Greater(t, n, graphs/50) // the random answers are not all of one kind
+		require.Greater(t, n, graphs/50) // the random answers must have deadlocks of each kind
 	}
 }
 
-// randomRounds returns the answers of two to seven ranks in two rounds. Most ranks wait, and most
-// have the same answer in both rounds.
+// randomRounds returns the answers of two to seven ranks in two rounds. Most of the ranks wait, and
+// most of them give the same answer in both rounds.
 func randomRounds(g *rand.Rand) (before, now round) {
 	one := func(n int) bool { return g.IntN(n) == 0 }
 	ranks, comms, calm := 2+g.IntN(6), 1+g.IntN(4), 4+g.IntN(100) // calm: each unusual property has the probability 1/calm
@@ -144,7 +144,7 @@ func simpleStuck(w *waits, may func(rank int) bool, quiet bool) []bool {
 	for r, needs := range w.needs {
 		set[r] = len(needs) > 0 && may(r)
 	}
-	// remove removes a rank from set if it needs a peer for which fits returns false. It reports
+	// remove removes from set each rank that needs a peer for which fits returns false. It reports
 	// whether it has removed any.
 	remove := func(fits func(rank, peer int) bool) (removed bool) {
 		for r, needs := range w.needs {

@@ -11,9 +11,9 @@ import (
 
 // The bounds of a report of deadlocks.
 const (
-	maxCycles = 4  // circles that the report names
-	maxCycle  = 12 // ranks of one circle that the report names
-	maxDoubts = 4  // lines that say why deadlocks are not certain
+	maxCycles = 4  // most circles that the report names among the certain deadlocks, and among the possible ones
+	maxCycle  = 12 // most ranks of one circle that the report names
+	maxDoubts = 4  // most lines that say why deadlocks are not certain
 )
 
 // deadlocks returns lines that say which ranks wait for each other in a circle, first those that
@@ -29,9 +29,9 @@ func (w *waits) deadlocks() (lines []string) {
 }
 
 // circles returns lines about the ranks of set that are not in except. set is a result of
-// [waits.stuck], so its ranks wait for each other. Each line begins with title and names the ranks
-// of one circle, in which each rank waits for the next one. A last line counts the ranks that no
-// line names. except may be nil.
+// [waits.stuck], so its ranks wait for each other. Each line begins with title. A line names the
+// ranks of one circle, in which each rank waits for the next one and the last rank for the first
+// one. If there are ranks that no line names, a last line counts them. except may be nil.
 func (w *waits) circles(title string, set, except []bool) (lines []string) {
 	skip := func(r int) bool { return !set[r] || except != nil && except[r] }
 	seen := make([]int, len(set)) // by rank: 1 plus the rank at which the walk that visited it began; 0: not visited
@@ -68,16 +68,16 @@ func (w *waits) circles(title string, set, except []bool) (lines []string) {
 }
 
 // next returns a rank that the given rank waits for. The given rank is in a result of
-// [waits.stuck]. If the two ranks wait in the same collective, next goes on to the rank that the
-// second one waits for, and so on, until it finds a rank that is not in the collective. If there is
-// none, because the ranks of the collective wait for each other, next returns the rank that the
-// given one waits for.
+// [waits.stuck]. If that rank waits in the same collective as the given rank, next goes on to the
+// rank that it waits for, and so on, until it finds a rank that does not wait in the collective. If
+// there is none, because the ranks of the collective wait for each other, next returns the rank
+// that the given one waits for.
 func (w *waits) next(rank int) int {
-	coll := w.needs[rank][0].coll // the first need is as good as any, because all needs of the rank name ranks of the same result
+	coll := w.needs[rank][0].coll // any of the needs will do, because all of them name ranks of the same result of stuck
 	if coll == (collective{}) {
 		return w.needs[rank][0].rank
 	}
-	const none = -1 // in w.exits: no walk leaves the collective
+	const none = -1 // in w.exits: the walk from the rank does not leave the collective
 	var path []int
 	at := rank
 	for w.needs[at][0].coll == coll {
@@ -122,7 +122,8 @@ func cycleText(cycle []int) string {
 	return b.String()
 }
 
-// doubts returns lines that say why the ranks of possible that are not in certain may continue.
+// doubts returns at most maxDoubts lines that say why the ranks of possible that are not in certain
+// may continue.
 func (w *waits) doubts(possible, certain []bool) (lines []string) {
 	ranks := make(map[string][]int)
 	var order []string
@@ -151,9 +152,10 @@ func (w *waits) doubts(possible, certain []bool) (lines []string) {
 }
 
 // lateLines returns a line for each collective in which ranks wait for ranks that have not called
-// it. The line names the ranks that have not called it.
+// it, or that may not have called it because they have not answered. The line names these ranks.
+// There are at most maxLate lines.
 func (w *waits) lateLines() (lines []string) {
-	peers := make(map[collective]map[int]bool) // the ranks whose messages, or stores to shared memory, a call of the collective waits for
+	peers := make(map[collective]map[int]bool) // by collective: the ranks whose messages, or stores to shared memory, its calls wait for
 	calls := make(map[collective]wire.RankCall)
 	var order []collective
 	for _, s := range w.states {
@@ -225,8 +227,8 @@ func (w *waits) late(rank int, k collective) bool {
 }
 
 // needsAll reports whether a collective call returns on a rank only after all ranks have called it.
-// name is the name of the call without "comm.". It returns false for a request of a nonblocking
-// collective, because the name does not say which collective it is.
+// name is the name of the call without "comm.". needsAll returns false for a request of a
+// nonblocking collective, because its name does not say which collective it is.
 func needsAll(name string) bool {
 	for _, prefix := range [...]string{"Bcast", "Scatter", "Gather", "Scan", "Exscan", "Request."} {
 		if strings.HasPrefix(name, prefix) {

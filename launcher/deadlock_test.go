@@ -34,7 +34,7 @@ func stateOf(calls ...wire.RankCall) *wire.RankState {
 	return s
 }
 
-// modified returns a copy of s to which change has been applied. s stays as it is.
+// modified returns a copy of s that change has modified. s stays as it is.
 func modified(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState {
 	c := *s
 	c.Calls = append([]wire.RankCall(nil), s.Calls...)
@@ -42,8 +42,8 @@ func modified(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState
 	return &c
 }
 
-// in returns a call of the collective with this name on the world. It is the second collective
-// there, and waits for rank peer.
+// in returns a call of the collective with this name. It is the second collective on the world, and
+// waits for rank peer.
 func in(name string, peer int) wire.RankCall {
 	return wire.RankCall{Name: name, Comm: "world", Wait: wire.WaitCollective, Seq: 2, Peer: peer, World: peer, Tag: -1}
 }
@@ -52,7 +52,7 @@ func in(name string, peer int) wire.RankCall {
 func link(peer, sent, received uint32) wire.RankLink { return wire.RankLink{peer, sent, received} }
 
 // TestDeadlocks gives newWaits the answers of two rounds, before and now. If before is nil, both
-// rounds have the same answers. want is the report about late ranks and deadlocks, and again says
+// rounds have the same answers. want holds the lines about late ranks and deadlocks, and again is
 // whether gorun should ask the ranks once more.
 func TestDeadlocks(t *testing.T) {
 	waits01, waits10 := stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))
@@ -184,13 +184,13 @@ func TestDeadlockIsAskedForTwice(t *testing.T) {
 	require.False(t, newWaits(world(stateOf(recvFrom(1, 5)), &wire.RankState{Busy: true}), nil).again())
 }
 
-// maxSteps bounds waits.steps: the searches may take this many steps for each rank, call,
-// communicator and link in the answers.
+// maxSteps bounds waits.steps: the searches must take fewer steps than this number for each rank,
+// call, communicator and link in the answers.
 const maxSteps = 4
 
 // TestDeadlocksOfManyRanks: for 65536 ranks the searches find the right deadlocks, and do not
-// compare each rank with each other rank. The number of their steps must be at most maxSteps for
-// each rank, call, communicator and link in the answers. state returns the answer of rank r.
+// compare each rank with each other rank. The number of their steps must be below the bound of
+// maxSteps. state returns the answer of rank r.
 func TestDeadlocksOfManyRanks(t *testing.T) {
 	const ranks = 1 << 16
 	for name, test := range map[string]struct {

@@ -21,19 +21,19 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// dialIn accepts the connections of agents that connect with gorun. It is used if srun has started
-// the agents, or if the user or another system starts them, for example as pods.
+// dialIn accepts connections that agents make to gorun. It is used if srun has started the agents,
+// or if the user or another system starts them, for example as pods.
 type dialIn struct {
 	listener *remote.Listener
 	step     *remote.Step  // the job step in which srun has started the agents; nil: srun does not start them
 	accepted chan struct{} // closed when the goroutine that accepts connections has ended
 
 	mu         sync.Mutex              // guards the fields below
-	conns      map[string]*remote.Conn // by host name: the connection with its agent; nil: take has returned it
-	changed    *sync.Cond              // broadcasts changes of conns and err, and the end of a context of wait
+	conns      map[string]*remote.Conn // by host name: the connection with the host's agent; nil: take has returned it
+	changed    *sync.Cond              // broadcasts changes of conns and err, and the end of the context of a call of wait
 	taken      map[string]bool         // names of hosts whose connection take has returned
-	want       int                     // number of agents that the job needs; 0: not known yet
-	duplicates map[string]bool         // names of hosts for which more than one agent has connected
+	want       int                     // number of agents that the job needs, set by expect; 0: not known yet
+	duplicates map[string]bool         // names of hosts from which the connection of a further agent was closed
 	err        error                   // why no more agents can connect; nil: agents can connect
 	closed     bool                    // close was called: new connections are closed at once
 }
@@ -42,8 +42,8 @@ type dialIn struct {
 // starts. It is long, because pods may have to wait for resources and for images.
 const dialInTimeout = 10 * time.Minute
 
-// agentTimeout returns how long gorun waits for agents to connect: -connect-timeout, or byDefault if
-// the user has not set that.
+// agentTimeout returns how long gorun waits for agents to connect: the value of -connect-timeout,
+// or byDefault if the user has not set that option.
 func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
 	if _, set := r.job.Source["launcher.connect_timeout"]; set {
 		return r.job.ConnectTimeout
@@ -51,7 +51,8 @@ func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
 	return byDefault
 }
 
-// listen begins to listen on addr for agents that know the secret. Agents are accepted after begin.
+// listen begins to listen on addr for agents that know the secret. It accepts no agents: the caller
+// must call begin for that.
 func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	l, err := remote.Listen(addr, secret)
 	if err != nil {
@@ -63,8 +64,8 @@ func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	return d, nil
 }
 
-// begin starts the goroutine that accepts agents. It accepts them until the listener is closed, by
-// take or by close, or until ctx ends.
+// begin starts the goroutine that accepts agents. The goroutine accepts them until take or close
+// closes the listener, or until ctx ends.
 func (d *dialIn) begin(ctx context.Context) {
 	go func() { // ends when the listener is closed or ctx ends; close waits for it
 		defer close(d.accepted)
@@ -78,7 +79,7 @@ func (d *dialIn) begin(ctx context.Context) {
 				return
 			}
 			if d.step != nil {
-				d.step.HoldHelper() // so that the agents go on running if srun is killed
+				d.step.HoldHelper() // so that the agents continue if srun is killed
 			}
 			if d.closed {
 				d.mu.Unlock()
@@ -105,7 +106,7 @@ func (d *dialIn) begin(ctx context.Context) {
 	}()
 }
 
-// wait blocks until enough returns true. It returns an error if ctx ends before, or if no more
+// wait blocks until enough returns true. Before that it returns an error if ctx ends, or if no more
 // agents can connect. wait calls enough with d.mu held, at first and after each change of d.conns.
 func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 	stop := context.AfterFunc(ctx, func() {
@@ -128,8 +129,8 @@ func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
 	return nil
 }
 
-// take waits for the agent of a host to connect, and returns the connection. The caller must close
-// it. take fails if ctx ends or no more agents can connect.
+// take waits until the agent of a host has connected, and returns the connection. The caller must
+// close the connection. take returns an error if ctx ends or no more agents can connect.
 func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	var conn *remote.Conn
 	err := d.wait(ctx, func() bool {
@@ -159,18 +160,19 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	return conn, nil
 }
 
-// expect sets the number of agents that the job needs. When take has returned the connections of
-// that many agents, it closes the listener.
+// expect sets the number of agents that the job needs. When take has returned that many
+// connections, it closes the listener.
 func (d *dialIn) expect(agents int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.want = agents
 }
 
-// close closes the connections that take has not returned, and stops accepting. First it gives srun
-// a short time to end by itself. Agents that srun starts in this time still connect, and their
-// connections are closed at once. Such an agent then removes its copy of gorun and ends. If gorun
-// killed srun at once instead, these copies would stay.
+// close closes the connections that take has not returned, and stops accepting. If srun has started
+// the agents, close gives srun a short time to end by itself before it closes the listener. Agents
+// that srun starts in this time still connect, and their connections are closed at once. Such an
+// agent then removes its copy of gorun and ends. If close killed srun at once instead, these copies
+// would stay.
 func (d *dialIn) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -189,8 +191,9 @@ func (d *dialIn) close() {
 
 // findDialedHosts waits for agents that the user or another system starts, for example as pods. If
 // the user has named hosts, it waits for the agents of these hosts. Otherwise it waits for as many
-// agents as the user wants, and their hosts are the hosts of the job, in the order of their names.
-// ctx bounds the wait.
+// agents as the user wants. The hosts of these agents are then the hosts of the job, in the order
+// of their names, shorter names first. It waits at most until ctx ends, until the time limit for
+// agents to connect, or until the job's timeout.
 func (r *run) findDialedHosts(ctx context.Context) error {
 	j, named := r.job, slices.Clone(r.job.Hosts)
 	usage := func(text string) error { return &startError{proto.ExitUsage, text} }
@@ -233,7 +236,7 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 		connected = connected[:0]
 		for name, conn := range d.conns {
 			if conn == nil || conn.PeerClosed() {
-				continue // this agent has closed its connection, and another one may connect in its place
+				continue // take has returned the connection, or the agent has closed it, so that another agent may connect in its place
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
 				connected = append(connected, name)
@@ -256,7 +259,7 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 		return err
 	}
 	if len(named) == 0 {
-		slices.SortFunc(connected, func(a, b string) int { // worker-2 before worker-10
+		slices.SortFunc(connected, func(a, b string) int { // shorter names first: worker-2 before worker-10
 			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 		})
 		for _, name := range connected[:want] {
@@ -286,8 +289,8 @@ func missing(named []hosts.Host, connected []string) []string {
 	return names
 }
 
-// surplus returns the end of a message that lists hosts for which several agents have connected. It
-// returns "" if there are none.
+// surplus returns the last part of a message, which names hosts on which several agents have
+// connected. It returns "" if there are no such hosts.
 func (d *dialIn) surplus() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -297,12 +300,12 @@ func (d *dialIn) surplus() string {
 	return "; several agents have the name " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.duplicates))), ", ")
 }
 
-// slurmTimeout is the default of how long gorun waits for agents that srun starts. Slurm may have to
-// end other job steps first, and then copies gorun to the nodes.
+// slurmTimeout is the default of how long gorun waits for agents that srun starts. Slurm may have
+// to end other job steps first, and then to copy gorun to the nodes.
 const slurmTimeout = time.Minute
 
-// findSlurmHosts starts agents by srun on all hosts of the run except this one. It does not wait for
-// them to connect: take does that, when the tree of agents asks for each connection.
+// findSlurmHosts starts agents by srun on all hosts of the run except this one. It does not wait
+// for the agents to connect: take does that, when the tree of agents wants each connection.
 func (r *run) findSlurmHosts() error {
 	ctx := r.stopped
 	var nodes []string
@@ -331,7 +334,7 @@ func (r *run) findSlurmHosts() error {
 	if r.job.Verbose {
 		srun.Log = r.printLine
 	}
-	if srun.Agent == "" { // srun copies gorun there, because the nodes may not have it at the same path
+	if srun.Agent == "" { // srun copies gorun to this directory, because the nodes may not have it at the same path
 		srun.CopyTo = "/tmp"
 	}
 	if d.step, err = srun.Start(); err != nil {
@@ -343,7 +346,7 @@ func (r *run) findSlurmHosts() error {
 	d.expect(len(nodes))
 	d.begin(context.WithoutCancel(ctx)) // accepts until close, even if ctx ends: see close
 	sctx, cancel := d.step.Context(ctx)
-	context.AfterFunc(sctx, func() { // runs when srun ends or ctx, the context of the run, ends
+	context.AfterFunc(sctx, func() { // runs when srun ends, when an agent fails unless KeepWaiting is set, or when ctx, the context of the run, ends
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.err == nil {
@@ -355,13 +358,12 @@ func (r *run) findSlurmHosts() error {
 	return nil
 }
 
-// exitCancelled is the exit code of a job that Slurm has ended. It is that of a job that SIGTERM has
-// ended.
+// exitCancelled is the exit code of a job that Slurm has ended. It is the same as after SIGTERM.
 const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
 
-// attributeToSlurm replaces the outcome by "ended by Slurm" if Slurm has ended the job. Slurm sends
-// its signals to ranks and agents alike, so it is chance which failure reaches gorun first and
-// becomes the outcome.
+// attributeToSlurm replaces the outcome by "ended by Slurm" if Slurm has ended the job or a node of
+// it. Slurm sends its signals to ranks and agents alike, so it is chance which failure reaches
+// gorun first and becomes the outcome. A failure that cannot come from Slurm stays the outcome.
 func (r *run) attributeToSlurm() {
 	v := r.outcome
 	if v == nil || r.connector == nil || r.connector.dialIn == nil || r.connector.dialIn.step == nil {
@@ -383,9 +385,9 @@ func (r *run) attributeToSlurm() {
 }
 
 // reachable returns the address, HOST:PORT, by which a node can connect with gorun's listener. l is
-// the address of the listener, and addr the address that gorun was asked to listen on. HOST is the
-// host of addr. If addr has no host, HOST is this host's address on the route to the node, or else
-// this host's name.
+// the address on which the listener listens, and addr the address that it was asked to listen on.
+// PORT is the port of l, and HOST the host of addr. If addr has no host, HOST is this host's
+// address on the route to the node or, if there is no route, this host's name.
 func reachable(l net.Addr, addr, node string) string {
 	_, port, err := net.SplitHostPort(l.String())
 	if err != nil {

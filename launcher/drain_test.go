@@ -34,8 +34,8 @@ func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
 }
 
 // TestEachStartReadsTheSameInput: gorun's standard input is a file, whose offset is 8 at the start.
-// The job fails and is restarted once. Both times rank 0 must read the same lines, those behind the
-// offset.
+// The job fails and is restarted once. In both runs rank 0 must read the same lines, those after
+// the offset.
 func TestEachStartReadsTheSameInput(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "in")
 	require.NoError(t, os.WriteFile(name, []byte("skipped\none\ntwo\n"), 0o600))
@@ -54,7 +54,7 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 }
 
 // TestOneHostOfSeveralThatAreLostIsLeftOut: host h1 is lost, and with it h2, which is below h1 in
-// the tree of agents. A restart must leave out only h1, because h2 may be well.
+// the tree of agents. A restart must leave out only h1, because h2 may still work.
 func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	r := testRun(3)
 	r.hostsLost(proto.Lost{First: 1, Count: 2, Cause: "h1: no sign of life for 5s"})
@@ -62,8 +62,8 @@ func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.outcome.Reason)
 }
 
-// TestInvalidPorts: validPorts refuses ports that are not from 1 to 65535, that are not one for each
-// rank, or that belong to a plan without an address.
+// TestInvalidPorts: validPorts must return false if a port is not from 1 to 65535, if there is not
+// one port for each rank, or if the plan has no address.
 func TestInvalidPorts(t *testing.T) {
 	for _, ports := range [][]int{{1, 2}, {0}, {-1}, {65536}, {70000, 1}} {
 		require.False(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))

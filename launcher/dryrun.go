@@ -13,7 +13,9 @@ import (
 
 // DryRun prints to stdout what Run would do with a job: its programs and settings, and which rank
 // would run on which host and cores, as gorun -dry-run does. It starts no rank and connects with no
-// host. It writes warnings and errors to stderr, and returns the exit code.
+// host. It writes warnings and errors to stderr, and returns gorun's exit code. If a program of the
+// job does not exist or cannot be executed, DryRun prints the job, and then returns the exit code
+// that the job would have.
 func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	for _, w := range j.Warnings {
 		_, _ = fmt.Fprintf(stderr, "gorun: warning: %s\n", w)
@@ -34,8 +36,9 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	return codeOf(err)
 }
 
-// writeDryRun prints the programs, the hosts, and the ranks of each host. It connects with no host.
-// So, of the hosts for which no slots are given, it knows only the cores of this one.
+// writeDryRun prints the programs, the hosts, and the ranks of each host. It connects with no host,
+// so it knows the cores only of this host. For another host without a given number of slots, it
+// assumes one slot, and prints a note about that.
 func writeDryRun(w io.Writer, j *job.Job) error {
 	r := newRun(&session{job: j, host: hostname()}, "")
 	if err := r.chooseHosts(); err != nil {

@@ -12,7 +12,7 @@ import (
 // This program runs two shells as ranks of a job on this host. Rank 1 fails.
 func Example() {
 	args := []string{"-n", "2", "sh", "-c", `[ $WEFT_RANK = 0 ] || { echo rank $WEFT_RANK of $WEFT_SIZE; exit 3; }`}
-	j, _, err := job.Parse(args, nil) // args are those of gorun; nil means no settings from the environment
+	j, _, err := job.Parse(args, nil) // args are arguments of gorun; nil: no settings from the environment
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -12,9 +12,9 @@ import (
 
 // States of a host, as in the report of -report.
 const (
-	hostUp     = "up"     // its agent has answered
-	hostFailed = "failed" // it could not be reached, or could not do what a message asked for
-	hostLost   = "lost"   // it was up, and the connection with its agent has ended
+	hostUp     = "up"     // the host's agent has answered
+	hostFailed = "failed" // gorun could not reach the host, or the host could not do what a message asked for
+	hostLost   = "lost"   // the host was up, and then the connection with its agent ended
 )
 
 // failedOf is the beginning of Failure.Reason of a rank that called Abort with a reason.
@@ -24,8 +24,8 @@ const noFinalizeReason = "exited without Finalize"
 
 // fail handles a failure f with cause c. code is the exit code that gorun has if f is the outcome.
 // If there is no outcome yet, fail makes f the outcome and ends the job. There is an exception: if
-// gorun has got SIGTERM, the outcome is SIGTERM, unless the rank ended before its host had begun to
-// end the ranks. If there is an outcome already, f replaces it only as minTiming says.
+// gorun has got SIGTERM and c.first is not set, fail makes SIGTERM the outcome instead. If there is
+// an outcome already, f replaces it only if minTiming says so.
 func (r *run) fail(c cause, f Failure, code int) {
 	if r.outcome != nil {
 		if c.replaces(r.first) {
@@ -59,12 +59,13 @@ func (r *run) fail(c cause, f Failure, code int) {
 	r.node.Do(end)
 }
 
-// lingerLimit is how long busy ranks may go on after another rank has failed, because they may be
-// about to write an error message and end by themselves. After that they get SIGTERM. Tests change
-// it.
+// lingerLimit is how long busy ranks may continue after another rank has failed, because they may
+// be about to write an error message and end by themselves. After that they get SIGTERM. Tests
+// change it.
 var lingerLimit = 500 * time.Millisecond
 
-// setOutcome makes a failure the outcome of the run.
+// setOutcome makes f the outcome of the run. If f is the failure of a rank, setOutcome completes
+// its host, program and pid.
 func (r *run) setOutcome(c cause, f Failure, code int) {
 	if f.Rank >= 0 {
 		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
@@ -73,16 +74,17 @@ func (r *run) setOutcome(c cause, f Failure, code int) {
 	r.outcome = &outcome{Failure: f, code: code, end: c.end || r.signaled != 0}
 }
 
-// failStart ends a job that cannot be started because of err. If err is nil or the run already has
-// an outcome, failStart does nothing.
+// failStart ends a run whose ranks cannot be started because of err. If err is nil or the run
+// already has an outcome, failStart does nothing.
 func (r *run) failStart(err error) {
 	if err != nil && r.outcome == nil {
 		r.outcome, r.phase = r.startFailure(err), phaseOver
 	}
 }
 
-// failHosts ends a job whose ranks are not started yet, because hosts could not do what gorun asked
-// for. failed lists these hosts and has at least one entry. gorun prints a line for each of them.
+// failHosts ends a run whose ranks are not started yet, because hosts could not be reached or could
+// not do what gorun asked for. failed lists these hosts and has at least one entry. If the run has
+// no outcome yet, the new outcome has a line for each of these hosts.
 func (r *run) failHosts(failed []proto.HostError) {
 	r.phase = phaseOver
 	if r.outcome != nil {
@@ -114,7 +116,8 @@ func (r *run) hostErrorText(f proto.HostError) string {
 	return name + ": " + f.Cause
 }
 
-// hostFailed records that a host has failed, and why. A restart leaves this host out.
+// hostFailed records that the host with index f.Index has failed, and why. A restart leaves this
+// host out.
 func (r *run) hostFailed(f proto.HostError) {
 	if f.Index < 0 || f.Index >= len(r.hosts) {
 		return
@@ -124,8 +127,8 @@ func (r *run) hostFailed(f proto.HostError) {
 	r.lost[h.Name] = f.Cause
 }
 
-// ranksStarted handles Started: it records the processes of the ranks. If the hosts could not start
-// a rank, ranksStarted fails the job.
+// ranksStarted handles Started: it records the processes of the ranks. If a host could not start
+// one of its ranks, ranksStarted fails the job.
 func (r *run) ranksStarted(m proto.Started) {
 	n, rebound := 0, 0
 	for _, s := range m.Ranks {
@@ -155,7 +158,8 @@ func (r *run) ranksStarted(m proto.Started) {
 	}
 }
 
-// exited handles the exit of a rank that did not end well, and decides whether the job fails.
+// exited handles Exited, the report of a rank that has not ended normally, and decides whether the
+// job fails.
 func (r *run) exited(e proto.Exit) {
 	if e.Rank < 0 || e.Rank >= len(r.ranks) {
 		return
@@ -172,7 +176,7 @@ func (r *run) exited(e proto.Exit) {
 	if e.Memory != "" {
 		f.Reason = "was killed by " + signalName(f.Signal) + ", " + strings.ToValidUTF8(e.Memory, "?")
 	}
-	const exitQuit = 2 // exit code of a Go program that SIGQUIT has ended, after it has written its stacks
+	const exitQuit = 2 // exit code of a Go program that SIGQUIT has ended
 	if r.signaled == syscall.SIGQUIT && e.Code == exitQuit {
 		f.Signal, f.ExitCode, code = r.signaled, 0, proto.ExitSignalFloor+int(r.signaled)
 	}
@@ -180,7 +184,7 @@ func (r *run) exited(e proto.Exit) {
 		r.printLine(fmt.Sprintf("rank %d, pid %d on %s, still runs after SIGKILL: gorun leaves it behind", e.Rank, e.PID, r.nameOf(rk.host)))
 	}
 	switch {
-	case rk.abort != nil: // aborted has failed the job already; the abort has a reason, which the exit has not
+	case rk.abort != nil: // the method aborted has failed the job already; the abort says more about the failure than the exit does
 		f, code = rk.abort.failure(), rk.abort.Code
 		r.fail(c, f, code)
 	case r.outcome != nil, r.gotSIGTERM && e.AfterEnd:
@@ -191,9 +195,10 @@ func (r *run) exited(e proto.Exit) {
 	case r.job.OnFailure == job.FailNotify:
 		r.continueWithout(e, f, code)
 	case e.Code == 0 && e.Signal == 0 && e.Final:
-		// The last rank of its host has exited with code 0 without Finalize. That fails the job only
-		// if a rank of another host still runs, because that rank could wait for this one. Other
-		// hosts may report only later that all their ranks have exited, so gorun decides later.
+		// The last rank of its host has exited with code 0 without Finalize. That fails the job
+		// only if a rank of another host still runs, because that rank could wait for this one.
+		// Other hosts may report only later that all their ranks have exited, so gorun decides
+		// after noFinalizeGrace.
 		if !r.onlyThisHost() {
 			time.AfterFunc(noFinalizeGrace, func() { r.mail.post(exitedWithoutFinalize{c, f}) })
 		}
@@ -202,7 +207,8 @@ func (r *run) exited(e proto.Exit) {
 	}
 }
 
-// exitCode returns the exit code as a shell shows it: 128 plus the signal, or the code of exit(2).
+// exitCode returns the exit code of a rank as a shell shows it: 128 plus the signal that ended the
+// rank, or its argument of exit(2).
 func exitCode(e proto.Exit) int {
 	if e.Signal != 0 {
 		return proto.ExitSignalFloor + e.Signal
@@ -212,8 +218,9 @@ func exitCode(e proto.Exit) int {
 
 // noFinalizeGrace is how long gorun waits for the other hosts to report that all their ranks have
 // exited, when a rank was the last of its host and exited with code 0 without Finalize. The rank
-// fails the job only if ranks still run after this time. gorun uses State for that. It does not wait
-// for Ended, which a host sends only after all output of its ranks.
+// fails the job only if ranks still run after this time. Hosts report by State that all their ranks
+// have exited. gorun does not wait for Ended, which a host sends only after all output of its
+// ranks.
 const noFinalizeGrace = 300 * time.Millisecond
 
 // exitedWithoutFinalize is a message of a timer to control. A rank that was the last of its host
@@ -224,11 +231,12 @@ type exitedWithoutFinalize struct {
 }
 
 // continueWithout handles the exit of a rank in a job that continues without failed ranks. If the
-// rank has failed, continueWithout reports that to the user and to the other ranks. f describes the
+// exit is a failure, continueWithout reports it to the user and to the other ranks. f describes the
 // exit, and code is the exit code that the job would have because of it.
 func (r *run) continueWithout(e proto.Exit, f Failure, code int) {
-	// A rank that had called Finalize, or had never called Init, has not failed, because no rank
-	// waits for it. Only its exit code counts for the job.
+	// If a rank has called Finalize, or has never called Init, and then exits without a signal, it
+	// has not failed, because no other rank waits for it. But its exit code becomes that of the
+	// job, if it is the first such code other than 0.
 	if e.Signal == 0 && !e.Early {
 		if r.nonzeroExit == 0 {
 			r.nonzeroExit = code
@@ -262,7 +270,7 @@ func (a *abort) failure() Failure {
 	switch {
 	case a.Broken:
 		return Failure{Rank: a.Rank, Reason: "does not speak PMI-1 on its control channel: " + a.Reason}
-	case a.Reason != "": // package comm gives it: the error that the function of Main returned, or a panic
+	case a.Reason != "": // package comm reports a reason: the error that the function of Main returned, or a panic
 		return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: failedOf + a.Reason}
 	}
 	return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: "called Abort"}
@@ -291,8 +299,9 @@ func (r *run) aborted(m proto.Aborted) {
 }
 
 // hostsLost handles the loss of hosts m.First to m.First+m.Count-1: the job fails, or continues
-// without their ranks. The first of these hosts was lost. The others are below it in the tree of
-// agents, so gorun cannot reach them any more.
+// without their ranks. If hosts without ranks are lost while the ranks start or run, hostsLost only
+// records the loss. The connection with the first of these hosts was lost. The others are below it
+// in the tree of agents, so gorun cannot reach them any more.
 func (r *run) hostsLost(m proto.Lost) {
 	var ranks []int
 	first := max(m.First, 0)
@@ -302,7 +311,7 @@ func (r *run) hostsLost(m proto.Lost) {
 			continue
 		}
 		h.state, h.cause = hostLost, m.Cause
-		if i == first { // a restart leaves out only this host, because those below it in the tree may be well
+		if i == first { // a restart leaves out only this host, because those below it in the tree may still work
 			r.lost[h.Name] = m.Cause
 		}
 		if i < len(r.plans) {
@@ -334,8 +343,9 @@ func (r *run) hostsLost(m proto.Lost) {
 	r.fail(c, Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}, proto.ExitFailed)
 }
 
-// allEnded handles Ended, which ends the run: all ranks have ended, and gorun has received all their
-// output. allEnded completes the outcome with what is known only now.
+// allEnded handles Ended, which ends the run: all ranks on hosts that are not lost have ended, and
+// gorun has received all output of these ranks. allEnded completes the outcome with what is known
+// only now.
 func (r *run) allEnded(m proto.Ended) {
 	r.phase = phaseOver
 	if len(r.ranks) == 0 {
@@ -370,8 +380,8 @@ func (r *run) allEnded(m proto.Ended) {
 	}
 }
 
-// lateRanks returns a text about the ranks that SIGKILL ended after the grace period. It returns ""
-// if there are none.
+// lateRanks returns the last part of a message: how many ranks still ran after the grace period and
+// were ended by SIGKILL. It returns "" if there are none.
 func (r *run) lateRanks() string {
 	n := 0
 	for i := range r.ranks {
@@ -386,9 +396,9 @@ func (r *run) lateRanks() string {
 }
 
 // endNotifyJob sets the outcome of a job that continued without failed ranks, when all ranks have
-// ended. If r.nonzeroExit is set, the job fails with that exit code, and with the lowest rank that
-// has it. Otherwise the job fails if every rank has failed. In all other cases it ended well, and
-// the outcome stays nil.
+// ended. If r.nonzeroExit is not 0, the job fails with that exit code, and the outcome names the
+// lowest rank that has not failed and has that exit code. Otherwise the job fails if every rank has
+// failed. In all other cases the job ended well, and the outcome stays nil.
 func (r *run) endNotifyJob() {
 	if r.nonzeroExit != 0 {
 		for i := range r.ranks {

@@ -12,7 +12,8 @@ import (
 
 // TestFilledAllocation: the user gives no number of ranks, so the slots of the allocation do. In an
 // allocation of the user, fillNote must return nothing. In an allocation that gorun has got for the
-// two named hosts, fillNote must return a note with the number of ranks, unless the user gives it.
+// two named hosts, fillNote must return a note with the number of ranks, unless the user gives that
+// number.
 func TestFilledAllocation(t *testing.T) {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{}}, Hosts: []hosts.Host{{Name: "a"}, {Name: "b"}}}}, "id")
 	r.allocated, r.hostOrder = true, []int{0, 1}

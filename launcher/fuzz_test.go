@@ -16,9 +16,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// FuzzQuestion sends arbitrary bytes over Unix sockets: as a question to a gorun that runs a job,
-// and as an answer to gorun -stacks. Neither may panic, and what gorun -stacks prints must have no
-// control characters.
+// FuzzQuestion sends arbitrary bytes over Unix sockets: as a question to the answer method of a
+// session, and as the answer to a question of gorun -stacks. Neither may panic, and what gorun
+// -stacks prints must have no control characters.
 func FuzzQuestion(f *testing.F) {
 	own, err := json.Marshal(jobQuestion{Job: strconv.Itoa(os.Getpid())})
 	require.NoError(f, err)
@@ -74,8 +74,8 @@ func FuzzQuestion(f *testing.F) {
 	})
 }
 
-// FuzzInspected makes summaries from arbitrary answers of hosts about their ranks. A summary must
-// not be empty, and summary must not panic.
+// FuzzInspected makes a summary from arbitrary answers of a host about its ranks. The method
+// summary must not panic, and must return at least one line.
 func FuzzInspected(f *testing.F) {
 	for _, groups := range [][]proto.Group{
 		{waiting(0, 2, barrier(2)), waiting(1, 1, recvFrom(0, 99)), waiting(2, 2, barrier(2))},

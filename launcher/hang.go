@@ -5,15 +5,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// states holds the last proto.State of each host, and totals over all hosts. From them checkState
-// sees whether ranks wait for ever for a rank that has ended.
+// states holds the last proto.State of each host that has sent one, and totals over these hosts.
+// From them checkState finds out whether ranks wait for ever for a rank that has ended.
 type states struct {
-	of      map[int]proto.State // by host: its last State
-	begun   int                 // number of hosts with a running rank that has called Init
+	of      map[int]proto.State // by index of the host: its last State
+	begun   int                 // number of hosts on which a running rank has called Init
 	gone    int                 // number of hosts on which all ranks have ended
-	waiting map[int]int         // by number of a PMI fence: the number of hosts with a rank that waits in it; no zeros
-	left    map[int]int         // by host: a rank that has ended and was not in a fence; only hosts with such a rank
-	absent  map[int]int         // by host: a rank that has ended and has never called Init; only hosts with such a rank
+	waiting map[int]int         // by number of a PMI fence: how many hosts have a rank that waits in it; fences without such a host have no entry
+	left    map[int]int         // by index of the host: a rank that has ended and was not in a fence; only hosts with such a rank
+	absent  map[int]int         // by index of the host: a rank that has ended and has never called Init; only hosts with such a rank
 }
 
 func newStates() states {
@@ -35,7 +35,7 @@ func (t *states) note(s proto.State) {
 	}
 }
 
-// count adds n times s to the totals. n is 1 or -1.
+// count adds s to the totals if n is 1, and takes it out of them if n is -1.
 func (t *states) count(s proto.State, n int) {
 	if s.Begun {
 		t.begun += n
@@ -50,10 +50,10 @@ func (t *states) count(s proto.State, n int) {
 	}
 }
 
-// awaits reports whether a rank waits in a fence that gorun has not released. released is the number
-// of the last fence that it has released.
+// awaits reports whether a rank waits in a fence that gorun has not released. released is the
+// number of the last fence that gorun has released.
 func (t *states) awaits(released int) bool {
-	for fence := range t.waiting { // at most two fences
+	for fence := range t.waiting { // at most two entries, because a host enters a fence only after the release of the one before
 		if fence > released {
 			return true
 		}
@@ -73,10 +73,11 @@ func lowest(list map[int]int) int {
 }
 
 // checkState handles State: it records the report of a host, and fails the job if ranks wait for
-// ranks that have ended. A host sends its first State when a rank of it has ended normally and the
-// job goes on. If ranks of this host still run, checkState then makes all hosts send State, by
-// Watch. A job that continues without failed ranks needs no such check, because in such a job the
-// calls of the waiting ranks return errors.
+// ranks that have ended. A host sends its first State soon after a rank of it has ended normally,
+// or all of them have ended. If this State is the first one of the run, and ranks of that host
+// still run, checkState sends Watch, which makes all hosts send State. A job that continues without
+// failed ranks needs no such check, because in such a job ranks that have ended count as being in
+// every fence.
 func (r *run) checkState(s proto.State) {
 	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})

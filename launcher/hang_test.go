@@ -10,12 +10,12 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestStates gives checkState the reports of hosts. The job must fail as soon as they show that a
-// rank waits in a fence that another rank will not enter, or that a rank has ended without Init
-// while other ranks have called Init; and not before.
+// TestStates gives checkState the reports of hosts. The job must fail as soon as the reports show
+// that a rank waits in a fence that another rank will not enter, or that a rank has ended without
+// Init while other ranks have called Init. It must not fail before.
 func TestStates(t *testing.T) {
 	r := testRun(3)
-	r.states.of[9] = proto.State{Left: -1, Absent: -1} // so that checkState takes no report for the first one and sends no Watch
+	r.states.of[9] = proto.State{Left: -1, Absent: -1} // as if host 9 had reported before, so that checkState sends no Watch
 	report := func(index, waiting int, begun bool, left, absent int) {
 		r.checkState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
 	}

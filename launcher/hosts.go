@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// findHosts finds the hosts of the job, and how gorun gets connections with their agents:
+// findHosts finds the hosts of the job, and prepares the connections with their agents:
 //
 //	-launcher  hosts of the job                            the agents
 //	local      this host                                   there are none
@@ -26,7 +26,7 @@ import (
 //	auto       as dial with -listen; as local if no other host is named or allocated;
 //	           as slurm in an allocation of Slurm; else as ssh
 //
-// With dial, findHosts waits for the agents, until ctx ends.
+// With dial, findHosts waits for the agents, at most until ctx ends.
 func (r *run) findHosts(ctx context.Context) error {
 	if err := r.chooseHosts(); err != nil {
 		return err
@@ -45,9 +45,9 @@ func (r *run) findHosts(ctx context.Context) error {
 	}
 }
 
-// chooseHosts sets r.kind, which is never auto then, and r.hosts. With dial it sets only the hosts
-// that the user names, because the others are not known before their agents connect. It opens no
-// connection.
+// chooseHosts sets r.kind, to another value than auto, and r.hosts. With dial, r.hosts has only the
+// hosts that the user names; if the user names none, the hosts are not known before their agents
+// connect. chooseHosts opens no connection.
 func (r *run) chooseHosts() error {
 	j := r.job
 	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
@@ -122,8 +122,8 @@ func (r *run) chooseHosts() error {
 	return nil
 }
 
-// noneLeft returns the error of a restart that has no hosts, because all have failed in earlier
-// runs. It names one of them.
+// noneLeft returns the error of a restart for which no host is left, because all have failed in
+// earlier runs. The error names one of these hosts.
 func (r *run) noneLeft() error {
 	for h, cause := range r.failed {
 		if !strings.HasPrefix(cause, h) {
@@ -134,8 +134,9 @@ func (r *run) noneLeft() error {
 	return fmt.Errorf("no host is left")
 }
 
-// allocationName returns how messages to the user name an allocation. If salloc has got the
-// allocation for gorun, the user does not know its job id, so the name says where the id comes from.
+// allocationName returns the name of an allocation for messages to the user. If gorun has got the
+// allocation by salloc, the user does not know its job id, so the name says where the id comes
+// from.
 func allocationName(a *hosts.Allocation) string {
 	if os.Getenv(envAllocated) != "" {
 		return fmt.Sprintf("the allocation that -launcher slurm got by salloc (job %s)", a.JobID)
@@ -149,8 +150,8 @@ func allocationName(a *hosts.Allocation) string {
 
 // setHosts sets r.hosts and r.hostOrder from the named hosts, without those that have failed in
 // earlier runs. If this host is one of them, under any of its names, it gets index 0. The other
-// hosts follow in the order in which they are named. r.hostOrder holds the indexes in that order,
-// this host included.
+// hosts follow in the order in which they are named. r.hostOrder holds the indexes of all hosts,
+// this one included, in the order in which they are named.
 func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
 	var list []hosts.Host

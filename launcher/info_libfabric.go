@@ -17,19 +17,20 @@ import (
 )
 
 // offer is one row of the table of providers that gorun -info prints. fi_getinfo(3) returns one
-// fi.Info for each combination of provider, endpoint, domain and address format. Those that differ
+// fi.Info for each combination of provider, endpoint, domain and address format. Infos that differ
 // only in domain and address format share a row.
 type offer struct {
-	cells   [offerCells]string // the columns before ADDRESS: see writeProviders
+	cells   [offerCells]string // the cells of the columns before ADDRESS: see writeProviders
 	formats []string           // address formats of the infos in this row
 	domains []string           // domains of the infos in this row
 }
 
-// offerCells is the number of columns that all infos of a row have in common.
+// offerCells is the number of columns before ADDRESS, in which all infos of a row are equal.
 const offerCells = 12
 
-// writeProviders prints the table of what libfabric's providers offer on this machine. Its hints
-// accept every mode that a provider may require of the program, so that no provider is left out.
+// writeProviders prints the table of what libfabric's providers offer on this machine, and then the
+// names of the providers that offer nothing. Its hints for fi_getinfo(3) accept every mode that a
+// provider may require of the program, so that no provider is left out.
 func writeProviders(w io.Writer) error {
 	hints := fi.NewInfo()
 	hints.Mode, hints.Domain.Mode = math.MaxUint64, math.MaxUint64
@@ -56,8 +57,9 @@ func writeProviders(w io.Writer) error {
 	return err
 }
 
-// withoutOffer returns the providers in known that have no info in infos. Such a provider has no
-// device on this machine, or works only on top of other providers, or is a hook, for example.
+// withoutOffer returns a text such as "psm2 117.0 (core)" for each provider in known that has no
+// info in infos. Such a provider has no device on this machine, or works only on top of other
+// providers, or is a hook, for example.
 func withoutOffer(known []fi.Provider, infos []*fi.Info) []string {
 	var list []string
 	for _, p := range known {
@@ -85,7 +87,7 @@ func offers(infos []*fi.Info) []*offer {
 	return all
 }
 
-// describe returns the columns of an info, except ADDRESS and DOMAINS.
+// describe returns the cells of an info's row, except ADDRESS and DOMAINS.
 func describe(i *fi.Info) [offerCells]string {
 	d := &i.Domain
 	return [offerCells]string{
@@ -96,7 +98,7 @@ func describe(i *fi.Info) [offerCells]string {
 }
 
 // caps returns the names of those capabilities in have that weft's transport libfabric can use, or
-// "-".
+// "-" if there are none.
 func caps(have fi.Caps) string {
 	var names []string
 	for _, c := range []struct {
@@ -113,8 +115,8 @@ func caps(have fi.Caps) string {
 	return cmp.Or(strings.Join(names, " "), "-")
 }
 
-// prefixes removes the common prefixes of libfabric's names, and the punctuation around lists of
-// names.
+// prefixes removes the common prefixes of libfabric's names and the brackets around lists of names,
+// and replaces the commas between names by spaces.
 var prefixes = strings.NewReplacer(
 	"FI_EP_", "", "FI_MR_", "", "FI_THREAD_", "", "FI_PROGRESS_", "", "FI_AV_", "", "FI_", "", "[", "", "]", "", ",", " ")
 

@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// TestInfoListsProviders: gorun -info prints the table of providers that libfabric has on this
-// machine, with those that are on every Linux machine.
+// TestInfoListsProviders: gorun -info must print the table of the providers that libfabric has on
+// this machine, among them those that every Linux machine has.
 func TestInfoListsProviders(t *testing.T) {
 	j, _, err := job.Parse([]string{"-info"}, nil)
 	require.NoError(t, err)
@@ -49,8 +49,8 @@ func TestProvidersWithoutOffer(t *testing.T) {
 	require.Equal(t, []string{"psm2 117.0 (core)", "ofi_rxm 117.0 (utility)", "ofi_hook_perf 117.0 (hook)"}, got)
 }
 
-// TestOffers: offers merges infos that differ only in domain and address format into one row, and
-// makes another row for an info with another MR mode.
+// TestOffers: offers must merge infos that differ only in domain and address format into one row,
+// and must make another row for an info with another MR mode.
 func TestOffers(t *testing.T) {
 	info := func(domain string, format fi.AddrFormat, mode fi.MRMode) *fi.Info {
 		i := fi.NewInfo()

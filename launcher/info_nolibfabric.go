@@ -9,7 +9,8 @@ import (
 	"os/exec"
 )
 
-// writeProviders prints how to build a gorun that can list the providers.
+// writeProviders prints how to build a gorun that can list libfabric's providers, or what to
+// install for that.
 func writeProviders(w io.Writer) error {
 	what := "gorun is built without libfabric; "
 	if err := findHeaders(context.Background()); err != nil {

@@ -13,22 +13,21 @@ import (
 )
 
 // inspectLimit is how long gorun waits in one round of an inspection for the answers of the hosts.
-// It is longer than the time for which a host waits for the answers of its ranks, which is one
-// second.
+// A host waits for the answers of its ranks for a shorter time, one second.
 const inspectLimit = 3 * time.Second
 
 // The bounds of an inspection.
 const (
-	inspectRounds = 5                                         // rounds of one inspection
-	inspectRepeat = 4 * time.Second                           // since the inspection began; after this time it begins no further round
-	inspectTime   = inspectRepeat + inspectLimit + stacksTime // the longest time of an inspection, with the writing of stacks
+	inspectRounds = 5                                         // most rounds of one inspection
+	inspectRepeat = 4 * time.Second                           // time since the inspection began after which it begins no further round
+	inspectTime   = inspectRepeat + inspectLimit + stacksTime // the longest time of an inspection, including the time to write stacks to files
 )
 
-// inspectRequest is a request to find out what the ranks do.
+// inspectRequest asks control to find out what the ranks do.
 type inspectRequest struct {
 	stacks bool              // also write the stacks of the ranks' goroutines to files
 	dir    string            // directory for these files; "": a new temporary directory
-	then   func(a inspected) // called once, with the answer, by the goroutine that owns the run; must not block
+	then   func(a inspected) // called once, with the answer, by the goroutine that runs control or ends the run; must not block
 }
 
 // inspected is the answer to an inspectRequest.
@@ -40,33 +39,36 @@ type inspected struct {
 // inspection asks all ranks what they do, in one or more rounds. In each round gorun sends the
 // hosts an Inspect, and they answer with Inspected. Further rounds follow only if ranks seem to be
 // in a deadlock: see deadlock.go. An inspection answers all requests that were waiting when it
-// began. So a request waits for at most one other inspection, regardless of the number of requests.
+// began. Later requests wait for the next inspection. So a request waits for at most one other
+// inspection, regardless of the number of requests.
 type inspection struct {
 	requests []inspectRequest
 
-	n      int                     // field N of the Inspect of this round
-	first  int                     // field N of the Inspect of the first round, the only one that asks for stacks
+	n      int                     // Inspect.N of the current round
+	first  int                     // Inspect.N of the first round, the only round that asks for stacks
 	rounds int                     // number of rounds that have begun
 	until  time.Time               // no round begins after this time
 	before *round                  // the answers of the round before; nil: this is the first round
-	known  map[int]*wire.RankState // by rank: the last answer of the rank in an earlier round; no entry: it gave none
-	silent map[int]bool            // indexes of the hosts that have not answered in this round
-	groups []proto.Group           // the answers of this round
-	files  map[string]*stackFiles  // files of stacks, by directory; empty: no request wants stacks
+	known  map[int]*wire.RankState // by rank: the last answer of the rank before the current round; no entry: there was none
+	silent map[int]bool            // by host index: the host has been asked in this round and has not answered; hosts that have answered have no entry
+	groups []proto.Group           // the answers of the hosts in this round
+	files  map[string]*stackFiles  // the files of stacks, by inspectRequest.dir; empty: no request wants stacks
 }
 
-// lateInspection is the message of a timer to control: the time for answers to Inspect n is over.
+// lateInspection is the message of a timer to control: the time for answers to the Inspect whose N
+// is n is over.
 type lateInspection struct{ n int }
 
 // filesWritten is a message to control: gorun has written the stacks to the files in one directory,
-// or has failed to do so. requests are those that asked for these files, and answer is their
-// answer.
+// or has failed to do so. requests are the requests for these files, and answer is the answer to
+// all of them.
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
 }
 
-// inspect begins an inspection, or queues the request if one is under way.
+// inspect begins an inspection for a request. It queues the request if an inspection is under way
+// or its files are being written. If no rank runs, inspect answers the request at once.
 func (r *run) inspect(q inspectRequest) {
 	if r.phase != phaseRunning {
 		r.refuseInspection(q)
@@ -81,8 +83,9 @@ func (r *run) refuseInspection(q inspectRequest) {
 	q.then(inspected{lines: []string{"no rank runs" + r.during()}})
 }
 
-// askHosts begins a round of an inspection: it sends Inspect to all hosts. In the first round,
-// Inspect also asks for stacks, if a request wants them.
+// askHosts begins a round of an inspection: it sends Inspect to all hosts, and waits for the
+// answers of those that have ranks and are not lost. In the first round, Inspect also asks for
+// stacks, if a request wants them. askHosts does not block.
 func (r *run) askHosts(a *inspection) {
 	r.inspectSeq++
 	a.n, a.rounds, a.silent, a.groups = r.inspectSeq, a.rounds+1, make(map[int]bool), nil
@@ -99,8 +102,9 @@ func (r *run) askHosts(a *inspection) {
 	time.AfterFunc(inspectLimit, func() { r.mail.post(late) })
 }
 
-// stacksOf handles Stacks: it passes the stacks of a rank to the files of the inspection under way.
-// They answer the Inspect of the first round, but a slow rank may send them during a later round.
+// stacksOf handles Stacks: it queues the stacks of a rank to be written by the inspection under
+// way. Stacks answer the Inspect of the first round, but those of a slow rank may arrive during a
+// later round.
 func (r *run) stacksOf(m proto.Stacks) {
 	if a := r.inspecting; a != nil && m.N == a.first {
 		for _, f := range a.files {
@@ -109,8 +113,8 @@ func (r *run) stacksOf(m proto.Stacks) {
 	}
 }
 
-// hostInspected handles Inspected, the answer of a host about its ranks. When all hosts have
-// answered, the round ends.
+// hostInspected handles Inspected, the answer of a host about its ranks. It ignores an answer to an
+// earlier Inspect. When all hosts have answered, the round ends.
 func (r *run) hostInspected(m proto.Inspected) {
 	a := r.inspecting
 	if a == nil || m.N != a.n || !a.silent[m.Index] {
@@ -123,10 +127,11 @@ func (r *run) hostInspected(m proto.Inspected) {
 	}
 }
 
-// endRound ends a round. It begins another round if that can make a possible deadlock certain.
-// Otherwise it ends the inspection and answers the requests, those for stacks only when their files
-// are written. The next inspection begins when all files of this one are written, because the files
-// of both may have the same names.
+// endRound ends a round. It begins another round if that can make a possible deadlock certain,
+// unless the inspection has reached one of its bounds. Otherwise it ends the inspection and answers
+// the requests. It answers requests for stacks only when the files are written or can no longer be
+// written. The next inspection begins only then, too, because the files of both may have the same
+// names.
 func (r *run) endRound() {
 	a := r.inspecting
 	now := r.observe(a)
@@ -154,7 +159,7 @@ func (r *run) endRound() {
 			}
 		}
 		r.writing++
-		r.background.Go(func() { // ends when the files are written, at the latest after stacksTime; run.close waits for it
+		r.background.Go(func() { // ends when the files are written, or after stacksTime; run.close waits for it
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
 			r.mail.post(written)
 		})
@@ -167,8 +172,8 @@ func (r *run) endRound() {
 	r.nextInspection()
 }
 
-// stacksWritten handles filesWritten: it answers the requests, and begins the next inspection if no
-// other files are being written.
+// stacksWritten handles filesWritten: it answers the requests, and begins the next inspection if
+// requests wait for one and no other files are being written.
 func (r *run) stacksWritten(m filesWritten) {
 	r.writing--
 	for _, q := range m.requests {
@@ -177,9 +182,9 @@ func (r *run) stacksWritten(m filesWritten) {
 	r.nextInspection()
 }
 
-// nextInspection begins an inspection for all requests in inspectQueue. It does nothing if an
-// inspection is under way, or if files of the last one are still being written. If no rank runs any
-// more, it only answers the requests.
+// nextInspection begins an inspection for all requests in inspectQueue. It does nothing if there
+// are no such requests, if an inspection is under way, or if files of the last inspection are still
+// being written. If no rank runs any more, it only answers the requests.
 func (r *run) nextInspection() {
 	if len(r.inspectQueue) == 0 || r.inspecting != nil || r.writing > 0 {
 		return
@@ -203,7 +208,8 @@ func (r *run) nextInspection() {
 }
 
 // dropInspections answers all requests that have no answer yet. run.close calls it when the run is
-// over and its background goroutines have ended. After it, the mailbox takes no more requests.
+// over and the goroutines that write files have ended. It also closes the mailbox, so that no
+// further requests come.
 func (r *run) dropInspections() {
 	list := r.inspectQueue
 	if a := r.inspecting; a != nil {
@@ -230,7 +236,8 @@ func (r *run) dropInspections() {
 
 const jobEnded = "the job has ended"
 
-// printInspected writes title and the lines of a to stderr, with no other output between them.
+// printInspected queues title and the lines of a for stderr, with no other output between them. It
+// does not block.
 func (s *session) printInspected(title string, a inspected) {
 	var b strings.Builder
 	b.WriteString("gorun: " + title + "\n")
@@ -240,26 +247,27 @@ func (s *session) printInspected(title string, a inspected) {
 	s.out.print(b.String())
 }
 
-// The bounds of a summary.
+// The bounds of a summary. It replaces what exceeds them by an ellipsis, or leaves it out.
 const (
-	maxGroups = 40 // lines about sets of ranks that do the same
-	maxRuns   = 8  // runs of consecutive ranks, such as 0-2, in one list of ranks
-	maxPeers  = 4  // peers of a call, if several ranks make the same call with different peers
-	maxLate   = 8  // lines about collectives that wait for ranks
+	maxGroups = 40 // most lines about sets of ranks that do the same
+	maxRuns   = 8  // most runs of consecutive ranks, such as 0-2, in one list of ranks
+	maxPeers  = 4  // most peers of a call that several ranks make with different peers
+	maxLate   = 8  // most lines about collectives that wait for ranks
 )
 
-// sameCalls is a set of ranks whose calls differ only in their peers, the ranks that the calls send
-// to or receive from. They share one line of the summary.
+// sameCalls is a set of ranks whose calls differ only in their peers: the ranks that the calls send
+// to, receive from or probe. These ranks share one line of the summary.
 type sameCalls struct {
 	ranks []int      // ascending when summary has sorted them
-	parts []string   // text of the calls, cut where a peer belongs; there is a peer between each two parts
-	peers [][]string // for each rank, as added: its peers, in the order of their places between the parts
-	seqs  string     // numbers of the collectives, such as "its collective 5"; "": none
+	parts []string   // the text of the calls, cut at each place where a peer is named
+	peers [][]string // in the order in which the ranks were added: the peers of a rank, one for each place between two parts
+	seqs  string     // text with the numbers of the collectives that the ranks have called, such as "its collective 5"; "": none
 }
 
-// summary returns what the ranks do, in lines: first a line for each set of ranks that do the same,
-// then a line for each collective that waits for ranks, then the deadlocks. If a rank has not
-// answered in the last round but in an earlier one, its line has the earlier answer, too.
+// summary returns lines that say what the ranks do: first a line for each set of ranks that do the
+// same, then a line for each collective that waits for ranks, then the deadlocks. If a rank has not
+// answered in the last round but has answered in an earlier one, its line has the earlier answer,
+// too.
 func (r *run) summary(a *inspection, w *waits) []string {
 	var list []*sameCalls
 	at := make(map[string]*sameCalls)
@@ -352,8 +360,8 @@ func rankList(ranks []int) string {
 	return strings.Join(runs, ", ")
 }
 
-// callsText returns the calls of e as text. In each place for a peer it lists the different peers of
-// all ranks, at most maxPeers of them.
+// callsText returns the calls of e as text. At each place for a peer it lists the different peers
+// of the ranks of e, at most maxPeers of them.
 func (e *sameCalls) callsText() string {
 	var b strings.Builder
 	b.WriteString(e.parts[0])
@@ -374,7 +382,7 @@ func (e *sameCalls) callsText() string {
 }
 
 // groupText returns what the ranks of a group do: the fields parts, peers and seqs of a sameCalls.
-// peers are the same for all ranks of the group.
+// The ranks of a group all have the same peers.
 func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	parts = []string{""}
 	say := func(text string) { parts[len(parts)-1] += text }
@@ -416,10 +424,11 @@ func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	return parts, peers, seqs
 }
 
-// callArguments appends the arguments of a send, receive or probe to the current part of a text, by
-// say. Where the peer belongs, it calls place, which begins a new part, and returns the peer: its
-// rank in the communicator and, if that differs, its rank in the world. If the call accepts any
-// rank, callArguments returns no peer. For other calls it does nothing.
+// callArguments appends the peer and the tag of a send, receive or probe to a text. It calls say to
+// append words. In place of the peer it calls place, which begins a new part of the text, and it
+// returns the peer as text: its rank in the communicator and, if that differs, its rank in the
+// world. If the call accepts any rank, callArguments appends that in words and returns no peer. For
+// other calls it does nothing.
 func callArguments(c wire.RankCall, say func(string), place func()) (peers []string) {
 	word := ", from "
 	switch c.Wait {

@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// inspectionOf returns the summary of an inspection of size ranks on one host, with one round, in
+// inspectionOf returns the summary of an inspection of size ranks on one host. It has one round, in
 // which the host has answered with groups.
 func inspectionOf(size int, groups ...proto.Group) []string {
 	r := newRun(&session{}, "id")
@@ -22,8 +22,8 @@ func inspectionOf(size int, groups ...proto.Group) []string {
 	return r.summary(a, newWaits(r.observe(a), nil))
 }
 
-// waiting returns the answer of a rank that waits in calls. started is the number of collectives
-// that the rank has started on the world.
+// waiting returns the answer of a rank that waits in calls, each in a goroutine of its own. started
+// is the number of collectives that the rank has started on the world.
 func waiting(rank int, started uint32, calls ...wire.RankCall) proto.Group {
 	for i := range calls {
 		calls[i].Still = true
@@ -134,7 +134,7 @@ func inspectedRun(t *testing.T) *run {
 }
 
 // TestNextInspectionWaitsForFiles: an inspection ends, and its stacks are still being written to
-// files. The next one, which has requests already, must not begin before the files are written,
+// files. Requests wait for the next inspection, which must not begin before the files are written,
 // because its files may have the same names.
 func TestNextInspectionWaitsForFiles(t *testing.T) {
 	r := inspectedRun(t)
@@ -149,7 +149,7 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 	require.Len(t, r.inspectQueue, 2)
 	require.Empty(t, answers)
 	r.background.Wait()
-	r.phase = phaseOver // so that the waiting requests are answered at once, without another inspection
+	r.phase = phaseOver // so that gorun answers the waiting requests at once, without another inspection
 	for _, m := range r.mail.take() {
 		r.handle(m)
 	}
@@ -159,8 +159,8 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 }
 
 // TestOneInspectionForAllRequestsThatWait: while one inspection is under way, maxQuestions
-// processes and gorun's own timeout ask for another. One further inspection must answer all of
-// them, so that each gets its answer within answerTime.
+// processes and the timeout of the job ask what the ranks do. One further inspection must answer
+// all of them, so that each process gets its answer within answerTime.
 func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	r := inspectedRun(t)
 	r.node = &tree.Node{} // a node without connections, which sends nothing
@@ -199,7 +199,8 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 }
 
 // TestRequestsOfARunThatIsOver: when the run is over, nextInspection must answer all waiting
-// requests, whether they ask for stacks or not, and in whichever directory.
+// requests: those that do not ask for stacks, and those that ask for them in a temporary or a given
+// directory.
 func TestRequestsOfARunThatIsOver(t *testing.T) {
 	r := inspectedRun(t)
 	r.phase = phaseOver
@@ -211,9 +212,9 @@ func TestRequestsOfARunThatIsOver(t *testing.T) {
 	require.Empty(t, r.inspectQueue)
 }
 
-// TestAnswersOfEarlierRounds: rank 1 answered only in an earlier round that it waits for rank 0,
-// and rank 0 waits for rank 1 now. The summary must show the earlier answer of rank 1, and no
-// deadlock. If rank 1 has ended, the summary must say so instead.
+// TestAnswersOfEarlierRounds: in the last round only rank 0 answers: it waits for rank 1. In an
+// earlier round rank 1 answered that it waits for rank 0. The summary must show the earlier answer
+// of rank 1, and no deadlock. If rank 1 has ended since then, the summary must show that instead.
 func TestAnswersOfEarlierRounds(t *testing.T) {
 	known := map[int]*wire.RankState{1: waiting(1, 0, recvFrom(0, 1)).State}
 	for name, test := range map[string]struct {

@@ -22,11 +22,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of other processes to a gorun that runs a job
+// Questions of other processes to a gorun that runs a job
 //
-// gorun -stacks JOB asks such a gorun on the same host what its ranks do. Each gorun that runs a job
-// listens on a Unix socket whose name ends with the gorun's pid. Each side checks the user of the
-// other side: see mayAsk and mayAnswer.
+// gorun -stacks JOB asks the gorun that runs the job JOB what its ranks do. Both are on the same
+// host. Each gorun that runs a job listens on a Unix socket whose name ends with the pid of this
+// gorun. Each side checks the user of the other side: see mayAsk and mayAnswer.
 //
 //	gorun -stacks JOB ── jobQuestion ──► gorun that runs the job     one line of JSON each
 //	                  ◄── jobAnswer ────
@@ -34,12 +34,12 @@ import (
 // jobQuestion asks what the ranks of a job do.
 type jobQuestion struct {
 	Job string `json:"job"`           // the id of the job, or the pid of the gorun that runs it
-	Dir string `json:"dir,omitempty"` // absolute path of a directory for files with the ranks' stacks; "": no files
+	Dir string `json:"dir,omitempty"` // absolute path of the directory to which gorun writes the ranks' stacks; "": gorun writes no stacks
 }
 
-// jobAnswer holds what the ranks do, or the reason why gorun does not know.
+// jobAnswer holds what the ranks do, or the reason why gorun does not know that.
 type jobAnswer struct {
-	Other bool     `json:"other,omitempty"` // the gorun that was asked runs another job than the one in the question
+	Other bool     `json:"other,omitempty"` // the gorun that was asked does not run the job of the question
 	Lines []string `json:"lines,omitempty"` // text for the user, unless Other is set
 }
 
@@ -47,19 +47,20 @@ type jobAnswer struct {
 const (
 	questionLimit = 64 << 10         // largest size of a question, in bytes
 	answerLimit   = 64 << 20         // largest size of an answer, in bytes
-	questionTime  = 10 * time.Second // time limit for reading a question, and for writing an answer
-	maxQuestions  = 16               // questions that gorun answers at the same time
+	questionTime  = 10 * time.Second // time limit for reading a question, and again for writing the answer
+	maxQuestions  = 16               // most questions that a gorun answers at the same time, and most sockets that gorun -stacks asks at the same time
 
-	// answerTime is how long gorun takes at most from the question to the answer. It is enough for
-	// two inspections, because another one may be under way when the question comes: see inspection.
+	// answerTime is how long gorun takes at most to find out the answer to a question. It is enough
+	// for two inspections, because another one may be under way when the question comes: see
+	// inspection.
 	answerTime = 2*inspectTime + time.Second
 )
 
 var errOtherUser = errors.New("the process on the other side belongs to another user")
 
-// listen starts to answer questions of other processes. stop ends that, and waits for the
-// goroutines. If listen cannot make the socket, it only prints that, with -v, and the job runs
-// without it.
+// listen starts goroutines that answer questions of other processes. stop ends these goroutines and
+// waits for them. If listen cannot make the socket, it prints the reason if the user wants -v, and
+// other processes cannot ask about this job.
 func (s *session) listen() (stop func()) {
 	l, err := s.listenAs(jobSocket + strconv.Itoa(os.Getpid()))
 	if err != nil {
@@ -75,11 +76,11 @@ func (s *session) listen() (stop func()) {
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			if err != nil { // for example, this process may open no more files; a pause keeps the loop from spinning
+			if err != nil { // for example because this process has too many open files; without the pause the loop would use a whole core
 				time.Sleep(20 * time.Millisecond)
 				continue
 			}
-			began := running.TryGo(func() error { // ends at the time limits of answer, or with ctx; stop waits for it
+			began := running.TryGo(func() error { // ends when answer returns, within its time limits or soon after the end of ctx; stop waits for it
 				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 				s.answer(ctx, c)
 				return c.Close()
@@ -92,12 +93,13 @@ func (s *session) listen() (stop func()) {
 	return func() {
 		cancel()
 		_ = l.Close()
-		_ = running.Wait() // an error means that a process closed its connection
+		_ = running.Wait() // an error is one of closing a connection, and does not matter
 	}
 }
 
-// answer reads one question from the connection c and writes the answer. ctx ends when the job has
-// ended. If the other process may not ask, or its question is invalid, answer writes nothing.
+// answer reads one question from the connection c and writes the answer to c. It blocks until then.
+// ctx ends when the job has ended. If the other process may not ask, or its question is invalid,
+// answer writes nothing.
 func (s *session) answer(ctx context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(questionTime))
 	if peerUser(c, mayAsk) != nil {
@@ -132,20 +134,22 @@ func (s *session) answer(ctx context.Context, c net.Conn) {
 	text, err := json.Marshal(a)
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(questionTime))
-		_, _ = c.Write(append(text, '\n')) // an error means that the process has closed its connection
+		_, _ = c.Write(append(text, '\n')) // an error means that the other process has not read the answer
 	}
 }
 
-// mayAsk reports whether a process of the user with id user may ask a gorun of the user with id own.
-// Only the same user and root may ask, because a question can make gorun write files.
+// mayAsk reports whether a process of the user with id user may ask a gorun of the user with id
+// own. Only the same user and root may ask, because a question can make gorun write files with the
+// rights of its user.
 func mayAsk(user, own int) bool { return user == own || user == 0 }
 
 // mayAnswer reports whether a process of the user with id own accepts an answer from a gorun of the
-// user with id user. It accepts answers from the same user and from root. Root accepts every answer.
+// user with id user. A process accepts answers from the same user and from root. A process of root
+// accepts all answers.
 func mayAnswer(user, own int) bool { return user == own || user == 0 || own == 0 }
 
-// peerUser returns an error unless may permits the user of the process at the other end of the Unix
-// socket c. It calls may with the user id of that process and the user id of this one.
+// peerUser returns an error unless may returns true for the process at the other end of the Unix
+// socket c. It calls may with the user id of that process and the user id of this process.
 func peerUser(c net.Conn, may func(user, own int) bool) error {
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -163,8 +167,9 @@ func peerUser(c net.Conn, may func(user, own int) bool) error {
 
 // Stacks prints to stdout what the ranks of a running job do, as gorun -stacks does, and returns
 // the exit code. opts.Job names the job: its id, or the pid of the gorun that runs it. That gorun
-// runs on this host, for this user or root or, if this user is root, for any user. Stacks blocks
-// until the gorun has answered, a time limit has passed, or ctx ends. It writes an error to stderr.
+// must run on this host, and as the same user as this process, unless this process runs as root.
+// Stacks blocks until the gorun has answered, a time limit has passed, or ctx ends. It writes an
+// error to stderr.
 func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int {
 	lines, err := askJob(ctx, opts)
 	if err != nil {
@@ -179,7 +184,7 @@ func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int
 }
 
 // printAnswer prints the lines of an answer. It replaces characters that are not printable, because
-// they come from the ranks.
+// the lines contain text from the ranks.
 func printAnswer(w io.Writer, lines []string) error {
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, proto.OneLine(l, len(l)+1)); err != nil {
@@ -190,8 +195,8 @@ func printAnswer(w io.Writer, lines []string) error {
 }
 
 // askJob asks the gorun that runs the job opts.Job, and returns the lines of its answer. If
-// opts.Job is an id, askJob asks every gorun of this host, because it does not know which one runs
-// the job.
+// opts.Job is an id and not a pid, askJob asks every gorun whose socket it finds, because it does
+// not know which of them runs the job.
 func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	q := jobQuestion{Job: opts.Job}
 	if opts.StacksDir != "" {
@@ -207,14 +212,14 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	var asking errgroup.Group
 	asking.SetLimit(maxQuestions)
 	for _, name := range jobSockets(opts.Job) {
-		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, with ctx, or when another gorun has answered
+		asking.Go(func() error { // ends with the answer or an error of ask, after answerTime + questionTime, when ctx ends, or when another gorun has answered for the job
 			a, err := ask(ctx, name, q)
 			pid := strings.TrimPrefix(name, jobSocket)
 			switch {
 			case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT), err == nil && a.Other:
 			case err != nil && ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.Is(err, errOtherUser) && pid != opts.Job: // while searching for an id, skip the sockets of other users
+			case errors.Is(err, errOtherUser) && pid != opts.Job: // another user's gorun is no error while askJob searches for an id
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				return fmt.Errorf("gorun with pid %s has not answered within %v: perhaps it is stopped", pid, answerTime+questionTime)
 			case err != nil:
@@ -236,16 +241,19 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	return nil, fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", opts.Job)
 }
 
-// jobSockets returns the names of the sockets to ask about a job. If text is a pid, that is the
-// socket of the gorun with this pid, else they are the sockets of all gorun processes of this host.
+// jobSockets returns the names of the sockets on which the gorun that runs a job may listen. If
+// text is a pid, that is the socket of the gorun with this pid. Otherwise text is the id of a job,
+// and the result is that of allJobSockets.
 func jobSockets(text string) []string {
-	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // a number with 16 digits is the id of a job
+	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // a longer number is the id of a job
 		return []string{jobSocket + text}
 	}
 	return allJobSockets()
 }
 
-// ask sends a question to the gorun that listens on the socket name, and returns the answer.
+// ask sends a question to the gorun that listens on the socket name, and returns the answer. It
+// blocks for at most questionTime to connect, then for at most answerTime + questionTime, and not
+// after the end of ctx.
 func ask(ctx context.Context, name string, q jobQuestion) (a jobAnswer, err error) {
 	c, err := (&net.Dialer{Timeout: questionTime}).DialContext(ctx, "unix", name)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 )
 
 // jobSocket is the first part of the name of a gorun's socket; the pid of the gorun follows. The
-// name is in the abstract name space, see unix(7), so the socket leaves no file behind.
+// name is in the abstract name space, see unix(7), so the socket is not a file, and the kernel
+// removes it with the process.
 const jobSocket = "@weft-gorun-"
 
 func (*session) listenAs(name string) (net.Listener, error) { return net.Listen("unix", name) }

@@ -13,9 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestWhoMayAsk checks the user ids that mayAsk and mayAnswer permit. A gorun answers questions of
-// its own user and of root, and of nobody else even if root runs it. An answer is accepted from the
-// same user and from root, and root accepts every answer.
+// TestWhoMayAsk checks for which users mayAsk and mayAnswer return true. A gorun answers questions
+// of its own user and of root. If root runs it, it answers only root. A process accepts answers of
+// its own user and of root. If root runs it, it accepts all answers.
 func TestWhoMayAsk(t *testing.T) {
 	const root, alice, bob = 0, 1000, 1001
 	require.True(t, mayAsk(alice, alice))
@@ -27,9 +27,10 @@ func TestWhoMayAsk(t *testing.T) {
 	require.False(t, mayAnswer(bob, alice))
 }
 
-// TestAskBesideStoppedJobs: askJob searches for a job by its id, and so asks all gorun processes. It
-// must get the answer of the gorun that runs the job although maxQuestions-1 other gorun processes
-// are stopped and never answer. Listeners that accept no connection stand for the stopped ones.
+// TestAskBesideStoppedJobs: askJob searches for a job by its id, and so asks all gorun processes.
+// It must get the answer of the gorun that runs the job although maxQuestions-1 other gorun
+// processes are stopped and never answer. In place of the stopped ones, the test has listeners that
+// accept no connection.
 func TestAskBesideStoppedJobs(t *testing.T) {
 	const pastPIDs = 1 << 23 // larger than the kernel's largest pid, so these names belong to no gorun
 	for i := range maxQuestions - 1 {

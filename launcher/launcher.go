@@ -1,14 +1,14 @@
 // Package launcher runs the ranks of a message passing job, on this host or on several. Command
-// gorun is this package and a command line; another program can embed it:
+// gorun adds a command line to this package. Another program can embed the package:
 //
 //   - [job.Parse] describes a job, from the flags of gorun or from a job file.
-//   - [Run] runs the job, and returns when all ranks have ended.
-//   - [Result] says how the job ended: its exit code, and the first failure.
+//   - [Run] runs the job, and blocks until all ranks have ended.
+//   - [Result] says how the job ended: its exit code and, if it failed, the first failure.
 //
-// Run starts the executable of this process again: as a watchdog on this host, and as an agent on
-// each other host. The watchdog needs no code in the embedding program. A program that runs jobs on
-// other hosts passes its arguments to job.Parse first, and calls [AgentMain] if the action is
-// [job.Agent].
+// Run starts the executable of this process again: as a watchdog on this host and, if ssh or srun
+// starts the agents, as an agent on each other host. The watchdog needs no code in the embedding
+// program. A program that runs jobs on other hosts passes its arguments to job.Parse first, and
+// calls [AgentMain] if the action is [job.Agent].
 //
 // # Inside
 //
@@ -47,55 +47,60 @@ import (
 
 // Stdio holds the standard streams of a job. Run does not close them.
 type Stdio struct {
-	In  *os.File  // standard input for the ranks that job.Job.Stdin selects; nil: they read no input
-	Out io.Writer // gets the ranks' stdout, without mixing lines of different ranks; nil: discarded
-	Err io.Writer // gets the ranks' stderr likewise, and gorun's own lines; nil: discarded
+	In  *os.File  // standard input for the ranks that job.Job.Stdin selects; nil: the ranks read no input
+	Out io.Writer // gets the ranks' stdout, unless job.Job.OutputDir is set; usually line by line, so that lines of different ranks do not mix; nil: discarded
+	Err io.Writer // gets the ranks' stderr in the same way, and gorun's own lines; nil: discarded
 }
 
 // Result says how a job ended.
 type Result struct {
-	// ExitCode is the exit code of gorun: 0 if all ranks ended well. Otherwise it is the exit code
-	// of the rank that failed first, or 128 plus the signal that ended it. gorun's own codes are 1
-	// (a program cannot be built, or a host fails), 2 (the job is invalid), 124 (timeout), 126 (a
-	// program cannot be executed) and 127 (a program does not exist).
+	// ExitCode is the exit code of gorun: 0 if the job ended well. If a rank failed, it is usually
+	// the exit code of the rank that failed first, or 128 plus the signal that ended that rank.
+	// gorun's own codes are 1 (for example, a program cannot be built, or a host fails), 2 (the job
+	// is invalid), 113 (a host has another version of gorun), 124 (timeout), 126 (a program cannot
+	// be executed), 127 (a program does not exist) and 128 plus the signal that ended gorun's job.
 	ExitCode int
-	// Failure is the first failure in time. It is nil if the job ended well. Run has already
-	// written it to Stdio.Err.
+	// Failure is the first failure in time, as far as gorun can find that out. It is nil if the job
+	// ended well. gorun has already written it to Stdio.Err.
 	Failure *Failure
 }
 
 // Failure describes the failure of a rank, or of the job as a whole.
 type Failure struct {
-	Rank     int            // -1: not the failure of one rank; for example a timeout, a failed build or a lost host
+	Rank     int            // number of the rank that failed; -1: the job failed for another reason, for example a timeout, a failed build or a lost host
 	Host     string         // the host of the rank; without a rank, the host that failed, or gorun's host
 	Program  string         // the program of the rank, as job.App.Program names it; "" without a rank
 	PID      int            // process id of the rank; 0: the rank was not started, or there is no rank
 	ExitCode int            // exit code of the rank; 0 if Signal ended it. Without a rank, use Result.ExitCode
 	Signal   syscall.Signal // the signal that ended the rank or, without a rank, the job; 0: none
-	Reason   string         // set if the exit code or signal does not explain the failure, such as "exited without Finalize"
-	Stderr   []string       // the last lines that the rank wrote to stderr: a Go panic with its stacks, at most 40 lines, or else at most ten lines
+	Reason   string         // why the rank or the job failed, such as "exited without Finalize"; "": the exit code or the signal explains that
+	Stderr   []string       // the last lines that the rank wrote to stderr, at most ten; if they contain a Go panic, at most 40 lines from its beginning on
 }
 
-// Run runs a job. It returns when every process of the job has ended and Run has written all their
-// output. Run reports errors on stdio.Err, in lines that begin with "gorun: ". The caller only has
-// to look at the result.
+// Run runs a job. It blocks until the processes of the job have ended and their output is written.
+// It does not wait without limit for a process that survives SIGKILL, or, after the job's timeout
+// or a signal, for a reader of the output. Run writes errors to stdio.Err, in lines that begin with
+// "gorun: ", so the caller only has to look at the result.
 //
-// If ctx ends, Run ends the job as at its timeout, with exit code 1. While Run runs, it catches
-// these signals of this process:
+// If ctx ends, Run ends the job as at its timeout, but with exit code 1. While Run runs, it catches
+// these signals of this process, except those that the process ignores:
 //
 //   - INT, HUP, USR1, USR2 and TSTP: Run passes them to the ranks' process groups. A second INT
-//     kills the job at once.
+//     kills the job at once. After TSTP, Run also stops this process.
 //   - TERM: Run sends SIGTERM to the ranks, and SIGKILL after the grace period.
-//   - QUIT: Run writes to stdio.Err what the ranks do, and ends the job. Only ranks that have not
-//     answered get SIGQUIT.
-//   - PWR: Run writes to stdio.Err what the ranks do. [Stacks] asks the same from another process.
+//   - QUIT: Run passes SIGQUIT to the ranks that have not called Init. If other ranks have called
+//     Init, Run writes to stdio.Err what the ranks do, and ends the job.
+//   - PWR, on BSD systems INFO: Run writes to stdio.Err what the ranks do. [Stacks] asks for that
+//     from another process.
 //
-// A process runs one job at a time, because Run makes the process the reaper of its orphaned
-// descendants. While Run runs, the caller must not start a process with Setsid: Run would take it
-// for a process that a rank has left behind, and kill it when the ranks have ended.
+// INT, TERM, HUP and QUIT end a job whose ranks do not run yet. Run also catches PIPE, so that a
+// write to a broken pipe only returns an error. A process must run only one job at a time, because
+// Run makes the process the reaper of its orphaned descendants. While Run runs, the caller must not
+// start a process with Setsid: Run would take it for a process that a rank has left behind, and
+// kill it when the ranks have ended.
 //
-// If a job wants Slurm and is not in an allocation, Run starts salloc, which runs this executable
-// with the same arguments in a new allocation, and waits for it.
+// If job.Job.Launcher is slurm and there is no allocation of Slurm, Run starts salloc and waits for
+// it. salloc gets an allocation and runs this executable in it, with the same arguments.
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	code, done, notAllocated := allocate(ctx, j)
 	if done {
@@ -159,20 +164,20 @@ type session struct {
 	stdio      Stdio
 	host       string         // the name of this host
 	begun      time.Time      // when Run was called
-	deadline   time.Time      // when the job's timeout ends the job; zero: the job has no timeout
+	deadline   time.Time      // time at which the job's timeout ends the job; zero: the job has no timeout
 	signals    chan os.Signal // signals to gorun that catchSignals has caught
 	out        *writer
 	watchdog   *procs.Watchdog
-	programs   []program // the executables, by index in job.Apps
-	dir        string    // temporary directory of built programs; "": none
+	programs   []program // the executables, by index in job.Apps; empty before findPrograms
+	dir        string    // temporary directory of built programs; "": there is none
 	report     report
-	epoch      int   // number of restarts
+	epoch      int   // number of restarts so far
 	limitDrain bool  // if set, output that no process reads delays the end of the job by at most drainLimit
-	inputAt    int64 // offset in standard input when Run was called; -1: standard input is not a regular file
+	inputAt    int64 // offset in standard input when Run was called; -1: there is no standard input, or it is not a regular file
 
-	failed map[string]string // hosts that failed in an earlier run, and the causes; restarts leave these hosts out
+	failed map[string]string // by name: hosts that failed or were lost in an earlier run, and the causes; restarts leave these hosts out
 
-	stacksDir string              // absolute path of job.StacksDir; "": stacks are not written to files
+	stacksDir string              // absolute path of job.StacksDir; "": the job has none
 	current   atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
 }
 
@@ -182,18 +187,19 @@ type outcome struct {
 	code   int      // exit code of gorun
 	end    bool     // the job must not be restarted, even with -on-failure restart
 	asked  bool     // the signal that ended the rank is one that gorun had passed to the ranks
-	others int      // number of ranks that gorun ended because of the failure
+	others int      // number of the other ranks of the job, if gorun ended them because of the failure; otherwise 0
 	late   string   // text about the ranks that got SIGKILL at the end of the grace period; "": no such ranks
 	lines  []string // further lines for the user, which gorun prints after the failure
 }
 
-// startFailure returns the outcome of a job that cannot be started because of err.
+// startFailure returns the outcome of a job that cannot be started because of err, and must not be
+// restarted.
 func (s *session) startFailure(err error) *outcome {
 	code := codeOf(err)
 	return &outcome{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
 }
 
-// warn writes warnings about settings that the user probably did not intend.
+// warn prints the warnings in job.Warnings.
 func (s *session) warn() {
 	for _, w := range s.job.Warnings {
 		s.printLine("warning: " + w)
@@ -201,7 +207,8 @@ func (s *session) warn() {
 }
 
 // prepare checks the job, makes the directory for output files, and finds or builds the programs.
-// id is the id of the job's first run. prepare returns nil if the job can start.
+// id is the id of the job's first run. prepare returns nil if the job can start, and otherwise an
+// outcome that says why it cannot.
 func (s *session) prepare(id string) *outcome {
 	j := s.job
 	for _, app := range j.Apps {
@@ -235,8 +242,8 @@ func (s *session) prepare(id string) *outcome {
 	return nil
 }
 
-// tempDir makes the directory for built programs. finish removes the directory. If gorun is killed,
-// the watchdog removes it.
+// tempDir makes the directory for built programs, in GOTMPDIR if that variable is set. finish
+// removes the directory. If gorun is killed, the watchdog removes it.
 func (s *session) tempDir() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {
@@ -247,8 +254,8 @@ func (s *session) tempDir() (string, error) {
 }
 
 // prepareRestart reports whether the job is to be started again, after run r has ended with outcome
-// v. If it is, prepareRestart prints the failure and a note, and makes further runs leave out the
-// hosts that r has lost.
+// v. If so, prepareRestart prints the failure and a line about the restart, and makes further runs
+// leave out the hosts that failed or were lost in r.
 func (s *session) prepareRestart(r *run, v *outcome) bool {
 	j := s.job
 	if v == nil || v.end || j.OnFailure != job.FailRestart || s.epoch >= j.MaxRestarts {
@@ -280,8 +287,9 @@ const (
 	maxPause     = 10 * time.Second
 )
 
-// waitToRestart waits before a restart. It returns a failure if a signal, ctx or the job's timeout
-// ends the job during the wait.
+// waitToRestart waits before a restart. It returns a failure if a terminating signal or the end of
+// s.ctx ends the wait, or if rewindStdin fails. The job's timeout only shortens the wait, because
+// the next run handles it.
 func (s *session) waitToRestart() *outcome {
 	ctx, stop := signalContext(s.ctx, s.signals)
 	wait := min(restartPause<<min(s.epoch-1, 20), maxPause)
@@ -301,8 +309,9 @@ func (s *session) waitToRestart() *outcome {
 	return s.rewindStdin()
 }
 
-// rewindStdin sets standard input, if it is a regular file, to the offset that it had when Run was
-// called. So each start of the job reads the same input. It returns a failure if it cannot do that.
+// rewindStdin sets standard input, if it is a regular file that ranks read, to the offset that it
+// had when Run was called. So each start of the job reads the same input. If that fails,
+// rewindStdin returns a failure.
 func (s *session) rewindStdin() *outcome {
 	if s.stdio.In == nil || s.job.Stdin == job.StdinNone || s.inputAt < 0 {
 		return nil
@@ -313,8 +322,10 @@ func (s *session) rewindStdin() *outcome {
 	return nil
 }
 
-// finish prints the failure v, waits until the output is written, writes the report, removes
-// temporary files, and returns the result of the job. v is nil if the job ended well.
+// finish prints the failure v, waits for the output (see drain), writes the report, removes the
+// directory of built programs, ends the watchdog, and returns the result of the job. v is nil if
+// all ranks ended well. Such a job fails, too, if output was lost or not read in time, or if the
+// report could not be written.
 func (s *session) finish(v *outcome) Result {
 	res := Result{}
 	if v != nil {
@@ -351,13 +362,13 @@ func (s *session) finish(v *outcome) Result {
 }
 
 // drainLimit bounds how long gorun waits at the end of a job for another process to read the
-// output. It applies only after the job's timeout has passed or the user has ended the job.
+// output. It applies only if session.limitDrain is set, for example after the job's timeout.
 const drainLimit = time.Second
 
-// drain waits until the output is written. The wait is not limited until the job's timeout passes
-// or a signal asks gorun to end; after that, drain waits at most drainLimit. If the output is
-// still not written, drain returns the exit code that gorun gives to a job whose ranks all ended
-// well: 124 for the timeout, 128 plus the signal, or 0 if limitDrain was set before.
+// drain waits until the output is written. If limitDrain is set, or as soon as the job's timeout
+// passes or a signal asks gorun to end, drain waits only for drainLimit. If the output is still not
+// written, drain returns the exit code that gorun gives to a job whose ranks all ended well: 124
+// for the timeout, 128 plus the signal, or 0 if limitDrain was set before.
 func (s *session) drain() (code int) {
 	var deadline <-chan time.Time
 	if !s.deadline.IsZero() {
@@ -390,7 +401,7 @@ func isPipe(f *os.File) bool {
 	return err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
 }
 
-// inputAt returns the file offset of a regular file, or -1 if f is none.
+// inputAt returns the file offset of f, or -1 if f is nil or not a regular file.
 func inputAt(f *os.File) int64 {
 	if f == nil {
 		return -1

@@ -21,22 +21,22 @@ const (
 	installLibrary = "install libfabric1 (Debian, Ubuntu) or libfabric (Fedora, RHEL)"
 )
 
-// wantsLibfabric reports whether a job may use the transport libfabric.
+// wantsLibfabric reports whether a job with the parameters s may use the transport libfabric.
 func wantsLibfabric(s *params.Set) bool {
 	return slices.Contains(s.List("transport.use"), "libfabric")
 }
 
-// namesInterface reports whether the user names an interface that ranks listen on. Ranks then choose
-// their addresses themselves.
+// namesInterface reports whether the user names an interface for tcp or, if the job may use it, for
+// libfabric. Ranks then choose their addresses themselves.
 func namesInterface(s *params.Set) bool {
 	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
 }
 
 // tcpInterface returns the interface, address or subnet that the user names for tcp, and on which
 // ranks must listen. It returns "" if the user names none, if the job does not use tcp, or if no
-// rank listens. shared means that all ranks are on one host and share memory. They then listen only
-// if a flag of gorun names the interface: a name in a job file or in the environment may be meant
-// for other jobs.
+// rank listens. shared means that all ranks are on one host and share memory. Such ranks do not
+// need to listen. Then tcpInterface returns only an interface that a flag of gorun names, because a
+// name in a job file or in the environment may be meant for other jobs.
 func tcpInterface(s *params.Set, shared bool) string {
 	v := s.Get("transport.tcp.interface")
 	if !slices.Contains(s.List("transport.use"), "tcp") || shared && v.Source != params.FromFlag {
@@ -46,7 +46,7 @@ func tcpInterface(s *params.Set, shared bool) string {
 }
 
 // findHeaders returns nil if pkg-config finds the headers of libfabric, and otherwise an error that
-// tells the user what to install.
+// says what to install.
 func findHeaders(ctx context.Context) error {
 	err := exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run()
 	switch {
@@ -60,9 +60,9 @@ func findHeaders(ctx context.Context) error {
 }
 
 // buildTags returns the flags of go build that add the transport libfabric to a program. It returns
-// no flags if the user has set build tags by GOFLAGS. It returns no flags either if this machine
-// cannot build with libfabric, for lack of its headers or of cgo; if the job may use the transport,
-// that is an error.
+// no flags if the user has set build tags by GOFLAGS. If this machine cannot build with libfabric,
+// for lack of its headers or of cgo, buildTags returns no flags, or an error if the job may use the
+// transport.
 func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	err := findHeaders(ctx)
 	if err == nil {
@@ -84,10 +84,11 @@ func (p *programs) buildTags(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// lacksLibrary reports whether a rank failed because the dynamic loader found no libfabric. code is
-// the exit code of the rank, and stderr its last lines. The program must be linked with libfabric,
-// and one of the lines must be the loader's message about the library. The messages of the loaders
-// of glibc and musl have only a few words in common.
+// lacksLibrary reports whether a rank failed because the dynamic loader found no libfabric. exe is
+// the path of the rank's program, code its exit code, and stderr the last lines that it wrote to
+// stderr. The program must be linked with libfabric, and one of the lines must be the loader's
+// message about the library. The messages of the loaders of glibc and musl have only a few words in
+// common.
 func lacksLibrary(exe string, code int, stderr []string) bool {
 	loader := func(line string) bool {
 		return strings.Contains(line, "shared librar") && strings.Contains(line, libfabricSoname)

@@ -24,9 +24,9 @@ func libfabricJob(t *testing.T, program string) *job.Job {
 	return j
 }
 
-// commands returns a directory that a test sets as PATH. It has a command for each element of
-// scripts, a name and the text of a shell script, and links to the commands of this machine named
-// in own.
+// commands returns a directory that a test sets as PATH. The directory has a command for each
+// element of scripts, which maps its name to the text of a shell script, and a link to each command
+// of this machine that own names.
 func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,9 +41,10 @@ func commands(t *testing.T, scripts map[string]string, own ...string) string {
 	return dir
 }
 
-// TestBuildTags: gorun builds a program with the build tag libfabric if pkg-config finds libfabric,
-// cgo is on, and the user has set no tags. Otherwise it builds the program without the tag, or
-// fails if the job wants libfabric. The program prints whether it has the tag.
+// TestBuildTags: gorun must build a program with the build tag libfabric if pkg-config finds
+// libfabric, cgo is on, and the user has set no tags. If the user has set tags, or the job does not
+// want libfabric, it must build the program without the tag. Otherwise it must fail. The program
+// prints whether it has the tag.
 func TestBuildTags(t *testing.T) {
 	found, none := map[string]string{"pkg-config": "exit 0"}, map[string]string{"pkg-config": "exit 1"}
 	for _, c := range []struct {
@@ -52,7 +53,7 @@ func TestBuildTags(t *testing.T) {
 		env     string // NAME=VALUE, a variable for the go command
 		wanted  bool   // the job may use the transport libfabric
 		out     string // the word that the program prints before "libfabric"
-		says    string // the error that gorun must print because it does not build the program; "": it builds it
+		says    string // the error that gorun must print instead of building the program; "": gorun must build the program
 	}{
 		{"found", found, "CGO_ENABLED=1", false, "with", ""},
 		{"found and wanted", found, "CGO_ENABLED=1", true, "with", ""},
@@ -86,10 +87,10 @@ func TestBuildTags(t *testing.T) {
 	}
 }
 
-// TestMissingLibrary runs C programs whose shared library is removed after linking. If that is
-// libfabric.so.1, gorun must name it and the package to install; for another library it must not.
-// The programs search for libraries in one directory only, so they do not find the machine's own
-// libfabric.
+// TestMissingLibrary runs C programs whose shared library is removed after linking. If that library
+// is libfabric.so.1, gorun must name it and the package to install. If it is another library, gorun
+// must not name a package. The programs search for libraries in one directory only, so they do not
+// find the machine's own libfabric.
 func TestMissingLibrary(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")
@@ -148,9 +149,10 @@ func TestVerboseReachesTheRanks(t *testing.T) {
 	}
 }
 
-// TestSegmentsOfKilledRanks: a rank leaves two files in /dev/shm and is killed. One has a name as
-// libfabric's provider shm gives it, the other has not. If the job may use libfabric, gorun must
-// remove the first one, and otherwise neither.
+// TestSegmentsOfKilledRanks: a rank leaves two files in /dev/shm and is killed. The name of the
+// first file has the form of names of libfabric's provider shm, and that of the second has not. If
+// the job may use libfabric, gorun must remove the first file. In all other cases it must leave the
+// files.
 func TestSegmentsOfKilledRanks(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		j := testJob(1)

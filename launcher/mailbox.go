@@ -4,15 +4,17 @@ import (
 	"sync"
 )
 
-// mailbox is a queue of messages from other goroutines to control.
+// mailbox is a queue of messages from other goroutines to the goroutine of run.control. The queue
+// has no limit.
 type mailbox struct {
 	mu   sync.Mutex    // guards mail and over
-	mail []any         // messages that control has not taken yet, in the order of post
+	mail []any         // messages that control has not taken yet, in the order of the calls of post
 	over bool          // close was called: control takes no more messages
 	wake chan struct{} // capacity 1; post puts an element into it to wake control
 }
 
-// post queues x for control. It returns false, and does not queue x, if close was called.
+// post queues x for control. It does not block. If close was called, post does not queue x and
+// returns false.
 func (m *mailbox) post(x any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,7 +32,7 @@ import (
 // The test binary also serves as gorun, and as the program of the ranks. Environment variables say
 // which of them a process is.
 const (
-	roleEnv = "WEFT_LAUNCHER_TEST" // "rank", "gorun", or absent: the process runs the tests
+	roleEnv = "WEFT_LAUNCHER_TEST" // "rank" or "gorun"; absent: the process runs the tests
 	jobEnv  = "WEFT_LAUNCHER_JOB"  // for gorun: the job.Job that it runs, as JSON
 )
 
@@ -48,10 +48,10 @@ func TestMain(m *testing.M) {
 		os.Exit(Run(context.Background(), j, Stdio{os.Stdin, os.Stdout, os.Stderr}).ExitCode)
 	}
 	if raceFactor > 1 && os.Getenv("GORACE") == "" {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // because the race detector makes every rank sleep for a second when it exits
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise the race detector makes every rank sleep for a second before it exits
 	}
 	for _, s := range caught {
-		if signal.Ignored(s) { // for example HUP under nohup; caught, so that processes that the tests start do not inherit that
+		if signal.Ignored(s) { // for example HUP under nohup; if this process catches the signal, the processes that it starts do not ignore it
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
@@ -66,7 +66,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// openFiles returns the open descriptors of this process, as keys "NUMBER FILE".
+// openFiles returns the open descriptors of this process, except those of files in /proc, as keys
+// "NUMBER FILE".
 func openFiles() map[string]bool {
 	files := map[string]bool{}
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -81,7 +82,7 @@ func openFiles() map[string]bool {
 // leaked returns an error if tests have left goroutines, descriptors or child processes behind.
 // before is what openFiles returned before the tests.
 func leaked(before map[string]bool) error {
-	const own = 3 // goroutines that are there without any test, for example this one and that of os/signal
+	const own = 3 // goroutines that exist without any test, for example this one and that of os/signal
 	for i := 0; runtime.NumGoroutine() > own && i < 1000; i++ {
 		time.Sleep(time.Millisecond) // goroutines may be ending
 	}
@@ -127,8 +128,8 @@ func children() (pids []int) {
 	return pids
 }
 
-// rankMain is the main function of the ranks in the tests. args[0] says what the rank does. It
-// returns the exit code.
+// rankMain is the main function of the ranks in the tests. args[0] says what the rank does.
+// rankMain returns the exit code.
 func rankMain(args []string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -204,14 +205,14 @@ func rankMain(args []string) int {
 		return 0
 	case "wait":
 		return waitForEnd(false)
-	case "deaf": // prints the signals that it gets, and goes on even after SIGTERM
+	case "deaf": // prints the signals that it gets, and continues even after SIGTERM
 		return trap(false)
 	case "trap":
 		return trap(true)
-	case "family": // starts three processes: one in the rank's process group, one in a session of its own, and one that becomes an orphan
+	case "family": // starts three processes: one in the rank's process group, one in a session of its own, and one that starts an orphan
 		for _, script := range []string{"%s", "setsid %s", "(setsid %s &) ; exec sleep 1000"} {
 			cmd := exec.Command("sh", "-c", fmt.Sprintf(script, `sh -c "echo up; exec sleep 1000"`))
-			cmd.Stderr = os.Stderr // so the process holds open the pipe to the launcher, even when the rank has exited
+			cmd.Stderr = os.Stderr // so the process keeps the pipe to the launcher open, even when the rank has exited
 			up, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()
@@ -257,8 +258,8 @@ func trap(ends bool) int {
 	return 1
 }
 
-// showWorld exchanges a value with the next rank by PMI, and prints it with what the rank knows of
-// the job. It returns the exit code.
+// showWorld publishes a value by PMI, reads that of the next rank, and prints it with what the rank
+// knows about the job. It returns the exit code.
 func showWorld(ctx context.Context, w *bootstrap.World) int {
 	key := func(r int) string { return "k" + strconv.Itoa(r) }
 	if err := w.KVS.Put(key(w.Rank), fmt.Sprintf("v=%d", w.Rank)); err != nil {
@@ -284,13 +285,13 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "dying" {
-		runtime.LockOSThread() // so that main runs on the process's first thread, which dying ends
+		runtime.LockOSThread() // so that main runs on the first thread of the process, which the function dying ends
 	}
 }
 
-// dying is what ranks do in TestSecondaryAfterExit. Rank 1 ends its first thread, so that it looks
-// like a process that exits slowly. When rank 0 sees that, it aborts. Rank 1 exits with code when
-// it gets SIGTERM, and rank 2 with 5.
+// dying is what ranks do in TestSecondaryAfterExit. Rank 1 ends its first thread, so that /proc
+// shows it as a process that is exiting. When rank 0 sees that, it aborts. At SIGTERM rank 1 exits
+// with the exit code code, and rank 2 with 5.
 func dying(ctx context.Context, w *bootstrap.World, code string) int {
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, syscall.SIGTERM)
@@ -340,7 +341,8 @@ func testJob(np int, args ...string) *job.Job {
 	}
 }
 
-// runJob runs a job in this process and returns its result, stdout and stderr.
+// runJob runs a job in this process, for at most a minute, and returns its result, stdout and
+// stderr.
 func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -354,11 +356,11 @@ func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
 type gorun struct {
 	cmd    *exec.Cmd
 	pipe   io.Closer     // the pipe that out reads
-	out    *bufio.Reader // its stdout
+	out    *bufio.Reader // gorun's stdout
 	stderr syncBuffer
 }
 
-// syncBuffer is a buffer that may be read while something writes to it.
+// syncBuffer is a buffer that one goroutine may read while another writes to it.
 type syncBuffer struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -377,8 +379,8 @@ func (b *syncBuffer) String() string {
 }
 
 // awaitStarted waits until gorun has reported that all ranks have started. The job must have
-// Verbose set. Tests that send signals call it first, because a terminating signal before that
-// moment fails the job and does not reach the ranks.
+// Verbose set. Tests that send gorun a signal for the ranks call it first, because a terminating
+// signal that comes earlier fails the job.
 func (g *gorun) awaitStarted(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(g.stderr.String(), " ranks started after ") }, time.Minute, time.Millisecond)
@@ -394,7 +396,8 @@ func gorunCommand(t *testing.T, j *job.Job) *exec.Cmd {
 	return cmd
 }
 
-// startGorun starts a process that runs the job. The test must call wait, or end the process itself.
+// startGorun starts a process that runs the job, as the command gorun does. The test must call
+// wait, or end the process itself.
 func startGorun(t *testing.T, j *job.Job) *gorun {
 	t.Helper()
 	g := &gorun{cmd: gorunCommand(t, j)}

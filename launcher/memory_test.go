@@ -14,7 +14,7 @@ import (
 )
 
 // memoryCgroup makes a cgroup with a memory limit, in bytes, below the cgroup of this process, and
-// returns its directory. It skips the test if this process may make none.
+// returns its directory. It skips the test if this process may not make such a cgroup.
 func memoryCgroup(t *testing.T, limit int) (dir string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -37,7 +37,7 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 			if v.controller != "" {
 				swap = limit
 			}
-			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // forbids swap; fails if the kernel does not count swap, which does no harm
+			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // forbids swap; an error means that the kernel does not count swap, and does no harm
 			return dir
 		}
 	}
@@ -45,8 +45,8 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 	return ""
 }
 
-// TestOutOfMemory: rank 1 uses more memory than the cgroup of the job may, so the kernel kills it.
-// gorun must report that reason, and the limit.
+// TestOutOfMemory: rank 1 uses more memory than the cgroup of the job allows, so the kernel kills
+// rank 1. gorun must report that reason, and the limit.
 func TestOutOfMemory(t *testing.T) {
 	dir := memoryCgroup(t, 192<<20)
 	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // tail keeps the last line in memory, which here never ends

@@ -13,8 +13,8 @@ import (
 )
 
 // TestWarningAboutOpenMPI: gorun must warn about a job of two ranks whose program is linked with
-// Open MPI, because each rank would run as a job of its own. It must not warn about one rank, or
-// about MPICH.
+// Open MPI, because each rank would be a job of its own. It must not warn about a job of one rank,
+// or about a program that is linked with MPICH.
 func TestWarningAboutOpenMPI(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.c")

@@ -118,8 +118,9 @@ func TestOutputFilesOnAFullDisk(t *testing.T) {
 	require.Equal(t, "out 0\n", string(text))
 }
 
-// TestOutputFilesGetBytesAsTheyCome: a rank writes the beginning of a line and waits until that is
-// in its output file. gorun must write it there before the line ends, or the rank waits for ever.
+// TestOutputFilesGetBytesAsTheyCome: a rank writes the beginning of a line and waits until its
+// output file has these bytes. gorun must write them to the file before the line ends, or the rank
+// waits for ever.
 func TestOutputFilesGetBytesAsTheyCome(t *testing.T) {
 	j := testJob(1, "-c", `printf 'half a line'; until [ -s 0.out ]; do sleep 0.01; done; cat 0.out >&2`)
 	j.Apps[0].Program = "sh"
@@ -157,8 +158,8 @@ func TestLastOutputOfABusyRank(t *testing.T) {
 	}
 }
 
-// TestPromptOnATerminal: rank 0 prints a question without a newline and reads the answer. The
-// question must be on the terminal before the test, in the role of the user, types the answer.
+// TestPromptOnATerminal: rank 0 prints a question without a newline and reads the answer. The test
+// writes the answer to the terminal, as a user would, only when the terminal shows the question.
 func TestPromptOnATerminal(t *testing.T) {
 	master, tty := terminal(t)
 	defer func() { require.NoError(t, tty.Close()) }()
@@ -186,8 +187,8 @@ func TestPromptOnATerminal(t *testing.T) {
 }
 
 // TestLinesAreNotMixed: host 1 writes the beginning of a line. Lines of gorun and of host 2 must
-// wait for the end of this line. If the end does not come within stallLimit, they must wait no
-// longer, and begin on a line of their own.
+// wait for the end of this line. If the end does not come within stallLimit, they must not wait
+// longer, and must begin on a new line.
 func TestLinesAreNotMixed(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)
@@ -206,8 +207,8 @@ func TestLinesAreNotMixed(t *testing.T) {
 }
 
 // TestRecentOutputIsNotRepeated: printOnce must write its short text if the lines "a" and "b" are
-// in the last lastBytes of the output, even behind a tag such as "[1] ". Otherwise it must write
-// the long text.
+// in the last lastBytes bytes of the output, even after a tag such as "[1] ". Otherwise it must
+// write the long text.
 func TestRecentOutputIsNotRepeated(t *testing.T) {
 	for between, want := range map[string]string{
 		"": "a\n[1] b\nfailed\n", "c\n": "a\n[1] b\nc\nfailed\n", strings.Repeat("c\n", lastBytes/2): "a\n[1] b\n" + strings.Repeat("c\n", lastBytes/2) + "failed of b\n",
@@ -233,5 +234,5 @@ func TestSameWriter(t *testing.T) {
 	require.False(t, sameWriter(f, &bytes.Buffer{}))
 	require.False(t, sameWriter(nil, nil))
 	w := writerFunc(nil)
-	require.False(t, sameWriter(w, w)) // functions cannot be compared
+	require.False(t, sameWriter(w, w)) // values of a function type cannot be compared
 }

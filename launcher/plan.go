@@ -18,12 +18,13 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// loopback is the address that ranks listen on if all of them run on one host.
+// loopback is the address that ranks listen on if all of them run on one host and gorun chooses the
+// address.
 const loopback = "127.0.0.1"
 
-// hostsUp handles Up, which comes when every host has answered or failed. If a host has failed, the
-// run ends. Otherwise hostsUp places the ranks, and sends Prepare, which describes the job to the
-// hosts.
+// hostsUp handles Up, which comes when every host has answered or failed. If a host has failed, or
+// the ranks cannot be placed, the run ends. Otherwise hostsUp places the ranks and sends Prepare,
+// which describes the job to the hosts.
 func (r *run) hostsUp(up proto.Up) {
 	if r.phase != phaseConnecting {
 		return
@@ -50,7 +51,7 @@ func (r *run) hostsUp(up proto.Up) {
 	r.node.Do(*m)
 }
 
-// recordHosts records the state of hosts that have answered or failed.
+// recordHosts records the states of the hosts in up, which have answered or failed.
 func (r *run) recordHosts(up proto.Up) {
 	for _, a := range up.Agents {
 		if a.Index >= 0 && a.Index < len(r.hosts) {
@@ -63,7 +64,7 @@ func (r *run) recordHosts(up proto.Up) {
 }
 
 // plan places the ranks, prints notes and warnings about that, and returns the message that
-// describes the job to the hosts. A restart prints no notes again.
+// describes the job to the hosts. At a restart it does not print the notes and warnings again.
 func (r *run) plan() (*proto.Prepare, error) {
 	placed, err := r.place(r.machines())
 	if err != nil {
@@ -79,9 +80,9 @@ func (r *run) plan() (*proto.Prepare, error) {
 }
 
 // fillNote returns a line with the number of ranks, if the program gets one rank for each slot and
-// the user may not expect that. It returns "" if the user has chosen the number: by -n, a rankfile,
-// or an allocation. An allocation that gorun itself has got for hosts that the user names does not
-// count as the user's choice.
+// the user may not expect that. Otherwise it returns "", for example if the user has chosen the
+// number by -n, a rankfile, or an allocation. An allocation that gorun itself has got for hosts
+// that the user names does not count as the user's choice.
 func (r *run) fillNote(placed *place.Result) string {
 	byUser := r.allocated && (os.Getenv(envAllocated) == "" || len(r.job.Hosts) == 0)
 	if !r.fillsHosts() || byUser || r.job.Rankfile != "" {
@@ -107,7 +108,7 @@ func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	return placed, nil
 }
 
-// machines returns the hosts in the order in which the user names them, as in r.hostOrder.
+// machines returns the hosts for package place, in the order of r.hostOrder.
 func (r *run) machines() []place.Machine {
 	var machines []place.Machine
 	for _, i := range r.hostOrder {
@@ -136,15 +137,15 @@ func policyOf(j *job.Job) (place.Policy, error) {
 	return p, err
 }
 
-// fillsHosts reports whether the number of ranks follows from the hosts or the rankfile, because the
-// user does not give it with -n. The program then gets the ranks of the rankfile or, without a
-// rankfile, one rank for each slot of the named or allocated hosts.
+// fillsHosts reports whether the number of ranks follows from the hosts or the rankfile, because
+// the job has one program and the user gives no number with -n. The program then gets the ranks of
+// the rankfile or, without a rankfile, one rank for each slot of the named or allocated hosts.
 func (r *run) fillsHosts() bool {
 	j := r.job
 	return !j.NPGiven && len(j.Apps) == 1 && (j.Rankfile != "" || r.allocated || len(j.Hosts) > 0)
 }
 
-// appNP returns the number of ranks of each app.
+// appNP returns the number of ranks of each app, by index in job.Apps.
 func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	var list []int
 	for _, a := range r.job.Apps {
@@ -199,12 +200,12 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 }
 
 // assignAddresses numbers the hosts that have ranks, and chooses where ranks listen: on one address
-// of each host, on consecutive ports from the same first port on each host. So each rank can compute
-// the addresses of the others. In three cases it chooses no addresses. If all ranks share memory, no
-// rank listens. If the user names an interface, or the hosts have no network in common, ranks choose
-// their addresses and exchange them.
+// of each host, and if possible on consecutive ports from the same first port on each host, so that
+// each rank can compute the addresses of the others. In three cases it chooses no addresses. If all
+// ranks are on one host and share memory, no rank needs to listen. If the user names an interface,
+// or the hosts have no network in common, ranks choose their addresses and exchange them.
 func (r *run) assignAddresses(m *proto.Prepare) {
-	number := make(map[int]int) // from an index in r.hosts to the number of the host
+	number := make(map[int]int) // by index in r.hosts: the number of the host; only hosts that have ranks
 	nodes := make([]int, len(r.ranks))
 	var used []int
 	most := 0
@@ -249,19 +250,19 @@ func firstFew(list []string) []string {
 	return append(slices.Clone(list[:most-1]), "…")
 }
 
-// commonAddrs returns the address that ranks listen on for each host of used, a list of indexes in
-// r.hosts. It is the first of these that exists:
+// commonAddrs returns, for each host of used, the address on which the ranks of this host listen.
+// used is a list of indexes in r.hosts. The address is the first of these that exists:
 //
 //   - the address that the user gives for the host
-//   - an address in a network that all hosts of used are in; if there are several such networks, in
-//     the one that the connections of gorun and the agents use most
+//   - the host's address in a network in which all hosts of used have different addresses; if there
+//     are several such networks, the one that the connections between gorun and the agents use most
 //   - the address at which the parent in the tree of agents has connected with the host
 //
 // It returns nil if a host has none of these.
 func (r *run) commonAddrs(used []int) []string {
 	type network struct {
-		addrs map[int]string // by host
-		score int            // number of host addresses in this network that connections of gorun and the agents use
+		addrs map[int]string // by index in r.hosts: the host's address in this network
+		score int            // number of addresses of hosts in this network that connections between gorun and the agents use
 	}
 	networks := make(map[netip.Prefix]*network)
 	reached := make(map[string]bool)
@@ -314,8 +315,9 @@ func (r *run) commonAddrs(used []int) []string {
 	return addrs
 }
 
-// distinct reports whether all hosts have different addresses. Hosts can have the same address in
-// private networks that exist on each of them, for example between containers.
+// distinct reports whether all hosts have different addresses; addrs has the address of each. Hosts
+// can have the same address in a private network that exists on each of them, for example between
+// containers.
 func distinct(addrs map[int]string) bool {
 	seen := make(map[string]bool, len(addrs))
 	for _, a := range addrs {
@@ -327,8 +329,7 @@ func distinct(addrs map[int]string) bool {
 	return true
 }
 
-// sortedPrefixes returns the keys of m in a fixed order, IPv4 before IPv6. So commonAddrs always
-// makes the same choice.
+// sortedPrefixes returns the keys of m ordered by address, IPv4 before IPv6.
 func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(m))
 	for p := range m {
@@ -345,8 +346,9 @@ func sharesMemory(s *params.Set) bool {
 	return len(use) > 0 && use[0] == "shm"
 }
 
-// hostsPrepared handles Prepared, which comes when every host is ready. It makes the hosts start the
-// ranks or, if hosts lack files, first sends them these files.
+// hostsPrepared handles Prepared, which comes when every host is ready or has failed. If a host has
+// failed, the run ends. Otherwise hostsPrepared makes the hosts start the ranks or, if hosts lack
+// files, first sends them these files.
 func (r *run) hostsPrepared(m proto.Prepared) {
 	if r.phase != phasePreparing {
 		return
@@ -381,8 +383,9 @@ func validPorts(p *proto.Plan, ports []int) bool {
 		!slices.ContainsFunc(ports, func(port int) bool { return port < 1 || port > 65535 })
 }
 
-// addrs returns the address of each rank. other lists the hosts whose ranks listen on other ports
-// than planned. If it is empty, addrs returns nil, because the ranks can compute the addresses.
+// addrs returns the address and port of each rank. other lists the hosts whose ranks listen on
+// other ports than planned. If other is empty, addrs returns nil, because the ranks then need no
+// list.
 func (r *run) addrs(other []proto.HostPorts) []string {
 	if len(other) == 0 {
 		return nil
@@ -402,8 +405,8 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 	return addrs
 }
 
-// listenText returns a text for -v about where the ranks listen. memory is false if the job wants
-// shared memory, and a host could not make the memory file that its ranks share.
+// listenText returns a text for -v about where the ranks listen. memory is false if a host could
+// not make the memory file that its ranks should share.
 func (r *run) listenText(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
@@ -430,7 +433,8 @@ func (r *run) filesStaged(m proto.Staged) {
 	r.start(r.pending)
 }
 
-// start makes the hosts start the ranks, and begins to send standard input to them.
+// start makes the hosts start the ranks. If ranks on other hosts read standard input, it begins to
+// send it to the hosts.
 func (r *run) start(m proto.Start) {
 	r.phase, r.startSent = phaseStarting, time.Now()
 	r.node.Do(m)

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startError says why a job cannot be started, and holds gorun's exit code.
+// startError says why a job cannot be started. code is gorun's exit code.
 type startError struct {
 	code int
 	msg  string
@@ -26,7 +26,7 @@ type startError struct {
 
 func (e *startError) Error() string { return e.msg }
 
-// codeOf returns gorun's exit code for an error.
+// codeOf returns gorun's exit code for an error: that of a startError, or ExitFailed.
 func codeOf(err error) int {
 	var se *startError
 	if errors.As(err, &se) {
@@ -35,23 +35,23 @@ func codeOf(err error) int {
 	return proto.ExitFailed
 }
 
-// programs finds or builds one executable for each app of a job.
+// programs finds or builds the executables of the apps of a job.
 type programs struct {
-	dir    string                 // directory of built programs; "" until the first one is built
+	dir    string                 // directory of built programs; "": newDir has not made it yet
 	stderr io.Writer              // for messages of the compiler
-	newDir func() (string, error) // makes dir
-	mark   string                 // NAME=VALUE, put into the environment of the go command, by which the watchdog finds it
+	newDir func() (string, error) // makes the directory for dir
+	mark   string                 // a variable, NAME=VALUE, in the environment of the go command, by which the watchdog finds that process
 	built  map[string]string      // paths of built programs, by path of the directory or file that was built
 
 	libfabric bool // the job may use the transport libfabric
 }
 
-// source is what go build needs to build a program: the directory in which it runs, and its
-// argument, which is a package or a .go file.
+// source is what go build needs to build a program: dir is the directory in which go build runs,
+// and what is its argument, a package or a .go file.
 type source struct{ dir, what string }
 
 // resolve returns the absolute path of the executable of an app. path is the PATH to search. If the
-// app names Go source, resolve builds it. ctx ends the build.
+// app names Go source, resolve builds it. The end of ctx ends the build.
 func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
 	exe, src, err := find(ctx, app, path)
 	if err != nil || src == nil {
@@ -61,7 +61,8 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 }
 
 // find returns the absolute path of the executable of an app, or the source to build it from. path
-// is the PATH to search. find builds nothing. It depends on app.Program:
+// is the PATH to search. find builds nothing. A relative path that does not exist in this process's
+// directory is one in app.Wdir. The result depends on app.Program:
 //
 //	a name without a slash, found on PATH               → the executable
 //	the path of an executable file, with a slash        → the executable
@@ -93,7 +94,7 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 		if err := executable(full, st); err != nil {
 			return "", nil, err
 		}
-		abs, err := filepath.Abs(full) // a rank may start in another directory
+		abs, err := filepath.Abs(full) // ranks may start in another directory
 		if err != nil {
 			return "", nil, &startError{proto.ExitFailed, err.Error()}
 		}
@@ -106,8 +107,9 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }
 
-// lookPath searches for a name in the directories of path, as a shell does. If it finds only files
-// that cannot be executed, it returns the error of the last one.
+// lookPath searches for a name in the directories of path, as a shell does, and returns the
+// absolute path of the file. If all files that it finds cannot be executed, it returns the error of
+// the last one.
 func lookPath(name, path string) (string, error) {
 	var second error
 	for _, dir := range filepath.SplitList(path) {
@@ -142,7 +144,8 @@ func lookPath(name, path string) (string, error) {
 	return "", &startError{proto.ExitNotFound, msg}
 }
 
-// executable returns an error unless path is a regular file that this user may execute.
+// executable returns an error unless path is a regular file that this process may execute. st
+// describes the file.
 func executable(path string, st os.FileInfo) error {
 	if !st.Mode().IsRegular() {
 		return &startError{proto.ExitNotExec, path + ": not a regular file"}
@@ -153,8 +156,8 @@ func executable(path string, st os.FileInfo) error {
 	return nil
 }
 
-// isImportPath reports whether name is the import path of a main package. It asks the go command.
-// The caller has made sure that there is no such file.
+// isImportPath reports whether name is the import path of a main package. It runs go list to find
+// that out. The caller has made sure that there is no file of this name.
 func isImportPath(ctx context.Context, name string) bool {
 	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
 		return false
@@ -164,8 +167,8 @@ func isImportPath(ctx context.Context, name string) bool {
 }
 
 // build builds the program name: it runs go build in dir with the argument what, and returns the
-// path of the executable. It builds the same source only once. The compiler writes errors to
-// p.stderr.
+// path of the executable. If it has built the same source before, it returns the path from then.
+// The compiler writes errors to p.stderr.
 func (p *programs) build(ctx context.Context, name, dir, what string) (string, error) {
 	key := filepath.Join(dir, what)
 	if out, ok := p.built[key]; ok {
@@ -207,9 +210,9 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	return out, nil
 }
 
-// goCommand returns a call of the go command. It runs in a process group of its own, to which the
-// end of ctx sends SIGINT. If gorun is killed, the watchdog kills the go command and its compilers,
-// which have p.mark in their environment, and removes p.dir, which holds their temporary files.
+// goCommand returns a command that runs go with args, in a process group of its own. When ctx ends,
+// the process group gets SIGINT. If gorun is killed, the watchdog kills go and its compilers, which
+// have p.mark in their environment, and removes p.dir, which holds their temporary files.
 func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
@@ -219,7 +222,7 @@ func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// isArchive reports whether go build has made a library, or nothing, instead of an executable. go
+// isArchive reports whether go build has made an archive, or no file, instead of an executable. go
 // build does that if the package is not main.
 func isArchive(path string) bool {
 	f, err := os.Open(path)

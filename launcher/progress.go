@@ -19,14 +19,14 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// progress is a ticker. At each tick, its user writes the line of progress again.
+// progress is a ticker. At each tick, its owner writes the line of progress again.
 type progress struct {
 	tick <-chan time.Time // nil: stderr is not a terminal, or end was called
-	stop func()           // stops the ticker, if there is one
+	stop func()           // stops the ticker, if there is one; not nil
 }
 
-// newProgress returns a progress that ticks until end, if err is a terminal that can overwrite a
-// line. Otherwise it never ticks.
+// newProgress returns a progress. If err is a terminal that can overwrite a line, the progress
+// ticks until end is called. Otherwise it never ticks.
 func newProgress(err io.Writer) *progress {
 	p := &progress{stop: func() {}}
 	if _, ok := terminalWidth(err); ok && os.Getenv("TERM") != "dumb" {
@@ -42,8 +42,9 @@ func (p *progress) end() {
 	p.tick = nil
 }
 
-// show replaces the line of progress on the terminal by line. If line is empty, show removes the
-// line of progress. In the first progressAfter of a run, it shows nothing.
+// show queues line to replace the line of progress on the terminal. If line is empty, it removes
+// the line of progress instead. Before progressAfter has passed since the run began, show shows no
+// line. It does not block.
 func (r *run) show(line string) {
 	switch {
 	case line == "":
@@ -57,7 +58,8 @@ func (r *run) show(line string) {
 	}
 }
 
-// showWhile shows the result of line at each tick, until the caller calls stop.
+// showWhile shows the result of line at each tick, in a goroutine, until the caller calls stop.
+// stop then removes the line of progress.
 func (r *run) showWhile(line func() string) (stop func()) {
 	p := newProgress(r.stdio.Err)
 	done := make(chan struct{})
@@ -103,8 +105,8 @@ func (r *run) progressLine() string {
 	}
 }
 
-// waitingFor returns the end of a line that lists hosts for which gorun waits, or "" if there are
-// none.
+// waitingFor returns the last part of a line, which names the first few of the hosts for which
+// gorun waits. It returns "" if there are none.
 func waitingFor(names []string) string {
 	if len(names) == 0 {
 		return ""

@@ -16,8 +16,8 @@ import (
 )
 
 // TestProgressOnATerminal: the agent on a host does not answer, and stderr is a terminal. gorun
-// must show its progress in a line that is cut to the width of the terminal, and then overwrite
-// this line by the error.
+// must show its progress in a line that is cut to the width of the terminal, and must then
+// overwrite this line by the error.
 func TestProgressOnATerminal(t *testing.T) {
 	master, tty := terminal(t)
 	t.Setenv("TERM", "xterm")
@@ -27,15 +27,15 @@ func TestProgressOnATerminal(t *testing.T) {
 	j.SSH, j.ConnectTimeout = "sh -c 'exec sleep 60' x", 1500*time.Millisecond
 	require.Equal(t, proto.ExitFailed, Run(t.Context(), j, Stdio{Err: tty}).ExitCode)
 	require.NoError(t, tty.Close())
-	seen, err := io.ReadAll(master) // one Read would not do, because it may return only the first of several writes
+	seen, err := io.ReadAll(master) // not one Read, which may return only the first of several writes
 	require.ErrorIs(t, err, unix.EIO, "reads of a terminal whose other side is closed fail with EIO")
 	require.Equal(t,
 		eraseLine+"gorun: 1 of 2 hosts up; waiting for a-h"+
 			eraseLine+"gorun: a-host-of-a-very-long-name: did not answer within 1.5s\r\n", string(seen))
 }
 
-// TestStatus: the writer erases the line of progress before other output, does not write it into the
-// middle of a line, and does not write it again if it has not changed.
+// TestStatus: the writer must erase the line of progress before other output. It must not write it
+// into the middle of a line of output, nor again if it has not changed.
 func TestStatus(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)

@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// schemaVersion is the version of the report's format, which docs/report.schema.json describes. It
-// grows if a key is removed or changes its meaning, and stays the same if a key is added.
+// schemaVersion is the version of the report's format, which docs/report.schema.json describes. A
+// new version is needed when a key is removed or changes its meaning, but not when a key is added.
 const schemaVersion = 1
 
 // report is the contents of the file that -report writes. docs/report.schema.json is its JSON
@@ -25,7 +25,7 @@ type report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`
 	Job      string         `json:"job"`               // job.Job.Name
-	ExitCode int            `json:"exit_code"`         // of gorun
+	ExitCode int            `json:"exit_code"`         // exit code of gorun
 	Begun    time.Time      `json:"begun"`             // when Run was called
 	Ended    time.Time      `json:"ended"`             // when the report was written
 	Host     string         `json:"host"`              // name of gorun's host
@@ -38,7 +38,7 @@ type report struct {
 type reportApp struct {
 	Program string   `json:"program"` // as the user wrote it
 	Args    []string `json:"args,omitempty"`
-	Path    string   `json:"path,omitempty"` // path of the executable; absent: gorun did not find or build the program
+	Path    string   `json:"path,omitempty"` // path of the executable on gorun's host; absent: gorun did not find or build the program
 }
 
 // reportRun is one start of the job.
@@ -54,12 +54,12 @@ type reportRun struct {
 
 type reportHost struct {
 	Name     string `json:"name"`
-	Hostname string `json:"hostname,omitempty"`  // as the host calls itself; absent: its agent has not answered
-	AgentPID int    `json:"agent_pid,omitempty"` // of the agent or, on gorun's host, of gorun
-	Address  string `json:"address,omitempty"`   // on which its ranks listen; absent: gorun has not chosen one
-	Slots    int    `json:"slots,omitempty"`     // that the user or the allocation gives; absent: as many as the host has cores
+	Hostname string `json:"hostname,omitempty"`  // the host's own name for itself; absent: its agent has not answered
+	AgentPID int    `json:"agent_pid,omitempty"` // pid of the agent or, on gorun's host, of gorun; absent: the agent has not answered
+	Address  string `json:"address,omitempty"`   // address on which the host's ranks listen; absent: gorun has not chosen one
+	Slots    int    `json:"slots,omitempty"`     // number of slots that the user or the allocation gives; absent: they follow from the host's cores
 	Ranks    int    `json:"ranks"`               // number of ranks that are placed on the host
-	State    string `json:"state"`               // up, failed, lost, or unknown if the host had not answered yet
+	State    string `json:"state"`               // up, failed, lost, or, if the host had not answered yet, unknown
 	Cause    string `json:"cause,omitempty"`     // why the state is failed or lost
 }
 
@@ -69,15 +69,15 @@ type reportRank struct {
 	Host     string     `json:"host"`
 	CPUs     []int      `json:"cpus,omitempty"`
 	PID      int        `json:"pid,omitempty"`
-	Started  *time.Time `json:"started,omitempty"`   // by the clock of the rank's host
-	Ended    *time.Time `json:"ended,omitempty"`     // by the clock of the rank's host
-	State    string     `json:"state"`               // not started, running, exited, killed (by a signal), stuck (still there after SIGKILL), lost (with its host)
+	Started  *time.Time `json:"started,omitempty"`   // when the rank was started, by the clock of its host; absent: it was not started
+	Ended    *time.Time `json:"ended,omitempty"`     // when the rank ended, by the clock of its host; absent: it has not ended, or that is not known
+	State    string     `json:"state"`               // not started, running, exited, killed (by a signal), stuck (its process still exists after SIGKILL), lost (with its host)
 	ExitCode *int       `json:"exit_code,omitempty"` // present if State is exited
 	Signal   string     `json:"signal,omitempty"`    // such as SIGKILL; present if State is killed
 	Failed   bool       `json:"failed,omitempty"`    // the rank failed, and the job continued without it
 
-	// Resources that the rank has used, and those of its child processes that it has waited for.
-	// Absent: not known.
+	// The resources that the rank has used, together with its child processes for which it has
+	// waited. Absent: not known.
 	UserCPU   *float64 `json:"user_cpu_seconds,omitempty"`
 	SystemCPU *float64 `json:"system_cpu_seconds,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
@@ -91,20 +91,20 @@ type reportComm struct {
 	MessagesReceived int64   `json:"messages_received"`
 	BytesSent        int64   `json:"bytes_sent"`
 	BytesReceived    int64   `json:"bytes_received"`
-	Wait             float64 `json:"wait_seconds"` // time for which the rank waited for other ranks in blocking calls
+	Wait             float64 `json:"wait_seconds"` // time for which the rank has waited for other ranks in blocking calls
 }
 
-// reportFailure is a Failure.
+// reportFailure is a Failure as the report has it.
 type reportFailure struct {
 	Rank     *int     `json:"rank,omitempty"` // absent: not the failure of one rank
 	Host     string   `json:"host,omitempty"`
-	Reason   string   `json:"reason"`           // the failure as one line
-	ExitCode int      `json:"exit_code"`        // of gorun
+	Reason   string   `json:"reason"`           // the result of Failure.Error
+	ExitCode int      `json:"exit_code"`        // exit code of gorun
 	Stderr   []string `json:"stderr,omitempty"` // Failure.Stderr
 }
 
-// reportOf returns a failure as the report has it. code is gorun's exit code. If f is nil, so is the
-// result.
+// reportOf returns a failure as the report has it. code is gorun's exit code. If f is nil, reportOf
+// returns nil.
 func reportOf(f *Failure, code int) *reportFailure {
 	if f == nil {
 		return nil
@@ -171,8 +171,8 @@ func (p *report) add(r *run, v *outcome) {
 	p.Runs = append(p.Runs, run)
 }
 
-// writeReport writes the report, if the job wants one. The file is either complete or unchanged,
-// unless it is not a regular file.
+// writeReport writes the report, if the job wants one. After an error, the file is as it was
+// before, unless it is not a regular file.
 func (s *session) writeReport(res Result) error {
 	if s.job.Report == "" {
 		return nil
@@ -199,9 +199,9 @@ func (s *session) writeReport(res Result) error {
 }
 
 // replaceFile replaces the contents of a file: it writes a new file in the same directory and
-// renames it to name. If name exists, the new file gets its permissions. If name is a symbolic
-// link, the target is replaced. If name exists and is not a regular file, such as /dev/stdout,
-// replaceFile writes to it directly.
+// renames it to name. If the file exists, the new one gets its permissions. If name is a symbolic
+// link, replaceFile replaces the target of the link. If name exists and is not a regular file, such
+// as /dev/stdout, replaceFile writes to it directly.
 func replaceFile(name string, text []byte) error {
 	st, err := os.Stat(name)
 	if err == nil && !st.Mode().IsRegular() {
@@ -233,7 +233,8 @@ func replaceFile(name string, text []byte) error {
 	return err
 }
 
-// signalOf returns the name of the signal that ended a rank.
+// signalOf returns the name of the signal that ended a rank, such as "SIGKILL", or a text with its
+// number if it has no name.
 func signalOf(e *proto.Exit) string {
 	sig := syscall.Signal(e.Signal)
 	return cmp.Or(unix.SignalName(sig), signalName(sig))

@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplaceFile: replaceFile gives a new file the usual permissions, keeps those of a file that it
-// replaces, and keeps a symbolic link to it. It leaves no other files.
+// TestReplaceFile: replaceFile must give a new file the permissions 0666 without those of the
+// umask. It must keep the permissions of a file that it replaces, and a symbolic link to that file.
+// It must leave no temporary files behind.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	mode := func(name string) fs.FileMode {
@@ -48,13 +49,13 @@ func TestReplaceFile(t *testing.T) {
 	require.Len(t, files, 3)
 }
 
-// TestReportMatchesItsSchema: reports of real jobs match docs/report.schema.json, and the schema
-// has all of their keys.
+// TestReportMatchesItsSchema: reports of real jobs must match docs/report.schema.json, and the
+// schema must have all of their keys.
 func TestReportMatchesItsSchema(t *testing.T) {
 	schema := reportSchema(t)
 	for name, test := range map[string]struct {
 		change func(j *job.Job)
-		ranks  string // a state that at least one rank has in the report; "": the job has no ranks
+		ranks  string // a state that at least one rank must have in the report; "": the report may have no ranks
 	}{
 		"well":       {func(*job.Job) {}, "exited"},
 		"code":       {func(j *job.Job) { j.Apps[0].Args = []string{"fail", "1", "5"} }, "killed"},
@@ -97,7 +98,8 @@ func TestReportMatchesItsSchema(t *testing.T) {
 }
 
 // TestReportHasWhatRanksUsed: rank 1 waits for a child process that computes. The CPU time of rank
-// 1 in the report must include that of the child, so it is much larger than that of rank 0.
+// 1 in the report must include that of the child, so it must be more than three times that of rank
+// 0.
 func TestReportHasWhatRanksUsed(t *testing.T) {
 	j := testJob(2, "-c", `[ $PMI_RANK = 0 ] || sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.01`)
 	j.Apps[0].Program, j.Report = "sh", filepath.Join(t.TempDir(), "report")
@@ -111,9 +113,9 @@ func TestReportHasWhatRanksUsed(t *testing.T) {
 	require.Greater(t, used(ranks[1]), 3*used(ranks[0]))
 }
 
-// TestReportHasAccounts: for each rank of a weft program that has called Finalize, the report has
-// the numbers of messages and bytes that the rank has sent and received. For other ranks it has
-// none.
+// TestReportHasAccounts: for each rank of a weft program that has called Finalize, the report must
+// have the numbers of messages and bytes that the rank has sent and received. For other ranks it
+// must have no such numbers.
 func TestReportHasAccounts(t *testing.T) {
 	const large, small = 2 << 20, 10 * 8
 	zero := &reportComm{MessagesSent: 12, BytesSent: large + small, MessagesReceived: 1, BytesReceived: 100}

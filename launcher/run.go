@@ -15,9 +15,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// run is one start of the job. A restart makes a new run. One goroutine, which calls execute and
-// from there control, owns a run. Other goroutines send messages to control through the mailbox.
-// control never waits for a rank, a host or a terminal.
+// run is one start of the job. A restart makes a new run. The goroutine that calls execute owns a
+// run; execute calls control. Other goroutines send messages to control through the mailbox.
+// control does not wait for ranks, for terminals or, except for a short time in suspend, for hosts.
 //
 //	connecting ─Up─► preparing ─Prepared─► staging ─Staged─► starting ─Started─► running
 //	                     └──── Prepared, no host lacks a file ───►┘
@@ -26,22 +26,22 @@ import (
 //	starting, running ── Ended ──► over
 type run struct {
 	*session
-	id        string // the job id, which is another one at each restart
+	id        string // the job id; each restart gets another one
 	began     time.Time
 	kind      job.Launcher   // the launcher in use: chooseHosts replaces LaunchAuto
-	hosts     []host         // the hosts of this run, by index in the tree of agents
+	hosts     []host         // the hosts of this run, by their index in the tree of agents
 	node      *tree.Node     // the root of the tree of agents
-	procs     *procs.Manager // runs the ranks of this host; nil: this host has no ranks
+	procs     *procs.Manager // runs the ranks of this host; nil: this host is not one of the job's hosts
 	hostOrder []int          // indexes of hosts in the order in which the user names them
 	connector *connector     // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 
-	allocated  bool        // a resource manager's allocation, or the agents that connect with gorun, give the hosts
-	pending    proto.Start // message that gorun sends when all files are staged; set in phaseStaging
+	allocated  bool        // the hosts come from a resource manager's allocation, or are those whose agents connect with gorun
+	pending    proto.Start // the message that gorun sends when the hosts have the files that they lacked; set in phaseStaging
 	phase      phase
 	ranks      []rank         // by number of the rank; empty before the ranks are placed
 	plans      []proto.Plan   // the ranks of each host, by index in hosts; empty before the ranks are placed
-	used       int            // number of hosts that have ranks
+	used       int            // number of hosts on which ranks are placed
 	prep       *proto.Prepare // the message that has described the job to the hosts; nil: not sent yet
 	startSent  time.Time      // when gorun sent Start to the hosts, by gorun's clock
 	startDone  time.Time      // when gorun received Started, by gorun's clock; zero: not yet
@@ -49,25 +49,25 @@ type run struct {
 	states     states
 	names      map[string]string // ports of the services that ranks have published by PMI, by service name
 	stdin      *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
-	lost       map[string]string // hosts that failed or were lost in this run, and the causes
-	tails      map[int][]string  // by rank: its last lines of stderr; set by allEnded
+	lost       map[string]string // by name: hosts that failed or were lost in this run, and the causes
+	tails      map[int][]string  // by rank: the last lines that it wrote to stderr; set by allEnded, only for some ranks that have not ended normally
 	background sync.WaitGroup    // goroutines that send files to the hosts or write stacks
-	stopped    context.Context   // its end stops connecting with hosts and sending files to them
+	stopped    context.Context   // ends with the run; its end stops attempts to connect with hosts, and the sending of files to them
 	stop       context.CancelFunc
 
 	inspecting   *inspection      // the inspection under way; nil: none
-	writing      int              // number of directories into which goroutines still write files of the last inspection
+	writing      int              // number of goroutines that still write files of the last inspection; each writes to one directory
 	inspectQueue []inspectRequest // requests whose inspection has not begun
 	inspectSeq   int              // field N of the last Inspect message; 0: none was sent
 
-	outcome    *outcome       // the failure that gorun will report; nil: nothing has failed yet
+	outcome    *outcome       // the failure that gorun will report, unless another one replaces it; nil: nothing has failed yet
 	first      cause          // the cause of outcome; not used while outcome is nil
-	signaled   syscall.Signal // the last signal passed to the ranks whose default action is to terminate a process; 0: none
-	gotSIGINT  bool           // gorun has got SIGINT once
-	gotSIGTERM bool           // gorun has got SIGTERM and ends the ranks
+	signaled   syscall.Signal // the last of INT, TERM, QUIT and HUP that gorun has passed on to the hosts; 0: none
+	gotSIGINT  bool           // gorun has got SIGINT, so that the next one kills the job
+	gotSIGTERM bool           // gorun has got SIGTERM, and has sent End because of it
 	killed     bool           // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
 	ending     bool           // gorun has sent the hosts an End
-	readerGone [2]bool        // the hosts know from gorun that the reader of stdout (0) or stderr (1) has closed it
+	readerGone [2]bool        // gorun has sent the hosts OutputClosed for stdout (index 0) or stderr (index 1)
 	// nonzeroExit is used in a job that continues without failed ranks. It is the exit code of the
 	// first rank that exited with a code other than 0 but counts as not failed, because it had
 	// called Finalize or had never called Init. 0: there is no such rank.
@@ -97,10 +97,10 @@ type host struct {
 // rank is what gorun knows about a rank.
 type rank struct {
 	app     int         // index in job.Apps
-	host    int         // index in run.hosts
+	host    int         // index in run.hosts of the host on which the rank runs
 	pid     int         // process id on its host; 0: not started, as far as gorun knows
 	started time.Time   // when the rank was started, by its host's clock
-	cpus    []int       // cpus that the rank is bound to; nil: those of run.plans
+	cpus    []int       // hardware threads to which the rank's host has bound it instead of those in run.plans; nil: it has not
 	exit    *proto.Exit // how the rank ended; nil: it runs, was never started, its host is lost, or it ended normally and Ended has not come
 	failed  bool        // the rank has failed, and the job continues without it
 	abort   *abort      // how the rank aborted; nil: it has neither called Abort nor broken the PMI protocol
@@ -114,7 +114,8 @@ func newRun(s *session, id string) *run {
 	}
 }
 
-// execute runs the job once. It returns nil if all ranks ended well.
+// execute runs the job once, and blocks until this run is over. It returns nil if the run ended
+// well.
 func (r *run) execute() *outcome {
 	ctx, stop := context.WithCancel(r.ctx)
 	r.stop, r.stopped = stop, ctx
@@ -139,8 +140,8 @@ func (r *run) execute() *outcome {
 	return r.outcome
 }
 
-// open makes the root of the tree of agents, which begins to connect with the hosts. ctx ends with
-// the run.
+// open makes the root of the tree of agents, which begins to connect with the hosts. The end of ctx
+// ends attempts to connect.
 func (r *run) open(ctx context.Context) error {
 	j := r.job
 	launch := proto.Launch{
@@ -167,7 +168,7 @@ func (r *run) open(ctx context.Context) error {
 		launch.Index = -1
 		launch.Hosts = append([]hosts.Host{{Name: r.host}}, launch.Hosts...)
 	}
-	if r.connector != nil && r.connector.dialIn != nil { // each agent connects with gorun, so all are children of the root
+	if r.connector != nil && r.connector.dialIn != nil { // each agent connects with gorun, so all agents are children of the root
 		launch.Radix, launch.AtOnce = len(launch.Hosts), len(launch.Hosts)
 	}
 	cfg.Launch = launch
@@ -182,8 +183,8 @@ func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.h
 // onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }
 
-// procsConfig returns the configuration of this host's process manager. The process manager sends
-// its messages to gorun by emit.
+// procsConfig returns the configuration of this host's process manager, which passes its messages
+// to emit.
 func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
 	c := procs.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
@@ -201,7 +202,8 @@ func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
 	return c
 }
 
-// close releases what the run holds: goroutines, the tree, the process manager and connections.
+// close ends the run's goroutines, the tree, the process manager and the connections, and waits for
+// the goroutines.
 func (r *run) close() {
 	r.stop()
 	r.current.CompareAndSwap(r, nil)
@@ -219,8 +221,8 @@ func (r *run) close() {
 	r.connector.close()
 }
 
-// post takes a message that the tree has received from a host. post queues output for the writer,
-// and all other messages for control. The goroutine of the tree's root calls post.
+// post takes a message that the tree has received from a host. It queues output for the writer, and
+// all other messages for control, and does not block. The goroutine of the tree's root calls post.
 func (r *run) post(m proto.Message) {
 	if o, ok := m.(proto.Output); ok {
 		r.out.put(o, func(err error) {
@@ -234,14 +236,15 @@ func (r *run) post(m proto.Message) {
 	r.mail.post(m)
 }
 
-// writeError reports to control that the writer could not write output of a rank.
+// writeError is a message to control: the writer could not write output of ranks.
 type writeError struct {
 	stderr bool // the output was for stderr; false: for stdout
 	err    error
 }
 
-// control handles messages, signals, the job's timeout and its cancellation. It returns when all
-// ranks that were started have ended, or when the run has failed before it started any.
+// control handles messages, signals, the job's timeout and the end of Run's ctx. It blocks until
+// the run is over: until all ranks that were started have ended, or until the run has failed before
+// it started ranks.
 func (r *run) control() {
 	var timeout <-chan time.Time
 	if !r.deadline.IsZero() {
@@ -284,8 +287,9 @@ func (r *run) control() {
 	}
 }
 
-// timedOut ends the job because its timeout has passed. If the ranks run, timedOut first asks what
-// they do, and writes the answer to stderr.
+// timedOut ends the job because its timeout has passed. If the ranks run and the job is not ending
+// yet, timedOut first makes an inspection, and ends the job when it has written the answer to
+// stderr. It does not block.
 func (r *run) timedOut() {
 	end := func(during string) {
 		r.limitDrain = true
@@ -308,8 +312,8 @@ func (r *run) timedOut() {
 }
 
 // allExited reports whether all ranks have exited, as far as the hosts have reported, or gorun has
-// ordered SIGKILL for all of them. If so, little but output that no process reads can delay the end
-// of the run.
+// made the hosts send SIGKILL to all of them. If so, the end of the run usually waits only for
+// output that no process reads.
 func (r *run) allExited() bool {
 	if r.killed {
 		return true
@@ -320,8 +324,8 @@ func (r *run) allExited() bool {
 	return r.phase >= phaseRunning
 }
 
-// during returns the end of a message: what gorun was doing when it gave up before the ranks ran.
-// It returns "" if the ranks run or have ended.
+// during returns the last part of a message: what gorun does in a phase before the ranks run. It
+// returns "" if the ranks run or the run is over.
 func (r *run) during() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -333,7 +337,7 @@ func (r *run) during() string {
 	}
 }
 
-// handle handles a message from the mailbox. Only control calls it, and the tests.
+// handle handles a message from the mailbox. Only control and tests call it.
 func (r *run) handle(m any) {
 	switch m := m.(type) {
 	case partialUp:
@@ -349,8 +353,8 @@ func (r *run) handle(m any) {
 	case proto.Started:
 		r.ranksStarted(m)
 	case proto.Fence:
-		// If Waiting is false, all ranks have ended. Ranks that have ended count as being in every
-		// fence, so the hosts would answer Release with the next Fence, endlessly.
+		// If Waiting is false, all ranks have ended. If ranks that have ended count as being in
+		// every fence, the hosts would answer each Release with the next Fence, without end.
 		if m.Waiting {
 			r.released = m.N
 			r.node.Do(proto.Release(m))
@@ -394,11 +398,12 @@ func (r *run) handle(m any) {
 	}
 }
 
-// partialUp reports hosts that have answered or failed, while gorun still waits for other hosts.
+// partialUp is a message to control: it has the hosts that have answered or failed since the last
+// one, while gorun still waits for other hosts.
 type partialUp proto.Up
 
-// nameOf returns a host's name. If there is no host with this index, it returns the name of this
-// host.
+// nameOf returns the name of the host with this index in r.hosts. If there is no such host, it
+// returns the name of gorun's host.
 func (r *run) nameOf(index int) string {
 	if index < 0 || index >= len(r.hosts) {
 		return r.host
@@ -406,9 +411,10 @@ func (r *run) nameOf(index int) string {
 	return r.hosts[index].Name
 }
 
-// stopOutput handles an error of a write to stdout or stderr. If the reader of a pipe has closed
-// it, stopOutput reports that to the hosts, which close the ranks' pipes. A rank that then writes
-// gets SIGPIPE. For all other errors it does nothing: gorun reports them at the end of the job.
+// stopOutput handles an error of a write to stdout or stderr. If the output goes to a pipe whose
+// reader has closed it, stopOutput reports that to the hosts, which close the ranks' pipes. A rank
+// that then writes gets SIGPIPE. For all other errors stopOutput does nothing: gorun reports them
+// at the end of the job.
 func (r *run) stopOutput(u writeError) {
 	k := 0
 	if u.stderr {

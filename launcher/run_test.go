@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joined returns an error unless the memory file that the ranks share works or, without such a file,
-// the rank's listener has the right address. All ranks call it.
+// joined returns an error unless the memory file works that the ranks share or, if the rank has no
+// such file, listens returns nil. All ranks must call it.
 func joined(ctx context.Context, w *bootstrap.World) error {
 	if w.Memory == nil {
 		return listens(w)
@@ -51,8 +51,8 @@ func joined(ctx context.Context, w *bootstrap.World) error {
 	return w.Memory.Close()
 }
 
-// listens returns an error unless the rank's listener has the address that other ranks expect, as
-// the job card says.
+// listens returns an error unless the rank has a listener with the address that other ranks find in
+// the job card or compute from it.
 func listens(w *bootstrap.World) error {
 	if w.Listener == nil {
 		return errNoListener
@@ -61,8 +61,8 @@ func listens(w *bootstrap.World) error {
 	if err != nil {
 		return err
 	}
-	// Shut down the listener and do not close it, as the transport tcp does: the rank's next program
-	// inherits it and uses it again.
+	// Shut down the listener, as the transport tcp does, and keep the descriptor open: the rank's
+	// next program inherits it and listens again.
 	defer l.Close()
 	defer func() { _ = unix.Shutdown(int(w.Listener.Fd()), unix.SHUT_RD) }()
 	want := fmt.Sprintf("%s:%d", w.Hosts[0], w.BasePort+w.Rank)
@@ -129,14 +129,15 @@ func TestChildOfARankIsAWorldOfOne(t *testing.T) {
 }
 
 func TestShellBetweenLauncherAndRank(t *testing.T) {
-	// alone is the number of programs that can neither share memory nor listen: the second program of
-	// each rank with shm, because only the first one gets the memory file.
+	// alone is the number of programs that have neither a memory file nor a listener. With shm,
+	// that is the second program of each of the two ranks, because only a rank's first program uses
+	// the memory file.
 	for use, alone := range map[string]int{"tcp": 0, "shm": 2} {
 		j := testJob(2)
 		j.Params = &params.Set{}
 		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
 		j.Apps[0].Program = "sh"
-		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // each rank runs two programs, one after the other
+		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // each rank runs the test binary twice
 		res, out, stderr := runJob(t, j)
 		require.Zero(t, res.ExitCode, stderr)
 		require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
@@ -196,8 +197,8 @@ func TestExitCodes(t *testing.T) {
 }
 
 // TestSecondaryAfterExit: rank 1 is already exiting when rank 0 notices that and aborts. Rank 2
-// exits with code 5 because the job ends. gorun must name rank 1 as the failed rank, even if its
-// exit code is 0, because it has not called Finalize.
+// exits with code 5 because the job ends. gorun must name rank 1 as the failed rank, even if the
+// exit code of rank 1 is 0, because rank 1 has not called Finalize.
 func TestSecondaryAfterExit(t *testing.T) {
 	for code, want := range map[string]string{
 		"7": "rank 1 exited with code 7", "0": "rank 1 exited without Finalize",
@@ -226,7 +227,7 @@ func TestSummary(t *testing.T) {
 		require.Equal(t, []string{"line 2", "line 11"}, []string{f.Stderr[0], f.Stderr[9]})
 		_, summary, _ := strings.Cut(stderr, "gorun: ")
 		want := fmt.Sprintf("rank 1 exited with code 5: %s, pid %d on %s; the other 2 ranks were ended\n", f.Program, f.PID, f.Host)
-		if files { // without files, the lines are on stderr already, so gorun does not repeat them
+		if files { // without files, the rank's lines are on gorun's stderr already, so gorun does not repeat them
 			want += fmt.Sprintf("gorun: the last lines that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
 		}
 		require.Equal(t, want, summary)
@@ -260,7 +261,7 @@ func TestTimeout(t *testing.T) {
 	res, _, stderr := runJob(t, j)
 	require.Equal(t, 124, res.ExitCode)
 	require.Regexp(t, "^(gorun: after 100ms, its timeout, the job does this:\n"+
-		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // the ranks may not run yet at the timeout
+		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // at the timeout the ranks may not run yet
 	require.Equal(t, -1, res.Failure.Rank)
 }
 

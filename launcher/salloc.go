@@ -23,15 +23,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envAllocated is a variable in the environment of the inner gorun: the gorun that salloc has
-// started for another gorun, the outer one. Its value is the descriptor of a pipe, to which the
-// inner gorun writes when it catches signals, and again when its job has ended: see toOuter.
+// envAllocated is a variable in the environment of the inner gorun, the gorun that salloc has
+// started for another gorun, the outer one. Its value is the number of a descriptor: the write end
+// of a pipe to the outer gorun. The inner gorun writes to the pipe when it begins to catch signals,
+// and when its job has ended: see toOuter.
 const envAllocated = procs.EnvAllocated
 
 // allocate gets an allocation for a job that wants Slurm and has none: it runs salloc, which runs
-// this executable again in the allocation, with the same arguments. allocate waits for salloc, and
-// returns the exit code of the job that has run there. done is true if the job has run. Otherwise
-// err is nil if the job needs no allocation, or else says why it gets none.
+// this executable again in the allocation, with the same arguments. allocate blocks until salloc
+// has ended. If salloc has run, done is true, and code is the exit code of the job in the
+// allocation, or that of salloc. Otherwise err is nil if the job needs no allocation, and else says
+// why it gets none.
 func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) {
 	if j.Launcher != job.LaunchSlurm || hosts.Manager(os.Getenv) == hosts.Slurm {
 		return 0, false, nil
@@ -51,9 +53,9 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	line := remote.Salloc(j.SlurmArgs, np, nodes, exe, os.Args[1:])
 	cmd := exec.Command(salloc, line[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// A signal to salloc makes it release the allocation and so end the job. So salloc runs in a
-	// session of its own, where it gets no signals from the terminal. runSalloc passes signals to the
-	// inner gorun.
+	// At a terminating signal, salloc releases the allocation, which ends the job. So salloc runs
+	// in a session of its own, where it gets no signals from the terminal. runSalloc passes signals
+	// to the inner gorun.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	sys.DieWithParent(cmd.SysProcAttr, syscall.SIGTERM)
 	code, sig, err := runSalloc(ctx, cmd)
@@ -69,8 +71,8 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	return code, true, nil
 }
 
-// allocationSize returns what a job needs of an allocation: room for np ranks, or 0 if the number
-// is not known, and the nodes that the user names.
+// allocationSize returns what a job needs of an allocation: room for np ranks, and the nodes that
+// the user names. np is 0 if the number of ranks is not known. nodes is nil if the user names none.
 func allocationSize(j *job.Job) (np int, nodes []string) {
 	slots := 0
 	for _, h := range j.Hosts {
@@ -83,20 +85,21 @@ func allocationSize(j *job.Job) (np int, nodes []string) {
 	return j.NP(), nodes
 }
 
-// runSalloc runs salloc and passes signals to the inner gorun, which salloc starts. It returns the
-// exit code of the job of the inner gorun, with which this gorun also exits. If a signal ended
-// salloc before the inner gorun caught signals, early is that signal.
+// runSalloc runs salloc and passes signals to the inner gorun, which salloc starts. It blocks until
+// salloc has ended, and returns the exit code of the job of the inner gorun, with which this gorun
+// must exit. If a terminating signal came, and salloc ended before the inner gorun caught signals,
+// early is that signal. The end of ctx counts as SIGTERM.
 //
 // A terminating signal may come while salloc starts the inner gorun. As long as the inner gorun has
 // no handler, the signal would kill it, and salloc would then exit with code 0. So runSalloc sends
-// the signal to salloc and remembers it. If the inner gorun reports after that that it catches
-// signals, runSalloc sends the signal to the inner gorun.
+// the signal to salloc and remembers it. If the inner gorun later reports that it catches signals,
+// runSalloc sends the signal to the inner gorun, too.
 //
 // salloc may hang after the signal, for two reasons in salloc.c of Slurm 22.05. The signal handler
-// calls functions that take locks, and the interrupted thread may hold these locks. The thread that
-// learns that the allocation is revoked may reap the child before the main thread does, and the
-// main thread then calls waitpid for ever. So if salloc does not end within sallocTime, runSalloc
-// kills it and releases its allocation.
+// of salloc calls functions that take locks, and the interrupted thread may hold these locks. The
+// thread that learns that the allocation is revoked may reap the child before the main thread does,
+// and the main thread then calls waitpid for ever. So if salloc does not end within sallocTime,
+// runSalloc kills salloc and releases its allocation.
 func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Signal, err error) {
 	signals, stop := catchSignals()
 	defer stop()
@@ -108,16 +111,16 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 	defer func() { _ = pipe.Close() }()
 	cmd.ExtraFiles = []*os.File{inherited} // descriptor 3 of salloc, which passes it on to the inner gorun
 	cmd.Env = append(os.Environ(), envAllocated+"=3")
-	runtime.LockOSThread() // keeps the thread alive, because the kernel sends Pdeathsig when the thread that started salloc ends
+	runtime.LockOSThread() // keeps this thread alive: the kernel sends salloc Pdeathsig when the thread that has started it ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Start()
 	_ = inherited.Close()
 	if err != nil {
 		return 0, 0, err
 	}
-	started := make(chan *os.Process, 1) // the inner gorun, when it catches signals
-	said := make(chan int, 1)            // the exit code that the inner gorun reports; closed when the pipe has ended
-	go func() {                          // ends at the end of the pipe, at the latest when pipe is closed
+	started := make(chan *os.Process, 1) // gets the inner gorun when that catches signals
+	said := make(chan int, 1)            // gets the exit code that the inner gorun reports; closed when the pipe has ended
+	go func() {                          // ends after two lines or at the end of the pipe, at the latest when runSalloc closes pipe
 		defer close(said)
 		lines := bufio.NewReader(pipe)
 		if pid, ok := readNumber(lines); ok && pid > 0 {
@@ -137,21 +140,21 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
 	cancelled := ctx.Done()
-	var inner *os.Process // nil until it catches signals
+	var inner *os.Process // the inner gorun; nil: it does not catch signals yet
 	defer func() {
 		if inner != nil {
 			_ = inner.Release()
 		}
 	}()
-	late, killed := 0, false // late: number of seconds since salloc should have ended; killed: salloc has got SIGKILL
+	late, killed := 0, false // late: seconds for which salloc has had a reason to end; killed: salloc has got SIGKILL
 	for {
 		var sig syscall.Signal
 		select {
 		case <-ended:
-			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe should have ended already, unless another process holds it open
+			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe has usually ended, too, but another process may keep it open
 			code, ok := <-said
 			select {
-			case inner = <-started: // so that the deferred function releases it
+			case inner = <-started: // so that the deferred function releases inner
 			default:
 			}
 			if killed {
@@ -176,7 +179,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		switch {
 		case sig == 0:
 		case inner != nil:
-			_ = inner.Signal(sig) // an error means that the job has ended
+			_ = inner.Signal(sig) // an error means that the inner gorun has ended
 		case terminates(sig):
 			early = sig
 			_ = cmd.Process.Signal(sig)
@@ -191,12 +194,13 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 }
 
 // sallocTime is the number of seconds in which salloc must end, after the inner gorun has ended, or
-// after a signal that came before the inner gorun caught signals. In this time salloc should release
-// the allocation. After it, gorun kills salloc and releases the allocation itself. Tests change it.
+// after a signal that came before the inner gorun caught signals. In this time salloc should
+// release the allocation. If salloc has not ended then, gorun kills it and releases the allocation
+// itself. Tests change sallocTime.
 var sallocTime = 5
 
-// reapable reports whether a process has ended, also if it is a zombie that its parent has not
-// reaped.
+// reapable reports whether a process has ended. It also returns true for a zombie, which its parent
+// has not reaped.
 func reapable(p *os.Process) bool {
 	if errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return true
@@ -206,10 +210,10 @@ func reapable(p *os.Process) bool {
 	return strings.HasPrefix(fields, "Z")
 }
 
-// release cancels the allocation of a salloc that was killed. It finds the allocation among those of
-// this user by the session and the working directory from which it was requested; salloc was the
-// leader of its session. release gives up if a signal asks gorun to end. If it cannot cancel the
-// allocation, it prints that.
+// release cancels the allocation of a salloc that was killed. squeue lists, for each allocation of
+// this user, the session and the working directory of the process that requested it. The session of
+// that salloc has the pid of salloc as its number. release gives up after 30 seconds, or if a
+// signal asks gorun to end. If it cannot cancel the allocation, it prints that.
 func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // slurmctld may be busy
 	defer cancel()
@@ -225,7 +229,7 @@ func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 		case len(f) < 3 || f[1] != session:
 		case f[2] == "0" && strings.HasSuffix(strings.TrimSpace(line), " "+dir):
 			err = exec.CommandContext(ctx, "scancel", f[0]).Run()
-		default: // the job may belong to a session with the same number on another host
+		default: // the allocation may belong to a session with the same number on another host
 			err = errors.New("job " + f[0])
 		}
 	}
@@ -234,8 +238,9 @@ func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	}
 }
 
-// sallocCode returns the exit code of a job in an allocation that salloc got. salloc is how salloc
-// ended. If known is true, code is the exit code that the inner gorun has reported.
+// sallocCode returns the exit code of a job that ran, or should have run, under salloc. If known is
+// true, the inner gorun has reported the exit code code. Otherwise the result follows from salloc,
+// the state with which salloc ended.
 func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	ws, _ := salloc.Sys().(syscall.WaitStatus)
 	switch {
@@ -244,19 +249,21 @@ func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	case ws.Signaled():
 		return proto.ExitSignalFloor + int(ws.Signal())
 	case ws.ExitStatus() == 0:
-		// salloc returns 0 if its command was ended by SIGKILL.
+		// Without a report of the inner gorun, 0 means that SIGKILL has ended it: then salloc exits
+		// with 0.
 		return proto.ExitSignalFloor + int(syscall.SIGKILL)
 	}
 	return ws.ExitStatus()
 }
 
-// toOuter is the pipe from the inner gorun to the outer one, which waits for salloc. The inner gorun
-// writes two lines to it: its process id when it catches signals, and its exit code when its job has
-// ended. toOuter is nil in a gorun that salloc has not started.
+// toOuter is the pipe from the inner gorun to the outer one, which waits for salloc. The inner
+// gorun writes two lines to the pipe: its process id when it catches signals, and its exit code
+// when its job has ended. A nil *toOuter is valid and writes nothing: that of a gorun that no other
+// gorun has started by salloc.
 type toOuter struct{ pipe *os.File }
 
-// readyForSignals reports to the outer gorun, if there is one, that this gorun catches signals. It
-// returns the pipe for ended.
+// readyForSignals reports to the outer gorun that this gorun catches signals. It returns the pipe
+// to the outer gorun, or nil if there is none. The caller must call ended.
 func readyForSignals() *toOuter {
 	fd, err := strconv.Atoi(os.Getenv(envAllocated))
 	if err != nil {
@@ -282,10 +289,11 @@ func (o *toOuter) ended(code int) {
 }
 
 func (o *toOuter) write(number int) {
-	_, _ = fmt.Fprintln(o.pipe, number) // an error means that the other gorun has ended
+	_, _ = fmt.Fprintln(o.pipe, number) // an error means that the outer gorun has ended
 }
 
-// readNumber reads a line that toOuter.write has written. ok is false at the pipe's end.
+// readNumber reads a line that toOuter.write has written. ok is false at the end of the pipe, or if
+// the line is not a number.
 func readNumber(pipe *bufio.Reader) (number int, ok bool) {
 	line, err := pipe.ReadString('\n')
 	if err != nil {

@@ -48,8 +48,7 @@ func TestReadyForSignals(t *testing.T) {
 
 // TestRunSalloc: the outer gorun must return the exit code that the inner gorun reports by the
 // pipe. If the inner gorun reports none, the exit code follows from how salloc ended. The outer
-// gorun must not wait for a salloc that hangs. Shell scripts stand for salloc and for the inner
-// gorun.
+// gorun must kill a salloc that hangs. Shell scripts take the places of salloc and the inner gorun.
 func TestRunSalloc(t *testing.T) {
 	defer func(was int) { sallocTime = was }(sallocTime)
 	sallocTime = 1

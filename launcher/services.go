@@ -5,7 +5,8 @@ import (
 )
 
 // service answers a PMI-1 request to publish, look up or unpublish the name of a service. All ranks
-// of the job share these names. line is the request, and the result is the line of the reply.
+// of the job share these names. line is the request, and the result is the reply, a line. The reply
+// to an invalid or unknown request is an error.
 func (r *run) service(line []byte) []byte {
 	m, err := wire.ParsePMI(line)
 	if err != nil {
@@ -36,7 +37,7 @@ func (r *run) service(line []byte) []byte {
 	}
 	text, err := answer.Append(nil)
 	if err != nil {
-		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil) // cannot fail: this reply is short
+		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil) // cannot fail, because this reply is short
 	}
 	return text
 }

@@ -50,11 +50,11 @@ func TestSignalThatEndsTheRanks(t *testing.T) {
 	}
 }
 
-// TestTerminate: gorun gets SIGTERM twice, and its ranks ignore SIGTERM. Each rank must get SIGTERM
-// once, and SIGKILL after the grace period.
+// TestTerminate: gorun gets SIGTERM twice, and its ranks do not end at SIGTERM. Each rank must get
+// SIGTERM once, and SIGKILL after the grace period.
 func TestTerminate(t *testing.T) {
 	j := testJob(2, "deaf")
-	j.Grace = 3 * time.Second // enough time for the ranks to print that they got SIGTERM
+	j.Grace = 3 * time.Second // long enough for the ranks to print that they got SIGTERM
 	g := startGorun(t, j)
 	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
@@ -67,7 +67,7 @@ func TestTerminate(t *testing.T) {
 }
 
 // TestTerminateExitCode: gorun gets SIGTERM, and then rank 0 exits with 0. gorun must exit with 0
-// if rank 1 does so too, and otherwise with 143, which is 128 plus SIGTERM.
+// if rank 1 exits with 0, too, and otherwise with 143, which is 128 plus SIGTERM.
 func TestTerminateExitCode(t *testing.T) {
 	for rank, want := range map[string]int{"exit 0": 0, "exit 7": 143, "kill -KILL $$": 143} {
 		j := testJob(2, "-c", `trap 'test $PMI_RANK = 0 && exit 0; `+rank+`' TERM; echo up; while :; do sleep 0.05; done`)
@@ -127,7 +127,7 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 		j.TagOutput = true
 		g := startGorun(t, j)
 		var pids []string
-		for len(pids) < 2 { // when it has both pids, the test reads no more output
+		for len(pids) < 2 { // the test reads output only until it has both pids
 			if line := g.lines(t, 1)[0]; strings.Contains(line, " pid ") {
 				pids = append(pids, line[4:])
 			}
@@ -145,12 +145,12 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 		state, err := g.cmd.Process.Wait()
 		require.NoError(t, err)
 		require.Equal(t, want, state.ExitCode())
-		_ = g.cmd.Wait() // closes the pipes
+		_ = g.cmd.Wait() // frees the pipes; the process was waited for above
 	}
 }
 
-// pidfds returns pidfds (pidfd_open(2)) of the processes that lines name as "pid N", except of
-// those that have ended. requireGone closes them.
+// pidfds returns pidfds (pidfd_open(2)) of the processes that lines name as "pid N", except for
+// processes that have ended. requireGone closes the pidfds.
 func pidfds(t *testing.T, lines []string) []int {
 	t.Helper()
 	var fds []int
@@ -223,7 +223,7 @@ func TestNothingOutlivesGorun(t *testing.T) {
 				require.Zero(t, g.wait(t), g.stderr.String())
 			}
 			requireGone(t, fds)
-			for len(marked(mark)) > 0 { // the test does not know the pids of orphans, and waits until the watchdog has killed them
+			for len(marked(mark)) > 0 { // wait also for the orphans, whose pids the test does not know, to be killed
 				require.NoError(t, t.Context().Err())
 			}
 			if how == "killed" {
@@ -234,9 +234,9 @@ func TestNothingOutlivesGorun(t *testing.T) {
 }
 
 // TestHiddenDaemon: a rank leaves behind a daemon with a child. The daemon has a session of its own
-// and an empty environment, so gorun can find it neither by its process group nor by a variable. It
-// must not outlive the job, whether the job ends or gorun is terminated or killed. If this process
-// may make no cgroup, the test of a killed gorun is skipped.
+// and an empty environment, so gorun can find it neither by its process group nor by a variable.
+// The daemon and its child must not outlive the job, whether the job ends or gorun is terminated or
+// killed. If this process may make no cgroup, the test of a killed gorun is skipped.
 func TestHiddenDaemon(t *testing.T) {
 	for _, how := range []string{"ended", "terminated", "killed"} {
 		t.Run(how, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestHiddenDaemon(t *testing.T) {
 			j.Env = append(j.Env, job.EnvVar{Name: "DAEMON", Value: daemon}, job.EnvVar{Name: "FILE", Value: file}, job.EnvVar{Name: "HOW", Value: how})
 			g := startGorun(t, j)
 			lines := g.lines(t, 3)
-			for _, line := range lines[:2] { // make sure that the daemon and its child end even if the test fails
+			for _, line := range lines[:2] { // kills the daemon and its child even if the test fails
 				pid, err := strconv.Atoi(strings.TrimPrefix(line, "pid "))
 				require.NoError(t, err)
 				if fd, err := unix.PidfdOpen(pid, 0); err == nil {
@@ -323,8 +323,8 @@ func TestKilledGorunLeavesNoCompiler(t *testing.T) {
 	_ = g.cmd.Wait()
 }
 
-// requireEmptied waits until dir is empty, because the watchdog has removed what a killed gorun has
-// left there.
+// requireEmptied waits until dir is empty. The watchdog must remove what a killed gorun has left
+// there.
 func requireEmptied(t *testing.T, dir string) {
 	t.Helper()
 	for {

@@ -21,60 +21,62 @@ import (
 //
 //	control ── add ──► in: at most stacksRoom bytes ──► loop ──► DIR/RANK.stacks
 type stackFiles struct {
-	dir  string              // the directory; "": loop makes a temporary directory when it has something to write
+	dir  string              // the directory; "": loop makes a temporary directory before it writes the first file
 	temp bool                // the directory is temporary
-	in   chan proto.Stacks   // stacks that loop has not written; its capacity is the number of ranks
-	room *semaphore.Weighted // counts the bytes of data in the channel in, at most stacksRoom
-	lost int                 // number of stacks that add has dropped
+	in   chan proto.Stacks   // stacks that loop has not taken; its capacity is the number of ranks
+	room *semaphore.Weighted // counts the bytes of stacks that add has queued and loop has not written: at most stacksRoom
+	lost int                 // number of Stacks that add has dropped
 	time time.Duration       // how long finish waits: stacksTime, or less in tests
 
-	// closed says that it is decided whether the files stay. The first goroutine that sets it
-	// decides. If loop sets it, after it has written all files, they stay. If finish or abandon sets
-	// it, gorun will not name the files to the user. loop then writes no more files, and removes a
-	// temporary directory.
+	// The goroutine that is the first to set closed decides whether the files stay. If loop sets
+	// closed, it has written all files, and they stay. If finish or abandon sets it, gorun does not
+	// name the files to the user. loop then writes no more files, and removes a temporary
+	// directory.
 	closed atomic.Bool
 
-	done    chan struct{} // closed when loop has ended; only after that may others read written and err
+	done    chan struct{} // closed when loop has ended; only after that may other goroutines read written, err and dir
 	written int           // number of files that loop has written
 	err     error         // the first error of loop; nil: none
 }
 
 const (
-	stacksRoom = 64 << 20        // bytes of stacks that may wait for loop
-	stacksTime = 5 * time.Second // how long an inspection waits at its end for its stacks to be written
+	stacksRoom = 64 << 20        // most bytes of stacks that may wait for loop
+	stacksTime = 5 * time.Second // most time for which an inspection waits at its end for its stacks to be written
 )
 
 // newStackFiles returns a stackFiles for the stacks of at most ranks ranks, and starts its loop. If
 // dir is empty, the files are in a new temporary directory. The caller must call finish or abandon.
 func newStackFiles(dir string, ranks int) *stackFiles {
 	s := &stackFiles{dir: dir, temp: dir == "", in: make(chan proto.Stacks, ranks), room: semaphore.NewWeighted(stacksRoom), time: stacksTime, done: make(chan struct{})}
-	go s.loop() // ends after finish or abandon, as soon as its last system call has returned; nothing waits for it longer than stacksTime
+	go s.loop() // ends after finish or abandon, as soon as its last system call has returned; no goroutine waits for it longer than stacksTime
 	return s
 }
 
-// add queues the stacks of a rank for loop. It drops them if there is no room. It does not block.
+// add queues the stacks of a rank for loop, or drops them if there is no room. It does not block.
+// The caller must not change m.Data afterwards.
 func (s *stackFiles) add(m proto.Stacks) {
 	n := int64(len(m.Data))
 	if s.room.TryAcquire(n) {
 		select {
 		case s.in <- m:
 			return
-		default: // the channel is full, because a host has sent several stacks for one rank
+		default: // the channel is full, which happens only if a host has sent several Stacks for one rank
 			s.room.Release(n)
 		}
 	}
 	s.lost++
 }
 
-// abandon makes loop end without writing more files, because no request waits for them any more.
+// abandon makes loop end without writing more files. It is for an inspection whose requests were
+// answered without the files. It does not block.
 func (s *stackFiles) abandon() {
 	s.closed.Store(true)
 	close(s.in)
 }
 
-// finish waits until loop has written all stacks, but at most s.time. If stacks are not written
-// then, loop drops them. finish returns a line for the user: where the files are, or why there are
-// none.
+// finish waits until loop has written all stacks, but at most s.time. Stacks that loop has not
+// written by then are dropped. finish returns a line for the user: where the files are, or why
+// there are none.
 func (s *stackFiles) finish() string {
 	close(s.in)
 	const failed = "the stacks could not be written: "
@@ -82,7 +84,7 @@ func (s *stackFiles) finish() string {
 	case <-s.done:
 	case <-time.After(s.time):
 		if !s.closed.CompareAndSwap(false, true) {
-			<-s.done // loop has just set closed, because it has written the last file
+			<-s.done // loop has just set closed, after it has written the last file
 			break
 		}
 		where := "the directory for temporary files"
@@ -104,7 +106,7 @@ func (s *stackFiles) finish() string {
 	return line
 }
 
-// loop writes the stacks that add has queued, until finish or abandon closes the channel.
+// loop writes the stacks that add has queued, until finish or abandon has closed the channel in.
 func (s *stackFiles) loop() {
 	defer close(s.done)
 	for m := range s.in {
@@ -126,8 +128,9 @@ func (s *stackFiles) loop() {
 }
 
 // write writes the stacks of one rank to a file with a temporary name. When the file is complete,
-// write renames it to RANK.stacks. If closed is set before that, gorun has given up waiting, and a
-// later inspection may already have written a file of this name. write then removes its own file.
+// write renames it to RANK.stacks. If closed is set before that, gorun no longer waits for the
+// file, and a later inspection may already have written a file of this name. write then removes the
+// file with the temporary name.
 //
 // The rename replaces an existing file of that name. So write never follows a symbolic link: another
 // user with write access to the directory could have made one to a file of this user.

@@ -42,8 +42,8 @@ func TestStackFilesOfNoRank(t *testing.T) {
 }
 
 // TestStackFilesAreBounded: while loop does not run, as if the file server did not answer, 300
-// ranks send stacks of 1 MiB each. add must keep only stacksRoom bytes of them, and finish must say
-// how many ranks are missing.
+// ranks send stacks of 1 MiB each. add must keep only stacksRoom bytes of them, and the line of
+// finish must have the number of ranks whose stacks are missing.
 func TestStackFilesAreBounded(t *testing.T) {
 	const ranks, size = 300, 1 << 20
 	dir := t.TempDir()
@@ -61,9 +61,9 @@ func TestStackFilesAreBounded(t *testing.T) {
 	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks, without 236 ranks, because "+dir+" takes them too slowly", s.finish())
 }
 
-// TestStackFilesThatTakeTooLong: finish gives up after 1 ns, while one file is written and one is
-// not. It must say that the stacks could not be written. loop must then write no more files, and
-// remove a temporary directory.
+// TestStackFilesThatTakeTooLong: finish waits only for 1 ns, and of two files only one is written
+// then. finish must return that the stacks could not be written. loop must then write no more
+// files, and must remove a temporary directory.
 func TestStackFilesThatTakeTooLong(t *testing.T) {
 	for name, dir := range map[string]string{"temporary": "", "of the user": filepath.Join(t.TempDir(), "stacks")} {
 		t.Run(name, func(t *testing.T) {
@@ -81,15 +81,15 @@ func TestStackFilesThatTakeTooLong(t *testing.T) {
 	}
 }
 
-// TestStackFilesOfAnInspectionThatGaveUp: an inspection has given up waiting for its files, and a
-// later one has written a file of the same name. When the write of the first one goes on, it must
-// not replace that file, and must leave no file of its own.
+// TestStackFilesOfAnInspectionThatGaveUp: an inspection no longer waits for its files, and a later
+// inspection has written a file of the same name. When the write of the first inspection continues,
+// it must not replace that file, and must leave no other file.
 func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "1.stacks")
 	require.NoError(t, os.WriteFile(name, []byte("later"), 0o600))
 	s := &stackFiles{dir: dir}
-	s.closed.Store(true) // as finish does when it gives up while loop is in write
+	s.closed.Store(true) // as finish does when its time is over while loop is in write
 	require.NoError(t, s.write(proto.Stacks{Rank: 1, Data: []byte("earlier")}))
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
@@ -99,9 +99,9 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	require.Len(t, list, 1)
 }
 
-// TestStacksThatComeLate: the first round of an inspection has the number 4, and the current one 5.
-// Stacks with the number 4 must be written, and those of an earlier inspection, with the number 3,
-// must not.
+// TestStacksThatComeLate: the first round of an inspection has the number 4, and its current round
+// the number 5. Stacks with the number 4 must be written, and those of an earlier inspection, with
+// the number 3, must not.
 func TestStacksThatComeLate(t *testing.T) {
 	dir := t.TempDir()
 	r := newRun(&session{}, "id")
@@ -115,9 +115,9 @@ func TestStacksThatComeLate(t *testing.T) {
 }
 
 // TestRequestsAtTheEndOfARun: when the run ends, there are three requests: one whose inspection is
-// under way, one whose answer is in the mailbox because its stacks were just written, and one in
-// the mailbox that control has not taken. dropInspections must answer all of them. Later requests
-// are refused.
+// under way, one whose answer is in the mailbox because its stacks were just written, and one that
+// is itself in the mailbox. dropInspections must answer all three, and the mailbox must then refuse
+// further requests.
 func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
 	var got [][]string

@@ -18,13 +18,13 @@ import (
 // program is the executable of an app.
 type program struct {
 	path  string      // absolute path of the executable on this host
-	arg0  string      // argument 0 of the ranks: the name that the user wrote, or the path of a built program
-	built bool        // gorun has built it, so other hosts do not have it
-	file  *proto.File // describes the executable to hosts that need a copy; nil: it is not copied, or not described yet
+	arg0  string      // argument 0 of the ranks: the name that the user wrote or, for a built program, its path
+	built bool        // gorun has built the program, so other hosts do not have it
+	file  *proto.File // describes the executable to hosts that may need a copy; nil: gorun does not copy it, or has not described it yet
 }
 
 // findPrograms finds or builds the programs of all apps, and sets s.programs. id is the job id. A
-// signal or the end of the session's context ends it early, with an error.
+// terminating signal or the end of s.ctx ends it early, with an error.
 func (s *session) findPrograms(id string) error {
 	j := s.job
 	found := &programs{stderr: s.stdio.Err, newDir: s.tempDir, mark: markOf(id), libfabric: wantsLibfabric(j.Params)}
@@ -66,8 +66,8 @@ func pathOf(j *job.Job, app job.App) string {
 	return os.Getenv("PATH")
 }
 
-// describePrograms adds to m the programs with their environments, and the files that are to be
-// copied to hosts that lack them.
+// describePrograms adds to m the programs with their environments, and the files that gorun copies
+// to hosts that lack them. It may read large files: see interruptible.
 func (r *run) describePrograms(m *proto.Prepare) error {
 	j := r.job
 	for i, app := range j.Apps {
@@ -123,7 +123,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 // hashFile returns the hash and the size of a file. Tests replace it.
 var hashFile = procs.HashFile
 
-// describeFile describes a file that is to be copied to hosts. It can be interrupted: see
+// describeFile describes a file that gorun copies to hosts. A signal can interrupt it: see
 // interruptible.
 func (s *session) describeFile(name string) (*proto.File, error) {
 	var f *proto.File
@@ -132,7 +132,7 @@ func (s *session) describeFile(name string) (*proto.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, err // and not f, because the function may still run and set f
+		return nil, err // and not f, which the function may still set: it may continue in the background
 	}
 	return f, nil
 }
@@ -157,12 +157,12 @@ func describeFile(name string) (*proto.File, error) {
 	return &proto.File{Hash: sum, Size: size, Mode: uint32(st.Mode().Perm()), Name: filepath.Base(abs), Path: abs}, nil
 }
 
-// staged is a message to control: gorun could not read a file that it was sending, or the run ended
-// before the file was sent.
+// staged is a message to control: gorun could not read a file that it sends to hosts, or the run
+// ended before gorun had sent the file.
 type staged struct{ err error }
 
-// stage starts the goroutine that sends the files that hosts lack. need holds the hashes of the
-// files.
+// stage starts the goroutine that sends the files that hosts lack. need holds the hashes of these
+// files. If the job does not have one of them, stage ends the run.
 func (r *run) stage(need []string) {
 	var files []proto.File
 	for _, f := range r.prep.Files {
@@ -185,12 +185,12 @@ func (r *run) stage(need []string) {
 	})
 }
 
-// partBytes is the number of bytes of a file in one message.
+// partBytes is the largest number of bytes of a file in one message.
 const partBytes = 256 << 10
 
-// sendFile sends a file in parts. last means that no further file follows. sendFile blocks while the
-// hosts are slow, until ctx ends. If the file has changed since describeFile, the hosts refuse it,
-// because its hash differs.
+// sendFile sends a file to the hosts in parts. last means that no further file follows. While the
+// hosts are slow, sendFile blocks; if ctx ends then, it returns an error. If the contents of the
+// file have changed since describeFile, the hosts refuse the file, because its hash differs.
 func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 	in, err := os.Open(f.Path)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestStageFiles: gorun puts all files of -stage-files into one directory. It must accept two files
-// with the same name if their contents are equal, and refuse the job if they differ.
+// with the same name if their contents are equal, and must refuse the job if the contents differ.
 func TestStageFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -52,7 +52,7 @@ func TestStageFileThatTakesTooLong(t *testing.T) {
 	}
 	defer func() {
 		close(proceed)
-		<-ended // until then, a goroutine of gorun runs the replaced hashFile
+		<-ended // until then, a goroutine of gorun is in the function that has replaced hashFile
 		hashFile = hash
 	}()
 	j := testJob(1, "exit", "0")

@@ -11,13 +11,14 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// stdin sends gorun's standard input to the hosts whose ranks read it. A goroutine of its own, pump,
-// reads and sends. At most proto.Window bytes are on the way: for more, pump waits for StdinCredit.
+// stdin sends gorun's standard input to the hosts whose ranks read it. A goroutine of its own,
+// pump, reads and sends. When proto.Window bytes are on the way, pump waits for StdinCredit before
+// it sends more.
 type stdin struct {
 	from  *procs.Source
 	to    func(proto.Message) // sends a message to the hosts
 	done  chan struct{}       // closed when pump has ended
-	pumps bool                // begin was called
+	pumps bool                // begin has started pump
 
 	mu    sync.Mutex // guards the fields below
 	room  int        // number of bytes that pump may send before it gets more credit
@@ -36,13 +37,15 @@ func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
 	return s, nil
 }
 
-// begin starts the goroutine that sends. The caller has sent Start to the hosts before.
+// begin starts the goroutine that sends standard input. The caller must have sent Start to the
+// hosts.
 func (s *stdin) begin() {
 	s.pumps = true
 	go s.pump() // ends at the end of the input, at an error, or when close is called; close waits for it
 }
 
-// pump reads the input and sends it, as far as there is credit.
+// pump reads the input and sends it, as far as there is credit. It returns at the end of the input,
+// after a read error, or when close was called.
 func (s *stdin) pump() {
 	defer close(s.done)
 	for {
@@ -67,8 +70,8 @@ func (s *stdin) pump() {
 	}
 }
 
-// take waits until there is credit, and returns the number of bytes that pump may read. It returns
-// 0 if close was called.
+// take blocks until there is credit or close is called. It returns the number of bytes that pump
+// may read at once, or 0 if close was called.
 func (s *stdin) take() int {
 	const most = 32 << 10
 	s.mu.Lock()
@@ -91,7 +94,7 @@ func (s *stdin) credit(n int) {
 	s.more.Signal()
 }
 
-// close ends pump, waits for it, and frees s. It does not close the file.
+// close ends pump, waits for it, and frees s. It does not close the input file.
 func (s *stdin) close() {
 	s.mu.Lock()
 	s.ended = true
@@ -104,10 +107,11 @@ func (s *stdin) close() {
 	s.from.Close()
 }
 
-// readyIO makes the files for the ranks' output, if the job wants them. If ranks on other hosts read
-// standard input, readyIO also sets r.stdin. It sets m.Stdin to none if there is no standard input.
+// readyIO makes the files for the ranks' output, if the job wants them. If ranks on other hosts
+// read standard input, readyIO also sets r.stdin. If there is no standard input, or it is closed,
+// readyIO may set m.Stdin to none.
 func (r *run) readyIO(m *proto.Prepare) error {
-	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files
+	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files of its first run
 		if err := r.interruptible(func() error { return emptyFiles(r.out.dir, len(r.ranks)) }); err != nil {
 			return err
 		}
@@ -119,7 +123,7 @@ func (r *run) readyIO(m *proto.Prepare) error {
 		return nil
 	}
 	if r.job.Stdin == job.StdinRank0 && r.usesThisHost() && r.ranks[0].host == 0 {
-		return nil // the process manager of this host reads it for rank 0
+		return nil // the process manager of this host reads standard input for rank 0
 	}
 	if _, err := r.stdio.In.Stat(); err != nil {
 		m.Stdin = string(job.StdinNone) // standard input is closed, as after <&- in a shell

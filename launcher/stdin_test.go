@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runWithInput runs np ranks, each of which prints its number and a checksum of its standard input.
-// It returns these lines, sorted. in is gorun's standard input, and mode says which ranks read it.
+// runWithInput runs a job of np ranks. Each rank prints its number and the MD5 sum of its standard
+// input. runWithInput returns these lines, sorted. in is gorun's standard input, and mode says
+// which ranks read it.
 func runWithInput(t *testing.T, mode job.Stdin, np int, in *os.File) []string {
 	t.Helper()
 	j := testJob(np, "-c", `echo $PMI_RANK $(md5sum)`)
@@ -78,8 +79,8 @@ func TestStdinThatNeverEndsEndsWithTheJob(t *testing.T) {
 	}
 }
 
-// terminal returns the two sides of a pseudo terminal: the test reads and writes master as a user
-// would the terminal, and gorun gets tty.
+// terminal returns the two sides of a pseudo terminal. On master the test reads what a user would
+// see and writes what a user would type. tty is for gorun.
 func terminal(t *testing.T) (master, tty *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -103,8 +104,9 @@ func TestStdinFromATerminal(t *testing.T) {
 	require.Equal(t, []string{"0 " + md5of([]byte("typed\n")) + " -"}, runWithInput(t, job.StdinRank0, 1, tty))
 }
 
-// TestStdinCredit: hosts may give credit for input before the function that sends it to them has
-// returned. All input must be sent, and the credit must be complete at the end.
+// TestStdinCredit: hosts may give credit for input before the function that sends the input has
+// returned. The test does so each time. stdin must send all input, and must have the credit of
+// proto.Window at the end.
 func TestStdinCredit(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

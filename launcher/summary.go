@@ -11,16 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// printLine queues a line of gorun's own for stderr. The writer does not write it into the middle
-// of a rank's line. printLine does not block.
+// printLine queues a line of gorun's own for stderr: "gorun: " and then line. It does not block.
 func (s *session) printLine(line string) {
 	s.out.print("gorun: " + line + "\n")
 }
 
-// printLast writes a line of gorun's own to stderr, past the writer, at the end of a job. The writer
-// has ended, or is blocked because no process reads its output. If no process reads stderr either,
-// printLast gives up after drainLimit. If the writer is blocked, and stdout and stderr are one file,
-// printLast does nothing.
+// printLast writes a line of gorun's own to stderr at the end of a job. It does not use the writer,
+// which has ended, or is blocked because no process reads its output. If no process reads stderr,
+// printLast gives up after drainLimit. If the writer is blocked, and stdout and stderr are one
+// file, printLast does nothing.
 func (s *session) printLast(line string) {
 	if s.stdio.Err == nil || !s.out.drained() && s.out.shared() {
 		return
@@ -36,7 +35,7 @@ func (s *session) printLast(line string) {
 	}
 }
 
-// verbose prints a line of gorun's own, as printLine does, if the user wants -v.
+// verbose queues a line of gorun's own, as printLine does, if the user wants -v.
 func (s *session) verbose(format string, args ...any) {
 	if s.job.Verbose {
 		s.printLine(fmt.Sprintf(format, args...))
@@ -48,7 +47,8 @@ func (s *session) since() time.Duration {
 	return time.Since(s.begun).Round(100 * time.Microsecond)
 }
 
-// Error returns the failure as one line.
+// Error returns the failure as a text for the user, without "gorun: ". It may have several lines,
+// because Reason may.
 func (f *Failure) Error() string {
 	if f.Rank < 0 {
 		return f.Reason
@@ -56,8 +56,8 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("rank %d %s", f.Rank, f.what())
 }
 
-// what returns what the rank did, as a sentence without its subject "rank N". The failure must be
-// that of a rank.
+// what returns how the rank failed, as a sentence without its subject "rank N", such as "exited
+// with code 3: app, pid 7 on host". The failure must be that of a rank.
 func (f *Failure) what() string {
 	if f.PID == 0 {
 		return "did not start: " + f.Reason
@@ -75,7 +75,8 @@ func (f *Failure) what() string {
 	return fmt.Sprintf("%s: %s, pid %d on %s", how, f.Program, f.PID, f.Host)
 }
 
-// signalName returns a text such as "signal 9 (SIGKILL)".
+// signalName returns a text such as "signal 9 (SIGKILL)", or "signal 45" for a signal without a
+// name.
 func signalName(s syscall.Signal) string {
 	if name := unix.SignalName(s); name != "" {
 		return fmt.Sprintf("signal %d (%s)", int(s), name)
@@ -83,8 +84,8 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(s))
 }
 
-// printFailure queues the lines about a failure for stderr. The caller has received all output of
-// the ranks, so these lines follow it. If a signal ended the job, printFailure sets v.Reason.
+// printFailure queues the lines about a failure for stderr. The run must be over, so that these
+// lines follow all output of the ranks. If a signal ended the job, printFailure sets v.Reason.
 func (s *session) printFailure(v *outcome) {
 	f := &v.Failure
 	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
@@ -96,10 +97,11 @@ func (s *session) printFailure(v *outcome) {
 		s.out.print(v.text(f.Error()))
 		return
 	}
-	// There are two texts. The long one has the reason and the rank's last lines of stderr. The brief
-	// one is for a user who has just seen these lines: it leaves them out, and also the reason if they
-	// contain it. printOnce decides between them. The lines of the long text leave out the lines by
-	// which comm.Main has written the reason, because the reason stands above them.
+	// There are two texts. The long one has the reason, and then the last lines that the rank wrote
+	// to stderr. If comm.Main has written the reason to stderr, the long text leaves out these
+	// lines of stderr. The brief text is for stderr that already shows the rank's last lines: it
+	// leaves out all of them, and also the reason if they contain it. printOnce chooses between the
+	// two texts.
 	brief, stderr := *f, f.Stderr
 	if reason, ok := strings.CutPrefix(f.Reason, failedOf); ok {
 		if strings.Contains(strings.Join(stderr, "\n"), reason) {
@@ -123,7 +125,8 @@ func (s *session) printFailure(v *outcome) {
 	s.out.printOnce(long, v.text(brief.Error()), f.Stderr)
 }
 
-// text returns gorun's lines about a failure, without the rank's stderr. The first of them is line.
+// text returns gorun's lines about a failure, without the rank's stderr. line is the text of the
+// first of them.
 func (v *outcome) text(line string) string {
 	if v.Rank >= 0 && v.PID != 0 {
 		if n := v.others; n == 1 {
@@ -139,7 +142,8 @@ func (v *outcome) text(line string) string {
 	return text
 }
 
-// plural returns a number with a noun, such as "1 rank" or "2 ranks".
+// plural returns a number with a noun, such as "1 rank" or "2 ranks". what is the noun in the
+// singular.
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -14,8 +14,8 @@ import (
 )
 
 // TestFailureBeforeItsProcessIsNoted: gorun gets the abort of rank 1 before it knows the pid of
-// rank 1. If it gets the pid before the job has ended, the message must have it. Otherwise the
-// message must say that the rank did not start.
+// rank 1. If gorun gets the pid before the job has ended, its message must contain the pid.
+// Otherwise the message must be that the rank did not start.
 func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 	for pid, says := range map[int]string{
 		4711: "gorun: rank 1 failed: the disk is full (exit code 7): app, pid 4711 on host; the other rank was ended\n",
@@ -38,8 +38,8 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 }
 
 // TestReasonIsWrittenOnce: comm.Main has written the reason of the failure of rank 1 to stderr, as
-// "rank 1: REASON". gorun must leave these lines out of the rank's last lines that it prints,
-// because it prints the reason itself, and must leave out no others.
+// "rank 1: REASON". gorun must leave these lines out when it prints the rank's last lines, because
+// it prints the reason itself. It must leave out no other lines.
 func TestReasonIsWrittenOnce(t *testing.T) {
 	const head = "gorun: rank 1 failed: "
 	for name, x := range map[string]struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // WriteVersion prints the output of gorun -version: the version, the Go version and platform of the
-// build, and the SHA-256 of the executable. gorun accepts only agents whose executable has the same
-// SHA-256.
+// build, and the SHA-256 of the executable. WriteVersion returns the error of w, or an error if it
+// cannot read the executable.
 func WriteVersion(w io.Writer) error {
 	self, err := remote.Self()
 	if err != nil {
@@ -21,8 +21,9 @@ func WriteVersion(w io.Writer) error {
 	return err
 }
 
-// version returns the version of the main module of this program, which is weft in gorun. If there
-// is none, it returns the commit from which the program was built, or "unknown".
+// version returns the version of the main module of this program; in gorun that module is weft. If
+// the version is not known, it returns the commit from which the program was built, else "(devel)"
+// or "unknown".
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -20,18 +20,18 @@ import (
 )
 
 // writer writes the output of all ranks, and gorun's own lines, to stdout and stderr, or to the
-// files of each rank. Other goroutines queue pieces of output. One goroutine, loop, writes them in
-// the order in which they arrive, except that loop does not write into the middle of a line. While
-// a host has written only the beginning of a long line to stdout or stderr, pieces of other hosts
-// for it wait. If the rest of the line does not come within stallLimit, they wait no longer.
+// files of each rank. Other goroutines queue pieces of output. One goroutine, loop, writes the
+// pieces in the order in which they arrive, with an exception. While a host has written only the
+// beginning of a line to stdout or stderr, pieces of other hosts, and of gorun itself, for the same
+// destination wait. If no more of the line comes for stallLimit, they wait no longer.
 //
 // The queue has no limit of its own, because the senders have limits: each host has at most
 // proto.Window bytes on the way, and this host's process manager waits until each of its pieces is
 // written.
 type writer struct {
-	sinks    [2]*sink         // stdout and stderr; the same sink if both are one file
-	dir      string           // directory for each rank's output, set before the first output arrives; "": output goes to sinks
-	fileErrs map[string]error // by name of a rank's file: the first error, after which loop writes nothing to it. Others may read it when loop has ended
+	sinks    [2]*sink         // stdout and stderr; the same sink if both are one file or one writer
+	dir      string           // directory for the files with the ranks' output, set before the first output arrives; "": output goes to sinks
+	fileErrs map[string]error // by name of a rank's file: the first error, after which loop writes nothing to the file; other goroutines may read fileErrs when loop has ended
 
 	mu        sync.Mutex // guards the fields below
 	more      *sync.Cond // signals changes of queue and closed to loop, and the end of stallLimit
@@ -43,44 +43,46 @@ type writer struct {
 	done chan struct{} // closed when loop has ended
 }
 
-// stallLimit is how long the unfinished line of a host delays the output of others, since the host's
-// last output.
+// stallLimit is how long a host's unfinished line delays the output of other hosts to the same
+// destination. The time begins again with each output of the host.
 const stallLimit = 100 * time.Millisecond
 
-// lastBytes is the number of bytes of its recent output that a sink remembers.
+// lastBytes is the number of bytes of the most recent output that a sink keeps for shows.
 const lastBytes = 8 << 10
 
-// gorunIndex stands for a host index in the Output that holds gorun's own lines. No host has it.
+// gorunIndex takes the place of the host index in an Output that holds gorun's own lines. No host
+// has this index.
 const gorunIndex = -2
 
-// piece is an Output that waits to be written.
+// piece is an Output that loop must write.
 type piece struct {
 	proto.Output
-	written func(err error) // called once, when the piece is written or has failed; nil: no call
+	written func(err error) // called once, when loop has written the piece or could not write it; nil: no call
 
 	// If the recent output of the sink contains all lines of shown, loop writes short instead of
 	// Data: see printOnce.
 	short []byte // nil: loop always writes Data
 	shown []string
 
-	status bool // Data is the line of progress, which the next output overwrites
+	status bool // Data is the line of progress, without a newline, which the next output overwrites
 }
 
-// sink is stdout or stderr. Only loop uses it, except for broken.
+// sink is stdout or stderr, or both. Only loop uses its fields, with exceptions that their comments
+// name.
 type sink struct {
 	w      io.Writer // nil: output is discarded
 	status []byte    // the line of progress that the terminal shows; empty: none
-	mid    bool      // the last output ended within a line
-	owner  int       // index of the host that wrote the last output
-	since  time.Time // when the last output was written
+	mid    bool      // the last output has not ended with the end of a line
+	owner  int       // index of the host of the last output, or gorunIndex
+	since  time.Time // when loop wrote the last output
 	last   []byte    // the end of the output so far, at most lastBytes
-	err    error     // the first write error, after which loop writes nothing; others may read it when loop has ended
+	err    error     // the first write error, after which loop writes nothing; other goroutines may read it when loop has ended
 
-	broken atomic.Bool // a write has failed because the reader has closed the pipe
+	broken atomic.Bool // a write has failed because the reader has closed the pipe; any goroutine may read it
 }
 
-// newWriter returns a writer and starts its loop. out and err are stdout and stderr; nil: output
-// for it is discarded. The caller must call finish.
+// newWriter returns a writer and starts its loop. out and err are stdout and stderr. If one of them
+// is nil, loop discards its output. The caller must call finish.
 func newWriter(out, err io.Writer) *writer {
 	w := &writer{fileErrs: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
@@ -105,12 +107,12 @@ func sameWriter(a, b io.Writer) bool {
 	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && a == b
 }
 
-// shared reports whether stdout and stderr are one file.
+// shared reports whether stdout and stderr are one file or one writer.
 func (w *writer) shared() bool { return w.sinks[0] == w.sinks[1] }
 
-// put queues a piece of output. It does not block. written is called when the piece is written or
-// has failed; nil: no call. o.Data must not change until then. After abandon, put calls written at
-// once, with an error.
+// put queues o. It does not block. loop calls written when it has written o, or with an error if it
+// could not; written may be nil. o.Data must not change until then. After abandon, put drops o and
+// calls written with an error.
 func (w *writer) put(o proto.Output, written func(err error)) {
 	w.mu.Lock()
 	if !w.abandoned {
@@ -126,13 +128,13 @@ func (w *writer) put(o proto.Output, written func(err error)) {
 }
 
 // errNotRead is the error of output that is dropped at the end of the job, because no process has
-// read the output before it.
+// read earlier output.
 var errNotRead = errors.New("it was not read in time")
 
-// write queues a piece and waits until it is written, until it has failed, or until abandon is
-// called.
+// write queues o and blocks until loop has written it or could not write it, or until abandon is
+// called. It returns the error.
 func (w *writer) write(o proto.Output) error {
-	o.Data = slices.Clone(o.Data) // because after abandon, loop may still use Data when write has returned
+	o.Data = slices.Clone(o.Data) // because loop may still use Data after abandon has made write return
 	done := make(chan error, 1)
 	w.put(o, func(err error) { done <- err })
 	select {
@@ -143,8 +145,9 @@ func (w *writer) write(o proto.Output) error {
 	}
 }
 
-// abandon drops the queued pieces, calls their written functions with an error, and makes write
-// return. A write of loop that is blocked stays blocked until a process reads the output.
+// abandon drops the queued pieces, calls their written functions with an error, and makes calls of
+// write return. If loop itself is blocked in a write, it stays blocked until a process reads the
+// output. abandon does not block.
 func (w *writer) abandon() {
 	w.mu.Lock()
 	if w.abandoned {
@@ -168,9 +171,9 @@ func gorunOutput(lines string) proto.Output {
 	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
 
-// setStatus queues a line of progress for stderr, which is a terminal. The next output on stderr
-// overwrites the line. If line is empty, setStatus removes the current line of progress. It does not
-// block.
+// setStatus queues a line of progress for stderr, which must be a terminal. The next output on
+// stderr overwrites the line. If line is empty, loop removes the current line of progress instead.
+// setStatus does not block.
 func (w *writer) setStatus(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,8 +188,9 @@ func (w *writer) setStatus(line string) {
 // to its end, by the control sequence EL of ECMA-48.
 const eraseLine = "\r\x1b[K"
 
-// writeStatus replaces the line of progress on the terminal. It does nothing in the middle of a
-// line of output, or if the terminal already shows this line of progress.
+// writeStatus replaces the line of progress on the terminal by line; nil: by nothing. It does
+// nothing if the last output has not ended its line, or if the terminal already shows this line of
+// progress.
 func (k *sink) writeStatus(line []byte) {
 	if k.mid || bytes.Equal(k.status, line) {
 		return
@@ -195,7 +199,7 @@ func (k *sink) writeStatus(line []byte) {
 	k.status = line
 }
 
-// print queues whole lines of gorun itself. It does not block.
+// print queues whole lines of gorun itself for stderr. It does not block.
 func (w *writer) print(lines string) { w.put(gorunOutput(lines), nil) }
 
 // printOnce queues lines of gorun itself for stderr. When loop writes them, it writes short if the
@@ -213,8 +217,8 @@ func (w *writer) printOnce(long, short string, shown []string) {
 	w.more.Signal()
 }
 
-// finish makes loop end as soon as it has written all queued pieces. It does not wait for that: see
-// done. Pieces that are queued after loop has ended are never written.
+// finish makes loop end as soon as it has written all queued pieces. It does not wait for the end
+// of loop: see done. Pieces that are queued after the end of loop are never written.
 func (w *writer) finish() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +226,8 @@ func (w *writer) finish() {
 	w.more.Signal()
 }
 
-// drained reports whether loop has ended, and so has written all queued output.
+// drained reports whether loop has ended. Then loop has written all queued output, except what it
+// dropped after an error or abandon.
 func (w *writer) drained() bool {
 	select {
 	case <-w.done:
@@ -278,7 +283,7 @@ func (w *writer) next() *piece {
 	}
 }
 
-// sinkOf returns the sink of a piece, or nil if the piece goes to a file of its rank.
+// sinkOf returns the sink of a piece, or nil if the piece belongs into a file of its rank.
 func (w *writer) sinkOf(p *piece) *sink {
 	switch {
 	case p.Stream != proto.Merged:
@@ -289,7 +294,7 @@ func (w *writer) sinkOf(p *piece) *sink {
 	return w.sinks[0]
 }
 
-// writePiece writes a piece to its sink or file.
+// writePiece writes a piece to its sink or file, and returns the first error of that sink or file.
 func (w *writer) writePiece(p *piece) error {
 	k := w.sinkOf(p)
 	if k == nil {
@@ -346,8 +351,9 @@ func (w *writer) toFile(p *piece) (err error) {
 	return err
 }
 
-// shows reports whether the recent output of the sink contains the lines in this order. Each must be
-// the end of a line of the output, because a tag such as "[1] " may stand before it.
+// shows reports whether the last output of the sink, at most lastBytes bytes, contains the lines in
+// this order. Each of lines must be the end of a line of the output, because a tag such as "[1] "
+// may stand before it.
 func (k *sink) shows(lines []string) bool {
 	rest := k.last
 	for _, l := range lines {
@@ -364,9 +370,9 @@ func (k *sink) shows(lines []string) bool {
 // it.
 func (k *sink) readerGone() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// lostOutput returns an error if output of ranks was lost, and nil otherwise. Output that is lost
-// because the reader of a pipe has closed it does not count. lostOutput may be called only when loop
-// has ended.
+// lostOutput returns a write error by which output was lost, or nil if there is none. An error
+// because the reader of a pipe has closed it does not count. lostOutput may be called only when
+// loop has ended.
 func (w *writer) lostOutput() error {
 	for _, k := range w.sinks {
 		if k.err != nil && !k.readerGone() {
@@ -379,8 +385,8 @@ func (w *writer) lostOutput() error {
 	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
-// emptyFiles makes empty files for stdout and stderr of ranks 0 to n-1 in dir. It truncates existing
-// files.
+// emptyFiles makes, in the directory dir, empty files for stdout and stderr of ranks 0 to n-1. It
+// truncates existing files.
 func emptyFiles(dir string, n int) error {
 	for rank := range n {
 		for _, stderr := range []bool{false, true} {
@@ -396,7 +402,7 @@ func emptyFiles(dir string, n int) error {
 	return nil
 }
 
-// outputFile returns the name of the file for a rank's stdout or stderr.
+// outputFile returns the name of the file for a rank's stdout or, if stderr is set, its stderr.
 func outputFile(dir string, rank int, stderr bool) string {
 	ext := ".out"
 	if stderr {

@@ -1,8 +1,8 @@
 package transport
 
 // AtomicOp is an operation of fi_atomic(3). The comments on the constants give the new value of an
-// element at the target. t is its former value, data is the element of Op.Data, and compare is the
-// element of Op.Compare.
+// element at the target. t is the former value of that element. data and compare are the elements
+// of Op.Data and Op.Compare with the same index.
 type AtomicOp uint8
 
 // The operations. AtomicCswap needs Op.Compare and Op.Fetch.
@@ -24,7 +24,7 @@ const (
 	AtomicOps // the number of operations
 )
 
-// Datatype is an element type of fi_atomic(3), which an atomic operation works on.
+// Datatype is the type of the elements that an atomic operation works on (fi_atomic(3)).
 type Datatype uint8
 
 // The element types. Elements have the byte order of the machine.

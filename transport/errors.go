@@ -11,10 +11,10 @@ var (
 	ErrAgain        = errors.New("resource temporarily unavailable")      // -FI_EAGAIN
 	ErrNotSupported = errors.New("not supported by the transport")        // -FI_ENOSYS, -FI_EOPNOTSUPP
 	ErrUnavailable  = errors.New("not available on this host")            // from Open: this process cannot use the fabric, but other processes of the job may
-	ErrPeerDown     = errors.New("peer is unreachable")                   // connection lost, refused or not authenticated
+	ErrPeerDown     = errors.New("peer is unreachable")                   // the peer has failed; for example, its process has ended or its connection is lost
 	ErrPeerLeft     = errors.New("peer has left the job")                 // the peer has called Shutdown
 	ErrKey          = errors.New("no such memory region at the peer")     // -FI_EKEYREJECTED
-	ErrBounds       = errors.New("access outside the memory region")      // -FI_EINVAL of RMA
+	ErrBounds       = errors.New("access outside the memory region")      // -FI_EINVAL of RMA; Alloc: the number of bytes is not positive
 	ErrAccess       = errors.New("memory region does not permit access")  // -FI_EACCES
 	ErrTooLarge     = errors.New("message larger than the domain allows") // -FI_EMSGSIZE
 	ErrAddress      = errors.New("no such address")                       // -FI_EADDRNOTAVAIL
@@ -22,8 +22,8 @@ var (
 	ErrClosed       = errors.New("transport is closed")                   // -FI_EBADF
 )
 
-// ErrAbsent wraps ErrAgain: the peer has not opened its endpoint yet. When the peer opens its
-// endpoint, that ends a Wait. So the caller need not try again before a Wait has ended.
+// ErrAbsent wraps [ErrAgain]: the peer has not opened its endpoint yet. When the peer opens it, a
+// Wait of the caller's completion queue ends. The caller need not repeat the operation before that.
 var ErrAbsent = fmt.Errorf("peer has not opened its endpoint yet: %w", ErrAgain)
 
 // Error is the failure of an operation that involves a peer.
@@ -35,7 +35,8 @@ type Error struct {
 	Err      error
 }
 
-// Error returns the provider, the operation, the peer and the cause in one line.
+// Error returns the provider, the operation, the peer's rank, the peer's address if it is known,
+// and the cause.
 func (e *Error) Error() string {
 	if e.Address != "" {
 		return fmt.Sprintf("%s: %s rank %d at %s: %v", e.Provider, e.Op, e.Peer, e.Address, e.Err)

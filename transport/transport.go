@@ -11,13 +11,14 @@
 //
 //   - inproc: ranks are goroutines of one process; a Read is a copy.
 //   - tcp: byte streams. A Read is a request that the peer's progress answers;
-//     the data goes from registered memory to the local buffer.
+//     the data goes from the peer's registered memory to the local buffer.
 //   - shared memory: a ring buffer of cache lines for each pair of ranks and each
-//     direction. Received messages are views of the ring's entries, which the next
-//     Read of the completion queue frees. RMA copies once: by loads and stores where
-//     SharedMemoryDomain maps the region, else by process_vm_readv, if the kernel
-//     permits that for the pair of ranks (RegionReacher). Arm sets a flag which says
-//     that this rank is about to sleep; Wait sleeps on a futex.
+//     direction. Received messages are views of the ring's entries; the next Read of
+//     the completion queue frees these entries. RMA copies once: by loads and stores
+//     if SharedMemoryDomain.Alloc has allocated the region, else by process_vm_readv(2)
+//     or process_vm_writev(2), if the kernel permits that for the pair of ranks
+//     (RegionReacher). Arm sets a flag which says that this rank is about to sleep;
+//     Wait sleeps on a futex.
 //   - libfabric: FI_AV_TABLE vectors with symmetric insert; registered memory
 //     whose keys, addressing and local descriptors follow Attr.MRMode; fi_read,
 //     fi_write and fi_atomic on an RDM endpoint; received messages lie in
@@ -26,7 +27,7 @@
 // # Threads
 //
 // The caller serialises all calls to a domain and to everything opened from it
-// (FI_THREAD_DOMAIN). The exceptions may run concurrently with any call:
+// (FI_THREAD_DOMAIN), except four methods that may run concurrently with other calls:
 // CompletionQueue.Wait, CompletionQueue.Signal, SharedMemoryDomain.Asleep and
 // SharedMemoryDomain.Notify. Only Wait, Shutdown, Close of a domain, and Close of a
 // memory region may block; a region's Close only as long as peers need to finish or
@@ -35,9 +36,9 @@
 // # Delivery
 //
 // Messages from one endpoint to another arrive once, whole, and in the order
-// sent (FI_ORDER_SAS), or the provider reports the peer as down. RMA operations
-// are not ordered with messages or with each other. The completion of an RMA
-// operation at the initiator means that the data is in its destination.
+// sent (FI_ORDER_SAS), or the provider reports PeerDown or PeerLeft for the peer.
+// RMA operations are not ordered with messages or with each other. If the completion of
+// an RMA operation has no error, the data is in its destination.
 package transport
 
 import (
@@ -61,17 +62,17 @@ type Config struct {
 	Self   Addr     // the rank of this process: its index in every address vector of the job
 	Size   int      // number of processes of the job
 	JobID  string   // the same in all processes of the job
-	Secret [32]byte // known only to the processes of the job; authenticates every connection and every memory segment
+	Secret [32]byte // known only to the launcher and the processes of the job; a process proves with it that it belongs to the job
 
 	Params   *params.Set // the user's parameters; nil: every parameter has its default
 	Listener *os.File    // a socket that is bound to this process's address, and listens if peers know that address already; nil: the provider makes its own
 	OneHost  bool        // every process of the job runs on this host
 
 	// Memory is a memory file (memfd_create(2)) that the processes in Locals
-	// share. It is empty, or one of the other processes has already set its size
-	// and sealed it. The domain duplicates the descriptor. If Memory is nil, a
-	// provider that needs such a file makes one, and the other processes find the
-	// file by this process's address.
+	// share. The process that opens its domain first sets the file's size and seals
+	// it. Open duplicates the descriptor, so the caller may close Memory after Open.
+	// If Memory is nil, a provider that needs such a file makes one, and the other
+	// processes find the file by this process's address.
 	Memory *os.File
 	// Locals are the ranks that share Memory, in ascending order, including Self.
 	// It has no meaning if Memory is nil.
@@ -87,16 +88,16 @@ type Config struct {
 type Domain interface {
 	// Attr returns the domain's attributes.
 	Attr() Attr
-	// OpenCQ opens the domain's completion queue.
+	// OpenCQ opens the domain's completion queue. A domain has one.
 	OpenCQ() (CompletionQueue, error)
 	// OpenAV opens an address vector of table type (FI_AV_TABLE). If the provider
 	// already knows the addresses of all ranks, the vector holds them in the order
 	// of ranks; otherwise it is empty.
 	OpenAV() (AddressVector, error)
-	// RegisterMemory permits peers that know the region's key to access buf (fi_mr_reg).
-	// buf must stay valid until the region is closed. RegisterMemory does not
-	// allocate in steady state. If the domain can have no more regions until the caller
-	// closes one, RegisterMemory returns ErrAgain.
+	// RegisterMemory makes buf a memory region (fi_mr_reg). Peers that know the region's key
+	// may use buf as access permits. buf must stay valid until the region is closed.
+	// RegisterMemory does not allocate in steady state. If the domain can have no more regions
+	// until the caller closes one, RegisterMemory returns ErrAgain.
 	RegisterMemory(buf []byte, access Access) (MemoryRegion, error)
 	// OpenEndpoint opens the endpoint that sends to the addresses in av and
 	// reports to cq, both of which must be of this domain. A domain has one endpoint.
@@ -131,7 +132,7 @@ type Progress int
 
 // The progress models.
 const (
-	ProgressManual Progress = iota // transfers advance only in calls to CompletionQueue.Read (FI_PROGRESS_MANUAL)
+	ProgressManual Progress = iota // transfers need calls of CompletionQueue.Read to advance (FI_PROGRESS_MANUAL)
 	ProgressAuto                   // transfers advance without such calls (FI_PROGRESS_AUTO)
 )
 
@@ -145,8 +146,8 @@ const (
 	MRAllocated                    // memory must be backed by physical pages when it is registered
 )
 
-// Caps is a set of abilities beyond messages (fi_getinfo(3), caps). They hold for all peers,
-// except that a RegionReacher has CapRead and CapWrite with some of them only.
+// Caps is a set of abilities beyond messages (fi_getinfo(3), caps). They hold for all peers and
+// regions, except that Read and Write of a RegionReacher may access only some regions.
 type Caps uint
 
 // The bits of Caps.
@@ -189,8 +190,9 @@ type AddressVector interface {
 	// Insert adds addresses at consecutive indexes and returns the first index. An empty
 	// address stands for a process whose Open returned ErrUnavailable. Only a Reacher
 	// accepts an empty address, and its Reaches returns false for that index. The caller
-	// must insert other addresses only after the peer has opened its endpoint, or with a
-	// Listener that listens. So if nothing answers at an address, the peer has ended.
+	// must not insert another peer's address before that peer has opened its endpoint,
+	// unless the peer has a Config.Listener that listens already. So if nothing answers at
+	// an address, the peer has ended.
 	Insert(addrs []Address) (Addr, error)
 	// InsertSym adds the addresses of nodes hosts with services ports each
 	// (fi_av_insertsym), and returns the first index. node is the numeric address of
@@ -212,9 +214,10 @@ type MemoryRegion interface {
 	// Base returns the remote address of the region's first byte: 0, or its
 	// virtual address under MRVirtAddr.
 	Base() uint64
-	// Close withdraws the region. After Close has returned, no operation of a peer uses
-	// the region's memory: an operation that has not ended fails at that peer with ErrKey.
-	// The caller must not use the MemoryRegion again, because the domain may reuse it.
+	// Close withdraws the region. After Close has returned, no operation of a peer changes
+	// the region's memory or returns bytes that are stored there later. If an operation of a
+	// peer needs the memory after that, it fails with ErrKey. The caller must not use the
+	// MemoryRegion again, because the domain may reuse it.
 	Close() error
 }
 
@@ -251,8 +254,8 @@ type SharedMemoryDomain interface {
 	// Unmap ends the use of a slice that Map returned.
 	Unmap(mem []byte) error
 	// Asleep reports whether any rank that shares memory with this domain may be
-	// in Wait or may have called Arm before a Wait. It costs one load. Any goroutine
-	// may call Asleep and Notify at any time.
+	// in Wait or may have called Arm before a Wait. It costs at most one load. Any
+	// goroutine may call Asleep and Notify at any time.
 	Asleep() bool
 	// Notify ends a peer's Wait, as a message does, if the peer is in Wait or has called
 	// Arm before a Wait. Otherwise it has no effect.
@@ -268,7 +271,7 @@ type LastingMemoryDomain interface {
 }
 
 // Endpoint sends messages (fi_endpoint(3) of type RDM, fi_msg(3)).
-// A fabric with connections makes them at their first use.
+// A fabric with connections makes a connection when an operation first needs it.
 type Endpoint interface {
 	// Address returns the address that peers insert to reach this endpoint (fi_getname).
 	Address() Address
@@ -279,19 +282,20 @@ type Endpoint interface {
 	// sent and no completion follows. If the error is ErrAgain, the caller Reads the queue
 	// and calls Send again; see also ErrAbsent.
 	Send(op *Op) (done bool, err error)
-	// Shutdown makes connected peers report PeerLeft. It returns nil when each peer has
-	// received everything sent to it, or has ended. If ctx ends before that, or the domain
-	// fails, Shutdown returns an error. During Shutdown the caller must not call the
-	// domain. Messages that arrive from then on are dropped.
+	// Shutdown makes peers report PeerLeft; on a fabric with connections, only peers with a
+	// connection do. It returns nil when, for each peer, everything sent to the peer will reach
+	// it even if this process ends, or the peer has ended. If ctx ends before that, or the
+	// domain fails, Shutdown returns an error. During Shutdown the caller must not call the
+	// domain. Messages that arrive after Shutdown was called are dropped.
 	Shutdown(ctx context.Context) error
 }
 
-// RMAEndpoint is an endpoint with one-sided transfers (fi_rma(3)); CapRead,
-// CapWrite. Neither call blocks. If a call returns nil, a completion with that Op follows: for
-// Read when op.Data is filled, for Write when the data is in the target's memory. Until then op
-// and op.Data belong to the endpoint. If the target refuses the operation, the completion has the
-// error. If the call itself returns an error, nothing was begun and no completion follows;
-// ErrAgain has the same meaning as for Send.
+// RMAEndpoint is an endpoint with one-sided transfers (fi_rma(3)); CapRead, CapWrite. Read and
+// Write do not block. If a call returns nil, a completion with that Op follows: for Read when
+// op.Data is filled, for Write when the data is in the target's memory. Until then op and op.Data
+// belong to the endpoint. If the operation fails later, for example because the target refuses it,
+// the completion has the error. If the call itself returns an error, nothing was begun and no
+// completion follows; ErrAgain has the same meaning as for Send.
 type RMAEndpoint interface {
 	// Read fetches len(op.Data) bytes into op.Data. They come from the region of op.Peer
 	// with the key op.RemoteKey, at the remote address op.RemoteAddr.
@@ -301,16 +305,17 @@ type RMAEndpoint interface {
 	Write(op *Op) error
 }
 
-// RegionReacher is an RMAEndpoint that reaches only some of its peers' regions, such as shared
-// memory, where the kernel may forbid a process to copy from the private memory of another. For
-// other regions, the caller of the endpoint uses messages.
+// RegionReacher is an RMAEndpoint that may reach only some of its peers' regions. An example is the
+// endpoint of shared memory: the kernel may forbid a process to copy from the private memory of
+// another. For the other regions, the caller of the endpoint uses messages.
 type RegionReacher interface {
 	// ReachesRegion reports whether Read and Write can access the peer's region with a key;
-	// if not, they return ErrNotSupported. The peer has made the key known, so it has joined
-	// the job. The answer is the same for all regions of RegisterMemory of a peer, and never
-	// changes; if a Read or Write is refused nevertheless, the peer has failed. The answer is
-	// true for regions of Alloc and for regions of this rank itself. The peer may have another
-	// answer for regions of this rank. Whether the key is valid, Read and Write check.
+	// if not, they return ErrNotSupported. The caller has the key from the peer, so the peer
+	// has opened its endpoint. The answer is the same for all regions of RegisterMemory of a
+	// peer, and does not change while the domain is open; if the fabric refuses a Read or Write
+	// later, the peer has failed. The answer is true for regions of Alloc and for regions of
+	// this rank itself. The peer may get another answer for regions of this rank.
+	// ReachesRegion does not check whether the key is valid; Read and Write do.
 	ReachesRegion(peer Addr, key uint64) bool
 }
 
@@ -358,8 +363,8 @@ type DisconnectEndpoint interface {
 	// No endpoint can stop a process that still runs from writing to memory that the
 	// process has mapped or is copying to. So the caller must make sure that no process
 	// of the peer runs on this host any more. If such a process runs all the same,
-	// operations that it takes part in, and Close of regions that it writes to, still
-	// end within seconds.
+	// operations that the process takes part in, and Close of regions that it writes to,
+	// still end within seconds.
 	Disconnect(peer Addr) error
 }
 
@@ -388,10 +393,10 @@ type Op struct {
 	HeaderLen  int              // used by Send only
 	Data       []byte           // the bytes to send or write, the buffer of a Read, or the operands of an atomic
 	RemoteKey  uint64           // RMA and atomics: the key of the target's region
-	RemoteAddr uint64           // RMA and atomics: where in that region; see MRVirtAddr
+	RemoteAddr uint64           // RMA and atomics: the remote address of the first byte in that region; see MRVirtAddr
 	Region     MemoryRegion     // RMA with MRLocal: a region that contains Data
-	Fetch      []byte           // atomics: receives the former elements; nil: they are not fetched
-	Compare    []byte           // AtomicCswap: what the elements are compared with
+	Fetch      []byte           // atomics: receives the former values of the elements; nil: they are not fetched
+	Compare    []byte           // AtomicCswap: the values with which the elements are compared
 	Atomic     AtomicOp         // atomics: the operation
 	Datatype   Datatype         // atomics: the type of the elements
 
@@ -434,12 +439,12 @@ type Completion struct {
 type CompletionQueue interface {
 	// Read advances transfers (ProgressManual), moves at most len(c) completions to c, and
 	// returns their number. The others wait for the next Read. Read does not block; it
-	// returns 0 if there are no completions. The messages that the last Read returned
-	// are no longer valid. After an error the caller can only Close the domain.
+	// returns 0 if there are no completions. The messages that the previous Read returned
+	// become invalid. After an error the caller can only Close the domain.
 	Read(c []Completion) (int, error)
 	// Arm prepares to sleep (fi_trywait). If it returns true, the caller may call
-	// Wait, and any event after the call of Arm ends that Wait. If it returns false, the
-	// caller must Read again before the next Arm.
+	// Wait, and that Wait ends if anything that Read reports arrives after the call of Arm.
+	// If Arm returns false, the caller must Read again before the next Arm.
 	Arm() bool
 	// Wait blocks until a Read may find something, Signal is called, the domain is
 	// closed, or the timeout is over (negative: no limit). It may also return for no

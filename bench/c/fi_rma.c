@@ -10,8 +10,8 @@
  *
  * A write is complete when its data is in the target's memory
  * (FI_DELIVERY_COMPLETE). Each transfer of a window uses a different part of memory.
- * The program verifies the data first. It prints the time of a transfer: the median over
- * the windows.
+ * The program verifies the data first. It prints the time of a transfer, as the minimum and
+ * the median over the windows, and the bandwidth.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -339,8 +339,8 @@ int main(int argc, char **argv)
     else
         target(control);
     if (!child) {
-        /* Let the provider make progress until the origin has ended, because the origin may need that for its
-         * last completions. */
+        /* Let the provider make progress until the origin shuts down the control socket, because the origin may
+         * need that for its last completions. */
         char c;
         while (recv(control, &c, 1, MSG_DONTWAIT) != 0)
             progress();

@@ -6,12 +6,11 @@
  *   cc -O2 -march=native -o ring_copy ring_copy.c
  *   ./ring_copy RING BYTES PIECES [ahead|string]
  *
- * RING is the size of the ring, and BYTES that of a message, which must divide RING.
- * The writer divides a message in PIECES parts, and lets the reader see each part as soon
- * as the part is written. With
- * "ahead" both processes prefetch all lines of a part before they copy it. With
- * "string" the writer copies with the processor's string instruction. Otherwise copies
- * are loops of 32 bytes, as in Go.
+ * RING is the size of the ring, and BYTES that of a message, both in bytes. BYTES must divide
+ * RING. The writer divides a message into PIECES parts of equal size, and lets the reader see
+ * each part as soon as the part is written. With "ahead" both processes prefetch all cache
+ * lines of a part before they copy it. With "string" the writer copies with the processor's
+ * string instruction. All other copies are loops over registers of 32 bytes, as in Go.
  * The program prints the bandwidth of a stream and the time of a message in one
  * direction.
  */
@@ -111,7 +110,7 @@ static void take(struct way *w, char *to, long message)
     store(w->read, message + 1);
 }
 
-/* run calls part in both processes, each with its number, and returns the time in the first one in us. */
+/* run calls part in two processes, with the process's number, 0 or 1, and returns the time in process 0, in us. */
 static double run(void (*part)(struct way *, char *, int), struct way *ways)
 {
     char *own = aligned_alloc(4096, (bytes + 4095) & ~4095UL);

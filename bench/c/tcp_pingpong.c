@@ -5,7 +5,7 @@
  *
  *   cc -O2 -o tcp_pingpong tcp_pingpong.c
  *   ./tcp_pingpong [lat] SIZE ITERATIONS    time in one direction: minimum and median over batches, in us
- *   ./tcp_pingpong bw SIZE ITERATIONS       time of a window of 64 messages and an answer to it
+ *   ./tcp_pingpong bw SIZE ITERATIONS       time per message, in windows of 64 messages and an answer
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -18,9 +18,9 @@ import (
 )
 
 // The targets for the time of a message or RMA operation of weft over a libfabric provider, compared
-// with a C program over the same provider. Over shm and below extraBelow, weft may take extraMicros
-// longer, because there a message takes less than a microsecond. Otherwise weft may take extraRatio
-// times as long.
+// with a C program over the same provider. For sizes below extraBelow over shm, weft may take
+// extraMicros longer, because such a message takes less than a microsecond. Otherwise weft may take
+// extraRatio times as long.
 const (
 	extraMicros = 0.25
 	extraRatio  = 1.1

@@ -52,7 +52,8 @@ func build(ctx context.Context, s *settings) (*built, error) {
 	return b, nil
 }
 
-// contests returns all contests whose peers are installed.
+// contests returns the contests, without those whose peers are not installed or whose hosts could
+// not be made.
 func (b *built) contests(s *settings) []*contest.Contest {
 	all := []*contest.Contest{
 		{
@@ -119,7 +120,7 @@ func objects(key string, scale float64, command ...string) func(context.Context)
 }
 
 // spinning returns a side that measures with the C program tcp_pingpong, whose processes poll one socket
-// without a pause.
+// without a pause. If the program was not built, it returns none.
 func (b *built) spinning(s *settings) []contest.Side {
 	program := b.Path("tcp_pingpong")
 	if program == "" {

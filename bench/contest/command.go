@@ -26,7 +26,7 @@ const marker = "CONTEST_COMMAND="
 
 // Output runs a command and returns its stdout, also if the command fails. If it fails, the error
 // contains its stderr. If ctx ends before the command, the command gets SIGTERM, and killDelay later
-// SIGKILL. If Output returns an error, it has killed all processes of the command.
+// SIGKILL. Before Output returns an error, it kills the processes of the command that still run.
 func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, errs bytes.Buffer
@@ -49,7 +49,8 @@ func Output(ctx context.Context, name string, args ...string) (string, error) {
 	return out.String(), fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, errs.Bytes())
 }
 
-// killMarked kills the processes that have the mark until none is left.
+// killMarked kills the processes that have the mark until none is left. If some are left after
+// about two seconds, it returns an error.
 func killMarked(mark string) error {
 	for range 100 {
 		left := marked(mark)

@@ -1,5 +1,5 @@
 // Package contest compares programs. The compared programs are the sides: the first side is ours, which
-// uses weft, and the others are the peers. They are measured alternately. The package also builds the
+// uses weft, and the others are the peers. They are measured in turn. The package also builds the
 // programs, runs them so that no process is left, and describes the machine.
 package contest
 
@@ -167,9 +167,9 @@ func (r *Result) Best() float64 {
 }
 
 // Ratio returns our figure ÷ the figure of the better peer. It is the median of the ratios in each
-// round, because the speed of the machine changes between rounds. If one of the two sides did not
-// complete all rounds, Ratio returns the ratio of their medians. If one of them has no figure, it
-// returns NaN.
+// round, because the speed of the machine changes between rounds. If the two sides have figures of
+// different numbers of rounds, Ratio returns the ratio of their medians. If one of them has no
+// figure, it returns NaN.
 func (r *Result) Ratio() float64 {
 	ours, p := r.Sides[0].Rounds, r.better()
 	if p == nil || len(p.Rounds) != len(ours) {
@@ -199,12 +199,13 @@ type Verdict string
 
 // The verdicts.
 const (
-	Open   Verdict = "–" // there is no target, or no peer to compare with
+	Open   Verdict = "–" // there is no target, or no peer has a figure to compare with
 	Met    Verdict = "yes"
 	Missed Verdict = "no"
 )
 
-// Verdict compares Value with the target. If our side has no figure, Verdict returns Missed.
+// Verdict compares Value with the target. If there is a target and our side has no figure, Verdict
+// returns Missed.
 func (r *Result) Verdict() Verdict {
 	value := r.Value()
 	switch {
@@ -220,7 +221,7 @@ func (r *Result) Verdict() Verdict {
 	return Missed
 }
 
-// Bound returns the target as text, for example "≤ 0.8".
+// Bound returns the target as text, for example "≤ 0.8". If there is no target, it returns "–".
 func (r *Result) Bound() string {
 	sign := "≤"
 	if r.More {
@@ -237,8 +238,8 @@ func (r *Result) Bound() string {
 	return fmt.Sprintf("%s %g", sign, r.Target)
 }
 
-// Digits returns a figure with four significant digits and without an exponent, or "–" if it is
-// missing.
+// Digits returns a figure as text, rounded to four significant digits and without an exponent. If
+// the figure is NaN or infinite, it returns "–".
 func Digits(x float64) string {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return string(Open)

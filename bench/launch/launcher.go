@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// memory prints gorun's peak resident memory for jobs of several sizes, and the memory per rank: the
-// difference to the peak for the smallest job, divided by the number of additional ranks.
+// memory prints gorun's peak resident memory for several numbers of ranks, and the memory per rank:
+// the difference to the peak for the smallest job, divided by the number of additional ranks.
 func (b *bench) memory() error {
 	fmt.Printf("\n| ranks | hosts | gorun's peak, KiB | KiB per rank |\n|---|---|---|---|\n")
 	for _, n := range []int{1, hosts} {
@@ -182,8 +182,8 @@ func (b *bench) failure() error {
 	return nil
 }
 
-// kill kills one process on the second host whose command line contains the last of the words. The words
-// before it are only for the error.
+// kill kills one process on the second host whose command line contains the last of the words, but
+// not "sh -c". The words before the last one are only for the error.
 func (b *bench) kill(words ...string) error {
 	for _, p := range b.hosts[1].Processes(nil) {
 		if line := strings.Join(p.Args, " "); strings.Contains(line, words[len(words)-1]) && !strings.Contains(line, "sh -c") {

@@ -145,7 +145,8 @@ func (b *bench) job(argv []string, check func(out string) error) (time.Duration,
 	return took, check(string(out))
 }
 
-// lines returns a check for job: each of np ranks has printed its line.
+// lines returns a check for job: the output contains a line of the program hello for each of np
+// ranks.
 func lines(np int) func(string) error {
 	return func(out string) error {
 		if n := strings.Count(out, " of "); n != np {
@@ -162,13 +163,13 @@ func median[T float64 | time.Duration](list []T) T {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
 
-// manyRanks is a number of ranks. start runs jobs of that many ranks or more on this host only once,
-// because they take long.
+// manyRanks is a number of ranks. start runs jobs of that many ranks or more on the launcher's host
+// only once, because they take long.
 const manyRanks = 256
 
 // start times jobs of the program hello, from the start of the launcher to its end. It compares gorun
 // with mpirun, which run alternately; the ratio is the median of the ratios of the rounds. Then it
-// times jobs of gorun on this host.
+// times jobs of gorun whose ranks all run on the launcher's host.
 func (b *bench) start() error {
 	fmt.Printf("\n| hosts | ranks | gorun, s | mpirun, s | ratio |\n|---|---|---|---|---|\n")
 	for _, c := range []struct{ hosts, np int }{{hosts, hosts}, {hosts, 16}, {hosts, 64}, {1, 64}} {

@@ -38,7 +38,7 @@ type settings struct {
 	ranks  []int         // numbers of ranks
 	start  int           // number of ranks of the job that is timed from start to end
 	only   []string      // the benchmarks to run; empty: all
-	sizes  []int         // sizes for benchmarks with sizes in bytes; empty: the sizes with targets
+	sizes  []int         // sizes in bytes, for [benchmark.at]; empty: the sizes of all goals
 	strict bool          // exit with 1 if a target is missed
 
 	write string // the page to write the table to; "": none

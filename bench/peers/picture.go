@@ -14,7 +14,7 @@ import (
 )
 
 // The input of the program bench/peers/plot, which is encoded in JSON. plot's main.go has the same
-// types. It is a module of its own, so that weft's module does not require the plotting library.
+// types. plot is a module of its own, so that weft's module does not require the plotting library.
 type (
 	picture struct {
 		Title  string  `json:"title"`
@@ -60,9 +60,10 @@ func (r *report) draw(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// picture returns the picture of the report. It has a panel for each benchmark with several sizes in
-// bytes, one for the benchmarks with goroutines, one for those of applications, one for others, and one
-// for the overlap.
+// picture returns the picture of the report. It has a panel for each benchmark of messages or
+// collectives with several sizes in bytes (bw and bibw share one), one for the benchmarks with
+// goroutines, one for those of applications, one for some others, and one for the overlap. It
+// leaves out panels without figures.
 func (r *report) picture() picture {
 	p := picture{Title: "weft against the better of Open MPI and MPICH: how many times as fast"}
 	for _, group := range [][]string{{"latency"}, {"bw", "bibw"}, {"bcast"}, {"reduce"}, {"allreduce"}, {"alltoall"}, {"allgather"}} {
@@ -83,7 +84,7 @@ func (p *picture) add(one panel) {
 	}
 }
 
-// find returns the series with this name. If there is none, find adds an empty one.
+// find returns the series with this name. If there is none, find adds an empty one and returns it.
 func (p *panel) find(name string, target bool) *series {
 	for i := range p.Series {
 		if p.Series[i].Name == name {
@@ -100,7 +101,8 @@ func (s *series) add(x, y float64) {
 	}
 }
 
-// faster converts a ratio of weft's figure to another one to how many times as fast weft is.
+// faster returns how many times as fast weft is as a peer, if weft's figure ÷ the peer's figure is
+// ratio.
 func (e *entry) faster(ratio float64) float64 {
 	if e.More {
 		return ratio

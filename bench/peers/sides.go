@@ -27,8 +27,8 @@ type built struct {
 	overlaps bool // overlap was measured
 }
 
-// build builds gorun, ./bench, hello, and the C programs, with each of gcc and the MPI libraries' compilers
-// that is installed.
+// build builds gorun, ./bench, hello, and those C programs for which the compiler is installed, and
+// for MPI programs also the launcher.
 func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench", "./bench/peers/hello")
 	if err != nil {
@@ -66,8 +66,9 @@ var libraries = []library{
 	{"mpich", "MPICH", "mpiexec.mpich", func(ranks int) []string { return []string{"-n", strconv.Itoa(ranks)} }, nil},
 }
 
-// processorCores returns the number of processor cores, which is what Open MPI uses as the number of
-// slots. The hardware threads of one core count once.
+// processorCores returns the number of processor cores, but at most the number of hardware threads
+// that this process may use. Open MPI uses it as the number of slots. The hardware threads of one
+// core count once.
 func processorCores() int {
 	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list") // the pattern is well-formed
 	cores := map[string]bool{}
@@ -146,9 +147,9 @@ func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) cont
 	return contest.Side{Name: "weft", Measure: b.objects("weft", bench, ranks, len(sizes), command...)}
 }
 
-// peers returns a side for each MPI library. It measures with the function that measure returns for
-// the library and the beginning of the launcher's command line. If a library is not installed, its side
-// fails.
+// peers returns a side for each MPI library. The function measure returns the field Measure of the
+// side; launch is the beginning of the launcher's command line. If a library is not installed, its
+// side fails.
 func (b *built) peers(measure func(m library, launch []string) func(context.Context) ([]float64, error), ranks int) []contest.Side {
 	var sides []contest.Side
 	for _, m := range libraries {

@@ -28,7 +28,7 @@ type benchmark struct {
 // goal is a size with the target for it.
 type goal struct {
 	size   int     // in bytes or in the unit benchmark.counts; 0 bytes: the benchmark has no sizes
-	target float64 // see contest.Line; 0: there is no target
+	target float64 // bound for the value that benchmark.of names; 0: there is no target
 }
 
 var (
@@ -62,7 +62,7 @@ func level(sizes ...int) []goal {
 	return goals
 }
 
-// benchmarks are the lines of the table.
+// benchmarks are the benchmarks in the table, in its order.
 var benchmarks = []*benchmark{
 	{name: "latency", what: "latency, one way", metric: contest.Micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
 	{name: "cacheline", what: "latency ÷ a cache line's", metric: contest.Micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
@@ -96,7 +96,8 @@ func names() []string {
 	return list
 }
 
-// sizeText returns a size with its unit as text. counts is as in benchmark.
+// sizeText returns a size with its unit as text. counts is the unit; "": bytes. For 0 bytes
+// sizeText returns "–".
 func sizeText(size int, counts string) string {
 	switch {
 	case counts != "":
@@ -107,9 +108,10 @@ func sizeText(size int, counts string) string {
 	return contest.BytesText(size)
 }
 
-// at returns the goals of the benchmark for a number of ranks and for these sizes in bytes. If sizes is
-// empty, or the benchmark has no sizes, at returns all goals. If the unit of the benchmark's sizes is
-// not bytes, at returns the first goals, at most as many as there are sizes.
+// at returns the goals of the benchmark for a number of ranks and for these sizes in bytes. If
+// sizes is empty, the benchmark has no sizes, or its field sides is set, at returns all goals. If
+// the unit of the benchmark's sizes is not bytes, at returns the first goals, at most as many as
+// there are sizes.
 func (b *benchmark) at(ranks int, sizes []int) []goal {
 	known := slices.Clone(b.goals)
 	for i, g := range known {

@@ -41,8 +41,8 @@ var environment = []setting{
 
 var family = regexp.MustCompile(`(?m)^(\w+) +auto (.*)$`)
 
-// algorithms parses the output of gorun -info. It returns a setting for each collective, whose values
-// are the algorithms that a job can force.
+// algorithms parses the output of gorun -info. It returns a setting for each collective. The values
+// of a setting are the algorithms that a job can force, and "".
 func algorithms(info string) (s []setting, err error) {
 	for _, m := range family.FindAllStringSubmatch(info, -1) {
 		s = append(s, setting{"coll." + m[1] + ".algorithm", append([]string{""}, strings.Fields(m[2])...)})
@@ -82,8 +82,8 @@ func (j job) String() string {
 	return s
 }
 
-// draw returns a random job, which depends only on the seed and the fields of r. If kills is set, a rank
-// of the job is to be killed.
+// draw returns a random job, which depends only on seed, kills and the fields of r. If kills is
+// set, a rank of the job is to be killed.
 func (r *runner) draw(seed uint64, kills bool) job {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	j := job{ranks: 1 + rng.IntN(8), program: r.program("rank"), gorun: r.program("gorun")}
@@ -97,7 +97,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 			}
 		}
 	}
-	if rng.IntN(4) > 0 { // one job of four has only defaults here
+	if rng.IntN(4) > 0 { // one job of four keeps the defaults of these settings
 		set("-p", tunables, 1)
 		set("-x", environment, 1)
 	}

@@ -5,10 +5,11 @@
 //	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
 //
 // A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and random
-// forced algorithms of collectives. It must exit with 0. If it runs for longer than a minute, Stress
-// prints the stacks of its goroutines. With -kills, Stress runs further jobs and kills a random rank
-// of each by SIGKILL at a random time: the job must end within two seconds, name the killed rank, and
-// leave no process and no file behind. After a failure Stress prints the command that repeats the job.
+// forced algorithms of collectives. It must exit with 0. If it runs for longer than a minute,
+// Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and kills a
+// random rank of each by SIGKILL at a random time: the job must end within two seconds and leave no
+// process and no file behind, and gorun must name the killed rank. After a failure Stress prints
+// the command that repeats the job.
 //
 //	draw.go  chooses a random job    run.go   runs a job
 //	kill.go  kills a rank            left.go  finds what a job leaves behind
@@ -109,7 +110,7 @@ type runner struct {
 	ops        int             // number of operations of a job in which no rank is killed
 	transports string          // value of transport.use for all jobs; "": random
 	crowds     bool            // most operations of a job use many goroutines
-	algorithms []setting       // what algorithms returns
+	algorithms []setting       // a setting for each collective, which forces an algorithm
 }
 
 // newRunner returns a runner. It builds gorun and the ranks' program in a temporary folder, which close

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStress is a short version of make stress. Its own -timeout is shorter than the timeout of go test,
-// because after that one no processes and files would be removed.
+// TestStress is a short version of make stress. Its own -timeout is shorter than the timeout of go
+// test, because that timeout would leave processes and files behind.
 func TestStress(t *testing.T) {
 	for _, args := range [][]string{
 		{"-jobs", "40", "-kills", "25", "-ops", "40", "-seed", "1", "-first", "-timeout", "7m"},

@@ -42,8 +42,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestJobFile runs the job of a job file, and then the same job with flags that must override its
-// number of ranks and a variable.
+// TestJobFile runs the job of a job file, and then the same job with flags that must override the
+// number of ranks and the value of a variable in the file.
 func TestJobFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.toml")
 	require.NoError(t, os.WriteFile(file, []byte(`

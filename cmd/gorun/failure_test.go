@@ -11,7 +11,7 @@ import (
 
 // TestFailureIsReportedOnce: rank 1 fails, by an error, a panic, an exit or Abort, and the other
 // ranks fail because of that. stderr must begin with what rank 1 wrote, end with gorun's line about
-// rank 1, have the cause only once, and have nothing about the other ranks.
+// rank 1, contain the cause only once, and contain nothing about the other ranks.
 func TestFailureIsReportedOnce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "fail")
 	out, err := exec.Command("go", "build", "-o", program, "./testdata/fail").CombinedOutput()
@@ -19,7 +19,7 @@ func TestFailureIsReportedOnce(t *testing.T) {
 	for mode, test := range map[string]struct {
 		code        int    // gorun's exit code
 		first, last string // text in the first and in the last line of stderr
-		times       int    // how often stderr has "no such mesh", the cause
+		times       int    // how often stderr contains "no such mesh", the cause
 	}{
 		"error": {1, "rank 1: no such mesh\n", "gorun: rank 1 failed (exit code 1): ", 1},
 		"panic": {2, "rank 1: panic: no such mesh\n", "gorun: rank 1 failed (exit code 2): ", 1},

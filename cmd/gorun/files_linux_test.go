@@ -14,11 +14,11 @@ import (
 )
 
 // TestInterruptWhileFilesHang: while gorun makes output files, the file server does not answer.
-// SIGINT must end gorun all the same. A lease on the file, see fcntl(2), stands for the server:
-// gorun's open of the file blocks until the test gives up the lease, or for
+// SIGINT must end gorun all the same. Instead of such a server, the test has a lease on an output
+// file, see fcntl(2): gorun's open(2) of the file blocks until the test gives up the lease, or for
 // /proc/sys/fs/lease-break-time seconds.
 func TestInterruptWhileFilesHang(t *testing.T) {
-	t.Setenv("TMPDIR", "/dev/shm") // a file system that has leases, which others may not have
+	t.Setenv("TMPDIR", "/dev/shm") // a file system that has leases
 	dir := t.TempDir()
 	held, err := os.Create(filepath.Join(dir, "0.out"))
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestInterruptWhileFilesHang(t *testing.T) {
 	cmd.Stderr = &stderr
 	require.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
-	require.Eventually(t, func() bool { // until gorun is in open(2), which makes the kernel ask for the end of the lease
+	require.Eventually(t, func() bool { // true when gorun is in open(2): then the kernel has begun to break the lease
 		lease, err := unix.FcntlInt(held.Fd(), unix.F_GETLEASE, 0)
 		return err == nil && lease != unix.F_WRLCK
 	}, time.Minute, time.Millisecond)

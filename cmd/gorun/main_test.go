@@ -39,7 +39,7 @@ func TestVersion(t *testing.T) {
 	require.Regexp(t, `^gorun \S+ go1\.\S+ linux/\w+ sha256:[0-9a-f]{64}\n$`, out)
 	code, hash, _ := gorun(t, "-agent", "-hash")
 	require.Zero(t, code)
-	if hash != "" { // empty, because -agent writes to os.Stdout and not to the stdout that run gets
+	if hash != "" { // usually empty, because -agent writes to os.Stdout and not to the stdout that run gets
 		require.Contains(t, out, strings.TrimSpace(hash))
 	}
 }
@@ -53,8 +53,8 @@ func TestInfo(t *testing.T) {
 }
 
 // TestInfoOf: -info with words must print only the entries whose names contain one of the words,
-// and fail if there are none. Without words, its lines must have at most 101 characters, except for
-// the longest list of algorithms.
+// and fail if there are none. Without words, its lines before the part about libfabric must have at
+// most 101 characters with the newline, except for the longest list of algorithms.
 func TestInfoOf(t *testing.T) {
 	_, all, _ := gorun(t, "-info")
 	for line := range strings.Lines(all[:strings.Index(all, "\n\nLIBFABRIC")]) {
@@ -85,7 +85,7 @@ func TestInfoOf(t *testing.T) {
 	require.Equal(t, "gorun: -info: nothing has \"nosuch none\" in its name; gorun -info alone lists all\n", errs)
 }
 
-// TestDryRun: -dry-run must print the ranks and the program, and must not run it.
+// TestDryRun: -dry-run must print the ranks and the program, and must not run the program.
 func TestDryRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	code, out, errs := gorun(t, "-dry-run", "-n", "3", "touch", file)
@@ -128,9 +128,9 @@ func TestPlacementComesFirst(t *testing.T) {
 	require.Less(t, strings.Count(out, "\n"), 18)
 }
 
-// TestHostsAreFilled: if the user gives hosts and no number of ranks, gorun must start one rank for
-// each slot of the hosts, and print a note about that. Otherwise it must start one rank of each
-// program, or as many as -np says.
+// TestHostsAreFilled: if the user gives hosts, one program and no number of ranks, gorun must start
+// one rank for each slot of the hosts, and must print a note about that. Otherwise it must start as
+// many ranks as -np says, or one rank of each program.
 func TestHostsAreFilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(file, []byte("localhost slots=3\n"), 0o600))
@@ -158,8 +158,9 @@ func TestHostsAreFilled(t *testing.T) {
 	require.Contains(t, out, strings.TrimPrefix(note, "gorun: "))
 }
 
-// TestWarnings: gorun must warn about WEFT_ variables that have no effect, in its own environment
-// and in those of the ranks, and about -np after the program, if gorun itself has no -np.
+// TestWarnings: gorun must warn about variables named WEFT_... that have no effect, in its own
+// environment and in those of the ranks. It must also warn about -np with a number after the name
+// of the only program, unless gorun itself has got -np.
 func TestWarnings(t *testing.T) {
 	for _, v := range []string{"WEFT_JOB_TIMOUT", "WEFT_TRANSPORT", "WEFT_IFACE", "WEFT_JOB_GRACE"} {
 		t.Setenv(v, "9s")
@@ -184,8 +185,8 @@ func TestWarnings(t *testing.T) {
 }
 
 // TestInterfaceIsChecked: if the host does not have the interface, address or subnet of -iface,
-// gorun must exit with 2 and start no rank, even if the ranks share memory. A wrong name in the
-// environment must matter only if the ranks use tcp.
+// gorun must exit with 2 and start no rank, even if the ranks share memory. If an environment
+// variable has a wrong name instead, gorun must exit with 2 only if the ranks use tcp.
 func TestInterfaceIsChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	for iface, says := range map[string]string{
@@ -228,7 +229,7 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// broken is a writer that always fails, like a pipe whose reader has closed it.
+// broken is a writer whose Write always fails.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }

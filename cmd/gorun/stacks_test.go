@@ -37,15 +37,15 @@ func build(t *testing.T) string {
 	return program
 }
 
-// running is a gorun in another process, whose ranks have all printed "up".
+// running is a gorun that runs in another process. All of its ranks have printed "up".
 type running struct {
 	cmd    *exec.Cmd
-	stderr strings.Builder // only end may read it, because gorun writes to it until then
+	stderr strings.Builder // gorun's stderr; only end may read it, because gorun writes to it until gorun has ended
 	out    *bufio.Reader   // gorun's stdout
 }
 
-// start starts a gorun in another process, with -n ranks and args, and waits until all ranks have
-// printed "up". The caller ends the job and calls end.
+// start starts gorun in another process, with the arguments -n ranks and args, and waits until all
+// ranks have printed "up". The caller must end the job and call end.
 func start(t *testing.T, ranks int, args ...string) *running {
 	t.Helper()
 	j := &running{cmd: exec.Command(os.Args[0], append([]string{"-n", strconv.Itoa(ranks)}, args...)...)}
@@ -72,9 +72,9 @@ func (j *running) end(t *testing.T) (int, string) {
 	return j.cmd.ProcessState.ExitCode(), j.stderr.String()
 }
 
-// until asks gorun what the ranks do, by gorun -stacks, until the answer contains all parts, and
-// returns this answer. It asks again and again, because the ranks may not have made their calls
-// yet.
+// until runs gorun -stacks again and again until its output contains all parts, and returns that
+// output. One run may not be enough, because the ranks may not have made their calls yet. After two
+// minutes until fails the test.
 func (j *running) until(t *testing.T, parts ...string) string {
 	t.Helper()
 	for begun := time.Now(); ; {
@@ -92,7 +92,7 @@ func (j *running) until(t *testing.T, parts ...string) string {
 }
 
 // TestStacks: gorun -stacks must print what the ranks of a running job do, and which of them are in
-// a deadlock. The job must go on meanwhile, and end by SIGTERM.
+// a deadlock. The job must continue after that, until SIGTERM ends it.
 func TestStacks(t *testing.T) {
 	program := build(t)
 	for mode, test := range map[string]struct {
@@ -152,7 +152,7 @@ func TestStacksOfALiveJob(t *testing.T) {
 func TestStacksAtTimeout(t *testing.T) {
 	program := build(t)
 	var dir, errs string
-	for limit := 5 * time.Second; ; limit *= 2 { // try longer timeouts, because at a short one the ranks may not be in the deadlock yet
+	for limit := 5 * time.Second; ; limit *= 2 { // tries longer timeouts, because at a short one the ranks may not be in the deadlock yet
 		require.Less(t, limit, 2*time.Minute, errs)
 		dir = filepath.Join(t.TempDir(), "stacks")
 		var code int
@@ -190,7 +190,7 @@ func TestStacksAtQuit(t *testing.T) {
 }
 
 // TestStacksBySignal: sys.InspectSignal must make gorun print what the ranks do, and the job must
-// go on. The ranks are shells and not weft programs, so gorun prints what the kernel knows about
+// continue. The ranks are shells and not weft programs, so gorun prints what the kernel knows about
 // them. SIGQUIT must then end the job.
 func TestStacksBySignal(t *testing.T) {
 	j := start(t, 2, "sh", "-c", "echo up; exec sleep 1000")

@@ -41,9 +41,9 @@ type Option func(*config)
 type config struct {
 	providers []transport.Provider
 	params    *params.Set
-	bad       error // the first error of an option
-	timeout   time.Duration
-	nodes     []int
+	bad       error         // the first error of an option; nil: none
+	timeout   time.Duration // 0 or less: no limit
+	nodes     []int         // by rank: number of its host; nil: all ranks are on one host
 	notify    bool
 	epoch     int
 }
@@ -53,7 +53,7 @@ type config struct {
 func WithProviders(p ...transport.Provider) Option { return func(c *config) { c.providers = p } }
 
 // WithParam sets a tunable for all ranks. key is its key in job files, such as
-// "coll.bcast.algorithm".
+// "coll.bcast.algorithm". If the key or the value is wrong, Run fails the test.
 func WithParam(key, value string) Option {
 	return func(c *config) {
 		if err := c.params.Set(key, value, params.FromFlag); err != nil && c.bad == nil {
@@ -62,12 +62,13 @@ func WithParam(key, value string) Option {
 	}
 }
 
-// WithTimeout sets the time after which Run fails the test if ranks have not ended. The default is a
-// little before the test's own deadline.
+// WithTimeout sets the time after which Run fails the test if ranks have not ended. A time of 0 or
+// less means no limit. By default the time ends a little before the test's own deadline, or there
+// is no limit if the test has none.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
-// WithNodes sets the number of the host on which each rank pretends to run. By default all ranks are
-// on one host.
+// WithNodes sets, for each rank, the number of the host on which it pretends to run. By default all
+// ranks are on one host.
 func WithNodes(nodes ...int) Option { return func(c *config) { c.nodes = nodes } }
 
 // WithNotify makes the job continue after ranks fail, as gorun -on-failure notify does. A rank that
@@ -78,12 +79,14 @@ func WithNotify() Option { return func(c *config) { c.notify = true } }
 // WithEpoch sets the number of restarts of the job that [comm.Comm.Epoch] returns.
 func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
 
-// Run runs f on n ranks, each in a goroutine of its own, and returns when all ranks have ended. c is the
-// world communicator of the rank. If f returns nil, Run calls Finalize for the rank.
+// Run runs f on n ranks, each in a goroutine of its own, and returns when all ranks have ended. c
+// is the world communicator of the rank. If f returns nil and has not called Kill, Run calls
+// Finalize for the rank, unless f has called Finalize.
 //
-// If f returns an error, panics, or calls Abort or t.FailNow on some rank, the test fails with the
-// first such failure, and calls of the other ranks fail. If ranks do not end in time, the test fails
-// with the stacks of all ranks. f may call all methods of t.
+// If f returns an error, panics, or calls Abort or t.FailNow on some rank, or if Finalize fails,
+// Run fails the test with the first such failure, and the calls of the other ranks fail. If ranks
+// do not end in time, Run fails the test with the stacks of all goroutines. f may call all methods
+// of t.
 //
 // Run reads no tunable except check from the environment (WEFT_CHECK).
 func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
@@ -136,7 +139,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	for i := range j.ranks {
 		r := &j.ranks[i]
 		j.running.Add(1)
-		go r.run(f) // ends when f and Finalize have returned, or after fail; wait waits for it
+		go r.run(f) // ends when f and Finalize have returned; fail makes their calls return; wait waits for the goroutine
 	}
 	if !j.wait(cfg.timeout) {
 		stacks := j.stacks()
@@ -156,7 +159,8 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	t.Fatalf("rank %d: %v", j.culprit, j.first)
 }
 
-// untilDeadline returns the default of WithTimeout, or 0 if the test has no deadline.
+// untilDeadline returns the default of WithTimeout: at least a second, or 0 if the test has no
+// deadline.
 func untilDeadline(t testing.TB) time.Duration {
 	d, ok := t.(interface{ Deadline() (time.Time, bool) })
 	if !ok {
@@ -170,12 +174,12 @@ func untilDeadline(t testing.TB) time.Duration {
 	return max(left-max(left/20, 2*time.Second), time.Second)
 }
 
-// job holds the state of one call of Run.
+// job holds the state of one call of Run: of its ranks and of the first failure.
 type job struct {
 	kvs     *kvs
 	ranks   []rank
-	running sync.WaitGroup
-	killing sync.WaitGroup
+	running sync.WaitGroup // counts the ranks whose goroutines have not ended
+	killing sync.WaitGroup // counts the calls of rank.kill that fail has started
 
 	mu      sync.Mutex
 	culprit int   // the rank that failed first; -1: the failure is not that of a rank, for example the timeout; guarded by mu
@@ -191,7 +195,7 @@ type rank struct {
 
 	mu        sync.Mutex
 	engine    *engine.Engine // the rank's engine; nil until Init has made it; guarded by mu
-	goroutine string         // name of the rank's goroutine in the output of runtime.Stack; guarded by mu
+	goroutine string         // name of the rank's goroutine in the output of runtime.Stack; empty until the goroutine runs; guarded by mu
 	dead      bool           // Kill was called for the rank; guarded by mu
 }
 
@@ -264,7 +268,7 @@ func (r *rank) exit(code int, reason string) {
 	runtime.Goexit()
 }
 
-// kill ends the rank's engine.
+// kill closes the rank's engine, if Init has made it, so that all calls of the rank fail.
 func (r *rank) kill() {
 	r.mu.Lock()
 	e := r.engine
@@ -275,8 +279,8 @@ func (r *rank) kill() {
 }
 
 // Kill makes the calling rank fail as if its process had died: its calls fail, and the other ranks
-// get ErrProcFailed. c is any communicator of the rank. f should return nil after Kill. If c does not
-// come from Run, Kill panics.
+// get ErrProcFailed. f should return nil after Kill. c is a communicator of the rank. Its context
+// must be derived from that of the communicator that Run has passed to f; otherwise Kill panics.
 func Kill(c *comm.Comm) {
 	r, ok := c.Context().Value(rankKey{}).(*rank)
 	if !ok {
@@ -289,7 +293,8 @@ func Kill(c *comm.Comm) {
 	r.job.report("killed by itself", []int{r.number})
 }
 
-// fail records the first failure and ends all ranks. rank is the rank that failed, or -1.
+// fail records the failure and kills all ranks, unless a failure was recorded before. rank is the
+// rank that failed, or -1 (see culprit).
 func (j *job) fail(rank int, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -303,8 +308,8 @@ func (j *job) fail(rank int, err error) {
 	}
 }
 
-// wait waits until all ranks have ended. It returns false if timeout passes first. A timeout of 0 means
-// no limit.
+// wait blocks until the goroutines of all ranks have ended. It returns false if timeout passes
+// first. A timeout of 0 or less means no limit.
 func (j *job) wait(timeout time.Duration) bool {
 	done := make(chan struct{})
 	go func() { // ends when all ranks have ended, perhaps after wait has returned

@@ -15,7 +15,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// witness is a testing.TB that records the failure of a call of Run, and does not fail the test itself.
+// witness is a testing.TB that records the failure of a call of Run, and does not fail the test
+// itself.
 type witness struct {
 	testing.TB
 	mu   sync.Mutex
@@ -35,7 +36,8 @@ func (w *witness) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// failure runs n ranks by commtest.Run, and returns the text with which Run fails the test.
+// failure runs n ranks by commtest.Run, and returns the text with which Run fails the test, or an
+// empty text.
 func failure(t *testing.T, n int, f func(c *comm.Comm) error, opts ...commtest.Option) string {
 	w := &witness{TB: t}
 	var wg sync.WaitGroup
@@ -61,8 +63,8 @@ func TestRunPasses(t *testing.T) {
 	require.Len(t, seen, 5)
 }
 
-// TestFirstFailureEndsAll has one rank fail in several ways while the other ranks wait for messages that never
-// come. Run must return, and the text of the failure must be that of the first rank.
+// TestFirstFailureEndsAll has rank 2 fail, in each of several ways, while the other ranks wait for
+// messages that never come. Run must return, and its text must be that of rank 2's failure.
 func TestFirstFailureEndsAll(t *testing.T) {
 	for name, x := range map[string]struct {
 		f    func(c *comm.Comm) error
@@ -90,7 +92,7 @@ func TestFirstFailureEndsAll(t *testing.T) {
 func TestDeadlockIsReported(t *testing.T) {
 	text := failure(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
-			return nil // then Run calls Finalize, in which the rank waits
+			return nil // then Run calls Finalize, in which rank 1 waits for the others
 		}
 		return block(c)
 	}, commtest.WithTimeout(300*time.Millisecond))

@@ -12,7 +12,8 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// openFailures makes the socket pair by which the rank gets failure notifications, as gorun does.
+// openFailures makes the socket pair through which the rank gets failure notifications, as gorun
+// does.
 func (r *rank) openFailures() error {
 	pair, err := sys.Socketpair()
 	for _, fd := range pair {
@@ -28,10 +29,11 @@ func (r *rank) openFailures() error {
 	return nil
 }
 
-// Report notifies the other ranks of a job with [WithNotify] that the given ranks have failed, even if
-// they have not, as gorun does for a host that does not answer. reason is part of the errors that
-// follow. From then on the other ranks do not communicate with the given ranks. c is any communicator
-// of the calling rank. On the given ranks, f should call [Kill] before it returns.
+// Report notifies the other ranks of a job with [WithNotify] that the given ranks have failed, even
+// if they have not, as gorun does for a host that does not answer. reason is part of the errors
+// that follow. From then on the other ranks do not communicate with the given ranks. c is a
+// communicator of the calling rank; its context must be as for [Kill]. On the given ranks, f should
+// call [Kill] before it returns.
 func Report(c *comm.Comm, reason string, ranks ...int) {
 	r, ok := c.Context().Value(rankKey{}).(*rank)
 	if !ok {
@@ -44,7 +46,7 @@ func (j *job) report(reason string, ranks []int) {
 	line := wire.AppendFailures(nil, ranks, reason)
 	for i := range j.ranks {
 		if to := j.ranks[i].failures; to != nil && !slices.Contains(ranks, i) {
-			_, _ = to.Write(line) // an error means that the rank has ended, and needs no notification
+			_, _ = to.Write(line) // if Write fails, the rank has ended and needs no notification
 		}
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 )
 
-// kvs is the key-value space of ranks that share a process.
+// kvs is the key-value space (bootstrap.KVS) of the ranks of one call of Run.
 type kvs struct {
 	n int
 
 	mu     sync.Mutex
-	values map[string]string // what the ranks have put; guarded by mu
+	values map[string]string // by key: the value that a rank has put; guarded by mu
 	in     int               // number of ranks that are in the current fence; guarded by mu
-	open   chan struct{}     // closed when all ranks are in the current fence; guarded by mu
+	open   chan struct{}     // Fence closes it when all ranks are in the current fence, and makes another one for the next fence; guarded by mu
 	closed bool              // close was called; guarded by mu
 	failed chan struct{}     // close closes it, so that all fences return an error
 }

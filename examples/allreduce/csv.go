@@ -32,7 +32,7 @@ import (
 type column struct {
 	index                   int // index of the column in a row
 	name                    string
-	numbers, missing, other int64 // numbers of cells with a number, of empty cells, and of other cells
+	numbers, missing, other int64 // how many cells have a number, are empty or absent, and have another text
 	sum, squares            accumulator
 	min, max                float64
 }
@@ -88,7 +88,8 @@ func share(size int64, rank, ranks int) int64 {
 	return q*int64(rank) + r*int64(rank)/int64(ranks)
 }
 
-// lineFrom returns the position of the first line that begins at the position at or after it.
+// lineFrom returns the position of the first line that begins at the position at or after it. If
+// there is no such line, it returns size.
 func lineFrom(f io.ReaderAt, at, size int64) (int64, error) {
 	if at == 0 || at >= size {
 		return min(at, size), nil

@@ -38,7 +38,7 @@ func split(x float64) (m uint64, e int, negative bool) {
 	b := math.Float64bits(x)
 	m, e = b&(1<<52-1), int(b>>52&0x7ff)
 	if e == 0 {
-		e = 1 // x is subnormal: the exponent of the smallest normal numbers, without the hidden bit
+		e = 1 // x is 0 or subnormal: the exponent of the smallest normal numbers, without the hidden bit
 	} else {
 		m |= 1 << 52
 	}
@@ -86,8 +86,9 @@ func (a *accumulator) value() *big.Int {
 	return v
 }
 
-// moments returns the mean of n doubles and their sample standard deviation, each rounded only once. sum is
-// the sum of the doubles, and squares is the sum of their squares. If n is 1, the deviation is NaN.
+// moments returns the mean of n doubles and their sample standard deviation. It computes both from
+// exact sums, and rounds them at the end. sum is the sum of the doubles, and squares is the sum of
+// their squares. If n is 1, the deviation is NaN.
 func moments(sum, squares *accumulator, n int64) (mean, deviation float64) {
 	count, s := big.NewInt(n), sum.value()
 	unit := new(big.Int).Lsh(big.NewInt(1), scale)
@@ -95,7 +96,7 @@ func moments(sum, squares *accumulator, n int64) (mean, deviation float64) {
 	if n < 2 {
 		return mean, math.NaN()
 	}
-	// (n·Σx² - (Σx)²) / (n·(n-1)), in units of 2^-2·scale.
+	// The variance is (n·Σx² - (Σx)²) / (n·(n-1)). v is the dividend in units of 2^(-2·scale).
 	v := new(big.Int).Mul(count, squares.value())
 	v.Mul(v, unit).Sub(v, s.Mul(s, s))
 	d := new(big.Int).Mul(count, big.NewInt(n-1))

@@ -94,9 +94,9 @@ func run(c *comm.Comm, n int) error {
 	return w.Free()
 }
 
-// take gets tasks from the queue of the rank victim. If victim is this rank, take does the tasks until the
-// queue is empty. If victim is another rank, take steals half of its tasks. take reports whether it got any
-// task.
+// take gets tasks from the queue of the rank victim. If victim is this rank, take takes and does
+// one task after another until the queue is empty. If victim is another rank, take moves half of
+// its tasks to this rank's queue. take reports whether it got any task.
 func take(w *comm.Win[uint64], rank, victim int, done []int) (bool, error) {
 	took := false
 	queue, err := w.FetchOp(0, victim, 0, comm.NoOp) // with NoOp, FetchOp only reads the word

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SilentTime is how long a connection on which nothing arrives may stay open; see Conn.Await. If
-// other connections wait for room, it is also the time, since its arrival, for which a connection
-// that has sent its first message keeps its place.
+// SilentTime is how long Conn.Await waits for the first bytes of a connection. If a new connection
+// needs room and something has arrived on all others, SilentTime is also the age from which on the
+// gate may close the oldest of them.
 const SilentTime = time.Second
 
 const (
@@ -33,9 +33,9 @@ const (
 var ErrSilent = fmt.Errorf("nothing came from it within %v", SilentTime)
 
 // Gate accepts the connections of a listener and calls a function, handle, for each of them on a
-// goroutine of its own. handle runs the handshake. A connection is silent until its handler calls
-// Conn.Heard, and is then heard. When the handler calls Conn.Proved or returns, the connection no
-// longer counts toward the gate's limit:
+// goroutine of its own. handle runs the handshake. A connection is silent as long as its handler
+// has not called Conn.Heard and it has no unread bytes; otherwise it is heard. When the handler
+// calls Conn.Proved or returns, the connection no longer counts toward the gate's limit:
 //
 //	Accept ──► silent ──── Heard ───► heard ──── Proved ───► not counted
 //	             │                      │
@@ -43,22 +43,23 @@ var ErrSilent = fmt.Errorf("nothing came from it within %v", SilentTime)
 //	                need room, the         need room
 //	                oldest first
 //
-// A gate that has reached its limit closes a connection before it admits a new one, as the picture
-// says.
+// If the gate has reached its limit, a new connection needs room: the gate closes a silent
+// connection or, if there is none, waits until it may close a heard one or a connection no longer
+// counts.
 //
 // A process may have no free file descriptor for a new connection. For this case the gate holds a
-// spare descriptor, which it closes to accept the connection. So the handler learns which peer
+// spare descriptor, which it closes to accept the connection. So the handler can read which peer
 // connects, and can report the lack of descriptors.
 type Gate struct {
 	listener *net.TCPListener
 	limit    int            // maximum length of pending
 	handle   func(*Conn)    // runs the handshake of a connection
-	failed   func(error)    // gets the errors of Accept; nil: nothing does
+	failed   func(error)    // called with each error of Accept; nil: the gate drops these errors
 	running  sync.WaitGroup // counts the goroutine of accept, and those of handle
 	stop     chan struct{}  // Close closes it, so that sleep returns
 
 	mu      sync.Mutex    // guards what follows
-	pending []*Conn       // connections that are not proved yet, silent and heard ones, in the order of their arrival
+	pending []*Conn       // connections that count toward limit, silent and heard ones, in the order of their arrival
 	room    chan struct{} // gets a value when Proved is called; has room for one
 	spare   *os.File      // the spare descriptor; nil: the gate has closed it, or could not open it
 	closed  bool          // Close was called, so the gate accepts no more connections
@@ -73,10 +74,11 @@ type Conn struct {
 	heard atomic.Bool // Heard was called
 }
 
-// Serve accepts connections from l until Close is called. At any time at most limit connections are
-// not proved. The number is also at most a quarter of the process's limit of file descriptors.
-// handle runs on a goroutine of its own for each connection, and owns the connection. failed gets
-// each error of Accept; it may be nil.
+// Serve accepts connections from l until Close is called, and returns at once. At any time at most
+// limit of the accepted connections are not proved. Serve lowers limit to a quarter of the
+// process's limit of file descriptors, but not below 1. handle runs on a goroutine of its own for
+// each connection, and owns the connection. Serve's goroutine calls failed with each error of
+// Accept, except after Close; failed may be nil.
 func Serve(l *net.TCPListener, limit int, handle func(*Conn), failed func(error)) *Gate {
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
@@ -186,16 +188,16 @@ func (g *Gate) enter(c *Conn) bool {
 	}
 }
 
-// Evict closes the oldest connection on which nothing has arrived, if it is older than startTime. A
-// caller that needs a file descriptor calls it.
+// Evict closes the oldest silent connection, if it is older than startTime. A caller that needs a
+// file descriptor calls it.
 func (g *Gate) Evict() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.evictSilentLocked(startTime)
 }
 
-// evictSilentLocked closes the oldest connection that is older than spare and on which nothing has
-// arrived. It reports whether it has closed one.
+// evictSilentLocked closes the oldest silent connection, if it is at least as old as spare. It
+// reports whether it has closed one.
 func (g *Gate) evictSilentLocked(spare time.Duration) bool {
 	for i, c := range g.pending {
 		if time.Since(c.since) < spare {
@@ -209,9 +211,9 @@ func (g *Gate) evictSilentLocked(spare time.Duration) bool {
 	return false
 }
 
-// evictLocked closes one connection to make room: the oldest one on which nothing has arrived, or
-// else the oldest one that is older than SilentTime. If there is none, it returns the time until
-// there will be one.
+// evictLocked closes one connection to make room: the oldest silent one or, if there is none, the
+// oldest one, if it is older than SilentTime. If it closes none, it returns the time until the
+// oldest one is older than SilentTime.
 func (g *Gate) evictLocked() (wait time.Duration) {
 	if g.evictSilentLocked(0) {
 		return 0
@@ -240,10 +242,10 @@ func (g *Gate) keepSpare() {
 }
 
 // giveSpare runs after Accept has failed for lack of a file descriptor. It closes the spare
-// descriptor, so that the next Accept succeeds. It returns false if no connection waits in the
-// listener's backlog: without a free descriptor, Accept fails even then. It also returns false if
-// there is no spare descriptor; then it closes the oldest silent connection, so that a descriptor
-// becomes free.
+// descriptor, so that the next Accept succeeds, and returns true. It returns false if no connection
+// waits in the listener's backlog: without a free descriptor, Accept fails even then. It also
+// returns false if there is no spare descriptor; then it closes the oldest silent connection that
+// is older than startTime, so that a descriptor becomes free.
 func (g *Gate) giveSpare() bool {
 	if !g.callerWaits() {
 		return false
@@ -304,8 +306,9 @@ func (c *Conn) Await() error {
 	return c.SetReadDeadline(time.Time{})
 }
 
-// Heard records that the initiator's first message has arrived. From then on the gate closes the
-// connection, to make room, only if it is older than SilentTime. The handler calls Heard.
+// Heard records that the initiator's first message has arrived: the connection is no longer silent.
+// From then on the gate closes it, to make room, only if it is older than SilentTime. The handler
+// calls Heard.
 func (c *Conn) Heard() { c.heard.Store(true) }
 
 // Proved records that the initiator has proved that it belongs to the job. From then on the gate

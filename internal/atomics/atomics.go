@@ -1,10 +1,10 @@
 // Package atomics applies atomic operations to words of memory: aligned elements of 4 or 8 bytes.
-// The operations are atomic with respect to each other and to sync/atomic. Reads, writes, and sums,
-// OR and AND of integers are one call of sync/atomic. All other operations are compare-and-swap
-// loops.
+// The operations are atomic with respect to each other and to sync/atomic. Reads, writes, and the
+// sum, bitwise OR and bitwise AND of integers are one call of sync/atomic. All other operations are
+// compare-and-swap loops.
 //
-// The functions take and return the bits of elements. The results have the same bits as those of
-// package kernel.
+// The functions take and return the bits of elements. If package kernel has the operation, the
+// results have the same bits as those of package kernel.
 package atomics
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Change is an atomic operation on words of one element type.
+// Change is an atomic operation, except compare-and-swap, on words of one element type.
 type Change struct {
-	combine  combiner // nil if op reads, writes or swaps
+	combine  combiner // nil if op reads, writes or swaps, or does not exist for the type
 	op       transport.AtomicOp
-	integral bool // the type is an integer, so sum, OR and AND are one call of sync/atomic on a whole word
+	integral bool // the type is an integer, so sum, bitwise OR and bitwise AND are one call of sync/atomic on a whole word
 }
 
 // For returns the Change for op on elements of type t. Before the caller uses the Change, it checks
@@ -26,8 +26,8 @@ func For(op transport.AtomicOp, t transport.Datatype) Change {
 	return Change{combine: combiners[t][op], op: op, integral: t < transport.Float32}
 }
 
-// On64 applies the change to an aligned word and returns the word's previous value. in is the operand;
-// for AtomicWrite it is the new value. The operation is not AtomicCswap.
+// On64 applies the change to an aligned word and returns the word's previous value. in is the
+// operand; for AtomicWrite it is the new value. The operation is not AtomicCswap.
 //
 // Hot path: no allocation, no lock.
 func (c *Change) On64(p *uint64, in uint64) uint64 {

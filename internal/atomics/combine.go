@@ -7,9 +7,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// combiner returns the bits of the new element, from those of the old element and of the operand. It
-// ignores the bits of its arguments above the size of the element, and its caller ignores those bits
-// of the result.
+// combiner returns the bits of the new element, from those of the old element and of the operand.
+// It ignores the bits of its arguments above the size of the element, and its caller ignores those
+// bits of the result.
 type combiner func(old, in uint64) uint64
 
 // combiners holds the combiner of each type and operation, or nil if there is none.
@@ -25,9 +25,10 @@ var combiners = func() (all [transport.Datatypes][transport.AtomicOps]combiner) 
 	return all
 }()
 
-// Combines reports whether op combines elements of type t atomically. On integers of 4 and 8 bytes
-// all operations do except reads, writes and swaps; on floating-point numbers all of these except
-// bitwise operations; on complex64 sum and product; on the other types none.
+// Combines reports whether a Change can combine elements of type t by op. That is so for integers
+// of 4 and 8 bytes if op is not a read, a write or a swap; for floating-point numbers if, in
+// addition, op is not bitwise; for complex64 if op is the sum or the product; for the other types
+// never.
 func Combines(op transport.AtomicOp, t transport.Datatype) bool {
 	return op < transport.AtomicOps && t < transport.Datatypes && combiners[t][op] != nil
 }
@@ -83,8 +84,8 @@ func bits64(x float64) uint64 {
 	return math.Float64bits(x)
 }
 
-// pairOf returns the parts of the complex64 that has the same bytes in memory as word. The real part
-// comes first.
+// pairOf returns the parts of the complex64 that has the same bytes in memory as word. The real
+// part comes first.
 func pairOf(word uint64) (re, im float32) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], word)
@@ -105,8 +106,8 @@ func sumPairs(old, in uint64) uint64 {
 	return wordOf(a+c, b+d)
 }
 
-// prodPairs multiplies in float64, in which the products are exact. So the result does not depend on
-// whether the compiler fuses a product with the sum.
+// prodPairs multiplies in float64, in which the products are exact. So the result does not depend
+// on whether the compiler fuses a product with the sum.
 func prodPairs(old, in uint64) uint64 {
 	a32, b32 := pairOf(old)
 	c32, d32 := pairOf(in)

@@ -7,8 +7,8 @@ func Aligned(b []byte, n int) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(n-1) == 0
 }
 
-// Word64 returns the 8-byte word at the start of b. b is aligned to 8 bytes. If b is shorter, Word64
-// panics.
+// Word64 returns the 8-byte word at the start of b. b is aligned to 8 bytes. If b is shorter,
+// Word64 panics.
 func Word64(b []byte) *uint64 {
 	b = b[:8:len(b)] // checks the length without a load, which would not be atomic
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))

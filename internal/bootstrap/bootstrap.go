@@ -62,8 +62,8 @@ type World struct {
 	KVS KVS // never nil; local in a world of one
 }
 
-// Finalize calls KVS.Finalize and reports a, which is what the rank has sent and received and how
-// long it has waited. Of the launchers, only gorun gets a.
+// Finalize does what KVS.Finalize does. If the launcher is gorun, Finalize also reports a to it:
+// what the rank has sent and received, and how long it has waited.
 func (w *World) Finalize(a wire.Account) error {
 	if p, ok := w.KVS.(*pmiClient); ok {
 		return p.finalize(&a)
@@ -78,19 +78,20 @@ type Abort struct {
 	Consequence bool   // the rank aborts because another rank has failed; only gorun gets this
 }
 
-// KVS is the launcher's key-value space: a Get after a fence sees all pairs that all processes
-// have put before the fence. Keys have at most MaxKey bytes, values at most MaxValue. Neither
-// contains spaces; only values may contain '='.
+// KVS is the key-value space of the job: a Get after a fence sees all pairs that all processes have
+// put before the fence. Keys have at most MaxKey bytes, values at most MaxValue. Neither contains
+// spaces; only values may contain '='.
 type KVS interface {
 	Put(key, value string) error
 	// Fence blocks until every rank has called it, or ctx ends. If Fence returns an error, the caller
 	// may use only Abort afterwards.
 	Fence(ctx context.Context) error
-	// Get returns the value that was put under key, or an error that wraps ErrNoKey.
+	// Get returns the value that was put under key. If there is none, the error wraps ErrNoKey.
 	Get(key string) (string, error)
 	// Finalize reports to the launcher that this rank ends in good order. It is the last call.
 	Finalize() error
-	// Abort asks the launcher to end the job. If the launcher cannot do so, Abort returns,
-	// and the caller exits anyway.
+	// Abort asks the launcher, or after a rendezvous the other ranks, to end the job. In a world of
+	// one it does nothing. When Abort returns, the caller exits, even if Abort has returned an
+	// error.
 	Abort(a Abort) error
 }

@@ -43,14 +43,14 @@ const (
 // errNotCard is the error for a descriptor that is not a job card of gorun.
 var errNotCard = errors.New("not a job card")
 
-// Card is the description of a job that gorun gives to every rank. The fields that have no comment
-// here have the same meaning as in World.
+// Card is the description of a job that gorun gives to every rank. A field without a comment means
+// what the field of this name means in World.
 type Card struct {
-	Version  int         `json:"version"`
+	Version  int         `json:"version"` // cardVersion
 	JobID    string      `json:"job"`
 	Secret   []byte      `json:"secret"` // 32 bytes
 	Size     int         `json:"size"`
-	KVSName  string      `json:"kvs"`
+	KVSName  string      `json:"kvs"`                 // name of the key-value space of PMI-1
 	Control  int         `json:"control"`             // number of the PMI-1 descriptor, the same in every rank
 	Memory   int         `json:"memory,omitempty"`    // descriptor of the memory file, the same in every rank; 0: none
 	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file although ranks of other hosts may have one; "": they have one, or no rank has
@@ -63,7 +63,7 @@ type Card struct {
 	Hosts    []string    `json:"hosts,omitempty"`     // if BasePort is set: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
-	Params   []CardParam `json:"params,omitempty"`
+	Params   []CardParam `json:"params,omitempty"` // the parameters that the user or gorun has set
 }
 
 // Run is a sequence of Count ranks that have the same Value.
@@ -191,9 +191,10 @@ func unchangeable(fd int) bool {
 		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
 }
 
-// readCard reads the card from a descriptor. Its number comes from an environment variable, so it may
-// be any descriptor or none. If it is no job card, the error is errNotCard. readCard does not move
-// the file's position.
+// readCard reads the card from the descriptor fd, whose number comes from an environment variable.
+// So it may be any descriptor or none. If fd is not a job card, the error is errNotCard. If fd is a
+// job card with invalid content, readCard returns another error. readCard does not move the file's
+// position.
 func readCard(fd int) (*Card, error) {
 	if fd < 0 {
 		return nil, errNotCard
@@ -307,7 +308,7 @@ func (c *Card) check() error {
 	return nil
 }
 
-// params returns the parameters in the card, with which gorun has overridden the defaults.
+// params returns the parameters in the card: those that the user or gorun has set.
 func (c *Card) params() (*params.Set, error) {
 	s := &params.Set{}
 	for _, p := range c.Params {

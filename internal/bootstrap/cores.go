@@ -8,10 +8,11 @@ import (
 )
 
 // coresOfHost estimates the number of hardware threads that the ranks of this host share, for
-// launchers that do not provide it. It returns the number of threads that this process may use. If a
-// cgroup limits the process to fewer, which Go's runtime takes into GOMAXPROCS, it returns that. If
-// the parent process may use more threads than this process, each rank was probably bound to a part
-// of the parent's threads. Then coresOfHost returns the number of the parent's threads.
+// launchers that do not provide it. If the parent process may use more threads than this process,
+// each rank was probably bound to a part of the parent's threads, and coresOfHost returns the
+// number of the parent's threads. Otherwise it returns the number of threads that this process may
+// use, or less if a cgroup limits the process to fewer. runtime.GOMAXPROCS reports the cgroup's
+// limit, unless the environment sets GOMAXPROCS.
 func coresOfHost(getenv func(string) string) int {
 	n := runtime.NumCPU()
 	if all := len(sys.Allowed(os.Getppid())); all > n {

@@ -21,7 +21,7 @@ import (
 //	rank ── bye ───────────► 0    the rank ends in good order
 //	rank ◄─ abort: code, text ─►  all ranks end at once
 //
-// A pair is a key and a value. Before each of these texts is its length, in two bytes.
+// A pair is a key and a value, each after its length in two bytes, little endian.
 const (
 	frameFence byte = iota + 1
 	framePairs
@@ -55,7 +55,7 @@ func newFrame(kind byte, bodies ...[]byte) []byte {
 }
 
 // readFrame reads a frame whose body has at most limit bytes. It allocates memory only as bytes
-// arrive, whatever length the sender announces.
+// arrive, not for the length that the sender announces.
 func readFrame(r io.Reader, limit int) (kind byte, body []byte, err error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -90,7 +90,8 @@ func appendPair(dst []byte, key, value string) []byte {
 	return dst
 }
 
-// eachPair calls f for each pair in b. It returns an error if b is not a sequence of pairs.
+// eachPair calls f for each pair in b. If b is not a sequence of pairs, eachPair returns an error,
+// after it has called f for the pairs before the invalid bytes.
 func eachPair(b []byte, f func(key, value string)) error {
 	next := func() (string, bool) {
 		if len(b) < 2 {

@@ -66,7 +66,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		return nil, err
 	}
 	switch {
-	case kvs.reused && card.Memory == 0: // on other hosts too, the ranks have no usable memory file
+	case kvs.reused && card.Memory == 0: // NoMemory stays empty, because this program has no usable memory file on any host
 	case card.Memory == 0:
 		w.NoMemory = card.NoMemory
 	case kvs.reused: // the memory file holds the data of the program that ran in this rank before
@@ -105,7 +105,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 func (c *Card) matchesEnv(getenv func(string) string) bool {
 	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
 		if getenv(name) != "" {
-			return false // gorun removes these variables
+			return false // gorun removes these variables from the environment of ranks
 		}
 	}
 	return getenv("PMI_FD") == strconv.Itoa(c.Control) && getenv("PMI_SIZE") == strconv.Itoa(c.Size) &&

@@ -40,7 +40,7 @@ type hub struct {
 	timeout time.Duration               // limit of a fence after the first, and of writing a frame
 	exit    func(code int, line string) // called after an abort by another rank; ends the process, except in tests
 	gate    *admission.Gate
-	writing sync.WaitGroup // the goroutines that run write
+	writing sync.WaitGroup // counts the goroutines that run write
 
 	allArrived chan struct{} // closed when all ranks except 0 have entered the first fence
 	rank0Pairs chan []byte   // gets the pairs of all ranks at the end of a fence, for rank 0 itself
@@ -92,7 +92,7 @@ func (h *hub) serveConn(c *admission.Conn) {
 	c.Heard()
 	_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
 	s, err := h.authenticate(c)
-	c.Proved() // also after an error, when this function closes the connection
+	c.Proved() // even after an error: then this function closes the connection
 	var p *peer
 	h.mu.Lock()
 	verdict := wire.TCPBusy
@@ -164,8 +164,8 @@ func (h *hub) authenticate(c net.Conn) (*wire.TCPSession, error) {
 
 var errNotAuthenticated = errors.New("it does not know the job's secret")
 
-// listen reads the frames of a rank until bye or abort. If the connection ends before, or a frame is
-// wrong, it returns an error.
+// listen reads the frames of a rank until bye or abort. If the connection ends before that, or a
+// frame is wrong, listen returns an error.
 func (h *hub) listen(p *peer) error {
 	for {
 		kind, body, err := readFrame(p.conn, maxPuts)
@@ -254,8 +254,9 @@ func (h *hub) write(p *peer) {
 	}
 }
 
-// arrive records that a rank has entered the fence and has put pairs before. After the last rank it
-// ends the fence: it sends all pairs to all ranks. The caller holds mu.
+// arrive records that a rank has entered the current fence and has put pairs before. If a rank has
+// left, or has entered the fence twice, arrive fails the fence. After the last rank it ends the
+// fence: it sends all pairs to all ranks. The caller holds mu.
 func (h *hub) arrive(rank int, pairs []byte) {
 	if h.err != nil || h.closed {
 		return
@@ -323,7 +324,8 @@ func (h *hub) notYetInFence() []int {
 	return list
 }
 
-// fail makes the current fence and all later ones fail. The caller holds mu.
+// fail makes the current fence and all later ones fail with err, and reports this to the other
+// ranks. After the first call it does nothing. The caller holds mu.
 func (h *hub) fail(err error) {
 	if h.err != nil {
 		return
@@ -372,9 +374,9 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	return nil, h.err  // fail has set err before it closed failed
 }
 
-// abort sends an abort to all ranks except from, which has asked for the abort. It returns when the
-// connections of these ranks have ended, or after a time limit. Because of this wait, no rank sees
-// the connection to this process end before it has got the abort.
+// abort sends an abort to all ranks except from, the rank that has called Abort. It returns when
+// the connections of these ranks have ended, or after a time limit. Because of this wait, no rank
+// sees the connection to this process end before it has got the abort.
 func (h *hub) abort(from, code int, text string) {
 	h.mu.Lock()
 	if from > 0 {
@@ -398,8 +400,8 @@ func (h *hub) abort(from, code int, text string) {
 	}
 }
 
-// flush lets the goroutines that run write end when they have written all frames, or after limit. It
-// waits for them.
+// flush lets the goroutines that run write end when they have written all frames, or after limit.
+// It waits for them. Afterwards the hub sends no more frames.
 func (h *hub) flush(limit time.Duration) {
 	h.mu.Lock()
 	if !h.closed {

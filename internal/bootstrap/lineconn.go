@@ -63,7 +63,7 @@ func (c *lineConn) send(m wire.PMIMessage, limit time.Duration) error {
 	return nil
 }
 
-// recv returns the next line.
+// recv returns the next line. It blocks until the line has come or ctx ends.
 func (c *lineConn) recv(ctx context.Context) (wire.PMIMessage, error) {
 	for {
 		line, rest, ok, err := wire.PMILine(c.in)

@@ -15,7 +15,8 @@ import (
 //	(vector,(0,2,4),(2,1,3))
 //
 // Each triple is the first node, the number of nodes, and the number of ranks on each. The whole
-// vector repeats until every rank has a host.
+// vector repeats until every rank has a host. The result contains the number of each rank's host,
+// from 0 in the order in which the hosts first occur.
 func parseMapping(text string, size int) ([]int, error) {
 	if size < 1 || size > maxSize {
 		return nil, fmt.Errorf("mapping for %d ranks", size)
@@ -79,9 +80,9 @@ func dense[T comparable](values []T) []int {
 	return out
 }
 
-// hostKey returns a text that identifies the host of this process. Two hosts with the same name have
-// different texts, because the text contains the kernel's boot id. Two containers of one host have
-// different texts, because the text contains the host name.
+// hostKey returns a text that identifies the host of this process: its name and, on Linux, the boot
+// id of its kernel. So two hosts with the same name have different texts, and so have two
+// containers of one host that have different names.
 func hostKey() string {
 	name, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -62,7 +62,8 @@ func parseNotice(data []byte) (*notice, error) {
 	return n, nil
 }
 
-// noticePath returns the path of the notice of a job.
+// noticePath returns the path of the notice of a job: in the directory bootstrap.dir, or in .weft
+// in the user's home.
 func noticePath(getenv func(string) string, set *params.Set, job string) (string, error) {
 	const key = "bootstrap.dir"
 	p, _ := params.Lookup(key)
@@ -157,9 +158,10 @@ var (
 
 const noticePattern = `(?:slurm|openmpi)-[A-Za-z0-9._-]{0,64}-[0-9a-f]{12}`
 
-// removeStaleNotices removes the notices of killed jobs from the directory of path. path is a notice
-// that has just been written. Its modification time stands for the present time, because the clock of
-// the file server may differ from that of this host.
+// removeStaleNotices removes files of killed jobs from the directory of path: notices, and complete
+// temporary files, that have been invalid for staleAfter, and incomplete temporary files that are
+// older than staleAfter. path is a notice that has just been written. Its modification time stands
+// for the present time, because the clock of the file server may differ from that of this host.
 func removeStaleNotices(path string) {
 	now, err := os.Stat(path)
 	if err != nil {

@@ -140,8 +140,8 @@ func TestRanksThatFail(t *testing.T) {
 		code   []int
 		says   string
 	}{
-		// 1: the rank that ends has left the first fence before another rank has, so Open fails
-		// there. 3: the fence after Open fails.
+		// Exit code 1: Open fails in the other ranks, because the rank that ends has left the first
+		// fence before they have. Exit code 3: Open succeeds, and the fence after it fails.
 		{"die", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
 		{"die", 2, []int{1, 3}, "fence: rank 2, on 127.0.0.1, has gone"},
 		{"leave", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},

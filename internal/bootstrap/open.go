@@ -27,8 +27,8 @@ const EnvJoined = "WEFT_JOINED"
 // Open uses the first of these that is present: gorun's job card, PMI-1, Open MPI's variables,
 // Slurm's variables. If the environment says that there are other ranks but not how to find them,
 // Open returns an error. If this process is alone and that may not be intended, Open writes one
-// line to stderr. Rank 0 warns on stderr of WEFT_ variables that nothing reads, unless gorun has
-// warned.
+// line to stderr. Rank 0 warns on stderr of WEFT_ variables that nothing reads, unless gorun, or a
+// rank that has started this process, has warned.
 func Open(ctx context.Context) (*World, error) {
 	inherited := os.Getenv(EnvJoined) != ""
 	w, err := open(ctx, os.Getenv, os.Stderr)
@@ -170,8 +170,8 @@ func envStamp(getenv func(string) string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// multiRankVar returns a variable, as NAME=VALUE, that says that the job has several ranks. If
-// there is none, it returns "".
+// multiRankVar returns a variable, as NAME=VALUE, that says that the job has several ranks, or that
+// is gorun's variable with the rank. If there is none, it returns "".
 func multiRankVar(getenv func(string) string) string {
 	for _, p := range rankVars {
 		if n, err := strconv.Atoi(getenv(p.size)); err == nil && n > 1 {

@@ -15,15 +15,15 @@ import (
 // ErrNoKey is the error of KVS.Get for a key that no rank has put.
 var ErrNoKey = errors.New("no such key")
 
-// abortWait is how long Abort waits for a launcher that does not read. In a rendezvous it is the time
-// for each step of an abort.
+// abortWait is how long Abort waits for a launcher that does not read. After a rendezvous it is the
+// limit of each step of an abort.
 const abortWait = time.Second
 
 // pmiClient is the KVS of a rank that gorun or another PMI-1 launcher has started. It sends a
 // request only after the reply to the previous one.
 type pmiClient struct {
 	conn   *lineConn
-	gorun  bool // the launcher is gorun, which accepts the reason of an abort, and a wire.Account in finalize
+	gorun  bool // the launcher is gorun, which accepts the fields reason and consequence of an abort, and a wire.Account in finalize
 	reused bool // the launcher says that another program ran in this rank before
 
 	mu     sync.Mutex // held from a request to its reply
@@ -201,7 +201,7 @@ func escapeReason(reason string) string {
 	return esc
 }
 
-// UnescapeReason decodes the reason field of an abort line.
+// UnescapeReason decodes the reason field of an abort line. It returns an invalid field unchanged.
 func UnescapeReason(field string) string {
 	if s, err := url.QueryUnescape(field); err == nil {
 		return s
@@ -209,8 +209,8 @@ func UnescapeReason(field string) string {
 	return field
 }
 
-// The maximum sizes of a key and of a value. With them, and with the longest name of a key-value
-// space, a put and the reply to a get fit into PMI-1's 1024 bytes.
+// The maximum sizes, in bytes, of a key and of a value. With them, and with the longest name of a
+// key-value space, a put and the reply to a get fit into PMI-1's 1024 bytes.
 const (
 	MaxKey   = wire.PMIMaxKey - 1
 	MaxValue = 640

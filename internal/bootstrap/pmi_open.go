@@ -16,7 +16,7 @@ import (
 // hasPMI reports whether this process has inherited the PMI-1 socket of a launcher.
 func hasPMI(getenv func(string) string) bool {
 	_, ok := streamSocket(getenv("PMI_FD"))
-	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, PMI_FD is of a launcher that started this one's launcher
+	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, the launcher of this process uses it, and PMI_FD comes from a launcher further up
 }
 
 // openPMI opens the World of a rank of a PMI-1 launcher. It returns nil if no PMI-1 launcher

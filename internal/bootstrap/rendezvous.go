@@ -37,7 +37,7 @@ type rendezvous struct {
 	*place
 	path    string                      // path of the notice
 	timeout time.Duration               // limit of the rendezvous and of each later fence (bootstrap.timeout)
-	exit    func(code int, line string) // called after an abort by another rank; see exit
+	exit    func(code int, line string) // called after an abort by another rank: the function exit, except in tests
 }
 
 // openByRendezvous returns the World of a rank after a rendezvous with the other ranks.
@@ -186,7 +186,8 @@ func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err er
 	}
 }
 
-// sharedDirAdvice returns what the user can do if hosts share no directory.
+// sharedDirAdvice returns the end of an error message: what the user can do if the hosts do not
+// share the directory of the notice. If all ranks are on this host, it returns "".
 func (r *rendezvous) sharedDirAdvice() string {
 	if r.oneHost {
 		return ""
@@ -234,8 +235,8 @@ func haveRanks(list []int) string {
 	return b.String() + " have"
 }
 
-// listen opens rank 0's listening socket: on all addresses, or on loopback if all ranks are on
-// this host.
+// listen opens rank 0's listening socket: on all addresses, or on loopback if all ranks are on this
+// host or the host has no other addresses. addrs are the addresses for the notice.
 func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
 	listen := func(addr string) (*net.TCPListener, error) {
 		cfg := net.ListenConfig{KeepAliveConfig: keepAlive}
@@ -272,7 +273,7 @@ func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
 // answers.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// ownAddrs returns the addresses of this host, IPv4 first, each with its network.
+// ownAddrs returns the addresses of this host's interfaces, IPv4 first, each with its network.
 func ownAddrs() ([]netip.Prefix, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -296,7 +297,7 @@ func ownAddrs() ([]netip.Prefix, error) {
 
 const (
 	dialTimeout = 3 * time.Second        // limit for the connection to one address, which may be unreachable
-	firstPause  = 4 * time.Millisecond   // time between the first two attempts to find rank 0; it grows
+	firstPause  = 4 * time.Millisecond   // time between the first two attempts to find rank 0; later pauses are longer
 	lastPause   = 250 * time.Millisecond // longest time between two attempts
 )
 
@@ -387,9 +388,10 @@ func inOneLine(errs []error) error {
 	return all
 }
 
-// dialOrder returns the addresses of rank 0 in the order in which to try them: first those in a
-// network of this host. If rank 0 is on another host, dialOrder leaves out addresses that this host
-// has, too, for example that of a bridge for containers, because they do not lead to rank 0.
+// dialOrder returns the addresses of rank 0 in the order in which to try them: addresses of this
+// host, then those in a network of this host, then others. If rank 0 is on another host, dialOrder
+// leaves out addresses that this host has, too, for example that of a bridge for containers,
+// because they do not lead to rank 0.
 func (r *rendezvous) dialOrder(n *notice) []string {
 	own, _ := ownAddrs()
 	there := n.Host == hostKey()

@@ -12,8 +12,8 @@ import (
 )
 
 // TestPlainStoreAfterShare checks that a core that sees a plain store after Share also sees the
-// whole copy. Between two rounds the reader writes to all lines, so that they are in its core's cache
-// when the next copy begins.
+// whole copy. Between two rounds the reader writes to all lines, so that they are in its core's
+// cache when the next copy begins.
 func TestPlainStoreAfterShare(t *testing.T) {
 	defer func(was bool) { hasString = was }(hasString)
 	for _, hasString = range []bool{false, true} {

@@ -28,7 +28,8 @@ func cpuid(leaf uint32) (a, b, c, d uint32)
 // moveString copies n bytes with one instruction, REP MOVSB.
 //
 // Its stores may become visible in any order, but no later store becomes visible before them. So a
-// flag that is stored after the copy needs no fence. The flag must not be part of the copy. Sources:
+// flag that is stored after the copy needs no fence. The flag must not be part of the copy.
+// Sources:
 //
 //   - Intel, Software Developer's Manual, volume 3A, "Fast-String Operation and Out-of-Order
 //     Stores" (8.2.4, in later editions 11.2.4): stores of one string operation may be out of

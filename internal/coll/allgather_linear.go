@@ -5,8 +5,9 @@ package coll
 // Idea: every rank sends its block to all others and receives theirs, with Config.Window ranks at a
 // time. Rank r begins with a send to rank r+1, so the ranks do not all begin with the same one.
 //
-// Cost: (P-1) o + α + (P-1)/P nβ, where o is the sender's own cost per message. If messages to
-// several ranks overlap, this is the algorithm with the fewest steps.
+// Cost: (P-1) o + ⌈(P-1)/window⌉ α + (P-1)/P nβ, where o is the sender's own cost per message and n
+// is the length of recv. If messages to several ranks overlap, this is the algorithm with the
+// fewest steps.
 // Source: MPI-4.1 section 6.7.
 // Restrictions: none.
 func allgatherLinear(l Link, cfg *Config, send, recv []byte, b blocks) error {

@@ -4,7 +4,8 @@ package coll
 //
 // Idea: every rank sends the block that it received last to its right neighbour, P-1 times.
 //
-// Cost: (P-1) α + (P-1)/P nβ. Only neighbours exchange messages, and there are no copies.
+// Cost: (P-1) α + (P-1)/P nβ, where n is the length of recv. Only neighbours exchange messages, and
+// there are no copies.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.7.
 // Restrictions: none.
 func allgatherRing(l Link, _ *Config, send, recv []byte, b blocks) error {

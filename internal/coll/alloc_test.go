@@ -162,7 +162,7 @@ func TestSignature(t *testing.T) {
 	assert.Equal(t, sig(coll.KindGatherv, 1, 100, 8, 2), sig(coll.KindGatherv, 1, 7, 8, 0))
 	assert.NotEqual(t, sig(coll.KindAllgatherv, 1, 100, 8, 2), sig(coll.KindAllgatherv, 1, 7, 8, 0))
 	assert.NotZero(t, sig(-5, 0, 0, 0, 0))
-	// Neighbouring counts must not collide more often than chance.
+	// Equal signatures of neighbouring counts must not be more frequent than by chance.
 	hits := map[uint16]int{}
 	for n := range 4096 {
 		hits[sig(coll.KindBcast, 0, n, 8, 0)]++

@@ -3,9 +3,10 @@ package coll
 // Recursive doubling allreduce.
 //
 // Idea: in round k every rank exchanges its partial result with the rank at distance 2^k and
-// combines the two. After log₂ P rounds every rank has the result.
+// combines the two. After log₂ P rounds every rank has the result. If P is not a power of two, one
+// rank of each pair of a fold takes part for both, and at the end sends the other the result.
 //
-// Cost: log₂ P (α + nβ + nγ); 2 (α + nβ) more if P is not a power of two.
+// Cost: ⌊log₂ P⌋ (α + nβ + nγ); 2 (α + nβ) + nγ more if P is not a power of two.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.9.6.
 // Restrictions: none. A partial result always covers adjacent ranks, and the partial result of the
 // lower ranks is the left operand. So the order is kept, and all ranks get the same bits.

@@ -2,8 +2,8 @@ package coll
 
 // Allreduce by pairwise reduce-scatter and ring allgather.
 //
-// Idea: the vector has P parts. Rank i combines part i of all ranks in rank order, and an allgather
-// of the parts follows.
+// Idea: the vector has P parts. Rank i combines part i of all operands, and an allgather of the
+// parts follows.
 //
 // Cost: 2 (P-1) α + 2 (P-1)/P nβ + (P-1)/P nγ.
 // Source: MPI-4.1 sections 6.9.6 and 6.10.

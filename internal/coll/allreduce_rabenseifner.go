@@ -5,7 +5,7 @@ package coll
 // Idea: a reduce-scatter by recursive halving (halving.go), then an allgather of the parts by
 // recursive doubling (allgather_doubling.go).
 //
-// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to 2nβ + nγ more if P is not a power of two.
+// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; 2α + 2nβ + nγ more if P is not a power of two.
 // Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 func allreduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op) error {

@@ -2,9 +2,9 @@ package coll
 
 // Bruck's alltoall.
 //
-// Idea: block i of a rank must go to the rank i above it. In the round of bit k, all blocks whose
-// distance i has that bit move 2^k ranks up, in one message. After the rounds of all bits, every
-// block has moved its distance.
+// Idea: a rank numbers its blocks by distance: block i must go to the rank i above it, modulo P. In
+// the round of bit k, all blocks in whose number that bit is set move 2^k ranks up, in one message.
+// After the rounds of all bits, every block has moved its distance.
 //
 // Cost: ⌈log₂ P⌉ (α + nβ/2), where n is the bytes that a rank sends. There are fewer and larger
 // messages than in other algorithms, but more copies.

@@ -7,7 +7,8 @@ package coll
 // rank that is its own partner skips the step. Partners are mutual, so a call in place needs only
 // one block of scratch memory.
 //
-// Cost: (P-1) α + nβ; one more step if P is not a power of two.
+// Cost: (P-1) α + nβ, where n is the bytes that a rank sends; one more step if P is not a power of
+// two.
 // Source: MPI-4.1 section 6.8; the pairing is the round-robin tournament.
 // Restrictions: none.
 func alltoallPairwise(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb blocks) error {

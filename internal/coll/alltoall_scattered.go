@@ -6,7 +6,8 @@ package coll
 // Config.Window ranks, and the transport overlaps them. The send and the receive of a message are
 // in the same batch on both ranks, so batches cannot deadlock.
 //
-// Cost: (P-1) o + ⌈P/window⌉ α + nβ, where o is the sender's own cost per message.
+// Cost: (P-1) o + ⌈(P-1)/window⌉ α + nβ, where o is the sender's own cost per message and n is the
+// bytes that a rank sends.
 // Source: MPI-4.1 section 6.8.
 // Restrictions: none. A call in place copies its operand to scratch memory.
 func alltoallScattered(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error {

@@ -2,8 +2,9 @@ package coll
 
 // Dissemination barrier.
 //
-// Idea: in round k every rank signals the rank 2^k above it and waits for the rank 2^k below it,
-// modulo P. After ⌈log₂ P⌉ rounds each rank knows, directly or indirectly, that all have arrived.
+// Idea: in round k every rank sends an empty message to the rank 2^k above it and waits for one
+// from the rank 2^k below it, modulo P. After ⌈log₂ P⌉ rounds each rank knows, directly or
+// indirectly, that all have arrived.
 //
 // Cost: ⌈log₂ P⌉ α.
 // Source: Hensgen, Finkel, Manber, Two Algorithms for Barrier Synchronization,

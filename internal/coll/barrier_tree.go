@@ -2,10 +2,10 @@ package coll
 
 // Tree barrier.
 //
-// Idea: signals go up a binomial tree to rank 0, then down again.
+// Idea: empty messages go up a binomial tree to rank 0, then down again.
 //
-// Cost: 2 ⌈log₂ P⌉ α, but only 2(P-1) messages in total; dissemination sends P log₂ P. So the tree
-// is faster if there are many more ranks than cores.
+// Cost: 2 ⌈log₂ P⌉ α, but only 2(P-1) messages in total; dissemination sends P ⌈log₂ P⌉ messages.
+// So the tree is faster if there are many more ranks than cores.
 // Source: MPI-4.1 section 6.3.
 // Restrictions: none.
 func barrierTree(l Link, _ *Config) error {

@@ -3,9 +3,9 @@ package coll
 // k-nomial tree broadcast; with radix 2 the binomial tree.
 //
 // Idea: ranks are numbered from the root. A rank that has the data sends it to the roots of k-1
-// subtrees per level, the largest subtrees first. A larger radix makes the tree flatter, but each
-// node sends more messages. That is faster if the sender's own cost per message is much lower than
-// the latency.
+// subtrees per level, the largest subtrees first. A larger radix k makes the tree flatter, but each
+// rank sends more messages. A larger radix is faster if the sender's own cost per message is much
+// lower than the latency.
 //
 // Cost: binomial ⌈log₂ P⌉ (α + nβ); k-nomial ⌈log_k P⌉ (α + (k-1) nβ), or less if the network
 // carries several messages of one sender at once.

@@ -6,8 +6,8 @@ package coll
 // follows. So every link carries about 2n bytes; in a binomial broadcast the root's link carries
 // log₂ P · n bytes.
 //
-// Cost: recursive doubling 2 log₂ P α + 2 (P-1)/P nβ; ring (log₂ P + P-1) α + 2 (P-1)/P nβ, where
-// only neighbours exchange messages.
+// Cost: allgather by recursive doubling 2 log₂ P α + 2 (P-1)/P nβ; by ring
+// (⌈log₂ P⌉ + P-1) α + 2 (P-1)/P nβ, and in the ring only neighbours exchange messages.
 // Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, Interprocessor
 // Collective Communication Library (InterCom), SHPCC 1994; Thakur, Rabenseifner,
 // Gropp, IJHPCA 19(1), 2005.
@@ -68,7 +68,8 @@ func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
 }
 
 // bcastScatter scatters the root's buf along a binomial tree. The v-th rank after the root receives
-// part v, and also the parts of the ranks below it in the tree, to which it sends them.
+// part v together with the parts of all its descendants in the tree, and sends each child the parts
+// of that child and of its descendants.
 func bcastScatter(l Link, c *partition, buf []byte, root int) error {
 	size := l.Size()
 	v := mod(l.Rank()-root, size)

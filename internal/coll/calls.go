@@ -6,7 +6,7 @@ import (
 )
 
 // Errors for arguments that this package checks. Only the rank with the wrong argument returns
-// them; the caller ends the call on the other ranks.
+// them. Its caller then revokes the communicator, which ends the call on the other ranks.
 var (
 	ErrRoot   = errors.New("root out of range")
 	ErrLength = errors.New("buffer lengths do not match the call")
@@ -18,11 +18,20 @@ var (
 // blocks until this rank's part is done and its buffers may be reused. If it returns an error,
 // transfers may still be pending, and the caller ends them (see the package comment).
 //
-// If send and recv are the same slice, the call is in place; otherwise they must not overlap. In
-// place, the rank's operand is in its own block of recv (Gather at the root, Allgather) or in all
-// blocks (Alltoall). Scatter at the root leaves the root's block where it is. ReduceScatter writes
-// the result to the beginning of the slice. A call is also in place if send is the rank's own
-// block of recv.
+// If send and recv are the same slice, the call is in place. Otherwise they must not overlap,
+// except as this list says. In place:
+//
+//   - Reduce at the root, Allreduce, Scan, Exscan: the slice holds the rank's operand, and then the
+//     result.
+//   - Gather at the root, Allgather: the rank's block is at its place in recv. send may also be
+//     that block alone.
+//   - Scatter at the root: the root's block stays at its place in send. recv may also be that block
+//     alone.
+//   - Alltoall: block i holds the data for rank i, and then the data from rank i.
+//   - ReduceScatter: the result is at the beginning of the slice. recv may also be that beginning
+//     alone.
+//
+// The v-forms and ReduceScatterBlock do the same.
 
 // Barrier blocks until every rank has called it (MPI_Barrier).
 func Barrier(l Link, cfg *Config) error {
@@ -32,12 +41,13 @@ func Barrier(l Link, cfg *Config) error {
 	return choose(orDefault(cfg), FamilyBarrier, barriers, facts{}.on(l), barrierByDissemination)(l, orDefault(cfg))
 }
 
-// SparseBarrier is Barrier by the algorithm with the fewest pairs of ranks that exchange messages:
-// a rank has two partners on average. Use it if ranks may have no connection to each other yet,
-// because a new connection takes longer than a message.
+// SparseBarrier is Barrier by messages along a tree, so few pairs of ranks exchange messages: on
+// average a rank has less than two partners. Use it if ranks may have no connection to each other
+// yet, because a new connection takes longer than a message.
 func SparseBarrier(l Link) error { return barrierTree(l, nil) }
 
-// Bcast copies the root's buf to all ranks (MPI_Bcast).
+// Bcast copies the root's buf to the buf of every other rank (MPI_Bcast). len(buf) is the same on
+// all ranks.
 func Bcast(l Link, cfg *Config, buf []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -50,8 +60,9 @@ func Bcast(l Link, cfg *Config, buf []byte, root int) error {
 	return choose(cfg, FamilyBcast, bcasts, f, cfg.autoBcast(f))(l, cfg, buf, root)
 }
 
-// Reduce combines the sends of all ranks in rank order and writes the result to the root's recv
-// (MPI_Reduce). The other ranks ignore recv.
+// Reduce combines the operands that the ranks pass as send, and writes the result to the root's
+// recv (MPI_Reduce). If the operation does not commute, the operands are in rank order. len(send)
+// is the same on all ranks. Ranks other than the root ignore recv.
 func Reduce(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	switch {
 	case root < 0 || root >= l.Size():
@@ -67,8 +78,9 @@ func Reduce(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	return choose(cfg, FamilyReduce, reduces, f, cfg.autoReduce(f))(l, cfg, send, recv, op, root)
 }
 
-// Allreduce combines the sends of all ranks in rank order and writes the result to every rank's
-// recv (MPI_Allreduce). All ranks get the same bits.
+// Allreduce combines the operands that the ranks pass as send, and writes the result to every
+// rank's recv (MPI_Allreduce). If the operation does not commute, the operands are in rank order.
+// All ranks get the same bits.
 func Allreduce(l Link, cfg *Config, send, recv []byte, op Op) error {
 	switch {
 	case !whole(op, send), len(recv) != len(send):
@@ -82,8 +94,8 @@ func Allreduce(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return choose(cfg, FamilyAllreduce, allreduces, f, cfg.autoAllreduce(f))(l, cfg, send, recv, op)
 }
 
-// Gather writes the equal blocks of all ranks to the root's recv, in rank order (MPI_Gather). The
-// other ranks ignore recv.
+// Gather writes the send blocks of all ranks, which have equal length, to the root's recv, in rank
+// order (MPI_Gather). Ranks other than the root ignore recv.
 func Gather(l Link, cfg *Config, send, recv []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -125,8 +137,8 @@ func Gatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int, root 
 	return choose(cfg, FamilyGather, gathers, f, gatherByLinear)(l, cfg, send, recv, b, root)
 }
 
-// Scatter distributes the root's send in equal blocks, in rank order (MPI_Scatter). The other
-// ranks ignore send.
+// Scatter copies block i of the root's send to the recv of rank i (MPI_Scatter). All blocks have
+// equal length. Ranks other than the root ignore send.
 func Scatter(l Link, cfg *Config, send, recv []byte, root int) error {
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
@@ -168,8 +180,8 @@ func Scatterv(l Link, cfg *Config, send []byte, counts, displs []int, recv []byt
 	return choose(cfg, FamilyScatter, scatters, f, scatterByLinear)(l, cfg, send, recv, b, root)
 }
 
-// Allgather writes the equal blocks of all ranks to every rank's recv, in rank order
-// (MPI_Allgather).
+// Allgather writes the send blocks of all ranks, which have equal length, to every rank's recv, in
+// rank order (MPI_Allgather).
 func Allgather(l Link, cfg *Config, send, recv []byte) error {
 	b := blocks{equal: len(recv) / l.Size()}
 	if send = ownBlock(send, recv, b, l.Rank()); len(send) != b.equal || len(recv) != b.equal*l.Size() {
@@ -204,7 +216,7 @@ func Allgatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int) er
 }
 
 // Alltoall sends block i of send to rank i, and receives block i of recv from rank i
-// (MPI_Alltoall).
+// (MPI_Alltoall). All blocks have equal length.
 func Alltoall(l Link, cfg *Config, send, recv []byte) error {
 	b := blocks{equal: len(recv) / l.Size()}
 	if len(send) != len(recv) || len(recv) != b.equal*l.Size() {
@@ -234,9 +246,9 @@ func Alltoallv(l Link, cfg *Config, send []byte, sendCounts, sendDispls []int, r
 	return choose(cfg, FamilyAlltoall, alltoalls, f, cfg.autoAlltoall(f))(l, cfg, send, sb, recv, rb)
 }
 
-// ReduceScatterBlock combines the sends of all ranks in rank order and writes block i of the result
-// to the recv of rank i (MPI_Reduce_scatter_block). send has the length of recv times the number of
-// ranks. In place, recv is the beginning of send.
+// ReduceScatterBlock combines the operands that the ranks pass as send, and writes block i of the
+// result to the recv of rank i (MPI_Reduce_scatter_block). If the operation does not commute, the
+// operands are in rank order. len(send) is the number of ranks times the length of a block.
 func ReduceScatterBlock(l Link, cfg *Config, send, recv []byte, op Op) error {
 	b := blocks{equal: len(send) / l.Size()}
 	if same(send, recv) && len(recv) == len(send) {
@@ -248,8 +260,8 @@ func ReduceScatterBlock(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return reduceScatter(l, cfg, send, recv, b, op)
 }
 
-// ReduceScatter is [ReduceScatterBlock] with blocks of any length (MPI_Reduce_scatter). counts are
-// the same on all ranks.
+// ReduceScatter is [ReduceScatterBlock] with blocks of any number of whole elements
+// (MPI_Reduce_scatter). counts are the same on all ranks.
 func ReduceScatter(l Link, cfg *Config, send, recv []byte, counts []int, op Op) error {
 	if len(counts) != l.Size() {
 		return ErrLength
@@ -283,13 +295,14 @@ func reduceScatter(l Link, cfg *Config, send, recv []byte, b blocks, op Op) erro
 	return choose(cfg, FamilyReduceScatter, reduceScatters, f, cfg.autoReduceScatter(f))(l, cfg, send, recv, b, op)
 }
 
-// Scan combines the sends of ranks 0 to i and writes the result to the recv of rank i (MPI_Scan).
+// Scan combines the operands of ranks 0 to i, in rank order, and writes the result to the recv of
+// rank i (MPI_Scan).
 func Scan(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return scan(l, cfg, send, recv, op, false)
 }
 
-// Exscan combines the sends of ranks 0 to i-1 and writes the result to the recv of rank i. It does
-// not write to the recv of rank 0 (MPI_Exscan).
+// Exscan combines the operands of ranks 0 to i-1, in rank order, and writes the result to the recv
+// of rank i. It does not write to the recv of rank 0 (MPI_Exscan).
 func Exscan(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return scan(l, cfg, send, recv, op, true)
 }
@@ -303,7 +316,7 @@ func scan(l Link, cfg *Config, send, recv []byte, op Op, exclusive bool) error {
 	return choose(cfg, FamilyScan, scans, f, scanByDoubling)(l, cfg, send, recv, op, exclusive)
 }
 
-// whole reports whether buf consists of whole elements.
+// whole reports whether op.Size is positive and buf consists of whole elements of op.Size bytes.
 func whole(op Op, buf []byte) bool { return op.Size > 0 && len(buf)%op.Size == 0 }
 
 // fit reports whether b has a block for each of size ranks, all within buf.
@@ -319,8 +332,8 @@ func (b blocks) fit(buf []byte, size int) bool {
 	return true
 }
 
-// ownBlock returns part, or the rank's block of all if the call is in place, that is, if part and
-// all are the same slice.
+// ownBlock returns part. If part is the same slice as the buffer all, the call is in place, and
+// ownBlock returns rank's block of all instead.
 func ownBlock(part, all []byte, b blocks, rank int) []byte {
 	if same(part, all) && len(part) == len(all) {
 		return b.of(all, rank)

@@ -5,7 +5,8 @@ import (
 	"sort"
 )
 
-// Auto is the algorithm name that selects an algorithm by message size and number of ranks.
+// Auto is the name that stands for the automatic choice of an algorithm: by the length of the data,
+// the number of ranks, the hosts and the operation.
 const Auto = "auto"
 
 // Family is a set of calls that share a table of algorithms and the parameter that forces one.
@@ -43,7 +44,7 @@ func Families() []Family {
 	return fs
 }
 
-// String returns the family's name in parameters.
+// String returns the family's name in parameters, for example "reduce_scatter", or "unknown".
 func (f Family) String() string {
 	if f < 0 || int(f) >= families {
 		return "unknown"
@@ -63,9 +64,9 @@ type Needs uint8
 const (
 	NeedsCommutative  Needs = 1 << iota // the operation commutes
 	NeedsPowerOfTwo                     // the number of ranks is a power of two
-	NeedsEqualCounts                    // all blocks have the same length (not the v-forms)
-	NeedsSharedMemory                   // all ranks share memory
-	NeedsHosts                          // the ranks are on several hosts, and the ranks of each host share memory
+	NeedsEqualCounts                    // the call has blocks of one length; the v-forms and ReduceScatter never meet this
+	NeedsSharedMemory                   // all ranks share memory, and the data is within Host.maxElem and Host.maxBytes
+	NeedsHosts                          // the ranks are on several hosts, and those of each host share memory, with the same limits
 	NeedsAdjacent                       // the ranks of each host are consecutive, or the operation commutes
 )
 
@@ -108,19 +109,19 @@ type facts struct {
 	size int // number of ranks
 
 	// bytes is the length of the vector, of one block (gather, scatter, alltoall) or of all blocks
-	// (allgather, reduce-scatter). It is 0 for the calls in which only some ranks know the lengths
-	// (Gatherv, Scatterv, Alltoallv).
+	// (allgather, reduce-scatter). It is 0 for Barrier, and for the calls in which only some ranks
+	// know the lengths (Gatherv, Scatterv, Alltoallv).
 	bytes int
 
 	elem     int  // bytes of an element; 0: the call combines nothing
 	commutes bool // the call combines elements, and its operation commutes
 	uniform  bool // the call is on blocks of equal length
 
-	host   *Host // what the call may use; nil: the call uses messages only
+	host   *Host // the shared memory that the call may use; nil: the call uses messages only
 	picked int   // what Pick has returned for this call; Unpicked: nothing has called Pick
 }
 
-// on returns f with the facts of a link added.
+// on returns f with the facts that depend on link l: size, host and picked.
 func (f facts) on(l Link) facts {
 	f.size, f.picked = l.Size(), Unpicked
 	if hl, ok := l.(HostLink); ok {
@@ -181,9 +182,10 @@ func (c *Config) pick(fam Family, f facts) int {
 // algorithm uses shared memory, of all ranks or within the hosts. If it does, the caller makes the
 // call with a HostLink whose method Host returns h and picked; otherwise the call needs no HostLink.
 //
-// count is the number of bytes: of the vector, of one block (Gather, Scatter, Allgather, Alltoall,
-// ReduceScatterBlock) or of all blocks (Allgatherv, ReduceScatter). For other calls it is 0. op may
-// be zero if the call combines nothing. All ranks get the same results.
+// count is the number of bytes: of the vector (Bcast, Reduce, Allreduce, Scan, Exscan), of one
+// block (Gather, Scatter, Allgather, Alltoall, ReduceScatterBlock) or of all blocks (Allgatherv,
+// ReduceScatter). For other calls it is 0. op may be zero if the call combines nothing. All ranks
+// get the same results.
 //
 // Hot path: no allocation.
 func Pick(cfg *Config, h *Host, k Kind, count int, op Op) (picked int, uses bool) {
@@ -292,9 +294,10 @@ func (c *Config) autoReduceScatter(f facts) int {
 	return reduceScatterByPairwise
 }
 
-// SharedUpTo returns the largest count in bytes for which [Pick] chooses the algorithm in memory
-// that all ranks share, or -1 if there is no such count. The result is valid for elements of at most
-// 64 bytes and any operation. For calls that [Host.Enter] does not list, SharedUpTo returns -1.
+// SharedUpTo returns the largest count in bytes, up to [math.MaxInt32], for which [Pick] chooses
+// the algorithm in memory that all ranks share, or -1 if there is no such count. The result is
+// valid for elements of at most 64 bytes and any operation. For calls that [Host.Enter] does not
+// list, SharedUpTo returns -1.
 func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 	switch k {
 	case KindBarrier, KindBcast, KindReduce, KindAllreduce, KindAllgather, KindAlltoall:
@@ -318,8 +321,8 @@ func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 }
 
 // autoHost returns the index of the algorithm in memory that all ranks share or, if there are
-// several hosts, of the hierarchical algorithm. It returns byAuto if messages are faster, or if the
-// call does not meet the needs of that algorithm.
+// several hosts, of the hierarchical algorithm. It returns byAuto if the thresholds of c choose
+// messages, or if the call does not meet the needs of that algorithm.
 func (c *Config) autoHost(fam Family, f facts) int {
 	if f.host.Hosts() == 1 {
 		if f.elem <= f.host.maxElem && f.bytes <= f.host.maxBytes && c.shares(fam, f) {
@@ -353,8 +356,8 @@ func (c *Config) autoHost(fam Family, f facts) int {
 	return int(sharedAlgorithm[fam]) + 1
 }
 
-// shares reports whether shared memory is faster than messages for a call whose ranks are all on one
-// host.
+// shares reports whether the thresholds of c choose shared memory, rather than messages, for a call
+// whose ranks are all on one host.
 func (c *Config) shares(fam Family, f facts) bool {
 	most := c.SharedBlockBytes
 	if f.size == 2 {

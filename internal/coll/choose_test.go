@@ -86,11 +86,12 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, "ReduceScatterBlock", KindReduceScatterBlock.String())
 }
 
-// hostWith returns the Host of rank 0 of a communicator. lowest is as in NewShape.
+// hostWith returns the Host of rank 0 of a communicator. lowest holds, by rank, the lowest rank
+// with which the rank shares memory.
 func hostWith(t *testing.T, lowest ...int) *Host {
 	shape := NewShape(lowest)
 	var arenas [][]byte
-	size := 0 // of the host of rank 0
+	size := 0 // number of ranks of rank 0's host
 	for _, low := range lowest {
 		if low == 0 {
 			size++
@@ -134,8 +135,8 @@ func TestChoiceOnHosts(t *testing.T) {
 		{two, KindReduce, 128 * k, sum, "shared"},
 		{two, KindReduce, 128*k + 1, sum, Auto},
 		{two, KindAllreduce, 99 * m, own, "shared"},
-		{two, KindAllreduce, 99 << 30, own, Auto},      // more segments than maxSteps
-		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element longer than a segment
+		{two, KindAllreduce, 99 << 30, own, Auto},      // more bytes than Host.maxBytes
+		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element of more bytes than Host.maxElem
 		{two, KindAllgather, 128 * k, Op{}, "shared"},
 		{two, KindAllgather, 128*k + 1, Op{}, Auto},
 		{two, KindAllgatherv, 256*k + 2, Op{}, Auto},
@@ -178,9 +179,10 @@ func TestChoiceOnHosts(t *testing.T) {
 	}
 }
 
-// TestSharedUpTo checks that Pick chooses shared memory for every call up to the count that
-// SharedUpTo returns, for every operation and every forced algorithm. A rank that already has the
-// arena calls SharedUpTo, and a rank that is about to create it calls Pick; both must decide alike.
+// TestSharedUpTo checks, for some counts and every forced algorithm, that Pick chooses shared
+// memory for calls up to the count that SharedUpTo returns, also if the operation does not commute.
+// A rank that already has the arena decides by the result of SharedUpTo, and a rank that has just
+// created it decides by Pick; both must decide alike.
 func TestSharedUpTo(t *testing.T) {
 	h := hostWith(t, 0, 0, 0, 0, 0, 0, 0)
 	for _, a := range Algorithms() {

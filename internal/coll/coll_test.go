@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// arrivals records which ranks have arrived.
+// arrivals records which ranks have called Barrier.
 type arrivals struct{ here []atomic.Bool }
 
 func newArrivals(n int) *arrivals { return &arrivals{make([]atomic.Bool, n)} }
@@ -63,8 +63,8 @@ func sumOf(t kernel.Type) coll.Op {
 	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}
 }
 
-// randomConfig returns a Config that forces an algorithm, with small random values for everything
-// that divides messages into segments.
+// randomConfig returns a Config that forces the named algorithm of family f, with small random
+// values of Radix, Window and SegmentBytes.
 func randomConfig(rng *rand.Rand, f coll.Family, name string) *coll.Config {
 	c := coll.DefaultConfig()
 	if err := c.Force(f, name); err != nil {
@@ -145,9 +145,9 @@ func TestBcastLeavesTheRootsBuffer(t *testing.T) {
 	}
 }
 
-// TestCutOffs runs all calls with the default choice, at sizes on both sides of the thresholds in
-// bytes, and checks the results. All these thresholds are 1/64 of the defaults, so that the sizes are
-// small.
+// TestCutOffs runs all calls with the default choice, at sizes around the thresholds that are
+// numbers of bytes, and checks the results. These thresholds are 1/64 of the defaults, so that the
+// sizes are small.
 func TestCutOffs(t *testing.T) {
 	cfg := coll.DefaultConfig()
 	for _, cut := range []*int{
@@ -218,8 +218,8 @@ func TestFloatsAreDeterministic(t *testing.T) {
 	}
 }
 
-// TestFailureIsReturned makes every call of one rank to its Link fail, one call per run. That rank
-// must return the error, and all other ranks must end.
+// TestFailureIsReturned has one call of one rank to its Link fail in each run: the first call, the
+// second, and so on up to the 61st. That rank must return the error, and all other ranks must end.
 func TestFailureIsReturned(t *testing.T) {
 	for _, a := range coll.Algorithms() {
 		for _, k := range kinds[a.Family] {

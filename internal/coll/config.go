@@ -18,43 +18,44 @@ type Config struct {
 	forced [families]forced
 
 	Radix        int // of k-nomial trees; at least 2
-	KnomialRanks int // small messages: k-nomial trees from this many ranks on, binomial below
-	SegmentBytes int // most bytes of a segment in pipelined algorithms and in the ring allreduce; at least 1
-	Window       int // linear and scattered algorithms: most ranks to which transfers are pending at once; at least 1
+	KnomialRanks int // bcast and reduce by binomial or k-nomial tree: k-nomial from this many ranks on
+	SegmentBytes int // bcast by chain or tree, allreduce by ring: most bytes of a segment, rounded up to whole elements; at least 1
+	Window       int // linear and scattered algorithms: most ranks with which transfers are pending at once; at least 1
 
-	BcastTreeBytes    int // bcast: binomial or k-nomial tree up to this size, pipelined tree above
-	BcastScatterBytes int // bcast: scatter + allgather from this size on
-	BcastBlockBytes   int // bcast: allgather by ring if every rank's part has at least this size
+	BcastTreeBytes    int // bcast of more than two ranks: binomial or k-nomial tree up to this size
+	BcastScatterBytes int // bcast of more than two ranks: from this size on scatter + allgather, if …
+	BcastBlockBytes   int // … every rank's part has at least this size (ring), or if the number of ranks is a power of two (doubling)
 
-	ReduceTreeBytes int // reduce: a tree up to this size, Rabenseifner or pairwise above
+	ReduceTreeBytes int // reduce of more than two ranks: binomial or k-nomial tree up to this size, Rabenseifner or pairwise above
 
 	AllreduceDoublingBytes int // allreduce: recursive doubling up to this size
-	AllreduceRingBytes     int // allreduce: ring from this size on …
+	AllreduceRingBytes     int // allreduce, commutative: ring from this size on …
 	AllreduceBlockBytes    int // … if every rank's part has at least this size
 
-	GatherBinomialBytes int // gather, scatter: binomial up to this many bytes per rank
+	GatherBinomialBytes int // gather, scatter of equal blocks: binomial up to this block size, linear above
 
-	AllgatherSmallBytes int // allgather: up to this total recursive doubling, Bruck or linear
-	AllgatherLinearSize int // allgatherv of a small total: linear up to this many ranks
+	AllgatherSmallBytes int // allgather of more than two ranks: ring above this total
+	AllgatherLinearSize int // allgatherv up to AllgatherSmallBytes: linear up to this many ranks, ring above
 
-	AlltoallBruckBytes   int // alltoall: Bruck up to this many bytes per pair …
+	AlltoallBruckBytes   int // alltoall of equal blocks: Bruck up to this block size …
 	AlltoallBruckRanks   int // … from this many ranks on
-	AlltoallScatterBytes int // alltoall: scattered up to this many bytes per pair
+	AlltoallScatterBytes int // alltoall of equal blocks, unless by Bruck: scattered up to this block size, pairwise above
 
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
 
 	SharedBytes      int // approximate size of a rank's arena of a communicator (see [ArenaBytes]); 0: no arenas
-	SharedRanks      int // one host of more ranks: only barrier (by dissemination) and bcast use shared memory
-	SharedPairBytes  int // two ranks: shared memory up to this size, messages above
-	SharedBlockBytes int // gather, scatter of more than two ranks: shared memory up to this block size
-	SharedPairsBytes int // alltoall of more than two ranks: shared memory up to this many bytes per rank in all
-	SharedSliceBytes int // allreduce of more than two ranks: from this size on each rank combines one slice; at least 1
-	SharedRootBytes  int // reduce of more than two ranks: above this size each rank combines one slice, else the root all
+	SharedRanks      int // all ranks on one host, and more ranks than this: only barrier (by dissemination) and bcast use shared memory
+	SharedPairBytes  int // two ranks, bcast, reduce, gather, scatter, allgather, alltoall: shared memory up to this vector or block size
+	SharedBlockBytes int // more than two ranks, gather, scatter: shared memory up to this block size
+	SharedPairsBytes int // more than two ranks, alltoall: shared memory if a rank sends at most this many bytes in all
+	SharedSliceBytes int // more than two ranks, allreduce in shared memory: from this size on each rank combines one slice; 0 counts as 1
+	SharedRootBytes  int // more than two ranks, reduce in shared memory: above this size each rank combines one slice, else the root all
 	HostsTotalBytes  int // several hosts, bcast, gather, scatter, allgather: hierarchical up to this many bytes in all
 }
 
-// forced is the algorithm that all calls of a family use that meet its needs; see [Config.Force].
+// forced is an algorithm of a family. All calls of the family that meet the algorithm's needs use
+// it; see [Config.Force].
 type forced struct {
 	index uint8 // 1 + the algorithm's index in the family's table; 0: no algorithm is forced
 	needs Needs // of the algorithm
@@ -118,13 +119,14 @@ func ConfigFrom(s *params.Set) (*Config, error) {
 }
 
 // OneHost adapts the choice among message algorithms to a job whose ranks all share memory. There
-// alltoall never uses the pairwise algorithm: the receiver reads a message from the sender's
-// memory, so there is no network link to congest.
+// Auto never chooses the pairwise alltoall: the receiver reads a message from the sender's memory,
+// so there is no network link to congest.
 func (c *Config) OneHost() { c.AlltoallScatterBytes = math.MaxInt }
 
-// Force makes all calls of a family use the named algorithm; "auto" restores the automatic choice.
-// If a call does not meet the algorithm's [Needs], it uses the automatic choice. All ranks decide
-// alike, because the needs depend only on facts that all ranks know.
+// Force makes all calls of a family that meet the [Needs] of the named algorithm use it. The other
+// calls use the automatic choice. All ranks decide alike, because the needs depend only on facts
+// that all ranks know. The name [Auto] restores the automatic choice for all calls. If the family
+// has no algorithm of that name, Force returns an error.
 func (c *Config) Force(f Family, name string) error {
 	if name == Auto {
 		c.forced[f] = forced{}

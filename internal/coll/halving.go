@@ -12,9 +12,9 @@ package coll
 // 2004 (LNCS 3036); Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 
-// foldIn combines the operands within each pair of f: the odd rank sends its operand to the even
-// rank. foldIn returns the buffer of this rank's operand: work if it has combined a pair, else
-// send. work may be the same memory as send.
+// foldIn combines the operands within each pair of f: the rank of the pair that is no member sends
+// its operand to the other rank. foldIn returns the buffer of this rank's operand: work if this
+// rank has combined a pair, else send. work may be the same memory as send.
 func foldIn(l Link, op Op, f fold, send, work []byte) ([]byte, error) {
 	partner, ok := f.partner(l.Rank())
 	switch {
@@ -37,9 +37,10 @@ func foldIn(l Link, op Op, f fold, send, work []byte) ([]byte, error) {
 	return work, nil
 }
 
-// halve computes member me's part of the result, at the offset of that part in work. src is the
-// operand: either work itself, or memory that does not overlap work; halve only reads such memory,
-// and its first step writes to work.
+// halve computes the part of the result that belongs to this rank, which is member me, at the
+// offset of that part in work. src holds this rank's operand. src is either work itself, or memory
+// that does not overlap work. In the second case halve only reads src, and its first step writes to
+// work.
 func halve(l Link, op Op, f fold, c *partition, me int, src, work []byte) error {
 	var tmp []byte
 	lo := 0

@@ -3,8 +3,8 @@ package coll
 // Hierarchical algorithms: within hosts and between them
 //
 // Idea: the ranks of each host do their part of the call in shared memory. One rank of each host,
-// the leader, does the same call with the leaders of the other hosts by messages. So each host
-// sends and receives the data once.
+// the leader, does the same call with the leaders of the other hosts by messages. So only one rank
+// of each host uses the network.
 //
 //	host 0   0 1 2 3          within the hosts
 //	         │
@@ -25,8 +25,8 @@ package coll
 // numbers.
 type leaderLink struct {
 	Link
-	leaders []int // by host: the rank of its leader
-	host    int   // this rank's host
+	leaders []int // by host number: the leader's rank in the communicator
+	host    int   // the number of this rank's host
 }
 
 var _ Link = (*leaderLink)(nil)
@@ -65,7 +65,7 @@ func (h *Host) leaderLinkOf(l Link, root int) (s *leaderLink, leader int) {
 	return &h.leaderLink, leader
 }
 
-// local returns the rank within its host of a rank of the communicator.
+// local returns the rank within its host that the given rank of the communicator has.
 func (h *Host) local(rank int) int {
 	n := 0
 	for r := range rank {
@@ -89,7 +89,8 @@ func init() {
 }
 
 // barrierHier blocks a leader until all ranks of its host and then all other leaders have arrived.
-// Then the leader publishes step 1 in its word written, for which the other ranks of its host wait.
+// Then the leader publishes step 1 in the word "written" of its arena. The other ranks of its host
+// wait for that.
 func barrierHier(l Link, cfg *Config) error {
 	h := enter(l)
 	s, leader := h.leaderLinkOf(l, noRank)
@@ -157,8 +158,8 @@ func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return h.Bcast(recv, leader)
 }
 
-// ofHost returns the offset and the length of the equal blocks of a host's ranks, which are
-// consecutive. of is the number of the host.
+// ofHost returns the offset and the total length of the blocks of all ranks of host number of. The
+// blocks of b have equal length, and the ranks of a host are consecutive.
 func (h *Host) ofHost(b blocks, of int) (at, n int) {
 	end := len(h.of)
 	if of+1 < len(h.lowest) {
@@ -167,7 +168,8 @@ func (h *Host) ofHost(b blocks, of int) (at, n int) {
 	return b.off(h.lowest[of]), b.off(end) - b.off(h.lowest[of])
 }
 
-// byHost returns b with the blocks of each host joined into one. The tables are scratch memory.
+// byHost returns one block per host: block i consists of the blocks, in b, of all ranks of host i.
+// counts and displs of the result are scratch memory.
 func (h *Host) byHost(l Link, b blocks) blocks {
 	all := blocks{counts: scratchInts(l, h.Hosts()), displs: scratchInts(l, h.Hosts())}
 	for i := range all.counts {

@@ -9,21 +9,23 @@ import (
 
 // Collectives within a host
 //
-// Each rank of a host has an arena in shared memory. Only that rank writes to its arena; all
-// ranks of the host map it and read it. So a rank publishes a value to all others by one store.
+// For each communicator, each rank of a host has an arena in shared memory. Only that rank writes
+// to its arena; all ranks of the host map it and read it. So a rank publishes a value to all others
+// by one store.
 //
 //	arena of a rank
 //	┌ arrival lines ─────────┬ written ┬ consumed ┬ data buffer 0 ┬ data buffer 1 ┐
 //	│ ring of 8, by call     │         │          │ calls 0, 2, … │ calls 1, 3, … │
 //	└────────────────────────┴─────────┴──────────┴───────────────┴───────────────┘
 //
-//	arrival   call << 16 | history, and up to 56 bytes of data. Every rank writes one arrival
-//	          line in every call. The history is a hash of the signatures of this call and of
-//	          all calls before it. If ranks made different calls, and no rank waited for another
-//	          in these calls, a later call detects the difference.
+//	arrival   call << 16 | history, and up to 56 bytes of data. call is the number of the call.
+//	          Every rank writes one arrival line in every call. The history is a hash of the
+//	          signatures of this call and of all calls before it. If ranks made different calls,
+//	          and no rank waited for another in these calls, a later call detects the difference.
 //	written   call << 24 | n: this rank has put the first n segments of the call into its data
 //	          buffer; in some algorithms n counts other steps of the call
-//	consumed  call << 24 | n: this rank no longer needs the first n segments of other ranks
+//	consumed  call << 24 | n: this rank no longer needs the first n segments in the data buffers
+//	          of the other ranks; in some algorithms n counts rounds
 //
 // All ranks make the same calls in the same order, one at a time, so their call numbers are
 // equal. A rank that has arrived at call k no longer reads what others wrote in call k-1 or
@@ -36,10 +38,10 @@ import (
 // it waits for them (awaitEarlierCall). This wait cannot deadlock: the other ranks reach call
 // k-1 without anything that this rank does in call k.
 //
-// If data is longer than a data buffer, it moves through the buffer in segments, and the words
-// written and consumed report the progress of the writer and of the readers. The buffer is divided
-// into slots, each of which holds one segment. The writer fills all free slots before it waits for
-// a reader, so ranks that share a core need few context switches.
+// Long data moves through the data buffers in segments, and the words written and consumed report
+// the progress of the writer and of the readers. In most algorithms a buffer is divided into slots,
+// each of which holds one segment. The writer fills all free slots before it waits for a reader, so
+// ranks that share a core need few context switches.
 //
 // A rank never uses a value from another rank's arena as a length or an offset: lengths and
 // offsets come from the arguments of its own call.
@@ -54,15 +56,18 @@ type HostLink interface {
 	Sig() uint16
 	// Await blocks until word is at least least, compared as sequence numbers: the difference, as
 	// an int64, is not negative. rank is the number within the host of the rank that writes word.
+	// If the call cannot continue, for example because that rank has failed, Await returns an
+	// error.
 	Await(rank int, word *atomic.Uint64, least uint64) error
 	// Wake wakes the other ranks of the host that sleep in Await, so that they read their words
-	// again. The caller has stored a word before, with a full barrier.
+	// again. Before Wake the caller stores a word, and executes a full memory barrier.
 	Wake()
-	// Mismatch returns the error for a rank that made another call or passed other arguments,
-	// in this call or in an earlier one. rank is a number within the host.
+	// Mismatch returns the error with which a call ends if another rank made a different call or
+	// passed different arguments, in this call or in an earlier one. rank is that rank's number
+	// within the host.
 	Mismatch(rank int) error
-	// Miscount returns the error for a rank that has written have bytes for this rank, which
-	// expects want bytes. rank is a number within the host.
+	// Miscount returns the error with which a call ends if another rank has written have bytes for
+	// this rank, but this rank expects want bytes. rank is that rank's number within the host.
 	Miscount(rank, have, want int) error
 }
 
@@ -75,17 +80,17 @@ type Host struct {
 
 	peers           []peer // by rank within the host
 	dataBufferBytes int    // size of one data buffer; each arena has two
-	maxElem         int    // bytes of the largest element that fits the smallest part into which any host divides a data buffer
-	maxBytes        int    // bytes of the longest vector that takes at most maxSteps steps
+	maxElem         int    // most bytes of an element: it fits the smallest part into which a call divides a data buffer, on every host
+	maxBytes        int    // most bytes of a vector: a call takes at most maxSteps steps for it
 	leaders         []int  // scratch: by host, its leader in this call
 	leaderLink      leaderLink
 
-	call        uint64 // number of the current call, or of the last one
+	call        uint64 // number of the current call or, between calls, of the last one
 	arrivedAll  uint64 // number of the last call at which, as this rank knows, all ranks of the host have arrived
 	sig         uint16 // signature of the current call
 	history     uint16 // hash of the signatures of this call and of all before it; see historyFactor
-	deferWake   bool   // this rank's arrival does not call Wake; the caller does so later (see TakePendingWake)
-	wakePending bool   // this rank has arrived with deferWake, and nothing has called Wake since
+	deferWake   bool   // publishArrival does not call Wake; await or the caller of the call does so later (see TakePendingWake)
+	wakePending bool   // publishArrival has not called Wake, because of deferWake; await and TakePendingWake clear this
 	link        HostLink
 	tmp         []byte // scratch of the current call; nil before its first use
 	slots       int    // number of slots of each data buffer in the current call
@@ -101,8 +106,8 @@ type peer struct {
 // ringLines-1 calls ahead of the others.
 const ringLines = 8
 
-// The number of segments that a data buffer holds: many if one rank writes and others read, so
-// that the readers begin early; few if all ranks write and each waits for all others.
+// The number of segments that a data buffer holds: many if only one rank writes or only one rank
+// reads, so that readers begin early; few if all ranks write and each waits for all others.
 const (
 	manySegments = 16
 	fewSegments  = 4
@@ -124,8 +129,8 @@ func dataBufferBytes(total, size int) int {
 	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
 }
 
-// ArenaBytes returns the size of each arena on a host of size ranks. total is as in
-// [dataBufferBytes].
+// ArenaBytes returns the size in bytes of each arena on a host of size ranks. total is the argument
+// of [dataBufferBytes].
 func ArenaBytes(total, size int) int {
 	return controlBytes + 2*dataBufferBytes(total, size) + pageBytes
 }
@@ -143,9 +148,10 @@ const (
 // bytes before it are unused. rank is the rank within the host.
 func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pageBytes:] }
 
-// NewHost returns the Host of a rank, by its number in the communicator. arenas are those of the
-// ranks of its host, in rank order. The caller has zeroed them and aligned them to a cache line;
-// each has at least ArenaBytes(total, len(arenas)) bytes.
+// NewHost returns the Host of a rank of the communicator. arenas are those of the ranks of its
+// host, in rank order. The caller has zeroed them and aligned them to a cache line. Each must have
+// at least ArenaBytes(total, len(arenas)) bytes; otherwise, or if their number is wrong, NewHost
+// returns an error.
 func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	h := &Host{
 		Shape: shape, Rank: -1, Size: len(arenas), dataBufferBytes: dataBufferBytes(total, len(arenas)),
@@ -175,7 +181,8 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	return h, nil
 }
 
-// enter begins a call within the host, in which each publish also wakes sleeping ranks.
+// enter begins a call within the host, in which also the arrival wakes sleeping ranks (deferWake is
+// false).
 func enter(l Link) *Host {
 	hl := l.(HostLink)
 	h, _ := hl.Host()
@@ -189,9 +196,10 @@ func enter(l Link) *Host {
 // but they do not check their arguments and do not choose an algorithm. The caller has checked with
 // [SharedUpTo] that the call may use shared memory.
 //
-// When the call has ended, the caller calls [Host.TakePendingWake]. If that returns true, the caller
-// does a store of sync/atomic, which is a full barrier, and then calls l's Wake. A caller that does
-// such a store anyway saves the one that the call would do before its own Wake.
+// When the call has ended, the caller calls [Host.TakePendingWake]. If that returns true, the
+// caller executes a full memory barrier, for example a store of sync/atomic, and then calls l's
+// Wake. If the caller has to do such a store anyway, this saves a barrier: the arrival is a plain
+// store.
 //
 // Hot path: no allocation.
 func (h *Host) Enter(l HostLink, sig uint16) {
@@ -203,11 +211,12 @@ func (h *Host) Enter(l HostLink, sig uint16) {
 // Mark returns a number that is equal on all ranks that have made the same calls.
 func (h *Host) Mark() uint64 { return h.arrival() }
 
-// Detach drops the references to the last call's link. Another link may Enter the next call.
+// Detach drops the references to the link of the last call, which is over. The next call calls
+// Enter with the same or another link.
 func (h *Host) Detach() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
 
-// TakePendingWake reports whether this rank has arrived at a call, and nothing has called Wake since.
-// If so, the caller must call Wake; TakePendingWake returns true only once per call.
+// TakePendingWake reports whether the Wake that follows this rank's arrival at the last call is
+// still due. If so, the caller must call Wake; TakePendingWake returns true only once per call.
 func (h *Host) TakePendingWake() bool {
 	pending := h.wakePending
 	h.wakePending = false
@@ -245,7 +254,8 @@ func (h *Host) after(i int) int {
 	return h.Rank + i - h.Size
 }
 
-// await blocks until the word, which a rank of the host writes, is at least least.
+// await blocks until word is at least least, as [HostLink] Await does. rank is the rank within the
+// host that writes word.
 //
 // Hot path: no allocation; no lock and no system call if the rank stores the word soon.
 func (h *Host) await(rank int, word *atomic.Uint64, least uint64) error {
@@ -263,11 +273,13 @@ func (h *Host) await(rank int, word *atomic.Uint64, least uint64) error {
 	return h.link.Await(rank, word, least)
 }
 
-// spinLimit is how often await reads a word before it wakes the ranks that sleep. The reads take
-// about as long as the transfer of a cache line between cores.
+// spinLimit is how often await reads a word before it calls the link's Wake, if that is due, and
+// Await. The reads take about as long as the transfer of a cache line between cores.
 const spinLimit = 64
 
-// awaitEarlierCall waits until all ranks have arrived at a call before the current one.
+// awaitEarlierCall waits until all ranks of the host have arrived at the call with number call,
+// which is before the current one. If it sees that a rank made a different call, it returns the
+// link's Mismatch.
 func (h *Host) awaitEarlierCall(call uint64) error {
 	for i := 1; i < h.Size; i++ {
 		r := h.after(i)
@@ -321,9 +333,9 @@ func (h *Host) publishArrival(l *line) {
 
 // publish stores a word that other ranks may wait for, and wakes those that sleep.
 func (h *Host) publish(word *atomic.Uint64, v uint64) {
-	// Wake next reads whether a rank sleeps, so there must be a full barrier after the store of
+	// Wake then reads whether a rank sleeps, so there must be a full barrier after the store of
 	// the word. Store has one, except in a program built with -race, where later loads can pass
-	// it. On amd64 both Store and Swap are XCHG.
+	// it. On amd64, without -race, both Store and Swap are XCHG.
 	word.Swap(v)
 	h.link.Wake()
 }
@@ -347,7 +359,7 @@ func (h *Host) awaitArrival(rank int) error {
 	return nil
 }
 
-// awaitAllArrivals waits until all ranks of the host have arrived.
+// awaitAllArrivals waits until all ranks of the host have arrived at the current call.
 func (h *Host) awaitAllArrivals() error {
 	for i := 1; i < h.Size; i++ {
 		if err := h.awaitArrival(h.after(i)); err != nil {
@@ -359,7 +371,7 @@ func (h *Host) awaitAllArrivals() error {
 }
 
 // FindMismatch returns a rank of the host whose calls differ from those of this rank, and whether
-// there is one. It finds differences in calls in which no rank waited for another. The caller
+// there is one. It also finds differences in calls in which no rank waited for another. The caller
 // ensures that all ranks have made all their calls. If a rank has already freed its arena, the
 // arena may read as zero; FindMismatch skips words that are zero.
 func (h *Host) FindMismatch() (rank int, ok bool) {
@@ -436,7 +448,8 @@ func (h *Host) segmentAt(dataBuffer []byte, i, n int) []byte {
 	return dataBuffer[at : at+n]
 }
 
-// segmentCount returns the number of segments of n bytes.
+// segmentCount returns the number of segments that n bytes of data have. segment is the length of a
+// segment in bytes.
 func segmentCount(n, segment int) int { return (n + segment - 1) / segment }
 
 // segmentOf returns segment i of buf. The last segment may be shorter.
@@ -444,9 +457,9 @@ func segmentOf(buf []byte, i, segment int) []byte {
 	return buf[i*segment : min((i+1)*segment, len(buf))]
 }
 
-// waitSlotFree waits until the slot for segment i of this rank's data buffer is free, that is, until
-// the reader has consumed the earlier segment in the slot. If reader is allRanks, it waits for all
-// other ranks.
+// waitSlotFree waits until the slot for segment i in this rank's data buffer is free, that is,
+// until the reader has consumed the segment that was in the slot before. reader is a rank within
+// the host, or allRanks for all other ranks.
 func (h *Host) waitSlotFree(i, reader int) error {
 	switch {
 	case i < h.slots:
@@ -465,8 +478,9 @@ func (h *Host) waitSlotFree(i, reader int) error {
 // allRanks stands for all ranks of the host.
 const allRanks = -1
 
-// publishConsumed publishes that this rank has consumed segment i of n. If no later segment needs
-// the slot of segment i, no writer waits for that, and publishConsumed does nothing.
+// publishConsumed publishes that this rank has consumed segment i. n is the number of segments. If
+// no later segment needs the slot of segment i, no writer waits for the slot, and publishConsumed
+// does nothing.
 func (h *Host) publishConsumed(i, n int) {
 	if i+h.slots < n {
 		h.publish(&h.own().consumed.word, h.step(i+1))

@@ -5,9 +5,9 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 // Allgather in shared memory.
 //
 // Idea: every rank copies its block to its data buffer, and copies the blocks of the others from
-// theirs. If a block is longer than half a data buffer, it moves in rounds, which use the two
-// halves in turn. A rank that has published its part of round t has copied the parts of round
-// t-2, so their half is free.
+// theirs. If the longest block is longer than half a data buffer, the blocks move in rounds, which
+// use the two halves in turn. A rank that has published its part of round t has copied the other
+// ranks' parts of round t-1, so all of them may overwrite these parts in round t+1.
 //
 // Cost: per rank one copy of its own block and one of each other block.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.7.
@@ -16,10 +16,10 @@ func allgatherShared(l Link, _ *Config, _, recv []byte, b blocks) error {
 	return enter(l).allgather(recv, b)
 }
 
-// Allgather gathers equal blocks on every rank of the host. send is this rank's block; it may be the
-// block's place in recv. The caller has called [Host.Enter].
+// Allgather gathers blocks of equal length on every rank of the host. send is this rank's block; it
+// may be the block's place in recv, or recv itself. The caller has called [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Allgather(send, recv []byte) error {
 	b := blocks{equal: len(recv) / h.Size}
 	send = ownBlock(send, recv, b, h.Rank)

@@ -20,7 +20,7 @@ func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
 // Allreduce combines the operands of the host's ranks on every rank. The caller has called
 // [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
 		return h.slices(send, recv, op, allRanks)
@@ -106,7 +106,7 @@ func (h *Host) slices(send, recv []byte, op Op, root int) error {
 		parts := evenPartition(len(from), op.Size, h.Size)
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
-			if t > 0 { // wait until r has combined the previous operand in this slice
+			if t > 0 { // wait until r has combined this rank's operand of the previous segment, which is there
 				if err := h.await(r, &h.peers[r].written.word, h.step(2*t)); err != nil {
 					return err
 				}

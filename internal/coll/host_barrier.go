@@ -5,19 +5,19 @@ package coll
 // Idea: up to Config.SharedRanks ranks, every rank stores its arrival and reads the arrivals of
 // all others. That moves one cache line per pair of ranks, and the ranks may run in any order.
 // More ranks use dissemination, which moves fewer lines: in round k a rank publishes its progress
-// to the rank 2^k above it and waits for the rank 2^k below it.
+// to the rank 2^k above it and waits for the rank 2^k below it, modulo P.
 //
 // If ranks share a core, all of them must run once per round, so the single round is better up to
 // many ranks.
 //
-// Cost: one round of P-1 reads; with dissemination log₂ P rounds of one read.
+// Cost: one round of P-1 reads; with dissemination ⌈log₂ P⌉ rounds of about two reads.
 // Source: Mellor-Crummey and Scott, ACM TOCS 9(1), 1991; MPI-4.1 section 6.3.
 // Restrictions: all ranks share memory.
 func barrierShared(l Link, cfg *Config) error { return enter(l).Barrier(cfg) }
 
 // Barrier blocks until all ranks of the host have called it. The caller has called [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Barrier(cfg *Config) error {
 	if err := h.arrive(); err != nil {
 		return err

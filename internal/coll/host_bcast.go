@@ -4,8 +4,8 @@ package coll
 //
 // Idea: the root copies its data to its arrival line or its data buffer, and the others copy it
 // from there. Data longer than a segment moves segment by segment: the readers copy one while the
-// root writes the next. The data buffer has slots for some segments, and the root waits only if no
-// slot is free.
+// root writes the next. The data buffer has slots for manySegments segments, and the root waits
+// only if no slot is free.
 //
 // Cost: two copies, which overlap except for the first segment.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.4.
@@ -15,7 +15,7 @@ func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l
 // Bcast copies the root's buf to all ranks of the host. root is a rank within the host. The caller
 // has called [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Bcast(buf []byte, root int) error {
 	segment := h.splitDataBuffers(manySegments, 1)
 	switch {

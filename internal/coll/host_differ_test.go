@@ -37,7 +37,8 @@ func TestHostMismatchOfLongAgo(t *testing.T) {
 	}
 }
 
-// delayed is a link whose Wake, which follows a store, does not return until a channel is closed.
+// delayed is a link whose Wake does not return until a channel is closed. Collectives call Wake
+// after they have stored a word, so the other ranks see the word during the delay.
 type delayed struct {
 	*colltest.Link
 	until chan struct{} // nil: no delay

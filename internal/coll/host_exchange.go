@@ -9,19 +9,20 @@ import (
 // Gather, scatter and alltoall in shared memory.
 //
 // Idea: a rank copies its block for each reader to its data buffer, arrives, and copies the blocks
-// that the others have for it. Longer blocks move in rounds, which use the two halves of the data
+// that the others have for it. Long blocks move in rounds, which use the two halves of the data
 // buffer in turn. Each half has one place per reader, for a part of that reader's block. If only the
 // two ranks of a pair know the length of their block (Gatherv, Scatterv, Alltoallv), the writer puts
-// the lengths before the data, and the reader compares them with those that it expects.
+// the lengths before the data, and each reader compares its length with the one that it expects.
 //
 //	data buffer of a writer on a host of 3 ranks, if only the ranks of a pair know the lengths
 //	┌ 3 lengths ┬ half 0: for 0 │ for 1 │ for 2 ┬ half 1: for 0 │ for 1 │ for 2 ┐
 //
-// The word consumed counts the rounds of which a rank has copied all blocks for it. The writer reads
-// there when the half of round t is free for round t+2. The number of rounds of a rank depends on
-// the longest block that it sends or receives. In a round it waits only for ranks to or from which
-// it has data in that round. There is no cycle of waits: a writer waits for an earlier round of its
-// readers, and a reader waits for its writers to write the same round.
+// A rank's word consumed counts the rounds in which the rank has copied all data for it. So a
+// writer sees there whether the reader's place in the half of round t is free for round t+2. The
+// number of rounds of a rank depends on the longest block that it sends or receives. After round 0,
+// a rank waits in a round only for ranks to or from which it has data in that round. There is no
+// cycle of waits: a writer waits for an earlier round of its readers, and a reader waits for its
+// writers to write the same round.
 //
 // Cost: two copies of every block.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 sections 6.5, 6.6, 6.8.
@@ -30,15 +31,15 @@ type hostExchange struct {
 	h          *Host
 	send, recv []byte
 	sb, rb     blocks
-	uniform    bool // all blocks have the same length
+	uniform    bool // all blocks have the same length; false in the v-forms
 
 	// target reads what this rank writes, and this rank reads what source writes. Each is a
 	// rank of the host, allRanks or noRank.
 	target, source int
 	readerCount    int // places in a half: 1 if only the root reads (gather), else one per rank of the host
 
-	inline bool // the data of a writer for all readers fits its arrival line, and is there
-	base   int  // offset of the first half in the data buffer
+	inline bool // the data of each writer for all its readers fits its arrival line, and is there
+	base   int  // offset of the first half in the data buffer: the space for lengths; 0 if uniform
 	part   int  // most bytes from one writer to one reader in a round; the size of a place
 	half   int  // offset of the second half from base; 0: there is one round
 }
@@ -58,9 +59,10 @@ func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb b
 	return enter(l).alltoall(send, sb, recv, rb)
 }
 
-// Alltoall exchanges equal blocks between the ranks of the host. The caller has called [Host.Enter].
+// Alltoall exchanges blocks of equal length between the ranks of the host. The caller has called
+// [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Alltoall(send, recv []byte) error {
 	b := blocks{equal: len(recv) / h.Size}
 	if len(send) > h.dataBufferBytes {
@@ -129,8 +131,8 @@ func (h *Host) scatter(send, recv []byte, b blocks, root int) error {
 	return x.run()
 }
 
-// outgoing returns this rank's block for a reader, and the number of its place in this rank's
-// data buffer.
+// outgoing returns this rank's block for the reader rank, and the number of the block's place in
+// this rank's data buffer.
 func (x *hostExchange) outgoing(rank int) (data []byte, place int) {
 	if x.readerCount == 1 {
 		return x.send, 0
@@ -138,8 +140,8 @@ func (x *hostExchange) outgoing(rank int) (data []byte, place int) {
 	return x.sb.of(x.send, rank), rank
 }
 
-// incoming returns where the block of a writer for this rank goes, and the number of the block's
-// place in the writer's data buffer.
+// incoming returns the part of the receive buffer for the block of the writer rank, and the number
+// of the block's place in that writer's data buffer.
 func (x *hostExchange) incoming(rank int) (data []byte, place int) {
 	switch {
 	case x.readerCount == 1:
@@ -216,8 +218,8 @@ func (x *hostExchange) plan(most int) (rounds int) {
 	return max(1, segmentCount(most, x.part))
 }
 
-// at returns the offset in a data buffer at which the part of round t is, of the block with the given
-// place.
+// at returns the offset in a data buffer, or if inline in an arrival line, of the data that moves
+// in round t from the given place.
 func (x *hostExchange) at(t, place int) int { return x.base + t%2*x.half + place*x.part }
 
 // begin writes this rank's data of round 0, and publishes that the rank has arrived.
@@ -253,8 +255,8 @@ func (x *hostExchange) begin() error {
 	return nil
 }
 
-// write writes the data of round t > 0. Before that it waits until the readers have copied round
-// t-2.
+// write writes this rank's data of round t > 0. Before it overwrites the data of round t-2 for a
+// reader, it waits until that reader has copied it.
 func (x *hostExchange) write(t int) error {
 	h := x.h
 	dataBuffer := h.dataBufferOf(h.Rank)
@@ -278,7 +280,8 @@ func (x *hostExchange) write(t int) error {
 	return nil
 }
 
-// read copies the data that others have written in round t.
+// read waits for the data that others write for this rank in round t, and copies it. In round 0 it
+// also compares the lengths of the blocks, unless all have the same length.
 func (x *hostExchange) read(t int) error {
 	h := x.h
 	for i := 1; i < h.Size; i++ {

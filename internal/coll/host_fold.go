@@ -20,9 +20,9 @@ func (o *operands) of(rank, n int) []byte {
 	return o.h.dataBufferOf(rank)[o.at : o.at+n]
 }
 
-// reduce combines the operands of ranks 0 to n-1 and writes the result to dst. It combines from the
-// highest rank down, so the result does not depend on which rank computes it. dst may be the same
-// slice as the own operand.
+// reduce combines the operands of ranks 0 to n-1 of the host and writes the result to dst. It
+// combines from the highest rank down, so the result does not depend on which rank computes it. dst
+// may be the same slice as o.own.
 func (o *operands) reduce(dst []byte, op Op, n int) {
 	size, me := len(dst), o.h.Rank
 	last := o.of(n-1, size)
@@ -35,8 +35,8 @@ func (o *operands) reduce(dst []byte, op Op, n int) {
 		op.Reduce3(dst, next, last)
 		return
 	}
-	// The operands of ranks below early are read after the first write to acc. If dst is this rank's
-	// own operand and one of these, acc must be other memory.
+	// The operands of ranks below early are read after the first write to acc. If this rank is one
+	// of these, and dst is the memory of its operand, acc must be other memory.
 	acc, early := dst, n-1
 	if op.Reduce3 != nil {
 		early = n - 2

@@ -4,12 +4,12 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 
 // Reduce by one reader.
 //
-// Idea: every other rank copies its operand to its buffer in shared memory, and the root combines
-// all operands, from the highest rank down. A buffer has room for manySegments segments. If the
-// operand is one segment, its rank does not wait in this call until the root has read it. Longer
-// operands move segment by segment: a rank writes one while the root combines the previous one, and
-// waits while its buffer is full. So of two ranks, one copies every byte while the other combines.
-// If the vector is long, more than two ranks share the work; see slices.
+// Idea: every rank except the root copies its operand to its buffer in shared memory, and the root
+// combines all operands, from the highest rank down. A buffer has room for manySegments segments.
+// If the operand is at most one segment long, its rank does not wait in this call until the root
+// has read it. Longer operands move segment by segment: a rank writes one while the root combines
+// the previous one, and waits while its buffer is full. So of two ranks, one copies every byte
+// while the other combines. If the vector is long, more than two ranks share the work; see slices.
 //
 // Cost: one copy, and P-1 combinations at the root.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.1.
@@ -21,7 +21,7 @@ func reduceShared(l Link, cfg *Config, send, recv []byte, op Op, root int) error
 // Reduce combines the operands of the host's ranks at the root. root is a rank within the host. The
 // caller has called [Host.Enter].
 //
-// Hot path: no allocation; no lock and no system call if no rank is late.
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 	if h.Size == 1 {
 		move(recv, send)
@@ -62,8 +62,9 @@ func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 	return nil
 }
 
-// writeSegments arrives, and copies a vector to the data buffer segment by segment, for one reader
-// or, if reader is allRanks, for all other ranks.
+// writeSegments publishes this rank's arrival, and copies a vector to its data buffer segment by
+// segment. The reader is a rank within the host, or allRanks for all other ranks. segment is the
+// length of a segment in bytes.
 func (h *Host) writeSegments(data []byte, segment, reader int) error {
 	dataBuffer, err := h.ownDataBuffer()
 	if err != nil {

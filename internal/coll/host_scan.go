@@ -4,9 +4,11 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 
 // Scan and exscan in which every rank combines all operands of its prefix.
 //
-// Idea: as allreduceShared, but a rank waits only for lower ranks, and combines only their operands.
+// Idea: every rank copies its operand to its data buffer, segment by segment. A rank reads only the
+// operands of lower ranks, and combines them and, in Scan, its own. It waits for a higher rank only
+// if that rank still reads a slot of its data buffer.
 //
-// Cost: a copy, and as many combinations as there are lower ranks.
+// Cost: a copy, and at most as many combinations as there are lower ranks.
 // Source: as allreduceShared; MPI-4.1 section 6.11.
 // Restrictions: all ranks share memory; an element fits a segment.
 func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {

@@ -1,8 +1,9 @@
 package coll
 
-// Shape describes which ranks of a communicator share memory. It is the same on all ranks.
+// Shape describes which ranks of a communicator share memory. In this package a host is a set of
+// ranks that share memory. All ranks have the same Shape.
 type Shape struct {
-	of       []int // by rank: the number of its host
+	of       []int // by rank: the number of its host; see Hosts
 	lowest   []int // by host: its lowest rank
 	adjacent bool  // the ranks of each host are consecutive
 	largest  int   // number of ranks of the largest host

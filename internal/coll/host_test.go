@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/internal/kernel"
 )
 
-// layouts returns ways to place n ranks on hosts, by a name for messages. Each holds, by rank, the
-// number of the rank's host.
+// layouts returns ways to place n ranks on hosts, by name. Each way holds, by rank, the number of
+// the rank's host.
 func layouts(rng *rand.Rand, n int) map[string][]int {
 	l := map[string][]int{"one": make([]int, n), "two": make([]int, n), "cyclic": make([]int, n), "random": make([]int, n)}
 	for r := range n {
@@ -53,7 +53,7 @@ func series(all []*scenario, opt colltest.Options) error {
 }
 
 // hostConfig returns a Config that forces the named algorithm in every family that has it, with
-// small random values for everything that divides messages into segments.
+// small random sizes of segments and arenas, and random thresholds.
 func hostConfig(rng *rand.Rand, name string) *coll.Config {
 	c := randomConfig(rng, coll.FamilyBarrier, coll.Auto)
 	for _, f := range coll.Families() {
@@ -90,7 +90,7 @@ func TestHosts(t *testing.T) {
 							var all []*scenario
 							var kinds []coll.Kind
 							for range 20 {
-								m := &maker{rng: rng, cfg: m.cfg, n: n} // a new one for each call, which uses it when it runs
+								m := &maker{rng: rng, cfg: m.cfg, n: n} // a new maker per call, because the call reads it when it runs
 								m.op = []coll.Op{sum64(), affine, matrix}[rng.IntN(3)]
 								m.max = []int{40, 400, 4000}[rng.IntN(3)]
 								k := coll.Kind(1 + rng.IntN(int(coll.KindExscan)))
@@ -239,8 +239,9 @@ func TestHostMiscount(t *testing.T) {
 	}
 }
 
-// TestHostFailures makes every call of one rank to its Link fail, one call per run, in calls that
-// use shared memory.
+// TestHostFailures has one call of one rank to its Link fail in each run of a collective in shared
+// memory: the first call, the second, and so on up to the 39th. That rank must return the error,
+// and the ranks must not deadlock.
 func TestHostFailures(t *testing.T) {
 	for _, name := range []string{"shared", "hierarchical"} {
 		for k := coll.KindBarrier; k <= coll.KindExscan; k++ {

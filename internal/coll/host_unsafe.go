@@ -18,7 +18,7 @@ type line struct {
 	data [inlineBytes]byte
 }
 
-// control is the first part of a rank's arena.
+// control is the first part of a rank's arena, after the unused bytes that stagger skips.
 //
 //	0                          512        576         640
 //	│ arrival lines, a ring     │ written  │ consumed  │
@@ -27,10 +27,10 @@ type control struct {
 	written, consumed line
 }
 
-// controlBytes is the offset of the data buffers in an arena.
+// controlBytes is the offset of the data buffers from the beginning of an arena's control lines.
 const controlBytes = int(unsafe.Sizeof(control{}))
 
-// controlOf returns the control lines of an arena. The arena is aligned to a cache line.
+// controlOf returns the control lines at the beginning of arena, which is aligned to a cache line.
 func controlOf(arena []byte) *control {
 	return (*control)(unsafe.Pointer(unsafe.SliceData(arena[:controlBytes])))
 }

@@ -19,7 +19,8 @@ type scenario struct {
 }
 
 // want is a buffer of a rank and its expected contents after the call. whole is the buffer with
-// border bytes before and after it, which must not change; wish is what whole must contain.
+// border bytes before and border bytes after it; the call must not change these bytes. wish is what
+// whole must contain. The field what is the name of the buffer, for error messages.
 type want struct {
 	what        string
 	rank        int
@@ -112,13 +113,14 @@ type maker struct {
 	rng *rand.Rand
 	cfg *coll.Config
 	n   int
-	max int // approximate most bytes of a block
+	max int // most bytes of a block, approximately
 	op  coll.Op
 
-	fixed bool // all blocks have max bytes
+	fixed bool // elems always returns max/8
 }
 
 // elems returns a random number of 8-byte elements, often one near a special case of an algorithm.
+// If fixed is set, it returns max/8.
 func (m *maker) elems() int {
 	if m.fixed {
 		return m.max / 8

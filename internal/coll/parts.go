@@ -6,15 +6,16 @@ import (
 	"github.com/weft-hpc/weft/internal/bytecopy"
 )
 
-// blocks describes where each rank's block is in a buffer. If counts is nil, all blocks have equal
-// bytes and are in rank order. Otherwise counts and displs hold the lengths and offsets in bytes.
-// blocks is passed by value, so it needs no allocation.
+// blocks describes where each rank's block is in a buffer. If counts is nil, each block has the
+// same length, which is the field equal, and the blocks follow each other in rank order. Otherwise
+// counts and displs hold the lengths and offsets by rank. All are in bytes. blocks is passed by
+// value, so it needs no allocation.
 type blocks struct {
 	equal          int
 	counts, displs []int
 }
 
-// unknown stands for blocks whose lengths and offsets this rank does not know. They may be unequal.
+// unknown stands for blocks of unequal lengths. This rank does not know the lengths and offsets.
 var unknown = blocks{counts: []int{}}
 
 func (b blocks) uniform() bool { return b.counts == nil }
@@ -39,7 +40,7 @@ func (b blocks) of(buf []byte, rank int) []byte {
 	return buf[o : o+b.size(rank)]
 }
 
-// largest returns the size of the largest block of n ranks.
+// largest returns the size of the largest block of ranks 0 to n-1.
 func (b blocks) largest(n int) int {
 	if b.counts == nil {
 		return b.equal
@@ -51,7 +52,7 @@ func (b blocks) largest(n int) int {
 	return m
 }
 
-// total returns the sum of the sizes of the blocks of n ranks.
+// total returns the sum of the sizes of the blocks of ranks 0 to n-1.
 func (b blocks) total(n int) int {
 	if b.counts == nil {
 		return n * b.equal
@@ -71,8 +72,8 @@ type partition struct {
 	elems, elem, parts int
 
 	byRank bool   // the parts follow the blocks of the ranks
-	ranks  blocks // these blocks; their offsets include that of the end
-	rem    int    // number of parts that hold two blocks
+	ranks  blocks // if byRank: these blocks; off(number of ranks) is the end of the last one
+	rem    int    // if byRank: number of parts that hold two blocks
 }
 
 func evenPartition(bytes, elem, parts int) partition {
@@ -83,7 +84,8 @@ func rankPartition(b blocks, f fold) partition {
 	return partition{byRank: true, ranks: b, rem: f.rem}
 }
 
-// at returns the byte offset of part i; at(parts) is the end.
+// at returns the byte offset of part i. If i is the number of parts, at returns the end of the
+// buffer.
 func (c *partition) at(i int) int {
 	if c.byRank {
 		return c.ranks.off(i + min(i, c.rem))
@@ -91,21 +93,21 @@ func (c *partition) at(i int) int {
 	return (c.elems/c.parts*i + min(i, c.elems%c.parts)) * c.elem
 }
 
-// of returns parts lo to hi of buf, without part hi.
+// of returns parts lo to hi-1 of buf.
 func (c *partition) of(buf []byte, lo, hi int) []byte { return buf[c.at(lo):c.at(hi)] }
 
 // fold maps size ranks to pow members, where pow is the largest power of two that is at most size,
 // for algorithms that need a power of two. rem is size - pow. Of the first 2·rem ranks, each even
 // rank is a member for itself and for the odd rank above it. Each rank after these is a member for
 // itself. The members are in rank order, so a member combines operands of adjacent ranks. In the
-// drawing a line stands below each rank that has no member of its own:
+// drawing (shift 0) a line stands below each rank that has no member of its own:
 //
 //	size 7:  rank    0 1 2 3 4 5 6
 //	         member  0 ─ 1 ─ 2 ─ 3
 //	size 6:  rank    0 1 2 3 4 5
 //	         member  0 ─ 1 ─ 2 3
 //
-// shift rotates the ranks: rank shift is member 0.
+// shift rotates the ranks: they are counted from rank shift, modulo size. Rank shift is member 0.
 type fold struct {
 	size, pow, rem, shift int
 }
@@ -115,7 +117,7 @@ func newFold(size, shift int) fold {
 	return fold{size: size, pow: pow, rem: size - pow, shift: shift}
 }
 
-// virtual returns the rotated rank.
+// virtual returns the distance of rank from rank shift, modulo size.
 func (f fold) virtual(rank int) int { return mod(rank-f.shift, f.size) }
 
 // member returns rank's number among the members, or -1 if another rank is the member for it.
@@ -157,10 +159,11 @@ func mod(a, n int) int {
 	return a
 }
 
-// same reports whether two buffers begin at the same byte, as they do if a call is in place.
+// same reports whether two buffers that are not empty begin at the same byte. The send and receive
+// buffers of a call in place do.
 func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// move copies src to dst, unless they are the same memory.
+// move copies src to dst, unless they begin at the same byte.
 func move(dst, src []byte) {
 	if !same(dst, src) {
 		bytecopy.Keep(dst, src)
@@ -181,8 +184,9 @@ func exchange(l Link, send []byte, dest int, recv []byte, source int) error {
 	return l.Sendrecv(send, dest, recv, source)
 }
 
-// elemBlocks divides a vector of the given bytes into one block per rank, as evenly as whole elements
-// allow. The tables of the blocks are scratch memory of the link.
+// elemBlocks divides a vector, whose length and element size are given in bytes, into one block per
+// rank, as evenly as whole elements allow. counts and displs of the result are scratch memory of
+// the link.
 func elemBlocks(l Link, bytes, elem int) blocks {
 	n := l.Size()
 	c := evenPartition(bytes, elem, n)

@@ -2,9 +2,9 @@ package coll
 
 // k-nomial tree reduction; with radix 2 the binomial tree.
 //
-// Idea: the tree of the broadcast, from the leaves to the root. A node combines its own operand
-// with those of its subtrees, nearest first. The subtree of v covers the ranks that follow v, so
-// the order of the operands is kept.
+// Idea: the tree of the broadcast, from the leaves to the root. A rank combines its own operand
+// with those of its subtrees, nearest first. Each subtree covers consecutive ranks, counted from
+// the root of the tree, so the order of the operands is kept.
 //
 // Cost: binomial ⌈log₂ P⌉ (α + nβ + nγ); k-nomial ⌈log_k P⌉ (α + (k-1)(nβ + nγ)).
 // Source: MPI-4.1 section 6.9; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
@@ -52,13 +52,14 @@ func reduceKnomialRadix(l Link, cfg *Config, send, recv []byte, op Op, root int)
 	return reduceKnomial(l, send, recv, op, root, cfg.Radix)
 }
 
-// reduction accumulates operands in rank order without a copy of the first one. The partial result
-// is in the buffer to which the last Reduce2 wrote.
+// reduction combines operands in the order in which recvRight receives them, without a copy of the
+// rank's own operand. The partial result is in the buffer to which the last Reduce2 wrote or,
+// before the first one, in the send buffer.
 type reduction struct {
 	op    Op
 	acc   []byte // the partial result
 	own   bool   // the algorithm may write to acc; false: acc is the caller's send buffer
-	spare []byte // receive buffer for the next operand; nil: allocate from scratch
+	spare []byte // receive buffer for the next operand; nil: recvRight takes scratch memory
 }
 
 // init sets the rank's own operand as the partial result. At the root, reduction also uses recv as
@@ -74,7 +75,8 @@ func (t *reduction) init(op Op, send, recv []byte, root bool) {
 	}
 }
 
-// recvRight receives the operand of higher ranks and combines it: acc = acc ∘ operand.
+// recvRight receives the operand of higher ranks, counted from the root of the tree, and combines
+// it: acc = acc ∘ operand.
 func (t *reduction) recvRight(l Link, source int) error {
 	if t.spare == nil {
 		t.spare = l.Scratch(len(t.acc))

@@ -2,10 +2,10 @@ package coll
 
 // Reduction by pairwise reduce-scatter and gather.
 //
-// Idea: the vector has P parts. Rank i combines part i of all ranks in rank order and sends the
-// result to the root.
+// Idea: the vector has P parts. Rank i combines part i of all operands and sends the result to the
+// root.
 //
-// Cost: P α + 2 (P-1)/P nβ + (P-1)/P nγ.
+// Cost: 2 (P-1) α + 2 (P-1)/P nβ + (P-1)/P nγ.
 // Source: MPI-4.1 sections 6.9 and 6.10. Träff, An Improved Algorithm for (Non-commutative)
 // Reduce-Scatter, EuroPVM/MPI 2005, describes the problem.
 // Restrictions: none. This is the algorithm for large messages if the operation does not commute.

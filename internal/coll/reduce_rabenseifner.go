@@ -5,7 +5,7 @@ package coll
 // Idea: a reduce-scatter by recursive halving, then a binomial gather of the parts to the root,
 // which is member 0.
 //
-// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to nβ + nγ more if P is not a power of two.
+// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; α + nβ + nγ more if P is not a power of two.
 // Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
 // Restrictions: commutative operations.
 func reduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op, root int) error {

@@ -2,10 +2,11 @@ package coll
 
 // Recursive halving reduce-scatter.
 //
-// Idea: see halving.go. A member stands for one rank or for a pair of adjacent ranks. At the end
-// the even rank of a pair sends the odd rank its block.
+// Idea: in each step a member exchanges half of its range of blocks with a peer, and combines (see
+// halving.go). A member stands for one rank or for a pair of adjacent ranks. At the end the even
+// rank of a pair sends the odd rank its block.
 //
-// Cost: log₂ P α + (P-1)/P n (β + γ); up to nβ + nγ more if P is not a power of two.
+// Cost: log₂ P α + (P-1)/P n (β + γ); about 2α + nβ + nγ more if P is not a power of two.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.10.
 // Restrictions: commutative operations.
 func reduceScatterHalving(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {

@@ -6,8 +6,8 @@ package coll
 // to its own block from the rank k below it (modulo P). The contributions of lower ranks arrive
 // nearest first; each becomes the left operand of the first accumulator. After rank 0 the
 // contributions of higher ranks arrive from the highest down, and go to a second accumulator, which
-// at the end becomes the right operand. So the order is kept. A rank combines one contribution
-// while it receives the next.
+// at the end becomes the right operand. So the order is kept. If the operation commutes, the first
+// accumulator takes all contributions. A rank combines one contribution while it receives the next.
 //
 // Cost: (P-1) α + (P-1)/P nβ, plus the γ that the transfers do not hide.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.10.
@@ -16,7 +16,7 @@ func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op
 	rank, size := l.Rank(), l.Size()
 	n := b.size(rank)
 	low := l.Scratch(n)
-	var high []byte // nil if the operation commutes: then low takes all contributions
+	var high []byte // nil if the operation commutes or there is no higher rank: then low takes all contributions
 	highest := !op.Commutes && rank < size-1
 	if highest {
 		high = l.Scratch(n)

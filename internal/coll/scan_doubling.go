@@ -3,8 +3,9 @@ package coll
 // Recursive doubling scan.
 //
 // Idea: before round k = 0, 1, … a rank has the combination of its own operand and of the 2^k - 1
-// operands before it. It sends this partial result to the rank 2^k above, and receives the partial
-// result of the rank 2^k below, which becomes the left operand.
+// operands before it (or of all before it, if there are fewer). It sends this partial result to the
+// rank 2^k above, and receives the partial result of the rank 2^k below, which becomes the left
+// operand.
 //
 // Cost: ⌈log₂ P⌉ (α + nβ + nγ). Exscan combines twice per round.
 // Source: Hillis, Steele, Data Parallel Algorithms, Communications of the ACM

@@ -2,7 +2,7 @@ package coll
 
 import "unsafe"
 
-// scratchInts returns n ints of the link's scratch memory.
+// scratchInts returns n ints, of undefined values, of the link's scratch memory.
 func scratchInts(l Link, n int) []int {
 	if n == 0 {
 		return nil

@@ -79,13 +79,14 @@ var agreed = [...]agree{
 
 // Signature returns a fingerprint of a call, which is never 0. The header of each message of the
 // call carries it, so ranks that make different calls get an error instead of a deadlock. Equal
-// calls have equal signatures; different calls have equal signatures with probability 2^-16.
+// calls have equal signatures; different calls have equal signatures with a probability of about
+// 2^-16.
 //
-// count is the number of elements per rank: of the vector, or of one block (Gather, Scatter,
-// Allgather, Alltoall, ReduceScatterBlock). For Allgatherv and ReduceScatter, count is the [Fold]
-// of the counts. elem is the size of an element. opID is any number that identifies the operation
-// on all ranks. The signature ignores arguments that may differ between ranks: the count of
-// Gatherv, Scatterv and Alltoallv, the root of calls without a root, and all arguments of Barrier.
+// count is the length per rank: of the vector, or of one block (Gather, Scatter, Allgather,
+// Alltoall, ReduceScatterBlock), in the same unit on all ranks. For Allgatherv and ReduceScatter,
+// count is the [Fold] of the counts. elem and opID are any numbers that identify the element type
+// and the operation on all ranks. The table agreed lists the arguments that the signature of each
+// kind of call depends on; it ignores the others.
 func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 	var a agree
 	if op > 0 && int(op) < len(agreed) {
@@ -111,9 +112,9 @@ func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 	return s
 }
 
-// Fold returns a hash of counts, the counts of all ranks, for calls in which all ranks must pass the
-// same counts. If such a call uses shared memory, nothing but its [Signature] detects that they do
-// not.
+// Fold returns a hash of counts, the counts of all ranks, for calls in which all ranks must pass
+// the same counts. If such a call uses shared memory, nothing but its [Signature] detects that two
+// ranks pass different counts.
 //
 // Hot path: no allocation.
 func Fold(counts []int) int {
@@ -124,7 +125,7 @@ func Fold(counts []int) int {
 	return int(h)
 }
 
-// mix is one round of a multiplicative hash whose high bits depend on all of v.
+// mix is one round of a multiplicative hash. The high bits of the result depend on all bits of v.
 func mix(h, v uint64) uint64 {
 	h = (h ^ v) * 0x9e3779b97f4a7c15
 	return (h ^ h>>32) * 0xd6e8feb86659fd93

@@ -3,8 +3,8 @@ package coll
 // The tables of algorithms, one per family. The names are the values of the coll.*.algorithm
 // parameters. internal/params lists them too, and a test compares the two lists. The comment of an
 // entry says what the algorithm does. For an algorithm that uses messages only, it also says for which
-// calls Auto chooses it; [Config] has the thresholds. When Auto chooses an algorithm that uses shared
-// memory, Config.shares and Config.autoHost say.
+// calls Auto chooses it; [Config] has the thresholds. Config.autoHost and Config.shares decide when
+// Auto chooses an algorithm that uses shared memory.
 
 type (
 	barrierFunc   func(l Link, cfg *Config) error
@@ -12,9 +12,9 @@ type (
 	reduceFunc    func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
 	allreduceFunc func(l Link, cfg *Config, send, recv []byte, op Op) error
 	rootedFunc    func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
-	// The caller has copied the rank's own block from send to its place in recv. Algorithms send the
-	// block from send, because other ranks read it there faster than in memory that this rank has just
-	// written.
+	// The caller has copied the rank's own block from send to its place in recv. Some algorithms
+	// send the block from send, because other ranks read it there faster than in memory that this
+	// rank has just written.
 	allgatherFunc     func(l Link, cfg *Config, send, recv []byte, b blocks) error
 	alltoallFunc      func(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error
 	reduceScatterFunc func(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error
@@ -29,7 +29,7 @@ const (
 )
 
 var barriers = []algorithm[barrierFunc]{
-	barrierByDissemination: {"dissemination", 0, barrierDissemination},   // signals at distance 1, 2, 4, …; log P rounds
+	barrierByDissemination: {"dissemination", 0, barrierDissemination},   // messages to the rank at distance 1, 2, 4, …; log P rounds; every Barrier
 	barrierByTree:          {"tree", 0, barrierTree},                     // up a binomial tree and down again, with the fewest messages; only for SparseBarrier, or if forced
 	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared}, // every rank reads the arrivals of all others
 	barrierByHosts:         {"hierarchical", NeedsHosts, nil},            // in shared memory within hosts, by messages between them
@@ -50,9 +50,9 @@ var bcasts = []algorithm[bcastFunc]{
 	bcastByBinomial:        {"binomial", 0, bcastBinomial},                                        // binomial tree; small messages and few ranks, or two ranks
 	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix},                                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
 	bcastByChain:           {"chain", 0, bcastChain},                                              // pipelined chain, for large messages and few ranks; only if forced
-	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages, and large ones of many ranks
-	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages of many ranks
-	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing},                                 // scatter, then allgather around a ring; the largest messages
+	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages, and large ones if each rank's part is small
+	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages if each rank's part is small
+	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing},                                 // scatter, then allgather around a ring; large messages if each rank's part is large
 	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared},                            // one writer, many readers, segment by segment
 	bcastByHosts:           {"hierarchical", NeedsHosts, nil},                                     // in shared memory within hosts, by messages between them
 }
@@ -69,7 +69,7 @@ const (
 var reduces = []algorithm[reduceFunc]{
 	reduceByBinomial:     {"binomial", 0, reduceBinomial},                        // binomial tree; small messages and few ranks, or two ranks
 	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix},                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
-	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner}, // reduce-scatter, then gather; large messages
+	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner}, // reduce-scatter, then gather; large messages, operations that commute
 	reduceByPairwise:     {"pairwise", 0, reducePairwise},                        // pairwise reduce-scatter, then gather; large messages, operations that do not commute
 	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared},            // the root reads and combines all operands; of long vectors every rank combines a slice
 	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},      // in shared memory within hosts, by messages between them
@@ -86,8 +86,8 @@ const (
 
 var allreduces = []algorithm[allreduceFunc]{
 	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling},              // every rank combines all operands in log P rounds; small messages
-	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner}, // reduce-scatter, then allgather, in log P rounds each; medium messages
-	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing},                 // segments twice around a ring; large messages
+	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner}, // reduce-scatter, then allgather, in log P rounds each; medium messages, and large ones if each rank's part is small
+	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing},                 // segments twice around a ring; large messages if each rank's part is large
 	allreduceByPairwise:     {"pairwise", 0, allreducePairwise},                        // pairwise reduce-scatter, then ring allgather; large messages, operations that do not commute
 	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared},            // every rank reads and combines all operands, or one slice of long vectors
 	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},         // in shared memory within hosts, by messages between them
@@ -149,7 +149,7 @@ const (
 var alltoalls = []algorithm[alltoallFunc]{
 	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck},    // log P rounds of combined messages; tiny blocks, many ranks
 	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise},             // one partner at a time; large blocks
-	alltoallByScattered: {"scattered", 0, alltoallScattered},           // many transfers at once; medium or unequal blocks
+	alltoallByScattered: {"scattered", 0, alltoallScattered},           // many transfers at once; unequal or medium blocks, and tiny ones of few ranks
 	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared}, // every rank reads its blocks
 }
 
@@ -161,8 +161,8 @@ const (
 )
 
 var reduceScatters = []algorithm[reduceScatterFunc]{
-	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving}, // exchanges of halves in log P rounds; small and medium totals
-	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},                        // each rank combines its own block of all operands, in rank order; large totals
+	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving}, // exchanges of halves in log P rounds; small and medium totals, operations that commute
+	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},                        // each rank combines its own block of all operands; large totals
 	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce},                   // reduce to rank 0, then scatterv; small totals, operations that do not commute
 	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared},            // every rank combines its own block of all operands
 }
@@ -173,12 +173,12 @@ const (
 )
 
 var scans = []algorithm[scanFunc]{
-	scanByDoubling: {"recursive_doubling", 0, scanDoubling},   // prefixes of 1, 2, 4, … ranks; log P rounds
-	scanByShared:   {"shared", NeedsSharedMemory, scanShared}, // every rank combines the operands of lower ranks
+	scanByDoubling: {"recursive_doubling", 0, scanDoubling},   // prefixes of 1, 2, 4, … ranks; log P rounds; every Scan and Exscan
+	scanByShared:   {"shared", NeedsSharedMemory, scanShared}, // every rank combines the operands of lower ranks and, in Scan, its own
 }
 
-// sharedAlgorithm is, by family, the index of the shared memory algorithm. If a family has a
-// hierarchical algorithm, its index is the next one.
+// sharedAlgorithm holds, by family, the index of the shared memory algorithm in the family's table.
+// If the family has a hierarchical algorithm, that algorithm has the next index.
 var sharedAlgorithm = [families]uint8{
 	FamilyBarrier: barrierByShared, FamilyBcast: bcastByShared, FamilyReduce: reduceByShared, FamilyAllreduce: allreduceByShared,
 	FamilyGather: gatherByShared, FamilyScatter: scatterByShared, FamilyAllgather: allgatherByShared, FamilyAlltoall: alltoallByShared,

@@ -18,9 +18,9 @@ func SizeOf[T any]() int {
 // One returns a slice of the one element that p points to.
 func One[T any](p *T) []T { return unsafe.Slice(p, 1) }
 
-// Slice returns the memory of b as elements of T; it is the inverse of Bytes. If T has size 0, Slice returns nil.
-// b must be aligned for T: it must begin a multiple of T's size after the start of a slice that Bytes (of a []T)
-// or AlignedBytes has returned.
+// Slice returns the memory of b as elements of T; it is the inverse of Bytes. If T has size 0,
+// Slice returns nil. b must be aligned for T: it must begin a multiple of T's size after the start
+// of a slice that Bytes (of a []T) or AlignedBytes has returned.
 func Slice[T any](b []byte) []T {
 	var t T
 	size := int(unsafe.Sizeof(t))
@@ -70,7 +70,8 @@ func Word[T any](v T) uint64 {
 	return 0
 }
 
-// FromWord is the inverse of Word. It returns the zero value of types that do not have 4 or 8 bytes.
+// FromWord is the inverse of Word. It returns the zero value of types that do not have 4 or 8
+// bytes.
 func FromWord[T any](bits uint64) (v T) {
 	switch unsafe.Sizeof(v) {
 	case 8:
@@ -83,7 +84,7 @@ func FromWord[T any](bits uint64) (v T) {
 
 // Buffer is memory that holds elements of one type: MPI's address, count and datatype.
 type Buffer struct {
-	data  *byte // the first byte; nil: made from a nil slice
+	data  *byte // the first byte; nil: the buffer was made from a nil slice
 	Count int   // number of elements
 	Type  *Type // of the elements
 }

@@ -16,18 +16,18 @@ import (
 
 // Errors of element types and counts.
 var (
-	ErrType  = errors.New("type cannot be sent") // the type holds pointers, or a value cannot be encoded
+	ErrType  = errors.New("type cannot be sent") // the type holds pointers, or a value cannot be encoded or decoded
 	ErrCount = errors.New("counts disagree")     // a message is not a whole number of elements
 )
 
-// Type describes an element type. There is one *Type for each type, which never changes.
+// Type describes an element type. There is one *Type for each Go type, and no Type ever changes.
 type Type struct {
 	Go     reflect.Type
 	Size   int         // of an element, in bytes
 	Align  int         // required alignment of an element, in bytes
-	Sig    uint16      // see Signature
+	Sig    uint16      // see Signature; 0 if Err is not nil
 	Kernel kernel.Type // number of the type in package kernel; for comm.Loc[V]: that of V; -1: no built-in operation is defined for the type
-	Err    error       // an ErrType that says why the type cannot be sent; nil: it can be sent
+	Err    error       // error that wraps ErrType and says why the type cannot be sent; nil: it can be sent
 }
 
 // types holds the *Type of each reflect.Type that learn has described. A lookup allocates
@@ -61,8 +61,8 @@ var kernels = map[reflect.Kind]kernel.Type{
 	reflect.Bool: kernel.Bool,
 }
 
-// Of returns the description of T. It compares T with the most frequent types first, and looks up others in the
-// map types.
+// Of returns the description of T. It compares T with the most frequent types first, and looks up
+// others in the map types.
 //
 // Hot path: no allocation after the first call for a type.
 func Of[T any]() *Type {
@@ -119,8 +119,8 @@ func isLoc(t reflect.Type) bool {
 }
 
 // findPointer returns the path and the kind of the first part of t that holds a pointer, such as
-// "T.Name" and "string". If there is none, it returns two empty strings. path is the path of t itself, such as
-// "T.Field[0]".
+// "T.Name" and "string". If there is none, it returns two empty strings. path is the path of t
+// itself, such as "T.Field[0]".
 func findPointer(t reflect.Type, path string) (at, what string) {
 	switch t.Kind() {
 	case reflect.Bool,

@@ -10,12 +10,12 @@ import (
 // A type signature (sig) identifies the memory layout of a type's values, so that a rank
 // detects that it receives int64 where the sender sent float64. Types of the same memory
 // layout have the same sig: a named type has the sig of its underlying type, an array or
-// struct that holds only float64 has the sig of float64, and int has the sig of int64. Two
-// different layouts have the same sig with a probability of 2^-15. A sig has 16 bits:
+// struct that holds only float64 has the sig of float64, and int has the sig of int64. A sig
+// has 16 bits:
 //
-//	0                   bytes, which match any type
+//	0                   bytes, which match any type, and types of size 0
 //	class<<3 | size     elements of one basic type, such as classFloat; size: log2 of its bytes
-//	1<<15 | hash        any other layout, by its hash
+//	1<<15 | hash        any other layout, by its hash; two of these layouts have the same hash with a probability of 2^-15
 
 // Classes of basic types.
 const (
@@ -32,7 +32,7 @@ const (
 	// RawSig is the signature of bytes, which match elements of any type.
 	RawSig    = 0
 	byteSig   = classUint << 3 // result of basicSig for uint8; Signature returns RawSig instead
-	layoutSig = 1 << 15        // the bit that is set in the sig of a struct with several basic types or with gaps
+	layoutSig = 1 << 15        // the bit that is set in the sig of a type that holds several basic types or has gaps
 )
 
 // basicSig returns the sig of a basic type: a number or a bool.
@@ -86,15 +86,15 @@ func Signature(t reflect.Type) uint16 {
 	return layoutSig | uint16(sum^sum>>16)
 }
 
-// layout describes the memory of a type as a list of runs, in the order of their offsets. A run is memory without
-// gaps that holds values of one basic type.
+// layout describes the memory of a type as a list of runs, in the order of their offsets. A run is
+// memory without gaps that holds values of one basic type.
 type layout []struct {
 	at, end uintptr // offsets in bytes of the first byte of the run and after its last byte
 	sig     uint16  // of the basic type
 }
 
-// add appends the runs of a value of type t at offset at. If such a run continues the last run of l, add makes
-// the last run longer.
+// add appends the runs of a value of type t at the offset at in bytes. If such a run continues the
+// last run of l, add makes the last run longer.
 func (l *layout) add(t reflect.Type, at uintptr) {
 	if t.Size() == 0 {
 		return
@@ -135,8 +135,8 @@ func (l *layout) add(t reflect.Type, at uintptr) {
 	}
 }
 
-// maxRuns bounds the number of runs that add collects for an array, and so the time and memory for a
-// large array of structs. The rest of the array does not influence the signature.
+// maxRuns bounds the number of runs that add collects for an array, and so the time and memory for
+// a large array of structs. The rest of the array does not influence the signature.
 const maxRuns = 1 << 12
 
 // SigName returns the name that errors use for the types of a sig.

@@ -8,21 +8,21 @@ import (
 
 // The account of a rank: what it has sent and received, and how long it has waited
 //
-// The engine counts a message when its request is complete.
+// The engine counts a message when its send or receive is complete.
 //
 // A goroutine waits while it is in Engine.await. Goroutines that run functions of Engine.Go (tasks)
 // wait too, but not for the program. So the rank counts as waiting while more goroutines wait than
 // tasks run: then at least one of these goroutines is the program's. A leader, which polls the
 // transports for the rank, does not read the clock for the account while it only polls. The counted
-// time begins at the first reading of the clock with which a leader decides how to wait, and ends
-// at the last such reading. So the time of the first polls does not count:
+// time begins when the leader first reads the clock to decide how to wait, and ends at its last
+// such reading. So the time of the first polls does not count:
 //
 //	await ── polls ──┬─ clock ── polls, yields, clock, ..., sleep, clock ─┬─ polls ── return
 //	                 └────────────────── counted ─────────────────────────┘
 //
-// In addition, the engine reads the clock for the account only if a reading is cheap in comparison
-// with what follows: before and after a sleep on the transports, when a goroutine begins to wait
-// for a task, and when the last goroutine that waits returns after it was parked.
+// In addition, the engine reads the clock for the account only where a reading costs little in
+// comparison: before and after a sleep on the transports, when a goroutine begins a wait in which
+// it cannot lead, and when the last goroutine that waits returns after it was parked.
 
 // account holds what Engine.Account returns, and what the engine knows about the wait of the rank
 // that is under way.
@@ -31,17 +31,17 @@ type account struct {
 	// Number of goroutines in Engine.await, except those that no call of the program waits for
 	// (awaited.background).
 	waiting int
-	// Time on Engine.clock at which the current wait of the rank began; 0: the rank does not wait,
-	// or the clock was not read since it waits.
+	// Time on Engine.clock at which the current wait of the rank began; 0: the rank does not wait, or
+	// the engine has recorded no reading of the clock since it began to wait.
 	since time.Duration
-	now   time.Duration // latest reading of Engine.clock
+	now   time.Duration // latest recorded reading of Engine.clock
 }
 
 // Account returns the number of messages and bytes that this rank has sent and received since New,
 // and the time for which at least one goroutine of the program has waited in a call. It leaves out
-// the first polls of each wait (see above), and a wait that still lasts. It counts the messages that
-// were sent or received without an error, except those of contexts that KeepInFinalize has marked:
-// of agreements, and of the end of Finalize.
+// the first polls of each wait (see above), and a wait that still lasts. It counts the messages of
+// sends and receives that ended without an error, except in contexts that KeepInFinalize has
+// marked: those of agreements, and of the end of Finalize.
 func (e *Engine) Account() wire.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,7 +75,8 @@ func (e *Engine) count(r *request) {
 
 // noteTime records now, a reading of the clock. The caller may have read the clock before it took
 // the lock, so another goroutine may have recorded a later reading; then noteTime keeps that one.
-// If goroutines of the program wait and no wait of the rank is under way, the wait begins.
+// If goroutines of the program wait and no wait of the rank is under way, one begins at the
+// recorded time.
 func (e *Engine) noteTime(now time.Duration) {
 	a := &e.account
 	if a.now = max(a.now, now); a.since == 0 && a.waiting > e.tasks {

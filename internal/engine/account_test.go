@@ -182,8 +182,9 @@ func TestFollowersAreTimed(t *testing.T) {
 	require.Zero(t, e.account.waiting)
 }
 
-// TestAccountOfOldReadings: a goroutine may read the clock, then wait for the lock while others
-// record later readings. When it records its own reading, the account's clock does not go back.
+// TestAccountOfOldReadings: a goroutine may read the clock, and then wait for the lock while other
+// goroutines record later readings. When it records its own reading, the recorded time does not go
+// back.
 func TestAccountOfOldReadings(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	var w waiter

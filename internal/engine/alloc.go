@@ -20,12 +20,13 @@ import (
 //	                          └── no ──► RegisterMemory(buf), closed with the request
 //
 // A span is memory that Engine.Alloc has allocated ([Span]). Its pages are outside of Go's heap, so
-// the garbage collector neither scans them nor frees them, and pinning them does not slow it down.
-// Span.Free records that the program no longer uses the span. Engine.Reap, which the program calls
-// later, unmaps the pages when the engine does not use them either.
+// the garbage collector neither scans them nor frees them, and to pin them does not slow the
+// collector down. Span.Free records that the program no longer uses the span. Engine.Reap, which
+// the program calls later, frees the pages if the engine does not use them either.
 //
-// If a rail has a shared heap (transport.SharedMemoryDomain), the pages belong to this heap: ranks
-// of the same host can map them, and read and write them by loads and stores.
+// If a rail has a shared heap with room for them (transport.SharedMemoryDomain and
+// LastingMemoryDomain), the pages belong to this heap: the ranks that share memory with this one
+// can map them, and access them by loads and stores.
 
 // Span is memory that Engine.Alloc has allocated and registered.
 type Span struct {
@@ -47,8 +48,9 @@ type Span struct {
 const allAccess = transport.RemoteRead | transport.RemoteWrite | transport.Local
 
 // Alloc allocates n bytes, zeroed and aligned to a page, and registers them with every transport
-// that has RMA. So the engine does not register the memory again for a send, a receive by
-// rendezvous or a window. If n is 0 or negative, the span has no memory.
+// that has RMA and room for a region. With such a transport the engine does not register the memory
+// again for a send, a receive by rendezvous or a window. If n is 0 or negative, the span has no
+// memory.
 //
 // Every rank that has received a key of the memory can access all of it. The engine sends such a
 // key with each send by rendezvous from the memory.
@@ -71,8 +73,9 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	return s, nil
 }
 
-// allocShared takes the memory of the span from a shared heap. If no rail has a shared heap, or the
-// heap has no room, s.home stays nil, and the caller allocates the memory in another way.
+// allocShared takes the memory of the span from a shared heap. If no rail has one, the heap has no
+// room, or the engine is closed or has failed, s.home stays nil without an error, and the caller
+// allocates the memory in another way.
 func (s *Span) allocShared(n int) error {
 	e := s.e
 	e.mu.Lock()
@@ -111,7 +114,8 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// register registers the span with each rail that has RMA, and puts the span into Engine.spans.
+// register registers the span with each rail that has RMA and room for a region, and puts the span
+// into Engine.spans.
 func (s *Span) register() error {
 	e := s.e
 	e.mu.Lock()
@@ -125,7 +129,7 @@ func (s *Span) register() error {
 		}
 		mr, err := e.rails[i].register(s.mem, allAccess)
 		if errors.Is(err, transport.ErrAgain) {
-			continue // there is no room now, so operations register what they use
+			continue // the transport has no room for a region, so operations register the buffers that they use
 		}
 		if err != nil {
 			return errors.Join(err, s.closeRegionsLocked())
@@ -180,7 +184,8 @@ func (s *Span) free() error {
 	return s.home.Close()
 }
 
-// busyLocked reports whether an operation or a window uses the memory of the span.
+// busyLocked reports whether Reap must not free the span yet: an operation or a window uses its
+// memory, or the engine is closed and has not closed the span's regions yet.
 func (s *Span) busyLocked() bool {
 	registered := slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
 	// Once the engine is closed, only Engine.close closes regions, after Shutdown, because nothing
@@ -236,9 +241,9 @@ func (e *Engine) span(buf []byte) *Span {
 	return s
 }
 
-// region returns a memory region of the rail to that covers buf. If a span contains buf, region
-// returns the span's region, and the span as s. Otherwise it registers buf, s is nil, and the
-// caller closes the region.
+// region returns a memory region that covers buf and is registered with the rail to. If a span
+// contains buf and has such a region, the result is the span's region, and the span as s. Otherwise
+// it registers buf, s is nil, and the caller closes the region.
 //
 // Hot path: no allocation.
 func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {

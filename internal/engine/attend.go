@@ -3,14 +3,14 @@ package engine
 import "context"
 
 // Attend is the wait of the ranks that agree on failures (package internal/mpi/agree). Such a rank
-// waits for the first of two events: a message of the context from any rank, or the end of any
-// rank. A receive from any source would not do, because it fails at the end of a rank.
+// waits for a message of the context from any rank or for the end of any rank, whichever is first.
+// A receive from any source would not do, because the failure of a rank makes it fail.
 
 // anyMessage is the envelope of a receive or probe that accepts every message of a context.
 var anyMessage = Env{Peer: AnySource, Tag: AnyTag}
 
-// ChangeCount returns a number that changes when Attend has to return without a message: the number
-// of peers that have ended, plus the number of calls of WakeAttend.
+// ChangeCount returns a number that changes when Attend has to return without a message: at the end
+// of a peer, and at a call of WakeAttend.
 func (e *Engine) ChangeCount() uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -26,10 +26,11 @@ func (e *Engine) WakeAttend() {
 }
 
 // Attend blocks until a message of the context has arrived, and takes the message out of matching
-// as Mprobe does. seen is a result of ChangeCount. If ChangeCount differs from seen now or during
-// the wait, Attend returns the zero Message. Failed peers and revocations cause no error. The
-// errors are that of ctx, and ErrClosed. If background is set, no call of the program waits for the
-// message, so the account does not count the wait.
+// as Mprobe does. seen is a result of ChangeCount. If no message has arrived and ChangeCount
+// differs from seen, at the call or during the wait, Attend returns the zero Message. Failed peers
+// and revocations cause no error. Attend returns an error if ctx ends or the engine is closed or
+// has failed. If background is set, no call of the program waits for the message, so the account
+// does not count the wait.
 func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m Message, st Status, err error) {
 	e := c.e
 	e.mu.Lock()
@@ -47,9 +48,10 @@ func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m M
 	}
 }
 
-// Iattend is Attend without blocking, and regardless of ChangeCount: if no message has arrived, it
-// returns the zero Message. Unless another goroutine polls the transports, Iattend reads all their
-// queues before, also those that most polls leave out because their transport is slow.
+// Iattend is Attend without blocking, and regardless of ChangeCount. If no message has arrived and
+// no other goroutine polls the transports, Iattend reads all their queues, also those that most
+// polls leave out because their transport is slow. If there is still no message, Iattend returns
+// the zero Message.
 func (c *Context) Iattend() (Message, Status, error) {
 	e := c.e
 	e.mu.Lock()

@@ -13,16 +13,16 @@ import (
 //	     ensureProgress            for a tick no goroutine led or slept
 //	parked ──────────────► ticking ─────────────────────────────► leading
 //	   ▲                    │   ▲                                 │    ▲
-//	   └─ no work is left, ─┘   └── a goroutine leads, or was ────┘    │ Wait
-//	      or another one            woken, or no work is left          ▼
-//	      is in Wait, for
+//	   └─ no work is left, ─┘   └── a goroutine leads, sleeps ────┘    │ Wait
+//	      or another one            or was woken, or no work           ▼
+//	      sleeps, for               is left
 //	      some ticks                                                asleep
 //
 // The background goroutine is a goroutine of the engine. It polls the transports (it leads) if no
-// other goroutine does and work is left: goroutines are parked, or requests are under way that no
-// goroutine waits for. It checks this at each tick of a timer. It is not woken whenever a leader
-// returns to the program: this would make a blocking call cost more than twice as much. And a
-// program that starts transfers and then waits for them polls for them itself.
+// other goroutine does and work is left: for example, goroutines are parked, or requests are under
+// way that no goroutine waits for. It checks this at each tick of a timer. A leader that returns to
+// the program does not wake it, for two reasons: this would make a blocking call cost more than
+// twice as much, and a program that starts transfers and then waits for them polls for them itself.
 //
 // While data is being transferred, the background goroutine polls and yields as a leader does.
 // Otherwise it sleeps on the transports, in CompletionQueue.Wait. When it has completed the request
@@ -30,25 +30,24 @@ import (
 
 const (
 	// tick is the time between two checks of the background goroutine. If no goroutine has led in a
-	// tick, the background goroutine leads.
+	// tick and work is left, the background goroutine leads.
 	tick = time.Millisecond
-	// shortTick replaces tick if a core is free and, at the last check, the engine was in one of
-	// these states: a rendezvous was under way, because its messages take about as long; an
-	// endpoint had kept messages, to send several at once; or the background goroutine had led,
-	// because no other goroutine did.
+	// shortTick replaces tick if a core is free and, at the last check, the engine was in one of these
+	// states: a request was under way that is probably a rendezvous, because the messages of a
+	// rendezvous take about as long; an endpoint had kept messages, to send several at once; or the
+	// background goroutine had led, because no other goroutine did.
 	shortTick = 100 * time.Microsecond
-	// lazyTick replaces tick if progressUrgent has returned false at the last two checks: only
-	// small requests are under way, and no goroutine waits for them. They end when the program
-	// waits for them, so checks may be rare. A check takes about 25 µs of the core of a rank that
-	// computes.
+	// lazyTick replaces tick and shortTick if progressUrgent has returned false at the last two
+	// checks: for example, only small requests are under way, and no goroutine is parked. They end
+	// when the program waits for them, so checks may be rare. A check takes about 25 µs of the core of
+	// a rank that computes.
 	lazyTick = 10 * time.Millisecond
-	// ticksToPark is the number of checks in a row without work after which the background
-	// goroutine parks: it then blocks until another goroutine sends to Engine.kick. It has no work,
-	// for example, if progressNeeded returns false, or if another goroutine is in Wait.
+	// ticksToPark is the number of checks in a row without work after which the background goroutine
+	// parks: it then blocks until another goroutine sends to Engine.kick. It has no work, for example,
+	// if progressNeeded returns false, or if another goroutine sleeps on the transports.
 	ticksToPark = 20
-	// holdWakes is the number of goroutines that must have been woken in a tick, so that the
-	// background goroutine holds a processor of the Go scheduler during the next tick; see
-	// holdProcessor.
+	// holdWakes is the number of wakes in a tick (Engine.wakes) from which the background goroutine
+	// may hold a processor of the Go scheduler during the next tick; see holdProcessor.
 	holdWakes = 20
 )
 
@@ -63,13 +62,14 @@ const (
 
 // progressNeeded reports whether a goroutine has to poll the transports. This is so if a follower
 // is parked, an endpoint keeps messages until the next Read although their sends are complete, or
-// asynchronous progress is on and requests are under way that no goroutine waits for.
+// asynchronous progress is on and requests or ports need it (Engine.active).
 func (e *Engine) progressNeeded() bool {
 	return e.followers > 0 || e.unsent > 0 || e.active > 0 && e.async
 }
 
 // progressUrgent reports whether the background goroutine must check more often than at every
-// lazyTick: a follower is parked, data must be transferred or sent, or a window is open.
+// lazyTick: a follower is parked, a long buffer is to be transferred, an endpoint keeps messages,
+// requests wait for room, or a window is open.
 func (e *Engine) progressUrgent() bool {
 	return e.followers > 0 || e.large > 0 || e.unsent > 0 || len(e.stalled) > 0 || len(e.ports) > 0
 }
@@ -81,10 +81,11 @@ func (e *Engine) ensureProgress() {
 	switch {
 	case e.leader != nil:
 	case e.asleep:
-		// A poll of the caller may have left work that no event reports: more completions than
-		// one Read returns, bytes that wait for room, or a request that waits for room. So arm
-		// the queues again, and wake the sleeper if that fails. Arm may clear the event of a
-		// Notify that has arrived since the last checkWords, so check the words afterwards.
+		// A poll of the caller may have left work that no event reports: more completions than one Read
+		// returns, bytes that wait for room, or a request that waits for room. So arm the queues again,
+		// and wake the sleeper if that fails or if the time limit of its sleep is too long now. Arm may
+		// clear the event of a Notify that has arrived since the last checkWords, so check the words
+		// afterwards.
 		if !e.arm() || e.oversleeps() {
 			e.signal()
 		}
@@ -95,8 +96,8 @@ func (e *Engine) ensureProgress() {
 }
 
 // ensureRequestProgress is ensureProgress for a new request that no goroutine waits for yet. If
-// urgent is set and a core is free, the background goroutine leads at once instead of at its next
-// tick.
+// urgent is set, a core is free, asynchronous progress is on, and no goroutine leads or sleeps on
+// the transports, the background goroutine leads at once instead of at its next tick.
 func (e *Engine) ensureRequestProgress(urgent bool) {
 	if urgent && e.policy.backgroundPoll > 0 && e.async && e.leader == nil && !e.asleep && e.background != backgroundLeading {
 		e.backgroundNow = true
@@ -127,7 +128,7 @@ func (e *Engine) backgroundLoop() {
 	timer.Stop()
 	var led, woken uint64 // led: value of Engine.leads at the last check; woken: value of Engine.wakes at the last tick
 	idle, wait := ticksToPark, tick
-	wasUrgent := false // result of progressUrgent at the check before
+	wasUrgent := false // result of progressUrgent at the previous check that took the lock
 	short := tick
 	if e.policy.backgroundPoll > 0 {
 		short = shortTick
@@ -164,7 +165,7 @@ func (e *Engine) backgroundLoop() {
 			e.mu.Unlock()
 			return
 		case !e.progressNeeded() || e.fatal != nil || e.asleep:
-			idle++ // if another goroutine is in Wait, it calls ensureProgress after its sleep
+			idle++ // if a goroutine sleeps on the transports, it calls ensureProgress after its sleep
 		case e.leader != nil || e.waking > 0 || e.leads.Load() != led && !e.backgroundNow:
 			idle = 0
 		default:
@@ -240,7 +241,7 @@ func (e *Engine) backgroundLead() {
 		case stepYield:
 			e.yield(&p)
 		case stepSleep:
-			if e.checkWords() { // a writer that stored a word before arm did not call Notify, so the sleep would not end
+			if e.checkWords() { // a writer that stored a word before arm may not have called Notify, so the sleep would not end
 				return
 			}
 			e.sleepArmed(context.Background(), nil)

@@ -13,7 +13,7 @@ import (
 // returns when all buffered sends have ended.
 func TestSendBuffered(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
-		const n = 5000 // more messages than the credit of rank 0 permits
+		const n = 5000 // more messages than the credit of rank 0 suffices for
 		ranks(t, cs, func(c *Context, rank int) error {
 			if rank == 0 {
 				for i := range n {
@@ -24,7 +24,7 @@ func TestSendBuffered(t *testing.T) {
 				}
 				return c.FlushBuffered(background)
 			}
-			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil { // the buffered sends are still unreceived
+			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil { // the messages of the buffered sends were not received yet
 				return err
 			}
 			buf := make([]byte, 8)

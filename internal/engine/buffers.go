@@ -10,7 +10,7 @@ type bufferPool struct {
 }
 
 const (
-	// bufferMin is the logarithm of the smallest buffer's size: 64 bytes.
+	// bufferMin is the binary logarithm of the size of the smallest buffer, which is 64 bytes.
 	bufferMin = 6
 
 	// bufferKept is the maximum of bufferPool.kept. Buffers beyond it, which a burst of messages

@@ -36,7 +36,7 @@ type Env struct {
 	// is compatible with all.
 	Sig  uint16
 	Mode Mode // of a send: when it is complete
-	// Attended says that the caller waits for the request next, and does not compute before. So the
+	// Attended says that the caller waits for the request next, and does not compute first. So the
 	// background goroutine need not poll for the request.
 	Attended bool
 	// NoQuery says that no goroutine waits for the message of a nonblocking probe. So QueryPeers
@@ -44,9 +44,9 @@ type Env struct {
 	NoQuery bool
 }
 
-// OpenContext opens a context on this rank. members gives the world rank of each rank of the group.
-// The id is the same on all members, and no other context of any member has it. Messages of the
-// context may have arrived before OpenContext.
+// OpenContext opens a context on this rank. members gives the world rank of each rank of the group;
+// the context keeps the slice. The id is the same on all members, and no other context of any
+// member has it. Messages of the context may have arrived before OpenContext.
 func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	c := &Context{e: e, id: id, size: len(members)}
 	identity := len(members) == e.size
@@ -70,7 +70,7 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 }
 
 // Close frees the context, and drops the messages that have arrived and were not received. Posted
-// receives end with ErrClosed.
+// receives, and sends that wait for the receive of a dropped message, end with ErrClosed.
 func (c *Context) Close() {
 	e := c.e
 	e.mu.Lock()
@@ -149,9 +149,9 @@ func (e *Engine) closedErr() error {
 }
 
 // OnClose registers a function that Close and Kill call after they have ended all waits in the
-// engine, and before they shut the transports down. So f may wait until calls that were blocked in
-// the engine have returned, and must wait for nothing else. The program calls OnClose before any
-// other use of the engine.
+// engine, and before they shut down or close the transports. So f may wait until calls that were
+// blocked in the engine have returned, and must wait for nothing else. The program calls OnClose
+// before any other use of the engine.
 func (e *Engine) OnClose(f func()) { e.onClose = append(e.onClose, f) }
 
 // Err returns the error of the revocation of the context's communicator; nil: it is not revoked.
@@ -161,9 +161,10 @@ func (c *Context) Err() error {
 	return c.e.revoked[c.id/2]
 }
 
-// Revoke ends all communication on the context's communicator, on this rank and on all members:
-// calls under way and later calls fail with ErrRevoked (as after MPIX_Comm_revoke of ULFM). The
-// errors of the members contain the text of cause. Revoke does not block.
+// Revoke ends all communication on the context's communicator, on this rank and, by messages, on
+// the other members: calls under way and later calls fail with ErrRevoked (as after
+// MPIX_Comm_revoke of ULFM). The errors on the other members contain the text of cause. If the
+// communicator is revoked already, Revoke has no effect. It does not block.
 func (c *Context) Revoke(cause error) {
 	e := c.e
 	e.mu.Lock()
@@ -180,7 +181,7 @@ func (c *Context) Revoke(cause error) {
 func (c *Context) sendRevoke(cause error) {
 	e := c.e
 	text := []byte(cause.Error())
-	if r := (*RevokedError)(nil); errors.As(cause, &r) { // forwardRevokes forwards the revocation of a rank that has failed
+	if r := (*RevokedError)(nil); errors.As(cause, &r) { // for example if forwardRevokes forwards the revocation that a failed rank has sent
 		text = []byte(r.Cause)
 	}
 	text = text[:min(len(text), maxCause)]
@@ -191,8 +192,8 @@ func (c *Context) sendRevoke(cause error) {
 	}
 }
 
-// receiveRevoke handles a MsgRevoke: the rank source has revoked the communicator comm, because of
-// cause.
+// receiveRevoke handles a MsgRevoke: the peer source, a world rank, has revoked the communicator
+// with the number comm, or has forwarded its revocation. cause is the text of the reason.
 func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 	if e.revoked[comm] != nil {
 		return
@@ -204,7 +205,7 @@ func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 // RevokedError is the error of calls on a communicator that a rank has revoked.
 type RevokedError struct {
 	By    int     // world rank of the rank that has revoked the communicator, or that has forwarded the revocation
-	Cause string  // text of the error because of which that rank has revoked it
+	Cause string  // text of the error that was the reason of the revocation
 	is    []error // what Unwrap returns
 }
 
@@ -216,9 +217,10 @@ func (r *RevokedError) Error() string {
 // Unwrap returns ErrRevoked. On the rank that has called Revoke it also returns the argument cause.
 func (r *RevokedError) Unwrap() []error { return r.is }
 
-// forwardRevokes forwards the revocations that have come from the peer failed to all members,
-// because this peer may have failed before it had sent them to all. The other ranks do the same. So
-// either all remaining members learn of a revocation, or none does.
+// forwardRevokes sends each revocation that has come from a peer to all members of its
+// communicator. failed is the world rank of the peer, which may have failed before it had sent the
+// revocation to all. The other ranks do the same. So either all remaining members get the
+// revocation, or none does.
 func (e *Engine) forwardRevokes(failed int32) {
 	for comm, by := range e.revokedBy {
 		if by != failed {
@@ -276,8 +278,9 @@ func (e *Engine) purge(which func(id uint64) bool, why error) {
 }
 
 // refuse reports to the sender of a message that the message will not be received, with the error
-// why. It does nothing if the sender does not wait for the receive. self is the send, if this rank
-// has sent the message to itself.
+// why. It does nothing if the sender does not wait for the receive. self identifies the send, if
+// this rank has sent the message to itself and the data is still in the send's buffer; otherwise it
+// is zero.
 func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) {
 	switch {
 	case !self.doneLocked():
@@ -369,8 +372,9 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 	}
 }
 
-// Message is a message that Mprobe or Attend has taken out of matching. It is a value, which may be
-// copied, and the caller receives it once. The zero Message stands for no message.
+// Message is a message that Mprobe, Attend or one of their nonblocking forms has taken out of
+// matching. It is a value, which may be copied, and the caller receives it once. The zero Message
+// stands for no message.
 type Message struct {
 	c   *Context
 	u   *unexpected

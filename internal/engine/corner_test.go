@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// runWithTimeout runs f, and fails the test if f hangs.
+// runWithTimeout runs f, and fails the test if f does not return within testTimeout.
 func runWithTimeout(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -26,7 +26,7 @@ func runWithTimeout(t *testing.T, f func()) {
 	receiveOrFail(t, done)
 }
 
-// receiveOrFail receives from ch. If nothing arrives, it fails the test.
+// receiveOrFail receives from ch. If nothing arrives within testTimeout, it fails the test.
 func receiveOrFail[T any](t *testing.T, ch <-chan T) {
 	t.Helper()
 	select {
@@ -194,7 +194,7 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // Handle is 0, which is the handle of r
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in the slot of r, which has sent an RTS
+	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // uses the slot of the first send, which has sent an RTS
 	c.Revoke(errors.New("test"))
 	_, err = r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
@@ -226,7 +226,7 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 		})
 	}
 	require.ErrorIs(t, err, transport.ErrKey)
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // the send has ended, but this is no protocol error
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // the send that the MsgFin is for has ended, but that is no protocol error
 	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Empty(t, c.e.Failed())
@@ -395,8 +395,8 @@ func TestATaskRunsWhenTheEngineIsClosed(t *testing.T) {
 
 // TestRendezvousWithoutRoomForRegions: the transport of rank 0 has no room for memory regions. The
 // data of a rendezvous then travels in messages: the send answers a MsgCTS with MsgData, and the
-// receive asks for the data by a MsgCTS. mode says whether the receiver of a Read needs a region
-// too.
+// receive asks for the data by a MsgCTS. mode says whether an RMA read needs a region for its local
+// buffer too (MRLocal).
 func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 	for _, mode := range []transport.MRMode{0, transport.MRLocal} {
 		c, s := openHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))
@@ -420,7 +420,7 @@ func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 
 		m := wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 10000, Addr: wire.NoRegion}
 		if mode != 0 {
-			m.Addr = 0 // the sender has a region, but the receiver needs one too, and has no room
+			m.Addr = 0 // rank 1 offers a region, but rank 0 needs one for its own buffer, and has no room for it
 		}
 		s.sendMessage(t, m)
 		buf := make([]byte, 10000)

@@ -10,7 +10,7 @@ import (
 // Blocking calls whose context.Context ends
 //
 // If the context.Context of a blocking send or receive ends, the call is cut short: it returns the
-// error of the context.Context. What becomes of its request depends on the request's state:
+// error of the context.Context. What happens to its request depends on the request's state:
 //
 //	send     queued ──────────────────────────► withdrawn, the caller owns the buffer
 //	         given to the endpoint, or an RTS ► continues; Unfinished
@@ -45,8 +45,8 @@ type Unfinished struct {
 	e   *Engine
 	why error    // error of the context.Context
 	r   *request // the request of the call, which continues
-	// Of a receive: its message, which is in the unexpected queue again; nil: the message was
-	// dropped, or the transfer has ended.
+	// Of a receive: its message, which waits for another receive or has matched taker; nil: the
+	// message was dropped, or the transfer has ended.
 	msg      *unexpected
 	taker    Request // a later receive that has matched msg; zero: there is none
 	receives bool    // the data arrives in MsgData messages and goes to r.buf, which is a buffer of the engine
@@ -83,8 +83,9 @@ func (u *Unfinished) Done() bool {
 	return u.done
 }
 
-// cutShort ends a blocking call whose context.Context has ended with the error why. r is the call's
-// request, which is not complete. cutShort returns the error that the call returns.
+// cutShort ends a blocking call whose request r is not complete. why is the error of the call's
+// context.Context, or ErrClosed if the engine was closed. cutShort returns the error that the call
+// returns.
 func (e *Engine) cutShort(r *request, why error) error {
 	switch {
 	case r.phase == phasePosted, r.phase == phaseQueued: // no transfer has begun
@@ -164,7 +165,8 @@ func (e *Engine) restore(u *unexpected) {
 }
 
 // matchHeld matches the receive r with the message u, whose data the request of an earlier receive
-// still transfers (u.held). r then waits for the end of that transfer (phaseMatched).
+// still transfers (u.held). r then waits for the end of that transfer (phaseMatched), unless it has
+// failed because the two do not belong together (see matched).
 func (e *Engine) matchHeld(r *request, u *unexpected) {
 	if err := e.matched(r, u.source, &u.header); err != nil {
 		e.refuse(u.source, &u.header, Request{}, err)
@@ -193,15 +195,15 @@ func (e *Engine) cutEnded(r *request) {
 	why := e.revoked[u.header.Context/2]
 	if cut.receives {
 		u.data = r.buf
-		// If the transfer has failed, then because its sender has. The message becomes an RTS
-		// again, because a receive that matches an RTS of a failed sender fails too.
+		// The transfer has failed, as a rule because its sender has. The message becomes an RTS again,
+		// because a receive that matches an RTS of a failed sender fails too.
 		if r.err != nil && why == nil {
 			u.header.Kind = wire.MsgRTS
 		}
 	}
 	to := cut.taker
 	if to.r == nil {
-		if e.leaving != nil && u.nodes[0].list != nil { // if the node is in no list, Mprobe has taken the message out of the queue
+		if e.leaving != nil && u.nodes[0].list != nil { // if the node is in no list, Mprobe or Attend has taken the message out of the queue
 			e.refuseInFinalize(u)
 		}
 		return

@@ -18,9 +18,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// shortRecv receives a message. Its calls have contexts that end at random times, so it calls Recv,
-// or Mprobe and Message.Recv, until one of them has a message. cuts is the number of calls whose
-// context ended first.
+// shortRecv receives a message by calls whose contexts end at random times: by Recv or, for
+// AnySource, by Mprobe and Message.Recv. It repeats them until it has a message. cuts is the number
+// of attempts that a context has ended.
 func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts int, err error) {
 	for ; ; cuts++ {
 		ctx, cancel := context.WithTimeout(background, time.Duration(rng.IntN(100))*time.Microsecond)
@@ -169,15 +169,15 @@ func endedContext() context.Context {
 	return ctx
 }
 
-// cutJob is the start of a test: the engine of rank 0, and a rawPeer as rank 1. Rank 1 has sent two
-// messages. Rank 0 has called Recv for the first one, with a context that had ended. So Recv has
-// returned, and the transfer of the message's data continues.
+// cutJob is the state in which a test starts: the engine of rank 0, and a rawPeer as rank 1. Rank 1
+// has sent two messages. Rank 0 has called Recv for the first one, with a context that had ended.
+// So Recv has returned, and the transfer of the message's data continues.
 type cutJob struct {
 	t     *testing.T
 	c     *Context
 	s     *rawPeer
 	h     *hooks
-	first error  // error that this Recv has returned
+	first error  // error that the Recv for the first message has returned
 	fills bool   // rank 1 sends the data in MsgData messages; false: rank 0 reads it by RMA
 	key   uint64 // handle of the receive, for the MsgData messages
 }
@@ -223,7 +223,7 @@ func cutFirstReceive(t *testing.T, c *Context, s *rawPeer, h *hooks) *cutJob {
 	return &cutJob{t: t, c: c, s: s, h: h, first: err}
 }
 
-// segment sends the bytes from from to to of the first message.
+// segment sends, as rank 1, the bytes of the first message in the range [from, to).
 func (j *cutJob) segment(from, to int) {
 	j.s.sendMessage(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
 }
@@ -264,7 +264,8 @@ func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
 
 // TestAMatchedMessageCanBeReceivedAgain: a receive was cut short while the data of its message was
 // transferred (cutJob). A second receive gets this message, and not the later one. It may be posted
-// before or after the end of the transfer, and may itself be cut short before.
+// before or after the end of the transfer, and other receives of the message may be cut short
+// before it.
 func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 	for name, again := range map[string]func(j *cutJob, buf []byte) (Status, error){
 		"at once": func(j *cutJob, buf []byte) (Status, error) {

@@ -1,12 +1,12 @@
 // Package engine matches messages and moves their data. It implements the eager and rendezvous
 // protocols, credits, requests and progress over the endpoints of one or several transports. It
-// handles bytes, ranks, tags and contexts. Package comm, above it, handles element types; the
-// transports, below it, handle sockets and memory mappings.
+// transfers bytes: the packages above it know element types, and the transports below it know
+// sockets and memory mappings.
 //
-// All functions are safe for concurrent use, unless their comments say otherwise. One lock,
-// Engine.mu, guards the state of an engine. A goroutine holds the lock for a short time only, such
-// as that of one poll of the transports or of one post. "The caller holds the lock" always means
-// Engine.mu.
+// All exported functions are safe for concurrent use, unless their comments say otherwise. One
+// lock, Engine.mu, guards the state of an engine, and the callers of most unexported functions hold
+// it. A goroutine holds the lock for a short time only, for example for one poll of the transports,
+// or to post one operation. "The caller holds the lock" always means Engine.mu.
 //
 // Words that the comments of this package use:
 //
@@ -15,13 +15,14 @@
 //   - A context is a communication context ([Context]), as in MPI. A Go context is called ctx, or
 //     context.Context.
 //   - A rail is one open transport ([Rail]).
-//   - A slot is an entry of the engine's table of requests ([request]). It is used again after its
-//     request has ended.
+//   - A slot is an entry of the engine's table of requests ([request]). After its request was
+//     freed, another request may use it.
 //   - To lead means to poll the transports for the whole rank. At most one goroutine, the leader,
-//     does so at a time; the other goroutines that wait are parked, as followers. See wait.go.
-//   - The background goroutine belongs to the engine. It polls if no other goroutine does. See
-//     background.go.
-//   - A task is a function of the program that [Engine.Go] runs on another goroutine.
+//     does so at a time. Most other goroutines that wait are parked, as followers. See wait.go.
+//   - The background goroutine belongs to the engine. It polls if work is left and no other
+//     goroutine polls. See background.go.
+//   - A task is a function that the program passes to [Engine.Go], for example the code of a
+//     nonblocking collective.
 package engine
 
 import (
@@ -45,20 +46,21 @@ const (
 	AnyTag    = wild
 )
 
-// Mode says when a send is complete. The engine also has two modes for its own requests.
+// Mode says when a send is complete. Two more modes, which only the engine uses, mark certain
+// requests.
 type Mode uint8
 
-// The modes. The first two are for the program; the others mark requests of the engine.
+// The modes. The program uses the first two; only the engine uses the others.
 const (
 	Standard    Mode = iota // a send that is complete when its buffer may be reused (MPI_Send)
 	Synchronous             // a send that is complete when, in addition, a receive has matched the message (MPI_Ssend)
 
-	modeLeave  // the send of a MsgLeave, with which this rank informs a peer that it is in Finalize
-	modeProbed // a receive of a message that Mprobe or Attend has taken out of matching
+	modeLeave  // the send of a MsgLeave, by which this rank informs a peer that this rank is in Finalize
+	modeProbed // a receive that Message.Irecv has started
 )
 
 // The sentinel errors of the engine. A call that fails for one of these reasons returns an error
-// that wraps the sentinel and the cause, so a caller tests it by errors.Is.
+// that wraps the sentinel, so a caller tests for it by errors.Is.
 var (
 	ErrTruncate   = errors.New("message longer than the receive buffer")
 	ErrProcFailed = errors.New("process failed")
@@ -82,8 +84,8 @@ func (r *ReasonError) Error() string { return r.err.Error() }
 func (r *ReasonError) Unwrap() error { return r.err }
 
 // errFinalize is the error of operations on an engine that Close or Kill has closed. errFree is the
-// error of receives that were posted in a context when Context.Close freed it. Senders get its text
-// if Context.Close drops a message whose sender waits for the receive.
+// error of receives that were posted in a context when Context.Close freed it. If Context.Close
+// drops a message whose sender waits for the receive, it reports errFree to the sender.
 var (
 	errFinalize = fmt.Errorf("%w: Finalize was called", ErrClosed)
 	errFree     = fmt.Errorf("%w: the communicator was freed", ErrClosed)
@@ -100,14 +102,14 @@ type Rail struct {
 // rail is a Rail with the optional interfaces of its transport and the engine's state for it.
 type rail struct {
 	Rail
-	rma        transport.RMAEndpoint        // RMA operations of the endpoint; nil: the data of a rendezvous travels in messages (MsgData)
+	rma        transport.RMAEndpoint        // RMA operations of the endpoint; nil: it has none, so the data of a rendezvous travels in messages (MsgData)
 	reacher    transport.RegionReacher      // says which regions of peers rma reaches; nil: all
 	atomic     transport.AtomicEndpoint     // nil: the transport has no remote atomics
-	connect    transport.ConnectEndpoint    // nil: the transport needs no connection to a peer to report the peer's end
+	connect    transport.ConnectEndpoint    // makes the connection without which the transport does not report a peer's end; nil: there is no such operation
 	disconnect transport.DisconnectEndpoint // nil: the transport cannot disconnect a single peer
 	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory by this transport
-	// Nil: the endpoint transmits each message in Send; otherwise Send may keep small messages
-	// until the next Read of CQ.
+	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
+	// Read of CQ.
 	batch transport.BatchEndpoint
 	attr  transport.Attr // what Domain.Attr has returned
 	eager int            // maximum number of bytes of data in an eager message
@@ -121,10 +123,9 @@ type rail struct {
 	unsent bool
 }
 
-// open initializes r from given, which is the entry index of Config.Rails. The eager limit of the
-// rail is set, the value of the parameter engine.eager_limit; if set is 0, it is the transport's
-// own limit. The eager limit is at most eagerMax, and at most the data that fits into the largest
-// message of the transport.
+// open initializes r from given, which is Config.Rails[index]. The argument set is the value of the
+// parameter engine.eager_limit; 0 selects the transport's own limit. The eager limit of the rail is
+// at most eagerMax, and at most the data that fits into the largest message of the transport.
 func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	a := given.Domain.Attr()
 	*r = rail{
@@ -154,14 +155,15 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 	return nil
 }
 
-// reaches reports whether this rank can read and write a peer's region with a key by RMA.
+// reaches reports whether this rank can access, by RMA, the memory region of a peer that has this
+// key. peer is a world rank.
 func (r *rail) reaches(peer int32, key uint64) bool {
 	return r.rma != nil && (r.reacher == nil || r.reacher.ReachesRegion(transport.Addr(peer), key))
 }
 
 // extension returns v, which is the domain or the endpoint of a transport with the attributes a, as
-// the optional interface T. It returns nil if the transport does not report the capability bit of
-// T, or if v lacks the methods of T, for example because v is a wrapper that hides them.
+// the optional interface T. It returns nil if the transport does not report bit, the capability
+// that T needs, or if v lacks the methods of T, for example because v is a wrapper that hides them.
 func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	if a.Caps.Has(bit) {
 		t, _ = v.(T)
@@ -189,20 +191,20 @@ func setPaces(rails []rail) {
 type Config struct {
 	Rank, Size int
 	Params     *params.Set // parameters of the job; nil: all have their default values
-	Rails      []Rail      // open transports, the preferred one first; Engine.Close closes them
+	Rails      []Rail      // open transports, the preferred one first; Engine.Close and Engine.Kill close their domains
 	// By world rank: index in Rails of the rail that carries messages to the rank; nil: Rails[0]
 	// leads to all ranks.
 	Route      []uint8
 	LocalRanks int // number of ranks of this job on this host, this rank included
 	Cores      int // number of hardware threads that the ranks of this host share; 0: as many as this process may use
-	// Returns the name of the element type that Env.Sig stands for, for errors; nil: errors print
-	// the number.
+	// Returns, for the text of errors, the name of what Env.Sig stands for; nil: errors print the
+	// number.
 	TypeName func(sig uint16) string
-	// Called with each warning of a transport that fails no operation, on a goroutine of its own;
-	// nil: warnings are dropped.
+	// The engine calls it, on a new goroutine, for each warning of a transport (PeerNotice), which
+	// makes no operation fail; nil: warnings are dropped.
 	Notice func(error)
-	// Stream on which the launcher reports failed ranks, see loss.go; nil: the launcher does not
-	// report; Engine.Close closes it.
+	// Stream from which the engine reads the launcher's reports of failed ranks, see loss.go; nil: the
+	// launcher sends none; Engine.Close and Engine.Kill close it.
 	Launcher *os.File
 }
 
@@ -214,18 +216,18 @@ type Engine struct {
 	policy     waitPolicy   // how long goroutines poll and yield before they sleep
 	start      time.Time    // when New made the engine; Engine.clock counts from then
 	spinLimit  atomic.Int32 // number of times that Context.Await loads its word before it yields or takes the lock
-	napsOnly   bool         // an event cannot end a sleep on the transports, so goroutines sleep only for naps of limited time
+	napsOnly   bool         // events of at least one rail cannot end a sleep on the transports, so each sleep takes a limited time
 	eagerLimit int          // smallest eager limit of all rails, in bytes; also the limit for messages of this rank to itself
 	window     int          // credit that each peer gets, in bytes: limit for its unexpected messages in the memory of this rank
-	// Copy of Config.TypeName: returns the name of an element type, for errors; nil: errors print
-	// the number.
+	// Copy of Config.TypeName: returns the name of what Env.Sig stands for; nil: errors print the
+	// number.
 	typeName     func(uint16) string
 	notice       func(error)   // copy of Config.Notice: gets the warnings of transports; nil: they are dropped
-	onClose      []func()      // functions that close calls before it shuts the transports down; OnClose adds them
+	onClose      []func()      // functions that close calls before it shuts down or closes the transports; OnClose adds them
 	launcher     *os.File      // copy of Config.Launcher: stream of failure reports; nil: the launcher sends none
 	stateVersion atomic.Uint32 // number that changes when a communicator is revoked, and when the engine closes or fails
 
-	mu mutex // guards everything below, except atomic fields and those whose comments say otherwise
+	mu mutex // guards the fields below, except atomic fields, channels, WaitGroups, and fields whose comments say otherwise
 
 	peers        []peer           // what the engine knows about each rank, by world rank
 	stalled      []int32          // world ranks of the peers that have requests in their queues control or data
@@ -252,12 +254,12 @@ type Engine struct {
 	// list is empty.
 	unused int
 	spare  *request // slot that sendNow has taken for its next call; nil: none
-	// Number of requests that the background goroutine serves (request.background), plus open ports
-	// that need progress (Port.counted).
+	// Number of requests for which the background goroutine polls if no other goroutine does
+	// (request.background), plus open ports that need the same (Port.counted).
 	active int
-	large  int // number of requests that the background goroutine serves and whose buffer is larger than eagerLimit
+	large  int // number of requests whose field background is set and whose buffer is longer than eagerLimit
 	tasks  int // number of functions that Engine.Go runs now
-	// Number of registered regions to which peers may write by RMA only while this rank polls
+	// Number of registered regions to which RMA writes of peers advance only while this rank polls
 	// (Memory.served).
 	exposed int
 	unsent  int // number of rails whose endpoint keeps messages until the next Read (rail.unsent)
@@ -266,15 +268,15 @@ type Engine struct {
 	moving int
 
 	// Waiter of the goroutine that leads, which means that it polls the transports for all; nil: no
-	// goroutine of await leads.
+	// goroutine leads, or the background goroutine does.
 	leader       *waiter
 	polls        int           // number of polls that leaders have made
-	failedTests  int           // number of calls of Test, Iprobe and the like in a row that found nothing; testFailed counts them
+	failedTests  int           // number of calls of Test, Iprobe and the like that found nothing since testFailed or poll last set it to 0
 	noYieldUntil time.Duration // time on Engine.clock until which testFailed does not yield
 	coreWanted   bool          // the last yield of a core took longer than wantedYield, so another thread wants the core
-	lastGosched  time.Duration // time on clock at which enterScheduler last called runtime.Gosched
-	leads        atomic.Uint64 // number of times that a goroutine has begun to lead; written under mu
-	parked       []*waiter     // waiters whose goroutines are blocked until another goroutine unparks them
+	lastGosched  time.Duration // time on Engine.clock at which enterScheduler last called runtime.Gosched
+	leads        atomic.Uint64 // number of calls of Engine.lead; written under mu
+	parked       []*waiter     // waiters whose goroutines are blocked in park
 	followers    int           // number of waiters in parked that are not passive
 	resuming     int           // number of waiters whose goroutines are runnable and have not taken the lock yet
 	waking       int           // number of waiters in resuming whose event has happened (waiter.waking)
@@ -288,8 +290,8 @@ type Engine struct {
 	wordWaiters  []*waiter       // waiters for words in shared memory; the leader loads the words after each poll
 	freeWaiters  *waiter         // first waiter in the list of unused waiters; nil: the list is empty
 	background   backgroundState // whether the background goroutine is parked, ticks or leads
-	// The background goroutine leads as soon as it runs, even if another goroutine has led since
-	// the last tick.
+	// At its next check the background goroutine may lead even if another goroutine has led since the
+	// last check; see ensureRequestProgress.
 	backgroundNow  bool
 	backgroundLazy bool // the background goroutine waits for a lazyTick instead of a tick
 	holdsProcessor bool // the background goroutine keeps a processor of the Go scheduler busy; see holdProcessor
@@ -300,12 +302,12 @@ type Engine struct {
 	// Waiter of the goroutine that sleeps on the transports; nil: none does, or the background
 	// goroutine does.
 	sleeper    *waiter
-	nap        time.Duration // time limit of that sleep; negative: none
+	nap        time.Duration // time limit of the current or the last sleep on the transports; negative: none
 	failures   int           // number of peers that this rank knows to have failed
-	changes    uint32        // number of peers that have ended, plus number of calls of WakeAttend
+	changes    uint32        // number of calls of markEnded, which handles the end of a peer, plus number of calls of WakeAttend
 	finalizing int           // number of peers that have reported that they are in Finalize
 	dropped    dropped       // messages that the engine has dropped, for the report at the end of the job; see leftover.go
-	origins    []origin      // by index of the slot: text of SetOrigin; empty if SetOrigin was never called
+	origins    []origin      // by index of the slot: text of SetOrigin; may be shorter than slots; empty if SetOrigin was never called
 	originSeq  uint64        // number of calls of SetOrigin
 	// Context in which this rank reports to peers that it is in Finalize (MsgLeave); nil: it is not
 	// in Finalize.
@@ -319,8 +321,8 @@ type Engine struct {
 	quiet   *sync.Cond               // signaled when, after closed was set, a goroutine leaves await or the background goroutine ends
 	entries [32]transport.Completion // buffer for one Read of a completion queue
 
-	waitset       waitset        // the queues that a goroutine sleeps on; set by New
-	kick          chan struct{}  // wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
+	waitset       waitset        // the queues that a goroutine sleeps on; New sets it, and mu guards only its fds
+	kick          chan struct{}  // a value wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
 	goroutines    sync.WaitGroup // counts the background goroutine
 	failureReader sync.WaitGroup // counts the goroutine of failureLoop
 	workers       workers        // goroutines that run the functions of Engine.Go
@@ -338,16 +340,16 @@ type peer struct {
 	credit          int    // bytes of the peer's memory for unexpected messages that this rank may still use
 	unexpectedBytes int    // bytes of this rank's memory for unexpected messages that the peer uses
 	owed            int    // bytes of credit that this rank has not yet returned to the peer
-	// Requests that wait for room in the endpoint: messages of the engine itself, RMA operations,
-	// and segments of data; retry starts them before those in data.
+	// Requests that wait for room in the endpoint: messages of the engine itself and of ports, RMA
+	// operations, remote atomics, and segments of data; retry starts them before those in data.
 	control      list
-	data         list          // sends of the program that wait for room in the endpoint, or behind such sends
-	noRoom       bool          // the endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or a streamBurst has ended
+	data         list          // sends of the program, and of MsgLeave, that wait for room in the endpoint, or behind such sends
+	noRoom       bool          // the endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or attempt has sent a streamBurst
 	absent       bool          // the endpoint returned ErrAbsent: the peer has not started yet
-	noRoomSince  time.Duration // time on clock at which napTime first found noRoom set; 0: it has not found it set
+	noRoomSince  time.Duration // time on Engine.clock at which napTime first found noRoom set; 0: it has not, or a request to the peer has continued since
 	isQueued     bool          // the peer is in Engine.stalled
 	left         bool          // the peer has ended in good order, by Close; err is set
-	markedFailed bool          // a report has marked the peer as failed (markFailed), as opposed to the transport
+	markedFailed bool          // markFailed was called for the peer: MarkFailed or the launcher has reported it as failed
 	inFinalize   bool          // the peer has reported that it is in Finalize; Engine.finalizing counts it
 	queried      bool          // connect has sent the peer a message, which makes the peer report its Finalize to this rank
 	leaveSent    bool          // this rank has sent MsgLeave to the peer
@@ -364,7 +366,8 @@ const (
 )
 
 // New returns the engine of a rank. The caller has opened the endpoints of the transports, and has
-// inserted the addresses of all ranks of the job into their address vectors.
+// inserted the addresses of all ranks of the job into their address vectors. If New returns an
+// error, the caller still owns the transports.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size {
 		return nil, fmt.Errorf("engine: rank %d of %d", cfg.Rank, cfg.Size)
@@ -445,8 +448,8 @@ func (e *Engine) Transport(rank int) string {
 // the engine's own messages have left. Then it ends every other request with ErrClosed, for example
 // a send that is still queued. At last it shuts the transports down, which informs the peers that
 // this rank leaves. The caller makes sure, by a barrier, that all ranks have ended their
-// communication. If ctx ends first, Close ends the remaining operations at once. If another call
-// has closed the engine, Close returns nil at once.
+// communication. If ctx ends, Close no longer waits for operations and peers. If another call of
+// Close or Kill has closed the engine, Close returns nil, and does not wait for that call.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 
 // Kill closes the engine as the end of its process would: it waits for no operation, and does not

@@ -60,7 +60,8 @@ var callsThatWait = map[string]func(c *Context) error{
 }
 
 // endDuring runs every call of callsThatWait on rank 0. The function end runs before the call, and
-// in a second run during the call. In both runs the call must fail with the error want.
+// in a second run at the same time as the call. In both runs the call must fail with the error
+// want.
 func endDuring(t *testing.T, want error, end func(engines []*Engine, cs []*Context)) {
 	for name, call := range callsThatWait {
 		for _, early := range []bool{true, false} {
@@ -183,7 +184,7 @@ func TestAHugeRendezvousTouchesOnlyTheBuffer(t *testing.T) {
 // nothing outside of the receives' buffers changes. The input is a sequence of messages:
 //
 //	│ length │ how │ bytes … │    how: bit 0: the header has the right sequence number
-//	                                   bit 1: its handle is that of a request, of number how >> 4
+//	                                   bit 1: its handle is that of the request rs[how>>4&3]
 //	                                   bit 2: its length is that of its data
 func FuzzPeer(f *testing.F) {
 	part := func(how byte, m wire.Message, data ...byte) []byte {
@@ -201,7 +202,7 @@ func FuzzPeer(f *testing.F) {
 		}
 	}
 	f.Add(bytes.Join(all, nil))
-	for _, b := range all { // inputs with one message of each kind after a MsgLeave, which a correct peer does not send
+	for _, b := range all { // each of these messages after a MsgLeave, after which a correct peer sends no message of its program
 		f.Add(slices.Concat(part(1, wire.Message{Kind: wire.MsgLeave}), b))
 	}
 	f.Add(bytes.Repeat(part(5, wire.Message{Kind: wire.MsgEager}, 1, 2, 3), 3))

@@ -16,8 +16,8 @@ import (
 
 // exchangeAtRandom runs a test on all ranks: each sends messages of random sizes, modes and tags to
 // every rank, and receives those of the others in another order. Everything that is random follows
-// from seed. A hang or wrong data fails the test. An error on a rank fails the test too, unless
-// lossy is set. If lossy is set, the rank kills its engine instead, as a crash would.
+// from seed. A hang fails the test. Wrong data or another error on a rank fails the test too,
+// unless lossy is set. If lossy is set, the rank kills its engine instead, as a crash would.
 func exchangeAtRandom(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 	const messages, tags = 60, 4
 	n := len(cs)
@@ -49,7 +49,7 @@ func exchangeAtRandom(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 					if err != nil {
 						return err
 					}
-					if st.Tag >= tags || st.Bytes > 60000 { // the fault plan has flipped bits of the header
+					if st.Tag >= tags || st.Bytes > 60000 { // the fault plan may have flipped bits of the header
 						return fmt.Errorf("message of %d bytes with tag %d", st.Bytes, st.Tag)
 					}
 					buf := make([]byte, st.Bytes)
@@ -104,7 +104,7 @@ func TestLegalFaultsAreTolerated(t *testing.T) {
 }
 
 // TestIllegalFaultsAreErrors: the fabric repeats messages, flips bits of headers, or kills a rank.
-// Each rank then gets an error or correct messages, and none hangs.
+// Each rank then gets an error or correct messages, and none hangs. Wrong data counts as an error.
 func TestIllegalFaultsAreErrors(t *testing.T) {
 	for name, plan := range map[string]fault.Plan{
 		"duplicate": {Duplicate: 0.02},

@@ -14,11 +14,11 @@ import (
 //	rank 0 waits for rank 1; no messages so far  ── MsgCredit of 0 bytes ──► rank 1
 //	        ◄── MsgLeave, if rank 1 is in Finalize ─────────────────────────────┘
 //
-// A rank in Finalize sends and receives no more messages, except in the contexts in which the ranks
-// synchronize at the end of the job (KeepInFinalize). So calls of other ranks that can only end
-// with a message from it fail at once with ErrFinalized. Such calls are, for example, a receive or
-// blocking probe that names the rank, a wait for a word that the rank stores (Context.Await), and a
-// send that waits for its receive. A nonblocking probe finds nothing.
+// A rank in Finalize sends and receives no more messages, except in contexts that KeepInFinalize
+// has marked, such as those in which the ranks synchronize at the end of the job. So calls of other
+// ranks that can only end with a message from it fail at once with ErrFinalized. Such calls are,
+// for example, a receive or blocking probe that names the rank, a wait for a word that the rank
+// stores (Context.Await), and a send that waits for its receive. A nonblocking probe finds nothing.
 //
 // MsgLeave travels in the same queue as the program's messages, so all messages that the rank has
 // sent earlier arrive before it. The rank sends MsgLeave to the peers with which it has exchanged
@@ -47,10 +47,11 @@ func FinalizedError(world int) error { return finalizedError{int32(world)} }
 // Finalize. It must be called before any other use of the context.
 func (c *Context) KeepInFinalize() { c.kept = true }
 
-// Leave informs the other ranks that this rank is in Finalize, by messages of the context c, which
-// contains all ranks of the job. Before that, Leave waits until all functions of Engine.Go have
-// ended. If ctx ends first, Leave returns ctx's error, but still informs the other ranks. Leave
-// also refuses the unexpected messages whose senders wait for the receive.
+// Leave sends MsgLeave, which says that this rank is in Finalize, to the peers with which this rank
+// has exchanged messages. Later the engine sends it to other peers that need it, for example if
+// their QueryPeers asks. The group of c is all ranks of the job. Before that, Leave waits until all
+// functions of Engine.Go have ended. If ctx ends first, Leave returns ctx's error, but still
+// informs the peers. Leave also refuses the unexpected messages whose senders wait for the receive.
 func (c *Context) Leave(ctx context.Context) error {
 	e := c.e
 	e.mu.Lock()
@@ -81,7 +82,7 @@ func (c *Context) Leave(ctx context.Context) error {
 	return err
 }
 
-// sendLeave sends MsgLeave to a peer, unless this rank has done so before.
+// sendLeave sends MsgLeave to a peer, unless this rank has done so before or the peer has ended.
 func (e *Engine) sendLeave(peer int32) {
 	p := &e.peers[peer]
 	if p.leaveSent || p.err != nil || int(peer) == e.rank {
@@ -98,9 +99,9 @@ func (e *Engine) sendLeave(peer int32) {
 	}
 }
 
-// refuseInFinalize drops an unexpected message if its sender waits for the receive, because this
-// rank is in Finalize and will not receive it. It drops no message whose data an earlier receive
-// still transfers (u.held).
+// refuseInFinalize drops an unexpected message if its sender waits for the receive (see
+// finalizeRefusal), because this rank is in Finalize and will not receive it. It drops no message
+// whose data an earlier receive still transfers (u.held).
 func (e *Engine) refuseInFinalize(u *unexpected) {
 	if why := e.finalizeRefusal(&u.header); why != nil && u.held == nil {
 		e.unexpected.take(u)
@@ -121,9 +122,9 @@ func (e *Engine) finalizeRefusal(m *wire.Message) error {
 	return finalizedError{int32(e.rank)}
 }
 
-// receiveLeave handles a MsgLeave: peer is in Finalize. Posted receives from the peer end, except
-// in contexts that KeepInFinalize has marked. Goroutines in Probe, Attend and Await check whether
-// they can still wait.
+// receiveLeave handles a MsgLeave: peer is in Finalize. Posted receives that name the peer end with
+// ErrFinalized, except in contexts that KeepInFinalize has marked. Goroutines in Probe, Attend and
+// Await check whether they can still wait.
 func (e *Engine) receiveLeave(peer int32) {
 	p := &e.peers[peer]
 	if p.inFinalize {
@@ -141,8 +142,9 @@ func (e *Engine) receiveLeave(peer int32) {
 }
 
 // finalized returns an error if source, a world rank, is in Finalize, so that no more messages from
-// it can arrive. The caller does not call it for AnySource: receives from any source never fail for
-// this reason, because another goroutine of this rank may still send to this rank.
+// it can arrive. For a context that KeepInFinalize has marked it returns nil. The caller does not
+// call it for AnySource: receives from any source never fail for this reason, because another
+// goroutine of this rank may still send to this rank.
 func (c *Context) finalized(source int32) error {
 	if c.e.finalizing == 0 || c.kept || !c.e.peers[source].inFinalize {
 		return nil

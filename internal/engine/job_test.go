@@ -116,7 +116,7 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	t.Helper()
 	errs := make(chan error, len(cs))
 	for i, c := range cs {
-		go func() { // ends when f returns; the deadline below waits for it
+		go func() { // ends when f returns; the loop below waits for that
 			if err := f(c, i); err != nil {
 				errs <- fmt.Errorf("rank %d: %w", i, err)
 				return
@@ -136,8 +136,8 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	}
 }
 
-// flavours returns functions that make fabrics and parameters. Together they make the engine take
-// each of its paths.
+// flavours returns functions that make fabrics and parameters. They differ in the protocols and
+// limits that the engine uses.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"default": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },

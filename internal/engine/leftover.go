@@ -12,13 +12,14 @@ import (
 // Leftovers: what the program leaves behind
 //
 // At the end of the job each rank reports two things. Leftovers are requests that the program has
-// not waited for and that have failed or are not complete. Unreceived messages are those that no
-// receive of the program has matched. The engine counts those of contexts with even ids, which
-// carry the messages of the program (odd ones carry those of collectives). It leaves out the
-// contexts for which HideLeftovers or KeepInFinalize was called.
+// not collected, by a wait or a test, and that have failed or are not complete. Unreceived messages
+// are those that no receive of the program has matched. Of sends, receives and messages, the engine
+// counts those of contexts with even ids, which carry the messages of the program (odd ones carry
+// those of collectives). It leaves out the contexts for which HideLeftovers or KeepInFinalize was
+// called.
 
-// Leftover is a request that has failed or is not complete, and that the program has neither waited
-// for nor tested until its end.
+// Leftover is a request that has failed or is not complete, and that the program has not collected
+// by a wait or a test.
 type Leftover struct {
 	Kind    LeftoverKind
 	Context uint64 // for a send or receive: id of its context
@@ -38,7 +39,7 @@ const (
 	LeftSend     LeftoverKind = iota // a standard send
 	LeftSsend                        // a synchronous send
 	LeftRecv                         // a receive
-	LeftMrecv                        // a receive of a message that Mprobe had returned
+	LeftMrecv                        // a receive of a Message, such as Mprobe returns
 	LeftTask                         // a function that Engine.Go runs
 	LeftOneSided                     // an operation of one-sided communication (Port.Begin)
 )
@@ -81,7 +82,7 @@ func (c *Context) HideLeftovers() {
 
 // SetOrigin stores a text about a request, such as the line of the program that has started it.
 // Leftovers returns the text with the request. The engine keeps one text for each slot of its table
-// of requests, until another request uses the slot.
+// of requests: that of the last call.
 func (q Request) SetOrigin(text string) {
 	if q.r == nil {
 		return
@@ -117,8 +118,9 @@ func (e *Engine) underWay(r *request) bool {
 }
 
 // isLeftover reports whether the program has not collected the request of a slot, and no goroutine
-// waits for the request. It returns false if r is nil, if a wait for the request has returned the
-// error of its ctx, and for requests of contexts that are revoked or whose leftovers do not count.
+// waits for this request alone. It returns false if r is nil, if a wait for the request has
+// returned the error of its ctx, and for requests of contexts that are revoked or whose leftovers
+// do not count.
 func (e *Engine) isLeftover(r *request) bool {
 	if r == nil || !r.named || r.abandoned || r.reported || r.waiter != nil {
 		return false
@@ -184,7 +186,7 @@ func (e *Engine) Leftovers() []Leftover {
 }
 
 // Unreceived returns the number of messages of the program that have arrived on this rank and that
-// no receive has matched, and describes the first maxUnreceived of them.
+// no receive has matched, and describes at most maxUnreceived of them.
 func (e *Engine) Unreceived() (int, []Unreceived) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

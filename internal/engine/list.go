@@ -6,8 +6,9 @@ package engine
 // Engine.finished.
 type node struct {
 	key matchKey // of a posted receive or an unexpected message: what it matches
-	// Order in which posted receives were added to their table; in nodes[0] of an unexpected
-	// message, and in a receive by rendezvous: arrival number of the message.
+	// Of a posted receive in the table: its number in the order in which receives were added. Of
+	// nodes[0] of an unexpected message, and of a receive by rendezvous: arrival number of the
+	// message.
 	seq        uint64
 	next, prev *node
 	list       *list       // list that the node is in; nil: none

@@ -5,26 +5,28 @@ import (
 	"sync/atomic"
 )
 
-// mutex is the engine's lock. It differs from sync.Mutex in two ways. The holder can see, at the
-// cost of a load, whether a goroutine waits for the lock. And if no goroutine waits, taking and
-// releasing the lock are one atomic instruction each.
+// mutex is the engine's lock. In contrast to sync.Mutex, the holder can see, at the cost of a load,
+// whether a goroutine waits for the lock. If no goroutine waits, to take or release the lock is one
+// atomic instruction.
 //
 // A leader, which polls the transports for the rank, holds the lock while it polls, and lets other
 // goroutines take it between two polls. All other holders keep it for a short time. So a goroutine
 // that finds the lock taken tries again for a while before it sleeps.
 //
-//	state  ┌ waiters ─────────────────┬ starving ┬ taken ┐
+//	state  ┌ number of waiters ───────┬ starving ┬ taken ┐
 //	       └ bits 31 to 2             ┴ bit 1    ┴ bit 0 ┘
 //
 // Invariants:
 //   - A goroutine in lockSlow counts as a waiter until it has the lock.
 //   - A goroutine that releases the lock while there are waiters leaves a token in the channel
-//     wake, unless the channel holds one. A waiter that sleeps takes the token and tries again. If
-//     another goroutine has taken the lock before, that goroutine leaves a token when it releases
-//     the lock. So a waiter that sleeps while the lock is free always gets a token.
-//   - A waiter that was woken but found the lock taken sets starving. The next goroutine that
-//     releases the lock then makes a waiter the owner, by a token in handOff. Without this,
-//     goroutines that take the lock again and again could always be faster than the waiter.
+//     wake, unless the channel holds one, or the goroutine makes a waiter the owner (see starving).
+//     A waiter that sleeps takes the token and tries again. If another goroutine has taken the lock
+//     in the meantime, that goroutine leaves a token when it releases the lock. So a waiter that
+//     sleeps while the lock is free always gets a token.
+//   - A waiter that was woken, and finds the lock taken also after its spins and yields, sets
+//     starving. The next goroutine that releases the lock then makes a waiter the owner, by a token
+//     in handOff. Without this, goroutines that take the lock again and again could always be
+//     faster than the waiter.
 //   - While there are waiters, a goroutine takes the lock only in lockSlow.
 type mutex struct {
 	state   atomic.Int32

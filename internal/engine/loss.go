@@ -22,10 +22,10 @@ import (
 // for about a quarter of an hour. So the engine also learns of failed ranks from the launcher, and
 // from the agreement on failures (package internal/mpi/agree).
 //
-// The engine marks a reported rank as failed for good, whether the rank is dead or not. If it
-// lives, the transport of this rank refuses it, so that rank in turn takes this rank as failed. If
-// a rank gets a report of its own failure, its engine fails, because the other ranks have the same
-// report.
+// The engine marks a reported rank as failed for good, whether the rank is dead or not. If the rank
+// is alive, the transport of this rank refuses its operations, as far as the transport can
+// disconnect a single peer. So that rank in turn takes this rank as failed. If a rank gets a report
+// of its own failure, its engine fails, because the other ranks have the same report.
 //
 // The goroutine of failureLoop is blocked in a Read of the launcher's stream, and takes the lock
 // only for a report, so it adds no cost to calls.
@@ -52,14 +52,15 @@ func (l *lossError) Unwrap() error { return ErrProcFailed }
 // Shutdown calls, so that they no longer wait for other ranks.
 var errShutdownCancelled = errors.New("a rank failed while this one left")
 
-// shutdownGrace is how long the Shutdown calls of Engine.Close continue after this rank has learned
-// that a rank has failed. They do not end at once, because the other ranks may still need them.
+// shutdownGrace is how long the Shutdown calls of Engine.Close continue at most after a failure
+// that could keep them from ending; see Engine.close and MarkFailed. They do not end at once,
+// because the other ranks may still need them.
 const shutdownGrace = time.Second
 
 // failureLoop reads the launcher's reports of failed ranks, and marks these ranks as failed. It
-// ends when Close closes the file, at the end of the launcher, or at a malformed or incomplete
-// line. Close waits for its end. Such a line makes the engine fail, because the engine no longer
-// knows which ranks have failed.
+// ends when Close closes the file, and Close waits for its end. It also ends when the launcher has
+// closed the stream, at a malformed or incomplete line, or at another error of a read. Such a line
+// or error makes the engine fail, because the engine no longer knows which ranks have failed.
 func (e *Engine) failureLoop() {
 	defer e.failureReader.Done()
 	lines := bufio.NewReaderSize(e.launcher, wire.FailuresMaxLine)
@@ -89,7 +90,8 @@ func (e *Engine) failureLoop() {
 // MarkFailed marks world ranks as failed: operations with these ranks that are under way, and later
 // ones, end with ErrProcFailed and the reason. For a rank that was marked before, the first reason
 // stays. If this rank is one of ranks, the engine fails. Once Close has closed the engine,
-// MarkFailed only makes its Shutdown calls end after shutdownGrace. MarkFailed does not block.
+// MarkFailed only makes the Shutdown calls of Close end after shutdownGrace. MarkFailed does not
+// block.
 func (e *Engine) MarkFailed(reason string, ranks ...int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,8 +117,9 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 }
 
 // drain reads the messages that have arrived, because the program can still receive what a failed
-// rank has sent before its failure. The number of reads is limited, because other ranks may send
-// for ever. Meanwhile no stalled request continues: that would take long, and it counts as progress.
+// rank has sent before its failure. The number of polls is limited, because other ranks may send
+// for ever. Meanwhile no stalled request continues: that would take long, and progress would count
+// it, so drain would not end early.
 func (e *Engine) drain() {
 	stalled := e.stalled
 	e.stalled = nil
@@ -151,7 +154,7 @@ func (e *Engine) markFailed(peer int32, reason string) {
 // disconnect a single peer.
 func (e *Engine) disconnect(peer int32) {
 	if r := e.peers[peer].rail; r != nil && r.disconnect != nil {
-		_ = r.disconnect.Disconnect(transport.Addr(peer)) // fails only for a peer that does not exist
+		_ = r.disconnect.Disconnect(transport.Addr(peer)) // it fails only if there is no such peer or the endpoint is closed
 	}
 }
 

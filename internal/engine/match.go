@@ -16,9 +16,9 @@ import (
 // tag), and a wildcard is a value like any other. The class of a key says which of source and tag
 // are wildcards, so there are four classes.
 //
-// A posted receive has one entry in its table, under its own key. A message is accepted by four
-// keys, one of each class. For an arriving message, match looks up these keys, and takes the
-// receive that was posted first.
+// A posted receive has one entry in its table, under its own key (see postedQueue for a shortcut).
+// A message is accepted by four keys, one of each class. For an arriving message, match looks up
+// these keys, and takes the receive that was posted first.
 //
 // An unexpected message has an entry under each key that accepts it, so a receive of any class
 // finds the earliest message that it accepts in one lookup. To save time, entries of a class with
@@ -83,7 +83,7 @@ func (k matchKey) hash() uint64 {
 // table is a hash table of nodes. Its buckets are lists, which keep the nodes of one key in the
 // order in which they were added.
 type table struct {
-	buckets []list // 0, or a power of two of them
+	buckets []list // their number is 0 or a power of two
 	n       int    // number of nodes in the table
 }
 
@@ -142,10 +142,11 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the posted receives: those that wait for a message. As long as all of them have
-// the same key, they are in list, and the table is empty. This is the case for a single blocking
-// receive, and for several nonblocking receives from one source with one tag. When a receive with
-// another key is posted, all receives move to the table.
+// postedQueue holds the posted receives: those that wait for a message. A queue that is empty
+// begins with list: receives go there as long as all have the same key, and the table is empty.
+// This is the case for a single blocking receive, and for several nonblocking receives from one
+// source with one tag. When a receive with another key is posted, all receives move to the table,
+// and later ones go there until the table is empty.
 type postedQueue struct {
 	table
 	list
@@ -229,7 +230,7 @@ func (q *postedQueue) match(k matchKey) *request {
 }
 
 // unexpected is a message that has arrived and that no posted receive has matched. It is an entry
-// of the unexpectedQueue, or Mprobe has taken it out of the queue.
+// of the unexpectedQueue, or a call such as Mprobe has taken it out of the queue.
 type unexpected struct {
 	nodes  [classes]node // by class: node in the queue's table, under the key of this class
 	header wire.Message  // header of the message
@@ -237,7 +238,7 @@ type unexpected struct {
 	// Number of messages that have used this entry before; a Message with another number identifies
 	// one of those, which was received or dropped.
 	gen  uint32
-	data []byte  // data of an eager message, in a buffer of the engine; nil for an RTS
+	data []byte  // data of an eager message, in a buffer of the engine; nil for an RTS, or if self is set
 	self Request // for a message of this rank to itself whose data is still in the send's buffer: the send
 	// A receive of the message was cut short, and its request still transfers the data (see
 	// cut.go); nil: no transfer is under way.
@@ -281,9 +282,9 @@ func (q *unexpectedQueue) get() *unexpected {
 	return u
 }
 
-// put keeps an entry for later use. The entry is in no table. If a Message still identifies the
-// entry, the Message is stale from then on: its Irecv fails, because the message was received or
-// dropped.
+// put keeps an entry for later use, unless the queue keeps enough of them. The entry is in no
+// table. If a Message still identifies the entry, the Message is stale from then on: its Irecv
+// fails, because the message was received or dropped.
 func (q *unexpectedQueue) put(u *unexpected) {
 	u.gen++
 	u.data, u.self, u.held = nil, Request{}, nil

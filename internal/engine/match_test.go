@@ -106,7 +106,8 @@ func (m *matcher) cancel(id int) {
 }
 
 // play makes the same calls on a naiveMatcher and on a matcher, and requires equal results. Each
-// call is two bytes of the script: the first one selects the method, and the second one the key.
+// call is two bytes of the script: the first one selects the method. The second one gives the key
+// or, for cancel, says how many calls before the receive was posted.
 func play(t *testing.T, script []byte) {
 	n := &naiveMatcher{}
 	m := &matcher{recvs: map[int]*request{}}
@@ -160,8 +161,8 @@ func FuzzMatching(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { play(t, script[:min(len(script), 400)]) })
 }
 
-// TestTableShrinks: the queue has held many messages, and now holds one. The first call of each
-// makes the table smaller, and find still finds the message.
+// TestTableShrinks: the queue has held many messages, and now holds one. Calls of each make the
+// table smaller, and find still finds the message.
 func TestTableShrinks(t *testing.T) {
 	var q unexpectedQueue
 	var all []*unexpected

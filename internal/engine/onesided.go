@@ -21,18 +21,19 @@ import (
 //	 Service.Deliver ◄───────────────────────── MsgWindow
 //	 Service.Down, Service.End ◄─────────────── the end of a peer; revoked, closed
 //
-// While a port of several ranks is open, asynchronous progress counts the port as a request under
-// way: if no other goroutine polls, the background goroutine sleeps on the transports and handles
-// what arrives. So this rank answers other ranks also while its program computes. After a blocking
-// call returns, the background goroutine may need a tick until it polls; see background.go.
+// While a port of several ranks is open, until StopProgress, asynchronous progress counts the port
+// as a request under way: if no other goroutine polls, the background goroutine sleeps on the
+// transports and handles what arrives. So this rank answers other ranks also while its program
+// computes. After a blocking call returns, the background goroutine may need a tick until it polls;
+// see background.go.
 
 // Service is the protocol that a Port carries; package internal/rma implements it. The engine calls
 // its methods under the engine's lock, so they must be short, and must not call functions of the
 // engine that take the lock.
 type Service interface {
-	// Deliver handles a message from a rank of the group. w is the header, and data is valid until
-	// Deliver returns. Deliver returns an error only for a message that no correct peer sends. The
-	// engine then marks the peer as failed.
+	// Deliver handles a message from source, a rank of the group. w is the header, and data is valid
+	// until Deliver returns. Deliver returns an error only for a message that no correct peer sends.
+	// The engine then marks the peer as failed.
 	Deliver(source int, w wire.Window, data []byte) error
 	// Done handles the end of a transfer that Post has started; err is the transfer's error. From
 	// then on the service owns the memory that the transfer refers to. The engine may also call
@@ -62,10 +63,10 @@ type Port struct {
 	all        []*Transfer // transfers that NewTransfer has returned
 }
 
-// OpenPort opens the port of the context. A context has at most one port. If it has one, it carries
-// no other messages. The caller closes the port before the engine, or leaves that to the end of the
-// engine. OpenPort calls made under the lock. made returns the service of the port, which gets no
-// calls before made returns.
+// OpenPort opens the port of the context. A context has at most one port, and a context with a port
+// carries no other messages. The caller closes the port before it closes the engine. If it does
+// not, the service gets End. OpenPort calls made under the lock. made returns the service of the
+// port, which gets no calls before made returns.
 func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	e := c.e
 	e.mu.Lock()
@@ -124,19 +125,19 @@ func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
 // Size returns the number of ranks of the group.
 func (p *Port) Size() int { return p.c.size }
 
-// Poll reads the completion queues of the transports once, unless another goroutine leads. The
+// Poll polls the transports once, unless another goroutine leads or the engine is closed. The
 // caller holds the lock before and after the call; Poll may release the lock meanwhile.
 func (p *Port) Poll() { p.e.poll() }
 
-// Await blocks until WakeAwait is called, or the port's context loses a member or ends. It returns
-// the error of ctx, or ErrClosed if the engine closes. The caller holds the lock before and after
-// the call; Await releases it while it blocks. After each return the caller checks whether the
-// event that it waits for has happened.
+// Await blocks until WakeAwait is called, a rank of the group ends, or the port ends (Service.End
+// or Close). It returns an error if ctx ends or the engine closes first. The caller holds the lock
+// before and after the call; Await releases it while it blocks. After each return the caller checks
+// whether the event that it waits for has happened.
 func (p *Port) Await(ctx context.Context) error {
 	return p.e.awaitIn(ctx, &p.waiters, awaited{})
 }
 
-// WakeAwait makes all calls of Await of this port return. The caller holds the lock.
+// WakeAwait makes the calls of Await of this port that block now return. The caller holds the lock.
 func (p *Port) WakeAwait() { p.e.wakeAll(p.waiters) }
 
 // Begin returns a new request, which Complete ends. The caller holds the lock.
@@ -198,7 +199,7 @@ type Memory struct {
 	Key    uint64                 // key by which peers access the memory
 	Base   uint64                 // address by which peers access the first byte
 	span   *Span                  // span that contains the memory, and that owns Region; nil: Deregister closes Region
-	served bool                   // peers can write to the memory only while this rank polls; Engine.exposed counts such memory
+	served bool                   // RMA writes of peers to the memory advance only while this rank polls; Engine.exposed counts such memory
 }
 
 // Register registers buf with a rail, so that peers can access it. If buf is part of memory of
@@ -282,7 +283,7 @@ const (
 // It can be posted again after it has ended. From Post until its end, the engine owns the Transfer
 // and all memory that Op refers to.
 type Transfer struct {
-	Op   *transport.Op // the operation; the service fills it, except Peer, Header and User, which the engine fills
+	Op   *transport.Op // the operation; the service fills it, except Peer, Header, HeaderLen and User, which the engine fills
 	User any           // for use by the service; the engine does not read it
 
 	kind TransferKind // argument of the last Post

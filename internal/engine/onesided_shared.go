@@ -70,6 +70,6 @@ func (p *Port) Yield() {
 	}
 }
 
-// Gone reports whether this rank knows that a rank of the group has ended. The caller holds the
-// lock.
+// Gone reports whether this rank knows that a rank of the group has ended. After a failure of the
+// engine it returns true for every other rank. The caller holds the lock.
 func (p *Port) Gone(rank int) bool { return p.e.peers[p.c.world(rank)].err != nil }

@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// TestMoreRanksThanCores: eight times as many ranks as cores complete barriers, and pass messages
-// around in a ring. Each step needs a rank that may not have a core. If ranks that wait kept their
-// cores, each step would take a time slice of the kernel.
+// TestMoreRanksThanCores: up to eight times as many ranks as cores complete barriers, and pass
+// messages around in a ring. Each step needs a rank that may not have a core. If ranks that wait
+// kept their cores, each step would take a time slice of the kernel.
 func TestMoreRanksThanCores(t *testing.T) {
 	for name, f := range map[string]struct {
 		provider transport.Provider

@@ -93,7 +93,7 @@ func TestUnexpectedMessagesFindTheirReceives(t *testing.T) {
 				}
 				return nil
 			}
-			for i := count - 1; i >= 0; i-- { // in reverse order, so all messages except the last are unexpected
+			for i := count - 1; i >= 0; i-- { // in reverse order, so most of the messages are unexpected
 				buf := make([]byte, 100*i)
 				if _, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: i}); err != nil {
 					return err
@@ -444,8 +444,8 @@ func TestTasks(t *testing.T) {
 	})
 }
 
-// TestStreamBurst sends a long message in segments, which the endpoint takes at once. In one call of
-// progress the sender sends a few bursts at most, and it counts as progress that it has sent some.
+// TestStreamBurst sends a long message in segments, which the endpoint takes at once. In one call
+// of progress the sender sends at most two bursts, and progress counts the request as continued.
 func TestStreamBurst(t *testing.T) {
 	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
 	cs := world(es)

@@ -11,9 +11,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// poll calls progress once, unless another goroutine leads or the engine is closed. If progress
-// completes the request of a goroutine that is parked, poll lets that goroutine run before it
-// returns, and releases the lock meanwhile. The caller holds the lock before and after the call.
+// poll calls progress once, unless another goroutine leads or the engine is closed. If that wakes a
+// parked goroutine, poll releases the lock and lets the goroutine run before it returns. The caller
+// holds the lock before and after the call.
 func (e *Engine) poll() {
 	if e.leader != nil || e.closed {
 		return
@@ -37,11 +37,10 @@ func (e *Engine) poll() {
 
 // progress reads the completion queues of the rails, handles the completions, and starts queued
 // operations for which there was no room. It returns the number of completions, plus the number of
-// queued requests that it has continued: while a peer takes data, a goroutine that waits must not
-// sleep. After a Read that
-// found nothing, progress leaves out this queue in its next calls. The number of these calls grows
-// with the latency of the rail relative to that of the fastest one, because one poll of a network
-// may cost as much as a whole message through shared memory.
+// queued requests that it has continued, because a goroutine that waits must not sleep while a peer
+// takes data. After a Read that found nothing, progress leaves out this queue in its next calls.
+// Their number grows with the latency of the rail relative to that of the fastest one, because one
+// poll of a network may cost as much as a whole message through shared memory.
 //
 // Hot path: no allocation, no system call except the transports'.
 func (e *Engine) progress() int {
@@ -83,8 +82,9 @@ func (e *Engine) readAll() {
 }
 
 // napTime returns the time limit of a sleep on the transports; negative: there is none. A sleep
-// needs a limit in two cases. If an endpoint without room gets room again, no event reports that.
-// And if sleeps are naps (Engine.napsOnly), a transfer may need this rank's polls.
+// needs a limit in two cases. If requests wait for room in an endpoint, no event reports that there
+// is room again (except after ErrAbsent). And if sleeps are naps (Engine.napsOnly), a transfer or a
+// write by a peer may need this rank's polls.
 func (e *Engine) napTime() time.Duration {
 	if e.napsOnly && e.moving+e.exposed > 0 {
 		return napLength
@@ -105,7 +105,7 @@ func (e *Engine) napTime() time.Duration {
 }
 
 // oversleeps reports whether the goroutine that sleeps on the transports may sleep for longer than
-// napTime permits now, because a request has stalled since the sleep began.
+// napTime permits now, for example because a request has stalled since the sleep began.
 func (e *Engine) oversleeps() bool {
 	nap := e.napTime()
 	return nap >= 0 && (e.nap < 0 || e.nap > nap)
@@ -120,9 +120,9 @@ const (
 )
 
 // fail makes the engine unusable, with the error err, and ends all ports and requests. broken is
-// the rail whose transport is broken, which fail closes. If broken is nil, this rank itself has
-// been reported as failed: fail disconnects all peers, so that they learn of the failure, and so
-// that the transports end the operations in flight.
+// the rail whose transport is broken, which fail closes. If broken is nil, no transport is broken:
+// for example, the launcher has reported this rank as failed. Then fail disconnects all peers, so
+// that they detect the failure, and so that the transports end the operations in flight.
 func (e *Engine) fail(broken *rail, err error) {
 	if e.closedErr() != nil {
 		return
@@ -164,9 +164,9 @@ func (e *Engine) endAll(broken *rail, err error) {
 	}
 }
 
-// dispatch handles a completion of the rail from. Every rail may report the end of a peer. dispatch
-// acts only on the report of the rail that carries the peer's messages: this rail may still hold
-// unread messages of the peer, and reports the end after them.
+// dispatch handles a completion that the rail from has reported. Every rail may report the end of a
+// peer. dispatch acts only on the report of the rail that carries the peer's messages: this rail
+// may still hold unread messages of the peer, and reports the end after them.
 func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 	switch c.Kind {
 	case transport.RecvDone:
@@ -291,9 +291,9 @@ func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) er
 }
 
 // deliverOrKeep gives a message to r, the posted receive that the message matches. If r is nil,
-// deliverOrKeep puts the message into the unexpected queue. If the communicator is revoked, or this
-// rank is in Finalize and the sender waits for the receive, deliverOrKeep refuses the message
-// instead. It returns an error if the peer has sent beyond its credit.
+// deliverOrKeep puts the message into the unexpected queue. If instead the communicator is revoked,
+// or this rank is in Finalize and the sender waits for the receive, deliverOrKeep drops the message
+// (see refuse). It returns an error if the peer has sent beyond its credit.
 func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data []byte, cost int) error {
 	if r != nil {
 		e.returnCredit(source, cost)

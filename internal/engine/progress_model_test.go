@@ -8,22 +8,22 @@ import "math/bits"
 // by the rule in wait.go, and the background goroutine (background.go). A state of the model is a
 // [modelState]. A transition is what a goroutine does under the lock between two points at which it
 // releases the lock. The comment before a method, or at a step of it, names the function of the
-// engine that the method or step models. Time has no length in the model: a leader may become idle
-// after any poll that found nothing, a yield may take any time, and a tick may occur at any time.
+// engine that the method or step models. The model measures no time: a leader may become idle after
+// any poll that found nothing, a yield may take any time, and a tick may occur at any time.
 //
 //	goroutine    computing ► leading ► sleeping ► returned ► leading ...
 //	                 │           └► parked ► resuming ► leading ...
 //	                 └► gone
 //	background   parked ► ticking ► (tickDue) ► bgLeading ► sleeping ► returned ► bgLeading
 //
-// The environment is what happens outside of the rank's waits. It starts waits, posts a request
-// that no goroutine waits for, sends messages, stores words (and calls Notify in a separate step,
-// as another rank does), makes room for a request that waits for room, ends contexts, and closes
-// the engine.
+// The environment is what happens outside of the rank's waits. For example, it starts waits, posts
+// a request that no goroutine waits for, sends messages, stores words (and calls Notify in a
+// separate step, as another rank does), makes room for a request that waits for room, ends
+// contexts, and closes the engine.
 //
 // The search in progress_search_test.go visits every state that transitions can reach. In each
 // state it checks the invariants of wait.go. At the end it checks that the environment may stop in
-// any state: from each state, the transitions of the rank alone lead to a state in which every
+// any state: from each state, transitions of the rank alone can lead to a state in which every
 // event was handled.
 
 // place says where a goroutine of the model is: in which part of the engine, or outside of it.
@@ -67,7 +67,7 @@ const (
 // modelScene describes one search: the goroutines, and the events that may happen.
 type modelScene struct {
 	name     string
-	waits    []int8 // by goroutine: number of times that it waits, after which it ends
+	waits    []int8 // by goroutine: number of times that it waits
 	kinds    []int  // by goroutine: kind of event that it waits for (forMessage, forWord or forTask)
 	request  uint8  // state of the request after it was posted: posted or absent; noRequest: there is no request
 	urgent   bool   // the request is posted with the argument urgent of ensureRequestProgress
@@ -107,7 +107,7 @@ type modelState struct {
 	woke, bgWoke, bgLed bool
 	bg                  place           // place of the background goroutine
 	background          backgroundState // Engine.background
-	idle                int8            // number of ticks without work; the same variable as in backgroundLoop
+	idle                int8            // number of ticks without work: the variable idle of backgroundLoop
 	// kick: Engine.kick holds a value. now: Engine.backgroundNow. room: the endpoint has room. one:
 	// Engine.oneProcessor returns true.
 	kick, now, room, one bool
@@ -230,9 +230,9 @@ func (m *modelScene) checkWords(s *modelState) (some bool) {
 	return some
 }
 
-// withStore calls to with s, and with each state that follows from s if another rank stores a word
-// now and calls Notify. The other rank needs no lock, so this may happen while a goroutine of this
-// rank holds it.
+// withStore calls its argument to with the state s, and with each state that follows from s if
+// another rank stores a word now and calls Notify. The other rank needs no lock, so this may happen
+// while a goroutine of this rank holds it.
 func (m *modelScene) withStore(s modelState, to emit) {
 	to(s)
 	for i := range m.waits {
@@ -363,7 +363,7 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 	if some {
 		return
 	}
-	s.leader = nobody // the policy of waits ends the polls: Engine.lead returns leadIdle
+	s.leader = nobody // the wait policy ends the polls: Engine.lead returns leadIdle
 	if s.asleep && !m.is("sleep beside another sleeper") {
 		m.park(s, i, to)
 		return

@@ -13,8 +13,8 @@ import (
 // This file searches the states of the model in progress_model_test.go. It has the possible
 // transitions, the invariants, and the faults of the rule that the search must detect.
 
-// system calls to for each transition that the rank makes by itself from the state s, without the
-// environment. name describes the transition.
+// system calls its argument to for each transition that the rank makes by itself from the state s,
+// without the environment. name describes the transition.
 func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 	step := func(name string, i int) emit {
 		return func(n modelState) { to(fmt.Sprint(name, " ", i), n) }
@@ -86,8 +86,8 @@ func (m *modelScene) quiet(s modelState, to emit) {
 	to(s)
 }
 
-// environment calls to for each transition of the environment from the state s: the events that the
-// rank does not cause itself.
+// environment calls its argument to for each transition of the environment from the state s: the
+// events that the rank does not cause itself.
 func (m *modelScene) environment(s modelState, to func(name string, s modelState)) {
 	for i, total := range m.waits {
 		bit := uint8(1) << i

@@ -7,10 +7,11 @@ import (
 
 // Queries of peers that a call waits for
 //
-// A rank learns that a peer has ended from their connection, and that a peer is in Finalize from a
-// message of the peer. If the two ranks have never exchanged a message, there may be no connection,
-// and this rank learns neither. So if a call waits for a peer for a long time, the engine connects
-// with the peer and sends it an empty message (MsgCredit):
+// On some transports a rank detects the end of a peer only by its connection with the peer. And it
+// learns that a peer is in Finalize from a message of the peer. If the two ranks have never
+// exchanged a message, there may be no connection, and this rank detects neither. So if a call
+// waits for a peer for a long time, the engine connects with the peer and sends it an empty message
+// (MsgCredit):
 //
 //	receive, probe, Await, Port.Await
 //	   └── waits at two calls of QueryPeers ─► Connect ──► refused: PeerDown
@@ -19,7 +20,7 @@ import (
 //
 // A wait may name its peer. If it is for any source, the engine connects with a few members of the
 // group at each call of QueryPeers. So a large job in which one rank is late does not connect all
-// ranks with all.
+// ranks with all at once.
 
 // membersAtOnce is the number of members of a group that one call of QueryPeers connects with, for
 // each wait for any source.
@@ -36,7 +37,7 @@ type probeQuery struct {
 // longWait of receives, of ports, and of waiters in Probe and Context.Await says that a call of
 // QueryPeers has found them waiting.
 type peerQuery struct {
-	probe      probeQuery // the last nonblocking probe since the last call of QueryPeers that found nothing
+	probe      probeQuery // the last nonblocking probe that has found nothing since the last call of QueryPeers; zero: there was none
 	lastProbe  probeQuery // value of probe at the last call of QueryPeers
 	nextMember int        // offset of the first member to connect with for a wait for any source; see connectGroup
 }
@@ -67,8 +68,8 @@ func (e *Engine) QueryPeers() {
 			w.longWait = true
 		}
 	}
-	// A probe that names a rank need not repeat the last one: a program may probe for one rank after
-	// the other.
+	// A probe that names a rank need not be the same at both calls, because a program may probe for
+	// one rank after the other.
 	if q.probe.c != nil && (q.probe == q.lastProbe || q.probe.key.source != wild) {
 		e.connectGroup(q.probe.c, q.probe.key.source)
 	}
@@ -94,7 +95,8 @@ func (e *Engine) connectGroup(c *Context, peer int32) {
 	}
 }
 
-// connect makes a connection to a peer and, once per peer, sends it an empty message.
+// connect makes a connection to a peer, if the transport has such an operation, and, once per peer,
+// sends it an empty message.
 func (e *Engine) connect(peer int32) {
 	p := &e.peers[peer]
 	if int(peer) == e.rank || p.err != nil {

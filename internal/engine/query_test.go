@@ -179,7 +179,7 @@ func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	require.Empty(t, calls())
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // in the slot of r, which counts as new
+	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // uses the slot of r, but counts as a new wait
 	require.Empty(t, calls())
 	require.Equal(t, []transport.Addr{6}, calls())
 	require.NoError(t, again.Cancel())

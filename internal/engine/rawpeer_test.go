@@ -110,7 +110,7 @@ type hooks struct {
 	shutdown func()                 // runs at the beginning of Shutdown, without a lock
 	posted   func()                 // runs at the beginning of each Send and Read of the endpoint
 	closes   atomic.Int32           // number of Close calls of the domain
-	entries  []transport.Completion // completions that the Read of the queue returns if read says so
+	entries  []transport.Completion // completions of which Read of the queue returns the first n, if the function read returns n
 }
 
 type hookedDomain struct {

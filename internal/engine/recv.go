@@ -62,8 +62,8 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 
 // cannotReceive returns an error if a wait for source, a world rank, cannot succeed any more:
 // neither a message from source nor a store of source to shared memory can arrive. For any source
-// (wild) it returns an error if a member of the group has failed, because this member may be the
-// sender that the receive waits for (ULFM).
+// (wild) it returns an error if a member of the group has failed that Acknowledge has not recorded,
+// because this member may be the sender that the receive waits for (ULFM).
 func (c *Context) cannotReceive(source int32) error {
 	if err := c.unusable(); err != nil {
 		return err
@@ -176,8 +176,8 @@ type MismatchError struct {
 	text string
 }
 
-// Error returns a text with both ranks and both element types. On a sender it is the text that the
-// receiver has sent.
+// Error returns a text with both ranks and the name of both signatures, such as element types. On a
+// sender it contains the text that the receiver has sent.
 func (m *MismatchError) Error() string { return fmt.Sprintf("%v: %s", ErrMismatch, m.text) }
 
 // Unwrap returns ErrMismatch.
@@ -297,8 +297,8 @@ func (e *Engine) readDone(r *request, err error) {
 }
 
 // readError returns the error of the receive r, one of whose RMA reads has failed with err. If the
-// memory region of the sender no longer exists, the send has ended. Then the communicator was
-// revoked, which this rank may not know yet.
+// memory region of the sender no longer exists, the send has ended. The reason is then that the
+// communicator was revoked, which this rank may not know yet.
 func (e *Engine) readError(r *request, err error) error {
 	if e.peers[r.peer].err != nil || !errors.Is(err, transport.ErrKey) {
 		return e.peerError(r.peer, err)

@@ -13,7 +13,7 @@ type Status struct {
 	Source    int // the sender's rank in the context's group
 	Tag       int
 	Bytes     int  // length of the whole message, also if only a part of it was received
-	Cancelled bool // the receive was withdrawn before it matched a message
+	Cancelled bool // the receive was withdrawn, or its call was cut short, so it has received no message
 }
 
 // Request identifies an operation of the program. It is a value, which may be copied. When Wait or
@@ -109,8 +109,8 @@ type request struct {
 	hint     uint32
 	offset   int          // bytes of the rendezvous that were transferred so far
 	total    int          // bytes to transfer by rendezvous
-	remote   uint64       // handle of the peer's request, or address of the data in the peer's memory
-	key      uint64       // key of the peer's memory region
+	remote   uint64       // of a send without RMA: handle of the receiver's request; of a receive by rendezvous: address of the data in the sender's memory
+	key      uint64       // of a receive by rendezvous: key of the sender's memory region
 	header   wire.Message // of a send or control message: its header; of a receive by rendezvous: the header of its RTS
 	op       transport.Op // operation that the request gives to the endpoint
 	transfer *Transfer    // Transfer that the slot belongs to; nil: none
@@ -295,7 +295,8 @@ func (e *Engine) collect(r *request) (Status, error) {
 }
 
 // public returns a Request for the program that identifies r. If attended is not set, the
-// background goroutine polls for r until r has ended; see Env.Attended.
+// background goroutine polls for r, if no other goroutine polls, until r has ended; see
+// Env.Attended.
 func (e *Engine) public(r *request, attended bool) Request {
 	if !r.done && !attended {
 		e.addBackground(r)

@@ -13,9 +13,9 @@ import (
 //	             data ≤ eager limit, and credit for it?
 //	          yes ┌───────────────┴───────────────┐ no
 //	         MsgEager                           MsgRTS
-//	    done when the endpoint          done by MsgFin; the data stays
-//	    has taken the buffer            in buf until the receiver reads
-//	                                    it or asks for it
+//	    done when the endpoint          done by MsgFin, or when the last
+//	    no longer needs buf             MsgData has left; the data stays
+//	                                    in buf until then
 //
 // Credit is memory of the receiver, in bytes. Each receiver grants each peer the same amount
 // (Engine.window), for messages that have arrived and that no receive has matched yet. An eager
@@ -36,8 +36,8 @@ import (
 // and the sender accepts either answer.
 
 // messageCost is the credit, in bytes, that an eager message takes in addition to the length of its
-// data. It is the size of an entry of the unexpected queue and of the smallest buffer for data. (A
-// buffer may be up to twice as long as its data.)
+// data. It is at least the size of an entry of the unexpected queue plus that of the smallest
+// buffer for data. (A buffer may be up to twice as long as its data.)
 const messageCost = 448
 
 // Send blocks until buf may be reused: the transport no longer uses it. A Synchronous send also
@@ -57,8 +57,8 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 	return err
 }
 
-// Isend starts a send. The engine uses buf until the request is complete. If the send is complete
-// at once, Isend returns the zero Request.
+// Isend starts a send. The engine uses buf until the request is complete. If a small message leaves
+// at once without an error, Isend returns the zero Request, which stands for a complete operation.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Isend(buf []byte, env Env) Request {
@@ -224,8 +224,8 @@ func (e *Engine) enqueue(q *list, r *request) {
 	}
 }
 
-// streamBurst is the number of bytes of a rendezvous without RMA that attempt sends at most, plus
-// one segment. The caller holds the engine's lock meanwhile, and the rank reads nothing.
+// streamBurst is the number of bytes of a rendezvous without RMA that one call of attempt sends at
+// most, plus one segment. The caller holds the engine's lock meanwhile, and the rank reads nothing.
 const streamBurst = 256 << 10
 
 // attempt starts the next operation of a request. If the endpoint completes the operation at once
@@ -475,8 +475,9 @@ func (e *Engine) returnCredit(peer int32, cost int) {
 	}
 }
 
-// sendSelf delivers a message of this rank to itself. If no receive matches it, a small message is
-// copied, and the data of any other message stays in the buffer of the send until it is received.
+// sendSelf delivers a message of this rank to itself. If no receive matches it, a small standard
+// message with credit is copied, and the data of any other message stays in the buffer of the send
+// until it is received.
 func (e *Engine) sendSelf(r *request) {
 	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {

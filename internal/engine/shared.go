@@ -12,8 +12,8 @@ import (
 // Shared memory of a group
 //
 // Ranks whose rail has shared memory can map each other's memory, and wait for words in it: numbers
-// of 64 bits that another rank stores. The ranks decide what the words mean. The engine lets a rank
-// that waits sleep, wakes it, and reports failures to it:
+// of 64 bits that another rank stores. The ranks decide what the words mean. The engine puts a
+// goroutine that waits to sleep, wakes it, and reports failures to it:
 //
 //	writer: word.Store(n) ── Context.Wake(rank)
 //	reader: Context.Await(ctx, rank of the writer, &word, n)
@@ -72,7 +72,7 @@ func (c *Context) FreeShared(mr transport.MemoryRegion) error {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	if c.e.closed {
-		return nil // the engine is closed, and its transports have freed their memory
+		return nil // Engine.close frees the memory with the transports
 	}
 	return mr.Close()
 }
@@ -167,12 +167,12 @@ func (e *Engine) someAsleep() bool {
 // group that stores it. Await returns an error if that rank has ended or is in Finalize, the
 // communicator is revoked, the engine is closed or has failed, or ctx has ended.
 //
-// Await first only loads the word, for about a microsecond. If ranks outnumber cores, it loads the
-// word fewer times, and yields the core a few times in between. Then Await waits like any goroutine
-// in the engine: it leads if no other goroutine does, which means that it polls the transports. A
-// leader loads all words that goroutines of its rank wait for after each poll, and once more after
-// it has armed the transports for a sleep. So a Wake either finds the leader awake, or ends its
-// sleep:
+// Await first only loads the word, for about a microsecond. If ranks outnumber cores or another
+// thread wants the core, it loads the word fewer times, and yields the core a few times in between.
+// Then Await waits like any goroutine in the engine: it leads if no other goroutine does, which
+// means that it polls the transports. A leader loads all words that goroutines of its rank wait for
+// after each poll, and once more after it has armed the transports for a sleep. So a Wake either
+// finds the leader awake, or ends its sleep:
 //
 //	loads of the word, no lock ──► waiter in Engine.wordWaiters ──► leader, or follower of one
 //
@@ -209,8 +209,8 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 // around, so reached looks at the sign of the difference.
 func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
 
-// checkWords wakes the waiters of Context.Await whose word has reached its value. It reports
-// whether there are such waiters.
+// checkWords wakes the waiters of Context.Await whose word has reached the value that they wait
+// for. It reports whether there are such waiters.
 func (e *Engine) checkWords() (some bool) {
 	for _, w := range e.wordWaiters {
 		if w.ready || reached(w.word, w.least) {

@@ -16,8 +16,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// share allocates shared memory of n bytes on each of size ranks, and maps that of all ranks.
-// rows[r] are the words in the memory of rank r. Other ranks store to them.
+// share runs on each of size ranks. It allocates n bytes of shared memory on its rank, and maps the
+// memory of the other ranks. rows[r] holds the words in the memory of rank r; other ranks store to
+// them.
 func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 	mem, mr, err := c.AllocShared(n)
 	if err != nil {
@@ -149,8 +150,8 @@ func TestWakeAllLooksOnce(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { c.WakeAll(all) }))
 }
 
-// sleepRecorder returns some from Asleep, counts the calls of Asleep, and records the ranks of the
-// calls of Notify.
+// sleepRecorder returns its field some from Asleep, counts the calls of Asleep, and records the
+// ranks of the calls of Notify.
 type sleepRecorder struct {
 	transport.SharedMemoryDomain
 	some  bool

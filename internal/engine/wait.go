@@ -30,9 +30,10 @@ import (
 // that polls is the leader, and it polls for all goroutines of its rank. The others are followers:
 // parked, which means blocked. If the leader completes the request of a follower, it wakes this
 // follower and lets it run. If nothing arrives for a long time, one goroutine sleeps on the
-// transports: it is in CompletionQueue.Wait. A goroutine is woken only when its event has happened.
-// There is one exception: a follower may be put on standby, where that costs nothing. It is then
-// runnable, and leads if no other goroutine does; see handOver.
+// transports: it is in CompletionQueue.Wait. A follower becomes runnable only when its event may
+// have happened, its context.Context has ended, or the engine closes. There is one exception: a
+// follower may be put on standby, where that costs nothing. It is then runnable, and leads if no
+// other goroutine does; see handOver.
 //
 // docs/adr/0018-one-rule-for-progress.md gives the cost of each step, and what was measured and
 // rejected.
@@ -44,7 +45,7 @@ import (
 //   - A parked waiter is in Engine.parked, and is not ready.
 //   - Engine.waking counts the waiters that were woken, because their event has happened, and whose
 //     goroutines have not taken the lock yet. While it is not 0, no goroutine begins to lead. So
-//     the last goroutine that runs leads, and none polls while another one could run.
+//     the last of the woken goroutines leads, and none polls while another one has yet to run.
 //   - If no goroutine leads or sleeps and progress is needed (progressNeeded), the background
 //     goroutine ticks or leads; it is not parked.
 //   - While a goroutine is in Wait and no goroutine leads, any event ends that Wait: the transports
@@ -105,8 +106,8 @@ func (e *Engine) freeWaiter(w *waiter) {
 	e.freeWaiters = w
 }
 
-// wake records that the event of w has happened. If its goroutine is parked, wake makes it
-// runnable.
+// wake records that the event of w has happened. If the goroutine of w is parked, wake makes it
+// runnable; if it sleeps on the transports, wake ends the sleep.
 func (e *Engine) wake(w *waiter) {
 	w.ready = true
 	if w == e.sleeper {
@@ -255,7 +256,8 @@ func (e *Engine) yieldToWoken(ctx context.Context, w *waiter) {
 
 // sleep blocks in the Wait of the transports until an event arrives, w is ready, ctx ends or the
 // engine closes. w is the caller's waiter. If others is true, other goroutines have led during the
-// sleep and continue to do so, and the caller should park.
+// sleep, the event of w has not happened, and the caller should park. If an event has arrived
+// already, sleep returns at once.
 func (e *Engine) sleep(ctx context.Context, w *waiter) (others bool) {
 	if !e.arm() || e.checkWords() {
 		return false

@@ -48,10 +48,10 @@ type waitPolicy struct {
 	// Time for which a leader polls without yields; 0: it polls only a few times, because ranks
 	// outnumber cores or the parameters say so.
 	poll time.Duration
-	// The same if a goroutine of this rank may be computing; if it is more than 0, there is a core
-	// for both.
+	// The same if a goroutine of this rank may be computing; if it is more than 0, the engine assumes
+	// that there is a core for both.
 	backgroundPoll time.Duration
-	yield          time.Duration // time for which a leader then polls with yields before it sleeps
+	yield          time.Duration // time for which a leader then polls with yields before it sleeps; see also crowdedYield and movingYield
 	// The Go scheduler has several processors (GOMAXPROCS), so other goroutines can run while the
 	// thread of one yields its core.
 	severalProcs bool
@@ -222,13 +222,14 @@ func (e *Engine) nextStep(p *waitProgress, poll time.Duration) step {
 	return stepSleep
 }
 
-// If an event cannot end a sleep on the transports (Engine.napsOnly), each sleep is a nap of at
-// most napLength, and the engine handles an event only at the end of the nap. So a leader polls and
-// yields for napsPoll before its first nap. While data is being transferred, which may need the
-// leader's polls, it does so for napsMovingPoll, which is about the time that a long message takes.
+// If events cannot end a sleep on the transports (Engine.napsOnly), each sleep is a short nap, and
+// the engine handles an event only at the end of the nap. While a transfer or a write by a peer may
+// need polls, a nap takes about napLength. So a leader polls and yields for napsPoll before its
+// first nap. While data is being transferred, which may need the leader's polls, it does so for
+// napsMovingPoll, which is about the time that a long message takes.
 //
-// Peers may also read and write registered memory of this rank only while this rank polls
-// (Engine.exposed), which causes no event here. So a leader does not sleep while there is such
+// If this rank has registered memory to which writes of peers advance only while this rank polls
+// (Engine.exposed), a write causes no event here. So a leader does not sleep while there is such
 // memory, unless ranks outnumber cores.
 const (
 	napsPoll       = time.Millisecond
@@ -276,8 +277,8 @@ func (e *Engine) yield(p *waitProgress) {
 
 // testFailed runs at the end of each call of Test, Iprobe or a similar function that found nothing.
 // A program may call such a function in a loop, and the goroutine or rank that it waits for may
-// have no core. So testFailed yields the core at every pollsPerYield-th call. If the yield has taken
-// as long as a computation does, testFailed does not yield for the same time again, so the loop
+// have no core. So testFailed yields the core at every pollsPerYield-th call. If the yield has
+// taken longer than computesYield, testFailed does not yield for the same time again, so the loop
 // keeps half of the core. The caller holds the lock, which testFailed releases during the yield.
 func (e *Engine) testFailed() {
 	e.failedTests++

@@ -28,12 +28,12 @@ type Wait struct {
 	// Text that differs for each wait in this engine; as long as the text stays the same, the
 	// goroutine is in the same wait.
 	ID      string
-	Moves   bool // the event has happened, or will happen without a further call of the peer's program
+	Moves   bool // for WaitSend, WaitRecv and WaitWord: the event has happened, or data is being transferred that needs no further call of the peer's program
 	Bounded bool // the context.Context of the call may end the wait
 
 	// What the goroutine waits for. Not set for WaitOther and WaitTask.
 	Context uint64 // id of the communication context
-	Peer    int    // rank of the context's group that the event comes from, or AnySource
+	Peer    int    // the other side's rank in the context's group, or AnySource
 	World   int    // world rank of that rank, or AnySource
 	Tag     int    // for WaitSend, WaitRecv and WaitProbe: the tag, or AnyTag
 }

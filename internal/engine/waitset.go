@@ -52,10 +52,10 @@ func (s *waitset) drop(queue int) {
 }
 
 // wait blocks until one of the queues has something to read, signal is called, or timeout has
-// passed. A negative timeout means none. wait may return earlier: if one of several queues has no
-// descriptor, after mixedNap. fds is the field of the same name, which the caller has read under
-// the lock, because wait runs without the lock. An error of a queue ends the wait, and the queue's
-// next Read returns the error.
+// passed. A negative timeout means none. wait may return earlier, for example after mixedNap if one
+// of several queues has no descriptor. For several queues it rounds timeout up to milliseconds. fds
+// is the field of the same name, which the caller has read under the lock, because wait runs
+// without the lock. An error of a queue ends the wait, and the queue's next Read returns the error.
 func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
 	if len(s.queues) == 1 {
 		_ = s.queues[0].Wait(timeout)

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// BenchmarkWindow measures rounds of 64 messages from rank 0 to rank 1 that are under way at once,
-// each followed by a small answer, as osu_bw does. Both ranks are in this process.
+// BenchmarkWindow measures rounds, as osu_bw does. In each round 64 messages from rank 0 to rank 1
+// are under way at once, and a small answer follows. Both ranks are in this process.
 func BenchmarkWindow(b *testing.B) {
 	for name, open := range map[string]func() transport.Provider{
 		"inproc": func() transport.Provider { return inproc.NewFabric() },

@@ -30,7 +30,7 @@ const maxIdleWorkers = 16
 var ErrGoexit = errors.New("a function of the program called runtime.Goexit")
 
 // Go runs f on another goroutine and returns at once. The request completes with f's error, or with
-// ErrGoexit if f calls runtime.Goexit. If the engine is closed, Go runs f itself.
+// ErrGoexit if f calls runtime.Goexit. If the engine is closed, Go runs f before it returns.
 func (e *Engine) Go(f func() error) Request {
 	e.mu.Lock()
 	t := task{f, e.take(kindTask)}

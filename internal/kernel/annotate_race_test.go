@@ -11,7 +11,8 @@ import (
 )
 
 // TestRaceDetectorSeesAssembly starts a process for each operand of a kernel. In that process a
-// goroutine writes to the operand while the kernel runs, and the race detector must report it.
+// goroutine writes to the operand without synchronization with the kernel, and the race detector
+// must report it.
 func TestRaceDetectorSeesAssembly(t *testing.T) {
 	const variable = "KERNEL_TEST_RACE"
 	operands := map[string][]byte{"dst": make([]byte, 1<<10), "left": make([]byte, 1<<10), "right": make([]byte, 1<<10)}

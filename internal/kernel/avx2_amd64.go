@@ -4,247 +4,247 @@
 
 package kernel
 
-// avx2Sum8 is Sum over 32 or more bytes.
+// avx2Sum8 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Sum8(dst *byte, left *byte, right *byte, n int)
 
-// avx2Sum16 is Sum over 32 or more bytes.
+// avx2Sum16 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Sum16(dst *byte, left *byte, right *byte, n int)
 
-// avx2Sum32 is Sum over 32 or more bytes.
+// avx2Sum32 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Sum32(dst *byte, left *byte, right *byte, n int)
 
-// avx2Sum64 is Sum over 32 or more bytes.
+// avx2Sum64 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Sum64(dst *byte, left *byte, right *byte, n int)
 
-// avx2SumF32 is Sum over 32 or more bytes.
+// avx2SumF32 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2SumF32(dst *byte, left *byte, right *byte, n int)
 
-// avx2SumF64 is Sum over 32 or more bytes.
+// avx2SumF64 is the [vector] for Sum. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2SumF64(dst *byte, left *byte, right *byte, n int)
 
-// avx2Prod8 is Prod over 32 or more bytes.
+// avx2Prod8 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Prod8(dst *byte, left *byte, right *byte, n int)
 
-// avx2Prod16 is Prod over 32 or more bytes.
+// avx2Prod16 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Prod16(dst *byte, left *byte, right *byte, n int)
 
-// avx2Prod32 is Prod over 32 or more bytes.
+// avx2Prod32 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Prod32(dst *byte, left *byte, right *byte, n int)
 
-// avx2Prod64 is Prod over 32 or more bytes.
+// avx2Prod64 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Prod64(dst *byte, left *byte, right *byte, n int)
 
-// avx2ProdF32 is Prod over 32 or more bytes.
+// avx2ProdF32 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2ProdF32(dst *byte, left *byte, right *byte, n int)
 
-// avx2ProdF64 is Prod over 32 or more bytes.
+// avx2ProdF64 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2ProdF64(dst *byte, left *byte, right *byte, n int)
 
-// avx2ProdC64 is Prod over 32 or more bytes.
+// avx2ProdC64 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2ProdC64(dst *byte, left *byte, right *byte, n int)
 
-// avx2ProdC128 is Prod over 32 or more bytes.
+// avx2ProdC128 is the [vector] for Prod. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2ProdC128(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinI8 is Min over 32 or more bytes.
+// avx2MinI8 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinI8(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinI16 is Min over 32 or more bytes.
+// avx2MinI16 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinI16(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinI32 is Min over 32 or more bytes.
+// avx2MinI32 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinI32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinI64 is Min over 32 or more bytes.
+// avx2MinI64 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinI64(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinU8 is Min over 32 or more bytes.
+// avx2MinU8 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinU8(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinU16 is Min over 32 or more bytes.
+// avx2MinU16 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinU16(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinU32 is Min over 32 or more bytes.
+// avx2MinU32 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinU32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinU64 is Min over 32 or more bytes.
+// avx2MinU64 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinU64(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinF32 is Min over 32 or more bytes.
+// avx2MinF32 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinF32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MinF64 is Min over 32 or more bytes.
+// avx2MinF64 is the [vector] for Min. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MinF64(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxI8 is Max over 32 or more bytes.
+// avx2MaxI8 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxI8(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxI16 is Max over 32 or more bytes.
+// avx2MaxI16 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxI16(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxI32 is Max over 32 or more bytes.
+// avx2MaxI32 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxI32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxI64 is Max over 32 or more bytes.
+// avx2MaxI64 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxI64(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxU8 is Max over 32 or more bytes.
+// avx2MaxU8 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxU8(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxU16 is Max over 32 or more bytes.
+// avx2MaxU16 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxU16(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxU32 is Max over 32 or more bytes.
+// avx2MaxU32 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxU32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxU64 is Max over 32 or more bytes.
+// avx2MaxU64 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxU64(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxF32 is Max over 32 or more bytes.
+// avx2MaxF32 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxF32(dst *byte, left *byte, right *byte, n int)
 
-// avx2MaxF64 is Max over 32 or more bytes.
+// avx2MaxF64 is the [vector] for Max. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2MaxF64(dst *byte, left *byte, right *byte, n int)
 
-// avx2BandBits is Band over 32 or more bytes.
+// avx2BandBits is the [vector] for Band. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2BandBits(dst *byte, left *byte, right *byte, n int)
 
-// avx2BorBits is Bor over 32 or more bytes.
+// avx2BorBits is the [vector] for Bor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2BorBits(dst *byte, left *byte, right *byte, n int)
 
-// avx2BxorBits is Bxor over 32 or more bytes.
+// avx2BxorBits is the [vector] for Bxor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2BxorBits(dst *byte, left *byte, right *byte, n int)
 
-// avx2Land8 is Land over 32 or more bytes.
+// avx2Land8 is the [vector] for Land. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Land8(dst *byte, left *byte, right *byte, n int)
 
-// avx2Land16 is Land over 32 or more bytes.
+// avx2Land16 is the [vector] for Land. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Land16(dst *byte, left *byte, right *byte, n int)
 
-// avx2Land32 is Land over 32 or more bytes.
+// avx2Land32 is the [vector] for Land. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Land32(dst *byte, left *byte, right *byte, n int)
 
-// avx2Land64 is Land over 32 or more bytes.
+// avx2Land64 is the [vector] for Land. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Land64(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lor8 is Lor over 32 or more bytes.
+// avx2Lor8 is the [vector] for Lor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lor8(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lor16 is Lor over 32 or more bytes.
+// avx2Lor16 is the [vector] for Lor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lor16(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lor32 is Lor over 32 or more bytes.
+// avx2Lor32 is the [vector] for Lor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lor32(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lor64 is Lor over 32 or more bytes.
+// avx2Lor64 is the [vector] for Lor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lor64(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lxor8 is Lxor over 32 or more bytes.
+// avx2Lxor8 is the [vector] for Lxor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lxor8(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lxor16 is Lxor over 32 or more bytes.
+// avx2Lxor16 is the [vector] for Lxor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lxor16(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lxor32 is Lxor over 32 or more bytes.
+// avx2Lxor32 is the [vector] for Lxor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lxor32(dst *byte, left *byte, right *byte, n int)
 
-// avx2Lxor64 is Lxor over 32 or more bytes.
+// avx2Lxor64 is the [vector] for Lxor. n counts bytes and is at least 32.
 //
 //go:noescape
 func avx2Lxor64(dst *byte, left *byte, right *byte, n int)

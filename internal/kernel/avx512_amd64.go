@@ -4,247 +4,247 @@
 
 package kernel
 
-// avx512Sum8 is Sum over 64 or more bytes.
+// avx512Sum8 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Sum8(dst *byte, left *byte, right *byte, n int)
 
-// avx512Sum16 is Sum over 64 or more bytes.
+// avx512Sum16 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Sum16(dst *byte, left *byte, right *byte, n int)
 
-// avx512Sum32 is Sum over 64 or more bytes.
+// avx512Sum32 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Sum32(dst *byte, left *byte, right *byte, n int)
 
-// avx512Sum64 is Sum over 64 or more bytes.
+// avx512Sum64 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Sum64(dst *byte, left *byte, right *byte, n int)
 
-// avx512SumF32 is Sum over 64 or more bytes.
+// avx512SumF32 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512SumF32(dst *byte, left *byte, right *byte, n int)
 
-// avx512SumF64 is Sum over 64 or more bytes.
+// avx512SumF64 is the [vector] for Sum. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512SumF64(dst *byte, left *byte, right *byte, n int)
 
-// avx512Prod8 is Prod over 64 or more bytes.
+// avx512Prod8 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Prod8(dst *byte, left *byte, right *byte, n int)
 
-// avx512Prod16 is Prod over 64 or more bytes.
+// avx512Prod16 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Prod16(dst *byte, left *byte, right *byte, n int)
 
-// avx512Prod32 is Prod over 64 or more bytes.
+// avx512Prod32 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Prod32(dst *byte, left *byte, right *byte, n int)
 
-// avx512Prod64 is Prod over 64 or more bytes.
+// avx512Prod64 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Prod64(dst *byte, left *byte, right *byte, n int)
 
-// avx512ProdF32 is Prod over 64 or more bytes.
+// avx512ProdF32 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512ProdF32(dst *byte, left *byte, right *byte, n int)
 
-// avx512ProdF64 is Prod over 64 or more bytes.
+// avx512ProdF64 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512ProdF64(dst *byte, left *byte, right *byte, n int)
 
-// avx512ProdC64 is Prod over 64 or more bytes.
+// avx512ProdC64 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512ProdC64(dst *byte, left *byte, right *byte, n int)
 
-// avx512ProdC128 is Prod over 64 or more bytes.
+// avx512ProdC128 is the [vector] for Prod. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512ProdC128(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinI8 is Min over 64 or more bytes.
+// avx512MinI8 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinI8(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinI16 is Min over 64 or more bytes.
+// avx512MinI16 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinI16(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinI32 is Min over 64 or more bytes.
+// avx512MinI32 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinI32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinI64 is Min over 64 or more bytes.
+// avx512MinI64 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinI64(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinU8 is Min over 64 or more bytes.
+// avx512MinU8 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinU8(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinU16 is Min over 64 or more bytes.
+// avx512MinU16 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinU16(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinU32 is Min over 64 or more bytes.
+// avx512MinU32 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinU32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinU64 is Min over 64 or more bytes.
+// avx512MinU64 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinU64(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinF32 is Min over 64 or more bytes.
+// avx512MinF32 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinF32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MinF64 is Min over 64 or more bytes.
+// avx512MinF64 is the [vector] for Min. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MinF64(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxI8 is Max over 64 or more bytes.
+// avx512MaxI8 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxI8(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxI16 is Max over 64 or more bytes.
+// avx512MaxI16 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxI16(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxI32 is Max over 64 or more bytes.
+// avx512MaxI32 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxI32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxI64 is Max over 64 or more bytes.
+// avx512MaxI64 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxI64(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxU8 is Max over 64 or more bytes.
+// avx512MaxU8 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxU8(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxU16 is Max over 64 or more bytes.
+// avx512MaxU16 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxU16(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxU32 is Max over 64 or more bytes.
+// avx512MaxU32 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxU32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxU64 is Max over 64 or more bytes.
+// avx512MaxU64 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxU64(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxF32 is Max over 64 or more bytes.
+// avx512MaxF32 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxF32(dst *byte, left *byte, right *byte, n int)
 
-// avx512MaxF64 is Max over 64 or more bytes.
+// avx512MaxF64 is the [vector] for Max. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512MaxF64(dst *byte, left *byte, right *byte, n int)
 
-// avx512BandBits is Band over 64 or more bytes.
+// avx512BandBits is the [vector] for Band. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512BandBits(dst *byte, left *byte, right *byte, n int)
 
-// avx512BorBits is Bor over 64 or more bytes.
+// avx512BorBits is the [vector] for Bor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512BorBits(dst *byte, left *byte, right *byte, n int)
 
-// avx512BxorBits is Bxor over 64 or more bytes.
+// avx512BxorBits is the [vector] for Bxor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512BxorBits(dst *byte, left *byte, right *byte, n int)
 
-// avx512Land8 is Land over 64 or more bytes.
+// avx512Land8 is the [vector] for Land. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Land8(dst *byte, left *byte, right *byte, n int)
 
-// avx512Land16 is Land over 64 or more bytes.
+// avx512Land16 is the [vector] for Land. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Land16(dst *byte, left *byte, right *byte, n int)
 
-// avx512Land32 is Land over 64 or more bytes.
+// avx512Land32 is the [vector] for Land. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Land32(dst *byte, left *byte, right *byte, n int)
 
-// avx512Land64 is Land over 64 or more bytes.
+// avx512Land64 is the [vector] for Land. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Land64(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lor8 is Lor over 64 or more bytes.
+// avx512Lor8 is the [vector] for Lor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lor8(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lor16 is Lor over 64 or more bytes.
+// avx512Lor16 is the [vector] for Lor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lor16(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lor32 is Lor over 64 or more bytes.
+// avx512Lor32 is the [vector] for Lor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lor32(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lor64 is Lor over 64 or more bytes.
+// avx512Lor64 is the [vector] for Lor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lor64(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lxor8 is Lxor over 64 or more bytes.
+// avx512Lxor8 is the [vector] for Lxor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lxor8(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lxor16 is Lxor over 64 or more bytes.
+// avx512Lxor16 is the [vector] for Lxor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lxor16(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lxor32 is Lxor over 64 or more bytes.
+// avx512Lxor32 is the [vector] for Lxor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lxor32(dst *byte, left *byte, right *byte, n int)
 
-// avx512Lxor64 is Lxor over 64 or more bytes.
+// avx512Lxor64 is the [vector] for Lxor. n counts bytes and is at least 64.
 //
 //go:noescape
 func avx512Lxor64(dst *byte, left *byte, right *byte, n int)

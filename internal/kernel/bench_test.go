@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// BenchmarkKernel reports the bytes that a kernel writes per second. For each of them a kernel reads
-// two bytes, and copy reads one. The name of a benchmark is the variant, the operation, the type,
-// and the number of bytes. It covers the most frequent and the slowest kernels.
+// BenchmarkKernel reports the bytes that a kernel writes per second. For each byte that it writes,
+// a kernel reads two bytes, and the benchmark copy reads one. The name of a kernel's benchmark is
+// the variant, the operation, the type, and the number of bytes. The benchmarks cover the most
+// frequent and the slowest kernels.
 func BenchmarkKernel(b *testing.B) {
 	lengths := []int{8, 4 << 10, 64 << 10, 1 << 20, 16 << 20}
 	dst, left, right := make([]byte, 16<<20), make([]byte, 16<<20), make([]byte, 16<<20)

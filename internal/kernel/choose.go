@@ -3,13 +3,13 @@ package kernel
 import "math"
 
 // vector is a kernel in assembly: dst[i] = left[i] ∘ right[i] over n bytes. n is a multiple of the
-// element size, and at least the width of a register. The operands need no alignment. A vector
-// neither reads nor writes outside of the n bytes.
+// element size, and at least vectors.width. The operands need no alignment. dst may be the same as
+// left or right. A vector neither reads nor writes outside of the n bytes of each operand.
 type vector = func(dst, left, right *byte, n int)
 
 // vectors holds the assembly kernels of one instruction set.
 type vectors struct {
-	width   int                // bytes of a register
+	width   int                // bytes of a register of the instruction set
 	kernels [ops][types]vector // nil: the combination has no assembly
 }
 
@@ -22,8 +22,8 @@ const maxCallBytes = 128 << 10
 // the Go loops.
 type variant struct {
 	name   string
-	narrow *vectors // for lengths from a narrow register on; nil: none
-	wide   *vectors // for lengths from a wide register on, instead of narrow; nil: none
+	narrow *vectors // for operands of at least narrow.width bytes; nil: none
+	wide   *vectors // instead of narrow, for operands of at least wide.width bytes; nil: none
 }
 
 // best returns the fastest kernels that the processor and the operating system can run.
@@ -68,10 +68,10 @@ func (v variant) kernel(op Op, typ Type) Kernel {
 	}
 }
 
-// lengths is one operation over one type, in versions for different lengths. The Go loop serves
-// lengths below a register of narrow. wide serves only lengths that fill one of its registers,
-// because some processors reduce their clock for wide registers, or need microseconds to power
-// them up.
+// lengths is one operation over one type, in versions for different lengths of the operands. The Go
+// loop serves operands shorter than narrowFrom bytes. wide serves only operands that fill one of
+// its registers, because some processors reduce their clock for wide registers, or need
+// microseconds to power them up.
 type lengths struct {
 	size         int // bytes of an element, a power of two
 	loop         loop
@@ -80,8 +80,8 @@ type lengths struct {
 	wideFrom     int // least number of bytes for wide; math.MaxInt: there is no wide
 }
 
-// reduce3 is Kernel.Reduce3. It divides long operands and calls itself, so that the scheduler can
-// preempt the goroutine between the calls.
+// reduce3 is Kernel.Reduce3. If it uses assembly and the operands are long, it divides them and
+// calls itself, so that the scheduler can preempt the goroutine between the calls.
 //
 // Hot path: no allocation.
 func (l *lengths) reduce3(dst, left, right []byte) {

@@ -5,7 +5,8 @@ package kernel
 import "golang.org/x/sys/cpu"
 
 // variants returns the variants that can run here, the fastest last. x/sys/cpu also checks that the
-// operating system saves the wide registers. GODEBUG=cpu.avx512f=off or cpu.avx2=off disables them.
+// operating system saves the wide registers. GODEBUG=cpu.avx512f=off removes the variant avx512,
+// and GODEBUG=cpu.avx2=off removes both variants with assembly.
 func variants() []variant {
 	all := []variant{{name: "go"}}
 	x := &cpu.X86

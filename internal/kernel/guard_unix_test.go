@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fenced returns memory between two pages without access permissions.
+// fenced returns at least n bytes of memory between two pages without access permissions.
 func fenced(t *testing.T, n int) []byte {
 	page := unix.Getpagesize()
 	n = (n + page - 1) / page * page

@@ -2,8 +2,8 @@
 // the speed of memory. It knows nothing of ranks and messages.
 //
 // Every kernel exists as a loop in Go, and most kernels exist in assembly for AVX2 and AVX-512 too.
-// The processor determines which version runs. All versions yield the same bits on every processor
-// and architecture:
+// The processor and the length of the operands determine which version runs. All versions yield the
+// same bits on every processor and architecture:
 //
 //   - Integers wrap around.
 //   - Each floating-point operation is rounded once, as in the Go loops. No multiplication is fused
@@ -82,11 +82,12 @@ type Pair[T any] struct {
 type Kernel struct {
 	Size int // bytes of an element
 
-	// Reduce2 is the reduction on two buffers: inout[i] = in[i] ∘ inout[i].
+	// Reduce2 is the reduction on two buffers: inout[i] = in[i] ∘ inout[i] for each element i. in
+	// may be the same slice as inout; otherwise they must not overlap.
 	Reduce2 func(inout, in []byte)
 
-	// Reduce3 is the reduction on three buffers: dst[i] = left[i] ∘ right[i]. dst may be the same
-	// slice as left or right; otherwise it must not overlap them.
+	// Reduce3 is the reduction on three buffers: dst[i] = left[i] ∘ right[i] for each element i.
+	// dst may be the same slice as left or right; otherwise it must not overlap them.
 	Reduce3 func(dst, left, right []byte)
 }
 

@@ -31,7 +31,8 @@ const (
 
 var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Reduce2", "left is right", "all the same"}
 
-// memory is three operands, each surrounded by bytes that must not change.
+// memory is three operands, each surrounded by bytes that must not change. In some forms of a call
+// two or three of them are the same memory.
 type memory struct{ dst, left, right region }
 
 // region is an operand within a larger buffer. The operand begins at byte begin of all.

@@ -2,8 +2,9 @@ package kernel
 
 import "math"
 
-// The loops in Go define the result of each kernel. They run on processors for which a kernel has
-// no assembly. Each loop is dst[i] = left[i] ∘ right[i].
+// The loops in Go define the result of each kernel. A loop runs if the kernel has no assembly for
+// the processor, or if the operands are shorter than a register. Each loop is dst[i] = left[i] ∘
+// right[i].
 
 type integer interface {
 	int8 | int16 | int32 | int64 | int | uint8 | uint16 | uint32 | uint64 | uint | uintptr

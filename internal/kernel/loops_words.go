@@ -1,6 +1,7 @@
 package kernel
 
-// Loops that process eight bytes at a time, for elements of any size.
+// Loops that process eight bytes at a time, if all operands are aligned to eight bytes. The bitwise
+// loops serve elements of any size.
 
 func andBits(dst, left, right []byte) {
 	d, l, r, done := words(dst, left, right)

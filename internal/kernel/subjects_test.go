@@ -66,7 +66,7 @@ func integers[T integer](typ Type) []subject {
 			return v >> (4 * sizeOf[T]()) // small
 		case 1:
 			return T(r.IntN(3)) - 1
-		case 2: // the least and the greatest values, signed and unsigned
+		case 2: // the least or the greatest value of a signed type, and the same bits of an unsigned one
 			v = 1 << (8*sizeOf[T]() - 1)
 			return v - T(r.IntN(2))
 		default:
@@ -104,8 +104,8 @@ func integers[T integer](typ Type) []subject {
 	)
 }
 
-// anyFloat returns a random number or a special value: a zero, an infinity, a NaN, a subnormal
-// number.
+// anyFloat returns a random number or a special value, for example a zero, an infinity, a NaN or a
+// subnormal number.
 func anyFloat(r *rand.Rand) float64 {
 	special := []float64{
 		0, 1, math.Inf(1), math.NaN(), math.Float64frombits(0x7ff0000000000001 | r.Uint64()>>12), // any NaN, signalling ones too
@@ -140,7 +140,7 @@ func floats[T float](typ Type) []subject {
 	random := func(r *rand.Rand) T {
 		var v T
 		if p, ok := any(&v).(*float32); ok && r.IntN(4) == 0 {
-			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff) // a signalling NaN, from its bits because conversions yield quiet NaNs
+			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff) // any NaN, also a signalling one; made from its bits, because conversions yield quiet NaNs
 			return v
 		}
 		return T(anyFloat(r))

@@ -10,9 +10,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestComputingRankAnswers has one rank get the decision of an agreement before the coordinator dies. While
-// the next coordinator asks the rank for the decision, the rank computes and makes no call of weft. Both
-// ranks must then have the same communicator.
+// TestComputingRankAnswers has rank 2 get the decision of an agreement before the coordinator, rank
+// 0, dies. While rank 1, the next coordinator, asks rank 2 for the decision, rank 2 makes no call
+// of weft, like a rank that computes. Both ranks must then have the same communicator.
 func TestComputingRankAnswers(t *testing.T) {
 	overEach(t, func(t *testing.T, p transport.Provider) {
 		sent, computes, shrunk := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -44,8 +44,8 @@ func TestComputingRankAnswers(t *testing.T) {
 	})
 }
 
-// TestLeftoverOfTheDead: in a job that continues after ranks fail, the check for messages that were not
-// received ignores the failure of a rank, regardless of when this rank learns of it.
+// TestLeftoverOfTheDead: in a job that continues after ranks fail, the check for messages of
+// collectives that were not received returns no error after the failure of a rank.
 func TestLeftoverOfTheDead(t *testing.T) {
 	overAll(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 2 {
@@ -57,8 +57,8 @@ func TestLeftoverOfTheDead(t *testing.T) {
 	})
 }
 
-// TestDifferingAfterAFailure: a rank detects that calls differ, also after another rank has failed. One
-// rank gets ErrMismatch, and the other ErrRevoked with the same text.
+// TestDifferingAfterAFailure: ranks detect that their calls differ, also after another rank has
+// failed. Each gets ErrMismatch, or ErrRevoked with the text of ErrMismatch.
 func TestDifferingAfterAFailure(t *testing.T) {
 	overEach(t, func(t *testing.T, p transport.Provider) {
 		ranks(t, 3, func(c *comm.Comm) error {

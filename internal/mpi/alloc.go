@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Alloc implements comm.Alloc for n elements of type t. It returns the memory and the function that frees
-// the memory. If the elements have size 0, mem is nil.
+// Alloc implements comm.Alloc for n elements of type t. It returns the memory and the function that
+// frees the memory, which is never nil. If n or the size of the elements is 0, mem is nil.
 func (c *Comm) Alloc(t *elem.Type, n int) (mem []byte, free func(), err error) {
 	mem, free, err = c.alloc(t, n)
 	if err != nil {
@@ -43,8 +43,8 @@ func (c *Comm) alloc(t *elem.Type, n int) ([]byte, func(), error) {
 	return span.Bytes(), free, nil
 }
 
-// memoryFor returns the number of bytes of n elements of type t. It returns an error if t cannot be sent, or
-// if such memory cannot be allocated.
+// memoryFor returns the number of bytes of n elements of type t. It returns an error if t cannot be
+// sent, or if such memory cannot be allocated.
 func memoryFor(t *elem.Type, n int) (int, error) {
 	if t.Err != nil {
 		return 0, t.Err
@@ -58,9 +58,10 @@ func memoryFor(t *elem.Type, n int) (int, error) {
 	return n * t.Size, nil
 }
 
-// reap returns memory to the system that the program has freed by the function from Alloc. While a
-// collective runs on this rank, reap does nothing, because the collective may use the memory as a buffer,
-// and the engine knows only the buffers of transfers in progress.
+// reap gives back to the system the memory that the program has freed by functions from Alloc and
+// that no operation uses. While a collective runs on this rank, reap does nothing, because the
+// collective may use the memory as a buffer, and the engine knows only the buffers of transfers in
+// progress.
 func (j *job) reap() error {
 	if j.collecting() {
 		return nil

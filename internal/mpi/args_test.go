@@ -69,9 +69,9 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// TestWrongCollectives lets rank 1 of three ranks pass a wrong argument, or all ranks pass arguments
-// that do not fit together. It checks that rank 1 gets the documented error, that the other ranks get
-// this error or ErrRevoked with its text, and that no rank waits forever.
+// TestWrongCollectives lets rank 1 of three ranks pass a wrong argument, or all ranks pass
+// arguments that do not fit together. It checks that rank 1 gets an error, that each error is the
+// documented one, ErrRevoked, ErrMismatch or ErrCount, and that no rank waits forever.
 func TestWrongCollectives(t *testing.T) {
 	two := func() []int { return count(2, 0) }
 	bad := func(c *comm.Comm) bool { return c.Rank() == 1 }
@@ -161,7 +161,8 @@ func TestWrongCollectives(t *testing.T) {
 				case err != nil && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrCount):
 					return fmt.Errorf("%s: %w", name, err)
 				}
-				// If the collective of this rank ended without an error, the next call returns one.
+				// If the collective of this rank ended without an error, a later Barrier returns
+				// one.
 				for err == nil {
 					err = comm.Barrier(c)
 				}
@@ -175,8 +176,8 @@ func TestWrongCollectives(t *testing.T) {
 	}
 }
 
-// TestDisagreement lets two ranks call different collectives, or pass different arguments. Both ranks must get
-// an error, and neither may wait forever.
+// TestDisagreement lets two ranks call different collectives, or pass different arguments. Both
+// ranks must get an error, and neither may wait forever.
 func TestDisagreement(t *testing.T) {
 	for name, calls := range map[string][2]func(c *comm.Comm) error{
 		"bcast and barrier": {
@@ -218,8 +219,8 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
-// TestDisagreementWithoutWaiting checks that Free detects a difference that no collective can detect,
-// because both ranks send and neither receives.
+// TestDisagreementWithoutWaiting checks that Free detects a difference that no collective can
+// detect, because both ranks send and neither receives.
 func TestDisagreementWithoutWaiting(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -234,8 +235,8 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 	})
 }
 
-// TestDisagreementInTheWorld checks that Finalize detects a difference on the world that no collective can
-// detect, because both ranks send and neither receives.
+// TestDisagreementInTheWorld checks that Finalize detects a difference on the world that no
+// collective can detect, because both ranks send and neither receives.
 func TestDisagreementInTheWorld(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {

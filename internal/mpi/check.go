@@ -9,12 +9,13 @@ import (
 
 // Checks of buffers
 //
-// A rank has a bufcheck.Checker if the tunable check is set, or if the program is built with -race. The
-// calls of this package record their buffers with it. Without a Checker, a call makes one comparison
-// with nil when it starts and one when it ends.
+// A rank has a bufcheck.Checker if the tunable check is set, or if the program is built with -race.
+// The calls of this package record their buffers with it. Without a Checker, a call makes one
+// comparison with nil when it starts and one when it ends.
 
-// checkCall records a blocking call with the checker, if there is one. The call reads the buffer read
-// and writes the buffer write.
+// checkCall records a blocking call with the checker, if there is one. The call reads the buffer
+// read and writes the buffer write. The result is that of bufcheck.Checker.Call, or nil without a
+// checker.
 //
 // Hot path: no allocation without check and -race.
 func (s *state) checkCall(name callName, read, write []byte) (*bufcheck.Operation, error) {
@@ -24,12 +25,15 @@ func (s *state) checkCall(name callName, read, write []byte) (*bufcheck.Operatio
 	return s.recordBlocking(name, read, write)
 }
 
+// recordBlocking does the work of checkCall on a rank with a checker. It is a function of its own,
+// so that the compiler inlines checkCall.
 func (s *state) recordBlocking(name callName, read, write []byte) (*bufcheck.Operation, error) {
 	return s.check.Call(name.String(), [][]byte{read}, [][]byte{write})
 }
 
 // checkStart records a nonblocking operation with the checker, if there is one. The operation reads
-// the buffer read and writes the buffer write.
+// the buffer read and writes the buffer write. The result is that of bufcheck.Checker.Start, or nil
+// without a checker.
 //
 // Hot path: no allocation without check and -race.
 func (s *state) checkStart(name callName, read, write []byte) (*bufcheck.Operation, error) {
@@ -39,6 +43,8 @@ func (s *state) checkStart(name callName, read, write []byte) (*bufcheck.Operati
 	return s.recordNonblocking(name, read, write)
 }
 
+// recordNonblocking does the work of checkStart on a rank with a checker. It is a function of its
+// own, so that the compiler inlines checkStart.
 func (s *state) recordNonblocking(name callName, read, write []byte) (*bufcheck.Operation, error) {
 	return s.check.Start(name.String(), [][]byte{read}, [][]byte{write})
 }
@@ -46,8 +52,8 @@ func (s *state) recordNonblocking(name callName, read, write []byte) (*bufcheck.
 // Defunct implements bufcheck.Comm.
 func (s *state) Defunct() bool { return s.closed.Load() || s.p2p.Err() != nil }
 
-// buffers returns the memory that the collective of l reads and writes on this rank. If send and recv share
-// memory, it returns only the parts of recv, as written.
+// buffers returns the memory that the collective of l reads and writes on this rank. If send and
+// recv share memory, reads is nil, and writes holds recv or its parts.
 func (l *link) buffers() (reads, writes [][]byte) {
 	send, recv := [][]byte{l.send}, [][]byte{l.recv}
 	switch l.what {
@@ -69,8 +75,8 @@ func (l *link) buffers() (reads, writes [][]byte) {
 	return send, recv
 }
 
-// partsOf returns the part of buf for each rank; counts and displs are in bytes. If buf is nil, which means
-// that this rank does not use the buffer, it returns nil.
+// partsOf returns the part of buf for each rank; counts and displs are in bytes. If buf is nil,
+// because this rank does not use the buffer, partsOf returns nil.
 func partsOf(buf []byte, counts, displs []int) [][]byte {
 	if buf == nil {
 		return nil
@@ -94,8 +100,9 @@ func (l *link) checkStart() (*bufcheck.Operation, error) {
 	return k.Start(l.name, reads, writes)
 }
 
-// acquire declares to the race detector that the collective's writes happen after the accesses of the
-// checker's goroutine to the same buffers (see bufcheck.Checker).
+// acquire declares to the race detector that the collective's writes happen after the accesses to
+// the same buffers by the goroutine that the checker has started for the collective (see
+// bufcheck.Checker).
 func (l *link) acquire() {
 	if race.Enabled {
 		_, writes := l.buffers()
@@ -109,7 +116,7 @@ func (l *link) acquire() {
 func (l *link) runChecked(k *bufcheck.Checker) error {
 	reads, writes := l.buffers()
 	p, err := k.Call(l.name, reads, writes)
-	defer func() { _ = p.End(nil) }() // deferred, because an operation of the program may call runtime.Goexit
+	defer func() { _ = p.End(nil) }() // deferred, because a reduction operation of the program (OpFunc) may call runtime.Goexit
 	if err == nil {
 		err = p.End(l.perform())
 	}

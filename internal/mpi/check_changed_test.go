@@ -19,12 +19,13 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// changed is a format of a regular expression for the error of an operation whose buffer was changed: its
-// arguments are the name of the call and of the call that completes it.
+// changed is a format of a regular expression for the error of an operation whose buffer was
+// changed. Its arguments are the name of the call, and of the call that completes the operation
+// ("it" for a blocking call).
 const changed = `buffer is in use: the buffer of %s at check_changed_test\.go:\d+ was changed before %s returned`
 
-// TestCheckChanged has rank 0 change the buffer of a send before the send is complete, for each kind of send.
-// The call that completes the send must return ErrInUse.
+// TestCheckChanged has rank 0 change the buffer of a send before the send is complete, for each
+// kind of send. The call that completes the send must return ErrInUse.
 func TestCheckChanged(t *testing.T) {
 	large := make([]int, 1<<17)
 	for name, test := range map[string]struct {
@@ -84,8 +85,8 @@ func TestCheckChanged(t *testing.T) {
 	}
 }
 
-// TestCheckCalls has a goroutine change the buffer of another goroutine's blocking call, which must return
-// ErrInUse.
+// TestCheckCalls has a goroutine change the buffer of another goroutine's blocking call, which must
+// return ErrInUse.
 func TestCheckCalls(t *testing.T) {
 	for name, test := range map[string]struct {
 		rank0, rank1 func(c *comm.Comm, buf []int) error
@@ -134,8 +135,8 @@ func TestCheckCalls(t *testing.T) {
 	}
 }
 
-// TestCheckChangedUnfinished changes the buffer of a send whose transfer continues after the context has
-// ended. Wait of the Unfinished must return ErrInUse.
+// TestCheckChangedUnfinished changes the buffer of a send whose transfer continues after the
+// context has ended. Wait of the Unfinished must return ErrInUse.
 func TestCheckChangedUnfinished(t *testing.T) {
 	commtest.Run(t, 2, func(c *comm.Comm) error {
 		buf := make([]int, 300000) // elements; longer than the eager limit of every transport
@@ -155,8 +156,8 @@ func TestCheckChangedUnfinished(t *testing.T) {
 	}, commtest.WithParam("check", "true"))
 }
 
-// TestCheckCollective: a rank changes the buffer of a collective. The rank gets the
-// error; if the call blocks, the others get it with their next collective.
+// TestCheckCollective: a rank changes the buffer of a collective that has not returned. The rank
+// gets ErrInUse; if the call blocks, the communicator is also revoked.
 func TestCheckCollective(t *testing.T) {
 	t.Run("Iallreduce", func(t *testing.T) {
 		commtest.Run(t, 2, func(c *comm.Comm) error {
@@ -192,12 +193,12 @@ func TestCheckCollective(t *testing.T) {
 	})
 }
 
-// overlaps is a format of a regular expression for the error of an operation whose buffer is in use: its
-// arguments are the names of the call and of the pending call.
+// overlaps is a format of a regular expression for the error of an operation whose buffer is in
+// use: its arguments are the names of the call and of the pending call.
 const overlaps = `buffer is in use: %s at check_changed_test\.go:\d+ has memory in common with the buffer of %s at check_changed_test\.go:\d+, which is not complete`
 
-// TestCheckOverlap checks that an operation fails with ErrInUse if its buffer overlaps that of a pending
-// operation, and one of the two operations writes the memory.
+// TestCheckOverlap checks that an operation fails with ErrInUse if its buffer overlaps that of a
+// pending operation, and one of the two operations writes the memory.
 func TestCheckOverlap(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second string

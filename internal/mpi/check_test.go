@@ -19,8 +19,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestProgramLine checks that the line of the program in errors is the innermost line on the stack that is
-// neither in weft nor in the standard library.
+// TestProgramLine checks that the line of the program in errors is that of the innermost function
+// on the stack that is neither in weft nor in the standard library.
 func TestProgramLine(t *testing.T) {
 	require.Regexp(t, `^check_test\.go:[0-9]+$`, mpi.ProgramLine())
 	lines := make([]string, 0, 1)
@@ -63,7 +63,7 @@ func TestCheckAllows(t *testing.T) {
 		require.NoError(t, comm.Allreduce(c, all, all, comm.Sum))
 		require.NoError(t, comm.Bcast(c, all, 0))
 		require.NoError(t, comm.Reduce(c, all, make([]int, 2), comm.Sum, 0))
-		r := comm.Irecv(c, buf[3:4], other, 3) // between two parts of the collective's buffer
+		r := comm.Irecv(c, buf[3:4], other, 3) // its buffer is between two parts of the collective's buffer
 		require.NoError(t, comm.Allgatherv(c, []int{1}, buf, []int{1, 1}, []int{0, 7}))
 		require.NoError(t, comm.Send(c, []int{1}, other, 3))
 		_, err := r.Wait()
@@ -204,9 +204,9 @@ func TestCheckInFlight(t *testing.T) {
 	}, commtest.WithProviders(slow), commtest.WithParam("check", "true"), commtest.WithParam("engine.async_progress", "false"))
 }
 
-// TestRaceDetector builds programs with -race and runs them. The detector reports each
-// access to a buffer in flight, with the call that started the operation and its line,
-// and reports nothing for the correct program.
+// TestRaceDetector builds programs with -race and runs them. For a wrong program the detector must
+// report the access to a buffer in flight, with the call that started the operation and its line.
+// For the correct program it must report nothing.
 func TestRaceDetector(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "inflight")
 	build := exec.Command("go", "build", "-race", "-o", program, "./testdata/inflight")

@@ -11,26 +11,27 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Each collective consists of three steps, which its blocking and its nonblocking form share. A
-// method of Comm with the collective's name in lower case checks the arguments and stores them in a
+// A collective has three steps, of which the first and the last are the same for its blocking and
+// its nonblocking form. A function such as Comm.bcast checks the arguments and stores them in a
 // link, as bytes. Then run performs the collective in the caller's goroutine, or spawn in another
 // one. end finishes it.
 
 // plan holds the checked arguments of a collective. Lengths, counts and displacements are in bytes.
 type plan struct {
-	what       coll.Kind // which algorithms run the collective
+	what       coll.Kind // kind of the collective, by which execute selects the function of package coll
 	send, recv []byte
-	op         coll.Op // of reductions
+	op         coll.Op // of reductions and scans; otherwise zero
 	opID       int     // the number by which ranks compare op; see calls.Call
 	root       int
 	elem       int    // bytes per element
 	typ        uint16 // type signature of an element; see elem.Signature
 
-	sendCounts, sendDispls []int // of the parts of send, by rank; scratch memory; nil: the call has none
-	recvCounts, recvDispls []int // of the parts of recv, likewise
+	sendCounts, sendDispls []int // of the parts of send, by rank; in scratch memory; nil: the call has none
+	recvCounts, recvDispls []int // the same for recv
 }
 
-// open starts a collective over elements of type t. If t cannot be sent, open ends the collective.
+// open starts a collective over elements of type t. If t cannot be sent, open ends the collective
+// and returns its error.
 func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -43,8 +44,8 @@ func (c *Comm) open(name string, t *elem.Type) (*link, error) {
 	return l, nil
 }
 
-// ready completes the start of a collective whose arguments are right: it sets the fingerprint, and queues
-// for the slot if the call uses the arena. count is in bytes, as requestArena expects it.
+// ready completes the start of a collective whose arguments are right: it sets the fingerprint, and
+// calls requestArena. count is in bytes, as requestArena expects it.
 func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
@@ -52,15 +53,17 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	return l, nil
 }
 
-// signature holds the properties of a call that must be the same on all ranks, and their fingerprint.
+// signature holds the properties of a call that must be the same on all ranks, and their
+// fingerprint.
 type signature struct {
 	signed     calls.Call
 	sig        uint16 // fingerprint of signed; 0: this link has run no call yet
 	unrecorded bool   // recordCall has not put signed into state.called yet
 }
 
-// sign sets the properties of this call that must be the same on all ranks. Programs repeat calls, so sign
-// computes the fingerprint only if the call differs from the last call of this link. count is in bytes.
+// sign sets the properties of this call that must be the same on all ranks. Programs repeat calls,
+// so sign computes the fingerprint only if the call differs from the last call of this link. count
+// is in bytes.
 //
 // Hot path: no allocation.
 func (l *link) sign(what coll.Kind, root, count int) {
@@ -72,8 +75,9 @@ func (l *link) sign(what coll.Kind, root, count int) {
 }
 
 // recordCall puts the call into state.called, where this rank finds it when a query of another rank
-// arrives; see disagree.go. A call in shared memory runs recordCall when it first waits for another
-// rank, or when it ends, so that it does not delay the other ranks.
+// arrives; see disagree.go. It leaves out CreateGroup, which has no number. A call in shared memory
+// runs recordCall when it first waits for another rank, or when it ends, so that it does not delay
+// the other ranks.
 func (l *link) recordCall() {
 	l.unrecorded = false
 	if seq := l.env.Tag; seq <= seqMask {
@@ -81,7 +85,8 @@ func (l *link) recordCall() {
 	}
 }
 
-// refuse ends a collective whose arguments are wrong, and returns the error of the call. err is the reason.
+// refuse ends a collective whose arguments are wrong, and returns the error of the call. err is the
+// reason.
 func (l *link) refuse(err error) (*link, error) { return nil, l.end(err) }
 
 // run performs the collective of l in the caller's goroutine. If err is not nil, the collective has
@@ -114,7 +119,8 @@ func (c *Comm) spawn(l *link, err error) Request {
 
 func (l *link) run() error { return l.end(l.perform()) }
 
-// perform runs the algorithm. It returns a panic of the program's operation as an error.
+// perform runs the algorithm. If the program's reduction operation (OpFunc) panics, perform returns
+// the panic as an error.
 func (l *link) perform() error {
 	if l.opID == calls.OpOfProgram {
 		return l.performUserOp()
@@ -122,8 +128,9 @@ func (l *link) perform() error {
 	return l.execute()
 }
 
-// performUserOp is perform with an operation of the program. If the operation calls runtime.Goexit,
-// run and spawn do not continue, so performUserOp ends the collective.
+// performUserOp is perform for a reduction operation of the program (OpFunc). If the operation
+// calls runtime.Goexit, the callers of perform do not continue, so performUserOp itself ends the
+// collective.
 func (l *link) performUserOp() (err error) {
 	returned := false
 	defer func() {
@@ -138,8 +145,8 @@ func (l *link) performUserOp() (err error) {
 	return err
 }
 
-// execute runs the algorithm of the call: in memory that all ranks share, or one that package coll
-// chooses.
+// execute runs the algorithm of the call: if l.shared is set, that of coll.Host, in memory that all
+// ranks share; otherwise the one that package coll chooses.
 func (l *link) execute() error {
 	cfg := l.s.job.coll
 	if l.wantsArena {
@@ -207,8 +214,8 @@ func (l *link) execute() error {
 	return fmt.Errorf("%w: collective %d", ErrNotSupported, l.what)
 }
 
-// opPanic is the value with which Shield repeats a panic of the program's operation. It passes
-// through the algorithm to performUserOp.
+// opPanic is the value with which Shield panics after the program's operation has panicked.
+// performUserOp recovers it, above the algorithm.
 type opPanic struct {
 	value any
 	stack []byte
@@ -217,8 +224,8 @@ type opPanic struct {
 // Error returns the value of the panic and its stack.
 func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
 
-// opError returns p, which recover has returned, as an error of the collective if p is an opPanic. Otherwise
-// opError panics with p again.
+// opError returns the error of the collective for p, which recover has returned, if p is an
+// opPanic. Otherwise opError panics with p again.
 func opError(p any) error {
 	op, ok := p.(*opPanic)
 	if !ok {
@@ -238,7 +245,7 @@ func Shield(f func()) {
 	f()
 }
 
-// checkRoot returns ErrRank if the communicator has no such rank.
+// checkRoot returns ErrRank if the communicator does not have the rank root.
 func (l *link) checkRoot(root int) error {
 	if uint(root) >= uint(l.Size()) {
 		return fmt.Errorf("%w: root %d in a communicator of %d ranks", ErrRank, root, l.Size())
@@ -246,8 +253,8 @@ func (l *link) checkRoot(root int) error {
 	return nil
 }
 
-// checkPair checks that the send and receive slices have the same length, and that they are the same slice or
-// do not overlap.
+// checkPair checks that the send and receive slices have the same length, and that they are the
+// same slice or do not overlap.
 func (l *link) checkPair(send, recv []byte) error {
 	if len(send) != len(recv) {
 		return l.wrongCount("recv", len(recv), len(send))
@@ -258,8 +265,8 @@ func (l *link) checkPair(send, recv []byte) error {
 	return nil
 }
 
-// checkBlocks checks that the slice all consists of equal blocks, one for each rank. name is the name of the
-// argument in errors.
+// checkBlocks checks that the slice all consists of equal blocks, one for each rank. name is the
+// name of the argument in errors.
 func (l *link) checkBlocks(name string, all []byte) error {
 	if size := max(l.elem, 1); len(all)/size%l.Size() != 0 {
 		return fmt.Errorf("%w: %s has %d elements, which is not a multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
@@ -267,8 +274,9 @@ func (l *link) checkBlocks(name string, all []byte) error {
 	return nil
 }
 
-// ownBlock does what ownPart does, for a slice all that consists of equal blocks, one for each rank. It also
-// checks the length of all. rank is the rank whose block it is; name and allName are names for errors.
+// ownBlock does what ownPart does, for a slice all that consists of equal blocks, one for each
+// rank, of which the own part is the block of rank. It also checks the length of all. name and
+// allName are the names of the arguments part and all in errors.
 func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
 	inPlace := elem.SameStart(part, all) && len(part) == len(all)
 	if n := l.Size(); !inPlace && len(all) != n*len(part) {
@@ -285,7 +293,8 @@ func (l *link) ownBlock(name string, part []byte, allName string, all []byte, ra
 
 // ownPart checks part, the argument for the rank's own part all[at:at+n] of a slice of all parts.
 // part must be that own part itself, or all (which stands for the own part), or a slice of n bytes
-// that does not overlap all. ownPart returns the n bytes that the collective uses.
+// that does not overlap all. ownPart returns the n bytes that the collective uses. name is the name
+// of the argument part in errors.
 func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
 	own := all[at : at+n]
 	if elem.SameStart(part, all) && len(part) == len(all) {
@@ -303,10 +312,11 @@ func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error)
 
 // layout checks the counts and displacements of the parts of buf, one part for each rank. They are
 // in elements; layout returns them in bytes, in scratch memory. If displs is nil, the parts follow
-// each other and fill buf.
+// each other and must fill buf. layout does not check whether parts overlap. name is the name of
+// buf in errors.
 func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []int, err error) {
 	n, size := l.Size(), l.elem
-	have := math.MaxInt // elements; any number of elements of size 0 fits
+	have := math.MaxInt // number of elements of buf; for elements of size 0 any number fits
 	if size > 0 {
 		have = len(buf) / size
 	}
@@ -336,8 +346,8 @@ func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []i
 	return cb, db, nil
 }
 
-// wrongCount returns the error of a slice or part that has have bytes instead of want. The error is
-// in elements.
+// wrongCount returns the error of a slice or part that has have bytes instead of want. The text
+// counts elements. name is the name of the slice or part in the text.
 func (l *link) wrongCount(name string, have, want int) error {
 	size := max(l.elem, 1)
 	return fmt.Errorf("%w: %s has %d elements, not %d", ErrCount, name, have/size, want/size)

@@ -14,9 +14,10 @@ func (c *Comm) Barrier() error { return run(barrier(c, "Barrier", coll.KindBarri
 // Ibarrier implements comm.Ibarrier, which documents the call.
 func (c *Comm) Ibarrier() Request { return c.spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
 
-// barrier starts a barrier; the caller runs it. name and sign are the name and the kind of the call that
-// the barrier is part of. Only the barriers of Barrier and Fence use the arena. After the others, the
-// caller recycles the arena or compares its contents with those of other ranks.
+// barrier starts a barrier; the caller runs it. name and sign are the name and the kind of the call
+// that the barrier is part of. Only the barriers of Barrier and Fence may use the arena. After the
+// others, the caller recycles an arena, or compares its calls with those of other ranks
+// (arenaMismatch).
 func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	l, err := c.begin(name)
 	if err != nil {

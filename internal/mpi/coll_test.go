@@ -12,18 +12,18 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// affine is the function x ↦ A·x + B modulo 2^32. The composition of two is associative and does
-// not commute.
+// affine is the function x ↦ A·x + B modulo 2^32. Composition of such functions is associative and
+// does not commute.
 type affine struct{ A, B uint32 }
 
 func (f affine) then(g affine) affine { return affine{g.A * f.A, g.A*f.B + g.B} }
 
-// subject is a reduction operation over an element type, with a naive implementation of it that computes the
-// expected results.
+// subject is a reduction operation over an element type, with elements for the ranks, and a naive
+// implementation of the operation that computes the expected results.
 type subject[T comparable] struct {
 	op      comm.OpFor[T]
-	element func(rank, i int) T
-	combine func(lower, upper T) T
+	element func(rank, i int) T    // returns element i of what a rank contributes
+	combine func(lower, upper T) T // the naive implementation, for the operands of a lower and a higher rank
 }
 
 var (
@@ -82,8 +82,8 @@ type trial[T comparable] struct {
 	c       *comm.Comm
 	rng     *rand.Rand // the same on all ranks
 	n, root int
-	counts  []int // random number of elements of each rank's part, by rank
-	displs  []int // displacement of each rank's part, by rank; the parts lie in a random order, with gaps
+	counts  []int // by rank: number of elements of the rank's part, chosen at random
+	displs  []int // by rank: displacement of the rank's part, in elements; the parts lie in a random order, with gaps
 	extent  int   // number of elements of all parts and gaps together
 }
 
@@ -99,8 +99,8 @@ func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {
 	return t
 }
 
-// all runs every collective once. It chooses at random whether the call blocks, and whether the call is in
-// place.
+// all runs every collective once. It chooses at random whether the call blocks, and whether the
+// call is in place.
 func (t *trial[T]) all() error {
 	for _, f := range []struct {
 		name string
@@ -124,8 +124,8 @@ func wait(r comm.Request) error {
 	return err
 }
 
-// TestCollectives runs all collectives with each algorithm that package coll has for them, and with the
-// automatic choice of the algorithm. It compares the results with naive ones.
+// TestCollectives runs all collectives with each algorithm that package coll has for them, and with
+// the automatic choice of the algorithm. It compares the results with naive ones.
 func TestCollectives(t *testing.T) {
 	algorithms := append([]coll.Info{{Name: coll.Auto}}, coll.Algorithms()...)
 	for _, a := range algorithms {
@@ -148,7 +148,7 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// rounds runs all collectives for several types and random lengths.
+// rounds runs all collectives for several types and random lengths. Equal seeds give equal lengths.
 func rounds(c *comm.Comm, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	lengths := []int{0, 1, 2, 3, 8, 33, 100, 1000, 3001}
@@ -198,8 +198,8 @@ func TestLargeCollectives(t *testing.T) {
 	}
 }
 
-// TestEmptyInPlace checks that two empty slices count as the same slice in calls in place, although their
-// addresses may differ.
+// TestEmptyInPlace checks that two empty slices count as the same slice in calls in place, although
+// their addresses may differ.
 func TestEmptyInPlace(t *testing.T) {
 	eachCount(t, func(c *comm.Comm) error {
 		none := make([]int, c.Size())
@@ -216,8 +216,8 @@ func TestEmptyInPlace(t *testing.T) {
 	})
 }
 
-// TestLargeScratchIsGivenBack checks that a communicator does not keep the scratch memory of a large
-// collective.
+// TestLargeScratchIsGivenBack checks that a communicator does not keep the scratch memory of a
+// large collective.
 func TestLargeScratchIsGivenBack(t *testing.T) {
 	const size = 64 << 20
 	heap := func() uint64 {

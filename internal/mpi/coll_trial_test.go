@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// Each method of trial runs one collective. It computes the expected result naively, from the
-// elements of all ranks.
+// Each method of trial that is named after a collective runs this collective. It computes the
+// expected result naively, from the elements of all ranks.
 
 func (t *trial[T]) barrier(nonblocking, _ bool) error {
 	if nonblocking {
@@ -139,7 +139,7 @@ func (t *trial[T]) reduceScatter(nonblocking, inPlace bool) error {
 	return first(err, same("recv", recv, t.fold(0, size, at, t.counts[me])))
 }
 
-// together returns the blocks of all ranks, one after the other.
+// together returns the first n elements of each rank, in rank order.
 func (t *trial[T]) together(n int) []T {
 	var all []T
 	for r := range t.c.Size() {
@@ -183,11 +183,11 @@ func (t *trial[T]) scattered() []T {
 	return all
 }
 
-// packed reports whether the call passes counts without displacements, so the parts follow each
-// other.
+// packed reports whether the test passes counts without displacements, so that the parts follow
+// each other.
 func (t *trial[T]) packed() bool { return t.n%2 == 1 }
 
-// packedParts returns the parts of all ranks, one after the other.
+// packedParts returns the parts of all ranks, in rank order and without gaps.
 func (t *trial[T]) packedParts() []T {
 	var all []T
 	for r, n := range t.counts {

@@ -15,35 +15,36 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Comm is a communicator: a group of processes that includes the caller, and a message
-// space of its own (MPI 4.1 §7). Any number of goroutines may run its methods, and
-// functions that take it, at the same time, except collectives. The collectives of one
-// communicator must start in the same order on all its ranks. If a goroutine starts a
-// collective while another goroutine is in a blocking collective of the same
-// communicator, it gets [ErrConcurrent]. Goroutines that use collectives at the same time
-// need a communicator each; see [Comm.Dup].
+// Comm is a communicator: a group of processes that includes the caller, and a message space of its
+// own (MPI 4.1 §7). Any number of goroutines may run its methods at the same time, except
+// collectives. The collectives of one communicator must start in the same order on all its ranks.
+// If a goroutine starts a collective while another goroutine is in a blocking collective of the
+// same communicator, the call returns [ErrConcurrent] and revokes the communicator. Goroutines that
+// use collectives at the same time need a communicator each; see [Comm.Dup].
 //
-// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
-// return [ErrClosed].
+// On a nil *Comm, on a freed communicator, and on any communicator after Finalize, the calls that
+// return an error return [ErrClosed].
 type Comm struct {
 	s         *state
 	ctx       context.Context
-	completed *completedRequest   // not nil: this Comm is no communicator, but holds the result of a request that was complete from the start
-	use       *bufcheck.Operation // not nil: this copy was made for one request, whose buffers the checker records in use
+	completed *completedRequest   // if not nil, this Comm is no communicator, but holds the result of a request that was complete from the start
+	use       *bufcheck.Operation // if not nil, this copy was made for one request, and use is the checker's record that the request's buffers are in use
 }
 
 // state holds what all copies of a communicator share on this rank. WithContext makes copies.
 //
 // Messages of the program and messages of collectives travel in two contexts of the engine: 2·id
-// and 2·id+1. An id consists of the world rank of the communicator's rank 0 and a number that rank
-// 0 counts up. So it is unique in the job, although only rank 0 chooses it.
+// and 2·id+1. An id consists of the world rank of the process that has chosen it (see newID) and a
+// number that this process counts up. So it is unique in the job, although only one process chooses
+// it, as a rule the communicator's rank 0. The ids of the communicators that Init makes are
+// constants.
 type state struct {
 	job   *job
 	id    uint64
 	rank  int   // of this process in the communicator
 	group Group // the communicator's processes
 
-	window atomic.Bool // this is the communicator that a window has for itself
+	window atomic.Bool // the communicator is a window's own
 	parent *state      // if parent is revoked, this communicator is revoked too; nil: none; see attach; guarded by job.stall.mu
 
 	p2p   *engine.Context   // messages of the program
@@ -55,21 +56,23 @@ type state struct {
 	agreements *agree.Comm   // for Agree and Shrink, which have no order relative to collectives
 	closed     atomic.Bool   // the communicator, or its window, was freed
 
-	slotFree     atomic.Uint32               // 1: no link holds the slot, the permission to use the arena; see slot.go
-	slotLink     *link                       // a link that no call uses; only the holder of the slot uses this field
-	queued       atomic.Int32                // number of links in queue; written with linkMu held
-	arena        atomic.Pointer[arena.Arena] // nil: no collective has needed it yet; arena.None: there is none
-	stateVersion uint32                      // Engine.StateVersion at the last call of coll.Usable; only the holder of the slot uses it
+	slotFree atomic.Uint32               // 1: no link holds the slot, the permission to use the arena; 0: a link holds it; see slot.go
+	slotLink *link                       // if the slot is free: a link that no call uses; only a goroutine that has acquired the slot uses this field
+	queued   atomic.Int32                // number of links in queue; written with linkMu held
+	arena    atomic.Pointer[arena.Arena] // nil: no collective has needed it yet; arena.None: there is none
+	// Engine.StateVersion before the last call of Usable for the context coll that returned no
+	// error; only the holder of the slot uses it.
+	stateVersion uint32
 
 	linkMu sync.Mutex
 	links  []*link   // links that no call uses, except slotLink; guarded by linkMu
-	all    []*link   // all links of the communicator; guarded by linkMu
-	queue  slotQueue // links that wait for the slot; guarded by linkMu
+	all    []*link   // the links that calls use, those in links, and slotLink; guarded by linkMu
+	queue  slotQueue // links that wait for the slot, and whether more may; guarded by linkMu
 
 	called calls.Ring // records of the last collectives that this rank has called, for queries
 }
 
-// The ids of the communicators that Init makes.
+// The ids that Init uses, for communicators and for the context of agreements.
 const (
 	worldID = 0
 	agreeID = finalID - 1 // of job.agreeSpace
@@ -91,7 +94,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	return s
 }
 
-// newID returns an unused id for a communicator in which this process is rank 0.
+// newID returns an unused id for a communicator that this process makes with others.
 func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
 
 // live returns the state of the communicator, or ErrClosed if the communicator cannot be used.
@@ -112,7 +115,7 @@ func (c *Comm) whyClosed() error {
 	return fmt.Errorf("%w: the communicator was freed", ErrClosed)
 }
 
-// name returns the name of the communicator in errors.
+// name returns the name of the communicator in errors, and an empty text for a nil communicator.
 func (c *Comm) name() string {
 	if c == nil || c.s == nil {
 		return ""
@@ -239,8 +242,8 @@ func (c *Comm) Free() error {
 	return err
 }
 
-// syncFree blocks until all ranks have called Free, and recycles the arena. Before that it waits until the
-// collectives that this rank has started have left the arena.
+// syncFree blocks until all ranks have called Free, and recycles the arena. Before that it waits
+// until the collectives that this rank has started have left the arena.
 func (c *Comm) syncFree() error {
 	s := c.s
 	if err := s.closeSlot(c.Context()); err != nil {
@@ -250,7 +253,7 @@ func (c *Comm) syncFree() error {
 		}
 		return err
 	}
-	if a := s.arena.Load(); a != nil && a != arena.None { // arenaMismatch requires that all ranks have finished their collectives
+	if a := s.arena.Load(); a != nil && a != arena.None { // after this barrier all ranks have finished their collectives, as arenaMismatch requires
 		if err := run(barrier(c, "Free", calls.KindLast)); err != nil {
 			return err
 		}
@@ -277,12 +280,13 @@ func (s *state) arenaMismatch() error {
 }
 
 // leftover returns an error if a message of a collective has arrived that this rank did not
-// receive. Then the ranks called different collectives, and none had to wait for another.
+// receive. Then the ranks called different collectives, or passed different arguments, and no rank
+// had to wait for another.
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
 	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.survivesFailures || s.job.ending.Load()):
-		return nil // there is no message; in Finalize a rank that has already left may refuse a connection
+		return nil // there is no message; a rank that has already left Finalize may refuse a connection, so that this rank regards it as failed
 	case err != nil || !ok:
 		return err
 	}
@@ -304,7 +308,8 @@ func (s *state) calledRevoke() error {
 	return fmt.Errorf("rank %d of the world called Revoke", s.job.world.Rank)
 }
 
-// revoke revokes the communicator on all ranks; cause is the text of their errors.
+// revoke revokes the communicator on all ranks. The errors of their calls then contain the text of
+// cause.
 func (s *state) revoke(cause error) {
 	s.coll.Revoke(cause) // this also revokes p2p, the other context of the communicator
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// exercise checks that c works, and that its ranks are the given ranks of world, in this order.
+// exercise checks that c works, and that its ranks are the ranks members of world, in this order.
 func exercise(c, world *comm.Comm, members []int) error {
 	got, err := c.Group().Translate(count(c.Size(), 0), world.Group())
 	if err != nil {
@@ -87,7 +87,6 @@ func TestSplit(t *testing.T) {
 				if err := exercise(d, c, members); err != nil {
 					return err
 				}
-				// Split the new communicator again.
 				e, err := d.Split(0, -d.Rank())
 				if err != nil {
 					return err
@@ -214,7 +213,7 @@ func TestCreateErrors(t *testing.T) {
 	})
 }
 
-// TestManyComms makes and frees communicators of all kinds again and again.
+// TestManyComms makes communicators by Split, uses them once and frees them, many times.
 func TestManyComms(t *testing.T) {
 	ranks(t, 4, func(c *comm.Comm) error {
 		for i := range 200 {
@@ -274,8 +273,8 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestCreateGroupBesideCollectives runs CreateGroup and a collective of the same communicator at the
-// same time. They have no order, so neither may wait until the other one has ended.
+// TestCreateGroupBesideCollectives runs CreateGroup and a collective of the same communicator at
+// the same time. They have no order, so neither may wait until the other one has ended.
 func TestCreateGroupBesideCollectives(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		g, err := c.Group().Incl(1, 0)

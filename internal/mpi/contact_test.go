@@ -24,7 +24,7 @@ func TestDeadBeforeContact(t *testing.T) {
 			}
 		},
 		"CreateGroup": func(c *comm.Comm) error {
-			g, err := c.Group().Incl(2, 0, 1) // the first rank of the group sends to the others
+			g, err := c.Group().Incl(2, 0, 1) // in CreateGroup, the first rank of the group sends to the others
 			if err != nil {
 				return err
 			}

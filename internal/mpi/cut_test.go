@@ -15,16 +15,17 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// ended returns a copy of c with a context that has ended already. A call on the copy does what it can without
-// waiting, and then returns the error of the context.
+// ended returns a copy of c with a context that has ended already. A call on the copy does what it
+// can without waiting. If that does not complete the call, it returns the error of the context.
 func ended(c *comm.Comm) *comm.Comm {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return c.WithContext(ctx)
 }
 
-// TestSendrecvCancelled: if the context of a Sendrecv ends, the call returns, weft does not access the slices of the
-// call any more, and a later receive gets the message.
+// TestSendrecvCancelled: if the context of a Sendrecv ends, the receive is withdrawn, and a later
+// receive gets the message. If the transfer of the send has begun, it continues, as the Unfinished
+// says.
 func TestSendrecvCancelled(t *testing.T) {
 	const n = 300000 // elements; longer than the eager limit of every transport
 	ranks(t, 2, func(c *comm.Comm) error {
@@ -74,8 +75,8 @@ func TestSendrecvCancelled(t *testing.T) {
 	})
 }
 
-// TestSendValueCancelled: after a context has ended a SendValue, later calls do not overwrite its
-// message, which the receiver has not received yet.
+// TestSendValueCancelled: after a context has ended a SendValue, later calls of SendValue do not
+// overwrite its message, which the receiver has not received yet.
 func TestSendValueCancelled(t *testing.T) {
 	first, second := strings.Repeat("a", 1000), strings.Repeat("b", 1000)
 	ranks(t, 2, func(c *comm.Comm) error {
@@ -111,7 +112,8 @@ func TestSendValueCancelled(t *testing.T) {
 	}, commtest.WithParam("engine.eager_limit", "64"))
 }
 
-// TestSendrecvFailsTwice: if both the send and the receive of a Sendrecv fail, the error holds both errors.
+// TestSendrecvFailsTwice: if both the send and the receive of a Sendrecv fail, the error holds both
+// errors.
 func TestSendrecvFailsTwice(t *testing.T) {
 	const n = 300000 // elements; longer than the eager limit of every transport
 	ranks(t, 2, func(c *comm.Comm) error {

@@ -13,11 +13,11 @@ import (
 
 // Ranks that disagree about a collective
 //
-// Each message of a collective carries the call's fingerprint, 16 bits that differ if the calls differ, so a
-// rank detects that another rank made a different call. The fingerprint does not say which call that was.
-// So the rank sends a query that holds its own last calls in full. The other rank
-// compares them with its own calls and revokes the communicator with a text that names
-// both calls.
+// Each message of a collective carries the call's fingerprint, a hash of 16 bits. So a rank
+// detects, except with a probability of 2^-16, that another rank made a different call. The
+// fingerprint does not say which call that was. So the rank sends a query that holds its own last
+// calls in full. The other rank compares them with its own calls and revokes the communicator with
+// a text that names both calls.
 //
 //	rank 0: Barrier      ◄── fingerprint of Bcast ──      rank 1: Bcast
 //	   │
@@ -26,14 +26,16 @@ import (
 //
 // A rank that waits for a long time sends the same query; see stallDetector.
 
-// sendQuery sends the query q to a rank of the communicator. It does not block.
+// sendQuery sends the query q to a rank of the communicator, in the point-to-point context of
+// Finalize's communicator. It does not block.
 func (s *state) sendQuery(rank int, q calls.Query) {
 	s.job.final.p2p.SendBuffered(q, engine.Env{Peer: s.group.ranks[rank]})
 }
 
 // handleQuery handles a query from world rank sender. It compares the calls of the query with the
 // calls of this rank. If they differ, handleQuery revokes the communicator with both calls in the
-// text.
+// text. It ignores a malformed query, one about a communicator that is not open on this rank, and
+// one of a rank outside of the communicator.
 func (j *job) handleQuery(q calls.Query, sender int) {
 	id, records, ok := q.Parse()
 	if !ok {
@@ -50,15 +52,16 @@ func (j *job) handleQuery(q calls.Query, sender int) {
 	a, b, ok := s.called.Differs(records)
 	switch {
 	case !ok:
-	case a.String() == b.String(): // they differ in something that String does not show
+	case a.String() == b.String(): // the calls differ in something that String does not show
 		s.revoke(fmt.Errorf("%w: ranks %d and %d called %v with other counts, or with elements of another layout", ErrMismatch, rank, s.rank, &a))
 	default:
 		s.revoke(fmt.Errorf("%w: rank %d called %v, rank %d called %v", ErrMismatch, rank, &a, s.rank, &b))
 	}
 }
 
-// disagreement returns the error of a collective in which another rank made a different
-// call. If that rank revokes the communicator in time, the error names both calls.
+// disagreement returns the error of a collective in which rank made a different call. It sends
+// queries to that rank, and waits for at most replyIntervals intervals of the stall detector. If
+// that rank revokes the communicator in this time, the error names both calls.
 func (l *link) disagreement(rank int) error {
 	s, j := l.s, l.s.job
 	if l.unrecorded {
@@ -88,6 +91,6 @@ func (l *link) disagreement(rank int) error {
 	return fmt.Errorf("%w: rank %d made another call than rank %d, in this collective or an earlier one; rank %d called %v", ErrMismatch, rank, s.rank, s.rank, &l.signed)
 }
 
-// replyIntervals is the number of intervals of the stall detector for which a rank whose collective has
-// failed waits until the rank that got its query revokes the communicator.
+// replyIntervals is the maximum number of intervals of the stall detector for which a rank whose
+// collective has failed waits until the rank that got its query revokes the communicator.
 const replyIntervals = 4

@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestDisagreementInACircle checks that ranks that wait for each other in different calls get an
-// error, although no message arrives that would show the difference.
+// TestDisagreementInACircle checks that ranks that wait for each other in calls with different
+// arguments get an error, although no message arrives that would show the difference.
 func TestDisagreementInACircle(t *testing.T) {
 	const odd = 5 // the rank that passes other counts
 	counts := func(c *comm.Comm, good, other int) int {
@@ -48,7 +48,7 @@ func TestDisagreementInACircle(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if err = x.call(c); err == nil { // the collective of this rank waited for no other rank
+					if err = x.call(c); err == nil { // the collective of this rank waited for no other rank; the next call returns the error
 						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					}
 					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
@@ -61,8 +61,8 @@ func TestDisagreementInACircle(t *testing.T) {
 	}
 }
 
-// TestCountsThatDiffer checks that ranks get an error if the slices of counts that they pass differ but have
-// the same sum.
+// TestCountsThatDiffer checks that ranks get an error if the slices of counts that they pass differ
+// but have the same sum.
 func TestCountsThatDiffer(t *testing.T) {
 	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
 	for name, call := range map[string]func(c *comm.Comm) error{
@@ -102,7 +102,7 @@ func TestQueriesOfHostilePeers(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := comm.Barrier(c); err != nil { // the first collective
+				if err := comm.Barrier(c); err != nil { // the first collective of c, about which Contradict sends queries
 					return err
 				}
 				if c.Rank() == 1 {

@@ -13,27 +13,28 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Reasons of errors; errors.Is finds them. Every error of this package wraps one of them, or the
-// error of a context that has ended (context.Canceled, context.DeadlineExceeded).
+// Reasons of errors; errors.Is finds them. Most errors of this package wrap one of them, or the
+// error of a context that has ended (context.Canceled, context.DeadlineExceeded). Some, for example
+// of Init and Alloc, wrap an error of the system, of a transport or of the launcher instead.
 var (
 	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer, which holds the part that fits
 	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs has failed
-	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
-	ErrRevoked      = engine.ErrRevoked         // the communicator was revoked; the text says why
+	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or its function in Main has returned; see comm.Comm.Finalize
+	ErrRevoked      = engine.ErrRevoked         // the communicator or window was revoked; the text says why
 	ErrClosed       = engine.ErrClosed          // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = engine.ErrMismatch        // ranks call different collectives, pass different arguments, or send and receive elements of different types; the text names both sides
-	ErrNotSupported = transport.ErrNotSupported // the transport cannot do this
+	ErrMismatch     = engine.ErrMismatch        // ranks call different collectives, pass different arguments, or send and receive elements of different types
+	ErrNotSupported = transport.ErrNotSupported // the transport, or this build of the program, cannot do this
 
-	ErrRank   = errors.New("rank out of range")            // the communicator does not have this source, destination or root
-	ErrTag    = errors.New("tag out of range")             // the tag is not in [0, MaxTag], and AnyTag is not permitted here
-	ErrCount  = elem.ErrCount                              // lengths, counts or displacements do not fit together, or a message is not a whole number of elements
-	ErrType   = elem.ErrType                               // the element type holds pointers, or a value cannot be encoded
-	ErrOp     = errors.New("operation cannot be applied")  // the operation is nil, is not defined for the element type, or has panicked
-	ErrBuffer = errors.New("buffers overlap")              // the send and receive slices share memory and are not the same slice
-	ErrInUse  = bufcheck.ErrInUse                          // a buffer has changed while a send used it, or two operations use it; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = errors.New("argument out of range")        // another argument is wrong: a colour, a list of groups, a nil message
-	ErrGroup  = errors.New("group does not fit")           // the group has processes that the communicator does not have, or ranks passed different groups
-	ErrInit   = errors.New("job has already been started") // Init was called twice
+	ErrRank   = errors.New("rank out of range")            // the communicator, window or group does not have this rank, or a list names a rank twice
+	ErrTag    = errors.New("tag out of range")             // the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept AnyTag)
+	ErrCount  = elem.ErrCount                              // a length, count or displacement is negative, too large or does not fit the others, or a message is not a whole number of elements
+	ErrType   = elem.ErrType                               // the element type holds pointers or does not suit the call, or a value cannot be encoded or decoded
+	ErrOp     = errors.New("operation cannot be applied")  // the operation is nil or zero, does not exist for the element type or the call, or has panicked or called runtime.Goexit
+	ErrBuffer = errors.New("buffers overlap")              // two slices of the call share memory in a way that the call does not permit
+	ErrInUse  = bufcheck.ErrInUse                          // a buffer has changed while a send used it, or an operation writes memory that another one uses; only with the tunable check (WEFT_CHECK=1)
+	ErrArg    = errors.New("argument out of range")        // another argument is wrong, for example a colour, the stride of a range, or a nil message
+	ErrGroup  = errors.New("group does not fit")           // the group has a process that the communicator does not have, lacks the caller, or differs between ranks
+	ErrInit   = errors.New("job has already been started") // Init was called before, and may not be called again
 
 	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator, so the order of the two calls is undefined: use a lock, or a communicator for each goroutine (Dup)")
 
@@ -44,20 +45,22 @@ var (
 	ErrLockType = errors.New("no such kind of lock")      // the kind of lock is neither LockShared nor LockExclusive
 )
 
-// noRank is the value of Error.Peer for a call without a peer, and of Error.Tag for a call without a tag.
+// noRank is the value of Error.Peer for a call without a peer, and of Error.Tag for a call without
+// a tag.
 const noRank = Undefined
 
-// Error is the type of all errors of this package. It holds the call that failed and the reason,
-// which errors.Is and errors.As find.
+// Error is the type of the errors of this package, except those of Unfinished.Wait. Finalize may
+// return several, joined by errors.Join. An Error holds the call that failed and the reason, which
+// errors.Is and errors.As find.
 type Error struct {
 	Op   string // the call, such as "Send"
-	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"
-	Peer int    // the rank of the other side, or the root; Undefined if the call has none
-	Tag  int    // the tag; Undefined if the call has none
+	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"; empty: none or nil
+	Peer int    // the rank of the other side, or the wrong rank of a method of Group; may be AnySource; Undefined: none
+	Tag  int    // the tag; may be AnyTag; Undefined: none
 	Err  error  // the reason
 }
 
-// Error returns the error in one line.
+// Error returns a text with the call, its communicator, peer and tag, and the reason.
 func (e *Error) Error() string { return "comm: " + e.call() + ": " + e.Err.Error() }
 
 // call returns the call with its communicator, peer and tag.
@@ -89,8 +92,8 @@ func (e *Error) call() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail returns err as an *Error of the call op on c, or nil if err is nil. If err is an *Error, fail returns
-// err as it is. fail is not inlined, so that its callers stay small.
+// fail returns err as an *Error of the call op on c, or nil if err is nil. If err is an *Error,
+// fail returns err as it is. fail is not inlined, so that its callers stay small.
 //
 //go:noinline
 func (c *Comm) fail(op string, peer, tag int, err error) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// OpenWindow does only the first step of NewWin, openWindow, so that a test can stop there.
+// OpenWindow does only the first step of NewWin: it calls openWindow and drops the window.
 func OpenWindow[T any](c *Comm, n int) error {
 	l, err := c.begin("NewWin")
 	if err != nil {
@@ -39,8 +39,9 @@ func IsConsequence(err error) bool { return isConsequence(err) }
 // Parts returns the number of transfers that u waits for.
 func Parts(u *Unfinished) int { return len(u.parts) }
 
-// Contradict sends a query (see calls.Query) of n calls to a rank of c. Each call differs from the first collective
-// of c. The message has another type signature than queries have. Contradict blocks until the rank has received it.
+// Contradict sends a query (see calls.Query) of n calls to a rank of c. Each call differs from the
+// first collective of c. The message has another type signature than queries have. Contradict
+// blocks until the rank has received it.
 func Contradict(c *Comm, rank, n int) error {
 	k := calls.Call{What: coll.KindBcast}
 	q := binary.LittleEndian.AppendUint64(nil, c.s.id)
@@ -57,20 +58,21 @@ func Contradict(c *Comm, rank, n int) error {
 // QueryCalls exports calls.QueryCalls for tests.
 const QueryCalls = calls.QueryCalls
 
-// InFinalize reports whether the rank of c has called Finalize.
+// InFinalize reports whether the rank that c belongs to has called Finalize.
 func InFinalize(c *Comm) bool { return c.s.job.ending.Load() }
 
 // Queued returns the number of collectives of c that wait for the slot on this rank.
 func Queued(c *Comm) int { return int(c.s.queued.Load()) }
 
-// Pending returns the names of the calls whose operations are pending in the rank's checker of buffers.
+// Pending returns the names of the calls whose operations are pending in the rank's checker of
+// buffers.
 func Pending(c *Comm) []string { return c.s.check.Pending() }
 
 // MinSweep exports bufcheck.MinSweep for tests.
 const MinSweep = bufcheck.MinSweep
 
-// Refused returns the number of refused requests that the program has not waited for, and the number of
-// those that this rank keeps.
+// Refused returns the number of refused requests that the program has not waited for, and how many
+// of them refusals.few holds.
 func Refused(c *Comm) (n, kept int) {
 	n, few := c.s.job.refusals.unreported()
 	return n, len(few)
@@ -82,8 +84,8 @@ const PoolSize = arena.PoolSize
 // Idle returns the number of arenas in this rank's pool.
 func Idle(c *Comm) int { return c.s.job.arenas.Idle() }
 
-// LoseInFinalize waits until this rank is in Finalize, and then makes its engine regard another rank of
-// the world as failed.
+// LoseInFinalize blocks until this rank is in Finalize, and then makes its engine regard the rank
+// world of the world as failed.
 func LoseInFinalize(c *Comm, world int) {
 	for !c.s.job.agreements.Leaving() {
 		runtime.Gosched()
@@ -94,7 +96,8 @@ func LoseInFinalize(c *Comm, world int) {
 // LoseArenas releases the arenas in this rank's pool.
 func LoseArenas(c *Comm) { c.s.job.arenas.Lose(c.s.coll) }
 
-// Inspect returns a channel on which it sends the state that this rank would report to gorun.
+// Inspect returns a channel on which a goroutine sends the state that this rank would report to
+// gorun now.
 func Inspect(c *Comm) <-chan *wire.RankState {
 	var in inspect.Inspector
 	in.Attach(c.s.job.inspected())
@@ -113,11 +116,12 @@ func Inspect(c *Comm) <-chan *wire.RankState {
 	return answer
 }
 
-// Leftover does the check of Finalize and Free for messages of collectives that this rank has not received.
+// Leftover exports state.leftover, a check of Finalize and Free, for tests.
 func Leftover(c *Comm) error { return c.s.leftover() }
 
-// SendDecision acts as the coordinator for the first vote that arrives: it sends a decision to the sender
-// of that vote only. The decision is that only this process has failed.
+// SendDecision acts as the coordinator for the first vote that arrives: it sends a decision to the
+// sender of that vote only. The decision contains what the vote contains, and that this process has
+// failed.
 func SendDecision(c *Comm) error {
 	for {
 		m, st, err := c.s.job.agreeSpace.Attend(c.ctx, c.s.job.eng.ChangeCount(), false)

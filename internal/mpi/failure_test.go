@@ -60,8 +60,8 @@ func TestRevokeEndsEverything(t *testing.T) {
 	}
 }
 
-// TestTestAllAfterRevoke: TestAll makes progress for a request although another request in the list has
-// failed with its revoked communicator. There is no background progress.
+// TestTestAllAfterRevoke: TestAll makes progress for a request although another request in the
+// slice has failed, because its communicator was revoked. There is no background progress.
 func TestTestAllAfterRevoke(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -120,12 +120,12 @@ func TestContextEndsWaiting(t *testing.T) {
 		if _, done, err := r.Test(); !done || err != nil {
 			return fmt.Errorf("cancelled: %v %w", done, err)
 		}
-		return comm.Send(world, []int{1}, 1, 9) // the world is not affected
+		return comm.Send(world, []int{1}, 1, 9) // the context of world has not ended
 	})
 }
 
-// TestContextEndsCollective ends the context of a collective on one rank. The ranks that wait for this rank must
-// get an error.
+// TestContextEndsCollective ends the context of a collective on one rank. The ranks that wait for
+// this rank must get an error.
 func TestContextEndsCollective(t *testing.T) {
 	for _, nonblocking := range []bool{false, true} {
 		ranks(t, 3, func(world *comm.Comm) error {
@@ -138,7 +138,7 @@ func TestContextEndsCollective(t *testing.T) {
 				call = func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) }
 			}
 			switch c.Rank() {
-			case 0: // rank 0 never calls the barrier
+			case 0: // rank 0 does not call the barrier
 				_, err := comm.Recv(c, []int{1}, 1, 0)
 				if err := wantErr("Recv", err, comm.ErrRevoked, "context canceled"); err != nil {
 					return err
@@ -159,7 +159,8 @@ func TestContextEndsCollective(t *testing.T) {
 	}
 }
 
-// TestDeadRank kills a rank while the other ranks wait for it in calls of each kind. These calls must fail.
+// TestDeadRank kills a rank while the other ranks wait for it in calls of each kind. These calls
+// must fail.
 func TestDeadRank(t *testing.T) {
 	for name, f := range map[string]func(c *comm.Comm) error{
 		"Recv":      func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 1, 0); return err },

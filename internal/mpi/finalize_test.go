@@ -17,12 +17,14 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// onEach returns functions that make a transport for a job: one between processes, and one between goroutines.
+// onEach returns functions that make a provider for a job: of shared memory, of TCP, and of
+// goroutines of one process.
 func onEach() []func() transport.Provider {
 	return []func() transport.Provider{shm.New, tcp.New, func() transport.Provider { return inproc.NewFabric() }}
 }
 
-// needsTheLastRank holds calls that cannot complete without a call of the last rank of the communicator.
+// needsTheLastRank holds calls, by name, that cannot complete without a call of the last rank of
+// the communicator.
 var needsTheLastRank = map[string]func(c *comm.Comm) error{
 	"Recv":   func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, c.Size()-1, 0); return err },
 	"Probe":  func(c *comm.Comm) error { _, err := c.Probe(c.Size()-1, 0); return err },
@@ -53,8 +55,8 @@ var needsTheLastRank = map[string]func(c *comm.Comm) error{
 	"Split":     func(c *comm.Comm) error { _, err := c.Split(0, 0); return err },
 }
 
-// TestRanksInFinalize: a call that needs a rank in Finalize fails, whether or not the two ranks have
-// exchanged messages before.
+// TestRanksInFinalize: a call that needs a rank in Finalize fails, whether or not the two ranks
+// have exchanged messages before.
 func TestRanksInFinalize(t *testing.T) {
 	for name, call := range needsTheLastRank {
 		for _, p := range onEach() {
@@ -69,7 +71,7 @@ func TestRanksInFinalize(t *testing.T) {
 								err = comm.Alltoall(c, make([]int, n), make([]int, n))
 							}
 							if c.Rank() < n-1 {
-								if err == nil { // otherwise the other rank has revoked the world already
+								if err == nil { // otherwise another rank has revoked the world already
 									err = call(c)
 								}
 								kind := comm.ErrFinalized
@@ -78,7 +80,7 @@ func TestRanksInFinalize(t *testing.T) {
 								}
 								err = wantErr(name, err, kind, "called Finalize")
 							}
-							_ = c.Finalize() // it may return an error, because a rank did not take part in the collective
+							_ = c.Finalize() // Finalize may return an error, because a rank did not take part in the collective
 							return err
 						}, commtest.WithProviders(p()), commtest.WithParam("coll.shared_memory", memory))
 					})
@@ -88,8 +90,8 @@ func TestRanksInFinalize(t *testing.T) {
 	}
 }
 
-// TestSentBeforeFinalize: messages that a rank has sent before Finalize are received, even if the rank
-// has not waited for them.
+// TestSentBeforeFinalize: messages that a rank has sent before Finalize are received, even if the
+// rank has not waited for them.
 func TestSentBeforeFinalize(t *testing.T) {
 	const n, long = 2000, 1 << 18
 	for _, p := range onEach() {
@@ -122,8 +124,8 @@ func TestSentBeforeFinalize(t *testing.T) {
 	}
 }
 
-// TestFinalizeWaitsForCollectives: a rank that returns before its nonblocking collective
-// is complete still takes part in it.
+// TestFinalizeWaitsForCollectives: a rank whose function returns before its nonblocking collective
+// is complete still takes part in the collective.
 func TestFinalizeWaitsForCollectives(t *testing.T) {
 	var ofRank1 *comm.Comm
 	returns := make(chan struct{})
@@ -150,7 +152,7 @@ func TestCallsBesideFinalize(t *testing.T) {
 			return comm.Barrier(c)
 		}
 		stop := make(chan error)
-		go func() { // like a server, it receives until this rank itself sends a message to it
+		go func() { // this receive gets a message only when this rank itself sends one, below, like that of a server
 			_, err := comm.Recv(c, make([]int, 1), comm.AnySource, 7)
 			stop <- err
 		}()
@@ -180,9 +182,9 @@ func TestCallsBesideFinalize(t *testing.T) {
 	})
 }
 
-// TestFailureBesideFinalize: a rank in Finalize regards another rank as failed, for example because
-// that rank has ended first and refuses a connection. The two exchange no messages in Finalize. All
-// ranks meet in Finalize, so Finalize returns no error.
+// TestFailureBesideFinalize: a rank in Finalize regards another rank as failed, as it would if that
+// rank had ended first and refused a connection. The two exchange no messages in Finalize. All
+// ranks meet in Finalize, so Finalize must return no error.
 func TestFailureBesideFinalize(t *testing.T) {
 	for _, p := range onEach() {
 		t.Run(p().Name(), func(t *testing.T) {
@@ -203,8 +205,8 @@ func TestFailureBesideFinalize(t *testing.T) {
 	}
 }
 
-// TestBsendsMeetInFinalize: two ranks have sent each other a message that neither receives. Finalize
-// returns an error on both.
+// TestBsendsMeetInFinalize: two ranks have sent each other a message that neither receives.
+// Finalize returns an error on both.
 func TestBsendsMeetInFinalize(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if err := comm.Bsend(c, make([]int, 1<<18), 1-c.Rank(), 0); err != nil {
@@ -293,8 +295,8 @@ func TestFailedRequests(t *testing.T) {
 	}
 }
 
-// TestManyRefused: a rank counts the refused requests that the program has not waited for,
-// and keeps only a few of them.
+// TestManyRefused: a rank counts the refused requests that the program has not waited for, keeps
+// only a few of them, and Finalize reports the right number and calls.
 func TestManyRefused(t *testing.T) {
 	const n, kept = 20, 8
 	for name, x := range map[string]struct {
@@ -336,8 +338,8 @@ func TestManyRefused(t *testing.T) {
 	}
 }
 
-// TestRanksInTexts: the text of an error says whether a number is a rank of the communicator or of the
-// world.
+// TestRanksInTexts: the text of an error says whether a number is a rank of the communicator or of
+// the world.
 func TestRanksInTexts(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		part, err := c.Split(min(c.Rank(), 1), 0)
@@ -359,8 +361,8 @@ func TestRanksInTexts(t *testing.T) {
 	})
 }
 
-// TestAgreementsBesideFinalize: if a rank is in Finalize, Agree and Shrink return the same error on all
-// other ranks, whether the rank would be the coordinator or a voter.
+// TestAgreementsBesideFinalize: if a rank is in Finalize, Agree and Shrink return the same error on
+// all other ranks, whether the rank would be the coordinator or a voter.
 func TestAgreementsBesideFinalize(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm) error{
 		"Agree": func(c *comm.Comm) error {
@@ -394,8 +396,8 @@ func TestAgreementsBesideFinalize(t *testing.T) {
 	}
 }
 
-// TestAgreementsAfterFailureAndFinalize: a rank has failed, and the rank that would be the next
-// coordinator is in Finalize.
+// TestAgreementsAfterFailureAndFinalize: if a rank has failed, and the rank that would be the next
+// coordinator is in Finalize, Shrink returns ErrFinalized on the other ranks.
 func TestAgreementsAfterFailureAndFinalize(t *testing.T) {
 	overAll(t, 5, func(c *comm.Comm) error {
 		switch c.Rank() {
@@ -410,8 +412,9 @@ func TestAgreementsAfterFailureAndFinalize(t *testing.T) {
 	})
 }
 
-// TestFinalizeWithoutTheNewComm: the context of a rank has ended its Shrink. So the rank
-// does not have the communicator that the others have.
+// TestFinalizeWithoutTheNewComm: the context of rank 0 ends its Shrink, so rank 0 does not have the
+// communicator that the others have. When rank 0 is in Finalize, Agree of the others on this
+// communicator returns ErrFinalized.
 func TestFinalizeWithoutTheNewComm(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 0 {

@@ -7,8 +7,8 @@ import (
 
 // Group is the type behind comm.Group: an ordered set of processes (MPI 4.1 §7.3).
 type Group struct {
-	ranks []int // world ranks in order; shared, never written
-	self  int   // this process's world rank + 1, for Rank; 0: not known, so Rank returns Undefined
+	ranks []int // world ranks of the processes, in the order of the group; other groups may share the slice, so it is never written
+	self  int   // 1 + the world rank of this process, for Rank; 0: not known, so Rank returns Undefined
 }
 
 // Comparison is the result of comparing two groups.
@@ -21,7 +21,7 @@ const (
 	Unequal                   // other processes (MPI_UNEQUAL)
 )
 
-// String names the comparison.
+// String returns "ident", "similar" or "unequal", and "unknown" for any other value.
 func (k Comparison) String() string {
 	switch k {
 	case Ident:
@@ -48,6 +48,7 @@ func (g Group) Rank() int {
 	return Undefined
 }
 
+// set returns, by world rank of each process of g, its rank in g.
 func (g Group) set() map[int]int {
 	m := make(map[int]int, len(g.ranks))
 	for i, r := range g.ranks {
@@ -56,6 +57,8 @@ func (g Group) set() map[int]int {
 	return m
 }
 
+// with returns a group of the processes with these world ranks. It knows the rank of this process
+// if g or other does.
 func (g Group) with(ranks []int, other Group) Group {
 	return Group{ranks: ranks, self: max(g.self, other.self)}
 }
@@ -176,8 +179,9 @@ func (g Group) Compare(h Group) Comparison {
 // contains reports whether all processes of h are in g.
 func (g Group) contains(h Group) bool { return h.Difference(g).Size() == 0 }
 
-// flagRanks returns, by rank of g, whether ranks contains the rank. If ranks contains a rank
-// that g does not have, or the same rank twice, flagRanks returns an error. op is the name of the call.
+// flagRanks returns, by rank of g, whether ranks contains the rank. If ranks contains a rank that g
+// does not have, or the same rank twice, flagRanks returns ErrRank. op is the name of the method of
+// Group, for the error.
 func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 	seen := make([]bool, len(g.ranks))
 	for _, r := range ranks {
@@ -192,6 +196,8 @@ func (g Group) flagRanks(op string, ranks []int) ([]bool, error) {
 	return seen, nil
 }
 
+// expand returns all ranks in the ranges, in order. op is the name of the method of Group, for
+// errors.
 func (g Group) expand(op string, ranges []Range) ([]int, error) {
 	var ranks []int
 	for _, x := range ranges {

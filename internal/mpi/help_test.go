@@ -11,12 +11,13 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// rankCounts are the numbers of ranks of eachCount: powers of two and others.
+// rankCounts holds the numbers of ranks with which eachCount runs a test: powers of two and others.
 var rankCounts = []int{1, 2, 3, 4, 5, 7, 8, 9}
 
+// patience is the time after which a test fails if it waits for something that should happen.
 const patience = 60 * time.Second
 
-// ranks runs f on n ranks.
+// ranks runs f on n ranks. If they have not ended after patience, the test fails.
 func ranks(t *testing.T, n int, f func(c *comm.Comm) error, opts ...commtest.Option) {
 	t.Helper()
 	commtest.Run(t, n, f, append([]commtest.Option{commtest.WithTimeout(patience)}, opts...)...)
@@ -29,7 +30,8 @@ func eachCount(t *testing.T, f func(c *comm.Comm) error) {
 	}
 }
 
-// same returns an error if two slices differ. The error names the first element that differs.
+// same returns an error if two slices differ. The error begins with what, and names the lengths or
+// the first element that differs.
 func same[T comparable](what string, got, want []T) error {
 	if slices.Equal(got, want) {
 		return nil
@@ -55,8 +57,8 @@ func first(errs ...error) error {
 	return nil
 }
 
-// wantErr returns nil if err wraps kind and its text contains part. Otherwise it returns an error, which names the
-// call what.
+// wantErr returns nil if err wraps kind and the text of err contains part. Otherwise it returns an
+// error, which begins with what.
 func wantErr(what string, err, kind error, part string) error {
 	switch {
 	case !isErr(err, kind):

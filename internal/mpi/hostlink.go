@@ -36,7 +36,8 @@ func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 // Hot path: no allocation, and no system call unless a rank sleeps.
 func (l *link) Wake() { l.s.wake(l.arena) }
 
-// wake wakes the ranks that sleep in Await until a word of the arena a changes.
+// wake wakes the other ranks of the arena a that sleep in Await, so that they load their words
+// again.
 func (s *state) wake(a *arena.Arena) { s.coll.WakeAll(a.Members) }
 
 // Mismatch implements coll.HostLink.

@@ -23,17 +23,17 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// hostsVar is the environment variable that tells the program "hosts" on which host each rank runs: one digit per
-// rank, such as "0011".
+// hostsVar is the environment variable that tells the program "hosts" on which host each rank runs:
+// one digit per rank, such as "0011".
 const hostsVar = "COMM_TEST_HOSTS"
 
-// hiddenVar is the environment variable that is set if this process has no /proc.
+// hiddenVar is the environment variable that the test sets if this process has no /proc.
 const hiddenVar = "WEFT_COMM_TEST_HIDDEN"
 
 func init() { programs["hosts"] = onHosts }
 
-// onHosts checks that ranks of one host use shared memory, that ranks of two hosts use tcp, and that
-// no internet socket is open if all ranks are on one host.
+// onHosts checks that ranks of one host use shared memory, that ranks of two hosts use tcp, and
+// that no internet socket is open if all ranks are on one host.
 func onHosts(c *comm.Comm) error {
 	hosts := os.Getenv(hostsVar)
 	if len(hosts) != c.Size() {
@@ -53,7 +53,7 @@ func onHosts(c *comm.Comm) error {
 	}
 	n, err := internetSockets()
 	if os.Getenv(hiddenVar) != "" {
-		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be counted
+		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be counted, so assume that their number is right
 	}
 	if err != nil {
 		return err
@@ -126,8 +126,9 @@ func internetSockets() (n int, err error) {
 	return n, err
 }
 
-// newHost starts a process in new namespaces, like the first process of a container, which stands for a host. It
-// returns the words of a command line that runs another process in these namespaces.
+// newHost starts a process in new namespaces, like the first process of a container. The namespaces
+// stand for a host. newHost returns the words of a command line with which the test runs other
+// processes in these namespaces.
 func newHost(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && mount -t proc proc /proc && echo up && exec cat")
@@ -151,8 +152,8 @@ func newHost(t *testing.T) []string {
 	return []string{"nsenter", "--target", strconv.Itoa(cmd.Process.Pid), "--pid", "--ipc", "--mount", "--"}
 }
 
-// TestHosts starts ranks by hydra, on one host and on two hosts. Ranks of different hosts do not see
-// each other's processes, so they cannot share memory.
+// TestHosts starts ranks by hydra, on one host and on two hosts. Ranks of different hosts do not
+// see each other's processes, so they cannot share memory.
 func TestHosts(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -187,8 +188,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHostRefusesSharedMemory starts ranks with mpiexec.hydra. Some ranks cannot make memory files, or
-// have no /proc: these use tcp, and the others share memory.
+// TestHostRefusesSharedMemory starts ranks with mpiexec.hydra. Some ranks cannot make memory files,
+// or have no /proc: these use tcp, and the others share memory.
 func TestHostRefusesSharedMemory(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
@@ -205,8 +206,8 @@ func TestHostRefusesSharedMemory(t *testing.T) {
 	}
 	for name, wrap := range wraps {
 		for hosts, says := range map[string]string{
-			"0123": "joined by tcp (", // no rank can share memory
-			"0100": " to 2, tcp (",    // only rank 1 cannot share memory
+			"0123": "joined by tcp (", // no rank has shared memory
+			"0100": " to 2, tcp (",    // only rank 1 has no shared memory
 			"1000": "joined by tcp (",
 		} {
 			t.Run(name+" "+hosts, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 const (
 	hugeWindow = 16 << 20
-	hugeBytes  = 2<<30 + hugeWindow - 3 // a length that does not fit into 31 bits
+	hugeBytes  = 2<<30 + hugeWindow - 3 // length of a message, which does not fit into 31 bits
 )
 
 // TestHugeMessages sends a message of more than 2 GiB to another rank and to the rank itself, and
@@ -57,8 +57,8 @@ func TestHugeMessages(t *testing.T) {
 	}
 }
 
-// hugeSlice returns a slice of hugeBytes in which the same memory of hugeWindow bytes is mapped again and
-// again. This saves the time to allocate memory for every page; the tests only need the length.
+// hugeSlice returns a slice of hugeBytes in which the same memory of hugeWindow bytes is mapped
+// again and again. This saves memory, and the time to allocate it; the test needs only the length.
 func hugeSlice(t *testing.T) []byte {
 	t.Helper()
 	fd, err := unix.MemfdCreate("weft-huge", unix.MFD_CLOEXEC)

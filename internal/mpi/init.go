@@ -29,10 +29,10 @@ import (
 // Setup replaces parts of what Init would set up by itself. Init uses its defaults for nil fields.
 // Tests and package commtest use Setup.
 type Setup struct {
-	World     *bootstrap.World
+	World     *bootstrap.World              // instead of the world that the launcher of this process describes
 	Providers []transport.Provider          // in order of preference, instead of transport.use
-	Engine    func(*engine.Engine)          // called with the engine before the world's first message
-	Exit      func(code int, reason string) // instead of os.Exit in Abort
+	Engine    func(*engine.Engine)          // called with the engine before the program's first message; may be nil
+	Exit      func(code int, reason string) // abort calls it instead of os.Exit
 }
 
 // job holds the state of this process, one rank, from Init to Finalize.
@@ -40,7 +40,7 @@ type job struct {
 	world     *bootstrap.World
 	eng       *engine.Engine
 	exit      func(code int, reason string)
-	nextID    atomic.Uint32 // number of ids that newID has returned
+	nextID    atomic.Uint32 // number of ids that newID has returned on this rank
 	ending    atomic.Bool   // Finalize has been called
 	closed    atomic.Bool   // Finalize is about to close the engine, or has closed it; calls return ErrClosed
 	coll      *coll.Config
@@ -50,24 +50,25 @@ type job struct {
 	inspector *inspect.Inspector
 
 	agreements *agree.Ranks
-	agreeSpace *engine.Context // for the messages of agreements
+	agreeSpace *engine.Context // carries the messages of agreements
 
 	refusals refusals
 
 	checks           bool              // value of the tunable check
-	check            *bufcheck.Checker // nil without the tunable check and without -race
+	check            *bufcheck.Checker // records the buffers that operations use; nil without the tunable check and without -race
 	survivesFailures bool              // the job continues after ranks fail; the launcher reports the failed ranks
 	shares           bool              // one of the transports is shared memory; the same on all ranks
-	deferredFrees    rma.DeferredFrees // memory of closed windows that package rma has not freed yet
+	deferredFrees    rma.DeferredFrees // memory of closed windows that package rma frees later, because other ranks may still use it
 	arenas           arena.Pool
 }
 
-// finalizeTimeout is how long Finalize waits for messages that are still being sent, and for
-// collectives that are in progress; each of these waits may take that long.
+// finalizeTimeout limits two waits of Finalize, each of which may take that long: for the
+// nonblocking collectives in progress (leave), and for the engine to send the messages that it has
+// not sent yet and to close.
 const finalizeTimeout = 30 * time.Second
 
-// started holds the world that the launcher of this process describes. Only one job at a time may use
-// that world.
+// started holds the world that the launcher of this process describes. Only one job at a time may
+// use that world.
 var started struct {
 	sync.Mutex
 	world *bootstrap.World // nil until the first Init; guarded by the mutex
@@ -120,9 +121,9 @@ func claimWorld(ctx context.Context) (*bootstrap.World, error) {
 	return started.world, nil
 }
 
-// minProcs is the value to which Init raises GOMAXPROCS, unless the user has set GOMAXPROCS. With
-// one processor, a goroutine that computes would stop the progress of transfers for 10 ms at a
-// time. gorun sets at least this value.
+// minProcs is the value to which Init raises GOMAXPROCS in a job of several ranks, unless the user
+// has set GOMAXPROCS. With GOMAXPROCS = 1, a goroutine that computes would stop the progress of
+// transfers for 10 ms at a time. gorun sets at least minProcs.
 const minProcs = 2
 
 func releaseWorld() {
@@ -131,7 +132,8 @@ func releaseWorld() {
 	started.Unlock()
 }
 
-// start makes this process's job, and returns the world communicator.
+// start makes the job of this process: transports, engine, communicators of Init, stall detector.
+// It returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
 	failures, inspector := w.Failures, inspect.Start(w.Inspect)
@@ -259,8 +261,9 @@ func (c *Comm) Finalize() error {
 }
 
 // leave waits, for at most finalizeTimeout, for the nonblocking collectives that this rank has
-// started, because other ranks may need messages of this rank in them. Then leave notifies the other ranks
-// that this rank is in Finalize.
+// started, because other ranks may need messages of this rank in them. Then leave notifies the
+// other ranks that this rank is in Finalize. If ctx has ended, leave returns its error, but not
+// after finalizeTimeout alone.
 func (j *job) leave(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, finalizeTimeout)
 	defer cancel()
@@ -270,12 +273,12 @@ func (j *job) leave(ctx context.Context) error {
 	return nil
 }
 
-// finishWithSurvivors handles failed ranks in Finalize. errs are the errors of Finalize so far. If no
-// error in errs shows the failure of a rank, all ranks have met in Finalize, and all is true. Otherwise
-// finishWithSurvivors blocks until the live ranks have agreed on the failed ranks. Then rest is errs
-// without the errors of failures and with the error of the agreement. A rank whose barrier in Finalize
-// succeeded before another rank failed does not take part in the agreement; the agreement waits until
-// that rank has ended.
+// finishWithSurvivors handles failed ranks in Finalize. errs are the errors of Finalize so far. If
+// isFailure returns false for all of them, finishWithSurvivors returns true and errs. Otherwise it
+// blocks until the live ranks have agreed on the failed ranks, and returns false. Then rest is errs
+// without the errors of failures and with the error of the agreement. A rank whose barrier in
+// Finalize succeeded before another rank failed does not take part in the agreement; the agreement
+// waits until that rank has ended.
 func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
@@ -287,9 +290,10 @@ func (c *Comm) finishWithSurvivors(errs []error) (all bool, rest []error) {
 // Abort implements comm.Comm.Abort, which documents the call.
 func (c *Comm) Abort(code int) { c.abort(code, "", false) }
 
-// abort ends the job with the exit code. If consequence is set, the reason follows from the failure of
-// another rank, and the launcher writes the reason only if it knows no other failure. If the launcher
-// cannot be reached, abort writes such a reason to stderr.
+// abort ends the job with the exit code, or with 1 if code is not from 1 to 255. If consequence is
+// set, the reason follows from the failure of another rank, and the launcher writes the reason only
+// if it knows no other failure. If the launcher cannot be reached, abort writes such a reason to
+// stderr. abort returns only if Setup.Exit does.
 func (c *Comm) abort(code int, reason string, consequence bool) {
 	if code < 1 || code > 255 {
 		code = 1
@@ -307,7 +311,7 @@ func (c *Comm) abort(code int, reason string, consequence bool) {
 	os.Exit(code)
 }
 
-// worldRank returns the process's rank in the world.
+// worldRank returns the process's rank in the world, or 0 for a nil communicator.
 func (c *Comm) worldRank() int {
 	if c == nil || c.s == nil {
 		return 0

@@ -22,13 +22,13 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestInspect has rank 1 wait for rank 0 in a call of each kind, and inspects rank 1 meanwhile. Then
-// rank 0 makes its call.
+// TestInspect has rank 1 wait for rank 0 in a call of each kind, and inspects rank 1 meanwhile.
+// Then rank 0 makes its call.
 func TestInspect(t *testing.T) {
 	large := make([]int, 1<<20)
 	for name, test := range map[string]struct {
-		waits func(c *comm.Comm) error // the call of rank 1
-		comes func(c *comm.Comm) error // the later call of rank 0
+		waits func(c *comm.Comm) error // the call of rank 1, which waits for rank 0
+		comes func(c *comm.Comm) error // the call of rank 0, later, which ends the wait
 		want  wire.RankCall
 	}{
 		"recv": {
@@ -102,7 +102,7 @@ func TestInspect(t *testing.T) {
 						}
 						return test.comes(c)
 					}
-					go func() { asked <- inspected(c, test.want) }() // ends when rank 1 waits; received by rank 0
+					go func() { asked <- inspected(c, test.want) }() // ends when rank 1 waits; rank 0 receives the result
 					return test.waits(c)
 				}, commtest.WithProviders(provider))
 			})
@@ -118,7 +118,8 @@ func untilWaiting(c *comm.Comm, name string) {
 	}
 }
 
-// inspected inspects a rank until it waits, and compares the result with want.
+// inspected inspects a rank until one of its goroutines waits in a call of package comm, and
+// compares this call with want.
 func inspected(c *comm.Comm, want wire.RankCall) error {
 	for {
 		s := <-mpi.Inspect((*mpi.Comm)(c))
@@ -138,8 +139,8 @@ func inspected(c *comm.Comm, want wire.RankCall) error {
 	}
 }
 
-// TestInspectCollectiveUnderWay inspects a rank whose nonblocking collective runs on another goroutine
-// than the one that waits for it.
+// TestInspectCollectiveUnderWay inspects a rank whose nonblocking collective runs on another
+// goroutine than the one that waits for it.
 func TestInspectCollectiveUnderWay(t *testing.T) {
 	asked := make(chan error, 1)
 	ranks(t, 2, func(c *comm.Comm) error {
@@ -150,7 +151,7 @@ func TestInspectCollectiveUnderWay(t *testing.T) {
 			return comm.Barrier(c)
 		}
 		r := comm.Ibarrier(c)
-		go func() { // ends when rank 1 waits; received by rank 0
+		go func() { // ends when rank 1 waits; rank 0 receives the result
 			for {
 				var follows, runs bool
 				for _, call := range (<-mpi.Inspect((*mpi.Comm)(c))).Calls {
@@ -168,8 +169,8 @@ func TestInspectCollectiveUnderWay(t *testing.T) {
 	}, commtest.WithProviders(inproc.NewFabric(inproc.WithoutSharedMemory())))
 }
 
-// TestInspectManyComms: the world, Finalize's communicator and the one of a call are in the
-// answer of a rank that has many communicators.
+// TestInspectManyComms: if a rank has more communicators than an answer holds, the answer still has
+// the world, Finalize's communicator and the one of a call.
 func TestInspectManyComms(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		last := c
@@ -190,7 +191,8 @@ func TestInspectManyComms(t *testing.T) {
 		go func() { // ends when the rank waits
 			for {
 				s := <-mpi.Inspect((*mpi.Comm)(c))
-				i := slices.IndexFunc(s.Calls, func(c wire.RankCall) bool { return c.Still }) // rank 0, in the same process, is in a call, too
+				// The calls may also be those of rank 0, which is in the same process.
+				i := slices.IndexFunc(s.Calls, func(c wire.RankCall) bool { return c.Still })
 				if i < 0 {
 					continue
 				}
@@ -212,8 +214,9 @@ func TestInspectManyComms(t *testing.T) {
 	})
 }
 
-// TestInspectLater inspects a rank whose goroutines wait. RankState.Later must hold the states of the goroutines
-// that a timer or an event outside of the process can wake, and not the state of one that waits for a mutex.
+// TestInspectLater inspects a rank whose goroutines wait. RankState.Later must hold the states of
+// the goroutines that a timer or an event outside of the process can wake, and not the state of one
+// that waits for a mutex.
 func TestInspectLater(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
@@ -241,7 +244,7 @@ func TestInspectLater(t *testing.T) {
 			if has("sync.Mutex.Lock") {
 				return fmt.Errorf("it says %+v", s)
 			}
-			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // otherwise one of the goroutines does not wait yet
+			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // if one is missing, a goroutine does not wait yet
 				return nil
 			}
 		}

@@ -20,25 +20,25 @@ import (
 //	failed request whose error no Wait or Test has returned ─► error of Finalize and Main
 //	request that is not complete, message that is not received ─► a line on stderr
 //
-// A request that failed because a process failed, because the communicator was revoked, or
-// because a context ended is not reported: the program may tolerate that. A request that
-// failed because the other side is in Finalize, or because the communicator was freed, counts
-// as one that is not complete.
+// A request that failed because a process failed, because the communicator was revoked for another
+// reason than ErrMismatch, or because a context ended is not reported: the program may tolerate
+// that. A request that failed because the other side is in Finalize, or because the communicator
+// was freed, counts as one that is not complete.
 
 // refusals counts refused requests. A request is refused if its call failed before it started an
-// operation, because of a mistake of the program such as a rank that does not exist. A request counts
-// until a Wait or Test returns its error.
+// operation, because of a mistake of the program such as a rank that does not exist. A request
+// counts until a Wait or Test returns its error.
 type refusals struct {
 	mu    sync.Mutex
 	n     int                 // number of requests that count; guarded by mu
-	few   []*completedRequest // of these, at most reportLimit, in the order of their calls; guarded by mu
+	few   []*completedRequest // at most reportLimit of the requests that count, in the order of their calls; guarded by mu
 	calls []refusedCall       // one for each call and line that ever refused a request, in the order of their first refusals; guarded by mu
 }
 
 // refusedCall counts the refused requests of one call, such as Isend, at one line of the program.
 type refusedCall struct {
 	op   string // the name of the call; empty if the error does not name it
-	line string // as completedRequest.line
+	line string // line of the program, as in completedRequest.line
 	n    int    // number of refused requests whose error no Wait or Test has returned
 }
 
@@ -68,8 +68,8 @@ func (r *refusals) remove(e *completedRequest) {
 	}
 }
 
-// callOf returns the entry of r.calls for the call of a request; it adds the entry if there is none. The
-// caller holds r.mu.
+// callOf returns the entry of r.calls for the call of a request; it adds the entry if there is
+// none. The caller holds r.mu.
 func (r *refusals) callOf(e *completedRequest) *refusedCall {
 	op := ""
 	if err := (*Error)(nil); errors.As(e.err, &err) {
@@ -105,8 +105,9 @@ func (r *refusals) unreportedCalls() string {
 	return strings.Join(calls, "; ")
 }
 
-// ownJob is the job that Init has started for this process. It is nil before Init and after Finalize, and
-// in tests whose ranks are goroutines. It is the job of refused requests of calls on a nil communicator.
+// ownJob is the job that Init has started for this process. It is nil before Init and after
+// Finalize, and in tests whose ranks are goroutines. It counts the refused requests of calls on a
+// nil communicator.
 var ownJob atomic.Pointer[job]
 
 // refused returns a request for a call that failed before it started an operation. Wait and Test of
@@ -127,8 +128,8 @@ func (c *Comm) refused(op string, peer, tag int, err error) Request {
 	return Request{c: &Comm{completed: e}}
 }
 
-// result returns the status and the error that Wait or Test returns, and records that the program has
-// seen the error.
+// result returns the status and the error that Wait or Test returns, and records that the program
+// has seen the error.
 func (e *completedRequest) result() (Status, error) {
 	if e.job != nil {
 		e.job.refusals.remove(e)
@@ -139,14 +140,14 @@ func (e *completedRequest) result() (Status, error) {
 	return e.st, e.err
 }
 
-// noteLine records in the engine the line of the program that has started the request r, for reports. It
-// is not inlined, so that calls without the tunable check do not contain its code.
+// noteLine records in the engine the line of the program that has started the request r, for
+// reports. It is not inlined, so that calls without the tunable check do not contain its code.
 //
 //go:noinline
 func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
 
-// listed returns the words by which an error of n requests refers to those that WEFT_CHECK=1 would list:
-// "them" or "the first 8".
+// listed returns the words with which the error of n failed requests refers to the requests that
+// WEFT_CHECK=1 would list: "them" or "the first 8".
 func listed(n int) string {
 	if n > reportLimit {
 		return fmt.Sprintf("the first %d", reportLimit)
@@ -157,8 +158,8 @@ func listed(n int) string {
 // reportLimit is the maximum number of requests, and of messages, that a report describes.
 const reportLimit = 8
 
-// unreportedFailures returns an error if requests have failed because of mistakes of the program, and no
-// Wait or Test has returned their errors. Otherwise it returns nil.
+// unreportedFailures returns an error if requests have failed because of mistakes of the program,
+// and no Wait or Test has returned their errors. Otherwise it returns nil.
 func (j *job) unreportedFailures() error {
 	var errs []error
 	var lines []string
@@ -179,7 +180,7 @@ func (j *job) unreportedFailures() error {
 	if n > 1 {
 		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
 	}
-	if len(errs) == 0 { // the program has waited for all requests that few held, and few kept none of the later ones
+	if len(errs) == 0 { // the program has waited for all requests that few has held; few was full when the others were refused
 		calls := j.refusals.unreportedCalls()
 		if !j.checks {
 			calls += " (WEFT_CHECK=1 names the lines of the calls)"
@@ -208,20 +209,21 @@ func (j *job) unreportedFailures() error {
 	return fmt.Errorf("%s: %w%s", head, errs[0], tail)
 }
 
-// isMistake reports whether err, the error of a request, shows a mistake of the program. It returns false
-// for failures of processes, revocations, ranks in Finalize and contexts that have ended, which a program
-// may tolerate.
+// isMistake reports whether err, the error of a request, shows a mistake of the program. It returns
+// false for failures (see isFailure), ranks in Finalize and contexts that have ended, which a
+// program may tolerate.
 func isMistake(err error) bool {
 	return !isFailure(err) && !errors.Is(err, ErrFinalized) && !isContext(err)
 }
 
-// isFailure reports whether err follows from the failure of a process, or from a revocation for a reason
-// other than ErrMismatch.
+// isFailure reports whether err follows from the failure of a process, or from a revocation for a
+// reason other than ErrMismatch.
 func isFailure(err error) bool {
 	return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
 }
 
-// leftoverError returns the error that Wait would return for the failed request l.
+// leftoverError returns the error of the failed request l: that of a collective as it is, any other
+// with a description of the call.
 func leftoverError(l *engine.Leftover) error {
 	if e := (*Error)(nil); errors.As(l.Err, &e) {
 		return e
@@ -259,11 +261,13 @@ func startedAt(line string) string {
 	return ", started at " + line
 }
 
-// settleTime is how long Finalize waits for transfers that the program did not wait for.
+// settleTime is the maximum time for which Finalize waits for transfers that the program did not
+// wait for.
 const settleTime = time.Second
 
 // settle blocks, for at most settleTime, until the transfers that the program did not wait for are
-// complete. All ranks are in Finalize.
+// complete, if they can complete without another call of this rank's program. All ranks are in
+// Finalize.
 func (j *job) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
@@ -308,8 +312,8 @@ func (j *job) reportLeftovers() {
 	fmt.Fprintf(os.Stderr, "weft: rank %d: %s\n", j.world.Rank, line)
 }
 
-// list returns the part of a report that describes n requests or messages, of which few are known by
-// their texts. Without the tunable check it is empty.
+// list returns the part of a report that describes n requests or messages. few holds a text for
+// each of them, or for the first ones. Without the tunable check the result is empty.
 func (j *job) list(n int, few []string) string {
 	if !j.checks {
 		return ""

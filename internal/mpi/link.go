@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/arena"
 )
 
-// link holds the state of one running collective call of this rank. It implements coll.Link, by which
-// the collective's algorithm sends and receives messages. A communicator keeps its links and their
-// scratch memory for later collectives, so a collective does not allocate in steady state.
+// link holds the state of one running collective call of this rank. It implements coll.Link, by
+// which the collective's algorithm sends and receives messages. A communicator keeps its links and
+// their scratch memory for later collectives, so a collective does not allocate in steady state.
 //
 //	Allreduce ─► begin ─► check arguments ─► coll.Allreduce(link) ─► end
 //	               │                                                 │
@@ -36,19 +36,19 @@ type link struct {
 	plan
 	signature
 	entered bool         // this call has set state.entered; leave clears both
-	task    func() error // acquire and run; spawn passes it to a goroutine of the engine's pool
+	task    func() error // calls acquire and run; spawn has the engine call it on another goroutine
 
 	// The communicator's slot is the permission to use its shared memory, the arena; see slot.go.
 	hasSlot    bool          // this link holds the slot
-	queued     bool          // this link was queued for the slot and has not received from granted
+	queued     bool          // this link was queued for the slot, and neither awaitSlot nor dequeue has returned for it since
 	granted    chan struct{} // gets one value when the slot is granted to this link; nil: this link was never queued
 	wantsArena bool          // the call uses the arena, or enterArena decides whether it does
 	count      int           // the argument of requestArena, in bytes
-	shared     bool          // the call runs wholly in shared memory, because of Arena.UpTo; otherwise algorithm says how it runs
+	shared     bool          // the call runs wholly in shared memory, because its count is at most Arena.UpTo; otherwise algorithm says how it runs
 	algorithm  int           // the algorithm that coll.Pick has chosen; coll.Unpicked: not chosen yet
 	arena      *arena.Arena  // the arena that the call uses; nil: the call uses messages
 
-	reqs    []transfer // the transfers that Isend and Irecv have started; a coll.Ticket is an index into it
+	reqs    []transfer // the transfers that WaitAll waits for, for example those of Isend and Irecv; a coll.Ticket is an index into it
 	scratch [][]byte   // buffers that Scratch returns, in the order of its calls; kept for the next collective
 	used    int        // number of slices of scratch that this call uses
 	large   []*[]byte  // buffers longer than scratchKept that this call uses; release returns them by giveLarge
@@ -62,24 +62,24 @@ type link struct {
 // transfer is a nonblocking send or receive that the algorithm of a collective has started.
 type transfer struct {
 	r    engine.Request
-	want int // number of bytes that the message must have; -1 for a send
+	want int // number of bytes that the message must have; -1: the transfer is a send, or Wait has returned no error for it
 	peer int // the other rank of the transfer
 }
 
 var _ coll.Link = (*link)(nil)
 
-// The tag of a collective's messages is the collective's number, from 0 to seqMask; numbers wrap around.
-// CreateGroup is not numbered, because not all ranks of the communicator call it. The tags of its messages
-// have the bit groupTag.
+// The tag of a collective's messages is the collective's number, from 0 to seqMask; numbers wrap
+// around. A CreateGroup has no number, because not all ranks of the communicator call it. The tag
+// of its messages is groupTag | the tag that the program passes.
 const (
 	seqMask  = 1<<30 - 1
 	groupTag = 1 << 30
 )
 
-// begin starts a collective: it returns a link, to which it has assigned the collective's number. The
-// caller must call end, also if the arguments turn out to be wrong. If another goroutine is in a
-// blocking collective of the communicator, or is starting a collective, the order of the two calls is
-// undefined. Then begin revokes the communicator and returns ErrConcurrent.
+// begin starts a collective: it returns a link, to which it has assigned the collective's number.
+// The caller must call end, even if the arguments turn out to be wrong. If another goroutine is in
+// a blocking collective of the communicator, or is starting a collective, the order of the two
+// calls is undefined. Then begin revokes the communicator and returns ErrConcurrent.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) begin(name string) (*link, error) {
@@ -97,8 +97,8 @@ func (c *Comm) begin(name string) (*link, error) {
 	return l, nil
 }
 
-// take returns a link for the call with the name, whose messages have the tag. If the slot was free, the
-// link holds the slot.
+// take returns a link for a call with this name, whose messages have this tag. If take could
+// acquire the slot, the link holds it.
 func (s *state) take(c *Comm, name string, tag int) *link {
 	l := s.tryAcquireSlot()
 	if l != nil {
@@ -114,8 +114,8 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 	return l
 }
 
-// freeLinkLocked returns a link that no call uses: a stored one or a new one. The caller holds linkMu,
-// except in newState, where no other goroutine knows the communicator yet.
+// freeLinkLocked returns a link that no call uses: a stored one or a new one. The caller holds
+// linkMu, except in newState, where no other goroutine knows the communicator yet.
 func (s *state) freeLinkLocked() *link {
 	if n := len(s.links); n > 0 {
 		l := s.links[n-1]
@@ -145,9 +145,10 @@ func (l *link) end(err error) error {
 	return err
 }
 
-// abort handles a collective that failed with err. It revokes the communicator, waits for the transfers
-// of the call, and returns the error of the call. If err is the error of a context that has ended, a
-// transfer may still use the buffers when abort returns. Then abort marks the link as tainted.
+// abort handles a collective that failed with err. It revokes the communicator, unless err is
+// ErrRevoked or ErrClosed, waits for the transfers of the call, and returns the error of the call.
+// If err is the error of a context that has ended, a transfer may still use the buffers when abort
+// returns. Then abort marks the link as tainted.
 func (l *link) abort(err error) error {
 	var differs *engine.MismatchError
 	if errors.As(err, &differs) {
@@ -164,8 +165,8 @@ func (l *link) abort(err error) error {
 	return named
 }
 
-// release returns the link and its memory to the communicator. If the link holds the slot, release
-// makes the slot free.
+// release returns the link and its memory to the communicator, or drops a tainted link. If the link
+// holds the slot, release releases the slot.
 func (l *link) release() {
 	s := l.s
 	if l.unrecorded {
@@ -210,8 +211,8 @@ func (l *link) release() {
 	s.linkMu.Unlock()
 }
 
-// leave permits other goroutines to start collectives of the communicator. A blocking collective calls
-// it at its end, a nonblocking one when it has started.
+// leave permits other goroutines to start collectives of the communicator. A blocking collective
+// calls it at its end, a nonblocking one when it has started.
 func (l *link) leave() {
 	if l.entered {
 		l.entered = false
@@ -229,7 +230,7 @@ func (l *link) Rank() int { return l.s.rank }
 // Size implements coll.Link.
 func (l *link) Size() int { return len(l.s.group.ranks) }
 
-// to returns the envelope of a message to or from peer.
+// to returns the envelope of a message of this call to or from the rank peer.
 func (l *link) to(peer int) engine.Env {
 	env := l.env
 	env.Peer = peer
@@ -333,10 +334,10 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// checkLength returns ErrCount if a message from source does not have want bytes, the length that the
-// algorithm expects, because then the counts of the two ranks differ. Otherwise it returns err, the
-// error of the receive. st is the status of the receive. For a message that is too long, err is
-// ErrTruncate.
+// checkLength returns the error of a receive from source. st and err are what the engine has
+// returned for it; for a message that is too long, err is ErrTruncate. If the message does not have
+// want bytes, the length that the algorithm expects, the counts of the two ranks differ, and
+// checkLength returns ErrCount. Otherwise it returns err.
 func (l *link) checkLength(source int, st engine.Status, want int, err error) error {
 	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
 		return l.wrongSent(source, st.Bytes, want)
@@ -344,8 +345,9 @@ func (l *link) checkLength(source int, st engine.Status, want int, err error) er
 	return err
 }
 
-// wrongSent returns the error of a message from source whose length is have, where this rank expects
-// want; both are in bytes. The text counts elements if both lengths are whole numbers of elements.
+// wrongSent returns the error of a message from source whose length is have, where this rank
+// expects want; both are in bytes. The text counts elements if both lengths are whole numbers of
+// elements.
 func (l *link) wrongSent(source, have, want int) error {
 	unit, size := "elements", max(l.elem, 1)
 	if size == 1 || have%size != 0 || want%size != 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Main implements comm.Main, which documents the call. comm.Main is a function of its own that calls this
-// one, because package stack looks for the frame of comm.Main: the frames above it belong to the program.
+// Main implements comm.Main, which documents the call. comm.Main is a function that calls Main, and
+// not a variable with this value, because package stack must find the frame of comm.Main: there it
+// stops its search for functions of the program.
 func Main(run func(c *Comm) error) {
 	c, err := Init(context.Background(), Setup{})
 	if err != nil {
@@ -26,8 +27,9 @@ func Main(run func(c *Comm) error) {
 	}
 }
 
-// guard calls run, the function of the program. If run returns an error, panics, or ends its goroutine, or
-// if the program has not seen the error of a request, guard aborts the job.
+// guard calls run, the function of the program. If run returns an error, panics, or ends its
+// goroutine, guard aborts the job. It does the same if a request has failed and the program has not
+// seen the error (see unreportedFailures), unless the program has called Finalize.
 func guard(c *Comm, run func(c *Comm) error) {
 	returned := false
 	defer func() {
@@ -58,10 +60,11 @@ func guard(c *Comm, run func(c *Comm) error) {
 	}
 }
 
-// isConsequence reports whether err follows from the failure of another rank. Then this rank does not
-// write err: it sends err to gorun with the abort, and gorun writes err only if it knows no earlier
-// failure. An error that wraps several errors is a consequence if each of them is one. A
-// [engine.ReasonError] or [engine.RevokedError] counts as one error, whatever it wraps.
+// isConsequence reports whether err follows from the failure of another rank, or from a revocation.
+// If it does, a rank under gorun does not write err: it sends err to gorun with the abort, and
+// gorun writes err only if it knows no earlier failure. An error that wraps several errors is a
+// consequence if each of them is one. An [engine.ReasonError] or [engine.RevokedError] is one if
+// isFailure returns true for it.
 func isConsequence(err error) bool {
 	switch err := err.(type) { //nolint:errorlint // it looks at each error of the tree itself
 	case *engine.ReasonError, *engine.RevokedError:
@@ -81,8 +84,8 @@ func isConsequence(err error) bool {
 	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // err wraps nothing here
 }
 
-// die writes the reason to stderr, and after it the text more, for example a stack. Then it aborts the
-// job; code is the exit code.
+// die writes the reason to stderr, and after it the text more, for example a stack. Then it aborts
+// the job; code is the exit code.
 func (c *Comm) die(code int, reason, more string) {
 	c.write(reason)
 	fmt.Fprint(os.Stderr, more)

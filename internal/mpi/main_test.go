@@ -23,7 +23,8 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// programVar names the variable that makes the test binary run one of programs instead of the tests.
+// programVar is the environment variable that makes the test binary run one of programs instead of
+// the tests.
 const programVar = "COMM_TEST_PROGRAM"
 
 var programs = map[string]func(c *comm.Comm) error{
@@ -32,7 +33,7 @@ var programs = map[string]func(c *comm.Comm) error{
 		if err != nil {
 			return err
 		}
-		for _, fd := range dir { // a world of one opens no socket
+		for _, fd := range dir { // a job of one rank opens no socket
 			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, "socket:") {
 				return fmt.Errorf("%s is %s", fd.Name(), to)
 			}
@@ -130,7 +131,8 @@ var programs = map[string]func(c *comm.Comm) error{
 	},
 }
 
-// TestMain fails the tests of the package if goroutines are left at the end.
+// TestMain runs one of programs, or the tests. If goroutines are left after the tests, it fails
+// them.
 func TestMain(m *testing.M) {
 	if p, ok := programs[os.Getenv(programVar)]; ok {
 		comm.Main(p)
@@ -221,8 +223,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestConsequence: the errors that follow from the end of another rank, or from Revoke, are
-// consequences, and an error that joins one with another cause is not.
+// TestConsequence: isConsequence returns true for errors that follow from the end of another rank,
+// or from Revoke, and false if such an error is joined with one of another cause.
 func TestConsequence(t *testing.T) {
 	disk := errors.New("the disk is full")
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -265,19 +267,21 @@ func TestConsequence(t *testing.T) {
 	})
 }
 
-// lostKVS is the key-value space of a launcher that has ended.
+// lostKVS is the key-value space of a launcher that has ended, so that Abort returns an error.
 type lostKVS struct{ bootstrap.KVS }
 
 func (lostKVS) Abort(bootstrap.Abort) error { return errors.New("the launcher has ended") }
 func (lostKVS) Finalize() error             { return nil }
 
+// goodKVS is the key-value space of a launcher that gets the reason of an abort.
 type goodKVS struct{ bootstrap.KVS }
 
 func (goodKVS) Abort(bootstrap.Abort) error { return nil }
 func (goodKVS) Finalize() error             { return nil }
 
-// TestWhoWritesTheReason: under gorun a rank leaves the failure of another rank to gorun,
-// unless its error holds another cause, or gorun does not get the reason.
+// TestWhoWritesTheReason: under gorun, guard does not write an error that follows from the failure
+// of another rank, because gorun writes the failure. It writes the error if the error holds another
+// cause, or if gorun does not get the reason.
 func TestWhoWritesTheReason(t *testing.T) {
 	failed := &comm.Error{Op: "Recv", Comm: "world", Peer: 1, Tag: 0, Err: comm.ErrProcFailed}
 	revoked := &comm.Error{Op: "Barrier", Comm: "world", Peer: comm.Undefined, Tag: comm.Undefined, Err: comm.ErrRevoked}

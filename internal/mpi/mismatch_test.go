@@ -9,12 +9,12 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestMismatchNamesBoth checks that two ranks that call different collectives both get an error that
-// names both calls.
+// TestMismatchNamesBoth checks that two ranks that call different collectives both get an error
+// that names both calls.
 func TestMismatchNamesBoth(t *testing.T) {
 	barrier := comm.Barrier
 	for name, x := range map[string]struct {
-		calls [2]func(c *comm.Comm) error // of rank 0 and rank 1
+		calls [2]func(c *comm.Comm) error // by rank
 		texts [2]string
 	}{
 		"call": {
@@ -77,7 +77,8 @@ func TestMismatchNamesBoth(t *testing.T) {
 					if err := x.calls[c.Rank()](c); err != nil {
 						return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 					}
-					// The collective of this rank waited for no other rank. The next call returns the error.
+					// The collective of this rank waited for no other rank. The next call returns
+					// the error.
 					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					return first(says(err, x.texts), c.Free(), comm.Barrier(world))
 				}, commtest.WithParam("coll.shared_memory", memory))
@@ -86,7 +87,8 @@ func TestMismatchNamesBoth(t *testing.T) {
 	}
 }
 
-// says returns an error unless the text of err names the calls of rank 0 and rank 1, which are texts.
+// says returns an error unless the text of err names the calls of rank 0 and rank 1, which are
+// texts.
 func says(err error, texts [2]string) error {
 	if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
 		return fmt.Errorf("want ErrMismatch or ErrRevoked, got: %s", text(err))
@@ -99,8 +101,8 @@ func says(err error, texts [2]string) error {
 	return nil
 }
 
-// TestMismatchBehind checks that the error names the first calls that differ, if ranks detect the
-// difference in later calls.
+// TestMismatchBehind checks that the error names the first calls that differ, even if ranks detect
+// the difference only in later calls.
 func TestMismatchBehind(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -110,7 +112,7 @@ func TestMismatchBehind(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		for i := 0; i < 6 && err == nil; i++ { // the root of a Bcast waits for no other rank, so it may be calls ahead
+		for i := 0; i < 6 && err == nil; i++ { // the root of a Bcast waits for no other rank, so it may be several calls ahead
 			if c.Rank() == 0 || i != 0 {
 				err = comm.Bcast(c, []int{i}, 0)
 			} else {
@@ -133,7 +135,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			out, in := []int{1, 4}, []int{1, 5} // rank 1 sends 4
+			out, in := []int{1, 4}, []int{1, 5} // rank 0 expects 5 elements of rank 1, which sends 4
 			if c.Rank() == 1 {
 				out, in = []int{4, 1}, []int{4, 1}
 			}
@@ -159,9 +161,9 @@ type atom struct {
 	Number   int32
 }
 
-// TestTypesOfMessages checks that a receive of another element type than the sender's fails, and that
-// the send fails too if it waits for the receiver. Types of the same layout match, and bytes match
-// any type.
+// TestTypesOfMessages checks that a receive of another element type than the sender's fails, and
+// that the send fails too if it waits for the receiver. Types of the same layout match, and bytes
+// match any type.
 func TestTypesOfMessages(t *testing.T) {
 	const large = 1 << 18
 	for name, x := range map[string]struct {
@@ -286,7 +288,7 @@ func TestCollectivesAtOnce(t *testing.T) {
 				}
 				errs := make(chan error)
 				for _, v := range []int{1, 100} {
-					go func() { // ends at the latest when the communicator is revoked
+					go func() { // ends when a call fails, at the latest when the communicator is revoked
 						for {
 							if err := call(c, v); err != nil {
 								errs <- err

@@ -10,11 +10,12 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Op is an operation of reductions and accumulates (MPI_Op). Calls take a pointer; a nil *Op is invalid.
+// Op is an operation of reductions and accumulates (MPI_Op). Calls take a pointer; a nil *Op is
+// invalid.
 type Op struct {
 	name     string                 // in errors, such as "Sum"
-	kind     kernel.Op              // of a built-in operation
-	combine  func(inout, in []byte) // applies the function of the program; nil: a built-in operation
+	kind     kernel.Op              // which built-in operation; not used if combine is set
+	combine  func(inout, in []byte) // sets inout[i] to in[i] ∘ inout[i] by the function of the program; nil: a built-in operation
 	commutes bool                   // the order of the operands does not matter
 }
 
@@ -37,8 +38,9 @@ var builtIns = func() (ops [len(calls.OpNames) - int(OpNoOp)]Op) {
 // BuiltIn returns the built-in operation of a kind.
 func BuiltIn(kind kernel.Op) *Op { return &builtIns[kind-OpNoOp] }
 
-// UserOp returns an operation of the program. combine must call the function of the program
-// with Shield, so that a panic of the function becomes an error of the collective.
+// UserOp returns an operation of the program (OpFunc). combine sets inout[i] to in[i] ∘ inout[i].
+// It must call the function of the program through Shield, so that a panic of the function becomes
+// an error of the collective.
 func UserOp(commutes bool, combine func(inout, in []byte)) *Op {
 	return &Op{name: "OpFunc", combine: combine, commutes: commutes}
 }
@@ -58,8 +60,9 @@ func OpByName(t *elem.Type, name string) (*Op, error) {
 		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(calls.OpNames[:kernel.Lxor+1], ", "))}
 }
 
-// on returns the operation over elements of type t as package coll needs it, and the number by which ranks
-// compare operations (calls.Call.OpID). If the operation is not defined for t, on returns ErrOp.
+// on returns the operation over elements of type t as package coll needs it, and the number by
+// which ranks compare operations (calls.Call.OpID). If o is nil or not defined for t, on returns
+// ErrOp.
 //
 // Hot path: no allocation.
 func (o *Op) on(t *elem.Type) (coll.Op, int, error) {

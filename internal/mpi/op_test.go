@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestWrongOpsDoNotCompile checks that the compiler rejects an operation that is not defined for a
-// type.
+// TestWrongOpsDoNotCompile checks that the compiler rejects operations that are not defined for the
+// element type.
 func TestWrongOpsDoNotCompile(t *testing.T) {
 	for dir, text := range map[string]string{
 		"bandfloat":  "float64 does not satisfy comm.Integer",
@@ -39,7 +39,8 @@ func reduced[T any](c *comm.Comm, op comm.OpFor[T], mine ...T) ([]T, error) {
 	return out, comm.Allreduce(c, mine, out, op)
 }
 
-// TestOps combines the values of three ranks by each operation, also with named types, and checks the results.
+// TestOps combines the values of three ranks by each operation, also with named types, and checks
+// the results.
 func TestOps(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		r := c.Rank()
@@ -68,8 +69,7 @@ func TestOps(t *testing.T) {
 	})
 }
 
-// TestReductionsRepeat checks that the same call has bitwise the same result on all ranks and in
-// every run.
+// TestReductionsRepeat checks that an Allreduce has the same bits on all ranks and in every run.
 func TestReductionsRepeat(t *testing.T) {
 	var bits []uint64
 	for range 5 {
@@ -119,7 +119,8 @@ func TestNoElements(t *testing.T) {
 	})
 }
 
-// TestOpByName checks that OpByName finds the operations that are defined for a type, and only these.
+// TestOpByName checks that OpByName finds the operations that are defined for a type, and only
+// these.
 func TestOpByName(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		for i, name := range []string{"Sum", "prod", "MIN", "Max", "band", "bor", "bxor", "land", "lor", "lxor"} {

@@ -60,7 +60,8 @@ func (c *Comm) SendrecvReplace(b elem.Buffer, dest, sendtag, source, recvtag int
 	return c.sendrecv(opSendrecvReplace, own, b.Type.Sig, dest, sendtag, b, source, recvtag)
 }
 
-// checkSend checks the arguments of a send, and returns the communicator's state.
+// checkSend checks the arguments of a send of elements of type t, and returns the communicator's
+// state.
 func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	if t.Err != nil {
 		return nil, t.Err
@@ -78,8 +79,8 @@ func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	return s, nil
 }
 
-// checkRecv checks the arguments of a receive or probe, and returns the communicator's state. t is the
-// element type of a receive, and nil for a probe.
+// checkRecv checks the arguments of a receive or probe, and returns the communicator's state. t is
+// the element type of a receive; nil: the call is a probe, or the caller has checked the type.
 func (c *Comm) checkRecv(t *elem.Type, source, tag int) (*state, error) {
 	if t != nil && t.Err != nil {
 		return nil, t.Err
@@ -178,7 +179,7 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 			st, rerr := r.Retract(serr)
 			failed := checkCount(st.Bytes, recv.Type.Size, rerr)
 			err := unfinished(s, p, serr, rerr)
-			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // the receive was not withdrawn: it is complete, or it failed for a reason of its own
+			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // the receive is complete, or it failed for a reason of its own
 				st.Cancelled = false
 				if failed != nil && failed != serr { //nolint:errorlint // the receive was withdrawn because of serr
 					err = fmt.Errorf("%w; the receive failed too: %w", err, failed)

@@ -15,7 +15,8 @@ import (
 
 func isErr(err, kind error) bool { return errors.Is(err, kind) }
 
-// sizes holds lengths of messages in elements of 8 bytes: of empty, short, eager and rendezvous messages.
+// sizes holds lengths of messages in elements of 8 bytes: of empty, short, eager and rendezvous
+// messages.
 var sizes = []int{0, 1, 5, 500, 20000, 200000}
 
 func TestSendRecvRing(t *testing.T) {
@@ -92,7 +93,7 @@ func TestSsendWaits(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 0 {
 			r := comm.Issend(c, []int{1}, 1, 7)
-			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil { // rank 1 has probed the message, but not received it
+			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil { // rank 1 sends this message when it has probed the first one, but not received it
 				return err
 			}
 			if _, done, err := r.Test(); done {
@@ -156,7 +157,7 @@ func TestElementTypes(t *testing.T) {
 		_, err2 := comm.Sendrecv(c, temps, other, 0, gotTemps, other, 0)
 		none := make([]struct{}, 4)
 		st, err3 := comm.Sendrecv(c, none, other, 0, none, other, 0)
-		// A message may be received as another type, such as bytes.
+		// A message of any element type may be received as bytes.
 		raw := make([]byte, 16)
 		st2, err4 := comm.Sendrecv(c, temps, other, 0, raw, other, 0)
 		if st.Count != 0 || st2.Count != 16 {
@@ -234,7 +235,8 @@ func TestWildcards(t *testing.T) {
 	})
 }
 
-// TestOrder: messages of one pair do not overtake each other, small or large.
+// TestOrder: messages from one rank to another do not overtake each other, even if their lengths
+// differ.
 func TestOrder(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		size := func(i int) int { return sizes[i*7%len(sizes)] }
@@ -395,8 +397,8 @@ func TestValueErrors(t *testing.T) {
 	})
 }
 
-// TestConcurrentTags: eight goroutines of each rank send and receive on one
-// communicator, each with a tag of its own.
+// TestConcurrentTags: eight goroutines of each rank send and receive on one communicator at the
+// same time, each with a tag of its own.
 func TestConcurrentTags(t *testing.T) {
 	for _, n := range []int{2, 3} {
 		ranks(t, n, func(c *comm.Comm) error {
@@ -423,7 +425,8 @@ func TestConcurrentTags(t *testing.T) {
 	}
 }
 
-// TestEagerLimits runs one exchange of all sizes with every protocol.
+// TestEagerLimits exchanges messages of all sizes with several eager limits, so that each size is
+// sent by each protocol.
 func TestEagerLimits(t *testing.T) {
 	for _, limit := range []string{"1", "100", "1m"} {
 		t.Run(limit, func(t *testing.T) {

@@ -11,23 +11,26 @@ import "fmt"
 //     could revoke, but other ranks may already wait in the next collective. So while NewWin runs,
 //     the revocation of the parent also revokes the window's communicator.
 //   - Finalize waits for all ranks. A rank outside of Finalize may wait for a rank inside, because
-//     it does not know yet of a failure that the rank in Finalize knows of. So if any process
-//     fails, a rank in Finalize revokes the communicator of Finalize.
+//     it does not know yet of a failure that the rank in Finalize knows of. The two would wait for
+//     each other. So if any process has failed, a rank in Finalize revokes the communicator of
+//     Finalize.
 
-// attach makes parent the parent of s: if parent is revoked before detach, revokeDependents revokes s.
+// attach makes parent the parent of s: if parent is revoked before detach, revokeDependents revokes
+// s.
 func (s *state) attach(parent *state) {
 	s.job.stall.mu.Lock()
 	s.parent = parent
 	s.job.stall.mu.Unlock()
 }
 
-// detach removes the parent of s. It is called when all ranks have made s, or when this rank has failed
-// to make the window of s.
+// detach removes the parent of s. makeWin calls detach when all ranks have made the window of s, or
+// when this rank has failed to make it.
 func (s *state) detach() { s.attach(nil) }
 
 // revokeDependents revokes each communicator whose parent is revoked and, if this rank is in
 // Finalize and a process has failed, the communicator of Finalize. The engine does not notify this
-// package of these events, so the goroutine of the stall detector calls revokeDependents at intervals.
+// package of these events, so the goroutine of the stall detector calls revokeDependents at
+// intervals.
 func (j *job) revokeDependents() {
 	j.stall.mu.Lock()
 	for _, s := range j.stall.states {

@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// TestWindowThatNotAllRanksGoOnWith lets a rank give up between the steps of NewWin, as a rank does
-// that learns of a failure there. It checks that NewWin fails on the other ranks, which wait in
-// collectives of the window's own communicator.
+// TestWindowThatNotAllRanksGoOnWith lets a rank end NewWin after its first step and revoke the
+// parent communicator. It checks that NewWin fails on the other ranks, which wait in collectives of
+// the window's own communicator.
 func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
 	ranks(t, 3, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -28,8 +28,8 @@ func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
 	})
 }
 
-// TestFinalizeDoesNotWaitAfterDeath checks that a rank in Finalize does not wait for a rank that does
-// not call Finalize, after a third rank has died.
+// TestFinalizeDoesNotWaitAfterDeath checks that a rank in Finalize does not wait for a rank that
+// does not call Finalize, after a third rank has died.
 func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 						return err
 					}
 					if late {
-						close(dies) // then the third rank dies, before or while this rank waits in Finalize
+						close(dies) // then rank 0 dies, before or while this rank waits in Finalize
 					} else {
 						_, err := comm.Recv(c, make([]int, 1), 0, 0)
 						if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {

@@ -17,9 +17,9 @@ import (
 )
 
 // TestReusedArena makes communicators that use the same arena one after the other, and runs some
-// collectives on each. One rank is late in each collective. If another rank mistook a flag of an
-// earlier communicator for one of the new communicator, it would leave before the late rank arrives,
-// or get old data.
+// collectives on each. One rank is late in each collective. If another rank took a word that an
+// earlier communicator has left in the arena for one of the new communicator, it would leave the
+// collective before the late rank arrives, or get old data.
 func TestReusedArena(t *testing.T) {
 	for _, of := range [][]int{{0, 0}, {0, 0, 0}, {0, 0, 1, 1, 1}, nil} {
 		over, n := newHosts(of...).providers(), len(of)
@@ -36,7 +36,9 @@ func TestReusedArena(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for call := range rng.IntN(20) { // also more calls than an arena has cache lines for arrivals, which calls use in turn
+				// In some rounds there are more calls than an arena has arrival lines (see
+				// coll.Host), which calls use in turn.
+				for call := range rng.IntN(20) {
 					late, length := rng.IntN(n), []int{1, 6, 100, 5000}[rng.IntN(4)]
 					if pause := time.Duration(rng.IntN(2)) * 50 * time.Microsecond; d.Rank() == late {
 						time.Sleep(pause)
@@ -74,8 +76,8 @@ func TestReusedArena(t *testing.T) {
 	}
 }
 
-// TestArenaThatARankHasNot checks that all ranks release an arena that one rank does not have any
-// more.
+// TestArenaThatARankHasNot checks that all ranks release an arena if one rank does not have it any
+// more, and then make a new one.
 func TestArenaThatARankHasNot(t *testing.T) {
 	h := newHosts(0, 0, 0)
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -97,8 +99,8 @@ func TestArenaThatARankHasNot(t *testing.T) {
 	require.LessOrEqual(t, h.live.Load(), int64(2*3))
 }
 
-// TestDupInGoroutines calls Dup and Free in several goroutines at the same time, on communicators of
-// the same processes.
+// TestDupInGoroutines calls Dup and Free in several goroutines at the same time, on communicators
+// of the same processes.
 func TestDupInGoroutines(t *testing.T) {
 	const goroutines, rounds = 4, 30
 	for _, of := range [][]int{{0, 0, 0}, nil} {
@@ -150,9 +152,9 @@ func TestDupInGoroutines(t *testing.T) {
 	}
 }
 
-// TestFreeBesideCollectives frees communicators while nonblocking collectives of this rank are still
-// in the arena. It checks that the collectives get correct results, although the next communicator
-// uses the same arena.
+// TestFreeBesideCollectives frees communicators while nonblocking collectives of this rank still
+// use the arena. It checks that the collectives have correct results, although the next
+// communicator uses the same arena.
 func TestFreeBesideCollectives(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0}, nil} {
 		over := newHosts(of...).providers()
@@ -223,14 +225,14 @@ func TestRevokedArenaIsNotReused(t *testing.T) {
 	}, newHosts(0, 0, 0).providers())
 }
 
-// BenchmarkDupFree measures Dup, one Barrier and Free, with and without many messages that arrived
-// unexpected before.
+// BenchmarkDupFree measures Dup, one Barrier and Free. In one case, many messages have arrived
+// before they were received, before the measurement begins.
 func BenchmarkDupFree(b *testing.B) {
 	for _, lying := range []int{0, 50_000} {
 		b.Run(fmt.Sprintf("unexpected=%d", lying), func(b *testing.B) {
 			commtest.Run(b, 2, func(c *comm.Comm) error {
 				open := make([]comm.Request, lying)
-				for i := range open { // the benchmark receives these messages at its end
+				for i := range open { // messages of the rank to itself, which the next loop receives
 					open[i] = comm.Isend(c, []byte{1}, c.Rank(), 1)
 				}
 				for range open {

@@ -92,8 +92,9 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	return &Message{m: m, c: c, st: st}, st, nil
 }
 
-// claim marks the message as used; op is the name of the call that receives it. If another call has
-// marked the message, claim returns ErrArg.
+// claim marks the message as used; op is the name of the call that receives it. If there is no
+// message, or another call has marked it, claim returns ErrArg. If its communicator cannot be used,
+// claim returns ErrClosed.
 func (m *Message) claim(op string) error {
 	if m == nil || m.c == nil {
 		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: no message", ErrArg)}
@@ -151,8 +152,9 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 	return m.c.withPending(p, r).startedRequest(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
 }
 
-// MprobeSized is the first half of comm.RecvAlloc: it blocks until a message arrives, matches it as
-// Mprobe does, and returns its number of elements of type t. If source is ProcNull, m is nil.
+// MprobeSized is the first half of comm.RecvAlloc: it blocks until a message arrives, takes it out
+// of matching as Mprobe does, and returns it with n, its number of elements of type t. After an
+// error, or if source is ProcNull, m is nil.
 func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st Status, err error) {
 	m = new(Message)
 	n, err = c.probeSized("RecvAlloc", m, t, source, tag)
@@ -162,12 +164,14 @@ func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st
 	return m, n, m.st, nil
 }
 
-// RenamedTo returns the error of Mrecv as an error of the call op, which has called Mrecv.
+// RenamedTo returns err, which Mrecv has returned, as an error of the call op, which has called
+// Mrecv.
 func RenamedTo(err error, op string) error { return renamed(err, op) }
 
-// probeSized blocks until a message arrives, matches it as Mprobe does, stores it in m, and returns its
-// number of elements of type t. If the message is not a whole number of elements, or is larger than this
-// host's memory, probeSized drops the message and returns ErrCount. op is the name of the call.
+// probeSized blocks until a message arrives, takes it out of matching as Mprobe does, stores it in
+// m, and returns its number of elements of type t. If the message is not a whole number of
+// elements, or is larger than this host's memory, probeSized drops the message and returns
+// ErrCount. op is the name of the call, for errors.
 func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) (n int, err error) {
 	if t.Err != nil {
 		return 0, c.fail(op, source, tag, t.Err)
@@ -187,9 +191,9 @@ func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) 
 	return n, nil
 }
 
-// memory returns the size of this host's memory in bytes, or the largest int if it is not known. Calls
-// compare a length that a message or the program gives with memory before they allocate, because a failed
-// allocation ends the process.
+// memory returns the size of this host's memory in bytes, or the largest int if it is not known.
+// Calls compare a length that a message or the program gives with memory before they allocate,
+// because a failed allocation ends the process.
 var memory = sync.OnceValue(func() int {
 	if n := sys.Memory(); n > 0 {
 		return int(min(n, math.MaxInt))
@@ -197,7 +201,8 @@ var memory = sync.OnceValue(func() int {
 	return math.MaxInt
 })
 
-// renamed returns err with op, the call that the program made, as the name of the call.
+// renamed returns err, with op as the name of the call if err is an *Error. op is the call that the
+// program has made.
 func renamed(err error, op string) error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // the callers pass an error that this package has just made
 		e.Op = op

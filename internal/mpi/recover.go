@@ -65,7 +65,8 @@ func (c *Comm) Agree(flag int) (int, error) {
 	return int(v.Flag), c.fail("Agree", noRank, noRank, err)
 }
 
-// finalized returns ErrFinalized if the decision names a rank that is in Finalize.
+// finalized returns ErrFinalized if the decision names a rank that was in Finalize, and nil
+// otherwise.
 func (s *state) finalized(d *agree.Decision) error {
 	if d.Finalized < 0 {
 		return nil
@@ -73,8 +74,8 @@ func (s *state) finalized(d *agree.Decision) error {
 	return engine.FinalizedError(s.group.ranks[d.Finalized])
 }
 
-// unacknowledged returns ErrProcFailed if the decision contains a failed rank whose failure not all
-// ranks have acknowledged by AckFailed.
+// unacknowledged returns ErrProcFailed if the decision contains a failed rank that not all ranks
+// have acknowledged by AckFailed, and nil otherwise.
 func (s *state) unacknowledged(d *agree.Decision) error {
 	n := len(s.group.ranks)
 	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
@@ -82,7 +83,7 @@ func (s *state) unacknowledged(d *agree.Decision) error {
 		return nil
 	}
 	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
-	if why == nil { // after the decision, this rank has closed the engine, which then reports no failures
+	if why == nil { // the engine of this rank was closed or has failed, and so does not report the failure
 		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
 	}
 	if len(ranks) > 1 {

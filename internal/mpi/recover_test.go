@@ -19,9 +19,11 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
+// silent is the reason with which the launcher, in these tests, reports ranks as failed.
 const silent = "host node1 does not answer"
 
-// overAll runs f on n ranks over each of several transports, in a job that continues after ranks fail.
+// overAll runs f on n ranks over each provider of overEach, in a job that continues after ranks
+// fail.
 func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
 	t.Helper()
 	overEach(t, func(t *testing.T, p transport.Provider) {
@@ -30,6 +32,7 @@ func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
 	})
 }
 
+// overEach runs f with each of several providers, in a subtest of its own.
 func overEach(t *testing.T, f func(t *testing.T, p transport.Provider)) {
 	t.Helper()
 	for name, open := range map[string]func() transport.Provider{
@@ -42,7 +45,7 @@ func overEach(t *testing.T, f func(t *testing.T, p transport.Provider)) {
 	}
 }
 
-// barrierOf checks that a communicator works.
+// barrierOf checks that a communicator has n ranks and works.
 func barrierOf(c *comm.Comm, n int) error {
 	if c.Size() != n {
 		return fmt.Errorf("%d ranks, not %d", c.Size(), n)
@@ -54,8 +57,8 @@ func barrierOf(c *comm.Comm, n int) error {
 	return same("sum", sum, []int{n * (n - 1) / 2})
 }
 
-// TestShrinkAfterAHostIsGone: the launcher reports ranks 2 and 3 as failed, although they live. They
-// send nothing, like ranks of a host without network.
+// TestShrinkAfterAHostIsGone: the launcher reports ranks 2 and 3 as failed, although they live.
+// They send nothing, like ranks of a host without network.
 func TestShrinkAfterAHostIsGone(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm) error{
 		"Recv":     func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 3, 0); return err },
@@ -82,7 +85,8 @@ func TestShrinkAfterAHostIsGone(t *testing.T) {
 	}
 }
 
-// loseTwoOfFive runs call, which waits for ranks 2 and 3, while the launcher reports these as failed.
+// loseTwoOfFive runs call, which waits for rank 2 or 3, on the other three of five ranks while the
+// launcher reports ranks 2 and 3 as failed. Then these three ranks must be able to Shrink.
 func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call func(c *comm.Comm) error) {
 	t.Helper()
 	var met, over sync.WaitGroup // met: all ranks have left the barrier; over: the live ranks have returned
@@ -129,8 +133,8 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 	}, commtest.WithNotify(), commtest.WithProviders(fabric))
 }
 
-// TestReasonInErrors: if the launcher reports a rank as failed, the error of a call that needs the rank contains the
-// launcher's reason.
+// TestReasonInErrors: if the launcher reports a rank as failed, the error of a call that needs the
+// rank contains the launcher's reason.
 func TestReasonInErrors(t *testing.T) {
 	over := make(chan struct{})
 	ranks(t, 3, func(c *comm.Comm) error {
@@ -152,8 +156,8 @@ func TestReasonInErrors(t *testing.T) {
 	}, commtest.WithNotify())
 }
 
-// TestFailedRanksInTexts: in the errors of a communicator whose ranks differ from those of the world,
-// the text says whether a number is a rank of the communicator or of the world.
+// TestFailedRanksInTexts: in the errors of a communicator whose ranks differ from those of the
+// world, the text says whether a number is a rank of the communicator or of the world.
 func TestFailedRanksInTexts(t *testing.T) {
 	partOf := func(world *comm.Comm) (*comm.Comm, error) { return world.Split(min(world.Rank(), 1), 0) }
 	t.Run("reported", func(t *testing.T) {
@@ -175,7 +179,7 @@ func TestFailedRanksInTexts(t *testing.T) {
 			}
 			defer over.Done()
 			_, recv := comm.Recv(part, []int{1}, 2, 0)
-			_, last := comm.Recv(part, []int{1}, 3, 0) // the rank knows both failures
+			_, last := comm.Recv(part, []int{1}, 3, 0) // this rank also knows of this failure, because the launcher has reported both at once
 			_, agree := part.Agree(1)
 			return first(wantErr("Recv", recv, comm.ErrProcFailed, "rank 2, tag 0): rank 3 of the world failed: "+silent),
 				wantErr("Recv", last, comm.ErrProcFailed, "rank 3, tag 0): rank 4 of the world failed: "+silent),
@@ -225,8 +229,9 @@ func TestFailedRanksInTexts(t *testing.T) {
 	})
 }
 
-// TestRepeatedShrink: ranks die one after the other, always the one that would be the coordinator.
-// Some of them die during an agreement.
+// TestRepeatedShrink: ranks die one after the other, always the one that would be the coordinator
+// of the next agreement. Some of them die during an agreement. The others must be able to Shrink
+// each time.
 func TestRepeatedShrink(t *testing.T) {
 	overAll(t, 6, func(c *comm.Comm) error {
 		for n := 6; n > 1; n-- {
@@ -259,14 +264,14 @@ func TestRepeatedShrink(t *testing.T) {
 			if c = next; c.Size() != n-1 {
 				return fmt.Errorf("%d ranks, not %d", c.Size(), n-1)
 			}
-			_ = comm.Barrier(c) // the next rank dies only after all ranks have the new communicator
+			_ = comm.Barrier(c) // so that the next rank dies only when all ranks have the new communicator
 		}
 		return barrierOf(c, 1)
 	})
 }
 
 // TestDecisionsSurviveCoordinators: each coordinator dies as soon as it has the decision. The other
-// ranks still agree, and none waits for ever.
+// ranks still agree, and no rank waits for ever.
 func TestDecisionsSurviveCoordinators(t *testing.T) {
 	for range 5 {
 		overAll(t, 6, func(c *comm.Comm) error {
@@ -286,20 +291,20 @@ func TestDecisionsSurviveCoordinators(t *testing.T) {
 	}
 }
 
-// TestSurvivorsAgree has ranks die before and after agreements, at random. All ranks that are alive at
-// the end must have had the same sequence of communicators.
+// TestSurvivorsAgree has ranks die before and after agreements, at random. All ranks that are alive
+// at the end must have had the same sequence of communicators.
 func TestSurvivorsAgree(t *testing.T) {
 	const n, steps = 7, 8
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var dies [n]int // the step before which each rank dies; every other step is an agreement
+		var dies [n]int // by rank: the step before which it dies; every other step is an agreement
 		for r := range dies {
 			dies[r] = rng.IntN(2 * steps)
 		}
 		dies[rng.IntN(n)] = steps // one rank does not die
 		overEach(t, func(t *testing.T, p transport.Provider) {
 			t.Logf("seed %d: %v", seed, dies)
-			chains := make(chan string, n) // the communicators of each live rank, as text
+			chains := make(chan string, n) // from each live rank: the members of its communicators, as text
 			ranks(t, n, func(world *comm.Comm) error {
 				c, chain := world, ""
 				for step := range steps {
@@ -420,7 +425,8 @@ func TestAgreeCancelled(t *testing.T) {
 	})
 }
 
-// TestAgreeOnClosed calls the functions of ULFM on a freed and on a nil communicator.
+// TestAgreeOnClosed calls the functions of ULFM on a freed and on a nil communicator. They must
+// return ErrClosed, no ranks, or epoch 0.
 func TestAgreeOnClosed(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -440,8 +446,8 @@ func TestAgreeOnClosed(t *testing.T) {
 	}, commtest.WithEpoch(3))
 }
 
-// TestFinalizeOfSurvivors: Finalize of the live ranks returns no error. One rank dies before the others
-// are in Finalize, and one while they are in it.
+// TestFinalizeOfSurvivors: Finalize of the live ranks returns no error, although two ranks die, the
+// second one when it has learned of the death of the first. The others may be in Finalize by then.
 func TestFinalizeOfSurvivors(t *testing.T) {
 	overAll(t, 5, func(c *comm.Comm) error {
 		if c.Rank() == 1 || c.Rank() == 4 {
@@ -456,8 +462,8 @@ func TestFinalizeOfSurvivors(t *testing.T) {
 	})
 }
 
-// TestFailureDuringFinalize: the launcher reports a rank as failed while the other ranks wait for it
-// in Finalize.
+// TestFailureDuringFinalize: if the launcher reports a rank as failed while the other ranks wait
+// for it in Finalize, Finalize returns no error on these.
 func TestFailureDuringFinalize(t *testing.T) {
 	overAll(t, 4, func(c *comm.Comm) error {
 		if c.Rank() < 3 {
@@ -481,7 +487,7 @@ func TestWindowCallsAfterFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 10)
-				if err == nil && c.Rank() == 2 { // rank 2 holds the lock of its own part, so that no other rank gets it
+				if err == nil && c.Rank() == 2 { // rank 2 holds the lock of its own part, so that no other rank gets the lock
 					err = w.Lock(2, comm.LockExclusive)
 				}
 				if err := first(err, comm.Barrier(c)); err != nil {

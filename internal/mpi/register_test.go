@@ -25,7 +25,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// counted is a provider that counts the memory registrations of all ranks.
+// counted is a provider that counts the memory registrations of all ranks in n.
 type counted struct {
 	transport.Provider
 	n *atomic.Int64
@@ -49,8 +49,8 @@ func (d countedDomain) RegisterMemory(buf []byte, access transport.Access) (tran
 	return d.Domain.RegisterMemory(buf, access)
 }
 
-// TestSendsFromAllocRegisterNothing: sends from memory of Alloc register no memory, for any number of
-// sends, any size and any part of the memory.
+// TestSendsFromAllocRegisterNothing: sends from memory of Alloc register no memory, also after many
+// sends, with several sizes and from many parts of the memory.
 func TestSendsFromAllocRegisterNothing(t *testing.T) {
 	sends := 1_000_000
 	if testing.Short() || raceEnabled {
@@ -132,7 +132,7 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 	return nil
 }
 
-// mapped reports whether the memory of b is mapped into the process.
+// mapped reports whether the first byte of b is mapped into the process.
 func mapped(b []int) bool {
 	at := reflect.ValueOf(b).Pointer()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -148,8 +148,9 @@ func mapped(b []int) bool {
 	return false
 }
 
-// peek returns the last element of mem, whose memory may have been unmapped. If it is unmapped, there is false. If
-// other memory has been mapped at the same address since, peek returns an element of that memory.
+// peek returns the last element of mem, whose memory may have been unmapped. If it is unmapped,
+// there is false. If other memory has been mapped at the same address since, peek returns an
+// element of that memory.
 func peek(mem []int) (last int, there bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -160,8 +161,8 @@ func peek(mem []int) (last int, there bool) {
 	return mem[len(mem)-1], true
 }
 
-// TestFreeOfAllocWhileInUse: operations in progress that use freed memory complete, and then the memory
-// is unmapped.
+// TestFreeOfAllocWhileInUse: operations that use memory of Alloc when it is freed complete
+// correctly, and then the memory is given back.
 func TestFreeOfAllocWhileInUse(t *testing.T) {
 	t.Run("pages of its own", func(t *testing.T) {
 		testFreeWhileInUse(t, func() transport.Provider { return inproc.NewFabric() })
@@ -225,9 +226,9 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 					return err
 				}
 				was, there := peek(mem)
-				free() // no operation uses the memory any more, so this call unmaps it
-				// On a rank that did not use the memory, the first free has unmapped it, and other memory
-				// may have the same address.
+				free() // no operation uses the memory any more, so this call gives it back
+				// On a rank that did not use the memory, the first call of free has given it back,
+				// and other memory may have the same address since.
 				if is, still := peek(mem); uses && there && still && is == was && was != 0 {
 					return errors.New("the memory was not given back")
 				}
@@ -287,8 +288,8 @@ func TestFreeOfAllocAfterFinalize(t *testing.T) {
 	}
 }
 
-// TestAllocTooMuch: Alloc reserves shared memory when it is called. If the host has too little memory,
-// Alloc fails, and not a later access.
+// TestAllocTooMuch: Alloc reserves shared memory when it is called. If the host has too little
+// memory, Alloc fails, and not a later access.
 func TestAllocTooMuch(t *testing.T) {
 	all := int(sys.Memory()) - 1
 	ranks(t, 2, func(c *comm.Comm) error {
@@ -305,8 +306,8 @@ func TestAllocTooMuch(t *testing.T) {
 	}, commtest.WithProviders(shm.New()))
 }
 
-// TestSharedAllocs sends messages of every protocol from and to memory of the shared heap. There are
-// more allocations than the heap's directory has entries.
+// TestSharedAllocs sends messages of every protocol from and to memory of the shared heap. There
+// are more allocations than the heap's directory has entries.
 func TestSharedAllocs(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		var frees []func()

@@ -12,8 +12,8 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
-// callName stands for the name of a call in an Error. Each Request holds a callName, which takes one byte and
-// not the two words of a string.
+// callName stands for the name of a call in an Error. A Request holds a callName in 5 bits (see
+// call), instead of a string of two words.
 type callName uint8
 
 const (
@@ -45,14 +45,16 @@ var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvR
 
 func (o callName) String() string { return callNames[o] }
 
-// Request is the type behind comm.Request: a nonblocking operation (MPI_Request). It has four words, so that the compiler keeps it in registers.
+// Request is the type behind comm.Request: a nonblocking operation (MPI_Request). It has four
+// words, so that the compiler keeps it in registers.
 type Request struct {
-	r    engine.Request // its Note is the size of a receive's elements
-	c    *Comm          // nil in the zero Request
+	r    engine.Request // the engine's request; its Note is the size of a receive's elements in bytes, and 0 for other operations
+	c    *Comm          // the communicator of the request, or a Comm that holds the result (Comm.completed); nil in the zero Request
 	call call
 }
 
-// call holds the fields of an Error about a call: its name, peer and tag. From the highest bits to the lowest:
+// call holds the fields of an Error about a call: its name, peer and tag. From the highest bits to
+// the lowest:
 //
 //	┌ callName ┬ peer ───┬ tag ────┐
 //	└ 5 bits   ┴ 27 bits ┴ 32 bits ┘
@@ -66,25 +68,25 @@ func (c call) op() callName { return callName(c >> 59) }
 func (c call) peer() int    { return int(int64(c) << 5 >> 37) }
 func (c call) tag() int     { return int(int32(c)) }
 
-// completedRequest is the result of a request that was complete when its call returned: of a refused call
-// (see refusals), or of an operation that was complete at once. Request.c is then a Comm that holds only this
-// result.
+// completedRequest is the result of a request that was complete when its call returned: of a
+// refused call (see refusals), or of an operation that was complete at once. Request.c is then a
+// Comm that holds only this result.
 type completedRequest struct {
 	st   Status
 	err  error
-	job  *job   // the job whose refusals may count the request; nil: the request was not refused
-	line string // line of the program that made the call; empty without the tunable check
+	job  *job   // the job whose refusals may count the request; nil: the request was not refused, or no job is known
+	line string // of a request that job.refusals has counted: line of the program that made the call; empty without the tunable check
 
 	counted bool // job.refusals counts the request; guarded by refusals.mu
 
 	// Only for a send that was complete at once, on a rank with a checker of buffers.
-	use *bufcheck.Operation // records that the buffer is in use until Wait; otherwise nil
+	use *bufcheck.Operation // the checker's record that the buffer is in use until Wait or Test; otherwise nil
 	at  call                // the send's name, peer and tag
 	c   *Comm               // the communicator of the send
 }
 
-// completedSend returns the request of a send that was complete when it started. p is the checker's record
-// of the send; if p is not nil, the buffer counts as in use until Wait.
+// completedSend returns the request of a send that was complete at once. p is the checker's record
+// of the send; if p is not nil, the buffer counts as in use until Wait or Test.
 func (c *Comm) completedSend(p *bufcheck.Operation, op callName, peer, tag int) Request {
 	if p == nil {
 		return Request{c: completedAtStart}
@@ -93,8 +95,8 @@ func (c *Comm) completedSend(p *bufcheck.Operation, op callName, peer, tag int) 
 	return Request{c: &Comm{completed: &completedRequest{use: p, at: callOf(op, peer, tag), c: c}}}
 }
 
-// withPending returns the Comm for the request r, whose buffers the checker has recorded as p. If p is nil,
-// it returns c. Otherwise it returns a copy of c that holds p.
+// withPending returns the Comm for the request r, whose buffers the checker has recorded as p. If p
+// is nil, it returns c. Otherwise it returns a copy of c that holds p.
 func (c *Comm) withPending(p *bufcheck.Operation, r engine.Request) *Comm {
 	if p == nil {
 		return c
@@ -102,8 +104,8 @@ func (c *Comm) withPending(p *bufcheck.Operation, r engine.Request) *Comm {
 	return c.copyWith(p, r)
 }
 
-// copyWith does the work of withPending if p is not nil. It is not inlined, so that the compiler inlines
-// withPending.
+// copyWith does the work of withPending if p is not nil. It is not inlined, so that the compiler
+// inlines withPending.
 //
 //go:noinline
 func (c *Comm) copyWith(p *bufcheck.Operation, r engine.Request) *Comm {
@@ -111,14 +113,14 @@ func (c *Comm) copyWith(p *bufcheck.Operation, r engine.Request) *Comm {
 	return &Comm{s: c.s, ctx: c.ctx, use: p}
 }
 
-// The value of Request.c for the most frequent requests that were complete from the start.
+// Values of Request.c for the most frequent requests that were complete from the start.
 var (
 	procNullRecv     = &Comm{completed: &completedRequest{st: procNullStatus}} // a receive from ProcNull
 	completedAtStart = &Comm{completed: &completedRequest{}}                   // a send or a one-sided operation that was complete at once
 )
 
-// startedRequest returns the Request for r, an operation that the engine has started. size is the
-// size of a receive's elements in bytes, and 0 for other operations.
+// startedRequest returns the Request for r, an operation that the engine has started for the call
+// op. size is the size of a receive's elements in bytes, and 0 for other operations.
 func (c *Comm) startedRequest(r engine.Request, op callName, peer, tag, size int) Request {
 	if c.s.job.checks {
 		noteLine(r)
@@ -193,7 +195,7 @@ func (r Request) Wait() (Status, error) {
 	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
 }
 
-// context returns the context that ends a Wait for the request.
+// context returns the context whose end makes a Wait for the request return.
 func (r *Request) context() context.Context {
 	if r.call.op() == opCollective {
 		return context.Background() // the collective observes the communicator's context itself
@@ -232,8 +234,9 @@ func (r Request) Cancel() error {
 	return nil
 }
 
-// result returns what Wait returns. st and err are the engine's status and error of the operation. done says
-// whether the operation has ended; if the context of Wait ended first, it has not.
+// result returns what Wait returns. st and err are what the engine's Wait has returned. done says
+// whether the operation has ended; if it has not, err is the error of the context that ended the
+// wait.
 func (r *Request) result(st Status, done bool, err error) (Status, error) {
 	op := r.call.op()
 	if op == opIrecv || op == opImrecv {
@@ -256,7 +259,8 @@ func (r *Request) result(st Status, done bool, err error) (Status, error) {
 	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
 }
 
-// pending reports whether the engine knows the request: it is neither zero nor complete from the start.
+// pending reports whether the request has one of the engine: it is neither zero nor was complete
+// from the start.
 func (r Request) pending() bool { return r.c != nil && r.c.completed == nil }
 
 // WaitAll implements comm.WaitAll, which documents the call.
@@ -292,8 +296,8 @@ func WaitAll(rs []Request) error {
 	return first
 }
 
-// WaitAny implements comm.WaitAny, which documents the call. If it returns the result of no request, the
-// index is -1.
+// WaitAny implements comm.WaitAny, which documents the call. If a context ends first, or if all
+// requests are zero or copies of requests that the program has waited for, Completion.Index is -1.
 func WaitAny(rs []Request) Completion {
 	first, done := firstCompleted(rs)
 	switch {
@@ -306,17 +310,18 @@ func WaitAny(rs []Request) Completion {
 	if err != nil {
 		return Completion{Index: -1, Err: first.c.fail("WaitAny", noRank, noRank, err)}
 	}
-	if i < 0 { // all requests are copies of requests whose results the program already has
+	if i < 0 { // all requests are zero, or copies of requests whose results the program already has
 		clear(rs)
 		return Completion{Index: -1}
 	}
 	return take(rs, i)
 }
 
-// firstCompleted returns in done the index of the first request that was complete from the start, or -1 if
-// there is none. first is the first request before that index that the engine knows, or nil.
+// firstCompleted looks for a request that was complete from the start: done is the index of the
+// first one, or -1 if there is none. Of the requests before it, or of all if there is none, first
+// is the first that has a request of the engine; nil: none has.
 func firstCompleted(rs []Request) (first *Request, done int) {
-	var known *Comm // the Comm of the last request that the engine knows, to skip requests with the same Comm
+	var known *Comm // the Comm of the last request that had one of the engine, to skip further requests with the same Comm
 	for i := range rs {
 		c := rs[i].c
 		if c == nil || c == known {
@@ -332,7 +337,8 @@ func firstCompleted(rs []Request) (first *Request, done int) {
 	return first, -1
 }
 
-// take returns the result of rs[i], which is complete, and sets rs[i] to zero.
+// take returns the result of rs[i], which is complete, with the number of elements that it has
+// received, and sets rs[i] to zero.
 func take(rs []Request, i int) Completion {
 	c := Completion{Index: i}
 	c.Status, c.Err = rs[i].Wait()
@@ -365,12 +371,12 @@ func TestAll(rs []Request) (bool, error) {
 	return true, WaitAll(rs)
 }
 
-// Completion is the result of one request of a slice. comm.Completion has the same fields, with Count in its
-// Status.
+// Completion is the result of one request of a slice. comm.Completion has the same fields, with
+// Count in its Status.
 type Completion struct {
-	Index  int // of the request in the slice
+	Index  int // of the request in the slice; -1: there is no such request
 	Status Status
-	Count  int // number of elements of a receive
+	Count  int // number of elements of a receive; 0 for other operations
 	Err    error
 }
 
@@ -400,8 +406,8 @@ func TestSome(rs []Request, done []Completion) []Completion {
 	return collect(rs, append(done, c))
 }
 
-// collect appends the results of the complete requests of rs to done, in the order of rs, and sets these
-// requests to zero. It does not block.
+// collect appends the results of the complete requests of rs to done, in the order of rs, and sets
+// these requests to zero. It does not block.
 func collect(rs []Request, done []Completion) []Completion {
 	before := len(done)
 	found := func(i int) { done = append(done, Completion{Index: i}) }

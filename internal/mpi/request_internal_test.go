@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSizes checks that a Request and a Status have at most four words and four fields. The compiler
-// keeps larger structs in memory. Copies of a Status of five words took 25 ns of each small message.
+// TestSizes checks that a Request and a Status have at most four words and four fields. The
+// compiler keeps larger structs in memory. Copies of a Status of five words took 25 ns per small
+// message.
 func TestSizes(t *testing.T) {
 	for _, x := range []reflect.Type{reflect.TypeFor[Request](), reflect.TypeFor[Status]()} {
 		require.LessOrEqual(t, x.Size(), uintptr(32), x)

@@ -38,7 +38,8 @@ func TestWaitAll(t *testing.T) {
 	})
 }
 
-// TestWaitAllError: WaitAll waits for all requests and returns the first error.
+// TestWaitAllError: WaitAll waits for all requests, and returns the error of the first one that
+// failed.
 func TestWaitAllError(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		other := 1 - c.Rank()
@@ -78,7 +79,7 @@ func TestWaitAnySome(t *testing.T) {
 			var rs []comm.Request
 			for i := range each {
 				if i%2 == 0 {
-					continue // the test completes the other half of the requests in the second way
+					continue // the test receives the messages with these tags below, by Recv
 				}
 				for r := 1; r < c.Size(); r++ {
 					rs = append(rs, comm.Irecv(c, make([]int, 100), r, i))
@@ -186,7 +187,7 @@ func testCalls(c *comm.Comm) error {
 			break
 		}
 	}
-	for _, r := range kept { // copies of requests that are complete
+	for _, r := range kept { // copies of requests that the program has waited for
 		if st, done, err := r.Test(); !done || err != nil || st != (comm.Status{}) {
 			return fmt.Errorf("copy: %+v %v %w", st, done, err)
 		}

@@ -7,20 +7,20 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Scratch memory of collectives. Each [link] keeps its slices of at most scratchKept bytes. All
-// communicators share the larger slices, in pools. If no call uses a pooled slice for two cycles of the
-// garbage collector, the collector frees it. So the process does not keep the memory of its largest
-// collective.
+// Scratch memory of collectives. Each [link] keeps its slices of at most scratchKept bytes. Larger
+// slices are in pools that all communicators use. If no call uses a pooled slice for two cycles of
+// the garbage collector, the collector frees it. So the process does not keep the memory of its
+// largest collective.
 
 // scratchKept is the maximum length in bytes of a scratch slice that a link keeps.
 const scratchKept = 64 << 10
 
-// largeScratch holds pools of slices, by size class. There are four size classes per power of two, so a
-// slice is at most a quarter longer than requested.
+// largeScratch holds pools of slices, by size class. All slices of a class have the same length.
+// There are four classes per power of two, so a slice is at most a quarter longer than requested.
 var largeScratch [4 * bits.UintSize]sync.Pool
 
-// largeClass returns the size in bytes of the slices that serve a request of n bytes, and the index of
-// their pool in largeScratch.
+// largeClass returns the size in bytes of the slices that serve a request of n bytes, and the index
+// of their pool in largeScratch.
 func largeClass(n int) (size, class int) {
 	width := bits.Len(uint(n - 1))
 	step := 1 << (width - 3)

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLargeClasses checks that a slice of a class is long enough for each size of the class, and not
-// much longer.
+// TestLargeClasses checks that the slices of the class for n bytes have at least n bytes, and at
+// most a quarter more.
 func TestLargeClasses(t *testing.T) {
 	for _, n := range []int{scratchKept + 1, 1<<17 - 1, 1 << 17, 1<<17 + 1, 1<<20 + 5, 5 << 28, 7<<38 + 1} {
 		size, class := largeClass(n)

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// BenchmarkSeveral measures calls on many requests. Either none of them is complete, or they complete
-// one after the other.
+// BenchmarkSeveral measures calls on many requests: none of them is complete, or they complete one
+// after the other. It also measures Bsend.
 func BenchmarkSeveral(b *testing.B) {
 	const many = 1000
 	start := func(c *comm.Comm) ([]comm.Request, []int) {

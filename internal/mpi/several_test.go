@@ -10,8 +10,9 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestSeveral: WaitAny, TestAny, WaitSome and TestSome return each request once, when it is complete,
-// even if the requests change their places in the slice between calls, or others replace them.
+// TestSeveral: WaitAny, TestAny, WaitSome and TestSome return each request once, when it is
+// complete, even if the requests change their places in the slice between calls, or new requests
+// join them.
 func TestSeveral(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 4} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -29,7 +30,7 @@ type pending struct {
 
 func several(c *comm.Comm, rnd *rand.Rand) error {
 	const slots, steps = 100, 3000
-	var all []pending // the receives of rs, by index
+	var all []pending // the receives that no call has returned yet
 	next, sent := 0, map[int]bool{}
 	add := func() {
 		p := pending{buf: []int{-1}, tag: next}
@@ -44,7 +45,8 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 		sent[p.tag] = true
 		return comm.Send(c, []int{p.tag}, 0, p.tag)
 	}
-	// took checks that a request that a call has returned is complete, and removes it.
+	// took checks that the request with index i, which a call has returned, is complete, and marks
+	// it for removal by tag -1.
 	took := func(i int, st comm.Status, err error) error {
 		p := all[i]
 		all[i].tag = -1

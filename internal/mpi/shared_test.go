@@ -22,13 +22,13 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// hosts is an inproc fabric that reaches only the ranks of the same host. It counts the shared memory
-// that is in use.
+// hosts is an inproc fabric that reaches only the ranks of the same host. It counts allocations of
+// shared memory.
 type hosts struct {
 	transport.Provider
 	of   []int        // host of each rank; nil: one host
-	live atomic.Int64 // number of allocations that are in use
-	// arenas is the number of allocations so far that are at least as large as an arena.
+	live atomic.Int64 // number of allocations of shared memory that are in use, on all ranks
+	// arenas is the number of allocations so far of at least leastArena bytes, on all ranks.
 	arenas atomic.Int64
 
 	noAlloc, noMap int // the rank that cannot allocate, and the rank that cannot map, shared memory; -1: none
@@ -52,8 +52,8 @@ func (h *hosts) Open(cfg transport.Config) (transport.Domain, error) {
 	return &hostDomain{Domain: d, SharedMemoryDomain: d.(transport.SharedMemoryDomain), h: h, self: int(cfg.Self)}, nil
 }
 
-// leastArena is a size in bytes by which the fabric tells allocations apart: in these tests arenas are larger, and
-// windows are smaller.
+// leastArena is the size in bytes by which hosts distinguishes arenas from the memory of windows:
+// in the tests that count arenas, these are at least as large, and windows are smaller.
 const leastArena = 64 << 10
 
 type hostDomain struct {
@@ -137,8 +137,8 @@ func (d *hostDomain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return d.SharedMemoryDomain.Map(peer, key)
 }
 
-// TestCollectivesOnHosts runs all collectives with ranks on several hosts, with large arenas and with
-// arenas so small that most data passes in several segments.
+// TestCollectivesOnHosts runs all collectives with ranks on several hosts, with large arenas and
+// with arenas so small that most data passes in several segments.
 func TestCollectivesOnHosts(t *testing.T) {
 	for _, of := range [][]int{
 		{0, 0}, {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2}, {2, 0, 1, 0, 0, 2, 1},
@@ -170,9 +170,9 @@ func TestCollectivesOnHosts(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryIsGivenBack makes and frees communicators. It checks that the number of arenas that
-// ranks keep for later communicators is bounded, and that later communicators of the same processes
-// allocate no more.
+// TestSharedMemoryIsGivenBack makes and frees communicators. It checks that the number of arenas
+// that ranks keep for later communicators is bounded, and that later communicators of the same
+// processes allocate no more arenas.
 func TestSharedMemoryIsGivenBack(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
 		h := newHosts(of...)
@@ -215,7 +215,7 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 			if n := h.arenas.Load(); n != allocated {
 				return fmt.Errorf("%d arenas were allocated at first, %d in the end", allocated, n)
 			}
-			for range 10 { // in orders of ranks that no communicator had before
+			for range 10 { // in another order of ranks, which is the same in each round
 				order := rand.New(rand.NewPCG(uint64(world.Size()), 0)).Perm(world.Size())
 				c, err := world.Split(0, order[world.Rank()])
 				if err != nil {
@@ -234,8 +234,8 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryThatCannotBeHad checks that all ranks use messages if one rank cannot allocate or
-// map shared memory, and that the other ranks free their shared memory.
+// TestSharedMemoryThatCannotBeHad checks that collectives work if one rank cannot allocate or map
+// shared memory, and that all shared memory is freed at the end.
 func TestSharedMemoryThatCannotBeHad(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
 		for rank := range of {
@@ -253,8 +253,8 @@ func TestSharedMemoryThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// TestOutstandingCollectives runs many collectives of two communicators at the same time, large and
-// small, blocking and nonblocking, and messages among them.
+// TestOutstandingCollectives runs many collectives of two communicators at the same time: long and
+// short, blocking and nonblocking, with messages between them.
 func TestOutstandingCollectives(t *testing.T) {
 	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}, nil} {
 		over, n := newHosts(of...).providers(), len(of)
@@ -317,7 +317,7 @@ func TestOutstandingCollectives(t *testing.T) {
 }
 
 // TestDeathInACollective kills a rank at a random moment during collectives of each kind. It checks
-// that the other ranks get an error soon.
+// that the other ranks get an error within the time limit.
 func TestDeathInACollective(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, send, recv []int) error{
 		"Barrier":   func(c *comm.Comm, _, _ []int) error { return comm.Barrier(c) },
@@ -361,7 +361,7 @@ func TestDeathInACollective(t *testing.T) {
 						var err error
 						for err == nil {
 							if err = call(c, send, recv); err == nil {
-								err = comm.Barrier(c) // because the root of a collective may not wait for the dead rank
+								err = comm.Barrier(c) // because some ranks, such as the root of a Bcast, wait for no other rank in the collective
 							}
 						}
 						if c.Rank() == 1 {
@@ -380,8 +380,8 @@ func TestDeathInACollective(t *testing.T) {
 	}
 }
 
-// TestPanicInSharedMemory checks that an operation that panics ends its collective on all ranks, and
-// that the collectives that are queued for the slot fail too.
+// TestPanicInSharedMemory checks that a reduction operation that panics ends its collective on all
+// ranks, and that later collectives, which are queued for the slot (see slot.go), fail too.
 func TestPanicInSharedMemory(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { panic("out of cheese") })
 	ranks(t, 3, func(world *comm.Comm) error {
@@ -401,8 +401,8 @@ func TestPanicInSharedMemory(t *testing.T) {
 	})
 }
 
-// TestQueueEndsWithContext checks that a collective that waits for the communicator's slot (see slot.go) ends if its
-// context ends.
+// TestQueueEndsWithContext checks that a collective that waits for the communicator's slot (see
+// slot.go) ends if its context ends.
 func TestQueueEndsWithContext(t *testing.T) {
 	ranks(t, 2, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -420,7 +420,7 @@ func TestQueueEndsWithContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.Context())
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- comm.Barrier(c.WithContext(ctx)) }() // ends with ctx; received below
+		go func() { done <- comm.Barrier(c.WithContext(ctx)) }() // ends when ctx ends; its error is received below
 		for mpi.Queued((*mpi.Comm)(c)) == 0 {
 			runtime.Gosched()
 		}
@@ -436,8 +436,8 @@ func TestQueueEndsWithContext(t *testing.T) {
 	})
 }
 
-// TestGoexitInAnOperation checks that an operation that calls runtime.Goexit ends its collective on
-// all ranks.
+// TestGoexitInAnOperation checks that a reduction operation that calls runtime.Goexit ends its
+// collective on all ranks.
 func TestGoexitInAnOperation(t *testing.T) {
 	bad := comm.OpFunc(true, func(_, _ []int) { runtime.Goexit() })
 	call := map[string]func(c *comm.Comm) error{
@@ -469,7 +469,7 @@ func TestGoexitInAnOperation(t *testing.T) {
 					if err := f(c); err != nil && !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
 						return err
 					}
-					for err == nil { // the collective of another rank may have ended before
+					for err == nil { // this rank's collective may have ended before the operation of another rank called Goexit
 						err = comm.Barrier(c)
 					}
 					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))

@@ -11,9 +11,9 @@ import (
 
 // The slot of a communicator
 //
-// The arena of a communicator is memory that the ranks of a host share; see arena.Arena. On each rank
-// one collective at a time uses it, in the order in which the collectives were started, which is the
-// same on all ranks. The slot is the permission to use the arena: each rank has one slot per
+// The arena of a communicator is memory that the ranks of a host share; see arena.Arena. On each
+// rank one collective at a time uses it, in the order in which the collectives were started, which
+// is the same on all ranks. The slot is the permission to use the arena: each rank has one slot per
 // communicator, and a collective uses the arena only while its link holds the slot.
 //
 //	         the slot is free                   end: the slot is free, or the first
@@ -23,29 +23,31 @@ import (
 //	  ▼                              │        ▼
 //	no slot ── wants the arena ──► queue   continues without the slot
 //
-// A link that no call uses is stored with the free slot. So if no other collective of the communicator
-// runs, a collective gets the slot and a link by one atomic swap, and gives both back by one store.
+// A link that no call uses is stored with the free slot. So if no other collective of the
+// communicator runs, a collective gets the slot and a link by one atomic swap, and gives both back
+// by one store.
 //
-// The slot adds no deadlock. Of the collectives that any rank has started and not finished, let C be
-// the first one. A rank that has started C has finished all collectives before C. So on this rank C
-// holds the slot, or C can get the slot because the slot is free, or the slot is held by a later call
-// that uses messages and gives the slot up without waiting for C. So C runs on each rank that has
-// started it, and the other ranks can start C without waiting for later collectives.
+// The slot adds no deadlock. Of the collectives that any rank has started and not finished, let C
+// be the first one. A rank that has started C has finished all collectives before C. So on this
+// rank C holds the slot, or C can get the slot because the slot is free, or the slot is held by a
+// later call that uses messages and gives the slot up without waiting for C. So C runs on each rank
+// that has started it, and the other ranks can start C without waiting for later collectives.
 //
 // Invariants:
-//   - If state.slotFree is 1, no link holds the slot, and state.slotLink is a link that no call uses.
-//     If it is 0, a link holds the slot, or a goroutine is about to store 1 again.
-//   - After the slot becomes free or a link is queued, the goroutine that did it calls grantSlot, so
-//     the slot does not stay free while a link waits.
+//   - If state.slotFree is 1, no link holds the slot, and state.slotLink is a link that no call
+//     uses. If it is 0, a link holds the slot, closeSlot has acquired the slot for ever, or a
+//     goroutine is about to store 1 again.
+//   - A goroutine that queues a link, or that makes the slot free while links are queued, then
+//     calls grantSlot. So the slot does not stay free while a link waits.
 
 // slotQueue holds the links that wait for the slot.
 type slotQueue struct {
 	links  []*link // in the order of their calls
-	closed bool    // closeSlot was called: no other link may queue
+	closed bool    // closeSlot was called: no further collective may queue its link
 }
 
-// tryAcquireSlot acquires the slot if the slot is free and no link is queued. It returns the link that was
-// stored with the slot. If it cannot acquire the slot, it returns nil.
+// tryAcquireSlot acquires the slot if the slot is free and no link is queued, and returns the link
+// that was stored with the slot. Otherwise it returns nil. It does not block.
 //
 // Hot path: no allocation, no lock.
 func (s *state) tryAcquireSlot() *link {
@@ -60,8 +62,8 @@ func (s *state) tryAcquireSlot() *link {
 	return l
 }
 
-// releaseSlot makes the slot free, or grants it to the first link of the queue. The caller holds the
-// slot. l is a link that no call uses any more; releaseSlot stores it with the slot.
+// releaseSlot makes the slot free, or grants it to the first link of the queue. The caller holds
+// the slot. l is a link that no call uses; releaseSlot stores it with the slot.
 //
 // Hot path: no allocation, no lock if no link is queued.
 func (s *state) releaseSlot(l *link) {
@@ -85,11 +87,11 @@ func (s *state) grantSlot() {
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
 	s.queued.Add(-1)
-	l.granted <- struct{}{} // never blocks: the channel has room for one; awaitSlot or dequeue receives it, and sets l.hasSlot
+	l.granted <- struct{}{} // does not block, because the channel has room for one value; awaitSlot or dequeue receives the value and sets l.hasSlot
 }
 
-// enqueue appends l to the queue for the slot, unless the queue is closed. It does not block;
-// awaitSlot waits for the slot.
+// enqueue appends l to the queue for the slot and sets l.queued, unless the queue is closed. It
+// does not block; awaitSlot waits for the slot.
 func (s *state) enqueue(l *link) {
 	if l.granted == nil {
 		l.granted = make(chan struct{}, 1)
@@ -104,8 +106,8 @@ func (s *state) enqueue(l *link) {
 	s.grantSlot()
 }
 
-// awaitSlot blocks until l, which is in the queue, holds the slot. If the context of the call ends
-// first, awaitSlot removes l from the queue and returns the error of the context.
+// awaitSlot blocks until l, which enqueue has queued, holds the slot. If the context of the call
+// ends first, awaitSlot calls dequeue and returns the error of the context.
 func (s *state) awaitSlot(l *link) error {
 	select {
 	case <-l.granted:
@@ -117,8 +119,8 @@ func (s *state) awaitSlot(l *link) error {
 	}
 }
 
-// dequeue removes l from the queue. If the slot was granted to l in the meantime, l holds the slot
-// afterwards.
+// dequeue removes l, which enqueue has queued, from the queue. If the slot was granted to l before
+// that, l holds the slot when dequeue returns.
 func (s *state) dequeue(l *link) {
 	l.queued = false
 	s.linkMu.Lock()
@@ -134,8 +136,8 @@ func (s *state) dequeue(l *link) {
 	}
 }
 
-// dropSlot gives up the slot that l holds. The call of l continues without the slot, so dropSlot stores
-// another link with the slot.
+// dropSlot gives up the slot that l holds. The call of l continues without the slot, so dropSlot
+// stores another link with the slot.
 func (l *link) dropSlot() {
 	l.hasSlot = false
 	s := l.s
@@ -145,10 +147,10 @@ func (l *link) dropSlot() {
 	s.releaseSlot(free)
 }
 
-// closeSlot blocks until no collective uses the arena, and makes sure that no collective uses it later.
-// It closes the queue, acquires the slot after all collectives that this rank started before, and never
-// releases the slot. If ctx ends first, closeSlot returns the error of ctx. A second call returns
-// ErrClosed.
+// closeSlot blocks until no collective uses the arena, and makes sure that no collective uses it
+// later. It closes the queue, acquires the slot after all links that are queued, and never releases
+// the slot. If ctx ends first, closeSlot returns the error of ctx, and a collective may still use
+// the arena. A second call returns ErrClosed.
 func (s *state) closeSlot(ctx context.Context) error {
 	s.linkMu.Lock()
 	closed := s.queue.closed
@@ -173,9 +175,9 @@ func (s *state) closeSlot(ctx context.Context) error {
 }
 
 // requestArena decides whether the call uses the arena. If so, and if l does not hold the slot,
-// requestArena queues l for the slot. A call runs requestArena when it starts, so that calls queue in
-// their order. count is the call's count in bytes, as coll.Pick expects it. If the communicator has no
-// arena yet, requestArena cannot decide: it queues the call, and enterArena decides.
+// requestArena queues l for the slot. A call runs requestArena when it starts, so that calls queue
+// in their order. count is the call's count in bytes, as coll.Pick expects it. If the communicator
+// has no arena yet, requestArena cannot decide: it queues the call, and enterArena decides.
 //
 // Hot path: no allocation.
 func (l *link) requestArena(count int) {
@@ -202,8 +204,9 @@ func (l *link) requestArena(count int) {
 	}
 }
 
-// enterArena blocks until l holds the slot, and makes the arena if this is the first call that needs one.
-// If the call uses the arena, enterArena sets l.arena. Otherwise the call uses messages.
+// enterArena blocks until l holds the slot, and makes the arena if this is the first call that
+// needs one. If the call uses the arena, enterArena sets l.arena. Otherwise it leaves l.arena nil,
+// and the call uses messages.
 //
 // Hot path: no allocation, and no lock if l holds the slot already.
 func (l *link) enterArena() error {
@@ -245,21 +248,21 @@ func (l *link) enterArena() error {
 	return nil
 }
 
-// recycleArena puts the arena of the communicator, if it has one, into the rank's pool of arenas. The
-// caller knows that no rank uses the arena any more.
+// recycleArena puts the arena of the communicator, if it has one, into this rank's pool of arenas.
+// The caller makes sure that no rank uses the arena any more.
 func (s *state) recycleArena() {
 	if a := s.arena.Swap(arena.None); a != nil && a != arena.None {
 		s.job.arenas.Recycle(a, s.coll)
 	}
 }
 
-// closeSlotTimeout is the maximum time for which the engine waits, when it closes, until the collectives
-// have left the arenas. The engine ends their waits for other ranks before that, so only a reduction
-// operation of the program (OpFunc) can delay a collective.
+// closeSlotTimeout is the maximum time for which the engine, when it closes, waits in closeSlots
+// until the collectives of this rank have left the arenas. The engine ends their waits for other
+// ranks before that, so only a reduction operation of the program (OpFunc) can delay a collective.
 const closeSlotTimeout = 5 * time.Second
 
-// closeSlots closes the slots of all communicators, so that no collective uses an arena while the engine
-// frees its memory. The engine calls closeSlots when it closes.
+// closeSlots closes the slots of all communicators, so that no collective uses an arena while the
+// engine frees its memory. The engine calls closeSlots when it closes.
 func (j *job) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeSlotTimeout)
 	defer cancel()

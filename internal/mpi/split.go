@@ -22,12 +22,13 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 	return c.split("SplitNode", color, key)
 }
 
-// splitArgs holds the arguments of one rank in a call that makes communicators or a window. Each rank
-// gathers the arguments of all ranks, and selects the ranks of its own new communicator by color.
+// splitArgs holds the arguments of one rank in a call that makes communicators or a window. Each
+// rank gathers the arguments of all ranks. In Split, the ranks with the same color then make a
+// communicator; the other calls check that the arguments fit together.
 type splitArgs struct {
 	color int64  // of Split; for Create: the hash of the group; for windows: the hash of the element type
-	key   int64  // of Split; for Create: the rank in the group; for windows: the number of elements of this rank's part
-	id    uint64 // the new communicator's id, if this rank is its rank 0
+	key   int64  // of Split; for Create: the rank in the group, or Undefined; for windows: the number of elements of this rank's part
+	id    uint64 // the new communicator's id, if this rank becomes its rank 0
 }
 
 func (c *Comm) split(name string, color, key int) (*Comm, error) {
@@ -78,8 +79,9 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	return &Comm{s: s.job.newState(id, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
 }
 
-// allgatherArgs sends own, the arguments of this rank, to all ranks, and returns the arguments of all
-// ranks, by rank. sign is the kind of the call. The slice is scratch memory of l, valid until l ends.
+// allgatherArgs sends own, the arguments of this rank, to all ranks, and returns the arguments of
+// all ranks, by rank. It sets own.id to a new id. sign is the kind of the call. The slice is
+// scratch memory of l, valid until l.end.
 func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error) {
 	own.id = l.s.job.newID()
 	all := elem.Slice[splitArgs](l.Scratch(l.Size() * elem.SizeOf[splitArgs]()))
@@ -146,7 +148,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasSlot { // CreateGroup has no place in the order of collectives, so no collective may wait until it ends
+	if l.hasSlot { // CreateGroup has no place in the order of collectives, so no collective may wait for its end
 		l.dropSlot()
 	}
 	l.sign(calls.KindCreateGroup, 0, 0)
@@ -190,13 +192,15 @@ func (l *link) sendDownTree(buf []byte, places []int, self int) error {
 	return nil
 }
 
-// hash returns a hash of the group. Ranks compare it to detect that they have passed different groups.
+// hash returns a hash of the group. Ranks compare it to detect that they have passed different
+// groups.
 func (g Group) hash() int64 {
 	h := fnv.New64a()
 	_, _ = h.Write(elem.Bytes(g.ranks)) // never fails
 	return int64(h.Sum64())
 }
 
+// countUp returns the numbers 0 to n-1.
 func countUp(n int) []int {
 	c := make([]int, n)
 	for i := range c {

@@ -10,21 +10,21 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// stallDetector detects ranks that would wait for each other forever because they called
-// different collectives, or one collective with different arguments. If a message arrives, its
+// stallDetector detects ranks that would wait for each other forever because they called different
+// collectives, or one collective with different arguments. If a message of such a call arrives, its
 // fingerprint shows the difference. But if each of two ranks passes the other one as the root of a
 // Bcast, neither sends anything. And if counts differ, ranks may run different algorithms, so that
-// a message goes to a rank that does not wait for it.
-// So a rank that waits for a long time sends a query to the rank that it waits for:
+// a message goes to a rank that does not wait for it. So a rank that waits for a long time sends a
+// query to the rank that it waits for:
 //
 //	rank 0 waits in its 7th collective for rank 3
 //	   │
 //	   └── query ──► rank 3: its own 7th collective was a different call; see disagree.go
 //
 // A rank that is only late does not reply, and the waiting rank repeats the query at growing
-// intervals. If ranks wait in a circle, two neighbors have made different calls, because
-// otherwise the algorithm would not make them wait. Queries travel in the message space of
-// Finalize's communicator, which has no other such messages.
+// intervals. If ranks wait in a circle, two neighbors in this circle have made different calls,
+// because an algorithm never makes ranks that make the same call wait in a circle. Queries travel
+// in the point-to-point context of Finalize's communicator, which carries no other messages.
 //
 // The goroutine of the stall detector also does other work that is needed at intervals: see
 // stallLoop.
@@ -37,12 +37,12 @@ type stallDetector struct {
 	states map[uint64]*state // open communicators, by id; guarded by mu
 }
 
-// stallInterval is how often a rank handles queries, and the shortest time that a collective waits
-// before the rank sends a query. With many ranks on a host the interval is longer, so that all of
-// them together do not use more of its processors.
+// stallInterval is the time after which a rank handles queries again, and the shortest time for
+// which a collective waits before the rank sends a query. With many ranks on a host the interval is
+// longer, so that all of them together do not use more of its processors.
 const (
 	stallInterval    = 500 * time.Millisecond
-	ranksPerInterval = 64 // for each 64 ranks on the host, the interval is longer by stallInterval
+	ranksPerInterval = 64 // for every 64 ranks on the host, the interval is longer by stallInterval
 )
 
 func (d *stallDetector) add(s *state) {
@@ -87,9 +87,9 @@ func (j *job) stopStallDetector() {
 }
 
 // stallLoop does in each interval what a rank must do even if no call of the program does it: it
-// handles queries, answers and repeats messages of agreements, connects with ranks that calls
-// wait for (so that these calls learn of the end of such a rank), revokes dependent communicators,
-// and sends queries.
+// handles queries, answers messages of agreements and asks for missing votes, connects with ranks
+// that calls wait for (so that these calls return if such a rank has ended), revokes dependent
+// communicators, and sends queries.
 func (j *job) stallLoop() {
 	defer close(j.stall.done)
 	tick := time.NewTicker(j.stall.interval)
@@ -111,15 +111,17 @@ func (j *job) stallLoop() {
 	}
 }
 
-// handleQueries handles the queries that have arrived from other ranks. It returns false if the engine is
-// closed.
+// handleQueries handles the queries that have arrived from other ranks. It returns false if the
+// engine is closed.
 func (j *job) handleQueries() bool {
 	for {
-		m, st, err := j.final.p2p.Iattend() // unlike Iprobe, Iattend returns no error if a rank has failed
+		m, st, err := j.final.p2p.Iattend() // unlike Improbe, Iattend returns no error if a rank has failed
 		if m.IsZero() || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}
-		q := make(calls.Query, min(st.Bytes, calls.MaxQuery+1)) // Recv returns an error for a longer message, or Parse for this length
+		// If the message is longer than MaxQuery, Recv truncates it and returns an error, or Parse
+		// returns false for this length.
+		q := make(calls.Query, min(st.Bytes, calls.MaxQuery+1))
 		if _, err := m.Recv(context.Background(), q); err == nil {
 			j.handleQuery(q, st.Source)
 		}
@@ -146,8 +148,8 @@ func (j *job) queryStalled() {
 	}
 }
 
-// checkProgress counts the intervals in which l has waited for the same rank in the same collective, and
-// sends a query to that rank after 1, 2, 4, … intervals. The caller holds linkMu.
+// checkProgress counts the intervals in which l has waited for the same rank in the same
+// collective, and sends a query to that rank after 1, 2, 4, … intervals. The caller holds linkMu.
 func (s *state) checkProgress(l *link) {
 	wait := l.lastWait.Load()
 	if wait == 0 || wait != l.checkedWait {

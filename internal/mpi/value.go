@@ -51,13 +51,13 @@ func (c *Comm) RecvValue(v any, source, tag int) (Status, error) {
 	return st, nil
 }
 
-// valueBuffers holds empty slices that SendValue and RecvValue use as message buffers. Their capacities are
-// at most value.Kept bytes.
+// valueBuffers holds empty slices that SendValue and RecvValue use as message buffers. Their
+// capacities are at most value.Kept bytes.
 var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// keepValueBuffer returns buf to valueBuffers, from which the caller got it, with the memory of b, which the
-// caller has used as the buffer. If the capacity of b is larger than value.Kept, keepValueBuffer drops buf
-// and b.
+// keepValueBuffer returns buf to valueBuffers, from which the caller got it. From then on buf holds
+// the memory of b, which the caller has used as the message buffer. If the capacity of b is larger
+// than value.Kept, keepValueBuffer drops buf and b.
 func keepValueBuffer(buf *[]byte, b []byte) {
 	if cap(b) <= value.Kept {
 		*buf = b[:0]

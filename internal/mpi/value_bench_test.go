@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// BenchmarkSendValueSelf sends a small struct from a rank to itself. It measures the calls without the
-// transfer between ranks.
+// BenchmarkSendValueSelf sends a small struct from a rank to itself. It measures the calls without
+// the transfer between ranks.
 func BenchmarkSendValueSelf(b *testing.B) {
 	type settings struct {
 		Name  string
@@ -30,7 +30,8 @@ func BenchmarkSendValueSelf(b *testing.B) {
 	})
 }
 
-// BenchmarkSendValue measures the round trip of a small struct between two ranks.
+// BenchmarkSendValue measures the round trip, between two ranks, of a small struct without
+// interfaces and of one that holds an interface.
 func BenchmarkSendValue(b *testing.B) {
 	type settings struct {
 		Name  string

@@ -11,8 +11,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// TestRecvAllocOfMoreThanThereIsMemory: if a message is larger than the memory of the host, RecvAlloc
-// returns an error, and the process does not end. The sender sends address space without memory.
+// TestRecvAllocOfMoreThanThereIsMemory: if a message is larger than the memory of the host,
+// RecvAlloc returns an error, and the process does not end. The sender's buffer is address space
+// without memory.
 func TestRecvAllocOfMoreThanThereIsMemory(t *testing.T) {
 	vast, err := unix.Mmap(-1, 0, 1<<44, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	require.NoError(t, err)

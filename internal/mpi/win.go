@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/internal/rma"
 )
 
-// Win is a window (comm.Win). Methods of a nil Win return ErrWin.
+// Win is a window (comm.Win). On a nil Win, the methods that return an error return ErrWin.
 type Win struct {
-	win  *rma.Window // nil until connect
+	win  *rma.Window // nil until connect makes it
 	elem *elem.Type  // of the window's elements
 	c    *Comm       // the window's own communicator
 	of   *Comm       // the communicator that the program made the window from
@@ -24,8 +24,8 @@ type Win struct {
 
 	comparable bool // CompareSwap is defined for the elements: see comparableBytes
 
-	freed atomic.Bool // Free has succeeded or is about to
-	pscw  exposure    // epochs of Post, Start, Complete and Wait
+	freed atomic.Bool // Free has got so far that it closes the window, or has closed it; methods return ErrWin
+	pscw  exposure    // state of the epochs of Post, Start, Complete and Wait
 
 	bufferMu    sync.Mutex
 	freeBuffers []*fetchBuffer // buffers that no call uses; guarded by bufferMu
@@ -49,8 +49,9 @@ func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
 	})
 }
 
-// makeWin makes a window for the call name. memory returns the number of elements of this rank's part, and
-// either the memory of that part (local) or the number of bytes to allocate for it (alloc).
+// makeWin makes a window for the call with this name. memory returns n, the number of elements of
+// this rank's part, and either local, the memory of that part, or alloc, the number of bytes to
+// allocate for it.
 func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []byte, alloc int, err error)) (*Win, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -80,8 +81,9 @@ func hashOf(t *elem.Type) int64 {
 	return int64(h.Sum64())
 }
 
-// openWindow gathers the arguments of all ranks, and makes a window that has a communicator of its own but no
-// memory yet. n is the number of elements of this rank's part. openWindow ends the collective l.
+// openWindow gathers the arguments of all ranks, and makes a window that has a communicator of its
+// own but no memory yet. n is the number of elements of this rank's part. openWindow ends the
+// collective l.
 func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	s, c, hash := l.s, l.c, hashOf(t)
 	all, err := l.allgatherArgs(calls.KindWin, splitArgs{color: hash, key: int64(n)})
@@ -89,7 +91,7 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 		return nil, l.end(err)
 	}
 	x := &Win{of: c, elem: t, lens: make([]int, len(all))}
-	var differs error // all ranks find the same error, so no rank has to notify another
+	var differs error // all ranks find that the types differ, so no rank has to notify another
 	for r := range all {
 		if all[r].color != hash && differs == nil {
 			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
@@ -112,8 +114,10 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	return x, nil
 }
 
-// connect allocates this rank's part (alloc bytes) or registers it (local), and exchanges with all ranks how
-// to access the parts. If connect fails on one rank, it fails on all ranks. name is the name of the call.
+// connect allocates this rank's part (alloc bytes) or uses local as the part, registers it, and
+// exchanges with all ranks how to access the parts. If connect fails on one rank, it revokes the
+// window's own communicator, so that no other rank waits for this one. name is the name of the
+// call.
 func (x *Win) connect(name string, local []byte, alloc int) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -153,9 +157,9 @@ func (x *Win) connect(name string, local []byte, alloc int) error {
 	return x.settle(name, reach)
 }
 
-// settle completes the creation of the window on all ranks. own says which parts this rank accesses by loads
-// and stores; see rma.Reach. The ranks exchange own, so that all of them choose the same methods for
-// accumulates and locks.
+// settle completes the creation of the window. own says which memory of the window this rank can
+// access by loads and stores; see rma.Reach. The ranks exchange own, so that all of them choose the
+// same methods for accumulates and locks.
 func (x *Win) settle(name string, own rma.Reach) error {
 	l, err := x.c.begin(name)
 	if err != nil {
@@ -239,7 +243,7 @@ func (x *Win) Revoke() error {
 
 var errFreed = fmt.Errorf("%w: it was freed", ErrWin)
 
-// live returns an error if the window cannot be used.
+// live returns an error if the window cannot be used: ErrWin, or ErrClosed after Finalize.
 func (x *Win) live() error {
 	switch {
 	case x == nil:
@@ -252,8 +256,9 @@ func (x *Win) live() error {
 	return nil
 }
 
-// checkElements checks the arguments of an operation on n elements of target's part, from element disp on.
-// It returns the offset in bytes at which the operation begins in that part.
+// checkElements checks the arguments of an operation on n elements of target's part, from element
+// disp on, and that the window can be used. It returns the offset in bytes at which the operation
+// begins in that part; 0 for ProcNull.
 //
 // Hot path: no allocation.
 func (x *Win) checkElements(n, target, disp int) (int, error) {
@@ -273,14 +278,14 @@ func (x *Win) checkElements(n, target, disp int) (int, error) {
 	return disp * x.elem.Size, nil
 }
 
-// fail returns err as an *Error of the call op on x, or nil if err is nil. target is noRank if the call has
-// no target.
+// fail returns err as an *Error of the call op on x, or nil if err is nil. target is noRank if the
+// call has no target.
 func (x *Win) fail(op string, target int, err error) error {
 	return x.comm().fail(op, target, noRank, err)
 }
 
-// refused returns a request for a call that failed with err before it started an operation. Wait and Test of
-// the request return the error.
+// refused returns a request for a call that failed with err before it started an operation. Wait
+// and Test of the request return the error.
 func (x *Win) refused(op string, target int, err error) Request {
 	return x.comm().refused(op, target, noRank, err)
 }
@@ -293,8 +298,8 @@ func (x *Win) comm() *Comm {
 	return x.c
 }
 
-// request returns the Request of the call op, such as RPut. r and err are what package rma has returned; a
-// zero r is an operation that was complete at once.
+// request returns the Request of the call op, such as RPut. r and err are what package rma has
+// returned. If r is zero and err is nil, the operation was complete at once.
 func (x *Win) request(op callName, target int, r engine.Request, err error) Request {
 	if err != nil {
 		return x.c.refused(op.String(), target, noRank, err)

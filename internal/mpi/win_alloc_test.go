@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestWindowsAllocateNothing: calls on windows that programs make in inner loops allocate nothing once
-// the pools have filled.
+// TestWindowsAllocateNothing: calls on windows that programs make in inner loops allocate nothing
+// once the pools have filled.
 func TestWindowsAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -70,7 +70,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	} {
 		for _, fab := range winFabrics {
 			if fab.name == "at random" || fab.name == "no async" {
-				continue // the fault transport itself allocates; the code of windows is the same as over inproc
+				continue // at random: the transport itself allocates; no async: windows run the same code as over RMA
 			}
 			t.Run(x.name+"/"+fab.name, func(t *testing.T) {
 				windows := make([]*comm.Win[int64], 2)

@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestWrongWindowCalls passes wrong arguments: each call returns the documented error and changes no
-// element, and the window can still be used.
+// TestWrongWindowCalls makes one wrong call in each case. The call must return the documented error
+// and change no element, and the window must still be usable.
 func TestWrongWindowCalls(t *testing.T) {
 	type win = *comm.Win[int]
 	value := func(_ int, err error) error { return err }
@@ -84,7 +84,7 @@ func TestWrongWindowCalls(t *testing.T) {
 					if err := comm.Barrier(c); err != nil {
 						return err
 					}
-					if c.Rank() == 0 { // rank 0 has locked the part of rank 1, not its own part
+					if c.Rank() == 0 { // rank 0 locks the part of rank 1, not its own part
 						got := make([]int, 10)
 						if err := first(w.Lock(1, comm.LockExclusive), wantErr(name, bad.call(w), bad.kind, bad.text),
 							w.Get(got, 1, 0), w.Unlock(1), same("target", got, count(10, 0))); err != nil {
@@ -125,7 +125,8 @@ func TestOutsideOfEpochs(t *testing.T) {
 	})
 }
 
-// TestInvalidWindows calls methods of nil, zero and freed windows.
+// TestInvalidWindows calls methods of nil, zero and freed windows. Those that return an error must
+// return ErrWin.
 func TestInvalidWindows(t *testing.T) {
 	type win = *comm.Win[int]
 	calls := map[string]func(w win) error{
@@ -177,8 +178,8 @@ func TestInvalidWindows(t *testing.T) {
 	require.ErrorIs(t, after.Fence(), comm.ErrWin)
 }
 
-// TestWindowCreationErrors: if one rank passes a wrong argument, the call fails on all ranks, and no
-// rank waits for ever.
+// TestWindowCreationErrors: if a rank passes a wrong argument, NewWin or WinOf fails on all ranks,
+// and no rank waits for ever.
 func TestWindowCreationErrors(t *testing.T) {
 	for name, x := range map[string]struct {
 		make func(c *comm.Comm, bad bool) error
@@ -246,7 +247,8 @@ func TestWindowCreationErrors(t *testing.T) {
 	require.ErrorIs(t, err, comm.ErrClosed)
 }
 
-// TestUnusualElements uses elements of size 0, large ones, and types that CompareSwap does not accept.
+// TestUnusualElements uses elements of size 0, large ones, and types that CompareSwap does not
+// accept.
 func TestUnusualElements(t *testing.T) {
 	type large struct{ Words [100]uint64 }
 	overFabrics(t, []int{1, 3}, func(c *comm.Comm) error {
@@ -272,8 +274,8 @@ func TestUnusualElements(t *testing.T) {
 	})
 }
 
-// TestWindowOverAlloc: a window over memory of Alloc registers nothing. The memory stays mapped until
-// both the window and the memory are freed.
+// TestWindowOverAlloc: a window over memory of Alloc registers nothing. The memory stays mapped
+// until both the window and the memory are freed.
 func TestWindowOverAlloc(t *testing.T) {
 	var n atomic.Int64
 	ranks(t, 3, func(c *comm.Comm) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// accOps maps the built-in operations of reductions to the operations of package rma. Elements of type Loc
-// (a value with its index) have no operations other than MinLoc and MaxLoc, so package rma has no operations
-// of its own for them: they are its Min and Max.
+// accOps maps the built-in operations of reductions to the operations of package rma. Elements of
+// type Loc (a value with its index) have no operations other than MinLoc and MaxLoc, so package rma
+// has no operations of its own for them: they are its Min and Max.
 var accOps = [...]rma.Op{
 	kernel.Sum: rma.Sum, kernel.Prod: rma.Prod, kernel.Min: rma.Min, kernel.Max: rma.Max,
 	kernel.Band: rma.Band, kernel.Bor: rma.Bor, kernel.Bxor: rma.Bxor,
@@ -19,8 +19,8 @@ var accOps = [...]rma.Op{
 	kernel.MinLoc: rma.Min, kernel.MaxLoc: rma.Max,
 }
 
-// accumulator returns the function that computes op over elements of the window, or nil if op is not defined
-// for them. The function stores its result in inout.
+// accumulator returns the function that computes op over elements of the window, or nil if op is
+// not defined for them. The function sets inout[i] to in[i] ∘ inout[i].
 func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 	for kind, o := range accOps {
 		if o != op {
@@ -42,7 +42,7 @@ var datatypes = map[kernel.Type]transport.Datatype{
 	kernel.Bool: transport.Uint8,
 }
 
-// datatype returns the transports' datatype for t. ok is false if they have none.
+// datatype returns the datatype of package transport for t, and whether there is one.
 func datatype(t *elem.Type) (transport.Datatype, bool) {
 	e := t.Kernel
 	switch {
@@ -104,8 +104,8 @@ func (o *Op) accumulate(t *elem.Type) (rma.Op, error) {
 	return accOps[o.kind], nil
 }
 
-// checkAccumulate checks the arguments of an accumulate of buf, and returns the offset in bytes in the
-// target's part and the operation.
+// checkAccumulate checks the arguments of an accumulate of buf, and returns the offset in bytes in
+// the target's part and the operation.
 func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(buf.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -172,8 +172,9 @@ func (x *Win) fetch(name callName, buf, result elem.Buffer, target, disp int, op
 	return x.request(name, target, r, err)
 }
 
-// checkFetch checks the arguments of an accumulate of buf that fetches the old elements into result. It
-// returns the offset in bytes in the target's part and the operation. With NoOp, buf may be nil.
+// checkFetch checks the arguments of an accumulate of buf that fetches the old elements into
+// result. It returns the offset in bytes in the target's part and the operation. With NoOp, buf may
+// be nil.
 func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at int, o rma.Op, err error) {
 	if at, err = x.checkElements(result.Count, target, disp); err != nil {
 		return 0, 0, err
@@ -190,9 +191,10 @@ func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at 
 	return at, o, err
 }
 
-// FetchWord does what comm.Win.FetchOp does, for an element of 4 or 8 bytes in memory that this rank has
-// mapped. word and old hold the bits of the elements. If ok is false, nothing has happened, and the caller
-// must use FetchOp.
+// FetchWord does what comm.Win.FetchOp does, for an element of 4 or 8 bytes in memory that this
+// rank has mapped. word and old hold the bits of elements (see elem.Word). If ok is false,
+// FetchWord has done nothing, for example because the element is not such a one or an argument is
+// wrong, and the caller must use FetchOp.
 //
 // Hot path: no allocation.
 func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok bool) {
@@ -226,9 +228,10 @@ func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op *Op) Requ
 	return x.fetch(opRFetchOp, value, result, target, disp, op)
 }
 
-// SwapWord does what comm.Win.CompareSwap does, for an element of 4 or 8 bytes in memory that this rank has
-// mapped. compare, word and old hold the bits of the elements. If ok is false, nothing has happened, and the
-// caller must use CompareSwap.
+// SwapWord does what comm.Win.CompareSwap does, for an element of 4 or 8 bytes in memory that this
+// rank has mapped. compare, word and old hold the bits of elements (see elem.Word); word is the new
+// value. If ok is false, SwapWord has done nothing (see FetchWord), and the caller must use
+// CompareSwap.
 //
 // Hot path: no allocation.
 func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok bool) {
@@ -282,17 +285,18 @@ func (x *Win) swap(name callName, z *fetchBuffer, result []byte, target, disp in
 	return x.request(name, target, r, err)
 }
 
-// NilPointer returns the request of the call op, to which the program has passed a nil pointer. Wait of the
-// request returns ErrArg.
+// NilPointer returns the request of the call op, to which the program has passed a nil pointer.
+// Wait and Test of the request return ErrArg.
 func (x *Win) NilPointer(op string, target int) Request {
 	return x.refused(op, target, errNilPointer)
 }
 
 var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
 
-// fetchBuffer is the memory of one blocking FetchOp or CompareSwap. It holds three elements: the value, the
-// element to compare with, and the result. The call does not use the program's variables, because the
-// operation may still run, and use the memory, when the call has returned an error.
+// fetchBuffer is the memory of one FetchOp or CompareSwap, or of the start of an RCompareSwap. It
+// holds three elements: the value, the element to compare with, and the result. A blocking call
+// does not use the program's variables, because the operation may still run, and use its memory,
+// when the call has returned an error.
 type fetchBuffer struct {
 	t   *elem.Type
 	mem []byte
@@ -324,7 +328,8 @@ func (x *Win) putFetchBuffer(z *fetchBuffer) {
 	x.freeBuffers = append(x.freeBuffers, z)
 }
 
-// await blocks until r, the operation that uses z, is complete. Then it copies the result from z to result.
+// await blocks until r, the operation that uses z, is complete. Then it copies the result from z to
+// result, and puts z back. If r fails, await drops z.
 func (x *Win) await(r Request, z *fetchBuffer, result []byte) error {
 	if _, err := r.Wait(); err != nil {
 		r.r.Abandon() // the operation may still run and use z, so z is not reused

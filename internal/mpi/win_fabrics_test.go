@@ -13,18 +13,19 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// winFabric is a transport, with options, that tests of windows use.
+// winFabric is a provider, with options for commtest.Run, that tests of windows use.
 type winFabric struct {
 	name string
 	open func() transport.Provider // called for each job
 	opts []commtest.Option
-	// immortal says that tests must not kill a rank over this fabric: the fabric does not report the death of a
-	// rank (it lacks CapPeerDown), or it does not survive the death of one of several ranks in the same process.
+	// immortal says that tests must not kill a rank over this fabric: the fabric does not report
+	// the death of a rank (it lacks CapPeerDown), or it does not survive the death of one of
+	// several ranks in the same process.
 	immortal bool
 }
 
-// winFabrics are fabrics with which windows use each of their methods. Files with build tags add more
-// fabrics.
+// winFabrics are fabrics over which windows use each of their ways to access memory: mappings, RMA
+// and messages. Files with build tags add more fabrics.
 var winFabrics = []winFabric{
 	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
 	{name: "RMA", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) }},
@@ -47,7 +48,7 @@ var winFabrics = []winFabric{
 // winCounts holds the numbers of ranks with which tests of windows run.
 var winCounts = []int{1, 2, 3, 5, 7}
 
-// overFabrics runs f over each fabric, with each number of ranks in counts.
+// overFabrics runs f over each of winFabrics, with each number of ranks in counts.
 func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 	t.Helper()
 	for _, fab := range winFabrics {

@@ -9,7 +9,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// blocked holds calls that wait for rank 0, which holds the locks of all parts of the window.
+// blocked holds calls, by name, that wait for rank 0: for a call of it, or for a lock, because rank
+// 0 holds the locks of all parts of the window.
 var blocked = map[string]func(w *comm.Win[int]) error{
 	"Lock":  func(w *comm.Win[int]) error { return w.Lock(1, comm.LockShared) },
 	"own":   func(w *comm.Win[int]) error { return w.Lock(w.Comm().Rank(), comm.LockExclusive) },
@@ -27,8 +28,8 @@ var blocked = map[string]func(w *comm.Win[int]) error{
 	},
 }
 
-// TestRevokedWindow: calls in progress and later calls fail with ErrRevoked, except Free. The
-// communicator is not affected.
+// TestRevokedWindow: if a rank revokes a window, calls in progress and later calls fail with
+// ErrRevoked, except Free. The communicator is not affected.
 func TestRevokedWindow(t *testing.T) {
 	for name, call := range blocked {
 		t.Run(name, func(t *testing.T) {
@@ -52,8 +53,8 @@ func TestRevokedWindow(t *testing.T) {
 	}
 }
 
-// TestWindowOfRevokedComm: a window works after its communicator is revoked, because it has a message
-// space of its own.
+// TestWindowOfRevokedComm: a window works after its communicator is revoked, because it has a
+// message space of its own.
 func TestWindowOfRevokedComm(t *testing.T) {
 	ranks(t, 3, func(world *comm.Comm) error {
 		c, err := world.Dup()
@@ -71,8 +72,8 @@ func TestWindowOfRevokedComm(t *testing.T) {
 	})
 }
 
-// TestKilledTarget: every call that needs a dead rank fails in bounded time, with the documented error.
-// Then Free frees the window.
+// TestKilledTarget: every call that needs a dead rank fails in bounded time, with the documented
+// error. Then Free frees the window.
 func TestKilledTarget(t *testing.T) {
 	type win = *comm.Win[int]
 	for name, call := range map[string]func(w win) error{
@@ -119,11 +120,12 @@ func TestKilledTarget(t *testing.T) {
 						close(dead)
 						return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
 					}
-					if name != "Fence" && name != "Wait" { // these two wait for a call of rank 1, so they may start before its death
+					if name != "Fence" && name != "Wait" { // these two wait for a call of rank 1, so they may also start before its death
 						<-dead
 					}
 					err = call(w)
-					// Free returns nil if the Free of another rank has revoked the window before.
+					// Free returns nil if another rank has revoked the window, because its own Free
+					// failed.
 					if unless(err, comm.ErrProcFailed, comm.ErrRevoked) != nil || err == nil && name != "Free" {
 						return fmt.Errorf("%s: %w", name, err)
 					}
@@ -187,7 +189,8 @@ func TestLockOfFailedRank(t *testing.T) {
 	}
 }
 
-// TestFreeWhileOthersAreInEpochs: Free waits for ranks that are in an epoch, and serves their operations.
+// TestFreeWhileOthersAreInEpochs: Free waits for other ranks that are in an epoch, and meanwhile
+// serves their operations. Free of a rank that itself is in an epoch returns ErrRMASync.
 func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	overFabrics(t, []int{2, 3, 5}, func(c *comm.Comm) error {
 		return withWindow(c, 1, func(w *comm.Win[int]) error {
@@ -215,8 +218,8 @@ func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	})
 }
 
-// TestContextEndsWindowCalls: if the context ends Lock, the rank does not hold the lock, and can get it
-// later.
+// TestContextEndsWindowCalls: if the context ends Lock, the rank does not hold the lock, and can
+// get it later.
 func TestContextEndsWindowCalls(t *testing.T) {
 	overFabrics(t, []int{2}, func(world *comm.Comm) error {
 		ctx, cancel := context.WithCancel(world.Context())
@@ -237,7 +240,7 @@ func TestContextEndsWindowCalls(t *testing.T) {
 			err = w.Lock(0, comm.LockShared)
 			_, ferr := w.FetchOp(1, 0, 0, comm.Sum)
 			return first(wantErr("Lock", err, context.Canceled, "comm: Lock ("), wantErr("FetchOp", ferr, comm.ErrRMASync, ""),
-				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // Free may have returned nil, without waiting
+				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // Free returns the context's error only if it has to wait
 		})
 	})
 }
@@ -261,7 +264,7 @@ func TestFenceBesidePost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 1)
-				if err := first(err, comm.Barrier(c)); err != nil { // all ranks have the window
+				if err := first(err, comm.Barrier(c)); err != nil { // after the barrier, all ranks have the window
 					return err
 				}
 				if c.Rank() == 0 {
@@ -278,8 +281,8 @@ func TestFenceBesidePost(t *testing.T) {
 	}
 }
 
-// TestWaitAgain: if the context ends Wait, the epoch of Post stays open, and Wait may be called again.
-// The Wait that closes the epoch returns the failure of an origin.
+// TestWaitAgain: if the context ends Wait, the epoch of Post stays open, and Wait may be called
+// again. The Wait that closes the epoch returns the failure of an origin.
 func TestWaitAgain(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		ctx, cancel := context.WithCancel(c.Context())

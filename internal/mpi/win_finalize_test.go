@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestWindowsBesideFinalize: a rank in Finalize still serves operations with its part of a window. Calls
-// that wait for a call of this rank fail.
+// TestWindowsBesideFinalize: a rank in Finalize still serves operations with its part of a window.
+// Calls that wait for a call of this rank fail.
 func TestWindowsBesideFinalize(t *testing.T) {
 	type win = *comm.Win[int]
 	for name, call := range map[string]func(w win) error{
@@ -36,7 +36,7 @@ func TestWindowsBesideFinalize(t *testing.T) {
 				t.Parallel()
 				ranks(t, 3, func(c *comm.Comm) error {
 					w, err := comm.NewWin[int](c, 5000)
-					if err := first(err, comm.Barrier(c)); err != nil { // all ranks have the window
+					if err := first(err, comm.Barrier(c)); err != nil { // after the barrier, all ranks have the window
 						return err
 					}
 					if c.Rank() == 2 {
@@ -53,7 +53,7 @@ func TestWindowsBesideFinalize(t *testing.T) {
 						return unless(err, comm.ErrFinalized)
 					default:
 						kind := comm.ErrFinalized
-						if isErr(err, comm.ErrRevoked) { // another rank met the rank in Finalize first, and the window was revoked
+						if isErr(err, comm.ErrRevoked) { // a call of another rank failed first, and revoked the window
 							kind = comm.ErrRevoked
 						}
 						return wantErr(name, err, kind, "called Finalize")

@@ -8,7 +8,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// accOp is an operation with a simple function that computes the expected result.
+// accOp is an operation with a simple function that computes the expected result: of the target's
+// element a and the origin's element b.
 type accOp[T any] struct {
 	name string
 	op   comm.OpFor[T]
@@ -72,8 +73,8 @@ func locOps[T comm.Real]() []accOp[comm.Loc[T]] {
 	}
 }
 
-// integral returns small integers. Their sums and products do not depend on the order of operations,
-// because they are exact or wrap around in every type.
+// integral returns small integers. Their sums and products do not depend on the order of
+// operations, because they are exact or wrap around in every type.
 func integral[T comm.Real](rng *rand.Rand) T { return T(rng.IntN(3)) }
 
 func located[T comm.Real](rng *rand.Rand) comm.Loc[T] {
@@ -97,8 +98,9 @@ func TestAccumulates(t *testing.T) {
 	})
 }
 
-// accTrial has all ranks accumulate into the parts of all ranks. Each operation has elements of its own,
-// and only one rank uses those of Replace. So the result does not depend on the order of the ranks.
+// accTrial has all ranks accumulate into the parts of all ranks, and compares the parts with the
+// expected ones. Each operation has elements of its own, and of Replace those of a part are used
+// only by the part's own rank. So the result does not depend on the order of the ranks.
 func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand) T) error {
 	const n, updates = 37, 5
 	draw := func(rank, target, op int) (ats []int, data [][]T) {
@@ -166,7 +168,8 @@ func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand
 	})
 }
 
-// fetchTrial has one rank at a time call FetchOp, and checks the results.
+// fetchTrial has each rank call FetchOp on the part of the next rank, under an exclusive lock, and
+// checks the results.
 func fetchTrial[T comparable](c *comm.Comm, w *comm.Win[T], ops []accOp[T], n int, random func(*rand.Rand) T) error {
 	target := (c.Rank() + 1) % c.Size()
 	rng := rand.New(rand.NewPCG(uint64(c.Rank()), 98))

@@ -21,13 +21,13 @@ const (
 	tagDone        // of the message from an origin to a target: the origin has called Complete
 )
 
-// exposure holds the state of a rank's exposure epoch (from Post to Wait) and access epoch (from Start to
-// Complete).
+// exposure holds the state of a rank's exposure epoch (from Post to Wait) and access epoch (from
+// Start to Complete).
 type exposure struct {
 	mu     sync.Mutex       // not held while a call blocks
 	posted bool             // the exposure epoch is open; guarded by mu
 	done   []engine.Request // receives of the messages with tagDone from the origins; guarded by mu
-	err    error            // the first error of a receive of done that Wait or Test has seen; guarded by mu
+	err    error            // the first error of a receive of done that Wait or Test has found in this epoch; guarded by mu
 	to     []int            // the targets of the access epoch; guarded by mu
 }
 
@@ -112,7 +112,7 @@ func (x *Win) Wait() error {
 		for _, r := range done {
 			_, err := r.Wait(x.c.ctx)
 			if isContext(err) {
-				return err // the epoch stays open: this origin has not called Complete yet
+				return err // the epoch stays open: the origin of r has not called Complete yet
 			}
 			x.pscw.keepError(err)
 		}
@@ -146,8 +146,8 @@ func (x *Win) Test() (bool, error) {
 	return closed, err
 }
 
-// exposureRequests returns the receives of the exposure epoch. All of them are complete when each origin
-// has called Complete.
+// exposureRequests returns the receives of the exposure epoch. All of them are complete when each
+// origin has called Complete.
 func (x *Win) exposureRequests() ([]engine.Request, error) {
 	e := &x.pscw
 	e.mu.Lock()
@@ -176,16 +176,16 @@ func (e *exposure) close() error {
 	return err
 }
 
-// open reports whether an exposure epoch is open: Post has been called, and neither Wait nor Test has
-// ended the epoch.
+// open reports whether an exposure epoch is open: Post has been called, and neither Wait nor Test
+// has ended the epoch.
 func (e *exposure) open() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.posted
 }
 
-// checkRanks checks the ranks that Post or Start names: each must be in the window, and none may occur
-// twice. It also checks that the window can be used.
+// checkRanks checks the ranks that Post or Start names: each must be in the window, and none may
+// occur twice. It also checks that the window can be used.
 func (x *Win) checkRanks(ranks []int) error {
 	for i, r := range ranks {
 		if r == ProcNull {

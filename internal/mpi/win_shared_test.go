@@ -72,7 +72,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestSharedParts: Shared returns a rank's own part, and those parts of other ranks that can be mapped.
+// TestSharedParts: Shared returns a rank's own part, and those parts of other ranks that can be
+// mapped.
 func TestSharedParts(t *testing.T) {
 	shares := func(w *comm.Win[int], want bool) error {
 		for r := range w.Comm().Size() {
@@ -121,8 +122,8 @@ func TestSharedParts(t *testing.T) {
 	}
 }
 
-// TestFlagsInSharedMemory passes a token around the ranks: an element that the ranks read and write with
-// sync/atomic. A second element holds data that the token orders.
+// TestFlagsInSharedMemory passes a token around the ranks: an element that the ranks read and write
+// with sync/atomic. A second element holds data that the token orders.
 func TestFlagsInSharedMemory(t *testing.T) {
 	const rounds = 20
 	overShared(t, 3, func(c *comm.Comm) error {
@@ -146,12 +147,12 @@ func TestFlagsInSharedMemory(t *testing.T) {
 				switch round % 3 {
 				case 0:
 					atomic.StoreInt64(&next[0], round+1)
-				case 1: // in this case the rank passes the token by Put, which stores it
+				case 1: // in this case the rank passes the token by Put, which stores the element
 					if err := first(w.Lock((c.Rank()+1)%c.Size(), comm.LockShared), w.Put([]int64{round + 1}, (c.Rank()+1)%c.Size(), 0),
 						w.Unlock((c.Rank()+1)%c.Size())); err != nil {
 						return err
 					}
-				default: // here the rank passes the token by Accumulate
+				default: // in this case the rank passes the token by Accumulate
 					if err := first(w.LockAll(), w.Accumulate([]int64{1}, (c.Rank()+1)%c.Size(), 0, comm.Sum), w.UnlockAll()); err != nil {
 						return err
 					}
@@ -162,7 +163,8 @@ func TestFlagsInSharedMemory(t *testing.T) {
 	})
 }
 
-// TestSharedUnderLocks mixes loads, stores and operations that locks order.
+// TestSharedUnderLocks: each rank loads and stores the elements of parts under exclusive locks,
+// which order these accesses.
 func TestSharedUnderLocks(t *testing.T) {
 	overShared(t, 3, func(c *comm.Comm) error {
 		return withWindow(c, 10, func(w *comm.Win[int]) error {
@@ -190,7 +192,8 @@ func TestSharedUnderLocks(t *testing.T) {
 	})
 }
 
-// BenchmarkSharedWindow measures the time that calls take on the calling rank.
+// BenchmarkSharedWindow measures calls on a part that the calling rank has mapped. The target makes
+// no calls.
 func BenchmarkSharedWindow(b *testing.B) {
 	buf := make([]int64, 1)
 	for _, x := range []struct {
@@ -248,7 +251,8 @@ func BenchmarkSharedWindow(b *testing.B) {
 	}
 }
 
-// TestFetchesOfWords compares fetches of single elements of every size with the expected results.
+// TestFetchesOfWords compares the results of FetchOp, for elements of several sizes, with the
+// expected ones.
 func TestFetchesOfWords(t *testing.T) {
 	overFabrics(t, []int{1, 2}, func(c *comm.Comm) error {
 		return first(

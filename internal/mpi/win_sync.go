@@ -7,13 +7,14 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// LockKind is the type behind comm.LockKind: how ranks share the lock of a window's target.
+// LockKind is the type behind comm.LockKind: whether several ranks may hold the lock of a part at
+// the same time.
 type LockKind int
 
 // The kinds of lock (MPI 4.1 §12.5.3).
 const (
-	LockShared    LockKind = iota + 1 // other ranks may hold a shared lock at the same time (MPI_LOCK_SHARED)
-	LockExclusive                     // no other rank holds a lock (MPI_LOCK_EXCLUSIVE)
+	LockShared    LockKind = iota + 1 // other ranks may hold shared locks of the same part at the same time (MPI_LOCK_SHARED)
+	LockExclusive                     // no other rank holds a lock of the same part (MPI_LOCK_EXCLUSIVE)
 )
 
 // Fence implements comm.Win.Fence, which documents the call.
@@ -25,9 +26,9 @@ func (x *Win) Fence() error {
 	return x.fence("Fence", calls.KindFence, false)
 }
 
-// fence closes this rank's fence epoch and blocks until all ranks have closed theirs. last says that the
-// call is Free, which also gives up the window's memory and arena. name and sign are the name and the kind
-// of the call.
+// fence closes this rank's fence epoch and blocks until all ranks have closed theirs. last says
+// that the call is Free, which also gives up the window's memory and arena. name and sign are the
+// name and the kind of the call.
 func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	l, err := barrier(x.c, name, sign)
 	if err != nil {
@@ -120,14 +121,15 @@ func (x *Win) Sync() error {
 	return x.checked("Sync", func() error { return x.win.Sync() })
 }
 
-// checkTarget checks the rank that a call names as its target, and that the window can be used.
+// checkTarget checks that the window can be used, and that it has the rank target, which may be
+// ProcNull.
 func (x *Win) checkTarget(target int) error {
 	_, err := x.checkElements(0, target, 0)
 	return err
 }
 
-// checked runs f, which does the work of the call op, if the window can be used. Calls without a target use
-// checked.
+// checked runs f, which does the work of the call op, if the window can be used, and returns the
+// error of the call. It serves calls without a target.
 func (x *Win) checked(op string, f func() error) error {
 	err := x.live()
 	if err == nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// TestFence has each rank put its own stripe into every part, and then get all parts. The value of an
-// element encodes its writer and the round. The part of rank r has r·n elements for each rank, so the
-// part of rank 0 is empty.
+// TestFence has each rank put its own stripe into every part, and then get all parts. The value of
+// an element encodes its writer and the round. The part of rank r has r·n elements for each rank,
+// so the part of rank 0 is empty.
 func TestFence(t *testing.T) {
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
 		for _, n := range []int{0, 1, 77, 3000} {
@@ -90,8 +90,8 @@ func fenceRound(c *comm.Comm, w *comm.Win[int64], n, round int) error {
 	return nil
 }
 
-// TestComputingTarget: rank 0 computes and makes no calls, while the other ranks run every operation on
-// its part.
+// TestComputingTarget: rank 0 computes and makes no calls, while the other ranks run every
+// operation on its part.
 func TestComputingTarget(t *testing.T) {
 	for _, fab := range winFabrics {
 		if fab.name == "no async" {
@@ -151,7 +151,8 @@ func visit(w *comm.Win[uint64], rank int) error {
 	return nil
 }
 
-// TestExclusiveLocks: under an exclusive lock, other ranks do not see or change a part in between.
+// TestExclusiveLocks: while a rank holds the exclusive lock of a part, no other rank reads or
+// changes the part.
 func TestExclusiveLocks(t *testing.T) {
 	const rounds = 30
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
@@ -221,7 +222,8 @@ func TestCounter(t *testing.T) {
 	})
 }
 
-// TestSpinLock guards a number on the last rank by a spin lock of CompareSwap on rank 0.
+// TestSpinLock: each rank increments a number on the last rank, by Get and Put. A spin lock on rank
+// 0, by CompareSwap and FetchOp, makes the ranks do so one at a time.
 func TestSpinLock(t *testing.T) {
 	const rounds = 20
 	overFabrics(t, winCounts, func(c *comm.Comm) error {
@@ -316,7 +318,7 @@ func TestWindowRequests(t *testing.T) {
 				rs = append(rs, w.RFetchOp(&ones[i], &before[i], next, 999, comm.Sum))
 			}
 			rs = append(rs, w.RPut(count(5, 1), next, 0), w.RGet(got[:5], next, 0), w.RGet(nil, comm.ProcNull, 0), comm.Isend(c, got, comm.ProcNull, 0))
-			for range rs { // WaitAny returns each request once, also those that were complete when they started
+			for range rs { // WaitAny returns each request once, also those that were complete at once
 				if i, _, err := comm.WaitAny(rs); err != nil || i < 0 {
 					return fmt.Errorf("WaitAny: %d, %w", i, err)
 				}
@@ -329,8 +331,8 @@ func TestWindowRequests(t *testing.T) {
 	})
 }
 
-// TestWindowsOfSplit uses windows of two halves of the world at the same time, and several windows of
-// one communicator.
+// TestWindowsOfSplit uses windows of two halves of the world at the same time, and several windows
+// of one communicator.
 func TestWindowsOfSplit(t *testing.T) {
 	overFabrics(t, []int{2, 3, 7}, func(world *comm.Comm) error {
 		half, err := world.Split(world.Rank()%2, -world.Rank())

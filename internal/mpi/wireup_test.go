@@ -18,12 +18,13 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// partial is a provider that divides the ranks into groups, and leads only to ranks of the caller's own group.
+// partial is a provider that divides the ranks into groups, and leads only to ranks of the caller's
+// own group.
 type partial struct {
 	transport.Provider
 	name  string
 	group func(transport.Addr) int
-	full  bool              // the provider's address vectors hold all addresses from the start
+	full  bool              // the address vectors hold the addresses of all ranks from the start
 	alive atomic.Int32      // number of open domains
 	got   *transport.Config // Open stores its configuration here; may be nil
 }
@@ -102,14 +103,15 @@ func (v *partialVector) Reaches(a transport.Addr) bool {
 	return v.d.p.group(a) == v.d.p.group(v.d.self)
 }
 
-// TestPartialTransports: a rank uses the first transport that leads to a peer. It closes a transport
-// that leads to no peer, and does not open transports after the last one that it needs.
+// TestPartialTransports: a rank uses, for each peer, the first transport that leads to it. The rank
+// closes a transport that leads to no peer, and does not open transports after the last one that it
+// needs.
 func TestPartialTransports(t *testing.T) {
 	const n = 5
 	for name, c := range map[string]struct {
 		group  func(transport.Addr) int
-		first  int // number of ranks that have the first transport open
-		second int // number of ranks that have the second transport open
+		first  int // number of ranks on which the first transport is open
+		second int // number of ranks on which the second transport is open
 	}{
 		"two groups": {func(a transport.Addr) int { return int(a) % 2 }, n, n},
 		"one alone":  {func(a transport.Addr) int { return int(a) / (n - 1) }, n - 1, n},

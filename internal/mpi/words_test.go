@@ -6,7 +6,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// TestErrorsSayWhatToChange: the texts of errors name calls of the program, not internals of weft.
+// TestErrorsSayWhatToChange: the texts of errors say what the program has to change, or what it has
+// done.
 func TestErrorsSayWhatToChange(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		if err := comm.SendValue(c, "text", 0, 0); err != nil {

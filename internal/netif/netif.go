@@ -8,9 +8,11 @@ import (
 )
 
 // Addrs returns the addresses to listen on, best first. which names an interface, an
-// address or a subnet. If which is empty, Addrs returns the loopback's addresses if
-// oneHost is set, else the addresses that other hosts can reach. If which is an address,
-// Addrs returns it even if this host does not have it.
+// address or a subnet of this host. It may be empty: then Addrs returns the loopback's
+// addresses if oneHost is set, else the addresses that other hosts can reach or, if there
+// are none, the loopback's. If which is an address, Addrs returns it even if this host does
+// not have it. IPv4 addresses come before IPv6 addresses. If there is no address, Addrs
+// returns an error.
 func Addrs(which string, oneHost bool) ([]netip.Addr, error) {
 	lo := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	if which == "" && oneHost {
@@ -71,8 +73,8 @@ func Addrs(which string, oneHost bool) ([]netip.Addr, error) {
 	return nil, fmt.Errorf("%q is no interface, address or subnet of this host", which)
 }
 
-// Check returns an error if ranks cannot listen on the addresses that which names; see
-// [Addrs]. It binds a port for a moment.
+// Check returns an error if ranks can listen on none of the addresses that [Addrs] returns for
+// which and oneHost = false. It binds a port for a moment.
 func Check(which string) error {
 	ips, err := Addrs(which, false)
 	if err != nil {

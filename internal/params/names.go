@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// others lists the variables with weft's prefix that are not tunables. The variables that set the
-// settings of gorun are not in it either: gorun makes their names, which begin with WEFT_JOB_ or
-// WEFT_LAUNCHER_, from the keys of the settings.
+// others lists the WEFT_ variables that are not tunables, except those for the settings of gorun:
+// gorun makes their names, which begin with WEFT_JOB_ or WEFT_LAUNCHER_, from the keys of the
+// settings.
 var others = []string{
 	// gorun sets these for each rank.
 	"WEFT_RANK", "WEFT_SIZE", "WEFT_LOCAL_RANK", "WEFT_LOCAL_SIZE", "WEFT_EPOCH",
@@ -18,10 +18,10 @@ var others = []string{
 	"WEFT_VERBOSE",
 }
 
-// UnknownVars returns a sentence for each WEFT_ variable in environ that nothing reads, with a similar
-// name if there is one. The sentences are sorted. environ has the form of os.Environ. Known variables
-// are those of the tunables, those in others, and those in more. A name in more that ends with an
-// underscore stands for all names that begin with it.
+// UnknownVars returns a sentence for each WEFT_ variable in environ that is not known, with a
+// similar name if there is one. The sentences are sorted. environ has the form of os.Environ. The
+// known variables are those of the tunables, those in others, and those in more. A name in more
+// that ends with an underscore stands for all names that begin with it.
 func UnknownVars(environ []string, more ...string) []string {
 	known := slices.Concat(others, more)
 	for _, p := range Table {
@@ -45,8 +45,8 @@ func UnknownVars(environ []string, more ...string) []string {
 	return lines
 }
 
-// Nearest returns the one of names that has the least distance from text, without regard to case. If
-// that distance is more than 1 and more than a third of text's length, Nearest returns "".
+// Nearest returns the one of names that has the least distance from text, without regard to case.
+// If that distance is more than 1 and more than a third of text's length, Nearest returns "".
 func Nearest(text string, names []string) string {
 	best, bestDist := "", 1+max(1, len(text)/3)
 	for _, n := range names {
@@ -57,8 +57,8 @@ func Nearest(text string, names []string) string {
 	return best
 }
 
-// distance returns how many times a letter must be inserted, removed, changed, or swapped with the
-// next one to turn a into b. If a or b has more than 64 bytes, distance returns 64.
+// distance returns the least number of steps that turn a into b. A step inserts, removes or changes
+// a byte, or swaps it with the next one. If a or b has more than 64 bytes, distance returns 64.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 64

@@ -21,8 +21,8 @@ func TestUnknownVars(t *testing.T) {
 }
 
 // TestAllVarsAreKnown checks that each variable that the project's code names, outside of tests, is
-// that of a tunable or in others. The variables of gorun's settings do not occur in the code, because
-// gorun makes their names from keys.
+// that of a tunable or in others. The variables of gorun's settings do not occur in the code,
+// because gorun makes their names from keys.
 func TestAllVarsAreKnown(t *testing.T) {
 	literal := regexp.MustCompile(`"(WEFT_[A-Z0-9_]*[A-Z0-9])"`)
 	names := 0

@@ -1,6 +1,7 @@
 // Package params holds the table of weft's tunables: for each its TOML key, environment variable,
-// default, unit and help text. It also holds the rule of precedence: a flag overrides the job
-// file, the job file overrides the environment, and the environment overrides the default.
+// default, unit and help text. A flag overrides the job file, the job file overrides the
+// environment, and the environment overrides the default. Set.Set replaces any earlier value, so
+// its callers set the values in the reverse order.
 package params
 
 import (
@@ -19,7 +20,7 @@ type Kind int
 const (
 	String   Kind = iota // any text
 	Int                  // a decimal integer
-	Bytes                // an integer with an optional k, m or g (powers of 1024)
+	Bytes                // a number of bytes, as ParseBytes reads it
 	Duration             // as time.ParseDuration reads it
 	Bool                 // true or false, or 1 or 0
 	List                 // names, separated by commas
@@ -30,7 +31,7 @@ type Param struct {
 	Key     string // key in a job file, for example "transport.tcp.interface"
 	Kind    Kind
 	Default string
-	Unit    string   // "bytes", "ranks", "messages"; empty if Kind implies the unit
+	Unit    string   // for example "bytes"; empty if Kind implies the unit
 	Choices []string // permitted values of a String, or of the elements of a List; nil: any
 	Help    string
 }
@@ -58,7 +59,8 @@ type Value struct {
 	Source Source
 }
 
-// Set holds the values of all parameters. In the zero Set all parameters have their defaults.
+// Set holds the values of all parameters. In the zero Set all parameters have their defaults. A nil
+// *Set has the same values, but its methods Set and Explicit panic.
 type Set struct {
 	values map[string]Value
 }
@@ -73,9 +75,10 @@ func Lookup(key string) (Param, bool) {
 	return Param{}, false
 }
 
-// FromEnviron returns a Set with the values of the WEFT_* variables in environ, which has the form of
-// os.Environ. An empty variable counts as not set. FromEnviron returns an error if a variable's value
-// is not a possible value of its parameter.
+// FromEnviron returns a Set with the values of the parameters' variables (see Param.Env) in
+// environ, which has the form of os.Environ. An empty variable counts as not set. FromEnviron
+// returns an error if a variable's value is not a possible value of its parameter. It ignores other
+// variables.
 func FromEnviron(environ []string) (*Set, error) {
 	s := &Set{}
 	env := make(map[string]string, len(environ))
@@ -94,8 +97,9 @@ func FromEnviron(environ []string) (*Set, error) {
 	return s, nil
 }
 
-// Set sets the parameter with a key. It returns an error if there is no such parameter, or if text is
-// not a possible value of the parameter; see [Param.Check].
+// Set sets the parameter with a key to the value text, regardless of the source of its earlier
+// value. It returns an error if there is no such parameter, or if text is not a possible value of
+// the parameter; see [Param.Check].
 func (s *Set) Set(key, text string, from Source) error {
 	p, ok := Lookup(key)
 	if !ok {
@@ -125,7 +129,7 @@ func (s *Set) Get(key string) Value {
 	return Value{Text: p.Default, Source: FromDefault}
 }
 
-// Explicit returns the keys for which Set was called, sorted.
+// Explicit returns the keys of the parameters that have been set, sorted.
 func (s *Set) Explicit() []string {
 	return slices.Sorted(maps.Keys(s.values))
 }
@@ -210,8 +214,8 @@ func (p Param) checkChoice(text string) error {
 	return fmt.Errorf("%q is none of %s", text, strings.Join(p.Choices, ", "))
 }
 
-// ParseBytes reads a number of bytes: an integer that may end in k, m or g (or K, M, G), for
-// powers of 1024.
+// ParseBytes reads a number of bytes: a decimal integer, not negative, that may end in k, m or g
+// (or K, M, G) for 2¹⁰, 2²⁰ or 2³⁰. The number is at most 2⁶².
 func ParseBytes(text string) (int, error) {
 	num, unit := text, 1
 	if n := len(text); n > 1 {

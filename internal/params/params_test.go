@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBool checks that a variable of a Bool parameter may be 1, 0, true, false or empty, and nothing
-// else.
+// TestBool checks that a variable of a Bool parameter may be 1, 0, true, false or empty, and
+// nothing else.
 func TestBool(t *testing.T) {
 	for text, want := range map[string]bool{"1": true, "true": true, "0": false, "false": false, "": false} {
 		s, err := FromEnviron([]string{"WEFT_CHECK=" + text})

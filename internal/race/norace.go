@@ -17,10 +17,10 @@ func Write([]byte) {}
 // everything that a goroutine does after it calls Acquire with the same b.
 func Release([]byte) {}
 
-// Acquire tells the detector that all earlier calls of Release with the same b happen before what the
-// goroutine does next.
+// Acquire tells the detector that all earlier calls of Release with the same b happen before what
+// the goroutine does next.
 func Acquire([]byte) {}
 
-// Await receives from done. In the view of the detector, the send or close does not happen before the
-// return of Await.
+// Await receives from done. In the view of the detector, the send or close does not happen before
+// the return of Await.
 func Await(done <-chan struct{}) { <-done }

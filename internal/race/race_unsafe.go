@@ -12,8 +12,8 @@ import (
 // Enabled reports whether the program is built with -race.
 const Enabled = true
 
-// annotated is the most bytes of which Read and Write tell the detector. The detector takes about a
-// millisecond for so many.
+// annotated is the largest number of bytes that Read and Write report to the detector. The detector
+// takes about a millisecond for so many.
 const annotated = 1 << 20
 
 // Read tells the detector that the goroutine reads the first MiB of b.
@@ -38,16 +38,16 @@ func Release(b []byte) {
 	}
 }
 
-// Acquire tells the detector that all earlier calls of Release with the same b happen before what the
-// goroutine does next.
+// Acquire tells the detector that all earlier calls of Release with the same b happen before what
+// the goroutine does next.
 func Acquire(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceAcquire(unsafe.Pointer(unsafe.SliceData(b)))
 	}
 }
 
-// Await receives from done. In the view of the detector, the send or close does not happen before the
-// return of Await.
+// Await receives from done. In the view of the detector, the send or close does not happen before
+// the return of Await.
 func Await(done <-chan struct{}) {
 	runtime.RaceDisable()
 	<-done

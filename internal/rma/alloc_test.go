@@ -10,7 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestAllocations checks that no call allocates in steady state, at the origin or at the target.
+// TestAllocations checks that operations, locks and epochs do not allocate in steady state, at the
+// origin or at the target.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

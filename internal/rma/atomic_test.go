@@ -13,11 +13,11 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// atomicFabric is the inproc transport with atomics of int64 that are atomic only with respect to each
-// other, like those of a network adapter. The initiator executes them, under one lock.
+// atomicFabric is the inproc transport with atomics of int64 that are atomic only with respect to
+// each other, like those of a network adapter. The initiator executes them, under one lock.
 type atomicFabric struct {
 	*inproc.Fabric
-	count int                      // most elements of an atomic; 0: 16
+	count int                      // maximum number of elements of an atomic; 0: 16
 	delay int                      // number of Reads of the completion queue until a posted atomic is executed
 	lacks func(*transport.Op) bool // reports whether the fabric lacks an operation; nil: it lacks none
 
@@ -137,7 +137,7 @@ func (q *atomicQueue) Read(c []transport.Completion) (int, error) {
 	if d.f.broken.Load() {
 		return 0, errBroken
 	}
-	// The newest first: a fabric does not order atomics.
+	// Execute the newest first, because a fabric does not order atomics.
 	for i := len(d.later) - 1; i >= 0; i-- {
 		if x := &d.later[i]; x.reads > 0 {
 			x.reads--
@@ -187,7 +187,8 @@ func (f *atomicFabric) carryOut(op *transport.Op) error {
 	return nil
 }
 
-// TestNativeIsDecidedOnce checks that all ranks agree on whether accumulates use the fabric's atomics.
+// TestNativeIsDecidedOnce checks that all ranks agree on whether accumulates use the fabric's
+// atomics.
 func TestNativeIsDecidedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    *atomicFabric

@@ -17,14 +17,14 @@ import (
 //	                                           the same bytes is in flight, because
 //	                                           the fabric does not order them.
 //
-// If an operation is longer than the limit of the fabric, the window posts it in segments, each after
-// the previous one has ended.
+// If an operation is longer than the limit of the fabric, the window posts it in segments, each
+// after the previous one has ended.
 
 // findNativeRail returns the value of Part.Native: 1 + the rail whose atomics this rank can use for
 // all accumulates of the window, or 0 if there is none. That rail leads to all other ranks, its
-// atomics implement all operations that are defined for the elements, and this rank's part is
-// registered with it or empty. direct has the bits of the rails with which the part is registered.
-// findNativeRail also sets w.counts.
+// atomics implement all operations that are defined for the elements, with and without a fetch, and
+// this rank's part is registered with it or empty. direct has the bits of the rails with which the
+// part is registered. findNativeRail also sets w.counts.
 func (w *Window) findNativeRail(direct int) int {
 	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !atomics.Aligned(w.local, w.cfg.Elem) {
 		return 0 // atomics need natural alignment, but Go aligns a complex64 to 4 bytes
@@ -98,8 +98,8 @@ func (t *target) postWaiting() {
 	}
 }
 
-// overlapsAtomic reports whether the atomic op accesses bytes of the target that an atomic in flight
-// accesses too.
+// overlapsAtomic reports whether the atomic op accesses bytes of the target that an atomic in
+// flight accesses too.
 func (t *target) overlapsAtomic(op *operation) bool {
 	for _, x := range t.atomics {
 		if op.disp < x.disp+x.length && x.disp < op.disp+op.length {
@@ -110,6 +110,7 @@ func (t *target) overlapsAtomic(op *operation) bool {
 }
 
 // register registers the user's buffer of a Put or Get, if the fabric requires that (MRLocal).
+// atomic says that op is neither; then register does nothing.
 func (t *target) register(op *operation, atomic bool) error {
 	if atomic || t.w.port.Attr(t.rail).MRMode&transport.MRLocal == 0 {
 		return nil
@@ -192,7 +193,8 @@ func (t *target) transferEnded(op *operation, err error) {
 	}
 }
 
-// endTransfer ends an operation that postWaiting has begun to post, with err or nil.
+// endTransfer ends an operation that postWaiting has begun to post, with the error err, which may
+// be nil.
 func (t *target) endTransfer(op *operation, err error) {
 	t.inFlight--
 	for i, x := range t.atomics {

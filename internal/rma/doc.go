@@ -1,6 +1,7 @@
 // Package rma implements windows over an engine: memory that the ranks of a communicator expose to
-// each other (MPI 4.1, chapter 12). It works on bytes, ranks and displacements. Package comm adds
-// element types and the collective calls.
+// each other (MPI 4.1, chapter 12). It works on bytes, ranks and displacements, which are in bytes.
+// Package internal/mpi adds element types and the collective calls. A part is the memory that one
+// rank exposes in a window.
 //
 //	        Put, Get                    Accumulate, FetchOp, CompareSwap
 //	           │                                        │
@@ -14,14 +15,15 @@
 //	                 └────────────────┬────────────────────┘
 //	              served by the target's progress, also while it computes
 //
-// A rail is one of the engine's transports, by its number in the engine; one rail leads to each rank.
+// A rail is one of the engine's transports, by its number in the engine. One rail carries all
+// operations and messages between this rank and a given other rank; that rail leads to the rank.
 //
-// A part is reached by RMA if the rail has CapRead and CapWrite, the target could register the part,
-// and the origin's endpoint reaches the region ([transport.RegionReacher]). Each origin decides that
-// for itself.
+// A part is reached by RMA if the rail that leads to the target has CapRead and CapWrite, the
+// target has registered the part with it, and the origin's endpoint reaches the region
+// ([transport.RegionReacher]). Each origin decides that for itself.
 //
 // All accumulates of a window use one method, which the ranks choose when they create the window,
 // because the atomic operations of a fabric, of a processor and of a target's progress are not
-// atomic with respect to each other. All locks of a window use one method too: shared memory if all
-// ranks share some, else messages.
+// atomic with respect to each other. All locks of a window use one method too: lock tables in
+// shared memory if every rank has mapped every lock table, else messages.
 package rma

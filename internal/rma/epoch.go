@@ -12,11 +12,11 @@ import (
 //	Lock(target) ────── that target, others ── Unlock
 //	LockAll ─────────── all targets ────────── UnlockAll
 //
-// A fence epoch without operations does not prevent that another epoch opens. Package comm implements
-// the target's side, by barriers and messages.
+// An epoch of another kind may open while a fence epoch is open, and then closes the fence epoch.
+// Package internal/mpi implements the target's side, by barriers and messages.
 
-// admit checks that an epoch permits an operation with a target. Under LockAll it first acquires the
-// lock.
+// admit checks that an epoch permits an operation with a target. Under LockAll it first acquires
+// the lock of the target's part, if this rank does not have it.
 func (w *Window) admit(ctx context.Context, t *target) error {
 	switch {
 	case t.down != nil:
@@ -32,7 +32,7 @@ func (w *Window) admit(ctx context.Context, t *target) error {
 	return fmt.Errorf("%w: this rank has neither a lock of rank %d's part nor another epoch with it", ErrEpoch, t.rank)
 }
 
-// mayOpen returns why no epoch may open, or nil.
+// mayOpen returns an error if the window is unusable, or an epoch of LockAll or Start is open.
 func (w *Window) mayOpen() error {
 	if err := w.invalid(); err != nil {
 		return err
@@ -43,7 +43,8 @@ func (w *Window) mayOpen() error {
 	return nil
 }
 
-// endFence closes a fence epoch that has no operations.
+// endFence closes the fence epoch, if one is open, because another epoch opens. The standard
+// permits that only if the fence epoch has no operations; endFence does not check this.
 func (w *Window) endFence() {
 	if w.fence {
 		w.fence = false
@@ -53,7 +54,8 @@ func (w *Window) endFence() {
 
 // Lock opens an epoch with one target (MPI_Win_lock). It blocks until this rank has the lock of the
 // target's part, exclusive or shared. Locks are granted in the order of the requests. If ctx ends
-// first, Lock returns its error, and a later grant of this request is released at once.
+// first, Lock returns ctx's error and gives the request up; if the request is granted nevertheless,
+// and no other call waits for the lock by then, the lock is released at once.
 func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -68,7 +70,7 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
 	}
 	w.endFence()
-	t.locking = true // from here on no other epoch can open
+	t.locking = true // from here on LockAll, Start and Fence fail, and another Lock of this part
 	w.locked++
 	err := w.acquire(ctx, t, exclusive)
 	t.locking = false
@@ -82,7 +84,7 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 
 // Unlock closes the epoch of [Window.Lock]. It blocks until all operations are complete at the
 // target, releases the lock, and returns the first error of the operations since Lock. If ctx ends
-// first, Unlock returns its error, and the epoch stays open.
+// first, Unlock returns ctx's error, and the epoch stays open.
 func (w *Window) Unlock(ctx context.Context, target int) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -109,8 +111,8 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 	return t.down
 }
 
-// LockAll opens an epoch with all targets (MPI_Win_lock_all). The first operation with a target
-// acquires a shared lock of its part.
+// LockAll opens an epoch with all targets (MPI_Win_lock_all). It does not block. The first
+// operation with a target acquires a shared lock of its part.
 func (w *Window) LockAll(context.Context) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -153,8 +155,8 @@ func (w *Window) Fence(ctx context.Context, last bool) error {
 	})
 }
 
-// Start opens an epoch with some targets (MPI_Win_start). The caller has received from each target
-// that it has posted its side of the epoch.
+// Start opens an epoch with some targets (MPI_Win_start). The caller has received a message from
+// each target, which says that the target has called MPI_Win_post. Start does not block.
 func (w *Window) Start(targets []int) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -178,8 +180,8 @@ func (w *Window) Start(targets []int) error {
 	return nil
 }
 
-// Complete closes the epoch of [Window.Start] (MPI_Win_complete). It blocks until all operations are
-// complete at their targets, and returns their first error.
+// Complete closes the epoch of [Window.Start] (MPI_Win_complete). It blocks until all operations
+// are complete at their targets, and returns their first error.
 func (w *Window) Complete(ctx context.Context) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -195,8 +197,9 @@ func (w *Window) Complete(ctx context.Context) error {
 	})
 }
 
-// finishEpoch waits for all operations, closes an epoch with all targets, and returns the first error
-// of its operations. It calls closed, which records that the epoch is closed.
+// finishEpoch waits for all operations, closes an epoch of LockAll, Fence or Start, releases all
+// locks that this rank has, and returns the first error of the epoch's operations. It calls closed,
+// which records that the epoch is closed.
 func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 	epoch := w.epochs
 	if err := w.drainAll(ctx, false); err != nil {
@@ -222,6 +225,7 @@ func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 }
 
 // epochError returns the first error of the epoch with a target, and clears it for the next epoch.
+// If there is none, it returns why the window is unusable, or nil.
 func (t *target) epochError() error {
 	err := t.err
 	if t.err != nil {
@@ -235,8 +239,8 @@ func (t *target) epochError() error {
 }
 
 // Flush blocks until all operations of this rank with the target are complete there
-// (MPI_Win_flush). It returns the first error of the operations since the epoch began; the call that
-// ends the epoch returns it again.
+// (MPI_Win_flush). It returns the first error of the operations since the epoch began; the call
+// that ends the epoch returns it again.
 //
 // Hot path: no allocation; no lock if the part is mapped.
 func (w *Window) Flush(ctx context.Context, target int) error {
@@ -294,7 +298,7 @@ func (w *Window) flushAll(ctx context.Context, local bool) error {
 	return w.err
 }
 
-// allIdle reports whether no target has anything to flush.
+// allIdle reports whether target.idle is set for all targets.
 func (w *Window) allIdle() bool {
 	for i := range w.targets {
 		if !w.targets[i].idle.Load() {
@@ -317,7 +321,8 @@ func (w *Window) Sync() error {
 }
 
 // drain blocks until all operations with a target that have started before the call are complete,
-// with or without an error. If local is set, it waits only until the caller may reuse their buffers.
+// with or without an error. If local is set, it waits only until the caller may reuse their
+// buffers.
 //
 // Hot path: no allocation.
 func (w *Window) drain(ctx context.Context, t *target, local bool) error {

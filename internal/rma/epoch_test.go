@@ -14,8 +14,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// TestRules checks that operations and epochs that the standard forbids return an error and change
-// nothing.
+// TestRules checks that operations and epochs that the standard forbids return an error.
 func TestRules(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(), nil), 64, ofInt64())
 	w, b, x := ms[0], make([]byte, 8), background
@@ -94,8 +93,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestUnevenParts checks operations on parts of different sizes, one of them empty, in a window whose
-// elements have no kernels, so sums are not defined.
+// TestUnevenParts checks operations on parts of different sizes, one of them empty, in a window
+// whose elements have no kernels, so sums are not defined.
 func TestUnevenParts(t *testing.T) {
 	for _, opts := range [][]inproc.Option{nil, {inproc.WithoutSharedMemory()}, {inproc.WithoutRMA()}, {inproc.WithMRMode(transport.MRLocal)}} {
 		engines := openEngines(t, 3, inproc.NewFabric(opts...), nil)
@@ -261,8 +260,8 @@ func TestManyGoroutines(t *testing.T) {
 	})
 }
 
-// TestFlushBesideAStream checks that a flush waits only for operations that started before it, while
-// another goroutine keeps starting operations.
+// TestFlushBesideAStream checks that a flush waits only for operations that started before it,
+// while another goroutine keeps starting operations.
 func TestFlushBesideAStream(t *testing.T) {
 	everyFlavour(t, 2, 16, func(t *testing.T, ms []*member) {
 		each(t, ms, func(m *member) error {
@@ -312,8 +311,8 @@ func TestFlushBesideAStream(t *testing.T) {
 	})
 }
 
-// TestAllocated checks that memory of the engine's Alloc that is freed stays while a window or an
-// operation uses it.
+// TestAllocated checks that memory of the engine's Alloc stays mapped after Free, while a window or
+// an operation uses it.
 func TestAllocated(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(inproc.WithoutRMA()), map[string]string{"engine.async_progress": "false"}), 64, ofInt64())
 	e := ms[0].e
@@ -342,7 +341,7 @@ func TestAllocated(t *testing.T) {
 // value returns the error of a call that also returns a value.
 func value[T any](_ T, err error) error { return err }
 
-// TestClosed checks that every call on a closed window returns an error.
+// TestClosed checks that calls on a closed window return ErrClosed.
 func TestClosed(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(), nil), 64, ofInt64())
 	w := ms[0]

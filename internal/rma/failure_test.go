@@ -20,8 +20,8 @@ func withoutProgress(t *testing.T) []*member {
 	return openWindows(t, openEngines(t, 2, f, map[string]string{"engine.async_progress": "false"}), 1<<12, ofInt64())
 }
 
-// waits are calls of rank 0 that wait for rank 1, which is idle. All except "lock" begin in an epoch
-// of LockAll in which rank 0 already has the lock of rank 1's part.
+// waits are calls of rank 0 that wait for rank 1, which is idle. All except "lock" begin in an
+// epoch of LockAll in which rank 0 already has the lock of rank 1's part.
 var waits = map[string]func(m *member) error{
 	"put": func(m *member) error {
 		if err := m.Put(background, 1, 0, word(1)); err != nil {
@@ -130,8 +130,8 @@ func TestWindowCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) { require.NoError(t, ms[0].Close()) })
 }
 
-// TestTargetCloses checks that pending operations fail with ErrClosed if the target closes its window
-// before they are complete.
+// TestTargetCloses checks that pending operations fail with ErrClosed if the target closes its
+// window before they are complete.
 func TestTargetCloses(t *testing.T) {
 	endDuring(t, engine.ErrClosed, func(ms []*member) {
 		require.NoError(t, ms[1].Close())
@@ -155,8 +155,8 @@ func TestContextEnds(t *testing.T) {
 	require.Equal(t, int64(5), get(ms[1].local))
 }
 
-// TestDirectTargetDies checks on every fabric that operations with a rank that dies return an error,
-// and that the other ranks can continue.
+// TestDirectTargetDies checks on every fabric that operations with a rank that dies return an
+// error, and that the other ranks can continue.
 func TestDirectTargetDies(t *testing.T) {
 	for name, open := range flavours() {
 		t.Run(name, func(t *testing.T) {

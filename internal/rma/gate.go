@@ -6,15 +6,15 @@ import (
 )
 
 // gate counts the calls that access mapped memory, so that the memory stays mapped while a call is
-// inside, that is, between enter and leave. After close no call can enter. Two words count the calls;
-// single is the faster one:
+// inside, that is, between enter and leave. After close no call can enter. Two words count the
+// calls; single is the faster one:
 //
 //	word     counts                               enter                 leave
 //	single   at most one call at a time           compare-and-swap 0→1  store 0
 //	counted  calls that enter while single is 1   addition              addition
 //
-// A bit of counted closes the gate. A call that enters makes itself visible with a full barrier, and
-// then reads whether the gate is closed. close sets the bit with a full barrier, and then reads
+// A bit of counted closes the gate. A call that enters makes itself visible with a full barrier,
+// and then reads whether the gate is closed. close sets the bit with a full barrier, and then reads
 // whether calls are inside. So at least one of the two sees the other.
 type gate struct {
 	single  atomic.Uint32
@@ -61,8 +61,8 @@ func (g *gate) enter() pass {
 }
 
 // leave ends a call that has entered. pause reports whether the caller should let the engine run.
-// The stores of the call are visible before the gate is free. With fence they are also visible
-// before later loads of the caller.
+// The stores of the call are visible before the gate is free. If fence is set, they are also
+// visible before later loads of the caller.
 //
 // Hot path: no allocation, no lock.
 func (g *gate) leave(p pass, fence bool) (pause bool) {
@@ -79,8 +79,8 @@ func (g *gate) leave(p pass, fence bool) (pause bool) {
 	return pause
 }
 
-// close closes the gate forever, and waits until no call is inside, which takes at most as long as a
-// copy.
+// close closes the gate forever, and waits until no call is inside, which takes at most as long as
+// the copy of one call.
 func (g *gate) close() {
 	for g.counted.Or(gateClosed); g.counted.Load()&(gateClosed-1) != 0 || g.single.Load() != 0; {
 		runtime.Gosched()

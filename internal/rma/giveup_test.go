@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGivingUpAtAnyTime lets contexts end at random times while ranks wait for locks and operations.
-// No lock may be lost, and each update that has begun must happen exactly once.
+// TestGivingUpAtAnyTime lets contexts end at random times while ranks wait for locks and
+// operations. No lock may be lost, and each update that has begun must happen exactly once.
 func TestGivingUpAtAnyTime(t *testing.T) {
 	const n, epochs = 4, 60
 	everyFlavour(t, n, 8, func(t *testing.T, ms []*member) {

@@ -227,8 +227,8 @@ func each(t testing.TB, ms []*member, f func(m *member) error) {
 	}
 }
 
-// flavours returns fabrics, with parameters of the engine, that together cover every method by which a
-// window accesses parts; see the package comment.
+// flavours returns fabrics, with parameters of the engine, that together cover every method by
+// which a window accesses parts; see the package comment.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
 		"shared": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },

@@ -7,8 +7,9 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// lateFabric is the inproc transport, except that rank 1 gets the completions of its sends long after
-// the receivers have got the messages: when 40 completions are pending, or when nothing else arrives.
+// lateFabric is the inproc transport, except that rank 1 gets the completions of its sends long
+// after the receivers have got the messages: when 40 completions are pending, or when nothing else
+// arrives.
 type lateFabric struct{ *inproc.Fabric }
 
 type lateDomain struct{ transport.Domain }
@@ -60,8 +61,8 @@ func (q *lateQueue) Read(c []transport.Completion) (int, error) {
 	return kept, err
 }
 
-// TestAnswersThatLeaveLate checks that a target whose sends complete late does not treat the requests
-// of a correct origin as a flood.
+// TestAnswersThatLeaveLate checks that a target whose sends complete late does not treat the
+// requests of a correct origin as a flood.
 func TestAnswersThatLeaveLate(t *testing.T) {
 	f := lateFabric{inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<17), inproc.WithInjectSize(100))}
 	ms := openWindows(t, openEngines(t, 2, f, nil), 8<<20, ofInt64())

@@ -14,11 +14,11 @@ import (
 //	        │ ▼                                      ▼ and all later requests wait too
 //	      exclusive ◄────────────────────────── the last holder releases it
 //
-// If all ranks share memory, the lock is in the target's lock table, and each rank changes the table
-// itself. So a lock that is free costs no message, and the target does nothing. A rank that must
-// wait sleeps in the engine until it gets WinGrant from the rank that released the lock, or until
-// the engine reports that a rank has died. If ranks do not share memory, the target keeps the state
-// of the lock, and the others send it messages.
+// If all ranks share memory, the lock is in the target's lock table, and each rank changes the
+// table itself. So a lock that is free costs no message, and the target does nothing. A rank that
+// must wait sleeps in the engine until it gets WinGrant from the rank that released the lock, or
+// until the engine reports that a rank has died. Otherwise the target keeps the state of the lock,
+// and the others send it messages.
 
 // lockState is a rank's state with respect to the lock of a part.
 type lockState uint8
@@ -29,12 +29,13 @@ const (
 	lockHeld
 )
 
-// acquire blocks until this rank has the lock of a part.
+// acquire blocks until this rank has the lock of a part. If ctx ends first, and no other goroutine
+// waits for the lock, acquire gives the request up.
 func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	t.lockWaiters++
 	defer func() { t.lockWaiters-- }()
 	if w.tableLocks {
-		w.port.Poll() // sets t.down if the target has died; this rank sends it no message that would fail
+		w.port.Poll() // sets t.down if the target has died; with lock tables no message to the target would fail
 	}
 	for {
 		if err := t.invalid(); err != nil {
@@ -47,7 +48,7 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 			}
 			continue
 		case t.exclusive == exclusive && t.abandoned:
-			t.abandoned = false // the earlier request is still pending
+			t.abandoned = false // the request that was given up is still pending, so take it over
 			continue
 		case t.lock == lockHeld && !t.abandoned:
 			return nil
@@ -90,9 +91,9 @@ func (t *target) request(exclusive bool) error {
 	return nil
 }
 
-// abandon gives up a request for the lock of a part, because no call waits for it any more. In a lock
-// table it withdraws the request. A request by message stays; when the lock is granted, the method
-// granted releases it.
+// abandon gives up a request for the lock of a part, because no call waits for it any more. In a
+// lock table it withdraws the request. A request by message stays; when the lock is granted, the
+// method granted releases it.
 func (t *target) abandon() {
 	if !t.w.tableLocks {
 		t.abandoned = true
@@ -143,8 +144,8 @@ func (t *target) releaseLock() {
 
 // Locks in lock tables
 
-// acquireLatch takes the latch of the target's lock table. It returns false if the window has ended.
-// While it waits, it releases the engine's lock.
+// acquireLatch takes the latch of the target's lock table. It returns false if the window is
+// unusable. While it waits, it releases the engine's lock at times.
 func (t *target) acquireLatch() bool {
 	w := t.w
 	for i := 0; !t.lockTable.tryLatch(w.rank); i++ {
@@ -164,7 +165,8 @@ func (t *target) acquireLatch() bool {
 	return true
 }
 
-// dropLock releases this rank's lock or withdraws its request. The caller holds the latch.
+// dropLock releases this rank's lock or withdraws its request, and grants the lock to the next
+// ranks. The caller holds the latch.
 func (t *target) dropLock() {
 	t.lock = lockNone
 	t.updateFlags()
@@ -172,8 +174,8 @@ func (t *target) dropLock() {
 	t.grant()
 }
 
-// grant grants the lock of the target's part to the next ranks that wait for it in the lock table, and
-// notifies them. The caller holds the latch.
+// grant grants the lock of the target's part to the next ranks that wait for it in the lock table,
+// and notifies them. The caller holds the latch.
 func (t *target) grant() {
 	w := t.w
 	w.granted = t.lockTable.grant(w.granted[:0])
@@ -186,9 +188,9 @@ func (t *target) grant() {
 	}
 }
 
-// lockChanged reports whether the state of a requested lock may have changed: this rank has the lock
-// now, or ranks have died that may have had it. In the latter case lockChanged repairs the lock
-// table.
+// lockChanged reports whether the state of a requested lock may have changed: this rank has the
+// lock now, or ranks have died that may have had it. In the latter case lockChanged repairs the
+// lock table.
 func (t *target) lockChanged() bool {
 	w := t.w
 	switch {
@@ -217,8 +219,9 @@ type lockRequest struct {
 	exclusive bool
 }
 
-// enqueue puts a rank's request for the lock of this rank's part into the queue, and grants the lock
-// if it is free. t is the rank that requests the lock.
+// enqueue puts a rank's request for the lock of this rank's part into the queue, and grants the
+// lock if it is free. t is the target struct of the rank that requests the lock. enqueue returns an
+// error if a correct peer sends no such request now.
 func (w *Window) enqueue(t *target, exclusive bool) error {
 	if t.peerLock != lockNone {
 		return errLocking
@@ -240,8 +243,8 @@ func (w *Window) grant() {
 		if w.owned || q.exclusive && w.shared > 0 {
 			return
 		}
-		// Before the call of granted below, because granted may release the lock, which calls grant
-		// again.
+		// Remove the request before the call of granted below, because granted may release the lock,
+		// which calls grant again.
 		w.queue = append(w.queue[:0], w.queue[1:]...)
 		w.shared++
 		w.owned = q.exclusive
@@ -258,8 +261,8 @@ func (w *Window) grant() {
 	}
 }
 
-// dequeue releases the lock of this rank's part that the rank t has, or removes t's request from the
-// queue. Then it grants the lock to the next ranks.
+// dequeue releases the lock of this rank's part that the rank of t has, or removes that rank's
+// request from the queue. Then it grants the lock to the next ranks.
 func (w *Window) dequeue(t *target) {
 	switch t.peerLock {
 	case lockHeld:

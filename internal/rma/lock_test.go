@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContendedCounter increments one element from all ranks with GetAccumulate. Each previous value
-// must be fetched exactly once.
+// TestContendedCounter increments one element from all ranks with GetAccumulate. Each previous
+// value must be fetched exactly once.
 func TestContendedCounter(t *testing.T) {
 	const times = 100
 	for _, n := range []int{2, 5} {
@@ -182,7 +182,7 @@ func TestLocksAreFair(t *testing.T) {
 				if err := m.barrier(); err != nil {
 					return err
 				}
-				for { // until rank 2 waits behind it
+				for { // until rank 2 waits behind rank 1
 					if err := m.Sync(); err != nil {
 						return err
 					}
@@ -240,8 +240,8 @@ func TestLocksAreFair(t *testing.T) {
 	})
 }
 
-// TestLockGivenUp checks that a rank that has stopped waiting for a lock may request it again, of the
-// same or the other kind, and that the first request blocks no other rank.
+// TestLockGivenUp checks that a rank that has stopped waiting for a lock may request it again, of
+// the same or the other kind, and that the first request blocks no other rank.
 func TestLockGivenUp(t *testing.T) {
 	everyFlavour(t, 2, 8, func(t *testing.T, ms []*member) {
 		for _, again := range []bool{true, false} {

@@ -14,7 +14,7 @@ import (
 //
 // The latch is a spin lock: 0, or 1 + the rank that holds it. It guards the rest of the lock table,
 // and elements of the part that the processor cannot change atomically. A rank holds it for a few
-// stores, or for a chunk of elements.
+// stores, for a pass over the states, or for a chunk of elements (latchBytes).
 //
 // Each rank has a state with respect to the lock of the part:
 //
@@ -28,8 +28,8 @@ import (
 // states. So if a rank dies while it holds the latch, the rank that takes the latch over computes
 // the counts again (repair).
 //
-// A faulty rank can overwrite all of this memory. That can break locks, but nothing else: no word of
-// it is an address or a length.
+// A faulty rank can overwrite all of this memory. That can break locks, but nothing else: no word
+// of it is an address or a length.
 type lockTable struct {
 	*lockTableHead
 	states []atomic.Uint64 // by rank: ticket << stateBits | state
@@ -40,7 +40,7 @@ type lockTableHead struct {
 	_     [56]byte
 
 	tickets uint64 // number of requests that had to wait, ever
-	waiting uint64 // number of states that wait
+	waiting uint64 // number of states that are stateWaitsShared or stateWaitsExclusive
 	sharing uint64 // number of states that are stateShared
 	owned   uint64 // number of states that are stateExclusive
 	_       [32]byte
@@ -52,7 +52,7 @@ const lockTableHeadSize = 128
 // lockTableAlign is the alignment of a lock table: a cache line.
 const lockTableAlign = 64
 
-// lockTableSize returns the bytes of the lock table for n ranks.
+// lockTableSize returns the size in bytes of the lock table for n ranks.
 func lockTableSize(n int) int { return lockTableHeadSize + 8*n }
 
 // The states.
@@ -85,8 +85,8 @@ func (t lockTable) unlatch() { t.latch.Store(0) }
 
 // The caller of the following methods holds the latch.
 
-// request requests the lock for a rank. If no rank waits and the lock is compatible, the rank has it
-// at once; otherwise its state is waiting.
+// request requests the lock for a rank. If no rank waits and the holders permit it, the rank has
+// the lock at once; otherwise its state is stateWaitsShared or stateWaitsExclusive.
 func (t lockTable) request(rank int, exclusive bool) {
 	switch {
 	case t.waiting == 0 && t.owned == 0 && !exclusive:
@@ -122,7 +122,8 @@ func (t lockTable) release(rank int) {
 }
 
 // grant grants the lock to waiting ranks, in the order of their tickets, until a request is not
-// compatible with the ranks that have the lock. It appends the ranks that have got the lock to ranks.
+// compatible with the ranks that have the lock. It appends the ranks that have got the lock to
+// ranks.
 func (t lockTable) grant(ranks []int) []int {
 	if t.waiting == 0 || t.owned != 0 {
 		return ranks
@@ -151,8 +152,8 @@ func (t lockTable) grant(ranks []int) []int {
 	return ranks
 }
 
-// repair sets the states of ranks that are gone to free, which releases their locks and withdraws
-// their requests. Then it computes the counts from the states.
+// repair sets the states of ranks that are gone to stateFree, which releases their locks and
+// withdraws their requests; it keeps stateLeft. Then it computes the counts from the states.
 func (t lockTable) repair(gone func(rank int) bool) {
 	t.waiting, t.sharing, t.owned = 0, 0, 0
 	for r := range t.states {

@@ -19,9 +19,11 @@ import (
 //	Close     unmaps them, and frees this rank's own memory once all ranks have left it.
 //	          After the barrier they have; otherwise DeferredFrees frees it later
 //
-// It is not an error if a rank cannot allocate or map memory; the others learn it from the results of
-// Connect. Without a lock table a rank could not record that it has left, so then the window uses no
-// shared memory at all. If only a part is missing, ranks access that part in another way.
+// It is not an error if a rank cannot allocate or map memory; Connect reports that in its result,
+// of which all ranks compute the AND for Settle. A rank that has not mapped the lock table of
+// another rank could not record there that it has left. So if a rank lacks the lock table of a rank
+// that shares memory with it, the window uses no shared memory at all. If only a part is missing,
+// ranks access that part in another way.
 
 // Reach is a set of bits that say what memory of the window a rank can access by loads and stores.
 type Reach uint8
@@ -31,16 +33,16 @@ const (
 	reachHost       Reach = 1 << iota // the lock table of every rank that shares memory with the rank
 	reachLockTables                   // every rank's lock table
 	reachParts                        // every rank's part
-	reachWords                        // every rank's part, and the processor changes elements atomically
+	reachWords                        // together with reachParts: accumulates can use the processor's atomics
 )
 
 // shared is this rank's memory that others may map.
 type shared struct {
 	region          transport.MemoryRegion // of the part; nil: New has not allocated it in shared memory
-	hold            *engine.Span           // keeps the memory of the engine's Alloc that contains the part; nil: none does
+	hold            *engine.Span           // span of the engine's Alloc that contains the part, held so that it stays mapped; nil: no span contains it
 	lockTableRegion transport.MemoryRegion // of the lock table; nil: the lock table is not in shared memory
 	lockTable       []byte                 // nil: there is none
-	unshared        bool                   // no rank has mapped or will map any of it
+	unshared        bool                   // no other rank has mapped or will map any of it
 }
 
 // allocate allocates this rank's lock table, and its part if Config.Alloc asks for it.
@@ -78,14 +80,15 @@ func (w *Window) allocate() {
 	}
 }
 
-// Local returns this rank's part.
+// Local returns this rank's part; nil after Close.
 func (w *Window) Local() []byte {
 	w.port.Lock()
 	defer w.port.Unlock()
 	return w.local
 }
 
-// describe sets the fields of part that describe the memory of this rank that others can map.
+// describe sets the fields of part that describe the memory of this rank that others can map. It
+// also sets own.hold.
 func (w *Window) describe(part *Part) {
 	w.own.hold = w.port.Hold(w.local)
 	if w.own.lockTableRegion == nil {
@@ -116,7 +119,8 @@ func (w *Window) allShareMemory(rail int) bool {
 	return true
 }
 
-// mapParts maps the lock tables and parts of other ranks that can be mapped.
+// mapParts maps the lock tables and parts of other ranks that can be mapped, and returns what this
+// rank can access.
 func (w *Window) mapParts() Reach {
 	all := reachHost | reachLockTables | reachParts
 	if w.elemsAreWords() {
@@ -159,8 +163,8 @@ func (w *Window) elemsAreWords() bool {
 	return w.cfg.Elem == 4 || w.cfg.Elem == 8
 }
 
-// mapPart maps the lock table and the part of a rank. For memory that it cannot map it returns nil. A
-// mapped part is not nil, even if it is empty.
+// mapPart maps the lock table and the part of a rank. For memory that it cannot map it returns nil.
+// A mapped part is not nil, even if it is empty.
 func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 	if t.rank == w.rank {
 		if w.own.lockTable != nil && (t.part.Flags&partMemory != 0 || len(w.targets) == 1) {
@@ -201,7 +205,8 @@ func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 }
 
 // Mapped returns a rank's part, if it is mapped here, and whether it is. The slice is valid until
-// Close. For this rank, Mapped always returns its own part.
+// Close. For this rank itself, Mapped returns the rank's own part until Close, also if it is not in
+// shared memory.
 func (w *Window) Mapped(rank int) (part []byte, ok bool) {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -218,8 +223,9 @@ func (w *Window) Mapped(rank int) (part []byte, ok bool) {
 var errLeft = fmt.Errorf("%w: the window is being freed", engine.ErrClosed)
 
 // Leave informs the ranks that share memory with this one that it does not access their memory any
-// more. After Leave, operations, locks and Start return an error. The caller calls Leave when all
-// its operations are complete, before the barrier that precedes Close. Leave may be called again.
+// more. After Leave, operations, Lock, LockAll and Start return an error. The caller calls Leave
+// when all its operations are complete, before the barrier that precedes Close. Leave may be called
+// again.
 func (w *Window) Leave() {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -268,7 +274,8 @@ func (w *Window) freeOwn() error {
 
 // DeferredFrees holds memory of closed windows that some ranks may still use, after a failure or a
 // revocation. The memory is freed when those ranks have left or ended. Creating and closing windows
-// checks for that; otherwise the end of the engine frees it. DeferredFrees is safe for concurrent use.
+// checks for that; otherwise the end of the engine frees it. DeferredFrees is safe for concurrent
+// use.
 type DeferredFrees struct {
 	mu   sync.Mutex
 	list []deferredFree // guarded by mu
@@ -314,8 +321,8 @@ func (r *DeferredFrees) Sweep() error {
 	return err
 }
 
-// drop releases the hold of the part, and returns true, if no other rank accesses the memory any
-// more.
+// If no other rank accesses the memory any more, drop releases the hold of the part and returns
+// true. Otherwise it returns false.
 func (x *deferredFree) drop() bool {
 	x.port.Lock()
 	defer x.port.Unlock()

@@ -29,18 +29,18 @@ import (
 //
 //	      ◄──────── WinGone ────────────────────────────── the window is closed there
 //
-// The target applies a message from the receive buffer, during progress under the engine's lock, and
-// keeps no copy. Its own pending answers are bounded by the bytes and messages that an origin may
-// request at once; see the limits in window.go. A target never waits for an origin, so an origin that
-// waits for a target cannot deadlock.
+// The target applies a message from the receive buffer, during progress under the engine's lock,
+// and keeps no copy. The memory of its pending answers is bounded, because an origin may request
+// only so many bytes and messages at once; see the limits in window.go. A target never waits for an
+// origin, so an origin that waits for a target cannot deadlock.
 //
 // Messages from one rank to another arrive in order, so a count identifies them. The count in an
-// answer is the number of the origin's WinPut, WinGet, WinAcc, WinFetch and WinSwap messages that the
-// target has applied. For the same reason an origin's operations end in the order in which they
-// began, and its accumulates happen in program order.
+// answer is the number of the origin's WinPut, WinGet, WinAcc, WinFetch and WinSwap messages that
+// the target has applied. For the same reason an origin's operations by message with one target end
+// in the order in which they began, and its accumulates happen in program order.
 
-// The protocol errors of a peer: the engine marks a peer as failed if one of its messages causes such
-// an error.
+// The protocol errors of a peer: the engine marks a peer as failed if one of its messages causes
+// such an error.
 var (
 	errAddr    = errors.New("operation outside this rank's part of the window")
 	errOp      = errors.New("accumulate that is not defined for the window")
@@ -107,7 +107,9 @@ func (op *operation) messageBytes(offset int) int {
 	return min(n, op.length-offset)
 }
 
-// requestAck ensures that the target acknowledges all messages sent so far.
+// requestAck ensures that the target acknowledges all messages sent so far. While operations are
+// queued it does nothing: sendQueued and answered request the acknowledgement when the queue is
+// empty.
 func (t *target) requestAck() {
 	if t.queued.head == nil && t.acked != t.sent && t.ackRequested != t.sent {
 		t.ackRequested = t.sent
@@ -115,7 +117,7 @@ func (t *target) requestAck() {
 	}
 }
 
-// Deliver implements engine.Service: it applies a message.
+// Deliver implements engine.Service: it handles a message of the rank source.
 //
 // Hot path: no allocation in steady state.
 func (s *service) Deliver(source int, m wire.Window, data []byte) error {
@@ -158,7 +160,8 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 	return nil
 }
 
-// checkedPart checks a peer's operation, and returns the bytes of this rank's part that it accesses.
+// checkedPart checks a peer's operation, and returns the bytes of this rank's part that it
+// accesses. data is the number of data bytes of the message.
 func (w *Window) checkedPart(m *wire.Window, data int) ([]byte, error) {
 	n, elem := data, w.cfg.Elem
 	switch m.Kind {
@@ -231,8 +234,8 @@ func (w *Window) combine(op Op, part, data []byte) {
 	}
 }
 
-// serveSelf executes an operation of n bytes on this rank's own part, in segments, so that it does not
-// hold the engine's lock for long.
+// serveSelf executes an operation of n bytes on this rank's own part, in segments, so that it does
+// not hold the engine's lock for long.
 func (w *Window) serveSelf(c *call, n int) error {
 	unit := max(1, w.unit(c.kind))
 	step := max(unit, maxChunk/unit*unit)
@@ -328,7 +331,8 @@ func (t *target) answered(m wire.Window, data []byte) error {
 	return nil
 }
 
-// completeThrough ends the operations whose messages are among the first count messages.
+// completeThrough ends the operations all of whose messages are among the first count messages. It
+// returns an error if one of these operations has not got all its data.
 func (t *target) completeThrough(count uint64) error {
 	t.acked = count
 	for op := t.awaited.head; op != nil && count-op.last < 1<<63; op = t.awaited.head {
@@ -368,8 +372,8 @@ func (t *target) newControl() *controlMessage {
 	return x
 }
 
-// newReply returns a control message with a copy of part, the bytes of this rank's part that the rank t
-// has requested.
+// newReply returns a control message with a copy of part, the bytes of this rank's part that the
+// rank t has requested.
 func (t *target) newReply(part []byte) (*controlMessage, error) {
 	if len(part) > t.answerLimit {
 		return nil, errFlood
@@ -385,8 +389,8 @@ func (t *target) newReply(part []byte) (*controlMessage, error) {
 	return x, nil
 }
 
-// acknowledge sends the rank t the number of its messages that this rank has applied. If the send of
-// the previous acknowledgement has not completed, acknowledge leaves that to done.
+// acknowledge sends the rank t the number of its messages that this rank has applied. If the send
+// of the previous acknowledgement has not completed, acknowledge leaves that to done.
 func (t *target) acknowledge() {
 	if t.ackBusy {
 		t.ackAgain = true
@@ -410,8 +414,8 @@ func (x *controlMessage) send(m wire.Window) {
 	}
 }
 
-// done puts a control message into the free list after its send has completed or failed. It sends the
-// next acknowledgement if one is due.
+// done puts a control message into the free list after its send has completed or failed. It sends
+// the next acknowledgement if one is due.
 func (x *controlMessage) done() {
 	t := x.t
 	if x.answer {

@@ -25,8 +25,8 @@ func (m *member) until(what func() bool) {
 	}
 }
 
-// TestLocksOfSeveralGoroutines checks that no other epoch opens while Lock waits, and that the second
-// of two concurrent calls of Unlock returns ErrEpoch.
+// TestLocksOfSeveralGoroutines checks that no other epoch opens while Lock waits, and that the
+// second of two concurrent calls of Unlock returns ErrEpoch.
 func TestLocksOfSeveralGoroutines(t *testing.T) {
 	ms := withoutProgress(t)
 	m, x := ms[0], &ms[0].targets[1]
@@ -93,8 +93,8 @@ func TestEpochIsClosedOnce(t *testing.T) {
 	}
 }
 
-// TestEpochEndsWhileWaiting checks that a call that waits for a free slot while the epoch ends starts
-// no operation afterwards.
+// TestEpochEndsWhileWaiting checks that a call that waits for a free slot while the epoch ends
+// starts no operation afterwards.
 func TestEpochEndsWhileWaiting(t *testing.T) {
 	ms := withoutProgress(t)
 	m, x := ms[0], &ms[0].targets[1]
@@ -135,8 +135,8 @@ func TestLockAfterUnlockAll(t *testing.T) {
 	require.Equal(t, int64(0), get(keeper.local))
 }
 
-// TestAllocatedFreedWhileWaiting checks that memory of the engine's Alloc that is freed while a call
-// waits for a lock stays until its operation has ended.
+// TestAllocatedFreedWhileWaiting checks that memory of the engine's Alloc whose Free is called
+// while a Put from it waits for a lock stays mapped until the Put has ended.
 func TestAllocatedFreedWhileWaiting(t *testing.T) {
 	for name, target := range map[string]int{"other": 1, "own": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestAllocatedFreedWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestTransportBreaks checks that an error of the transport also ends the operations on a rank's own
-// part that use the transport.
+// TestTransportBreaks checks that an error of the transport also ends the operations on a rank's
+// own part that use the transport.
 func TestTransportBreaks(t *testing.T) {
 	f := &atomicFabric{Fabric: inproc.NewFabric(), delay: 1 << 30}
 	ms := openWindows(t, openEngines(t, 2, f, nil), 64, ofInt64())

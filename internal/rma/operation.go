@@ -10,7 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// operation is a pending call. Windows reuse operations.
+// operation is an operation of this rank that is pending: by messages, RMA or the fabric's atomics.
+// Windows reuse these objects.
 //
 //	start ──► queued ──► awaited ──► finish      by messages
 //	     └──► waiting ──► posted ──► finish      by RMA or atomics
@@ -22,12 +23,12 @@ type operation struct {
 
 	disp   int    // offset of the operation in the target's part, in bytes
 	length int    // bytes at the target
-	src    []byte // the user's buffer, or pair; nil: the operation sends no data
+	src    []byte // data for the target: the user's buffer, or pair; nil: the operation sends no data
 	result []byte // the user's buffer for the target's data; nil: the operation fetches nothing
 	pair   []byte // of a compare and swap: the new element, then the element to compare with
 
-	offset     int    // bytes whose messages are posted; by RMA or atomics: whose transfers have ended
-	step       int    // by RMA or atomics: bytes of the current transfer
+	offset     int    // by messages: number of bytes whose messages are posted; by RMA or atomics: number of bytes whose transfers have ended
+	step       int    // by RMA or atomics: number of bytes of the current transfer
 	received   int    // by messages: bytes of result that have arrived
 	last       uint64 // by messages: the number of the operation's last message, as target.sent counts
 	posted     bool   // the engine uses Transfer
@@ -39,8 +40,8 @@ type operation struct {
 
 	ticket    engine.Request  // the request that the user's call has returned
 	hasTicket bool            // ticket is valid
-	memory    engine.Memory   // registration of the user's buffer, under MRLocal
-	holds     [2]*engine.Span // keep the memory of the engine's Alloc that contains src and result; nil: none does
+	memory    engine.Memory   // registration of the user's buffer, if MRLocal requires one; zero: none
+	holds     [2]*engine.Span // spans of the engine's Alloc that contain src and result, held so that they stay mapped; nil: no span does
 	next      *operation      // in a fifo, or in the list Window.freeOps
 
 	number         uint64     // in the order of starts with this target, from 1
@@ -70,7 +71,8 @@ func (q *fifo) pop() *operation {
 	return op
 }
 
-// call holds the arguments of a user's call of an operation, and its state until the operation starts.
+// call holds the arguments of a user's call of an operation, and its state until the operation
+// starts.
 type call struct {
 	kind         wire.WindowKind
 	op           Op
@@ -82,10 +84,11 @@ type call struct {
 	holds        [2]*engine.Span // as operation.holds
 }
 
-// Put copies buf to byte disp of the target's part. The caller must not change buf before FlushLocal,
-// Flush or the end of the epoch. The data is in place after Flush or the end of the epoch. Put blocks
-// until this rank has the lock of the part, if LockAll has not acquired it yet. If 128 operations
-// with the target are pending, Put blocks until there are fewer.
+// Put copies buf to byte disp of the target's part. The caller must not change buf before
+// FlushLocal, Flush or the end of the epoch. The data is in place after Flush or the end of the
+// epoch. Under LockAll, Put first blocks until this rank has the lock of the part. If 128
+// operations with the target are pending, Put blocks until there are fewer. Put returns ErrRange if
+// buf does not fit into the part at disp, and ErrEpoch if no epoch permits the call.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Put(ctx context.Context, target, disp int, buf []byte) error {
@@ -119,10 +122,10 @@ func (w *Window) Rget(ctx context.Context, target, disp int, buf []byte) (engine
 	return w.start(ctx, call{kind: wire.WinGet, target: target, disp: disp, result: buf, wantTicket: true})
 }
 
-// Accumulate combines the elements at byte disp of the target's part with those of src. The change of
-// each element is atomic with respect to all accumulates of the window. Accumulates of one origin to
-// one element happen in program order (MPI 4.1, 12.7.1). The caller must not change src, as in
-// [Window.Put].
+// Accumulate combines the elements at byte disp of the target's part with those of src. The change
+// of each element is atomic with respect to all accumulates of the window. Accumulates of one
+// origin to one element happen in program order (MPI 4.1, 12.7.1). For src the rules of
+// [Window.Put] for its buffer hold. Accumulate blocks like Put.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Accumulate(ctx context.Context, target, disp int, src []byte, op Op) error {
@@ -140,8 +143,9 @@ func (w *Window) RAccumulate(ctx context.Context, target, disp int, src []byte, 
 	return w.start(ctx, call{kind: wire.WinAcc, op: op, target: target, disp: disp, src: src, wantTicket: true})
 }
 
-// GetAccumulate is [Window.Accumulate] that also copies the previous elements to result, which is as
-// long as src. With NoOp it only fetches, and ignores src. With one element it is MPI_Fetch_and_op.
+// GetAccumulate is [Window.Accumulate] that also copies the previous elements to result, which is
+// as long as src. They are in result after FlushLocal, Flush or the end of the epoch. With NoOp it
+// only fetches, and ignores src. With one element it is MPI_Fetch_and_op.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) GetAccumulate(ctx context.Context, target, disp int, src, result []byte, op Op) error {
@@ -155,8 +159,9 @@ func (w *Window) RGetAccumulate(ctx context.Context, target, disp int, src, resu
 }
 
 // CompareSwap stores the element replace at byte disp of the target's part if the element there has
-// the same bytes as compare. It copies the previous element to result in both cases. The caller may
-// reuse replace and compare when CompareSwap returns.
+// the same bytes as compare. It copies the previous element to result in both cases; the element is
+// there after FlushLocal, Flush or the end of the epoch. The caller may reuse replace and compare
+// when CompareSwap returns.
 //
 // Hot path: no allocation in steady state.
 func (w *Window) CompareSwap(ctx context.Context, target, disp int, replace, compare, result []byte) error {
@@ -290,8 +295,8 @@ func (t *target) invalid() error {
 	return t.down
 }
 
-// unit returns the number of bytes at whose multiples an operation may be divided into messages: 1, or
-// for accumulates the size of an element.
+// unit returns the number of bytes at whose multiples an operation may be divided into messages: 1,
+// or for accumulates the size of an element.
 func (w *Window) unit(kind wire.WindowKind) int {
 	if kind == wire.WinPut || kind == wire.WinGet {
 		return 1
@@ -403,7 +408,7 @@ func (t *target) wakeFlushers(local bool) {
 		f = &t.flushes[1]
 	}
 	if f.n > 0 && t.complete(f.goal, local) {
-		f.goal = math.MaxUint64 // a goroutine that waits for more sets it again
+		f.goal = math.MaxUint64 // a goroutine that waits for later operations sets goal again
 		t.w.port.WakeAwait()
 	}
 }

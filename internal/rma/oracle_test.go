@@ -20,8 +20,8 @@ type step struct {
 	request        bool  // use the form with a request
 }
 
-// plan returns random operations of all ranks for one epoch. Each element of each rank is changed by
-// one origin, or by operations of several origins that commute.
+// plan returns random operations of all ranks for one epoch. Each element of each rank is changed
+// by one origin, or by operations of several origins that commute.
 func plan(rng *rand.Rand, n, elems int) []step {
 	var all []step
 	for target := range n {
@@ -76,8 +76,8 @@ func (d *step) model(part []byte) (former []byte) {
 	return former
 }
 
-// do starts the operation of a step on m, which is the step's origin, and returns the buffer in which
-// the result arrives.
+// do starts the operation of a step on m, which is the step's origin, and returns the buffer in
+// which the result arrives.
 func (m *member) do(d *step, old []byte) (result []byte, q engine.Request, err error) {
 	data := make([]byte, 8*d.n)
 	for i := range d.n {
@@ -123,8 +123,8 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestLegalFaults checks that operations work over transports with faults that the transport contract
-// permits.
+// TestLegalFaults checks that operations work over transports with faults that the transport
+// contract permits.
 func TestLegalFaults(t *testing.T) {
 	for name, open := range flavours() {
 		for seed := range uint64(3) {
@@ -138,10 +138,10 @@ func TestLegalFaults(t *testing.T) {
 	}
 }
 
-// TestIllegalFaults checks that a fault that the transport contract forbids causes an error, never a
-// hang. A rank that gets an error stops its engine. The test does not flip bits: a flipped bit in a
-// header can turn a request into a message without an answer, and fabrics must detect that. Only one
-// rank has faults, because a rank that marks another as failed does not inform it.
+// TestIllegalFaults checks that a fault that the transport contract forbids causes an error, never
+// a hang. A rank that gets an error stops its engine. The test does not flip bits: a flipped bit in
+// a header can turn a request into a message without an answer, and fabrics must detect that. Only
+// one rank has faults, because a rank that marks another as failed does not inform it.
 func TestIllegalFaults(t *testing.T) {
 	for name, plan := range map[string]fault.Plan{
 		"duplicate": {Duplicate: 0.01, Ranks: []int{0}},

@@ -6,7 +6,8 @@ import (
 )
 
 // TestPutOfAnElementOrders checks that a rank that gets a single element with Get also sees all
-// earlier Puts of its origin. Between ranks of one process the race detector must see this order too.
+// earlier Puts of its origin. Between ranks of one process the race detector must see this order
+// too.
 func TestPutOfAnElementOrders(t *testing.T) {
 	for _, size := range []int{4, 8} {
 		p, set := flavours()["shared"]()

@@ -8,7 +8,7 @@ import (
 )
 
 // maxRails is the number of rails for which a Part can hold a registration. Over other rails a
-// window uses messages.
+// window uses no RMA.
 const maxRails = 4
 
 // PartSize is the size of an encoded Part, in bytes.
@@ -18,7 +18,7 @@ const PartSize = 48 + 16*maxRails
 type Part struct {
 	Size      int    // bytes
 	Elem      int    // bytes of an element
-	Chunk     int    // most data bytes of one message to this rank
+	Chunk     int    // maximum number of data bytes of one message to this rank
 	Native    int    // 1 + the rail whose atomics the rank can use for all accumulates; 0: none
 	Direct    int    // bit r: the part is registered with rail r
 	Flags     int    // bits that say what memory ranks of the same host can map

@@ -58,8 +58,8 @@ func TestUnregisteredPart(t *testing.T) {
 	require.False(t, ms[0].targets[1].direct)
 }
 
-// TestReach checks that a rank uses messages for the parts that its endpoint does not reach, and RMA
-// for the others. Which of the two another rank uses for its own part does not matter.
+// TestReach checks that a rank uses messages for the parts that its endpoint does not reach, and
+// RMA for the others. Which of the two another rank uses for its own part does not matter.
 func TestReach(t *testing.T) {
 	reach := func(from, to transport.Addr) bool { return from != 1 && to != 2 }
 	ms := openWindows(t, openEngines(t, 3, inproc.NewFabric(inproc.WithReach(reach)), nil), 8*modelElems, ofInt64())
@@ -71,8 +71,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestUnregisteredBuffer checks that an operation fails if its buffer needs a registration and cannot
-// be registered.
+// TestUnregisteredBuffer checks that an operation fails if its buffer needs a registration and
+// cannot be registered.
 func TestUnregisteredBuffer(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, noRegistration{inproc.NewFabric(inproc.WithMRMode(transport.MRLocal))}, nil), 64, ofInt64())
 	m := ms[1]
@@ -87,7 +87,8 @@ func TestUnregisteredBuffer(t *testing.T) {
 	require.Equal(t, int64(2), get(ms[0].local))
 }
 
-// TestElementsTooLarge checks that accumulates by messages fail if an element does not fit a message.
+// TestElementsTooLarge checks that accumulates by messages fail if an element does not fit a
+// message.
 func TestElementsTooLarge(t *testing.T) {
 	cfg := Config{Elem: 16, Align: 8}
 	f := inproc.NewFabric(inproc.WithMaxMsgSize(64), inproc.WithoutSharedMemory())
@@ -123,8 +124,8 @@ func TestCloseWithTransfersInFlight(t *testing.T) {
 	require.Nil(t, m.targets[1].oldest)
 }
 
-// TestTooMuchUnderWay checks that a call waits if maxPending operations are pending, and stops waiting
-// when its context ends.
+// TestTooMuchUnderWay checks that a call waits if maxPending operations are pending, and stops
+// waiting when its context ends.
 func TestTooMuchUnderWay(t *testing.T) {
 	ms := withoutProgress(t)
 	m := ms[0]

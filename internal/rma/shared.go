@@ -27,8 +27,8 @@ import (
 // permits it. The gate counts the calls that access mapped memory, so that no goroutine unmaps it
 // meanwhile.
 
-// updateFlags updates ready and idle. The caller holds the engine's lock, and has changed something on
-// which they depend.
+// updateFlags updates ready and idle. The caller holds the engine's lock, and has changed something
+// on which they depend.
 func (t *target) updateFlags() {
 	if !t.isMapped {
 		return
@@ -51,8 +51,9 @@ func (w *Window) updateAllFlags() {
 	}
 }
 
-// enterMapped enters the gate for n bytes at disp of a target's mapped part, and returns these bytes.
-// It returns nil if n is 0, if the bytes are not in the mapped part, or if the operation must wait.
+// enterMapped enters the gate for n bytes at disp of a target's mapped part, and returns these
+// bytes. It returns nil if n is 0, if the bytes are not in the mapped part, if the operation must
+// wait for a lock, or if the window is unusable.
 //
 // Hot path: no allocation, no lock.
 func (w *Window) enterMapped(target, disp, n int) ([]byte, pass) {
@@ -124,8 +125,8 @@ func (w *Window) tryGet(target, disp int, buf []byte) bool {
 func (w *Window) Words() bool { return w.words }
 
 // FetchWord is [Window.GetAccumulate] of one element. operand and old are the bits of elements. If
-// the operation is not possible without a wait, FetchWord does nothing and returns ok = false; the
-// caller then calls GetAccumulate, which waits or returns the error.
+// the operation is not possible at once, FetchWord does nothing and returns ok = false; the caller
+// then calls GetAccumulate, which waits or returns the error.
 //
 // Hot path: no allocation, no lock.
 func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64, ok bool) {
@@ -174,7 +175,7 @@ func load(b []byte) uint64 {
 }
 
 // tryMapped executes a call by loads and stores, if that is possible now. busy reports that another
-// rank has the latch; c.done then counts the bytes that are already done.
+// rank or goroutine has the latch; c.done then counts the bytes that are already done.
 //
 // Hot path: no allocation, no lock of the engine.
 func (w *Window) tryMapped(c *call) (done, busy bool) {
@@ -235,16 +236,16 @@ func (w *Window) changeWords(c *call, part []byte) {
 	}
 }
 
-// latchBytes is the most bytes that a rank changes while it holds a latch, unless a single element is
-// longer.
+// latchBytes is the maximum number of bytes that a rank changes while it holds a latch, unless a
+// single element is longer.
 const latchBytes = 4 << 10
 
 // latchTries is the number of attempts to take a latch before the caller lets other goroutines run.
 const latchTries = 100
 
-// changeLatched executes an accumulate on part, under the latch of the target's lock table. If another
-// rank keeps the latch for too long, changeLatched returns false; c.done counts the changed bytes, and
-// another call continues there.
+// changeLatched executes an accumulate on part, under the latch of the target's lock table. If
+// another rank keeps the latch for too long, changeLatched returns false; c.done counts the changed
+// bytes, and another call continues there.
 func (w *Window) changeLatched(t *target, c *call, part []byte) bool {
 	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // rare: package comm passes aligned slices
 		c.src = append(alignedBytes(len(c.src))[:0], c.src...)
@@ -263,8 +264,8 @@ func (w *Window) changeLatched(t *target, c *call, part []byte) bool {
 	return true
 }
 
-// recoverLatch releases the latch if the rank that holds it has died, and lets other goroutines run.
-// A caller that could not take the latch calls it, without the engine's lock.
+// recoverLatch releases the latch if the rank that holds it has died, and lets other goroutines
+// run. A caller that could not take the latch calls it, without the engine's lock.
 func (w *Window) recoverLatch(t *target) {
 	w.port.Lock()
 	if w.err == nil && !w.left && t.takeDeadLatch() {

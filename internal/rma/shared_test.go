@@ -86,7 +86,8 @@ func sharing(t *testing.T, f *sharer, n int, cfg Config) []*member {
 	return openWindows(t, openEngines(t, n, f, nil), 8*modelElems, cfg)
 }
 
-// leave closes the window in the right order. All ranks call it together.
+// leave ends the window as [Window.Close] requires: Fence, Leave, a barrier and Close. All ranks
+// call it together.
 func (m *member) leave() error {
 	if err := m.Fence(background, true); err != nil {
 		return err
@@ -98,8 +99,8 @@ func (m *member) leave() error {
 	return m.Close()
 }
 
-// TestHowRanksReachEachOther checks that all ranks choose the same methods for locks and accumulates,
-// and that freeing the window frees all memory.
+// TestHowRanksReachEachOther checks that all ranks choose the same methods for locks and
+// accumulates, and that freeing the window frees all memory.
 func TestHowRanksReachEachOther(t *testing.T) {
 	no := errors.New("there is none")
 	ofStructs := Config{Elem: 12, Align: 4}
@@ -148,8 +149,8 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}
 }
 
-// TestUnalignedParts checks that accumulates work on a part in the user's memory that is not aligned
-// for the processor's atomics.
+// TestUnalignedParts checks that accumulates work on a part in the user's memory that is not
+// aligned for the processor's atomics.
 func TestUnalignedParts(t *testing.T) {
 	f := inproc.NewFabric()
 	e := openEngines(t, 1, f, nil)[0]
@@ -253,8 +254,8 @@ func TestWordsAgainstKernels(t *testing.T) {
 	require.NoError(t, m.Unlock(background, 1))
 }
 
-// TestMemoryRemains checks that the memory of a window that one rank closes too early stays until the
-// other ranks have left it or ended.
+// TestMemoryRemains checks that the memory of a window that one rank closes too early stays until
+// the other ranks have left it or ended.
 func TestMemoryRemains(t *testing.T) {
 	for name, end := range map[string]func(m *member) error{
 		"leaves": func(m *member) error { return m.Close() },

@@ -163,8 +163,8 @@ func TestStrangeMessages(t *testing.T) {
 	})
 }
 
-// TestStrangeAnswers checks that a rank that gets an answer that does not match its request marks the
-// peer as failed.
+// TestStrangeAnswers checks that a rank that gets an answer that does not match its request marks
+// the peer as failed.
 func TestStrangeAnswers(t *testing.T) {
 	for name, w := range map[string]wire.Window{
 		"no data":          {Kind: wire.WinReply, Count: 1},
@@ -233,7 +233,8 @@ func TestGone(t *testing.T) {
 	require.Equal(t, wire.Window{Kind: wire.WinGone, Flag: true}, got)
 }
 
-// FuzzDeliver checks that no message of a peer changes bytes outside of the window or causes a panic.
+// FuzzDeliver checks that no message of a peer changes bytes outside of the window or causes a
+// panic.
 func FuzzDeliver(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 8, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 0, 0, 0, 8, 0})
 	f.Add([]byte{3, 2, 1, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 0, 0, 0, 0, 16})

@@ -37,9 +37,10 @@ type Config struct {
 	// Datatype is the element type in package transport, if HasType.
 	Datatype transport.Datatype
 	HasType  bool
-	// Kernel returns the kernel of an operation after NoOp, or nil if the operation is not defined
-	// for the element type. A kernel sets inout[i] to in[i] ∘ inout[i] for whole elements. The
-	// window calls it with the engine's lock held, for up to 64 KiB at once.
+	// Kernel returns the kernel of an operation after NoOp, or nil if the operation is not defined for
+	// the element type. A kernel sets inout[i] to in[i] ∘ inout[i] for whole elements. The window
+	// calls it with the engine's lock or a latch held, for at most 64 KiB or one element at once. It
+	// may call it on several goroutines at the same time.
 	Kernel func(op Op) func(inout, in []byte)
 }
 
@@ -53,9 +54,9 @@ const (
 	ackEvery    = 16       // messages after which an origin requests an acknowledgement, also without a flush
 )
 
-// Limits of the answers to one rank whose sends have not completed. A fabric may report that a send
-// has completed long after the peer has received it and requested more. So the limits are maxBehind
-// times what the peer may request at once.
+// Limits of the answers to one rank that this rank has posted and whose sends have not completed. A
+// fabric may report that a send has completed long after the peer has received it and requested
+// more. So the limits are maxBehind times what the peer may request at once.
 const (
 	maxBehind  = 4
 	maxAnswers = maxBehind * maxMessages
@@ -66,9 +67,9 @@ const (
 // that covers it has returned.
 //
 // Peers may change Local at any time during an exposure: by messages on the goroutine that drives
-// the engine, by RMA without any goroutine of this process. If this rank learns of a peer's Flush (by
-// a Lock of its own part, by a Fence and a barrier, or by a message), the changes happen before the
-// return of the call by which it learns, in the sense of the Go memory model.
+// the engine, by stores or RMA without any goroutine of this process. If this rank learns of a
+// peer's Flush (by a Lock of its own part, by a Fence and a barrier, or by a message), the changes
+// happen before the return of the call by which it learns, in the sense of the Go memory model.
 //
 // A rank serves others during every call of the engine. With asynchronous progress it also serves
 // them while it computes, starting at most a millisecond after its last call.
@@ -93,8 +94,8 @@ type Window struct {
 	scratch []byte                  // for aligned copies of unaligned data; allocated on first use
 
 	native     bool        // accumulates use the fabric's atomics
-	nativeRail int         // the rail of these atomics
-	counts     [Ops][2]int // most elements of one atomic, without and with fetch
+	nativeRail int         // the rail of these atomics; has no meaning if native is false
+	counts     [Ops][2]int // by Op: maximum number of elements of one atomic, without and with a fetch
 
 	err    error  // why the window is unusable; nil: it is usable
 	closed bool   // Close was called
@@ -105,8 +106,8 @@ type Window struct {
 	epochs uint64 // number of epochs that finishEpoch has closed
 
 	queue  []lockRequest // requests for the lock of this rank's part by messages, in their order
-	shared int           // number of holders of the lock of this rank's part
-	owned  bool          // the holder has it exclusively
+	shared int           // number of ranks that have the lock of this rank's part by messages
+	owned  bool          // the one rank that has this lock has it exclusively
 
 	left       bool  // Leave was called
 	endedRanks int   // number of ranks that have failed or ended
@@ -116,8 +117,8 @@ type Window struct {
 	freeControls *controlMessage // control messages for reuse, linked by next
 }
 
-// target is the state of a window with respect to one rank: as the target of this rank's operations,
-// and as the origin of operations on this rank's part.
+// target is the state of a window with respect to one rank: as the target of this rank's
+// operations, and as the origin of operations on this rank's part.
 type target struct {
 	w    *Window
 	rank int
@@ -133,8 +134,8 @@ type target struct {
 
 	rail        int  // the rail that leads to the rank; -1: the rank is this rank itself
 	direct      bool // Put and Get use RMA, because this rank's endpoint reaches the part
-	chunk       int  // most data bytes of a message to the rank
-	answerLimit int  // most data bytes that the rank may request with one message
+	chunk       int  // maximum number of data bytes of a message to the rank
+	answerLimit int  // maximum number of data bytes that the rank may request with one message
 
 	// This rank's operations with the target.
 	err         error      // the first error since the epoch began; nil: none
@@ -184,8 +185,8 @@ type flushers struct {
 }
 
 // New creates a window, and allocates or registers this rank's part. The caller sends the Part to
-// all members; see [Window.Connect]. New does not communicate. The caller closes the window, even if
-// Connect fails.
+// all members; see [Window.Connect]. New does not communicate. The caller closes the window, even
+// if Connect fails.
 func New(cfg Config) (*Window, Part, error) {
 	cfg.Align = max(1, cfg.Align)
 	w := &Window{cfg: cfg, local: cfg.Local}
@@ -236,7 +237,9 @@ func (w *Window) attach(port *engine.Port) engine.Service {
 	return (*service)(w)
 }
 
-// register registers this rank's part with the rails that lead to ranks that will not map it.
+// register registers this rank's part with each rail that has RMA, unless all ranks to which the
+// rail leads can map the part. It sets the fields of part that describe the registrations, and
+// Native.
 func (w *Window) register(part *Part) {
 	port := w.port
 	for rail := range min(port.Rails(), maxRails) {
@@ -299,8 +302,8 @@ func (w *Window) connect(parts []Part) error {
 }
 
 // Settle completes the creation of the window. all is the bitwise AND of what Connect has returned
-// on every rank. When all ranks have returned from Connect, the window may be used. The exchange of
-// these results implies that, so no further barrier is needed.
+// on every rank. After Settle the window may be used, without a further barrier: the exchange of
+// these results implies that all ranks have returned from Connect.
 func (w *Window) Settle(all Reach) error {
 	w.port.Lock()
 	defer w.port.Unlock()
@@ -335,12 +338,12 @@ func (w *Window) deregister() error {
 	return err
 }
 
-// Close closes the window on this rank. The caller calls [Window.Leave], then a barrier, then Close,
-// so that no rank uses the window any more. If operations are pending nevertheless, they fail with
-// ErrClosed, here and at peers. After Close returns, no peer changes Local. There are two
-// exceptions if a peer breaks the rule above: Local is memory of the engine's Alloc, whose
-// registrations stay, or the engine is being closed. The caller must not use memory that New has
-// allocated any more.
+// Close closes the window on this rank. The caller calls [Window.Leave], then a barrier, then
+// Close, so that no rank uses the window any more. If operations are pending nevertheless, they
+// fail with ErrClosed, here and at peers. After Close returns, no peer changes Config.Local. There
+// are two exceptions if a peer breaks the rule above: Config.Local is memory of the engine's Alloc,
+// whose registrations and mappings stay, or the engine is being closed. The caller must not use
+// memory that New has allocated any more.
 //
 // Buffers of this rank's pending operations stay in use until the operations have ended. FlushAll
 // waits for that, even after the window was revoked. Close does not block. It may be called again.
@@ -369,8 +372,8 @@ func (w *Window) Native() bool {
 	return w.native
 }
 
-// end makes all pending and later calls fail with err. It waits for calls that access mapped memory,
-// because the caller may unmap that memory next.
+// end makes all pending and later calls fail with err. It waits for calls that access mapped
+// memory, because the caller may unmap that memory next.
 func (w *Window) end(err error) {
 	w.err = err
 	w.updateAllFlags()
@@ -382,7 +385,8 @@ func (w *Window) end(err error) {
 	w.port.WakeAwait()
 }
 
-// fail marks a target as ended, and ends the operations with it.
+// fail marks a target as ended, and ends the operations with it. Operations whose transfers are in
+// flight end when these transfers do.
 func (t *target) fail(err error) {
 	if t.down != nil {
 		return
@@ -405,7 +409,8 @@ func (t *target) fail(err error) {
 // service implements engine.Service for a window.
 type service Window
 
-// Down implements engine.Service: a rank has ended. Its lock is released.
+// Down implements engine.Service: a rank has ended. If it has the lock of this rank's part by
+// messages, Down releases the lock.
 func (s *service) Down(rank int, err error) {
 	w := (*Window)(s)
 	t := &w.targets[rank]

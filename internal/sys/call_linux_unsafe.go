@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Yield offers the processor to other processes (sched_yield(2)). It does not report the call to the
-// Go scheduler.
+// Yield offers the processor to other processes (sched_yield(2)). It does not report the call to
+// the Go scheduler.
 func Yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Nap blocks the calling thread for d. It does not report the call to the Go scheduler, so no other
-// goroutine takes the caller's place meanwhile. A signal ends the sleep early, for example the signal
-// by which the Go runtime preempts a goroutine.
+// goroutine takes the caller's place meanwhile. A signal ends the sleep early, for example the
+// signal by which the Go runtime preempts a goroutine.
 func Nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
@@ -34,7 +34,7 @@ func Pipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-// Socket is socket(2). No child inherits the descriptor.
+// Socket makes a socket (socket(2)) that no child inherits. kind is the type of the socket.
 func Socket(family, kind int) (int, error) {
 	return unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
 }
@@ -44,8 +44,8 @@ func Socketpair() (pair [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 }
 
-// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first. Children
-// inherit fd.
+// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first.
+// Children inherit fd.
 func DupTo(from, fd int) error { return unix.Dup3(from, fd, 0) }
 
 // MemoryFile makes an empty file in memory. The file has no name in any file system, can be
@@ -104,8 +104,8 @@ func AddSeals(fd, seals int) error {
 	return err
 }
 
-// The seals of memory files (fcntl(2)). In this order they forbid to add seals, to shrink the file, to
-// grow it, to write to it, and to write to it except by mappings that exist already.
+// The seals of memory files (fcntl(2)). In this order they forbid to add seals, to shrink the file,
+// to grow it, to write to it, and to write to it except by mappings that exist already.
 const (
 	SealSeal        = unix.F_SEAL_SEAL
 	SealShrink      = unix.F_SEAL_SHRINK

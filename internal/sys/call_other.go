@@ -25,7 +25,7 @@ func Pipe() (r, w int, err error) {
 	return p[0], p[1], err
 }
 
-// Socket is socket(2). No child inherits the descriptor.
+// Socket makes a socket (socket(2)) that no child inherits. kind is the type of the socket.
 func Socket(family, kind int) (int, error) {
 	var p [1]int
 	err := withoutFork(p[:], func() (err error) {
@@ -61,8 +61,8 @@ func withoutFork(fds []int, open func() error) error {
 	return nil
 }
 
-// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first. Children
-// inherit fd.
+// DupTo makes fd a duplicate of the descriptor from. If fd was open, DupTo closes it first.
+// Children inherit fd.
 func DupTo(from, fd int) error { return unix.Dup2(from, fd) }
 
 // MemoryFile makes an empty file in memory. Here it fails. Errors wrap [ErrNoMemoryFiles].

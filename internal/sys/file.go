@@ -12,15 +12,15 @@ func IsTerminal(fd int) bool {
 	return err == nil
 }
 
-// Unread returns the number of bytes that can be read from a pipe or socket; 0 if the descriptor
-// is closed.
+// Unread returns the number of bytes that can be read from a pipe or socket; 0 if the system does
+// not report it, for example because the descriptor is closed.
 func Unread(fd int) int {
 	n, _ := unix.IoctlGetInt(fd, fionread)
 	return n
 }
 
-// Executable returns a path by which the running program can be opened and started; on Linux this
-// works also if the program's file has been replaced.
+// Executable returns a path by which the running program can be opened and started. With /proc, as
+// on Linux, this also works if the program's file has been replaced.
 func Executable() (string, error) {
 	const link = "/proc/self/exe"
 	if info, err := os.Stat(link); err == nil && info.Mode().IsRegular() {

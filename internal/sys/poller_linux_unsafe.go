@@ -19,7 +19,7 @@ type Event struct{ e unix.EpollEvent }
 // ID returns the number that the descriptor has from Add or Modify.
 func (e *Event) ID() int { return int(e.e.Fd) }
 
-// NewPoller makes a Poller of no descriptors.
+// NewPoller makes a Poller without descriptors.
 func NewPoller() (*Poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -28,13 +28,14 @@ func NewPoller() (*Poller, error) {
 	return &Poller{fd}, nil
 }
 
-// Add adds a descriptor. Wait reports it under the number id when what want says is possible on it.
+// Add adds the descriptor fd. Wait reports it with the number id when it is ready for want, or has
+// an error or the end of its stream. If fd was added before, Add returns an error.
 func (p *Poller) Add(fd, id int, want Interest) error {
 	return p.control(unix.EPOLL_CTL_ADD, fd, id, want)
 }
 
-// Modify changes what Wait waits for on a descriptor that was added, and the number under which Wait
-// reports it.
+// Modify changes the arguments id and want of a descriptor that was added. If fd was not added,
+// Modify returns an error.
 func (p *Poller) Modify(fd, id int, want Interest) error {
 	return p.control(unix.EPOLL_CTL_MOD, fd, id, want)
 }
@@ -52,7 +53,8 @@ func (p *Poller) control(op, fd, id int, want Interest) error {
 }
 
 // Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: no limit. It fills
-// events with the ready descriptors, and returns their number. A signal ends it with unix.EINTR.
+// events, which is not empty, with ready descriptors, and returns their number. A signal ends it
+// with unix.EINTR.
 func (p *Poller) Wait(events []Event, ms int) (int, error) {
 	n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(ms), 0, 0)
 	if e != 0 {

@@ -22,7 +22,7 @@ type Poller struct {
 	waits   int // number of calls of Wait that are in poll(2)
 }
 
-// view holds the descriptors in the form that poll(2) takes.
+// view holds a copy of the descriptors in the form that poll(2) takes.
 type view struct {
 	mu     sync.Mutex // locked before Poller.mu; held during poll(2)
 	polled []unix.PollFd
@@ -33,7 +33,7 @@ type view struct {
 
 // added is a descriptor of a Poller.
 type added struct {
-	fd, id int // id is the number under which Wait reports fd
+	fd, id int // id is the number with which Wait reports fd
 	want   Interest
 	serial int // Poller.version after the Add or Modify that made this value; no two are equal
 }
@@ -44,7 +44,7 @@ type Event struct{ id int }
 // ID returns the number that the descriptor has from Add or Modify.
 func (e *Event) ID() int { return e.id }
 
-// NewPoller makes a Poller of no descriptors.
+// NewPoller makes a Poller without descriptors.
 func NewPoller() (*Poller, error) {
 	w, err := NewWaker()
 	if err != nil {
@@ -53,7 +53,8 @@ func NewPoller() (*Poller, error) {
 	return &Poller{changed: w, sleeps: view{of: -1}, looks: view{of: -1}}, nil
 }
 
-// Add adds a descriptor. Wait reports it under the number id when what want says is possible on it.
+// Add adds the descriptor fd. Wait reports it with the number id when it is ready for want, or has
+// an error or the end of its stream. If fd was added before, Add returns an error.
 func (p *Poller) Add(fd, id int, want Interest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,8 +66,8 @@ func (p *Poller) Add(fd, id int, want Interest) error {
 	return nil
 }
 
-// Modify changes what Wait waits for on a descriptor that was added, and the number under which Wait
-// reports it.
+// Modify changes the arguments id and want of a descriptor that was added. If fd was not added,
+// Modify returns an error.
 func (p *Poller) Modify(fd, id int, want Interest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,8 +95,8 @@ func (p *Poller) find(fd int) int {
 	return slices.IndexFunc(p.added, func(a added) bool { return a.fd == fd })
 }
 
-// changedLocked counts a change of p.added that the caller makes next, and ends a Wait under way. The
-// caller holds p.mu.
+// changedLocked counts a change of p.added that the caller makes next, and ends a Wait under way.
+// The caller holds p.mu.
 func (p *Poller) changedLocked() {
 	p.version++
 	if p.waits > 0 {
@@ -104,8 +105,8 @@ func (p *Poller) changedLocked() {
 }
 
 // Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: no limit. It fills
-// events with the ready descriptors, and returns their number. A signal ends it with unix.EINTR,
-// and a change of the descriptors with no event.
+// events with ready descriptors, and returns their number. A signal ends it with unix.EINTR. A
+// change of the descriptors ends it too; then the number may be 0.
 func (p *Poller) Wait(events []Event, ms int) (int, error) { return p.poll(&p.sleeps, events, ms) }
 
 // Now does what Wait does, but does not block.

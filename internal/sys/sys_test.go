@@ -14,8 +14,7 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// wait waits until there are events or ms milliseconds have passed, and returns the events'
-// numbers.
+// wait calls Wait, repeats the call if a signal ends it, and returns the numbers of the events.
 func wait(t *testing.T, p *sys.Poller, ms int) (ids []int) {
 	t.Helper()
 	var events [4]sys.Event
@@ -81,8 +80,8 @@ func TestPollerReportsTheEndOfAStreamUnasked(t *testing.T) {
 	require.Equal(t, []int{1}, wait(t, p, -1))
 }
 
-// TestPollerChangesDuringAWait checks that a descriptor that is added during a Wait ends the Wait when
-// it is ready, and that Wait does not report a descriptor that was removed meanwhile.
+// TestPollerChangesDuringAWait checks that a descriptor that is added during a Wait ends the Wait
+// when it is ready, and that Wait does not report a descriptor that was removed meanwhile.
 func TestPollerChangesDuringAWait(t *testing.T) {
 	p := poller(t)
 	a, b := pair(t)
@@ -107,8 +106,8 @@ func TestPollerChangesDuringAWait(t *testing.T) {
 	require.Equal(t, []int{2}, <-got)
 }
 
-// TestPollerIsFair checks that Wait reports each descriptor within some calls if more descriptors are
-// ready than the caller has room for events.
+// TestPollerIsFair checks that Wait reports each descriptor within some calls if more descriptors
+// are ready than the caller has room for events.
 func TestPollerIsFair(t *testing.T) {
 	p := poller(t)
 	for id := range 10 {

@@ -12,7 +12,7 @@ import (
 // InspectSignal makes gorun report what the ranks do. A terminal sends it at Ctrl-T.
 const InspectSignal = unix.SIGINFO
 
-// PeerUser returns the effective user of the process that made the other side of a Unix
+// PeerUser returns the effective user id of the process that made the other side of a Unix
 // socket (LOCAL_PEERCRED in unix(4)).
 func PeerUser(fd int) (int, error) {
 	cred, err := unix.GetsockoptXucred(fd, unix.SOL_LOCAL, unix.LOCAL_PEERCRED)

@@ -26,7 +26,7 @@ func Memory() uint64 {
 // InspectSignal makes gorun report what the ranks do.
 const InspectSignal = unix.SIGPWR
 
-// PeerUser returns the effective user of the process that made the other side of a Unix
+// PeerUser returns the effective user id of the process that made the other side of a Unix
 // socket (SO_PEERCRED in unix(7)).
 func PeerUser(fd int) (int, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)

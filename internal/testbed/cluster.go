@@ -49,11 +49,11 @@ func passwordName(id int) string     { return fmt.Sprintf("w%dpassword", id) }
 // cluster is the keeper's state of its cluster. Only the goroutine that runs keep uses it.
 type cluster struct {
 	info    info
-	lock    *os.File // the cluster's directory, locked for as long as the keeper lives
+	lock    *os.File // the cluster's directory, locked until the cluster is removed; nil: there is no cluster
 	all     []*host  // the elements of hosts, and control
 	hosts   []*host
 	control *host
-	slurms  []*daemon // the daemons of Slurm, if it runs
+	slurms  []*daemon // the daemons of Slurm, with munged; empty: Slurm does not run
 }
 
 // up makes hosts until there are at least n. If it fails, it removes all hosts.

@@ -22,7 +22,7 @@ type Host struct {
 type hostInfo struct {
 	Name, Addr string
 	Namespaces string // directory with the files net, uts and mnt of the host's namespaces, in /proc
-	Switch     string // such a directory of the host with the bridge, where the other end of this host's link is
+	Switch     string // Namespaces of the control host; the other end of this host's link is there, a port of the bridge
 	Port       string // name of that other end
 }
 
@@ -33,7 +33,7 @@ func (h *Host) Name() string { return h.info.Name }
 func (h *Host) Address() string { return h.info.Addr }
 
 // Cut cuts the host off, as if its cable were pulled: the network drops all packets from and to
-// the host, without an error to any process.
+// the host. Processes get no error until one of their own timeouts or one of TCP passes.
 func (h *Host) Cut() {
 	h.link("down")
 	h.cut.Store(true)
@@ -71,9 +71,9 @@ func (h *Host) link(state string) {
 }
 
 // Command returns a command that runs in the host. Its directory is the current directory of this
-// process; the field Dir of the result has no effect. A name without a slash is looked up in PATH, in
-// the host. The process of the command is the program itself, so signals reach the program. The
-// keeper kills it when it removes the host, also if the test is killed.
+// process; the field Dir of the result has no effect. A name without a slash is looked up in PATH,
+// in the host. The process of the command is the program itself, so signals reach the program. When
+// the keeper removes the host, also after the test was killed, it kills the program.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -114,8 +114,8 @@ func program(name string) string {
 	return name
 }
 
-// requirePrograms returns an error if one of the programs is missing. The error names the Debian
-// package to install, the value of packages.
+// requirePrograms returns an error if one of the programs is missing. packages maps each program to
+// its Debian package, which the error names.
 func requirePrograms(packages map[string]string) error {
 	for name, pkg := range packages {
 		if _, err := exec.LookPath(program(name)); err != nil {

@@ -30,7 +30,8 @@ func TestHostsFile(t *testing.T) {
 	require.Error(t, addHosts(file+".none", "weft", nil))
 }
 
-// FuzzHostsFile checks that addHosts and removeHosts leave the other lines of the file as they are.
+// FuzzHostsFile checks that addHosts and removeHosts leave the other lines of the file as they are,
+// except that addHosts ends the last line with a newline.
 func FuzzHostsFile(f *testing.F) {
 	f.Add("127.0.0.1 localhost\n")
 	f.Add("no end of line # weft-")

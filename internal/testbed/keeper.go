@@ -40,7 +40,7 @@ type reply struct {
 type info struct {
 	Keeper    int    // process id of the keeper
 	ID        int    // number of the cluster
-	Mark      string // source of the mounts of the hosts, by which marked finds their processes
+	Mark      string // source of the hosts' tmpfs mounts; the function marked finds the hosts' processes by it
 	Dir       string // the cluster's directory
 	Address   string // address of this machine in the cluster's network
 	Hosts     []hostInfo
@@ -57,7 +57,7 @@ const (
 // keeper is the test's connection to the keeper process.
 type keeper struct {
 	cmd      *exec.Cmd
-	requests *os.File      // write end of the keeper's stdin
+	requests *os.File      // write end of the pipe that is the keeper's stdin
 	replies  *os.File      // read end of the pipe of replies
 	decoder  *json.Decoder // of replies
 }
@@ -116,7 +116,8 @@ func (k *keeper) ask(r request) (info, error) {
 }
 
 // end makes the keeper remove everything and waits for its end. If the keeper was killed before, or
-// takes longer than endTimeout and end kills it, end removes everything itself.
+// takes longer than endTimeout and end kills it, end removes everything itself and returns an
+// error.
 func (k *keeper) end() error {
 	_ = k.requests.Close()
 	_ = k.replies.Close()
@@ -139,8 +140,9 @@ func init() {
 	}
 }
 
-// keep is the main function of the keeper: it serves requests until their pipe is closed, and then
-// removes everything that it has made.
+// keep is the main function of the keeper: it serves requests until their pipe is closed or the
+// keeper gets SIGTERM, SIGINT or SIGHUP, and then removes everything that it has made. It returns
+// the exit code.
 func keep(requests io.Reader, replies io.Writer) int {
 	syscall.CloseOnExec(3)
 	syscall.Umask(0o022) // regardless of the test's umask

@@ -25,7 +25,7 @@ type host struct {
 	dir     string        // directory of the host's files
 	calls   chan call     // functions for the thread to run
 	hole    net.Listener  // listener of Cluster.BlackHole; nil except in the control host
-	daemons []*daemon     // all processes that the keeper has started in the host
+	daemons []*daemon     // all daemons that the keeper has started in the host, also those that have ended
 	sshd    []*daemon     // the elements of daemons that are sshd
 	done    chan struct{} // closed when the thread ends
 }

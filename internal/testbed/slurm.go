@@ -32,8 +32,8 @@ func (c *cluster) slurm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
 	defer cancel()
 	if len(c.slurms) > 0 {
-		// A test may have killed a daemon, or may have made Slurm stop using a host. Then start
-		// again.
+		// A test may have killed a daemon, or may have made Slurm stop using a host. Then the code
+		// below starts Slurm again.
 		if nodes, err := c.nodes(ctx); err != nil || nodes.lost != "" || c.checkSlurm() != nil {
 			if err := c.endSlurm(); err != nil {
 				return err
@@ -166,7 +166,8 @@ func cgroupPlugin() string {
 	return "cgroup/v1"
 }
 
-// await waits until a daemon of Slurm listens at addr, ctx ends, or a daemon of Slurm has ended.
+// await waits until a daemon of Slurm listens at addr. If ctx ends or a daemon of Slurm has ended,
+// await returns an error.
 func (c *cluster) await(ctx context.Context, network, addr string) error {
 	for {
 		conn, err := net.DialTimeout(network, addr, time.Second)
@@ -277,7 +278,8 @@ func (c *cluster) endSlurm() error {
 	return errors.Join(err, os.RemoveAll(c.slurmDir()))
 }
 
-// ofSlurm reports whether a process belongs to Slurm: to a job, or to a daemon.
+// ofSlurm reports whether a process belongs to a job of Slurm, or runs a program whose name begins
+// with "slurm".
 func ofSlurm(pid int) bool {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if strings.HasPrefix(filepath.Base(exe), "slurm") { // for example slurmd-wlm, as Debian names slurmd

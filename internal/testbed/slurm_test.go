@@ -78,8 +78,8 @@ func TestSlurm(t *testing.T) {
 	})
 }
 
-// running starts an allocation of two hosts with a task on each that sleeps. It returns the command
-// and the job's id when a task runs.
+// running starts an allocation of two hosts with a task on each that sleeps. When one of the tasks
+// runs, it returns the salloc command and the job's id.
 func running(t *testing.T, h *Host, env []string) (cmd *exec.Cmd, job string) {
 	t.Helper()
 	cmd = h.Command(soon(t), "salloc", "-N2", "sh", "-c", "echo $SLURM_JOB_ID; exec srun sh -c 'echo; exec sleep 1000'")

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// writeFiles writes the files that the hosts share: names, keys and settings of ssh.
+// writeFiles writes the files that the hosts share: names, keys, and settings of ssh, sshd and
+// logins.
 func (c *cluster) writeFiles() error {
 	id, dir := c.info.ID, c.info.Dir
 	for _, key := range []string{"key", "hostkey"} {

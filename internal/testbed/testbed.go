@@ -4,8 +4,9 @@
 // several machines. "This machine" is the machine on which the tests run, outside of the hosts.
 //
 // A host has its own network, UTS and mount namespace. So it has its own address, network link,
-// name, boot id, /dev/shm, /run, weft cache directory and [Cluster.Private] directory. It shares the
-// process table, cores and all other files with this machine.
+// name, boot id, /dev/shm, /run, weft cache directory and [Cluster.Private] directory. Some files
+// in /etc and settings of root are the same on all hosts of a process, but differ from those of
+// this machine. Most other files, the process table and the cores are those of this machine.
 //
 //	test ──requests──► keeper: a second process of the test's binary
 //	                     ├─ thread in host w7n1: sshd, slurmd
@@ -30,9 +31,10 @@
 //	}
 //
 // Tests of several packages can run at the same time: each process has its own hosts, names and
-// addresses. While a test runs, the names of its hosts are in /etc/hosts. A program on this
-// machine sees the network links of all tests that run; a program in a host sees only the host's
-// own network. To use hosts by hand, run this program, which keeps them until you interrupt it:
+// addresses. As long as the hosts exist, their names are in /etc/hosts of this machine. A program
+// on this machine sees the network links of all tests that run; a program in a host sees only the
+// links of the host. To use hosts by hand, run this program, which keeps them until you interrupt
+// it:
 //
 //	go run ./internal/testbed/up 4 --slurm
 package testbed
@@ -50,7 +52,7 @@ import (
 // MaxHosts is the largest number of hosts that a process can have.
 const MaxHosts = 8
 
-// shared is the keeper of this process, which all its tests share.
+// shared holds the keeper of this process. All tests of the process share this keeper.
 var shared struct {
 	sync.Mutex         // guards keeper, and is held during a request to it
 	keeper     *keeper // nil: none runs
@@ -65,9 +67,9 @@ type Cluster struct {
 }
 
 // Up returns n hosts, 1 to MaxHosts. It makes the hosts that the process does not have yet. If it
-// makes any, it ends a Slurm that runs over the existing ones. Up needs root with CAP_SYS_ADMIN and
-// CAP_NET_ADMIN, iproute2, and the OpenSSH server and client. If one of these is missing, the test
-// fails. If the user is not root, Up skips the test.
+// makes any, it ends a Slurm that runs over the existing ones. If the user is not root, Up skips
+// the test. If root lacks CAP_SYS_ADMIN or CAP_NET_ADMIN, or if iproute2 or the OpenSSH server or
+// client is missing, the test fails.
 //
 // All tests of a process share the hosts, so a test that calls [Host.Cut] must not run in
 // parallel with others. At the end of the test a clean-up function of Up joins the hosts that the
@@ -92,7 +94,8 @@ func Up(t testing.TB, n int) *Cluster {
 	return c
 }
 
-// Open does the same as [Up] for programs that are not tests, except that it joins no hosts.
+// Open does the same as [Up] for programs that are not tests, except that it returns an error
+// instead of ending a test, and that nothing joins the hosts that the program cuts off.
 func Open(n int) (*Cluster, error) {
 	if n < 1 || n > MaxHosts {
 		return nil, fmt.Errorf("testbed: the number of hosts is %d, not 1 to %d", n, MaxHosts)
@@ -171,8 +174,8 @@ func (c *Cluster) Names() []string {
 }
 
 // SSHConfig returns the path of a configuration file for ssh -F, in the hosts and on this machine.
-// With this file ssh finds the hosts, uses the cluster's key, asks no questions about the hosts of
-// the cluster and writes no known_hosts.
+// With this file ssh finds the hosts, uses the cluster's key, asks no questions about host keys and
+// writes no known_hosts.
 func (c *Cluster) SSHConfig() string { return c.info.Dir + "/ssh_config" }
 
 // SSH returns an ssh command that reaches the hosts.
@@ -204,14 +207,15 @@ const PasswordPort = 2222
 // SlurmCPUs is the number of processors that a host has for Slurm.
 const SlurmCPUs = 4
 
-// Slurm starts a Slurm over the hosts, unless one runs and works, and returns when all hosts are
-// ready for jobs. It returns the variables that srun, salloc, sbatch and the other Slurm commands
-// need in their environment. The commands run on this machine or in a host. When the test ends
-// and no other test uses Slurm, a clean-up function cancels the jobs that are left.
+// Slurm starts a Slurm over all hosts of the process, unless one runs and works, and returns when
+// all hosts are ready for jobs. It returns the variables that srun, salloc, sbatch and the other
+// Slurm commands need in their environment; they select the hosts of c. The commands run on this
+// machine or in a host. When the test ends and no other test uses Slurm, a clean-up function
+// cancels the jobs that are left. If Slurm does not start, the test fails.
 //
-// A host has SlurmCPUs processors and runs up to eight jobs at a time. Slurm's time limits are in
-// minutes, and Slurm checks them every half minute. To let a limit pass earlier, run "scontrol
-// update JobId=7 EndTime=now+1".
+// A host has SlurmCPUs processors for Slurm, and up to eight jobs share a processor. Slurm's time
+// limits are in minutes, and Slurm checks them every half minute. To let a limit pass earlier, run
+// "scontrol update JobId=7 EndTime=now+1".
 func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
 	slurmTests.Add(1)
@@ -237,7 +241,7 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 var slurmTests atomic.Int32
 
 // StartSlurm does the same as [Cluster.Slurm] for programs that are not tests, except that it
-// cancels no jobs.
+// returns an error instead of ending a test, and that nothing cancels jobs.
 func (c *Cluster) StartSlurm() ([]string, error) {
 	in, err := ask(request{Op: opSlurm})
 	if err != nil {

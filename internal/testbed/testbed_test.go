@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
-// limit is the longest time for which a test waits for anything.
+// limit is how long a test waits for one event, in general.
 const limit = 30 * time.Second
 
 func soon(t *testing.T) context.Context {

@@ -27,8 +27,9 @@ import (
 // sequence of definitions, which reads them only once. Every message still holds the
 // definitions, so a receiver needs no other message to decode it.
 //
-// A value that holds interfaces may need definitions that earlier values of its type did not need. Its
-// message has the first form.
+// A value that holds interfaces may need definitions that earlier values of its type did not need.
+// Its message has the first form. So has the message of a value whose encoder another goroutine is
+// using.
 
 const (
 	magicStream = "weft-gob"
@@ -41,8 +42,9 @@ const (
 	// Kept is the length in bytes of the longest message after which this package keeps the encoder or
 	// decoder, because both keep buffers as large as their longest message.
 	Kept = 64 << 10
-	// decodersKept is the maximum number of decoders that a process keeps. Without a limit, other ranks
-	// could make this rank keep a decoder for each message.
+	// decodersKept is the maximum number of decoders that a process keeps. If one more is needed, the
+	// process drops all of them. Without a limit, other ranks could make this rank keep a decoder for
+	// each message.
 	decodersKept = 256
 )
 
@@ -66,8 +68,8 @@ func encoderOf(t reflect.Type) *valueEncoder {
 	return e.(*valueEncoder)
 }
 
-// Append appends the message that holds v to b. If gob cannot encode v, it returns
-// elem.ErrType.
+// Append appends the message that holds v to b. If gob cannot encode v, it returns nil and an error
+// that wraps elem.ErrType. It may be called concurrently.
 func Append(b []byte, v any) (_ []byte, err error) {
 	defer func() { // gob panics if v is a nil pointer
 		if p := recover(); p != nil {
@@ -116,8 +118,8 @@ func (e *valueEncoder) encode(b []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// definitions returns the length in bytes of the type definitions in a gob stream of one value: of all gob
-// messages before the last one, which holds the value.
+// definitions returns the length in bytes of the type definitions in a gob stream of one value: of
+// all gob messages before the last one, which holds the value.
 func definitions(stream []byte) int {
 	at := 0
 	for {
@@ -130,8 +132,8 @@ func definitions(stream []byte) int {
 	}
 }
 
-// gobUint decodes the unsigned integer in gob's format at the start of b. size is its encoded length in bytes,
-// or 0 if it is malformed.
+// gobUint decodes the unsigned integer in gob's format at the start of b. size is its encoded
+// length in bytes, or 0 if it is malformed.
 func gobUint(b []byte) (v uint64, size int) {
 	if len(b) == 0 {
 		return 0, 0
@@ -186,8 +188,10 @@ func decoderAfter(definitions []byte) *valueDecoder {
 	return d
 }
 
-// Decode decodes b, a message that Append has encoded, into the variable that v points to. b may hold any
-// bytes. If b is not such a message, or its value does not fit the variable, Decode returns elem.ErrType.
+// Decode decodes b, a message that Append has encoded, into the variable that v points to. b may
+// hold any bytes. If b is not such a message, or its value does not fit the variable, Decode
+// returns an error that wraps elem.ErrType, and may have changed the variable. It may be called
+// concurrently.
 func Decode(b []byte, v any) (err error) {
 	defer func() { // gob panics for some values of v, and a peer may send any bytes
 		if p := recover(); p != nil {
@@ -210,8 +214,8 @@ func Decode(b []byte, v any) (err error) {
 	return nil
 }
 
-// decodeAfter decodes stream, which consists of n bytes of definitions and of a value, into the variable that v
-// points to.
+// decodeAfter decodes stream, which consists of n bytes of definitions and of a value, into the
+// variable that v points to.
 func decodeAfter(stream []byte, n uint32, v any) error {
 	if uint64(n) > uint64(len(stream)) || !isValue(stream[n:]) {
 		return errors.New("malformed message")
@@ -243,8 +247,9 @@ func (d *valueDecoder) decode(stream, value []byte, v any) error {
 	return nil
 }
 
-// holdsInterface reports whether values of t may hold interfaces, and so values of types that cannot be known
-// from t. seen holds the types that the function has visited already, because types may be recursive.
+// holdsInterface reports whether values of t may hold interfaces, and so values of types that
+// cannot be known from t. seen holds the types that the function has visited already, because types
+// may be recursive.
 func holdsInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false

@@ -50,8 +50,8 @@ func decodeLike(b []byte, v any) (any, error) {
 	return got.Elem().Interface(), err
 }
 
-// TestValuesAgainstGob encodes each value three times. It checks that each message is decoded as the value,
-// also in reverse order and with new decoders, so that no message needs another one.
+// TestValuesAgainstGob encodes each value three times. It checks that each message is decoded as
+// the value, also in reverse order and with new decoders, so that no message needs another one.
 func TestValuesAgainstGob(t *testing.T) {
 	gob.Register(wrapped{})
 	var sent [][]byte
@@ -81,8 +81,8 @@ func TestValuesAgainstGob(t *testing.T) {
 	require.NoError(t, Decode(b, &o), "after an error")
 }
 
-// TestEncoderAfterAnError checks that later values of a type can be encoded after a value that
-// could not.
+// TestEncoderAfterAnError checks that values of a type can be encoded after the encoding of another
+// value of that type has failed.
 func TestEncoderAfterAnError(t *testing.T) {
 	type pair struct{ A, B *int }
 	one := 1
@@ -102,8 +102,8 @@ func TestEncoderAfterAnError(t *testing.T) {
 	}
 }
 
-// TestValuesInManyGoroutines encodes and decodes values in goroutines that share encoders and decoders. Each
-// decoded value must equal the one that was encoded.
+// TestValuesInManyGoroutines encodes and decodes values in goroutines that share encoders and
+// decoders. Each decoded value must equal the one that was encoded.
 func TestValuesInManyGoroutines(t *testing.T) {
 	var g errgroup.Group
 	for range 8 {
@@ -129,7 +129,8 @@ func TestValuesInManyGoroutines(t *testing.T) {
 	require.NoError(t, g.Wait())
 }
 
-// TestDecodersAreBounded checks that messages cannot make a rank keep more than decodersKept decoders.
+// TestDecodersAreBounded checks that messages cannot make a rank keep more than decodersKept
+// decoders.
 func TestDecodersAreBounded(t *testing.T) {
 	b, err := Append(nil, 3)
 	require.NoError(t, err)

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// Account is what a rank reports to its launcher at Finalize: what the rank has sent and received
-// since Init, and how long it has waited. In PMI-1 it travels as fields of the finalize command.
+// Account is what a rank reports to gorun at Finalize: how many messages and bytes the rank has
+// sent and received since Init, and how long it has waited for other ranks. The finalize command of
+// PMI-1 carries it as fields. Package engine defines which messages and waits count.
 type Account struct {
 	MessagesSent     int64         `json:"messages_sent"`
 	MessagesReceived int64         `json:"messages_received"`
-	BytesSent        int64         `json:"bytes_sent"`     // data of the messages sent, without headers
-	BytesReceived    int64         `json:"bytes_received"` // data of the messages received, without headers
-	Waited           time.Duration `json:"waited"`         // time that blocking calls have waited for other ranks
+	BytesSent        int64         `json:"bytes_sent"`     // bytes of data in the messages sent, without headers
+	BytesReceived    int64         `json:"bytes_received"` // bytes of data in the messages received, without headers
+	Waited           time.Duration `json:"waited"`         // time for which at least one goroutine of the program waited in a call
 }
 
 // accountField is a field of an Account and the field's name in a PMI-1 line.
@@ -21,7 +22,7 @@ type accountField struct {
 	value *int64
 }
 
-// fields returns the fields of a, by pointers into a.
+// fields returns a pointer to each field of a, with the field's name.
 func (a *Account) fields() [5]accountField {
 	return [...]accountField{
 		{"messages_sent", &a.MessagesSent}, {"messages_received", &a.MessagesReceived},
@@ -39,7 +40,7 @@ func (a *Account) PMIFields() (list []PMIField) {
 }
 
 // ParseAccount reads the account of a rank from the rank's finalize command m. ok is false if a
-// field is missing, or if the account is not valid.
+// field is missing, if its value is not a decimal number below 2⁶³, or if the account is not valid.
 func ParseAccount(m PMIMessage) (a Account, ok bool) {
 	for _, f := range a.fields() {
 		text, _ := m.Get(f.name)
@@ -52,8 +53,8 @@ func ParseAccount(m PMIMessage) (a Account, ok bool) {
 	return a, a.Valid()
 }
 
-// Valid reports whether the account is possible: no value is negative, and the bytes are 0 if the
-// number of messages is 0.
+// Valid reports whether the account is possible: no value is negative, BytesSent is 0 if
+// MessagesSent is 0, and BytesReceived is 0 if MessagesReceived is 0.
 func (a *Account) Valid() bool {
 	for _, f := range a.fields() {
 		if *f.value < 0 {

@@ -1,4 +1,3 @@
-// Package wire encodes and parses the headers and lines that weft's processes send to each other.
-// Each format has a file with its encoder and its parser; the test file beside it has the fuzz
-// target of the parser. No parser panics, whatever bytes it gets.
+// Package wire encodes and parses the headers and lines that weft's processes send to each other,
+// and some records in memory that they share. Fuzz tests give arbitrary bytes to the parsers.
 package wire

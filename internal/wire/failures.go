@@ -10,7 +10,7 @@ import (
 )
 
 // Failure reports. If gorun runs a job with -on-failure notify, it reports to the ranks of the job
-// which ranks have failed. A report is a line of text:
+// which ranks have failed. A report consists of lines of text, in general one:
 //
 //	failed 3,7-9 killed by signal 9 (SIGKILL) on node2\n
 //	       │     └─ reason; may be missing
@@ -18,7 +18,7 @@ import (
 const (
 	FailuresMaxLine   = 4096      // maximum length of a line in bytes, with its newline
 	failuresMaxReason = 1024      // maximum length of a reason in bytes, with the space before it
-	failuresVerb      = "failed " // how each line begins
+	failuresVerb      = "failed " // the beginning of each line
 )
 
 // The errors of ParseFailures for malformed lines.
@@ -29,10 +29,11 @@ var (
 	ErrFailuresSize  = errors.New("failure report: a rank that the job does not have")
 )
 
-// AppendFailures appends a report to dst: that the ranks in ranks have failed, because of reason.
-// The report is one line, or several if the ranks do not fit into one line. Without ranks it has no
-// line. ranks may be in any order. AppendFailures cuts a reason that is too long, and replaces
-// characters that a line cannot contain by spaces.
+// AppendFailures appends a report to dst: the ranks in ranks have failed because of reason. The
+// report is one line, or several lines with the same reason if the ranks do not fit into one.
+// Without ranks it has no line. ranks may be in any order, and may contain a rank several times.
+// AppendFailures cuts off the end of a reason that is too long. It writes a space in place of
+// characters that are not printable, and one space in place of several.
 func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	sorted := slices.Clone(ranks)
 	slices.Sort(sorted)
@@ -68,13 +69,13 @@ func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	return dst
 }
 
-// appendReason appends to dst a space and the part of reason that fits into a line. It replaces
-// characters that are not printable by spaces, and several spaces by one. If nothing remains, it
-// appends nothing.
+// appendReason appends to dst a space and as much of reason as failuresMaxReason permits. It
+// replaces characters that are not printable by spaces, and several spaces by one. If nothing
+// remains, it appends nothing. dst must not end with a space.
 func appendReason(dst []byte, reason string) []byte {
 	begin := len(dst)
 	for _, r := range reason {
-		if !unicode.IsPrint(r) || r == utf8.RuneError { // true for a newline too
+		if !unicode.IsPrint(r) || r == utf8.RuneError { // IsPrint returns false for a newline
 			r = ' '
 		}
 		if r == ' ' && (len(dst) == begin || dst[len(dst)-1] == ' ') {
@@ -93,7 +94,7 @@ func appendReason(dst []byte, reason string) []byte {
 
 // ParseFailures reads a line of a report, with or without its newline. size is the number of ranks
 // of the job. ParseFailures returns the failed ranks in ascending order, and the reason, which may
-// be empty.
+// be empty. It cleans the reason as AppendFailures does.
 func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
 	if len(line) > FailuresMaxLine {
 		return nil, "", ErrFailuresLong

@@ -15,22 +15,23 @@ type MessageKind uint8
 //	sender ── RTS ──► receiver            sender ── RTS ──► receiver
 //	       ◄─ read ──  (by RMA)                  ◄── CTS ──
 //	       ◄── FIN ──                            ── Data ──►  as often as necessary
-//	   (a fabric with reads)                  (a fabric without)
+//	   (the receiver can read                 (the receiver cannot read
+//	    the sender's memory)                   the sender's memory)
 const (
 	MsgEager     MessageKind = iota + 1 // a message of the program with its data
-	MsgEagerSync                        // the same for a synchronous send: when a receive has matched, the receiver answers with MsgAck
+	MsgEagerSync                        // the same for a synchronous send: the receiver answers with MsgAck when a receive takes the message, or with MsgFin after an error
 	// Ready to send: the sender has a message of Length bytes, at Addr in the memory region with
 	// the key Key. Handle is the number of the sender's request.
 	MsgRTS
 	// Clear to send: the receiver asks for the first Length bytes of the sender's request Handle.
 	// Key is the number of the receiver's request.
 	MsgCTS
-	MsgData // a segment of the data for the receiver's request Handle, at the offset Addr
-	// The receiver no longer needs the memory of the sender's request Handle. The data is the text
-	// of an error; empty: there is none.
+	MsgData // a segment of the data for the receiver's request Handle; Addr is its offset in bytes
+	// The receiver no longer needs the sender's request Handle. The data describes an error of the
+	// receiver; empty: there is none.
 	MsgFin
-	MsgAck    // a receive has matched the MsgEagerSync of the sender's request Handle
-	MsgCredit // returns credit, and has no other content
+	MsgAck    // a receive has taken the MsgEagerSync of the sender's request Handle
+	MsgCredit // has no content except Credit, which may be 0
 	MsgRevoke // the communicator of the context is revoked; the data is the text of the reason
 	MsgLeave  // the sender has called Finalize, and sends no message of its program after this one
 	MsgWindow // a message of one-sided communication; see Window
@@ -43,8 +44,8 @@ const (
 	MessageLong  = 56 // header of all other kinds
 )
 
-// NoRegion is the Addr of a MsgRTS whose data is in no memory region. So the receiver
-// cannot read it, and asks for it by MsgCTS.
+// NoRegion is the Addr of a MsgRTS whose data is in no memory region. So the receiver cannot read
+// the data by RMA, and asks for it by MsgCTS.
 const NoRegion = math.MaxUint64
 
 // Message is the header of a message between two engines. Its encoding is little endian:
@@ -58,19 +59,20 @@ const NoRegion = math.MaxUint64
 //	32                                 40                 48                  56
 type Message struct {
 	Kind MessageKind
-	Sig  uint16 // signature of the message's elements: of their type, or of the collective call that sends them; 0: none
-	// Bytes of credit that the sender of this header returns: memory for unexpected messages that
-	// has become free.
+	Sig  uint16 // signature of the message's elements: of their type, or of the collective call that sends them; 0 matches every signature. MsgWindow: see Window.Message
+	// Bytes of credit that the sender of this header returns to the receiver: memory for unexpected
+	// messages that has become free.
 	Credit  uint32
 	Context uint64 // id of the communication context
-	Tag     int32  // of the message of the program; for MsgWindow see Window.Message
-	Seq     uint32 // number of this message among all from its sender to its receiver, from 1 on
-	Length  int    // bytes of data: of MsgRTS and MsgCTS of the whole transfer, of other kinds of this message
-	// MsgRTS and MsgEagerSync: number of the request of the engine that sends this header. MsgCTS,
-	// MsgData, MsgFin and MsgAck: of the request of the engine that gets it.
+	Tag     int32  // tag of the program's message; MsgWindow: see Window.Message
+	Seq     uint32 // number of this message among all from its sender to its receiver, from 1 on, modulo 2³²
+	Length  int    // bytes of data. MsgRTS and MsgCTS: of the whole transfer. Other kinds: those that follow this header
+	// MsgRTS and MsgEagerSync: number of a request of the engine that sends this header. MsgCTS,
+	// MsgData, MsgFin and MsgAck: number of a request of the engine that receives it. MsgWindow: see
+	// Window.Message.
 	Handle uint64
-	Key    uint64 // MsgRTS: key of the memory region; MsgCTS: number of the receive's request
-	Addr   uint64 // MsgRTS: address in the memory region; MsgData: offset in the data of the message
+	Key    uint64 // MsgRTS: key of the memory region; MsgCTS: number of the receive's request; MsgWindow: see Window.Message
+	Addr   uint64 // MsgRTS: address in the memory region; MsgData: offset in the data of the message; MsgWindow: see Window.Message
 }
 
 // HeaderLen returns the encoded size in bytes of the header of a message of kind k.
@@ -97,8 +99,8 @@ func (m *Message) Put(b []byte) int {
 	return n
 }
 
-// PutEager encodes the header of a MsgEager into b, which has at least MessageShort bytes. It does
-// what Put does for a Message with these fields, in less time.
+// PutEager encodes the header of a MsgEager into b, which has at least MessageShort bytes, and
+// returns MessageShort. It does what Put does for a Message with these fields, in less time.
 //
 // Hot path: no allocation, no lock, no system call.
 func PutEager(b []byte, sig uint16, credit uint32, context uint64, tag int32, seq uint32, length int) int {
@@ -114,8 +116,8 @@ func putShort(b []byte, kind MessageKind, sig uint16, credit uint32, context uin
 	binary.LittleEndian.PutUint64(b[24:], uint64(length))
 }
 
-// ParseEager decodes a MsgEager: its header, and data, which is the rest of b. If b is another
-// message or is malformed, ok is false, and the caller calls Message.Parse.
+// ParseEager decodes a MsgEager: its header, and data, which is the rest of b. data shares memory
+// with b. If b is another message or is malformed, ok is false, and the caller calls Message.Parse.
 //
 // Hot path: no allocation, no lock, no system call.
 func ParseEager(b []byte) (sig uint16, credit uint32, context uint64, tag int32, seq uint32, data []byte, ok bool) {
@@ -136,9 +138,9 @@ var (
 	errMsgLength = errors.New("message length differs from its header")
 )
 
-// Parse decodes the header at the beginning of b into m, and returns the bytes after it. It checks
-// what a parser can check without knowing the requests: that the kind exists, that data is as long
-// as the header says, and that kinds without data have none.
+// Parse decodes the header at the beginning of b into m, and returns the bytes after it, which
+// share memory with b. It checks that the kind exists, that a kind with data has Length bytes of
+// it, and that a kind without data has none. The caller checks the other fields, such as Handle.
 //
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Parse(b []byte) (data []byte, err error) {
@@ -156,7 +158,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	m.Tag, m.Seq = int32(uint32(w)), uint32(w>>32)
 	length := binary.LittleEndian.Uint64(b[24:])
 	m.Handle, m.Key, m.Addr = 0, 0, 0
-	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // most messages, so they return early
+	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // the most frequent case, so it returns early
 		m.Length = int(length)
 		return b[MessageShort:], nil
 	}

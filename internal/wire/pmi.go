@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// The limits of PMI-1 in bytes, which MPICH's launchers report to their clients. The lengths of
-// names, keys and values count the terminating NUL of clients in C. So a key in Go has at most
-// PMIMaxKey-1 bytes.
+// The limits of PMI-1 in bytes, with the values that MPICH's launchers report to their clients. The
+// lengths of names, keys and values count the terminating NUL of clients in C. So a key in Go has
+// at most PMIMaxKey-1 bytes.
 const (
 	PMIMaxLine    = 1024 // a line, with its newline
 	PMIMaxKVSName = 256  // the name of a key-value space
@@ -32,7 +32,7 @@ type PMIField struct{ Key, Value string }
 // PMIMessage is one line of PMI-1, for example "cmd=put kvsname=k key=a value=b\n". A spawn command
 // has several lines. Its first line begins with mcmd= instead of cmd=; ParsePMI returns this line
 // as a message whose Multi is set. The lines after it, up to the line "endcmd", have one field each
-// and no command.
+// and no command. They are no PMIMessage: ParsePMI returns ErrPMINoCmd for them.
 type PMIMessage struct {
 	Cmd    string
 	Multi  bool
@@ -52,7 +52,7 @@ func NewPMI(cmd string, kv ...string) PMIMessage {
 	return m
 }
 
-// Get returns the value of the first field with this key.
+// Get returns the value of the first field with this key, and whether there is one.
 func (m PMIMessage) Get(key string) (string, bool) {
 	for _, f := range m.Fields {
 		if f.Key == key {
@@ -127,9 +127,10 @@ func (m PMIMessage) Append(dst []byte) ([]byte, error) {
 	return out, nil
 }
 
-// PMILine returns the first line of buf, without its newline, and the bytes after the newline. ok
-// is false if buf does not hold a whole line yet. If the first line is longer than PMIMaxLine,
-// whether it is complete or not, the error is ErrPMILong.
+// PMILine returns the first line of buf, without its newline, and the bytes after the newline. Both
+// share memory with buf. ok is false if buf does not hold a whole line yet. If the first line, with
+// its newline, is longer than PMIMaxLine, the error is ErrPMILong, even if the newline has not
+// arrived yet.
 func PMILine(buf []byte) (line, rest []byte, ok bool, err error) {
 	i := bytes.IndexByte(buf, '\n')
 	switch {

@@ -9,8 +9,9 @@ import (
 
 // The launcher may give the ranks of a host a file of shared memory (memfd). It then records in the
 // file which of the ranks' processes have ended, because a rank that dies before it has opened the
-// file cannot record anything about itself. The records are words of 4 bytes, by rank. A word is 0
-// until the process of its rank has ended:
+// file cannot record anything about itself. The records are words of 4 bytes, one for each rank.
+// The ranks of the host are numbered from 0 on. A word is 0 until the process of its rank has
+// ended, and then 1:
 //
 //	ShmEndedAt         ShmEndedAt + 4              ShmEndedAt + 4 × ShmEndedMax
 //	┌──────────────────┬──────────────────┬─ … ─┬──┐
@@ -22,8 +23,8 @@ const (
 )
 
 // PutShmEnded records in the file of shared memory that the process of a rank has ended. The file
-// may be of any size. rank is the rank's number among the ranks of the host. If it is ShmEndedMax
-// or more, or negative, PutShmEnded does nothing.
+// may be of any size. rank is the rank's number among the ranks of the host, from 0 on. If it is
+// ShmEndedMax or more, or negative, PutShmEnded does nothing. The error is that of WriteAt.
 func PutShmEnded(file io.WriterAt, rank int) error {
 	if rank < 0 || rank >= ShmEndedMax {
 		return nil
@@ -38,9 +39,9 @@ const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
 // shmMagic is the beginning of an encoded ShmCard. Its last byte is the version of the protocol.
 const shmMagic = "weft-sh\x04"
 
-// ShmCard is the record by which a rank shows its identity to the other ranks of its host. It
-// stands in their shared memory. Its mac proves that the rank knows the secret of the job. The
-// encoding is little endian:
+// ShmCard is the record by which a rank shows its identity to the other ranks of its host. Its
+// encoding is in the memory that these ranks share. The mac proves that the rank knows the secret
+// of the job. The encoding is little endian:
 //
 //	 0        8      12     16    20    24      56      88
 //	┌────────┬──────┬──────┬─────┬─────┬───────┬───────┐
@@ -52,7 +53,7 @@ type ShmCard struct {
 	Nonce      [32]byte // random number that each process chooses when it starts
 }
 
-// ShmJob holds what all ranks of a job know, and on which the mac of a ShmCard depends.
+// ShmJob holds the values of a job that all its ranks know. The macs of ShmCards depend on them.
 type ShmJob struct {
 	Secret [32]byte
 	JobID  string
@@ -70,8 +71,8 @@ func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	copy(b[56:], j.mac("card", b[:56]))
 }
 
-// Parse reads a card from b. It returns false if b is not what Put writes for a card and the same
-// job.
+// Parse reads a card from b. If Put does not write b for any card with the same job, Parse returns
+// false and does not change c.
 func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {
 		return false
@@ -98,9 +99,9 @@ func (j *ShmJob) mac(what string, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Label returns a number that follows from the purpose what and from b, and that only processes of
-// the job can compute. If b describes a property of the host, processes that get equal numbers know
-// that they have the property in common.
+// Label returns a number that follows from the job, the purpose what and b. Only processes of the
+// job can compute it. If b describes a property of a host, two processes with equal numbers know
+// that their hosts have the same property.
 func (j *ShmJob) Label(what string, b []byte) uint64 {
 	return binary.LittleEndian.Uint64(j.mac(what, b))
 }
@@ -114,8 +115,8 @@ func (j *ShmJob) Label(what string, b []byte) uint64 {
 //	│ sequence     │ length    │ kind │
 //	└──────────────┴───────────┴──────┘
 //
-// Memory that no rank has written holds 0. This is no message, because the kind of a message is not
-// 0.
+// Memory that no rank has written holds 0, which is the word of no message, because the kind of a
+// message is not 0.
 type ShmWord uint64
 
 // ShmMaxLength is the largest number of bytes after the word that a ShmWord can express.

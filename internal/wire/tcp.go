@@ -6,45 +6,50 @@ import (
 	"fmt"
 )
 
-// The stream of a tcp connection is a sequence of frames. All numbers are little endian.
+// The stream of a tcp connection is a sequence of frames. A frame has a prefix of 24 bytes, a
+// header, and a payload: the bytes that the field length counts. All numbers are little endian.
 //
 //	0      1        2        3      4        8        16        24
-//	┌──────┬────────┬────────┬──────┬────────┬────────┬─────────┬──────────┬──────────────┐
-//	│ type │ status │ header │ zero │ length │ check  │ check   │ header   │ length bytes │
-//	│      │        │ bytes  │      │        │ of 0–7 │ of 24–… │          │              │
-//	└──────┴────────┴────────┴──────┴────────┴────────┴─────────┴──────────┴──────────────┘
-//	msg     –        0 to 64                                     of the message, its data
-//	read    –        32       length 0                           id key addr total
-//	data    –        8                                           id        next bytes of the read
-//	end     of data  0        length 0                           –
-//	refuse  of read  8        length 0                           id
-//	write   –        40                                          id key addr total offset, bytes at addr+offset
-//	ack     of write 8        length 0                           id
-//	bye     –        24       length 0                           messages, control, bulk: counts of frames
-//	giveup  –        0        length 0                           –
+//	┌──────┬────────┬────────┬──────┬────────┬────────┬─────────┬──────────┬─────────┐
+//	│ type │ status │ header │ zero │ length │ check  │ check   │ header   │ payload │
+//	│      │        │ bytes  │      │        │ of 0–7 │ of 24–… │          │         │
+//	└──────┴────────┴────────┴──────┴────────┴────────┴─────────┴──────────┴─────────┘
+//
+//	type    status    header bytes   header                           payload
+//	msg     –         0 to 64        header of the message            data of the message
+//	read    –         32             id key addr total                –
+//	data    –         8              id                               next bytes of the read
+//	end     of data   0              –                                –
+//	refuse  of read   8              id                               –
+//	write   –         40             id key addr total offset         bytes for addr+offset
+//	ack     of write  8              id                               –
+//	bye     –         24             counts of frames, by class       –
+//	giveup  –         0              –                                –
 //
 // A msg carries a message of the engine. read and write are RMA operations on the memory of the
 // process that gets the frame; id identifies the operation:
 //   - The answer to a read is a sequence of data frames, whose lengths add up to total. Instead of
 //     the next data frame, the answer may end with a refuse.
-//   - An end follows the bytes of each data frame. Its status says whether the bytes are those of
-//     the memory region: the region may be deregistered while the bytes are written to the socket.
+//   - An end follows each data frame that has a payload. Its status says whether the payload is the
+//     content of the memory region: the region may be deregistered while the payload is written to
+//     the socket. If the status is an error, the answer ends there.
 //   - The data of one write may be in several write frames, which repeat key, addr and total. The
 //     answer to each of them is an ack.
 //
-// A process that ends a connection because of what it received sends a giveup before, if it can.
-// A process that ends a connection in good order sends a bye. It holds the number of frames of each
-// class that its sender has sent, the bye included. So the receiver detects that frames before the
-// bye were left out.
+// A process that ends a connection because of a protocol error sends a giveup before, if it can. A
+// process that ends a connection in good order sends a bye. The bye holds the number of frames of
+// each class (see [TCPClass]) that its sender has sent, the bye included. So the receiver detects
+// that frames before the bye were left out.
 //
-// The checks (see [TCPCheck]) cover all of a frame except its length bytes. A receiver does not use
-// the first eight bytes, which hold the length, before it has verified the first check. So if the
-// length was changed on its way, the receiver does not wait for bytes that never come.
+// The two checks (see [TCPCheck]) cover the first eight bytes and the header, but not the payload.
+// A receiver does not use the first eight bytes, which hold the length, before it has verified the
+// first check. So if the length was changed on its way, the receiver does not wait for bytes that
+// never come.
 
 // TCPType is the type of a frame: its first byte.
 type TCPType uint8
 
-// The types of frame, as in the picture above.
+// The types of frame, in the order of the table above.
 const (
 	TCPMsg TCPType = iota + 1
 	TCPRead
@@ -65,50 +70,50 @@ type TCPStatus uint8
 const (
 	TCPOK     TCPStatus = iota // the operation was done
 	TCPKey                     // no memory region has the key
-	TCPBounds                  // the bytes are not inside of the region
+	TCPBounds                  // some of the bytes are outside the region
 	TCPAccess                  // the region does not permit the operation
 	tcpStatusEnd
 )
 
-// Sizes of frames in bytes. A read, data, refuse, write, ack or bye frame has one size, without the
-// length bytes that follow it.
+// Sizes in bytes. TCPReadSize, TCPDataSize, TCPRefuseSize, TCPWriteSize, TCPAckSize and TCPByeSize
+// are those of prefix and header together, without the payload.
 const (
-	TCPPrefixSize = 24 // the part with which every frame begins; the whole of an end or a giveup
+	TCPPrefixSize = 24 // the prefix of every frame, and the whole of an end or a giveup
 	TCPReadSize   = TCPPrefixSize + 32
-	TCPDataSize   = TCPPrefixSize + 8 // without the length bytes, which are data
+	TCPDataSize   = TCPPrefixSize + 8
 	TCPRefuseSize = TCPPrefixSize + 8
-	TCPWriteSize  = TCPPrefixSize + 40 // without the length bytes, which are data
+	TCPWriteSize  = TCPPrefixSize + 40
 	TCPAckSize    = TCPPrefixSize + 8
 	TCPByeSize    = TCPPrefixSize + 8*len(TCPCounts{})
 	TCPMaxHeader  = TCPWriteSize // the largest of the sizes above
-	TCPMaxMsgHead = 64           // maximum size of the header in a msg
-	TCPMaxMsg     = 1 << 17      // maximum size of a msg: header and data
-	TCPMaxChunk   = 1 << 20      // maximum number of length bytes of a data or write frame
+	TCPMaxMsgHead = 64           // maximum size of the header of a msg, without its prefix
+	TCPMaxMsg     = 1 << 17      // maximum size of header and payload of a msg together, without its prefix
+	TCPMaxChunk   = 1 << 20      // maximum size of the payload of a data or write frame
 )
 
-// ErrTCPFrame is the error of Parse for bytes that are not a frame.
+// ErrTCPFrame is the error of TCPFrame.Parse for bytes that are not a frame, and of TCPSealer.Size
+// for a head that is not that of a record.
 var ErrTCPFrame = errors.New("malformed tcp frame")
 
 // Valid reports whether s is one of the constants above.
 func (s TCPStatus) Valid() bool { return s < tcpStatusEnd }
 
-// TCPFrame is a frame, without the length bytes that follow it. Which fields are used depends on
-// the type.
+// TCPFrame holds the prefix and the header of a frame that is not a msg, without the checks. A
+// field that the type does not have is zero.
 type TCPFrame struct {
 	Type   TCPType
-	Status TCPStatus
-	Length uint32    // number of bytes that follow the frame
+	Status TCPStatus // only in an end, a refuse or an ack; TCPOK in other types
+	Length uint32    // size of the payload in bytes
 	ID     uint64    // number of the read or write; the process that starts the operation chooses it
 	Key    uint64    // key of the memory region
 	Addr   uint64    // address at which the whole read or write begins
 	Total  uint64    // number of bytes of the whole read or write
-	Offset uint64    // offset of this frame's bytes in the whole write
+	Offset uint64    // offset of the payload in the whole write, in bytes
 	Counts TCPCounts // only in a bye: numbers of frames that its sender has sent, the bye included
 }
 
-// header returns the size of the header of a frame of type t: the part after the prefix, without
-// the length bytes. It returns -1 for an unknown type, and for a msg, whose header has no fixed
-// size.
+// header returns the size in bytes of the header of a frame of type t, which follows the prefix. It
+// returns -1 for an unknown type, and for a msg, whose header has no fixed size.
 func (t TCPType) header() int {
 	switch t {
 	case TCPEnd, TCPGiveUp:
@@ -130,13 +135,13 @@ func (t TCPType) header() int {
 func (t TCPType) hasStatus() bool { return t == TCPEnd || t == TCPRefuse || t == TCPAck }
 
 // PutTCPMsg writes the first eight bytes of a msg to b. It does not write the checks. The header of
-// the msg has head bytes, and header and data together have n bytes.
+// the msg has head bytes, and header and payload together have n bytes.
 func PutTCPMsg(b []byte, head, n int) {
 	binary.LittleEndian.PutUint64(b, uint64(TCPMsg)|uint64(head)<<16|uint64(n-head)<<32)
 }
 
-// Put writes the frame to b, without its checks and its length bytes, and returns the number of
-// bytes of prefix and header. b has room for TCPMaxHeader bytes. The frame is not a msg.
+// Put writes the prefix, without the checks, and the header of the frame to b, and returns the size
+// of prefix and header. b has room for TCPMaxHeader bytes. The frame is not a msg.
 func (f *TCPFrame) Put(b []byte) int {
 	le := binary.LittleEndian
 	head := f.Type.header()
@@ -161,9 +166,9 @@ func (f *TCPFrame) Put(b []byte) int {
 	return TCPPrefixSize + head
 }
 
-// TCPMsgLen reads the first eight bytes of a frame. If the frame is a msg, it returns the size of
-// its header, and the size n of header and data together. For any other frame, and for a malformed
-// one, ok is false, and the caller calls Parse.
+// TCPMsgLen reads the first eight bytes of a frame, which b must contain. If the frame is a msg,
+// TCPMsgLen returns the size of its header, and the size n of header and payload together. For any
+// other frame, and for a malformed one, ok is false, and the caller calls TCPFrame.Parse.
 func TCPMsgLen(b []byte) (head, n int, ok bool) {
 	w := binary.LittleEndian.Uint64(b)
 	head = int(w >> 16 & 0xff)
@@ -171,10 +176,10 @@ func TCPMsgLen(b []byte) (head, n int, ok bool) {
 	return head, n, w&0xff00ffff == uint64(TCPMsg) && head <= TCPMaxMsgHead && n <= TCPMaxMsg
 }
 
-// Parse reads a frame other than a msg from the beginning of b. It returns the size of the frame,
-// without its length bytes; 0: b does not hold the whole frame yet. If the prefix is correct and
-// only the header is wrong, Parse returns the size together with the error. Parse does not verify
-// the checks.
+// Parse reads the prefix and the header of a frame other than a msg from the beginning of b. It
+// returns their size; 0 without an error: b does not hold all of them yet. If the prefix is correct
+// and only the header is wrong, Parse returns the size together with the error. Parse does not
+// verify the checks.
 func (f *TCPFrame) Parse(b []byte) (int, error) {
 	if len(b) < TCPPrefixSize {
 		return 0, nil

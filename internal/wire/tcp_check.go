@@ -7,14 +7,15 @@ import (
 	"math/bits"
 )
 
-// TCPCheck signs the headers of frames, or verifies them, in one direction of a connection. A check
-// is a code of 64 bits that only the two processes of the connection can compute. The zero TCPCheck
-// has no key, and all its checks are zero.
+// TCPCheck computes the checks of frames, or verifies them, in one direction of a connection. The
+// first check of a frame covers its first eight bytes, and the second check covers its header. A
+// check is a code of 64 bits that only the two processes of the connection can compute. The zero
+// TCPCheck has no key, and all its checks are zero.
 //
 // A check is a Wegman–Carter code: a universal hash of the bytes under a secret key, plus a pad,
 // which is a random number that is used once.
 //
-//	check = (Σ (m₂ᵢ+k₂ᵢ)·(m₂ᵢ₊₁+k₂ᵢ₊₁) mod 2⁶¹−1) + pad
+//	check = (Σ (m₂ᵢ+k₂ᵢ)·(m₂ᵢ₊₁+k₂ᵢ₊₁) mod 2⁶¹−1) + pad   (mod 2⁶⁴)
 //
 //	m: the bytes as 32-bit numbers, k: secret random numbers
 //
@@ -33,9 +34,9 @@ import (
 // The pads are blocks of AES in counter mode. Frames have numbers, which are not transmitted: both
 // sides count. The number of a frame selects its block, and the block holds a pad for each of the
 // frame's two checks. Frames of different classes may overtake each other until they are written to
-// the socket, so each class has its own numbers. The last frame of a connection, a bye, holds the
-// number of frames of each class (see [TCPFrame]). So the receiver also detects that the last
-// frames of a class were left out.
+// the socket, so each class has its own numbers. A connection that ends in good order ends with a
+// bye, which holds the number of frames of each class (TCPFrame.Counts). So the receiver also
+// detects that the last frames of a class were left out.
 type TCPCheck struct {
 	keys    [tcpHashKeys]uint64 // secret keys of the hash: the numbers k of the formula
 	on      bool                // the TCPCheck has a key; false: all checks are zero
@@ -103,8 +104,8 @@ func NewTCPCheck(key []byte) (*TCPCheck, error) {
 	}
 	c := &TCPCheck{on: true}
 	for i := range c.keys {
-		// A key of the hash is a number modulo 2⁶¹−1. The mask leaves numbers from 0 to 2⁶¹−1, of
-		// which the last one equals 0. So 0 has a probability of 2 in 2⁶¹ instead of 1.
+		// A key of the hash is a number modulo 2⁶¹−1. The mask leaves numbers from 0 to 2⁶¹−1, and
+		// modulo 2⁶¹−1 the last one is 0. So 0 has twice the probability of any other key.
 		c.keys[i] = binary.LittleEndian.Uint64(key[8*i:]) & tcpPrime
 	}
 	for class := range c.classes {
@@ -114,7 +115,8 @@ func NewTCPCheck(key []byte) (*TCPCheck, error) {
 	return c, nil
 }
 
-// block returns the block with the pads of frame n. n is less than p.next+TCPCheckAhead.
+// block returns the block with the pads of frame n. n is at least p.next-1 and less than
+// p.next+TCPCheckAhead.
 func (p *tcpPads) block(n uint64) *[aes.BlockSize]byte {
 	for n >= p.made {
 		p.refill()
@@ -135,8 +137,8 @@ func (c *TCPCheck) word(w uint64) uint64 {
 	return tcpReduce(bits.Mul64(c.keys[0]+w&0xffffffff, c.keys[1]+w>>32))
 }
 
-// hash returns the hash of b, which has at most TCPMaxMsgHead bytes. If the length is not a
-// multiple of eight, zeros follow b.
+// hash returns the hash of b, which has at most TCPMaxMsgHead bytes. If the length of b is not a
+// multiple of eight, the hash is that of b with zeros appended up to the next multiple.
 func (c *TCPCheck) hash(b []byte) uint64 {
 	var hi, lo, carry uint64
 	keys := c.keys[:]
@@ -169,11 +171,12 @@ func tcpReduce(hi, lo uint64) uint64 {
 	return x
 }
 
-// Next returns the number of the next frame of a class: the one after the frames that were counted.
+// Next returns the number of the next frame of a class, from 0 on. It is the number of frames of
+// the class that were counted so far.
 func (c *TCPCheck) Next(class TCPClass) uint64 { return c.classes[class].next }
 
-// Counts returns, for each class, the number of frames that SignNext, SignWord, HeaderHolds or Skip
-// has counted.
+// Counts returns, for each class, the number of frames that SignNext, SignWord, HeaderHolds and
+// Skip have counted.
 func (c *TCPCheck) Counts() (n TCPCounts) {
 	for class := range n {
 		n[class] = c.classes[class].next
@@ -185,7 +188,7 @@ func (c *TCPCheck) Counts() (n TCPCounts) {
 func (c *TCPCheck) Skip(class TCPClass) { c.classes[class].next++ }
 
 // Sign writes both checks of frame n of a class into b. b holds the prefix and the header of the
-// frame. Sign does not count the frame.
+// frame. n is less than Next(class)+TCPCheckAhead. Sign does not count the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) Sign(b []byte, class TCPClass, n uint64) {
@@ -208,7 +211,7 @@ func (c *TCPCheck) SignNext(b []byte, class TCPClass) {
 }
 
 // SignWord writes only the first check of the next frame of a class into b, and counts the frame.
-// Heads of records have only this check.
+// It is for heads of records, which have only this check. c must have a key.
 func (c *TCPCheck) SignWord(b []byte, class TCPClass) {
 	p := &c.classes[class]
 	binary.LittleEndian.PutUint64(b[8:], c.word(binary.LittleEndian.Uint64(b))+binary.LittleEndian.Uint64(p.block(p.next)[:]))
@@ -228,8 +231,8 @@ func (c *TCPCheck) WordHolds(b []byte, class TCPClass) bool {
 	return c.word(le.Uint64(b))+le.Uint64(p.block(p.next)[:]) == le.Uint64(b[8:])
 }
 
-// HeaderHolds reports whether the second check of the next frame of a class is right, and counts
-// the frame. b holds the prefix and the header of the frame.
+// HeaderHolds reports whether the second check of the next frame of a class is right. In both cases
+// it counts the frame. b holds the prefix and the header of the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) HeaderHolds(b []byte, class TCPClass) bool {

@@ -76,8 +76,8 @@ func TestTCPCheckDefinition(t *testing.T) {
 }
 
 // TestTCPCheckFinds: the receiver accepts the frames of the sender in order. It detects every
-// flipped bit of a header, and a frame that is repeated, left out, of another class, of another
-// connection, or out of order.
+// flipped bit of a prefix or header, and a frame that is repeated, left out, of another class or of
+// another connection.
 func TestTCPCheckFinds(t *testing.T) {
 	const seed = 6
 	signed := func(frames int) [][]byte {
@@ -119,7 +119,7 @@ func TestTCPCheckFinds(t *testing.T) {
 }
 
 // TestTCPCheckAhead: a sender may sign up to TCPCheckAhead frames before it counts the first of
-// them, and may sign them again. The receiver accepts all of them.
+// them, and may sign a frame several times. The receiver accepts the frames that the sender counts.
 func TestTCPCheckAhead(t *testing.T) {
 	c, d := newCheck(t, 7), newCheck(t, 7)
 	rng := rand.New(rand.NewPCG(7, 7))

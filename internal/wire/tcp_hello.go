@@ -17,15 +17,16 @@ import (
 // A mac is an HMAC-SHA256 under the secret of the job. It covers a label for the message, both
 // nonces (random numbers; that of the responder is zero in the hello), both ranks, the size and the
 // id of the job, and the initiator's value of transport.tcp.security. In the verdict it also covers
-// the code, which says whether the responder accepts the connection. If the responder's value of
-// transport.tcp.security differs, the code says so.
+// the code, which says whether the responder accepts the connection. If the responder refuses the
+// connection because its own value of transport.tcp.security differs, the code contains that value.
 //
-// A process reveals nothing to another one that does not know the secret: the initiator proves its
-// knowledge first, and the responder closes the connection without an answer if a mac is wrong.
-// Because the hello has a mac, the responder can drop most strangers at their first message. But a
-// stranger may repeat a hello that it has seen on the network. The responder drops a hello whose
-// nonce it has seen before, so the repeated one does not take the place of the initiator. Only the
-// proof shows that the initiator knows the secret now, because it covers the responder's nonce too.
+// The responder sends nothing to a process that does not know the secret and has seen no hello: the
+// initiator proves its knowledge first, and the responder closes the connection without an answer
+// if a mac is wrong. Because the hello has a mac, the responder can drop most strangers at their
+// first message. But a stranger may repeat a hello that it has seen on the network. The responder
+// drops a hello whose nonce it has recorded, so a repeated hello does not replace the initiator's
+// connection. Only the proof shows that the initiator knows the secret now, because the proof
+// covers the responder's nonce too.
 
 // TCPNonce is a random number that a process uses for one connection.
 type TCPNonce [32]byte
@@ -65,7 +66,7 @@ func (h *TCPHello) Put(b []byte) {
 }
 
 // Parse reads a hello from b. It returns false if b does not have the form that Put writes. It does
-// not check the mac, which TCPSession.AcceptHello does.
+// not check the mac; TCPSession.AcceptHello checks it.
 func (h *TCPHello) Parse(b []byte) bool {
 	if len(b) != TCPHelloSize || string(b[:8]) != tcpMagic {
 		return false
@@ -148,8 +149,8 @@ func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
 	return TCPVerdict(w), true
 }
 
-// TCPSession holds the values that both ends of a connection must have in common, and from which
-// the macs and the keys of the connection follow.
+// TCPSession holds the values from which the macs and the keys of a connection follow. Both ends of
+// the connection must have the same values.
 type TCPSession struct {
 	Secret               [32]byte // secret of the job
 	JobID                string
@@ -173,7 +174,8 @@ func (s *TCPSession) Hello() TCPHello {
 }
 
 // AcceptHello copies the ranks, the nonce and the security of a hello into the responder's session.
-// It returns false if the hello's mac is wrong, so that its author did not know the secret.
+// It returns false if the hello's mac is wrong: the process that made the hello does not know the
+// secret, or belongs to another job.
 func (s *TCPSession) AcceptHello(h *TCPHello) bool {
 	s.From, s.To, s.Initiator, s.Security = h.From, h.To, h.Nonce, h.Security
 	want := s.HelloMac()

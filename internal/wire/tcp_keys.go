@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// TCPSecurity says which bytes of a connection are protected, in addition to the headers of frames,
-// which always are.
+// TCPSecurity says how the bytes of a connection are protected after its handshake. The headers of
+// frames are always authenticated.
 type TCPSecurity uint8
 
 // The values of the parameter transport.tcp.security.
@@ -41,15 +41,16 @@ func ParseTCPSecurity(text string) (TCPSecurity, error) {
 
 // TCPProtection holds the checks and ciphers of one side of a connection.
 type TCPProtection struct {
-	// For frames sent and received; they have no key if Seal and Open are set, because records
-	// protect the frames.
+	// SignFrames is for frames sent, CheckFrames for frames received. They have no key if Seal and
+	// Open are set, because records protect the frames.
 	SignFrames, CheckFrames *TCPCheck
-	Seal, Open              *TCPSealer // for records sent and received; nil: the connection has no records
+	// Seal is for records sent, Open for records received. nil: the connection has no records.
+	Seal, Open *TCPSealer
 }
 
-// Protection derives the keys of the connection from the secret of the job and the nonces of both
-// sides. Each connection and each direction has keys of its own. initiator says on which side the
-// caller is.
+// Protection derives the keys of the connection from the values of the session and from security.
+// Each connection and each direction has keys of its own. initiator says whether the caller is the
+// initiator of the connection.
 func (s *TCPSession) Protection(security TCPSecurity, initiator bool) (*TCPProtection, error) {
 	salt := append(append(make([]byte, 0, 64), s.Initiator[:]...), s.Responder[:]...)
 	prk, err := hkdf.Extract(sha256.New, s.Secret[:], salt)

@@ -13,16 +13,17 @@ import (
 // If transport.tcp.security is "integrity" or "encrypt", the stream of frames is cut into records.
 // A record may begin and end in the middle of a frame:
 //
-//	0      1      4        8        16             16+length
-//	┌──────┬──────┬────────┬────────┬──────────────┬──────────┐
-//	│ type │ zero │ length │ check  │ length bytes │ tag      │
-//	│      │      │        │ of 0–7 │              │ 16 bytes │
-//	└──────┴──────┴────────┴────────┴──────────────┴──────────┘
+//	0      1      4        8        16        16+length
+//	┌──────┬──────┬────────┬────────┬─────────┬──────────┐
+//	│ type │ zero │ length │ check  │ payload │ tag      │
+//	│      │      │        │ of 0–7 │         │ 16 bytes │
+//	└──────┴──────┴────────┴────────┴─────────┴──────────┘
 //
-// The check is that of a [TCPCheck], in the class TCPRecords. The cipher is AES-128-GCM, which also
-// makes the tag. With "encrypt" the length bytes are the ciphertext of the stream. With "integrity"
-// they are the bytes of the stream itself, which are the additional data of an empty plaintext
-// (GMAC). The nonce is the number of the record, which is not transmitted: both sides count.
+// The length is that of the payload in bytes. The check is the first check of a [TCPCheck], in the
+// class TCPRecords. The cipher is AES-128-GCM, which also makes the tag. With "encrypt" the payload
+// is the ciphertext of a part of the stream. With "integrity" the payload is a part of the stream
+// itself, as the additional data of an empty plaintext (GMAC). The nonce is the number of the
+// record, which is not transmitted: both sides count.
 //
 // After every tcpRekey records both sides change the key. They need no message for this, because
 // they derive the keys from one secret:
@@ -37,7 +38,7 @@ import (
 const (
 	TCPRecordHead = 16       // size of the head: type, zero, length and check
 	TCPRecordTag  = 16       // size of the tag of AES-GCM
-	TCPMaxRecord  = 64 << 10 // maximum number of bytes of the stream in a record
+	TCPMaxRecord  = 64 << 10 // maximum size of the payload of a record
 )
 
 const (
@@ -48,21 +49,21 @@ const (
 	tcpSecret = 32      // size of a secret in bytes
 )
 
-// ErrTCPRecord is the error of Size and Open for bytes that are not the record that the other side
-// has sealed.
+// ErrTCPRecord is the error of TCPSealer.Size and TCPSealer.Open for bytes that are not the record
+// that the other side has sealed.
 var ErrTCPRecord = errors.New("record failed its check")
 
 // TCPSealer seals the records of one direction of a connection on the side that sends, and opens
 // them on the side that receives. It is not safe for concurrent use.
 type TCPSealer struct {
 	check   *TCPCheck          // for the heads of records
-	encrypt bool               // "encrypt"; false: "integrity"
+	encrypt bool               // true: transport.tcp.security is "encrypt"; false: "integrity"
 	secret  []byte             // secret from which the next key follows
 	rekey   uint64             // number of records for which one key is used; tcpRekey, except in tests
 	n       uint64             // number of records that were sealed or opened
 	aead    cipher.AEAD        // AES-GCM with the current key
 	nonce   [12]byte           // buffer for the nonce of the current record
-	tag     [TCPRecordTag]byte // buffer that Open passes to aead, so that it does not allocate
+	tag     [TCPRecordTag]byte // buffer that Open passes to aead, so that aead does not allocate
 }
 
 // newTCPSealer returns the sealer of one direction of a connection, whose keys follow from secret.
@@ -131,9 +132,9 @@ func (s *TCPSealer) Seal(b, src []byte) (int, error) {
 	return TCPRecordHead + len(src) + TCPRecordTag, nil
 }
 
-// Size returns the size of the record at the beginning of b, with its head and its tag; 0: b does
-// not hold the whole head yet. Size verifies the head. The caller may call Size several times for a
-// record, before Open.
+// Size returns the size of the record at the beginning of b, with its head and its tag; 0 without
+// an error: b does not hold the whole head yet. Size verifies the head. The caller may call Size
+// several times for a record, before Open.
 //
 // Hot path: no allocation, no system call.
 func (s *TCPSealer) Size(b []byte) (int, error) {
@@ -150,9 +151,9 @@ func (s *TCPSealer) Size(b []byte) (int, error) {
 	return TCPRecordHead + int(w>>32) + TCPRecordTag, nil
 }
 
-// Open verifies the record rec and writes its bytes of the stream to dst. rec is one whole record,
-// of the length that Size has returned. dst has the length of these bytes, and does not overlap
-// with rec. If Open returns an error, dst holds no bytes of the record.
+// Open verifies the record rec and writes the bytes of the stream that it holds to dst. rec is one
+// whole record, of the length that Size has returned. dst has the length of the payload, and does
+// not overlap with rec. If Open returns an error, dst holds no bytes of the record.
 //
 // Hot path: no allocation, except once in tcpRekey records; no system call.
 func (s *TCPSealer) Open(dst, rec []byte) error {

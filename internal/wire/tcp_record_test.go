@@ -125,7 +125,7 @@ func TestTCPRecordFinds(t *testing.T) {
 }
 
 // TestTCPProtectionDependsOnEverything: if one value of a TCPSession, the security or the direction
-// differs, the keys differ, so the same frame gets other checks.
+// differs, the keys differ, so the same bytes get other checks or become another record.
 func TestTCPProtectionDependsOnEverything(t *testing.T) {
 	seen := map[string]string{}
 	take := func(name string, s TCPSession, security TCPSecurity) {
@@ -177,8 +177,8 @@ func TestTCPSecurityNames(t *testing.T) {
 	require.False(t, ok)
 }
 
-// FuzzTCPRecord gives a receiver arbitrary bytes, as a process without the key can send them. The
-// receiver opens only records that the sender has made, in their order. It never waits for more
+// FuzzTCPRecord gives arbitrary bytes to a receiver, as a process without the key can send them.
+// The receiver opens only records that the sender makes, in their order. It never waits for more
 // bytes than the largest record has.
 func FuzzTCPRecord(f *testing.F) {
 	s, _ := sealers(f, TCPEncrypt)

@@ -6,41 +6,43 @@ import "errors"
 type WindowKind uint8
 
 // The kinds of window message. Requests go from the origin of an operation to its target, and
-// answers go back. internal/rma/message.go shows which messages belong to which operation.
+// answers go to the origin. internal/rma/message.go shows which messages belong to which operation.
 const (
 	WinPut WindowKind = iota + 1 // the target writes the data to Addr
 	WinGet                       // the target answers with WinReply, whose data are the Bytes bytes at Addr
 	WinAcc                       // the target combines the data with the elements at Addr, by the operation Op
 	// The same as WinAcc, and the target answers with WinReply, whose data are the former elements
-	// (Bytes bytes). Some operations, such as a mere fetch, need no data.
+	// (Bytes bytes). If the operation only fetches (rma.NoOp), WinFetch has no data.
 	WinFetch
 	// Compare and swap. The data is two elements: the new value for Addr, and the value to compare
 	// with. The target answers with WinReply, whose data is the former element.
 	WinSwap
-	WinSync   // asks the target to acknowledge all earlier requests of the origin
+	WinSync   // asks the target for a WinAck, when the target has done all earlier requests of the origin
 	WinLock   // asks for the target's lock: exclusive if Flag is set, else shared
-	WinUnlock // releases the target's lock
-	// Answer: the target has done the first Count requests; the data is the result of the last of
-	// them.
+	WinUnlock // releases the target's lock, which the origin holds
+	// Answer: the target has done the origin's requests up to number [Window.Count]; the data is the
+	// result of that request.
 	WinReply
-	WinAck   // answer: the target has done the first Count requests
-	WinGrant // answer: the origin has the lock
-	WinGone  // answer: the window does not exist at the target; if Flag is set, because it was revoked
+	WinAck // answer: the target has done the origin's requests up to number [Window.Count]
+	// Answer: the origin has the lock. If the lock is in a table in shared memory (rma.lockTable), the
+	// rank that releases the lock sends WinGrant, and the origin looks into the table.
+	WinGrant
+	WinGone // answer: the window does not exist at the target; if Flag is set, because it was revoked
 	winKindEnd
 )
 
-// Answer reports whether messages of this kind go from a target to an origin.
+// Answer reports whether a kind is an answer: its messages go to the origin of an operation.
 func (k WindowKind) Answer() bool { return k >= WinReply && k < winKindEnd }
 
 // Window is the content of a MsgWindow, except its data.
 type Window struct {
 	Kind WindowKind
-	Op   uint8 // for WinAcc and WinFetch: number of the operation
-	// WinLock: the lock is exclusive. WinGone: the window was revoked. Requests that change memory:
-	// the origin asks for an acknowledgement.
+	Op   uint8 // WinAcc and WinFetch: number of the operation (rma.Op)
+	// WinLock: the lock is exclusive. WinGone: the window was revoked. WinPut and WinAcc: the origin
+	// asks for a WinAck.
 	Flag bool
-	// WinReply and WinAck: number of requests of the origin that the target has done, since the
-	// window exists. WinSync, WinLock and WinUnlock do not count.
+	// WinReply and WinAck: how many requests of the origin the target has done since the window was
+	// created. WinSync, WinLock and WinUnlock do not count.
 	Count uint64
 	Addr  uint64 // offset in the target's memory of the window, in bytes
 	Bytes uint64 // WinGet and WinFetch: number of bytes that the origin asks for
@@ -65,7 +67,8 @@ func (w *Window) Message(context uint64, n int) Message {
 
 var errWindow = errors.New("window message of an unknown kind, or with an unknown flag")
 
-// Parse sets w from the header m of a MsgWindow. It does not check that the memory at Addr exists.
+// Parse sets w from the header m of a MsgWindow. It checks the kind and the flag, and that kinds
+// without data have none. It does not check Op, Count, Addr and Bytes.
 //
 // Hot path: no allocation, no lock, no system call.
 func (w *Window) Parse(m *Message) error {

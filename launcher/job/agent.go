@@ -6,8 +6,8 @@ import (
 )
 
 // parseAgent parses the arguments that follow -agent. gorun starts itself with -agent on other
-// hosts. With -launcher dial, a user or another system, such as a container platform, starts gorun
-// -agent.
+// hosts. With -launcher dial, the user or another system, such as a container platform, starts
+// gorun -agent there.
 func parseAgent(args []string) (Options, error) {
 	opts := Options{Action: Agent}
 	fs := flag.NewFlagSet("gorun -agent", flag.ContinueOnError)

@@ -14,9 +14,9 @@ import (
 
 var errNoFile = errors.New("not a regular file")
 
-// check returns an error if settings that are valid by themselves contradict each other, or if they
-// name files or directories that cannot be used. line and file are the command line and the job file
-// from which j was made; file is nil if there is none.
+// check returns an error if settings contradict each other although each is valid by itself, or if
+// settings name files or directories that cannot be used. line and file are the command line and
+// the job file from which j was made; file is nil if there is no job file.
 func (j *Job) check(line *commandLine, file *jobFile) error {
 	wrong := func(key, problem string) error { return j.wrong(line, file, key, problem) }
 	for _, f := range []struct{ key, what, name string }{
@@ -47,7 +47,7 @@ func (j *Job) check(line *commandLine, file *jobFile) error {
 }
 
 // checkLauncher returns an error if settings about agents contradict each other. It makes the error
-// by wrong, from the key of a setting and what is wrong with its value.
+// by a call of wrong, whose arguments are the key of a setting and what is wrong with its value.
 func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 	const kindKey, listenKey = "launcher.kind", "launcher.listen"
 	const listen, secret = "-listen (launcher.listen)", "-secret-file (launcher.secret_file)"
@@ -74,7 +74,7 @@ func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 
 // wrong returns an error about the setting key. The error names the place where the user has set
 // it: a line of the job file, an environment variable, or a flag. If the user has not set it, the
-// error names the key.
+// error names the key. file may be nil if the setting does not come from a job file.
 func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error {
 	s, _ := settingOf(key)
 	switch j.Source[key] {
@@ -92,8 +92,9 @@ func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error
 	return &UsageError{What: key, Problem: problem}
 }
 
-// readable returns an error unless a file can be read. It does not open the file, because the file
-// may be a pipe, whose writer would notice that it is opened and closed.
+// readable returns an error if this process may not read the file name, or if it is a directory.
+// readable does not open the file: it may be a pipe, and its writer would notice that the pipe is
+// opened and closed.
 func readable(name string) error {
 	if err := unix.Access(name, unix.R_OK); err != nil {
 		return err

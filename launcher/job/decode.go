@@ -15,21 +15,21 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// ranksRange is the text "from 1 to 65536" for messages: how many ranks a job may have.
+// ranksRange is the text "from 1 to 65536" for messages: the numbers of ranks that a job may have.
 var ranksRange = fmt.Sprintf("from 1 to %d", MaxRanks)
 
 // jobFile is a decoded job file. Parse combines it with flags and the environment.
 type jobFile struct {
-	Name string // as the user wrote it; messages use it
+	Name string // name of the file, as the user wrote it, for messages
 
-	settings []keyText // the settings in [job] and [launcher]
+	settings []keyText // the settings in [job] and [launcher], in any order
 	tunables []keyText // the parameters of params.Table that the file sets, sorted by key
 	env      []EnvVar  // the variables in [env], sorted by name
-	apps     []App     // the programs in [[app]]; NP is 0 if neither the app nor [job] gives it
+	apps     []App     // the programs in [[app]]; NP is 0 if neither the app nor, for a single app, [job] gives it
 	np       int       // the key np in [job]; 0: not given
 
 	hosts []hosts.Host // the hosts in all [[host]]
-	pos   positions    // where the keys and values are, for messages
+	pos   positions    // where the keys and values are in the file, for messages
 }
 
 // keyText is a key, such as "job.timeout", and its value as the text that a flag or an environment
@@ -37,8 +37,8 @@ type jobFile struct {
 type keyText struct{ key, text string }
 
 // decodeFile decodes doc, the contents of a job file. It returns a *FileError for each unknown key,
-// wrong type and invalid value, all joined as by errors.Join, or one *FileError for a syntax error.
-// It uses name only in messages, and opens no file.
+// wrong type and invalid value, all joined as by errors.Join. For a syntax error, or an encoding
+// other than UTF-8, it returns one *FileError. It uses name only in messages, and opens no file.
 func decodeFile(name string, doc []byte) (*jobFile, error) {
 	doc, encoding := utf8Text(doc)
 	if encoding != "" {
@@ -84,31 +84,35 @@ func syntaxError(name string, err error) error {
 	return fe
 }
 
-// decoder fills in a jobFile from the document that package toml has read, and collects errors. Its
-// methods get the path of a value, such as "app[1].np", and the value itself.
+// decoder fills in a jobFile from the document that package toml has read, and collects errors.
+// Most of its methods get the path of a value, such as "app[1].np", and the value itself.
 type decoder struct {
 	file *jobFile
 	errs []*FileError
 }
 
-// fail records an error about a value. The error has the position of the value in the file.
+// fail records an error about the value of path. The error has the position of this value in the
+// file. format and args make its Problem.
 func (d *decoder) fail(path, format string, args ...any) {
 	d.failAt(d.file.pos.value(path), path, format, args...)
 }
 
-// failAt records an error about the key path, with the position at.
+// failAt records an error about the key path, with the position at. format and args make its
+// Problem.
 func (d *decoder) failAt(at position, path, format string, args ...any) {
 	d.errs = append(d.errs, &FileError{File: d.file.Name, Line: at.line, Column: at.column,
 		Key: path, Problem: fmt.Sprintf(format, args...)})
 }
 
-// unknown records an error about an unknown key. names are the keys that may stand in its place.
+// unknown records an error about an unknown key. path is its full path, and names are the keys that
+// are known in its table.
 func (d *decoder) unknown(path, key string, names []string) {
 	d.failAt(d.file.pos.key(path), path, "unknown key%s", suggest(key, names))
 }
 
-// document decodes the whole file. Its top level has the tables job, env, host, launcher and app.
-// Any other key there must be the first part of a key in params.Table, such as "transport".
+// document decodes the whole file. Its top level may have the keys job, env, host, launcher and
+// app. Any other key there must be a key in params.Table, or the first part of such a key, such as
+// "transport".
 func (d *decoder) document(root map[string]any) {
 	roots := []string{"job", "env", "host", "launcher", "app"}
 	for _, p := range params.Table {
@@ -140,8 +144,8 @@ func (d *decoder) document(root map[string]any) {
 	d.ranks()
 }
 
-// settings decodes the table [job] or [launcher]. extra are further keys that the table may have,
-// which are not settings.
+// settings decodes the table [job] or [launcher], as path says. extra has further keys that the
+// table may have and that are not settings: np in [job].
 func (d *decoder) settings(path string, v any, extra ...string) {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -171,7 +175,7 @@ func (d *decoder) settings(path string, v any, extra ...string) {
 }
 
 // tunables decodes the value of a parameter of params.Table. If path is only the first part of such
-// keys, the value is a table, and tunables decodes everything in it.
+// keys, the value must be a table, and tunables decodes everything in it.
 func (d *decoder) tunables(path string, v any) {
 	if p, ok := params.Lookup(path); ok {
 		if text, ok := d.text(path, p, v, func(text string) string { return mismatch(p, text) }); ok {
@@ -203,7 +207,8 @@ func (d *decoder) tunables(path string, v any) {
 	}
 }
 
-// env decodes a table of environment variables. It returns them sorted by name.
+// env decodes a table of environment variables. It returns them sorted by name, without those about
+// which it has recorded errors.
 func (d *decoder) env(path string, v any) []EnvVar {
 	t, ok := d.table(path, v)
 	if !ok {
@@ -224,7 +229,7 @@ func (d *decoder) env(path string, v any) []EnvVar {
 	return env
 }
 
-// envName returns what is wrong with a variable's name, or "".
+// envName returns what is wrong with the name of an environment variable, or "" if it is valid.
 func envName(name string) string {
 	if name == "" || strings.ContainsAny(name, "=\x00 \t\n") {
 		return "expected a variable's name without blanks and =, found " + quote(name)
@@ -262,8 +267,9 @@ func (d *decoder) apps(v any) {
 	})
 }
 
-// ranks checks the numbers of ranks. If there is one app without np, it gets the np of [job]. If
-// there are several apps, each must have np. The np of [job] must be the sum over all apps.
+// ranks checks the numbers of ranks, if no errors have been recorded. If there is a single app and
+// it has no np, it gets the np of [job]. If there are several apps, each must have np. If both
+// [job] and apps have np, that of [job] must be the sum of those of the apps.
 func (d *decoder) ranks() {
 	if len(d.errs) > 0 { // one of the errors may be an invalid np, so the sum could be wrong
 		return
@@ -289,9 +295,9 @@ func (d *decoder) ranks() {
 	}
 }
 
-// text returns the value v of parameter p as the text that a flag would have. ok is false if text
-// has recorded an error. want checks a text: it returns "" if the text is valid, and otherwise
-// which values are expected.
+// text returns the value v of parameter p as the text that a flag would have. The result is false
+// if text has recorded an error. want checks a text: it returns "" if the text is valid, and
+// otherwise which values are expected.
 func (d *decoder) text(path string, p params.Param, v any, want func(string) string) (string, bool) {
 	var text string
 	ok := false
@@ -347,7 +353,8 @@ func (d *decoder) table(path string, v any) (map[string]any, bool) {
 	return t, ok
 }
 
-// tables calls f for each element of v, an array of tables, with the path of the element.
+// tables calls f for each element of v, which must be an array of tables, with the path of the
+// element. It records an error instead if v is no array, and for each element that is no table.
 func (d *decoder) tables(path string, v any, f func(path string, t map[string]any)) {
 	list, ok := v.([]any)
 	if !ok {
@@ -373,8 +380,8 @@ func (d *decoder) string(path string, v any) (string, bool) {
 	return s, ok
 }
 
-// strings decodes an array of strings. It records an error for each other element, and leaves it
-// out.
+// strings decodes an array of strings. It records an error for each element that is not a valid
+// string, and leaves it out.
 func (d *decoder) strings(path string, v any) []string {
 	list, ok := v.([]any)
 	if !ok {
@@ -400,7 +407,8 @@ func (d *decoder) integer(path string, v any, high int64) int {
 	return int(n)
 }
 
-// describe returns a value as text for a message, or what kind of value it is, such as "an array".
+// describe returns a text about a value for a message: the value itself, or its kind, such as "an
+// array".
 func describe(v any) string {
 	switch v := v.(type) {
 	case string:

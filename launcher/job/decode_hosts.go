@@ -4,8 +4,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// hosts decodes the array of tables [[host]]. The name of each may be a range such as "node[1-4]",
-// which stands for several hosts.
+// hosts decodes the array of tables [[host]]. The name in an element may be a range such as
+// "node[1-4]": then the element describes several hosts.
 func (d *decoder) hosts(v any) {
 	var set hosts.Set
 	left := hosts.Limit
@@ -36,8 +36,8 @@ func (d *decoder) hosts(v any) {
 	d.file.hosts = set.Hosts()
 }
 
-// host decodes one element of [[host]]. It returns the names of the hosts for which the element
-// stands, and everything else about them.
+// host decodes one element of [[host]]. It returns the names of the hosts that the element
+// describes, and in h everything else that it says about them.
 func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.Host) {
 	if _, ok := t["name"]; !ok {
 		d.fail(path, "expected a name, found none")
@@ -77,7 +77,7 @@ func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.H
 }
 
 // checkHostLists records an error if the job file has both [[host]] and launcher.hostfile, because
-// there is no rule which of them counts.
+// the file must give only one list of hosts.
 func (d *decoder) checkHostLists() {
 	for _, s := range d.file.settings {
 		if s.key == hostfileKey && s.text != "" && len(d.file.hosts) > 0 {

@@ -14,8 +14,8 @@ import (
 // UsageError reports an invalid flag, environment variable or command line. gorun prints it in one
 // line and exits with 2.
 type UsageError struct {
-	What    string // the flag with its dash, the environment variable, or the key of a setting; empty: the whole command line
-	Problem string // "expected …, found …"
+	What    string // the flag with its dash, the environment variable, or the key of a setting; empty: the error is about the whole command line
+	Problem string // what is wrong, mostly in the form "expected …, found …"
 }
 
 // Error returns What and Problem as one line.
@@ -31,13 +31,13 @@ func usage(what, format string, args ...any) *UsageError {
 	return &UsageError{What: what, Problem: fmt.Sprintf(format, args...)}
 }
 
-// FileError reports a mistake in a job file. Line and Column count from 1. Column counts bytes and
-// not characters, as compilers do.
+// FileError reports a mistake in a job file. Line and Column count from 1. Column counts bytes, not
+// characters, as compilers do.
 type FileError struct {
 	File         string // the name of the job file, as the user wrote it
 	Line, Column int
-	Key          string // the full key, such as "app[1].np"; empty for a syntax error
-	Problem      string // "expected …, found …"
+	Key          string // the full key, such as "app[1].np"; empty: not known, as for most syntax errors
+	Problem      string // what is wrong, mostly in the form "expected …, found …"
 }
 
 // Error returns the error as file:line:column: key: problem.
@@ -49,8 +49,8 @@ func (e *FileError) Error() string {
 	return oneLine(s + e.Problem)
 }
 
-// oneLine returns s with all characters escaped that are not graphic, such as newlines, so that the
-// result is one line that a terminal can show.
+// oneLine returns s with escapes in place of all characters that are not graphic, such as newlines.
+// So the result is one line that a terminal can show.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) < 0 && utf8.ValidString(s) {
 		return s
@@ -81,8 +81,8 @@ func joinFileErrors(errs []*FileError) error {
 	return errors.Join(all...)
 }
 
-// suggest returns the end of an error about an unknown name: `; did you mean "x"?` with the most
-// similar of names, or the list of names if none is similar.
+// suggest returns the last part of an error about an unknown name: `; did you mean "x"?` with the
+// most similar of names or, if none is similar, the sorted list of names.
 func suggest(name string, names []string) string {
 	best := params.Nearest(name, names)
 	switch {
@@ -96,8 +96,8 @@ func suggest(name string, names []string) string {
 	return "; expected one of " + strings.Join(sorted, ", ")
 }
 
-// quote returns a text in quotes. It cuts off all but the first 40 characters, so that an error
-// fits in a line.
+// quote returns a text in quotes. If the text has more than 40 characters, it keeps only the first
+// 40 and adds an ellipsis.
 func quote(s string) string {
 	const limit = 40
 	if r := []rune(s); len(r) > limit {

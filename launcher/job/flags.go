@@ -15,18 +15,19 @@ import (
 // commandLine is a parsed command line of gorun. Parse combines it with the job file and the
 // environment.
 type commandLine struct {
-	environ  map[string]string // gorun's environment, for -x NAME without a value
-	settings []flagText        // values of flags that set a setting, in the order on the command line
-	tunables []flagText        // values of flags that set a parameter of params.Table, in the same order
-	segments []segment         // the programs, between the arguments ":"; at least one
+	environ  map[string]string // gorun's environment, by name, for -x NAME without a value
+	settings []flagText        // the settings that flags set, in the order of the flags on the command line
+	tunables []flagText        // the parameters of params.Table that flags set, in the same order
+	segments []segment         // the programs, which arguments ":" separate; at least one
 	hosts    []string          // values of -host, in the order on the command line
 	config   string            // value of -config; "": none
-	action   Action            // what gorun must do: chosen by the last flag such as -info or -dry-run; 0: Run
+	action   Action            // what gorun must do, as the last flag such as -info or -dry-run says; 0: Run
 	stacksOf string            // value of -stacks; "": none
 	verbose  bool              // -v is given
 }
 
-// flagText is a keyText and the flag that has set it, with its dash, for messages.
+// flagText is a keyText together with the flag that has set it. flag has its dash and is for
+// messages.
 type flagText struct {
 	keyText
 	flag string
@@ -36,11 +37,12 @@ type flagText struct {
 // "" if the command line has no program.
 type segment struct {
 	App
-	hasNP bool // -n is among the flags; otherwise NP is 0
+	hasNP bool // the flags contain -n; otherwise NP is 0
 }
 
-// parseFlags parses the arguments of gorun. environ is gorun's environment, by name. After -h or
-// -version it does not look at the programs.
+// parseFlags parses the arguments of gorun. environ is gorun's environment, by name. If the flags
+// before the first program contain -h or -version, parseFlags does not look at what follows. Errors
+// are *UsageError.
 func parseFlags(args []string, environ map[string]string) (*commandLine, error) {
 	c := &commandLine{environ: environ}
 	for first := true; first || len(args) > 0; first = false {
@@ -76,8 +78,8 @@ func parseFlags(args []string, environ map[string]string) (*commandLine, error) 
 }
 
 // segment appends a segment to c.segments, parses the flags before its program, and returns the
-// arguments from the program on. first means that it is the first segment. Flags that are for the
-// whole job are errors in the other segments.
+// arguments from the program on. first means that it is the first segment. In other segments, a
+// flag that is for the whole job is an error.
 func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	c.segments = append(c.segments, segment{})
 	fs := flag.NewFlagSet("gorun", flag.ContinueOnError)
@@ -109,9 +111,9 @@ func (c *commandLine) segment(args []string, first bool) ([]string, error) {
 	return fs.Args(), nil
 }
 
-// read handles one occurrence of the flag on the command line. name is the name of the flag that
-// the user has chosen, and text its argument, or "true" for a switch. read returns what is wrong
-// with text, or "".
+// read handles one occurrence of the flag on the command line. name is that of the flag's names
+// that the user has written. text is the argument of the flag; for a switch it is usually "true".
+// read returns what is wrong with text, or "".
 func (o option) read(c *commandLine, name, text string) (problem string) {
 	switch {
 	case o.set != nil && o.arg == "" && text != "true":
@@ -140,8 +142,8 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 	return ""
 }
 
-// added returns the text of earlier occurrences of the flag with text appended, and o.adds between
-// them.
+// added returns the joined texts of the earlier occurrences of the flag and text, with o.adds
+// between them.
 func (c *commandLine) added(o option, text string) string {
 	for i := len(c.settings) - 1; i >= 0; i-- {
 		if t := c.settings[i]; t.key == o.setting && t.text != "" && text != "" {
@@ -173,7 +175,7 @@ func flagError(err error) error {
 			for _, o := range options {
 				names = append(names, o.names...)
 			}
-			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // no flag is similar, and the list of all flags is too long
+			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // no flag is similar, and a list of all flags would be too long
 				hint = ""
 			}
 			hint = strings.Replace(hint, `"`, `"-`, 1)
@@ -189,8 +191,8 @@ func flagError(err error) error {
 // current returns the segment whose flags are being parsed.
 func (c *commandLine) current() *segment { return &c.segments[len(c.segments)-1] }
 
-// setRanks and the other set functions handle a flag with the argument text. They return what is
-// wrong with text, or "".
+// setRanks handles -n, and the other methods whose names begin with set handle other flags. text is
+// the argument of the flag. They return what is wrong with text, or "".
 func (c *commandLine) setRanks(text string) string {
 	n, ok := parseRanks(text)
 	if !ok {
@@ -234,8 +236,8 @@ func (c *commandLine) setEnv(text string) string {
 	return ""
 }
 
-// setVar returns env with the variable v. v replaces a variable of the same name in place; otherwise
-// setVar appends it.
+// setVar returns env with the variable v. If env has a variable of the same name, setVar overwrites
+// it in env. Otherwise it appends v.
 func setVar(env []EnvVar, v EnvVar) []EnvVar {
 	for i := range env {
 		if env[i].Name == v.Name {
@@ -307,8 +309,8 @@ func action(a Action) func(*commandLine, string) string {
 	}
 }
 
-// flagValue is a flag.Value for an option. Package flag would make an error message from an error of
-// Set. gorun uses the UsageError instead that set has recorded.
+// flagValue is a flag.Value for an option. gorun does not use the error that package flag makes
+// from an error of Set. It uses the UsageError that set has recorded.
 type flagValue struct {
 	isSwitch bool                   // the flag takes no value
 	set      func(text string) bool // handles an occurrence of the flag; false: set has recorded an error

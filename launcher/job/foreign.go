@@ -2,11 +2,11 @@ package job
 
 import "strings"
 
-// foreign lists flags of other launchers, and gorun's flags for the same purpose, for hints in
-// errors. docs/gorun.md has the same table.
+// foreign lists flags of other launchers, and what to use instead in gorun, for hints in errors.
+// docs/gorun.md has the same table.
 var foreign = []struct {
 	names   string // flags of mpirun, mpiexec.hydra, srun or torchrun, without their dashes, separated by spaces
-	instead string // gorun's flag; if it does not begin with a dash, an advice
+	instead string // gorun's flag, or, if it does not begin with a dash, another hint
 }{
 	{"ntasks nprocs", "-n N"},
 	{"N npernode ntasks-per-node nproc-per-node nproc_per_node perhost", "-map-by ppr:N:node, and -n for all of them"},
@@ -38,8 +38,8 @@ var foreign = []struct {
 	{"allow-run-as-root", "not needed: root may run jobs"},
 }
 
-// foreignHint returns the end of an error about an unknown flag: what to use in gorun for this flag
-// of another launcher. It returns "" if foreign does not have the flag.
+// foreignHint returns the last part of an error about an unknown flag: what to use in gorun instead
+// of this flag of another launcher. It returns "" if foreign does not list the flag.
 func foreignHint(name string) string {
 	for _, f := range foreign {
 		for n := range strings.FieldsSeq(f.names) {
@@ -54,8 +54,8 @@ func foreignHint(name string) string {
 	return ""
 }
 
-// attachedNumberHint returns the end of an error about an unknown flag that is a flag of gorun with
-// a number and no space between them, such as -n4. It returns "" for other flags.
+// attachedNumberHint returns the last part of an error about an unknown flag such as -n4: a flag of
+// gorun and its number without a space between them. It returns "" for other unknown flags.
 func attachedNumberHint(name string) string {
 	flag := strings.TrimRight(name, "0123456789")
 	for _, o := range options {

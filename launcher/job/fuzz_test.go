@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// FuzzDecode gives decodeFile an arbitrary document. It must be a valid job file that gives a valid
-// job, or all errors must have positions in the document.
+// FuzzDecode gives decodeFile an arbitrary document. Either the document must be a valid job file
+// and give a valid job, or all errors must have positions in the document.
 func FuzzDecode(f *testing.F) {
 	useProjectTable(f)
 	files, err := filepath.Glob("../../configs/*.toml")
@@ -67,8 +67,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkJob fails the test unless the job has the properties that package launcher relies on: for
-// example, each setting has a valid value.
+// checkJob fails the test unless the job has properties on which package launcher relies: for
+// example, each setting must have a valid value.
 func checkJob(t *testing.T, j *Job) {
 	for _, s := range settings {
 		if want := s.check(s.value(j)); want != "" {
@@ -87,8 +87,8 @@ func checkJob(t *testing.T, j *Job) {
 	}
 }
 
-// checkPlaces fails the test unless err is a *FileError, or several joined ones, and each has a
-// position in doc.
+// checkPlaces fails the test unless err is a *FileError, or several of them joined, and each has a
+// position in doc and a message of one line.
 func checkPlaces(t *testing.T, doc []byte, err error) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
@@ -109,8 +109,8 @@ func checkPlaces(t *testing.T, doc []byte, err error) {
 	}
 }
 
-// FuzzParseFlags gives parseFlags arbitrary arguments, separated by NUL. They must give a valid job
-// or a *UsageError.
+// FuzzParseFlags gives parseFlags arbitrary arguments: text, split at NUL bytes. They must give a
+// valid job or a *UsageError.
 func FuzzParseFlags(f *testing.F) {
 	for _, args := range []string{
 		"-n\x004\x00./a\x00-n\x001024", "-np=2\x00a\x00:\x00-n\x003\x00-x\x00A=1\x00b", "--timeout\x0010s\x00-tag-output\x00a",
@@ -148,8 +148,8 @@ func FuzzParseFlags(f *testing.F) {
 	})
 }
 
-// FuzzParseBytes: if params.ParseBytes accepts a text as a size, the size must not be negative, and
-// the check of parameters must accept the text too.
+// FuzzParseBytes: if params.ParseBytes accepts a text as a number of bytes, the number must not be
+// negative, and mismatch must accept the text as the value of a parameter.
 func FuzzParseBytes(f *testing.F) {
 	for _, text := range []string{"0", "4096", "64k", "1M", "2g", "k", "-1", "9223372036854775807", "4611686018427387904k"} {
 		f.Add(text)
@@ -168,8 +168,8 @@ func FuzzParseBytes(f *testing.F) {
 	})
 }
 
-// FuzzDuration: if mismatch accepts a text as a duration, the job must get this duration as its
-// timeout.
+// FuzzDuration: if mismatch accepts a text as a duration, it must be a valid one and not negative,
+// and the function duration must return it.
 func FuzzDuration(f *testing.F) {
 	for _, text := range []string{"0s", "10m", "-1s", "1h1m1s", "9223372036854775807ns", ""} {
 		f.Add(text)
@@ -184,8 +184,8 @@ func FuzzDuration(f *testing.F) {
 	})
 }
 
-// FuzzAgent gives Parse arbitrary arguments after -agent. They must give valid options or a
-// *UsageError.
+// FuzzAgent gives Parse arbitrary arguments after -agent: text, split at NUL bytes. They must give
+// valid options or a *UsageError.
 func FuzzAgent(f *testing.F) {
 	for _, args := range []string{"", "-connect\x00a:1\x00-secret-file\x00s", "-connect=[::1]:65535\x00--secret-file=s", "x", "--", "-h"} {
 		f.Add(args)

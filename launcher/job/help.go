@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// WriteHelp prints the output of gorun -h.
+// WriteHelp prints the output of gorun -h to w. It returns the error of w.
 func WriteHelp(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(`gorun starts the ranks of a message passing program.
@@ -45,7 +45,7 @@ gorun on a host, 124 timeout, 126 program not executable, 127 program not found.
 	return err
 }
 
-// usage returns the names of the flag and its argument, such as "-n, -np N".
+// usage returns the names of the flag and of its argument, such as "-n, -np N".
 func (o option) usage() string {
 	return strings.TrimRight("-"+strings.Join(o.names, ", -")+" "+o.arg, " ")
 }

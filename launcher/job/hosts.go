@@ -16,12 +16,13 @@ const (
 	stacksKey   = "job.stacks_dir"
 )
 
-// resolveHosts sets j.Hosts. There is a list of hosts, from the first of these that is given:
-// -hostfile; [[host]] or launcher.hostfile in the job file; the environment variable of
-// launcher.hostfile. Without
-// -host, the job runs on the hosts of the list. With -host, it runs on the hosts of -host, and the list
-// gives their slots, user, port and address if -host does not. If the list is that of -hostfile,
-// -host may only name hosts of the list.
+// resolveHosts sets j.Hosts. The user can give a list of hosts. It comes from the first of these
+// that is given: -hostfile; [[host]] or launcher.hostfile in the job file; the environment variable
+// of launcher.hostfile. If the user does not give -host, the job runs on the hosts of the list.
+// Otherwise it runs on the hosts of -host. What -host does not say about a host, its slots, user,
+// port and address, then comes from the list, if the list has the host. If the list is that of
+// -hostfile, -host may name only hosts of the list. If this machine is the only host, resolveHosts
+// also sets j.Slots to its slots.
 func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
@@ -55,14 +56,13 @@ func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 }
 
 // ApplySlots sets Slots in list to j.Slots, for hosts that do not come from the user, such as those
-// of an allocation. If j.Slots comes from a flag, it overrides the slots in list. Otherwise it only
-// applies to hosts without slots. If j.Slots is 0, ApplySlots changes nothing. Slots never exceed
-// MaxSlots.
+// of an allocation. If j.Slots comes from a flag, it overrides the slots in list. Otherwise it
+// applies only to hosts without slots. If j.Slots is 0, ApplySlots changes nothing. Slots never
+// exceed MaxSlots.
 func (j *Job) ApplySlots(list []hosts.Host) { j.applySlots(list, nil) }
 
-// applySlots does what ApplySlots does, except that slots from -host stay as they are. flag[i] is
-// what
-// -host says about list[i]; nil: list does not come from -host.
+// applySlots does what [Job.ApplySlots] does, but does not change slots that come from -host.
+// flag[i] is what -host says about list[i]; flag is nil if list does not come from -host.
 func (j *Job) applySlots(list, flag []hosts.Host) {
 	over := j.Source[slotsKey] == params.FromFlag
 	for i := range list {
@@ -77,12 +77,12 @@ func (j *Job) applySlots(list, flag []hosts.Host) {
 	}
 }
 
-// listedHosts returns the hosts of the job file or the hostfile, the source of the list, and the
-// name of the file for messages. It returns no hosts if neither is given.
+// listedHosts returns the hosts of the job file or of the hostfile, the source of the list, and, in
+// where, the name of the file for messages. It returns no hosts if neither is given.
 func (j *Job) listedHosts(line *commandLine, file *jobFile) (list []hosts.Host, from params.Source, where string, err error) {
 	from = j.Source[hostfileKey]
 	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
-		j.Hostfile = "" // it came from the environment variable, which [[host]] overrides
+		j.Hostfile = "" // it came from the environment variable, and [[host]] overrides that
 		delete(j.Source, hostfileKey)
 		return file.hosts, params.FromFile, file.Name, nil
 	}

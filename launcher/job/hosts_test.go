@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// inDir changes to a new directory and makes files there. files are pairs of a name and its
-// contents.
+// inDir changes to a new directory and makes files there. files alternates between the name and the
+// contents of a file.
 func inDir(t *testing.T, files ...string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -24,7 +24,8 @@ func inDir(t *testing.T, files ...string) {
 	}
 }
 
-// shownHosts returns hosts as text for comparison, "name:slots/max@user" for each.
+// shownHosts returns hosts as text for comparisons: "name:slots/max@user" for each, without the
+// parts that are not set.
 func shownHosts(list []hosts.Host) string {
 	var words []string
 	for _, h := range list {
@@ -68,7 +69,7 @@ func TestHosts(t *testing.T) {
 		{env, "-ppn 3", "e1:3 e2:3", params.FromEnv, 3},
 		{env + " " + ppn, "", "e1:6 e2:6", params.FromEnv, 6},
 
-		// A file of a flag overrides others, and an empty name means no file.
+		// A file that a flag names overrides other lists, and an empty name means no file.
 		{env, "-f flag", "f1:4/8 f2@u", params.FromFlag, 0},
 		{env, "-f=", "", none, 0},
 		{env, "-config host.toml", "h1:4@u h2:4@u h3/2", params.FromFile, 0},
@@ -96,7 +97,7 @@ func TestHosts(t *testing.T) {
 		{"", "-config slots.toml -ppn 7", "a:7 b:7", params.FromFile, 7},
 		{"", "-config slots.toml -host b,c", "b:5 c:5", params.FromFlag, 5},
 
-		// All names of this machine are one host. If it is the only host, the job is local.
+		// All names of this machine are one host. If it is the only host, job.slots are its slots.
 		{"", "-host localhost", "localhost", params.FromFlag, 0},
 		{"", "-host localhost -ppn 4", "localhost:4", params.FromFlag, 4},
 		{"", "-host localhost:2,[::1]:3", "localhost:5", params.FromFlag, 5},

@@ -15,8 +15,8 @@ import (
 type Job struct {
 	Name    string        // name of the job in the report; default: the base name of the first program
 	Apps    []App         // the programs, at least one; their ranks are numbered in this order
-	NPGiven bool          // the user has given the number of ranks of the first app; otherwise its NP is 1
-	Env     []EnvVar      // variables for every rank, which override the launcher's own environment
+	NPGiven bool          // the user has given the number of ranks of the first app; false: its NP is 1, the default
+	Env     []EnvVar      // variables for every rank, which override those in the launcher's own environment
 	Timeout time.Duration // how long the whole job may run, restarts included; 0: without limit
 	Grace   time.Duration // time between SIGTERM and SIGKILL when the launcher ends the job
 
@@ -24,36 +24,36 @@ type Job struct {
 	MaxRestarts int // largest number of restarts, if OnFailure is FailRestart
 
 	Stdin     Stdin
-	TagOutput bool   // begin each line of output with [rank], and lines of stderr with [rank]<stderr>
+	TagOutput bool   // begin each line of stdout with the rank, such as [3], and each line of stderr with [3]<stderr>; if the job uses another host, with [3@HOST] and [3@HOST]<stderr>
 	OutputDir string // directory for the ranks' output, in files RANK.out and RANK.err; empty: output goes to Stdio
-	StacksDir string // directory for the stacks of goroutines, in files RANK.stacks, written when the launcher reports what ranks do; empty: no files
+	StacksDir string // directory for the stacks of the ranks' goroutines, in files RANK.stacks, which the launcher writes when it reports what the ranks do; empty: it writes none, except at SIGQUIT to a temporary directory
 	Report    string // file for the report; empty: none
 
-	// Hosts are the hosts that the user names, each machine once, with their slots; Slots is already
-	// applied. It is empty if the user names none. All names of this machine are one host. If that is
-	// the only host, all ranks run on this machine without agents.
+	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
+	// applied Slots to them. It is empty if the user names none. All names of this machine are one
+	// host. If that is the only host, all ranks usually run on this machine without agents.
 	Hosts    []Host
-	Hostfile string // the file from which all or some of Hosts come; empty: none
+	Hostfile string // the file with the list of hosts from which Hosts or properties of them come; empty: none
 
 	MapBy      string // rule that places ranks: slot, node, core, numa or ppr:N:node|core|numa
 	RankBy     string // order in which ranks are numbered: "slot" or "node"
 	Rankfile   string // file with the place of each rank, instead of MapBy, RankBy and Bind; empty: none
 	Bind       Bind
-	GOMAXPROCS int  // value for each rank; 0: the number of cores that the rank is bound to, or its share of the host's cores, at least 2
+	GOMAXPROCS int  // value for each rank; 0: that of the environment or, if it has none, the number of hardware threads that the rank is bound to, or its share of the host's, at least 2
 	StrictSlot bool // make more ranks than slots an error instead of a warning
-	Slots      int  // slots of each host for which nothing else gives them; 0: as many as the host has cores. If Hosts is only this machine, its slots
+	Slots      int  // slots of each host for which nothing else gives them; 0: they follow from the host's cores. If this machine is the only one of Hosts, Slots are its slots
 
 	Launcher       Launcher
-	Radix          int           // largest number of agents that the launcher, and each agent in turn, connects with; at least 1
-	AtOnce         int           // number of connections that the launcher or an agent opens at the same time; at least 1
+	Radix          int           // largest number of agents with which the launcher, and each agent, connects; at least 1
+	AtOnce         int           // most connections that the launcher or an agent opens at the same time; at least 1
 	ConnectTimeout time.Duration // time limit for an agent to answer
-	Heartbeat      time.Duration // time without a message after which an agent counts as lost
+	Heartbeat      time.Duration // a host counts as lost if nothing arrives on the connection with its agent for this time
 	SSH            string        // ssh command with arguments, which Words splits; for LaunchSSH
 	SlurmArgs      []string      // more arguments of srun and salloc; for LaunchSlurm
 	AgentPath      string        // path of the agents' executable on the hosts; empty: the launcher searches for it there, or copies itself
 	Stage          bool          // copy programs to hosts that do not have them
 	StageFiles     []string      // more files to copy to the hosts
-	Ports          Ports         // TCP ports that ranks listen on; zero: any
+	Ports          Ports         // TCP ports that ranks may listen on; zero: any
 	Listen         string        // HOST:PORT on which the launcher waits for agents, for LaunchDial; empty: none
 	SecretFile     string        // file with the secret that agents must know; Parse requires it if Listen is set
 	Agents         int           // number of agents to wait for, for LaunchDial; 0: one for each host of Hosts
@@ -72,10 +72,10 @@ type Job struct {
 
 // App is one program of a job.
 type App struct {
-	Program string   // a Go package (directory or .go file), or an executable (a path, or a name in PATH)
+	Program string   // a Go package (a directory, a .go file or an import path), or an executable (a path, or a name in PATH)
 	Args    []string // without the name of the program
 	NP      int      // number of ranks, at least 1
-	Wdir    string   // working directory of the ranks; empty: the launcher's
+	Wdir    string   // working directory of the ranks; empty: that of the launcher
 	Env     []EnvVar // variables for the ranks of this app, which override Job.Env
 }
 
@@ -129,9 +129,9 @@ type Launcher string
 
 // The choices of Launcher.
 const (
-	LaunchAuto  Launcher = "auto"  // one of the others, which follows from Listen, the hosts and the environment
+	LaunchAuto  Launcher = "auto"  // the launcher chooses one of the others by Listen, the hosts and the environment
 	LaunchLocal Launcher = "local" // no agents: all ranks run on this machine
-	LaunchSSH   Launcher = "ssh"   // the launcher and the agents start agents by ssh
+	LaunchSSH   Launcher = "ssh"   // the launcher starts agents by ssh, and agents start further agents by ssh
 	LaunchSlurm Launcher = "slurm" // srun starts the agents, and they connect with the launcher
 	LaunchDial  Launcher = "dial"  // the user or another system starts the agents, and they connect with Job.Listen
 )

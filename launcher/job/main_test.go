@@ -7,8 +7,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// testTable replaces params.Table in most tests, so that they do not depend on the parameters that
-// other packages have.
+// testTable replaces params.Table in most tests, so that they do not depend on the real parameters.
 var testTable = []params.Param{
 	{Key: "check", Kind: params.Bool, Default: "false", Help: "look for mistakes"},
 	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm", "libfabric"}, Help: "in order of preference"},
@@ -30,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// useProjectTable restores the project's own params.Table until the end of the test, for tests that
-// read files of the project.
+// useProjectTable makes params.Table the real table again until the end of the test. It is for
+// tests that read files of the project.
 func useProjectTable(t testing.TB) {
 	params.Table = projectTable
 	t.Cleanup(func() { params.Table = testTable })

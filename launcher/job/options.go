@@ -1,14 +1,14 @@
 package job
 
-// option is one flag of gorun. It has one of setting, tunable and set.
+// option is one flag of gorun. Exactly one of setting, tunable and set is set.
 type option struct {
-	group       string   // in the help, the title over this flag and the next ones; empty: no new title
-	names       []string // without the dash
-	arg         string   // name of the argument in the help; empty: the flag is a switch
+	group       string   // the title over this flag and the next ones in the help; empty: no new title
+	names       []string // names of the flag, without the dash
+	arg         string   // name of the argument in the help; empty: the flag is a switch, without an argument
 	help        string   // text in the help; empty: that of the setting
 	defaultText string   // the default in the help; empty: that of the setting or the tunable
-	segment     bool     // the flag may stand before each program of a command line with several; otherwise only before the first
-	adds        string   // separator that joins the texts of a repeated flag; empty: only the last text counts
+	segment     bool     // the flag may stand before each of several programs; false: only before the first one
+	adds        string   // separator between the joined texts of a repeated flag; empty: the last text overrides the others
 	setting     string   // key of the setting that the flag sets; empty: none
 	tunable     string   // key in params.Table of the parameter that the flag sets; empty: none
 

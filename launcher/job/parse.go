@@ -29,12 +29,12 @@ type Options struct {
 	// the file with the secret that both know. If they are empty, standard input and output are the
 	// agent's connection with gorun.
 	Connect, SecretFile string
-	Hash                bool // for Agent: only print the SHA-256 of this executable
+	Hash                bool // for Agent: it must only print the SHA-256 of this executable
 
-	Words []string // for Info: print only entries whose names contain one of these; empty: print all
+	Words []string // for Info: it must print only entries whose names contain one of these words; empty: all entries
 
-	// Job and StacksDir are for Stacks: the id of the job, or the pid of the gorun that runs it, and
-	// the directory for files with stacks. An empty StacksDir means no files.
+	// Job and StacksDir are for Stacks. Job is the id of the job, or the pid of the gorun that runs
+	// it. StacksDir is the directory for files with the ranks' stacks; empty: no files.
 	Job, StacksDir string
 }
 
@@ -43,9 +43,10 @@ type Options struct {
 // overrides WEFT_* variables, and these override the defaults. Job.Source and Job.Params say where
 // each value comes from.
 //
-// The error is a *UsageError, or one or several joined *FileError. For the actions Help, Version,
-// Stacks and Agent, the job is nil. For Info, it may have no programs. -agent must be the first
-// argument.
+// The error is a *UsageError, a *FileError, or several *FileError joined as by errors.Join. For the
+// actions Help, Version, Stacks and Agent, the job is nil. For Info, it has no programs. -agent
+// must be the first argument. Parse reads the job file and the hostfile, and checks that other
+// files exist, but starts no process.
 func Parse(args, environ []string) (*Job, Options, error) {
 	if len(args) > 0 && (args[0] == "-agent" || args[0] == "--agent") {
 		opts, err := parseAgent(args[1:])
@@ -99,8 +100,8 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	return j, opts, nil
 }
 
-// cause returns the last part of an error of package os: what went wrong, without the operation and
-// the name of the file.
+// cause returns the last part of the text of an error of package os: what went wrong, without the
+// operation and the name of the file.
 func cause(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, ": "); i >= 0 {
@@ -161,8 +162,8 @@ func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, erro
 	return j, nil
 }
 
-// set sets the setting key to text, which is valid, and records its source. If there is no such
-// setting, set does nothing.
+// set sets the setting key to text, which must be valid, and records its source. If there is no
+// such setting, set does nothing.
 func (j *Job) set(key, text string, from params.Source) {
 	if s, ok := settingOf(key); ok {
 		s.apply(j, text)
@@ -170,8 +171,8 @@ func (j *Job) set(key, text string, from params.Source) {
 	}
 }
 
-// fromEnvironment sets the settings and tunables that have a variable in vars. An empty variable
-// counts as unset.
+// fromEnvironment sets the settings and tunables whose environment variables are in vars, an
+// environment by name. An empty variable counts as unset.
 func (j *Job) fromEnvironment(vars map[string]string) error {
 	for _, s := range settings {
 		if text := vars[s.Env()]; text != "" {
@@ -197,7 +198,8 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 }
 
 // programs sets j.Apps: the programs of the command line or, if it has none, those of the job file
-// with the changes that flags make to them. It also sets NPGiven.
+// with the changes that flags make to them. It also sets NPGiven, and records the sources of the
+// programs and of their numbers of ranks. For Info it does nothing.
 func (j *Job) programs(line *commandLine, file *jobFile) error {
 	first := line.segments[0]
 	from := params.FromFlag
@@ -237,7 +239,7 @@ func (j *Job) programs(line *commandLine, file *jobFile) error {
 	return nil
 }
 
-// ranksFrom returns the source of the number of ranks: a flag, the job file, or the default.
+// ranksFrom returns the source of the numbers of ranks: a flag, the job file, or the default.
 func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	given := func(a App) bool { return a.NP > 0 }
 	switch {
@@ -254,8 +256,8 @@ func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	}
 }
 
-// appsWith returns the apps of the job file, with the changes that the flags -n, -wdir and -x of a
-// command line without a program make. NP is 0 if neither the flags nor the file give it.
+// appsWith returns the apps of the job file, with the changes that the flags -n, -wdir and -x make.
+// It is for a command line without a program. NP is 0 if neither the flags nor the file give it.
 func (f *jobFile) appsWith(flags segment) ([]App, error) {
 	if flags.hasNP && len(f.apps) > 1 {
 		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))

@@ -89,8 +89,8 @@ func TestParseFlags(t *testing.T) {
 	require.Equal(t, "job", parse(t, nil, ".").Name)
 }
 
-// TestEverySetting sets each setting by its environment variable, and then overrides it by a job
-// file. The job must have the value and its source each time.
+// TestEverySetting sets all settings by their environment variables, and then overrides them by a
+// job file. Both times the job must have the value of each setting, and the right source of it.
 func TestEverySetting(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []string{"f1", "f2"} {
@@ -367,7 +367,8 @@ func TestJobFilesOfProject(t *testing.T) {
 	}
 }
 
-// TestUnitHints: if a number lacks its unit, the error suggests one.
+// TestUnitHints: if a number lacks its unit, or a port the end of its range, the error must suggest
+// one.
 func TestUnitHints(t *testing.T) {
 	for _, test := range []struct {
 		args, env []string
@@ -388,8 +389,8 @@ func TestUnitHints(t *testing.T) {
 	require.EqualError(t, err, "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 5; did you mean \"5s\"?")
 }
 
-// TestEncodings: decodeFile skips the byte-order mark of UTF-8, and names the encoding of another
-// mark.
+// TestEncodings: decodeFile must skip the byte-order mark of UTF-8. If a document has the mark of
+// another encoding, the error must name that encoding.
 func TestEncodings(t *testing.T) {
 	f, err := decodeFile("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
 	require.NoError(t, err)

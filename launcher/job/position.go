@@ -7,17 +7,17 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// position is a place in a job file, counted from 1.
+// position is a place in a job file. Lines and columns count from 1, and columns count bytes.
 type position struct{ line, column int }
 
-// positions maps the full path of each key, such as "app[1].np", to the position of the key and of
-// its value. The value of a table is at the position of its header.
+// positions has the positions of keys and of their values, by the full path of the key, such as
+// "app[1].np". The value of a table that has a header is at the position of its name in the header.
 type positions struct {
 	keys, values map[string]position
 }
 
-// locate finds the positions of all keys and values in doc. doc has no syntax errors, because
-// package toml has decoded it before.
+// locate finds the positions of all keys and values in doc. doc must have no syntax errors: the
+// caller has decoded it by package toml.
 func locate(doc []byte) positions {
 	l := &locator{
 		doc:    doc,
@@ -49,7 +49,7 @@ func locate(doc []byte) positions {
 // key returns the position of a key, or of the nearest table that contains it.
 func (p positions) key(path string) position { return nearest(p.keys, path) }
 
-// value returns the position of a key's value, or of the nearest table that contains it.
+// value returns the position of a key's value. If that is not known, it returns what key returns.
 func (p positions) value(path string) position {
 	if at, ok := p.values[path]; ok {
 		return at
@@ -82,8 +82,8 @@ type locator struct {
 	tables   map[string]int // by path of an array of tables: the number of its elements that locate has seen
 }
 
-// header records the positions of a header, [a.b], or [[a.b]] if array is set. It returns the path
-// of the table that the header begins.
+// header records the positions of the keys in a header: [a.b] or, if array is set, [[a.b]]. It
+// returns the path of the table that begins with this header.
 func (l *locator) header(e *unstable.Node, array bool) string {
 	path, it := "", e.Key()
 	for it.Next() {
@@ -106,8 +106,8 @@ func (l *locator) header(e *unstable.Node, array bool) string {
 	return path
 }
 
-// keyValue records the positions of a key and its value. table is the path of the table that has the
-// key.
+// keyValue records the positions of a key and its value. table is the path of the table in which
+// the key stands.
 func (l *locator) keyValue(e *unstable.Node, table string) {
 	path, end, it := table, 0, e.Key()
 	for it.Next() {
@@ -124,7 +124,8 @@ func (l *locator) keyValue(e *unstable.Node, table string) {
 	l.value(e.Value(), path, len(l.doc)-len(rest))
 }
 
-// value records the position of a value, which begins at offset, and of the values inside of it.
+// value records the position of a value, and of the values inside of it. path is that of the value,
+// and offset is where it begins in doc.
 func (l *locator) value(v *unstable.Node, path string, offset int) {
 	l.at.values[path] = l.position(offset)
 	it := v.Children()
@@ -136,7 +137,7 @@ func (l *locator) value(v *unstable.Node, path string, offset int) {
 				continue
 			}
 			at := offset
-			if c.Raw.Length > 0 { // the parser gives no offset for an array inside of an array, so that gets the offset of the outer one
+			if c.Raw.Length > 0 { // false for an array inside of an array: the parser does not give its offset, so it gets that of the outer array
 				at = int(c.Raw.Offset)
 			}
 			l.value(c, element(path, i), at)

@@ -67,7 +67,8 @@ func DescribeSettings(w io.Writer, j *Job) error {
 	return t.flush()
 }
 
-// transportHelp says, by name of a transport, which processes it connects, and how.
+// transportHelp says which processes a transport connects, and how. The keys are the names of
+// transports.
 var transportHelp = map[string]string{
 	"shm":       "processes of one host, through shared memory",
 	"tcp":       "processes of one host or several, over sockets",
@@ -77,10 +78,10 @@ var transportHelp = map[string]string{
 // WriteInfo prints the transports, the algorithms of the collectives, and all settings and tunables
 // with their values in job j. That is the output of gorun -info without the providers of libfabric.
 // If words is not empty, WriteInfo prints only the entries whose names contain one of the words.
-// found reports whether it has printed an entry.
+// found reports whether it has printed an entry. err is the first error of w.
 func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	t := newTable(w)
-	var begun string // the first column of the table whose header has been printed
+	var begun string // the first cell of the last header that was printed; "": none was
 	row := func(head []string, name string, cells ...string) {
 		if !Selects(words, name) {
 			return
@@ -133,12 +134,12 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	return found, t.flush()
 }
 
-// infoWidth is the number of characters at which gorun -info wraps help texts. Lines with values or
-// with lists of algorithms may be longer.
+// infoWidth is the largest number of characters of a line of help text in the output of gorun
+// -info. Lines with values or with lists of algorithms may be longer.
 const infoWidth = 100
 
-// from returns the source of the value of p as text in parentheses, with the default if the source
-// is not the default.
+// from returns the source of the value of p as text in parentheses. If the source is not the
+// default, the text also has the default.
 func from(p params.Param, source string) string {
 	if source == string(params.FromDefault) {
 		return " (default)"
@@ -146,8 +147,8 @@ func from(p params.Param, source string) string {
 	return " (" + source + "; default " + orDash(p.Default) + ")"
 }
 
-// Selects reports whether name contains one of words, in any case of letters. Without
-// words it returns true.
+// Selects reports whether name contains one of words, without regard to upper and lower case.
+// Without words it returns true.
 func Selects(words []string, name string) bool {
 	return len(words) == 0 || slices.ContainsFunc(words, func(w string) bool {
 		return strings.Contains(strings.ToLower(name), strings.ToLower(w))
@@ -180,7 +181,7 @@ func newTable(w io.Writer) *table {
 
 func (t *table) row(cells ...string) {
 	for i, c := range cells {
-		// Escape tabs and line ends, because the tabwriter would take them for ends of cells and rows.
+		// Escape tabs and line ends, because for the tabwriter they end cells and rows.
 		cells[i] = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`).Replace(c)
 	}
 	if _, err := fmt.Fprintln(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); t.err == nil {
@@ -188,14 +189,14 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-// gap prints an empty line, which ends a table. The rows after it have column widths of their own.
+// gap prints an empty line. The rows after it do not share the column widths of those before it.
 func (t *table) gap() {
 	if _, err := fmt.Fprintln(t.w); t.err == nil {
 		t.err = err
 	}
 }
 
-// flush writes the rows that the table still holds, and returns the first error of the table.
+// flush writes the rows that the table still holds, and returns the first write error of the table.
 func (t *table) flush() error {
 	if err := t.w.Flush(); t.err == nil {
 		t.err = err
@@ -203,7 +204,7 @@ func (t *table) flush() error {
 	return t.err
 }
 
-// source returns where the value of key comes from, as text.
+// source returns where the value of key comes from, as text for the user.
 func (j *Job) source(key string) string {
 	if s, ok := j.Source[key]; ok {
 		return string(s)
@@ -211,7 +212,7 @@ func (j *Job) source(key string) string {
 	return string(params.FromDefault)
 }
 
-// rankRange returns n ranks from first on as text, such as "0-2".
+// rankRange returns the numbers of n ranks, of which first is the lowest, as text such as "0-2".
 func rankRange(first, n int) string {
 	if n == 1 {
 		return strconv.Itoa(first)

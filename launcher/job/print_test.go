@@ -89,7 +89,7 @@ func TestWriteInfo(t *testing.T) {
 	} {
 		require.Contains(t, lines, want)
 	}
-	text := strings.Join(strings.Fields(b.String()), " ") // long texts are wrapped
+	text := strings.Join(strings.Fields(b.String()), " ") // in one line, because WriteInfo wraps long texts
 	for _, p := range params.Table {
 		require.Contains(t, text, p.Env())
 		require.Contains(t, text, p.Help)
@@ -100,8 +100,8 @@ func TestWriteInfo(t *testing.T) {
 	}
 }
 
-// TestHelp: the help must have a line for every flag, which ends with the default of the flag, and
-// there must be a flag for every setting.
+// TestHelp: the help must have a line for every flag. The line of a flag with an argument must end
+// with its default. There must be a flag for every setting.
 func TestHelp(t *testing.T) {
 	useProjectTable(t)
 	var b strings.Builder

@@ -21,11 +21,11 @@ const MaxRanks = 1 << 16
 // are in params.Table; messages and this package call them tunables.
 type setting struct {
 	params.Param
-	min, max   int                       // bounds of the value, if its kind is params.Int
+	min, max   int                       // bounds of the value, both included, if its kind is params.Int
 	shortest   time.Duration             // least value, if its kind is params.Duration
 	besideFile bool                      // the value names a file that gorun reads; a relative name in a job file is relative to the job file's directory
-	want       func(text string) string  // checks a text that has the right kind: returns "" or the expected values; nil: there is nothing more to check
-	apply      func(j *Job, text string) // sets the property of j to text, which check has accepted
+	want       func(text string) string  // makes further checks of a text that fits Param: returns "" or the expected values; nil: there are no further checks
+	apply      func(j *Job, text string) // sets the property of j to text, which must be valid
 	value      func(j *Job) string       // returns the property of j as a text that apply accepts
 }
 
@@ -91,7 +91,7 @@ func wantListen(text string) string {
 	return ""
 }
 
-// wantPorts returns the expected values if text is not a range of ports, else "".
+// wantPorts returns the expected values if text is not a valid range of ports, else "".
 func wantPorts(text string) string {
 	if _, ok := parsePorts(text); !ok {
 		return "LOW-HIGH with ports from 1024 to 65535"
@@ -99,7 +99,8 @@ func wantPorts(text string) string {
 	return ""
 }
 
-// parsePorts parses a range of ports, LOW-HIGH. An empty text means any port.
+// parsePorts parses a range of ports, LOW-HIGH. An empty text means any port. ok is false if text
+// is invalid.
 func parsePorts(text string) (p Ports, ok bool) {
 	if text == "" {
 		return p, true
@@ -127,8 +128,8 @@ func isHostPort(text string, listen bool) bool {
 }
 
 // mismatch returns "" if text is a valid value of p, and otherwise which values p expects. It is
-// stricter than p.Check: it also refuses negative numbers and durations, and lists with empty
-// elements, because no parameter can have such a value.
+// stricter than p.Check: it also refuses negative integers and durations, and lists with empty
+// elements, which no parameter may have.
 func mismatch(p params.Param, text string) string {
 	err := p.Check(text)
 	if err == nil {
@@ -143,8 +144,9 @@ func mismatch(p params.Param, text string) string {
 	return expects(p)
 }
 
-// unitHint returns the end of an error about text, if it is a plain number and p needs more: a unit
-// of time, or the other end of a range of ports. It returns "" in all other cases.
+// unitHint returns the last part of an error about text: a suggestion, if text is a plain number
+// and p needs a unit of time, or the other end of a range of ports. It returns "" in all other
+// cases.
 func unitHint(p params.Param, text string) string {
 	n, err := strconv.Atoi(text)
 	switch {
@@ -195,8 +197,8 @@ func hasEmpty(list []string) bool {
 	return false
 }
 
-// integer, duration, elements and wordsOf convert texts. They ignore errors, because check has
-// accepted the texts before.
+// integer, duration, elements and wordsOf convert texts. They ignore errors: their callers have
+// checked the texts, or check the result.
 func integer(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n

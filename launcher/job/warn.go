@@ -9,11 +9,11 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// unknownVars returns warnings about variables that begin with WEFT_ and have no effect. In
-// environ, gorun's environment, these are variables that nothing reads. Among the variables that
-// the job gives to ranks, these are such variables too, and also the variables of settings and of
-// parameters in params.Table: gorun reads these only in its own environment, and passes the
-// parameters on to the ranks itself.
+// unknownVars returns warnings about variables whose names begin with WEFT_ and that have no
+// effect. In environ, gorun's environment, that is a variable that nothing reads. Among the
+// variables that the job gives to ranks, that is also the variable of a setting or of a parameter
+// in params.Table: gorun reads these only in its own environment, and ranks get the parameters from
+// gorun in another way.
 func (j *Job) unknownVars(environ []string) []string {
 	var known []string
 	for _, s := range settings {
@@ -67,7 +67,8 @@ func appEnvs(apps []App) (envs [][]EnvVar) {
 
 // envOfFlag returns the environment variable of the setting, or of the parameter in params.Table,
 // that a flag sets. name is the name of the flag without its dash, with "_" or "-" between words.
-// It returns "" if there is no such flag, or if the flag sets neither.
+// envOfFlag returns "" if there is no such flag, or if the flag sets neither a setting nor a
+// parameter.
 func envOfFlag(name string) string {
 	for _, o := range options {
 		if !slices.Contains(o.names, strings.ReplaceAll(name, "_", "-")) {
@@ -83,8 +84,9 @@ func envOfFlag(name string) string {
 	return ""
 }
 
-// strayFlags returns a warning if the program has -np among its own arguments and gorun has no -np.
-// The user has probably put -np after the program by mistake.
+// strayFlags returns a warning if the only program has -np and a number among its arguments, and
+// the user has not given a number of ranks. The user has probably put -np after the program by
+// mistake.
 func (j *Job) strayFlags() []string {
 	if len(j.Apps) != 1 || j.NPGiven {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// errWords is the error of Words.
+// errWords is the only error of Words.
 var errWords = errors.New("expected a command line whose quotes are closed")
 
 // Words splits a command line into words at blanks. It handles quotes as a shell does. In '…' every
@@ -55,8 +55,8 @@ func Words(text string) ([]string, error) {
 	return words, nil
 }
 
-// quoted appends the text inside of "…" to word. text begins behind the opening quote. quoted
-// returns the index of the closing quote in text, or -1 if there is none.
+// quoted appends the text inside of "…" to word. text begins after the opening quote. quoted
+// returns the index of the closing quote in text, or -1 if there is no closing quote.
 func quoted(word *strings.Builder, text string) int {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

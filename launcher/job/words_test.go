@@ -37,8 +37,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzWords: Words must split an arbitrary text into words or return an error. From the words,
-// quoted by shellJoin, it must return the same words.
+// FuzzWords: Words must split an arbitrary text into words or return an error. If joinWords joins
+// the words, Words must split the result into the same words.
 func FuzzWords(f *testing.F) {
 	for _, text := range []string{`ssh -i 'my key' "a\"b" c\ d`, "'", `\`, "a\x00b", "''", "a\nb"} {
 		f.Add(text)

@@ -17,11 +17,13 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// usage is the last line that gorun prints when its flags or arguments are wrong.
+// usage is the last line that gorun prints if it cannot parse its flags or the files that they
+// name.
 const usage = "gorun -h lists the flags\n"
 
 // TestBadInput runs gorun with mistakes that users make, for example an unknown host. gorun prints one
-// line that names the host and the cause, and exits with the documented code.
+// line with the cause, for some mistakes followed by the line usage, and exits with the documented
+// code.
 func TestBadInput(t *testing.T) {
 	c := hosts(t)
 	dir := t.TempDir()
@@ -45,7 +47,7 @@ func TestBadInput(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		code int
-		says string // all of stderr, without "gorun: "
+		says string // regular expression for all of stderr, without "gorun: " and the last newline
 		args []string
 	}{
 		{"unknown host", 1, "no-such-host: .*[Cc]ould not resolve hostname.*", []string{"-host", one + ",no-such-host", "true"}},
@@ -126,7 +128,7 @@ func wrapped(t *testing.T, before string) string {
 }
 
 // TestFullDisk runs gorun with hosts whose disk is full, so that gorun cannot copy the program there, or
-// gorun itself. gorun exits with 1, prints the cause, and leaves no file on the hosts.
+// gorun itself. gorun exits with 1, prints the cause, and leaves no file on these disks.
 func TestFullDisk(t *testing.T) {
 	c := hosts(t)
 	small := filepath.Join(c.Dir(), "small")
@@ -163,8 +165,8 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestOtherGorun uses a gorun of another version as the agent, which gorun refuses, and a gorun of
-// another build of the same version, which it accepts.
+// TestOtherGorun uses as the agent a script that answers like a gorun of another version, which
+// gorun refuses, and a gorun of another build of the same version, which gorun accepts.
 func TestOtherGorun(t *testing.T) {
 	c := hosts(t)
 	other := filepath.Join(t.TempDir(), "gorun")
@@ -182,13 +184,13 @@ func TestOtherGorun(t *testing.T) {
 	require.NoError(t, f.Close())
 	r = c.gorunOn("1:1,2:1", "-agent-path", build, "-radix", "1", "-np", "2", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	// Without -agent-path the agent is a copy of the gorun that runs the job.
+	// Without -agent-path the agent is of the same build as the gorun that runs the job.
 	r = c.gorunOn("1:1", "-v", "-np", "1", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 }
 
-// TestNoisyShells has hosts whose login shell prints text before the agent starts. gorun ignores the text,
-// and the job succeeds.
+// TestNoisyShells has a script print text on each host before the agent starts, as some login
+// shells do. gorun ignores the text, and the job succeeds.
 func TestNoisyShells(t *testing.T) {
 	c := hosts(t)
 	agent := wrapped(t, "echo Welcome; echo to this host >&2; printf 'no end of line'")

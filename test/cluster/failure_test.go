@@ -20,8 +20,8 @@ import (
 )
 
 // TestRankFails has rank 2 of 6, on the second of three hosts, fail in several ways while the other
-// ranks wait for it. gorun ends the other ranks, exits with the code of rank 2, and prints how rank 2
-// ended, and the last lines that rank 2 wrote to stderr.
+// ranks wait for it. gorun ends the other ranks, exits with the code for this failure, and prints
+// how rank 2 ended, and the last lines that rank 2 wrote to stderr.
 func TestRankFails(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -70,10 +70,9 @@ func TestRankFails(t *testing.T) {
 	}
 }
 
-// TestOthersFail has rank 2 fail and the other ranks exit as soon as they detect that, which may be
-// before gorun detects it. If the ranks have exited and the clocks of their hosts do not show which
-// rank was first, gorun reports the one whose end it has detected first. If a rank was killed by a
-// signal, gorun always reports that rank.
+// TestOthersFail has rank 2 fail while the other ranks wait for it. In the second job the other
+// ranks exit with 91 as soon as they detect the failure, which may be before gorun detects it.
+// gorun still reports rank 2, because a signal has killed it.
 func TestOthersFail(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
@@ -83,7 +82,8 @@ func TestOthersFail(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
 }
 
-// waiting starts a job whose ranks sleep, and waits until all of them run. list is as for gorunOn.
+// waiting starts a job whose ranks sleep, and waits until all of them run. list is an argument of
+// gorunOn.
 func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) *run.Process {
 	t.Helper()
 	args = append(args, "-np", fmt.Sprint(ranks), run.Rank(), "wait")
@@ -206,8 +206,8 @@ func (c *cluster) awaitGone(hosts ...int) {
 	}
 }
 
-// TestCut cuts hosts off the network while a job runs. gorun reports the hosts, and the ranks and agents
-// end on all hosts, also on those that are cut off.
+// TestCut cuts hosts off the network while a job runs. gorun reports one of these hosts, and the
+// ranks and agents end on all hosts, also on those that are cut off.
 func TestCut(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {

@@ -40,8 +40,8 @@ func (l *lines) check(text string) {
 	l.next[key]++
 }
 
-// TestOutput has 16 ranks on four hosts write 10 MB to stdout and stderr, with and without -tag-output.
-// All lines arrive whole and in the order of each rank.
+// TestOutput has 16 ranks on four hosts write about 10 MB to stdout and stderr, with and without
+// -tag-output. All lines arrive whole and in the order of each rank.
 func TestOutput(t *testing.T) {
 	c := hosts(t)
 	const ranks, each = 16, 5_000
@@ -157,9 +157,9 @@ func TestReaderGone(t *testing.T) {
 	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): (yes|sh), pid \d+ on `+regexp.QuoteMeta(c.name(2)), r.Stderr)
 }
 
-// TestSlowReader has ranks write without a pause while the reader of gorun's stdout, a pipe, reads slowly
-// and then not at all. gorun and its agents use little memory, because they stop reading from the
-// ranks.
+// TestSlowReader has ranks write without a pause while the reader of gorun's stdout, a pipe, reads
+// 32 MiB and then nothing. gorun and its agents use little memory, because they stop reading from
+// the ranks.
 func TestSlowReader(t *testing.T) {
 	c := hosts(t)
 	read, write, err := os.Pipe()

@@ -75,8 +75,9 @@ func TestNotifyOfHosts(t *testing.T) {
 	}
 }
 
-// TestNotifyCodes runs jobs with -on-failure notify in which a rank kills itself. gorun exits with the
-// code of the surviving ranks. If all ranks have failed, it exits with the code of the failure.
+// TestNotifyCodes runs jobs with -on-failure notify in which a rank kills itself. gorun exits with
+// 0 if all other ranks do, and otherwise with the code of one that does not. If all ranks have
+// failed, gorun exits with the code for the failure.
 func TestNotifyCodes(t *testing.T) {
 	c := hosts(t)
 	const script = `case $PMI_RANK in 0) kill -KILL $$;; 2) exit %d;; esac`

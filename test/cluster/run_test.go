@@ -64,7 +64,7 @@ func TestPortsTaken(t *testing.T) {
 	require.Contains(t, r.Stderr, "each rank listens on a port of its own, because planned ports are taken")
 }
 
-// The range of ports of which occupy takes all but each 16th.
+// occupy listens on the ports from lowPort to highPort that are no multiples of 16.
 const lowPort, highPort = 20000, 20999
 
 // occupy starts a process that listens on most ports from lowPort to highPort on a host. stop ends the
@@ -232,7 +232,7 @@ func (c *cluster) runIn(k int, name string, args ...string) string {
 }
 
 // TestTree runs jobs with a small -radix, so that agents start the agents of further hosts by ssh. All
-// ranks run, and each host has as many ssh processes as it has hosts below it in the tree.
+// ranks run, and each host has as many ssh processes as it has hosts directly below it in the tree.
 func TestTree(t *testing.T) {
 	c := hosts(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))

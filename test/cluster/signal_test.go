@@ -135,7 +135,7 @@ func TestSuspend(t *testing.T) {
 }
 
 // TestTimeout runs gorun with -timeout: a job that takes too long, and a job with a host that does not
-// answer. gorun ends the job, exits with 124, and prints what the ranks did.
+// answer. gorun ends the job and exits with 124. If the ranks ran, it prints what they did.
 func TestTimeout(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2", "-timeout", "2s", "-grace", "100ms", "-np", "4", run.Rank(), "catch-all").Run(t)

@@ -175,8 +175,8 @@ func TestNames(t *testing.T) {
 	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent connected within 300ms; missing: "+c.name(1))
 }
 
-// TestSecret starts agents with a wrong secret, and with a file of the secret that other users may read.
-// gorun refuses the first, and the second ends with an error.
+// TestSecret starts agents with a wrong secret, with a secret file that other users may read, and
+// with a missing secret file. gorun refuses the first agent, and the others end with an error.
 func TestSecret(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(1, "-v", "-np", "1", "hostname").Start(t)
@@ -383,7 +383,7 @@ func TestFailures(t *testing.T) {
 }
 
 // TestUsage runs gorun with wrong flags. gorun prints an error and exits with 2, without waiting for
-// agents.
+// agents. If another process listens at the address of -listen, gorun exits with 1.
 func TestUsage(t *testing.T) {
 	c := hosts(t)
 	for args, says := range map[string]string{

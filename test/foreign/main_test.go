@@ -100,7 +100,8 @@ func (c *cluster) launch(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), text.String()
 }
 
-// ranks runs a launcher that starts n ranks, which must succeed, and calls check with the output.
+// ranks runs the command line args of a launcher that starts n ranks. The launcher must exit with
+// 0. ranks calls check with the output.
 func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
 	c.t.Helper()
 	code, out := c.launch(args...)

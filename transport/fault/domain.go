@@ -11,7 +11,7 @@ import (
 type domain struct {
 	transport.Domain
 	dice     *dice       // decides on all faults except EarlyWait
-	waitDice *dice       // decides on EarlyWait; separate, because Wait runs concurrently with other calls, whose faults must not depend on that
+	waitDice *dice       // decides on EarlyWait; separate, because Wait runs concurrently with other calls, and must not change their random numbers
 	closed   atomic.Bool // Close was called, or KillAt has closed the domain
 }
 
@@ -31,7 +31,8 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 }
 
 // OpenEndpoint opens the wrapped domain's endpoint and wraps it. The result implements RMAEndpoint
-// and AtomicEndpoint only if the wrapped endpoint does.
+// and AtomicEndpoint only if the wrapped endpoint does. It always implements ConnectEndpoint,
+// DisconnectEndpoint and BatchEndpoint, so the caller must check the domain's Caps.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	q, ok := cq.(*queue)
 	if !ok || q.dom != d {
@@ -65,8 +66,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return e, nil
 }
 
-// Close closes the wrapped domain. After Close no operation has a fault: the provider returns its
-// errors.
+// Close closes the wrapped domain. After Close, KillAt and Again have no effect, so that the
+// provider's errors are returned.
 func (d *domain) Close() error {
 	d.closed.Store(true)
 	return d.Domain.Close()

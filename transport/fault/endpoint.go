@@ -62,7 +62,8 @@ func (e *rmaPart) Write(op *transport.Op) error {
 	return e.rma.Write(op)
 }
 
-// ReachesRegion returns the provider's answer.
+// ReachesRegion returns the provider's answer. If the provider's endpoint is not a RegionReacher,
+// it reaches every region, and ReachesRegion returns true.
 func (e *rmaPart) ReachesRegion(peer transport.Addr, key uint64) bool {
 	r, some := e.rma.(transport.RegionReacher)
 	return !some || r.ReachesRegion(peer, key)

@@ -72,8 +72,8 @@ func open(t *testing.T, n int, plan fault.Plan) []rank {
 }
 
 // transcript opens three ranks with the faults of the plan. Ranks 1 and 2 each send count numbered
-// messages to rank 0. transcript returns what happened, one line of text for each Read of rank 0 and
-// for each ErrAgain, and the messages that rank 0 received.
+// messages to rank 0. transcript returns what happened, one line of text for each Read of rank 0
+// and for each ErrAgain, and the messages that rank 0 received.
 func transcript(t *testing.T, count int, plan fault.Plan) (lines []string, msgs [][]byte) {
 	t.Helper()
 	ranks := open(t, 3, plan)

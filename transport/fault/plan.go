@@ -11,14 +11,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Plan gives the probability of each fault, from 0 (never) to 1 (always). If a rank makes the same
-// calls again with the same plan, it has the same faults. To give ranks or peers different faults,
-// wrap a provider several times.
+// Plan selects faults. Each field of type float64 is the probability of a fault, from 0 (never) to
+// 1 (always). If a rank makes the same calls again with the same plan, and the provider's Reads
+// return the same completions, the rank has the same faults. To give ranks or peers different
+// faults, wrap a provider several times.
 type Plan struct {
 	Seed uint64 // of the random numbers that decide on faults
 
 	Ranks []int // the ranks whose domains have faults; empty: all ranks
-	Peers []int // the peers with which operations and messages have faults; empty: all peers
+	Peers []int // the peers to which Again, Delay, Drop, Duplicate and Corrupt apply; empty: all peers
 
 	// Legal faults. The contract in package transport permits them, so the engine must work as
 	// without them.
@@ -34,7 +35,7 @@ type Plan struct {
 	Drop      float64 // a Send returns done, but sends nothing
 	Duplicate float64 // a message arrives twice
 	Corrupt   float64 // one to three bits of a received message are inverted
-	KillAt    int     // the rank's KillAt-th operation closes the domain, as if the process died; 0: never
+	KillAt    int     // the rank's KillAt-th call of Send, Read, Write or Atomic closes the domain, as if the process died; 0: never
 }
 
 // Legal returns a plan that has all legal faults, and no others, with fixed probabilities.
@@ -63,7 +64,7 @@ func (p Plan) String() string {
 // methods at any time.
 type dice struct {
 	plan Plan
-	on   bool // the rank is among Plan.Ranks
+	on   bool // the rank has faults: Plan.Ranks contains it or is empty
 
 	mu  sync.Mutex // guards the fields below
 	rng *rand.Rand
@@ -81,7 +82,8 @@ func newDice(plan Plan, self transport.Addr, stream uint64) *dice {
 	}
 }
 
-// hit draws a random number and reports whether a fault of probability p happens now.
+// hit reports whether a fault of probability p happens now. If the rank has no faults, or p is 0,
+// it returns false and draws no random number.
 func (d *dice) hit(p float64) bool {
 	if p <= 0 || !d.on {
 		return false

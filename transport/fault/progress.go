@@ -14,7 +14,7 @@ type entry struct {
 }
 
 // queue wraps the provider's completion queue and injects faults. The messages of one peer stay in
-// order: no message overtakes a delayed one.
+// order: no message overtakes a delayed message of the same peer.
 type queue struct {
 	transport.CompletionQueue
 	dom *domain
@@ -23,7 +23,7 @@ type queue struct {
 	reads  uint64                    // number of Reads so far
 	held   []entry                   // the delayed completions, in order of arrival
 	heldOf map[transport.Addr]int    // by peer: number of its entries in held, except OpDone
-	dueOf  map[transport.Addr]uint64 // by peer: due of the last of these entries; a later entry of the peer is not due earlier
+	dueOf  map[transport.Addr]uint64 // by peer: due of the last entry that heldOf counts; a later entry of the peer must not be due earlier
 	free   [][]byte                  // unused buffers for copies of messages
 	lent   [][]byte                  // copies of messages that the last Read returned
 }
@@ -79,8 +79,9 @@ func (q *queue) giveDueLocked(c []transport.Completion) int {
 	return n
 }
 
-// passLocked applies the plan's faults to a completion that has arrived. If it returns true, Read
-// must return *e now; otherwise passLocked has put the completion in held. The caller holds q.mu.
+// passLocked applies the faults Delay, Duplicate and Corrupt to a completion that the provider's
+// Read has returned. If passLocked returns true, Read must return *e now; otherwise passLocked has
+// put the completion in held. The caller holds q.mu.
 func (q *queue) passLocked(e *transport.Completion) bool {
 	dice, plan := q.dom.dice, &q.dom.dice.plan
 	late := dice.hitPeer(plan.Delay, e.Peer)
@@ -123,9 +124,9 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	return false
 }
 
-// holdLocked appends a copy of *e, which is a message or the end of a peer, to held. Read number due
-// returns it, or a later one if an earlier entry of the same peer is due later. The caller holds
-// q.mu.
+// holdLocked appends a copy of *e, which is a message or the end of a peer, to held. No Read before
+// the one with number due returns the copy, and none before an earlier entry of the same peer is
+// due. The caller holds q.mu.
 func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	if q.heldOf[e.Peer] > 0 {
 		due = max(due, q.dueOf[e.Peer])

@@ -1,11 +1,11 @@
 // Package fault wraps a provider and injects faults, for tests of the engine. A [Plan] with a seed
 // determines the faults.
 //
-// The contract in package transport permits some of the faults: ErrAgain, delayed completions, Reads
-// that return few completions, Waits that return early. With these the engine must work as without
-// them. The other faults break the contract: lost, repeated and corrupt messages, and the death of a
-// rank. After these the engine must return an error. It must not hang, crash, or give the user wrong
-// data.
+// The contract in package transport permits some of the faults: ErrAgain, delayed completions,
+// Reads that return few completions, Waits that return early. With these the engine must work as
+// without them. The other faults break the contract: lost, repeated and corrupt messages, and the
+// death of a rank. After these the engine must return an error. It must not hang, crash, or give
+// the user wrong data.
 //
 //	engine ── Send ──► kill? ErrAgain? drop? ──► provider
 //	engine ◄─ Read ─── short? delay? duplicate? corrupt? ◄── provider
@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Wrap returns a provider that wraps p and injects the faults of the plan. It has the name of p, and
-// its domains have the attributes and capabilities of p's domains.
+// Wrap returns a provider that wraps p and injects the faults of the plan. It has the name of p,
+// and its domains have the attributes and capabilities of p's domains.
 func Wrap(p transport.Provider, plan Plan) transport.Provider {
 	return &provider{Provider: p, plan: plan}
 }

@@ -7,13 +7,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// addressVector is a table of addresses. Instead of an address, it holds the [mailbox] of the rank.
+// addressVector is a table of addresses. For each address it holds the [mailbox] of the rank with
+// that address.
 type addressVector struct {
 	dom       *domain
-	mailboxes []*mailbox // by index
+	mailboxes []*mailbox // by index in the vector
 }
 
-// Insert adds addresses. Each is a rank, written as a decimal number.
+// Insert adds addresses. Each is a rank, written as a decimal number. If one of them is not the
+// address of a rank of the job, Insert adds none and returns ErrAddress.
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	if v.dom.ended() {
 		return 0, transport.ErrClosed

@@ -8,12 +8,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain implements transport.Domain for one rank. The caller serialises calls. Other ranks use
-// only the mailbox.
+// domain implements transport.Domain for one rank. The caller serialises calls, except of Asleep
+// and Notify. Other ranks use only the mailbox.
 type domain struct {
 	fabric  *Fabric
 	mailbox *mailbox
-	keys    *rand.ChaCha8 // random numbers for keys of regions
+	keys    *rand.ChaCha8 // random numbers for keys of regions and, with MRVirtAddr, their bases
 	cq      *queue        // nil until OpenCQ
 	ep      *endpoint     // nil until OpenEndpoint
 }

@@ -33,7 +33,7 @@ func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.mail
 // WithInjectSize sets, Send returns done; for a larger message a completion follows. If the
 // mailbox is full (see WithBacklog), Send returns ErrAgain.
 //
-// Hot path: no allocation, no lock held while copying, no system call unless
+// Hot path: no allocation in steady state, no lock held while copying, no system call unless
 // the receiver sleeps and has called CompletionQueue.FD.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	self := e.dom.mailbox
@@ -102,9 +102,9 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return nil
 }
 
-// Shutdown makes all peers report PeerLeft for the rank. It does not block, because the rank's
+// Shutdown makes the peers report PeerLeft for the rank. It does not block, because the rank's
 // messages are already in the peers' mailboxes. It drops messages that the rank has not
-// read. From now on, operations of peers with the rank fail with ErrPeerLeft.
+// read. After it has returned, operations of peers with the rank fail with ErrPeerLeft.
 func (e *endpoint) Shutdown(context.Context) error {
 	if e.dom.ended() {
 		return transport.ErrClosed
@@ -127,8 +127,8 @@ func (e *rmaEndpoint) Read(op *transport.Op) error { return e.post(op, rmaRead) 
 // system call.
 func (e *rmaEndpoint) Write(op *transport.Op) error { return e.post(op, rmaWrite) }
 
-// ReachesRegion returns the answer that WithReach has set, for all regions of a peer. Without
-// WithReach it returns true.
+// ReachesRegion returns true for this rank's own regions, and for all regions if WithReach was not
+// used. Otherwise it returns the result of the function of WithReach for this rank and the peer.
 func (e *rmaEndpoint) ReachesRegion(peer transport.Addr, _ uint64) bool {
 	reach, self := e.dom.fabric.opt.reach, e.dom.mailbox.rank
 	return reach == nil || peer == self || reach(self, peer)

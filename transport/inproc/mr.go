@@ -8,8 +8,8 @@ import (
 )
 
 // A key consists of a random number and, in the low slotBits bits, a slot: the index of the region
-// in mailbox.regions. The slot serves one region after the other. The random number distinguishes
-// the key of a closed region from the key of a later region in the same slot.
+// in mailbox.regions. A region is reused after its Close, and each registration has another random
+// number. So the key of a closed registration differs from the keys of later ones in the same slot.
 const (
 	slotBits = 20
 	maxSlots = 1 << slotBits
@@ -42,7 +42,8 @@ func (r *region) Key() uint64 {
 }
 
 // Base returns the remote address of the region's first byte. Without MRVirtAddr that is 0. With
-// MRVirtAddr it is a random number in place of a virtual address.
+// MRVirtAddr it is a random number in place of a virtual address. If the region is closed, Base
+// returns 0.
 func (r *region) Base() uint64 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -73,8 +74,9 @@ func (r *region) withdraw() bool {
 	return true
 }
 
-// read copies len(dst) bytes at the remote address addr of the region to dst. It returns an error if
-// the region does not have that key any more.
+// read copies len(dst) bytes at the remote address addr of the region to dst. It returns the error
+// of windowLocked, for example if the region does not have that key any more. Then it may have
+// copied a part of the bytes.
 func (r *region) read(key, addr uint64, dst []byte) error {
 	for {
 		r.mu.RLock()
@@ -92,8 +94,8 @@ func (r *region) read(key, addr uint64, dst []byte) error {
 	}
 }
 
-// write copies src to the remote address addr of the region. It returns an error if the region does
-// not have that key any more.
+// write copies src to the remote address addr of the region. It returns the error of windowLocked,
+// for example if the region does not have that key any more. Then it may have copied a part of src.
 func (r *region) write(key, addr uint64, src []byte) error {
 	for {
 		r.mu.RLock()
@@ -128,7 +130,8 @@ func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([
 	return r.buf[off : off+uint64(n)], nil
 }
 
-// register returns a region for buf. It reuses a closed region if there is one.
+// register returns a region for buf. It reuses a closed region if there is one. If maxSlots regions
+// are open, it returns ErrAgain.
 func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
 	b.mu.Lock()
 	if b.state.Load() != stateOpen {
@@ -156,15 +159,15 @@ func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte
 	}
 	r.buf, r.access = buf, access
 	r.mu.Unlock()
-	if b.state.Load() != stateOpen { // the rank has ended meanwhile, and its withdrawAll may have run before r was open
+	if b.state.Load() != stateOpen { // the rank has ended meanwhile, and its withdrawAll may have run before the region got its key
 		r.withdraw()
 		return nil, transport.ErrClosed
 	}
 	return r, nil
 }
 
-// find returns the region in the slot of key, for an access by the rank from. The caller must lock
-// the region and compare the key, because the slot may have another region now.
+// find returns the region in the slot of key, for an access by rank from. It does not compare the
+// key: the caller must lock the region and do that.
 func (b *mailbox) find(from transport.Addr, key uint64) (*region, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,7 +31,7 @@ type event struct {
 	peer transport.Addr
 	op   *transport.Op
 	buf  []byte // a buffer from reserve; nil unless kind is RecvDone
-	n    int    // bytes of header and data
+	n    int    // RecvDone: bytes of header and data
 	err  error
 }
 
@@ -61,9 +61,9 @@ type mailbox struct {
 	free   [classes][][]byte // unused buffers by class
 	lent   [][]byte          // buffers of the messages that the last Read returned
 
-	sleeping bool       // Arm has returned true, and nothing has happened since: the next event must end the Wait
-	signaled bool       // Signal was called, and no Wait has returned since
-	waker    *sys.Waker // for the descriptor of FD; nil before FD is called
+	sleeping bool       // Arm has returned true, and notifyLocked was not called since: the next event must call it
+	signaled bool       // Signal or Notify was called for the rank, and has not ended a Wait yet
+	waker    *sys.Waker // for the descriptor of FD; nil before FD has made it, and after closeFD
 	wakerSet bool       // the waker's descriptor is readable
 
 	regions     []*region // by slot
@@ -107,8 +107,8 @@ func classOf(n int) int {
 }
 
 // reserve returns a buffer for a message of n bytes to the rank, and adds the buffer's size to
-// b.queued. If b.queued would exceed b.limit, reserve returns ErrAgain. The caller must pass the
-// buffer to deliver.
+// b.queued. If b.queued is not 0 and would exceed b.limit, reserve returns ErrAgain. If the rank
+// has ended, it returns the reason. The caller must pass the buffer to deliver.
 func (b *mailbox) reserve(n int) ([]byte, error) {
 	class := classOf(n)
 	size := minBuffer << class
@@ -133,8 +133,8 @@ func (b *mailbox) reserve(n int) ([]byte, error) {
 	return make([]byte, size), nil
 }
 
-// releaseLocked adds a buffer to b.free. If b.pooled would exceed b.limit, releaseLocked leaves the
-// buffer to the garbage collector. The caller holds b.mu.
+// releaseLocked adds a buffer to b.free. If b.pooled would exceed b.limit, or the rank has ended,
+// releaseLocked leaves the buffer to the garbage collector. The caller holds b.mu.
 func (b *mailbox) releaseLocked(buf []byte) {
 	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
 		return
@@ -144,8 +144,8 @@ func (b *mailbox) releaseLocked(buf []byte) {
 	b.free[class] = append(b.free[class], buf)
 }
 
-// deliver puts a message from a peer in the queue. The message is the first n bytes of buf, which is a
-// buffer from reserve. If deliver returns an error, it has released the buffer.
+// deliver puts a message from rank from in the queue. The message is the first n bytes of buf,
+// which is a buffer from reserve. If deliver returns an error, it has released the buffer.
 func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,8 @@ func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	return nil
 }
 
-// push puts the completion of one of the rank's own operations in the queue.
+// push puts the completion of one of the rank's own operations in the queue, unless the rank is
+// closed.
 func (b *mailbox) push(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed {
@@ -174,8 +175,8 @@ func (b *mailbox) push(ev event) {
 	b.mu.Unlock()
 }
 
-// pushEnd puts the end of a peer, a PeerDown or PeerLeft, in the queue. For each peer only the first
-// call has an effect.
+// pushEnd puts the end of a peer, a PeerDown or PeerLeft, in the queue, unless the rank is closed.
+// For each peer only the first call has an effect.
 func (b *mailbox) pushEnd(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed && !b.endQueued[ev.peer] {
@@ -202,8 +203,8 @@ func (b *mailbox) pushLocked(ev event) {
 	}
 }
 
-// notifyLocked ends the Wait under way. If there is none, it ends the next Wait. The caller holds
-// b.mu.
+// notifyLocked ends the Wait under way. If there is none, it ends the next Wait. If there is a
+// descriptor (see FD), notifyLocked makes it readable. The caller holds b.mu.
 func (b *mailbox) notifyLocked() {
 	b.sleeping = false
 	select {
@@ -216,7 +217,8 @@ func (b *mailbox) notifyLocked() {
 	}
 }
 
-// clearWakeLocked takes back a notifyLocked that has not ended a Wait yet. The caller holds b.mu.
+// clearWakeLocked takes back a notifyLocked that has not ended a Wait yet, and makes the descriptor
+// unreadable. The caller holds b.mu.
 func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
@@ -264,8 +266,8 @@ func (b *mailbox) filterLocked(which func(ev *event) bool) {
 }
 
 // dropLocked drops what a rank that has called Shutdown does not need any more: the messages in the
-// queue, and the unused buffers. If the rank is closed, dropLocked drops all events. The caller
-// holds b.mu.
+// queue, and the unused buffers. If the rank is closed, dropLocked also drops all other events, and
+// the buffers of the messages that the last Read returned. The caller holds b.mu.
 func (b *mailbox) dropLocked() {
 	closed := b.state.Load() == stateClosed
 	b.filterLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
@@ -289,11 +291,11 @@ func (b *mailbox) closeFD() {
 type queue struct {
 	mailbox *mailbox
 
-	// The RMA operations that WithRMADelay delays, in the order posted, linked by Op.Next.
-	// Op.Scratch is the number of the Read of this queue that executes the operation.
+	// The RMA operations that WithRMADelay delays, in the order posted, linked by Op.Next. A Read
+	// executes an operation when reads has reached the operation's Op.Scratch.
 	first, last *transport.Op
-	reads       uint64       // number of Reads so far, while operations were delayed
-	ep          *rmaEndpoint // executes the operations; nil before the first
+	reads       uint64       // number of Reads that found a delayed operation
+	ep          *rmaEndpoint // executes the operations; nil until the first one is delayed
 
 	timer *time.Timer // for the timeout of Wait, which reuses it; nil before the first use
 }
@@ -325,7 +327,7 @@ func (q *queue) executeDelayed() {
 // Read returns the oldest completions. Before that, it executes the delayed RMA operations that are
 // due.
 //
-// Hot path: no allocation, no lock held while copying, no system call.
+// Hot path: no allocation in steady state, no copy of a message, no system call.
 func (q *queue) Read(c []transport.Completion) (int, error) {
 	b := q.mailbox
 	if q.first != nil && b.state.Load() == stateOpen {
@@ -426,8 +428,7 @@ func (q *queue) Signal() {
 }
 
 // FD returns the descriptor, which the first call makes. ok is false if the descriptor cannot be
-// made, for example because the process has no descriptor left, or if the rank was closed before
-// the first call.
+// made, for example because the process has no descriptor left or the rank is closed.
 func (q *queue) FD() (int, bool) {
 	b := q.mailbox
 	b.mu.Lock()

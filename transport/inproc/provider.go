@@ -1,7 +1,8 @@
-// Package inproc is a fabric whose ranks are goroutines of one process. Send copies a message
-// into a buffer in the receiver's mailbox. RMA (Read and Write of the endpoint) makes one copy
-// between the two ranks' buffers, in the goroutine that posts it, or later with WithRMADelay. The same calls in the same order
-// give the same deliveries in the same order, so a failed test can be reproduced.
+// Package inproc is a fabric whose ranks are goroutines of one process. Send copies a message into
+// a buffer in the receiver's mailbox. RMA (Read and Write of the endpoint) makes one copy between
+// the two ranks' buffers, in the goroutine that posts it; with WithRMADelay, in a later Read of the
+// completion queue. The same calls in the same order give the same deliveries in the same order, so
+// a failed test can be reproduced.
 //
 //	rank 0: Send ── reserve ─ copy ─ deliver ──► mailbox of rank 1 ── Read of its queue ──► rank 1
 //	rank 0: RMA ── copy under the region's read lock ── completion ──► mailbox of rank 0
@@ -52,11 +53,12 @@ type options struct {
 type Option func(*options)
 
 // WithEagerLimit sets Attr.EagerLimit in bytes of data (default 8 KiB). If MaxMsgSize is less than
-// that and the largest header, MaxMsgSize is raised.
+// the sum of that and transport.HeaderSize, NewFabric raises it to the sum.
 func WithEagerLimit(n int) Option { return func(o *options) { o.eagerLimit = n } }
 
 // WithMaxMsgSize sets Attr.MaxMsgSize in bytes of header and data (default 64 KiB, minimum
-// transport.HeaderSize). It lowers an EagerLimit that, with the largest header, exceeds MaxMsgSize.
+// transport.HeaderSize). If the sum of the EagerLimit, as the earlier options have left it, and
+// transport.HeaderSize is greater, WithMaxMsgSize lowers the EagerLimit.
 func WithMaxMsgSize(n int) Option {
 	return func(o *options) {
 		o.maxMsgSize = max(n, transport.HeaderSize)
@@ -71,12 +73,12 @@ func WithInjectSize(n int) Option { return func(o *options) { o.injectSize = n }
 // WithMaxRMASize sets Attr.MaxRMASize in bytes (default 1 << 40).
 func WithMaxRMASize(n int) Option { return func(o *options) { o.maxRMASize = n } }
 
-// WithBacklog sets how many bytes of received messages may wait in one rank's mailbox (default
-// 8 MiB). If a message would exceed that, Send returns ErrAgain. A mailbox without messages takes a
-// message of any size.
+// WithBacklog sets how many bytes the buffers of waiting messages may take in one rank's mailbox
+// (default 8 MiB). The size of a buffer is a power of two. If a message would exceed the limit,
+// Send returns ErrAgain. A mailbox without messages takes a message of any size.
 func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
 
-// WithoutRMA makes a fabric without CapRead and CapWrite.
+// WithoutRMA makes a fabric without CapRead, CapWrite and CapSharedMemory.
 func WithoutRMA() Option { return func(o *options) { o.rma = false } }
 
 // WithReach limits Read and Write to the pairs of ranks for which reach returns true, like a
@@ -86,17 +88,17 @@ func WithReach(reach func(from, to transport.Addr) bool) Option {
 	return func(o *options) { o.reach = reach }
 }
 
-// WithoutSharedMemory makes a fabric without CapSharedMemory. WithoutRMA, WithReach, WithRMADelay
-// and WithMRMode, except with 0, have that effect too.
+// WithoutSharedMemory makes a fabric without CapSharedMemory. WithoutRMA and WithReach have that
+// effect too, and so have WithRMADelay and WithMRMode with an argument other than 0.
 func WithoutSharedMemory() Option { return func(o *options) { o.shared = false } }
 
-// WithRMADelay delays each RMA Read or Write: the copy is done in the n-th Read of the initiator's
-// completion queue after the operation was posted. So the fabric behaves like one with
-// ProgressManual. 0, the default: no delay.
+// WithRMADelay delays each RMA Read or Write: the n-th Read of the initiator's completion queue
+// after the operation was posted makes the copy. Attr.Progress is then ProgressManual. 0, the
+// default: no delay.
 func WithRMADelay(n int) Option { return func(o *options) { o.rmaDelay = n } }
 
-// WithMRMode sets Attr.MRMode (default 0). With MRVirtAddr a region's Base is not 0. With MRLocal an
-// RMA Read or Write of more than 0 bytes without Op.Region fails with ErrAccess.
+// WithMRMode sets Attr.MRMode (default 0). With MRVirtAddr a region's Base is a random number. With
+// MRLocal an RMA Read or Write of more than 0 bytes without Op.Region fails with ErrAccess.
 func WithMRMode(m transport.MRMode) Option { return func(o *options) { o.mrMode = m } }
 
 // NewFabric returns a fabric that no rank has opened yet.
@@ -155,12 +157,12 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	return newDomain(f, b), nil
 }
 
-// Kill ends the rank's domain as the death of a process would. From now on, calls by the
-// rank return ErrClosed, a Wait of the rank ends, and completions that the rank has not read are
-// lost. The rank's peers report PeerDown once, and their operations with the rank fail
-// with ErrPeerDown. When Kill returns, no peer accesses the rank's regions any more. Any
-// goroutine may call Kill at any time. Before the first Open, or for a rank that is closed,
-// Kill has no effect.
+// Kill ends the rank's domain as the death of a process would. Later calls by the rank fail with
+// ErrClosed, a Wait of the rank ends, and completions that the rank has not read are lost. If the
+// rank has not called Shutdown before, its peers report PeerDown once, and their operations with
+// the rank fail with ErrPeerDown. When Kill returns, no peer accesses the rank's regions any more.
+// Any goroutine may call Kill at any time. Before the first Open of any rank, or for a rank that is
+// closed, Kill has no effect.
 func (f *Fabric) Kill(rank int) {
 	f.mu.Lock()
 	if rank < 0 || rank >= len(f.mailboxes) {

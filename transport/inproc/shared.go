@@ -26,7 +26,8 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, r, nil
 }
 
-// Map returns the memory that a peer's Alloc has returned with the region of that key.
+// Map returns the slice that Alloc of the rank peer has returned together with the region that has
+// the given key. If the rank has no such open region, Map returns ErrKey.
 func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return nil, transport.ErrAddress
@@ -49,8 +50,8 @@ func (d *domain) Unmap([]byte) error { return nil }
 // Asleep always returns true, because the fabric does not count the ranks that sleep.
 func (d *domain) Asleep() bool { return true }
 
-// Notify ends the Wait of a peer if the peer is in one, or if its last Arm has returned true and the
-// Wait has not begun.
+// Notify ends the Wait of a peer if the peer is in one, or if its last Arm has returned true and
+// the Wait has not begun.
 func (d *domain) Notify(peer transport.Addr) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return

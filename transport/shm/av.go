@@ -17,17 +17,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// address is the address of a rank. If the launcher does not know weft, the address tells
-// other ranks of the host how to open the rank's memory file:
+// address is the address of a rank. If Config.Memory was nil, the rank has made a memory file, and
+// its address tells other ranks of the host how to open that file:
 //
 //	shm:3/5d1f…/4711/5/90ab…
 //	    │  │     │   │  └ nonce that identifies the memory file
 //	    │  │     │   └ descriptor of the file in that process
 //	    │  │     └ process id
-//	    │  └ label of host, process namespace and user: a process with the same label can open the file
+//	    │  └ label: equal for processes with the same host, pid namespace and user
 //	    └ rank
 //
-// If all ranks inherited the file from the launcher, the address is plain: "shm:3".
+// If the ranks got a memory file in Config.Memory, the address is plain: "shm:3".
 type address struct {
 	rank    int
 	host    uint64
@@ -51,7 +51,7 @@ func random(b []byte) {
 	}
 }
 
-// newAddress returns this process's address, which leads to file.
+// newAddress returns the address of a rank of this process whose memory file is file.
 func newAddress(j *wire.ShmJob, rank int, file *os.File) (address, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -113,14 +113,14 @@ func parseAddress(text transport.Address) (a address, ok bool) {
 // addresses of all ranks from the start.
 type addressVector struct {
 	d     *domain
-	plain int // number of plain addresses, of ranks 0 to plain-1, before those of table
+	plain int // the first plain indexes have plain addresses, of ranks 0 to plain-1; the addresses of table follow
 	table []transport.Address
 }
 
 var _ transport.Reacher = (*addressVector)(nil)
 
-// Insert adds addresses. When the endpoint's vector has the addresses of all ranks, the
-// domain joins the ranks of its host.
+// Insert adds addresses. When the endpoint's vector has the addresses of all ranks, the domain
+// joins the ranks of its host, unless it has joined before.
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	first := v.Len()
 	for _, t := range addrs {
@@ -154,7 +154,9 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 
 func (v *addressVector) Len() int { return v.plain + len(v.table) }
 
-// Reaches reports whether a rank is on this host and shares the memory file.
+// Reaches reports whether rank a shares this rank's memory file. If the ranks did not inherit the
+// file, Reaches returns false for a peer that has not joined yet or whose end this rank has
+// reported.
 func (v *addressVector) Reaches(a transport.Addr) bool {
 	d := v.d
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
@@ -163,9 +165,10 @@ func (v *addressVector) Reaches(a transport.Addr) bool {
 	return a == d.rank || d.localOf(a) >= 0 && (d.inherited || d.authenticate(d.peer(a)) == nil)
 }
 
-// complete makes this rank share the memory file (Config.Memory) with the other ranks of its host, if
-// the vector has an entry for each rank of the job, and this rank has not done so yet. An empty entry
-// is that of a rank without such memory. A rank whose host forbids the access shares with no other.
+// complete joins the ranks with the same host label, if the vector has an entry for each rank of
+// the job and this rank has not joined yet. These ranks use the memory file of the lowest rank
+// among them. An empty entry stands for a rank without a memory file. If this rank cannot open the
+// file, it joins no other rank and uses its own file.
 func (v *addressVector) complete() error {
 	d := v.d
 	if d.seg != nil || d.closed || v.Len() < d.size {
@@ -206,7 +209,8 @@ func (v *addressVector) complete() error {
 	return nil
 }
 
-// find returns the memory file of the rank at an address.
+// find opens the memory file of the rank with address a. For this rank's own address it returns
+// d.file.
 func (d *domain) find(a address) (*os.File, error) {
 	if a == d.address {
 		return d.file, nil

@@ -11,9 +11,9 @@ import (
 )
 
 // found opens n ranks without a memory file in Config, so that they find each other by their
-// addresses, and inserts all addresses at each rank. host returns a number that is added to the host
-// number in a rank's address: ranks with different numbers are on different hosts. change may alter
-// the addresses that a rank inserts.
+// addresses, and inserts all addresses at each rank. host returns a number that is added to the
+// host number in a rank's address: ranks with different numbers are on different hosts. change may
+// alter the addresses that a rank inserts.
 func found(t *testing.T, n int, host func(rank int) uint64, change func(rank int, addrs []transport.Address)) []*node {
 	t.Helper()
 	all := make([]*node, n)
@@ -79,9 +79,9 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHiddenProcess has rank 1 insert an address of rank 0 whose descriptor does not exist, so rank 1
-// cannot open the memory file of rank 0. Rank 1 then reaches only itself, and the other ranks do not
-// reach rank 1.
+// TestHiddenProcess has rank 1 insert an address of rank 0 whose descriptor does not exist, so rank
+// 1 cannot open the memory file of rank 0. Rank 1 then reaches only itself, and the other ranks do
+// not reach rank 1.
 func TestHiddenProcess(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
 		if rank == 1 {
@@ -95,8 +95,9 @@ func TestHiddenProcess(t *testing.T) {
 	require.Equal(t, []int{0, 2}, all[2].reached(t))
 }
 
-// TestInsertRefuses inserts invalid addresses, and a rank's own address at the index of another rank.
-// Insert returns ErrAddress.
+// TestInsertRefuses inserts invalid addresses, and complete lists in which the address at an index
+// is that of another rank, or is not the one that the rank has announced. Insert returns
+// ErrAddress.
 func TestInsertRefuses(t *testing.T) {
 	open := func() *node {
 		n, err := newNode(New(), config(1, 3))
@@ -121,8 +122,8 @@ func TestInsertRefuses(t *testing.T) {
 	}
 }
 
-// TestRankWithoutMemory has ranks 0 and 2 insert an empty address for rank 1, as for a rank whose Open
-// has returned ErrUnavailable. Ranks 0 and 2 reach each other, and not rank 1.
+// TestRankWithoutMemory has ranks 0 and 2 insert an empty address for rank 1, as for a rank whose
+// Open has returned ErrUnavailable. Ranks 0 and 2 reach each other, and not rank 1.
 func TestRankWithoutMemory(t *testing.T) {
 	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
 		if rank == 1 { // in a real job, this rank would use another transport

@@ -15,8 +15,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// pin binds the calling goroutine to its thread, and the thread to the i-th processor that the thread
-// may use. Nothing undoes that. With fewer than two processors, pin only binds the goroutine.
+// pin binds the calling goroutine to its thread, and the thread to the i-th processor, from 0, that
+// the thread may use. Nothing undoes that. With fewer than two processors, pin only binds the
+// goroutine.
 func pin(i int) {
 	runtime.LockOSThread()
 	var have, want unix.CPUSet
@@ -35,7 +36,8 @@ func pin(i int) {
 	_ = unix.SchedSetaffinity(0, &want) // if this fails, the results only vary more
 }
 
-// spinEcho sends back each message, as echo does, but never sleeps. It returns when the peer has ended.
+// spinEcho sends back each message, as echo does, but never sleeps. It returns when the peer has
+// ended.
 func (n *node) spinEcho() error {
 	pin(1)
 	op := &transport.Op{}
@@ -57,8 +59,8 @@ func (n *node) spinEcho() error {
 	}
 }
 
-// sink receives messages, and answers each empty message with an empty one. It returns when the peer
-// has ended.
+// sink receives messages, and answers each empty message with an empty one to rank 0. It returns
+// when the peer has ended.
 func (n *node) sink() error {
 	pin(1)
 	op := &transport.Op{}
@@ -81,7 +83,8 @@ func (n *node) sink() error {
 	}
 }
 
-// benchmarkWith runs f with rank 0 of a job whose other rank, in another process, does what.
+// benchmarkWith runs f with rank 0 of a job of two ranks. The other rank runs in a child process;
+// what names what it does (see child).
 func benchmarkWith(b *testing.B, what string, f func(n *node)) {
 	b.Helper()
 	n, _ := job(b, what, 2, true)
@@ -150,8 +153,8 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkStream measures the throughput of messages. One process sends 64 messages and then waits
-// for one message with which the other process answers them.
+// BenchmarkStream measures the throughput of messages. One process sends 64 messages and then an
+// empty one, and waits until the other process answers the empty one.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{8, 40, 256, 1 << 10, 8 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -17,20 +17,20 @@ import (
 
 // Single copies
 //
-// The kernel copies between two processes if one of them may trace the other
-// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): they run as the same user, neither has set
-// PR_SET_DUMPABLE to 0, and each sees the other's process id. A rank does not check these
-// conditions but tries a copy. Each rank publishes a nonce and the nonce's address in its
-// probe line. At its first transfer with that rank, a peer copies the nonce by the kernel and
-// compares the two. This also detects a process id that names another process in the peer's
-// namespace. If the probe fails, this rank cannot access private memory of the peer, and its
-// callers use messages ([endpoint.ReachesRegion]). The result of the probe does not change
-// afterwards.
+// A process may copy from and to the memory of another one by process_vm_readv(2) and
+// process_vm_writev(2) if it may attach to it (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS). This
+// depends, for example, on the users of both processes, on PR_SET_DUMPABLE of the other one, and
+// on security modules. A rank does not check such conditions but tries a copy, the probe: each
+// rank publishes a nonce and the nonce's address in its probe line. Before a peer first accesses
+// private memory of that rank, it copies the nonce by the kernel and compares the copy with the
+// published nonce. This also detects a process id that names another process in the peer's
+// namespace. If the probe fails, the peer cannot access private memory of that rank, and uses
+// messages instead ([endpoint.ReachesRegion]). The peer keeps the result of the probe.
 
-// probeLine is the line in which a rank publishes a nonce, and the nonce's address in the
-// rank's memory.
+// probeLine is the cache line of the segment in which a rank publishes a nonce, and the nonce's
+// address in the rank's private memory.
 type probeLine struct {
-	addr  atomic.Uint64 // 0: peers must not copy from this rank
+	addr  atomic.Uint64 // 0: peers must not copy from or to this rank's private memory
 	nonce [2]atomic.Uint64
 	_     [lineSize - 24]byte
 }
@@ -46,22 +46,23 @@ const (
 	reachRefused
 )
 
-// singleCopy reports whether the user allows copies by the kernel.
+// singleCopy reports whether the parameter transport.shm.single_copy allows copies by the kernel.
 func (d *domain) singleCopy() bool {
 	return d.cfg.Params.Get("transport.shm.single_copy").Text != "off"
 }
 
-// publishProbe allows peers to copy from this rank and publishes its probe line. If the Yama
-// security module is active, only ancestors of a process may trace it, and one process that
-// it names with PR_SET_PTRACER, and that process's descendants. One launcher has started all
-// ranks of the host, so publishProbe names the launcher.
+// publishProbe allows peers to copy from and to this rank's memory, and publishes the probe line.
+// If the Yama security module restricts ptrace(2) (mode 1), a process may be traced only by its
+// ancestors, and by one process that it names with PR_SET_PTRACER and that process's descendants.
+// publishProbe names the parent process, because a launcher usually is the parent of all ranks of
+// the host.
 func (d *domain) publishProbe() {
 	t := &d.transfers
 	t.nonce = make([]byte, nonceSize)
 	random(t.nonce)
 	t.nonce[0] |= 1 // a nonce of zeros would equal fresh memory
 	if launcher := os.Getppid(); launcher > 1 {
-		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: Yama is not active
+		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // fails if Yama is not active; then it is not needed
 	}
 	b := &d.seg.claims(d.self).probe
 	b.nonce[0].Store(binary.NativeEndian.Uint64(t.nonce))
@@ -69,8 +70,9 @@ func (d *domain) publishProbe() {
 	b.addr.Store(addressOf(t.nonce))
 }
 
-// direct reports whether this rank can copy from and to a peer's memory. The first
-// call for a peer probes it.
+// direct reports whether this rank can copy from and to a peer's private memory by the kernel. The
+// first call for a peer calls probe, unless the user forbids such copies, and keeps the result. The
+// peer is authenticated.
 func (d *domain) direct(p *peer) bool {
 	if p.reach == reachUnknown {
 		p.reach = reachRefused
@@ -118,16 +120,19 @@ func (p *peer) push(src []byte, addr uint64) error {
 	return nil
 }
 
-// exitGrace is how long a process may take to end with all its threads, after this rank has
-// noticed its end: later, its process id may be that of another process. It is also how
-// long a peer may take to end a copy after Disconnect.
+// exitGrace is how long this rank waits for all threads of a peer's process to end, after it has
+// noticed the end of the process. After that it assumes that they have ended, because a process
+// that still has the process id may be another one. It is also how long this rank waits for the end
+// of a peer's copy after Disconnect.
 const exitGrace = 2 * time.Second
 
-// awaitIdle waits until idle returns true, or until the peer's process has ended and cannot
-// touch this rank's memory any more. It waits for the copy of one piece, so it spins first.
+// awaitIdle waits until idle, which reports that the peer is not copying, returns true. It also
+// returns when all threads of the peer's process have ended, and exitGrace after it has found that
+// the peer has ended or is disconnected. Usually it waits for the copy of one piece, so it polls
+// idle 100 times before it begins to sleep between two polls.
 func (d *domain) awaitIdle(p *peer, idle func() bool) {
 	if _ = d.authenticate(p); p.pid == 0 {
-		return // it is not authenticated, so it has never copied
+		return // the peer is not authenticated, so it has never copied
 	}
 	var dead time.Time
 	for i := 0; !idle(); i++ {

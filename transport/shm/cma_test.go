@@ -21,13 +21,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// sideVariable is an environment variable. A test sets it for a child process that runs the same test
-// as rank 1. Its value is the value of transport.shm.single_copy, optionally followed by a comma and a
-// word for the test.
+// sideVariable is an environment variable. A test sets it for a child process that runs the same
+// test as rank 1. Its value is the value of transport.shm.single_copy, optionally followed by a
+// comma and a word for the test.
 const sideVariable = "WEFT_SHM_TEST_SIDE"
 
-// asChild returns false in the process that runs the tests. In the child that withChild has started,
-// it opens rank 1, calls f with it and with the value of sideVariable, and returns true.
+// asChild returns false in the process that runs the tests. In the child that withChild has
+// started, it opens rank 1, calls f with it and with the value of sideVariable, and returns true.
 func asChild(t *testing.T, f func(s *side, how string) error) bool {
 	t.Helper()
 	how, ok := os.LookupEnv(sideVariable)
@@ -89,7 +89,7 @@ func (s *side) hear() (uint64, error) {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.received) == 0 && len(s.ends) > 0 { // len(received) is checked again, because one Read may return its last words and its end
+		if len(s.received) == 0 && len(s.ends) > 0 { // received is checked again, because one Read may return the last words of the other rank and its end
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
@@ -117,9 +117,9 @@ func (s *side) finish(o *outcome) error {
 // half is half of the size, in bytes, of the memory that each rank registers in random.
 const half = 2 << 20
 
-// random makes random transfers, several at a time: reads of the first half of
-// the other rank's memory, which does not change, and writes to the second half, which
-// no other transfer writes. It reads the written data back.
+// random makes random transfers, six at a time: reads of the first half of the other rank's memory,
+// which no rank changes, and writes to the second half, each to a third of its own. random reads
+// the written data back.
 func (s *side) random(rounds int) error {
 	mine := append(noise(uint64(s.rank), half), make([]byte, half)...)
 	mr, err := s.RegisterMemory(mine, transport.RemoteRead|transport.RemoteWrite)
@@ -209,9 +209,11 @@ func refuse() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
-// TestRealRefusal: the kernel refuses copies to and from the child, from the beginning or after a
-// first transfer. In the first case a rank that is refused does not reach the other rank's memory.
-// In the second case its next transfer fails, and the ranks report each other as down.
+// TestRealRefusal makes the kernel refuse copies between the two ranks, from the beginning or after
+// a first transfer. If the test runs as root, the kernel refuses the copies that the child makes,
+// else those that the parent makes (see refuse). In the first case, the rank whose copies are
+// refused does not reach the other rank's memory. In the second case its next transfer fails, and
+// the ranks report each other as down.
 func TestRealRefusal(t *testing.T) {
 	// begin exchanges keys with the other rank, and returns the key of the other rank's memory.
 	begin := func(s *side) (uint64, error) {
@@ -237,7 +239,8 @@ func TestRealRefusal(t *testing.T) {
 		}
 		return nil
 	}
-	// check tries to access the other rank's memory. If refused is set, the kernel refuses that.
+	// check tries to access the other rank's memory. refused says whether the kernel must refuse
+	// that; if it does otherwise, check returns an error.
 	check := func(s *side, key uint64, refused bool) error {
 		if reaches := s.e.ReachesRegion(1-s.rank, key); reaches == refused {
 			return fmt.Errorf("rank %d reaches the other one: %v", s.rank, reaches)
@@ -260,7 +263,7 @@ func TestRealRefusal(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := check(s, key, root && !later(how)); err != nil { // without root, the parent alone is refused
+		if err := check(s, key, root && !later(how)); err != nil { // without root, the kernel refuses only the parent's copies
 			return err
 		}
 		if err := s.tell(0); err != nil {
@@ -319,7 +322,8 @@ func TestRealRefusal(t *testing.T) {
 }
 
 // TestKilledInTransfer kills the child while both ranks read and write each other's memory. All
-// operations of rank 0 must end, and after that the memory of rank 0 must not change.
+// operations of rank 0 must end. After its end an operation's buffer must not change, and after its
+// Close the region of rank 0 must not change.
 func TestKilledInTransfer(t *testing.T) {
 	const n = 8 << 20
 	begin := func(s *side, ops []outcome) error {
@@ -397,9 +401,9 @@ func TestKilledInTransfer(t *testing.T) {
 	}
 }
 
-// TestCloseUnderProcess has rank 0 close regions while the child reads and writes them. After Close no
-// byte of a region may change, and no read of the child that succeeds may return bytes that rank 0
-// has stored after Close.
+// TestCloseUnderProcess has rank 0 close regions while the child reads and writes them. After Close
+// no byte of a region may change, and no read of the child that succeeds may return bytes that rank
+// 0 has stored after Close.
 func TestCloseUnderProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
@@ -412,7 +416,7 @@ func TestCloseUnderProcess(t *testing.T) {
 				s.received = nil
 			}
 			// Many transfers that are copied in one piece, so that most of the time a copy
-			// is under way, and two large transfers.
+			// is under way, and a few large ones.
 			for i := range 40 {
 				part := splitMin - 1
 				if i >= 38 {

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawMax is the largest copy by a raw system call, which does not inform the Go scheduler:
-// to inform it costs as much as a copy of a few KiB.
+// rawMax is the length in bytes of the longest copy that cross makes by a raw system call. Other
+// system calls inform the Go scheduler, which costs as much as a copy of a few KiB.
 const rawMax = pieceMax
 
-// fetch copies into dst, which is not empty, from an address of a process
-// (process_vm_readv(2)). It may copy fewer bytes; it returns their number.
+// fetch copies into dst, which is not empty, from an address of a process (process_vm_readv(2)). It
+// may copy fewer bytes than dst has; it returns the number of copied bytes.
 func fetch(pid int, dst []byte, addr uint64) (int, syscall.Errno) {
 	return cross(unix.SYS_PROCESS_VM_READV, pid, dst, addr)
 }
 
-// store copies src, which is not empty, to an address of a process
-// (process_vm_writev(2)). It may copy fewer bytes; it returns their number.
+// store copies src, which is not empty, to an address of a process (process_vm_writev(2)). It may
+// copy fewer bytes than src has; it returns the number of copied bytes.
 func store(pid int, src []byte, addr uint64) (int, syscall.Errno) {
 	return cross(unix.SYS_PROCESS_VM_WRITEV, pid, src, addr)
 }

@@ -14,18 +14,19 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// domain is one rank's access to the memory of its host. The caller serialises calls, so
-// only the fields under "Sleeping" are used by several goroutines at a time.
+// domain is one rank's access to the memory that it shares with the ranks of its host. The caller
+// serialises calls, except of Wait, Signal, Asleep and Notify. Of the fields that change after
+// join, these four use only those under "Sleeping".
 type domain struct {
 	// The fields that every poll reads.
 	done       local.Completions // completions for this Read and later ones
-	active     []*peer           // peers whose rings are polled
-	bit        uint64            // this rank's bit in word self/64 of each bitmap of a card
+	active     []*peer           // the peers whose rings to this rank are polled
+	bit        uint64            // this rank's bit in word self/64 of each bitmap of a peer's card
 	ringPolls  uint              // number of polls of rings since the last call of retire; not counted while active has one ring
 	peers      []*peer           // by world rank, including this rank; nil: on another host, or not yet used, see local
 	events     *atomic.Uint32    // card.events of this rank; nil before join
 	eventsSeen uint32            // the last value of events that takeEvents has handled
-	reads      uint              // number of Reads
+	reads      uint              // number of calls of progress; each Read calls it once
 	closed     bool
 	left       bool            // Shutdown or Close has begun: the domain sends and delivers no more messages
 	loop       local.SelfQueue // messages of this rank to itself
@@ -34,17 +35,17 @@ type domain struct {
 	heap      heap
 
 	cfg       transport.Config
-	job       wire.ShmJob    // proves and checks that a card belongs to the job
-	start     uint64         // the first position of every ring
-	wholeLeft int            // how many more busy rings this rank may use in full; see outRing
+	job       wire.ShmJob    // the job's id and secret, with which this rank signs its card and checks others
+	start     uint64         // the position of the first message of every ring
+	wholeLeft int            // how many more rings to peers this rank may use in full because they are busy; see outRing.lap
 	rank      transport.Addr // this rank in the world
 	size      int            // number of ranks of the job
-	inherited bool           // the launcher made the memory file, so all ranks of the host have it from the start
-	address   address        // of this rank; its zero value if inherited is set
+	inherited bool           // Config.Memory was set, so all ranks of the host have the memory file from the start
+	address   address        // this rank's address; its zero value if inherited is set
 	file      *os.File       // the memory file
 	maxMsg    int            // bytes of the longest message, with its header
 	eager     int            // the eager limit in bytes; see eager.go
-	deaths    bool           // the kernel marks the death of a process in its rankState
+	deaths    bool           // the kernel marks the death of a rank's process in the rank's rankState
 	liveness  liveness
 
 	seg       *segment         // nil before join
@@ -63,7 +64,7 @@ type domain struct {
 	early    atomic.Uint32           // the word that Wait sleeps on before join; then the word is card.sleep
 	signaled atomic.Bool             // Signal was called, and no Wait has ended since
 	down     atomic.Bool             // Close was called
-	endKnown [bitWords]atomic.Uint64 // a bit for each peer whose ending or err is set: Wait does not check it
+	endKnown [bitWords]atomic.Uint64 // a bit for each peer for which peer.ending or peer.err is set: Wait does not check these peers
 	lastScan atomic.Int64            // when Wait last checked all peers, in ns since epoch
 	fdWaiter fdWaiter
 	waitMu   sync.Mutex // held during a Wait
@@ -131,7 +132,9 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close unmaps the memory. Without an earlier Shutdown, peers report this rank as down.
+// Close ends all transfers and a Wait under way, and unmaps the memory, except memory of
+// AllocLasting. The garbage collector unmaps segment.front later. Without an earlier Shutdown,
+// peers report this rank as down.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
@@ -162,8 +165,8 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// signalPeers makes all peers that have sent to this rank or received from it check this rank's
-// state.
+// signalPeers makes the peers to which this rank has sent, or whose rings it has polled, check this
+// rank's state. It leaves out peers whose end this rank has reported.
 func (d *domain) signalPeers() {
 	for _, p := range d.locals {
 		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {
@@ -172,7 +175,8 @@ func (d *domain) signalPeers() {
 	}
 }
 
-// emit reports c in this Read, or in a later one if this Read has no room.
+// emit reports c in this Read. If this Read has no room, other completions wait, or no Read is
+// under way, a later Read reports c, and emit ends a Wait under way.
 func (d *domain) emit(c transport.Completion) {
 	if !d.done.Emit(c) {
 		d.wakeWaiter()

@@ -15,7 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Address returns the address by which other ranks of the host find this rank's memory.
+// Address returns this rank's address. If the ranks did not inherit the memory file, other ranks of
+// the host find this rank's file by the address.
 func (e *endpoint) Address() transport.Address {
 	if e.d.inherited {
 		return plainAddress(int(e.d.rank))
@@ -23,8 +24,9 @@ func (e *endpoint) Address() transport.Address {
 	return e.d.address.text()
 }
 
-// Send copies the message into the ring to the peer, and is always done when it returns. If
-// the ring has no room, it returns ErrAgain.
+// Send copies the message into the ring to the peer, or into the queue for this rank itself, and
+// returns done. If there is no room, it returns ErrAgain. If the peer has not joined yet, it
+// returns ErrAbsent.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
@@ -57,9 +59,10 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-// putHeader copies a header. It copies a header of the common length by words, because the
-// engine has just written them as words: wider loads would have to wait until the words
-// have left the core's store buffer.
+// putHeader copies the first n bytes of op.Header to b. If n is wire.MessageShort, the most
+// frequent length, it copies 8 bytes at a time, because the engine has just written the header by
+// stores of 8 bytes: a wider load would have to wait until these stores have left the core's store
+// buffer.
 func putHeader(b []byte, op *transport.Op, n int) {
 	if n != wire.MessageShort {
 		copy(b, op.Header[:n])
@@ -83,7 +86,8 @@ func (e *endpoint) refuse(op *transport.Op) (bool, error) {
 	return false, transport.ErrTooLarge
 }
 
-// sendFirst is Send to a peer without a mapped ring, to a failed peer, and to this rank itself.
+// sendFirst does Send if the ring to the peer is not mapped, the peer's end was reported, the peer
+// is this rank itself, or this rank has called Shutdown.
 func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 	d := e.d
 	if d.closed || d.left {
@@ -102,8 +106,10 @@ func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 	return e.Send(op)
 }
 
-// noRoom handles an error of reserve. If the peer has ended, it returns the reason instead of
-// ErrAgain, because there will never be room.
+// noRoom handles err, an error of reserve, and returns the error for the caller of the endpoint. If
+// err is ErrAgain, it first checks whether the peer has ended, because the ring may then never have
+// room; if checkPeer closes the peer, noRoom returns the reason. For any other err it closes the
+// peer.
 func (d *domain) noRoom(p *peer, err error) error {
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
 		if d.checkPeer(p); p.err != nil {
@@ -114,9 +120,9 @@ func (d *domain) noRoom(p *peer, err error) error {
 	return d.closeOnError(p, "send", err)
 }
 
-// post writes a control message to a peer, in order with all other messages from this rank.
-// kind is at least firstControl. It returns false if the ring to the peer has no room, or if the
-// peer has ended.
+// post writes a control message to the ring to a peer, in order with all other messages from this
+// rank to that peer. kind is at least firstControl. It returns false if the ring has no room, the
+// ring cannot be mapped, or the peer's end was reported.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (d *domain) post(p *peer, kind uint8, b []byte) bool {
@@ -127,7 +133,7 @@ func (d *domain) post(p *peer, kind uint8, b []byte) bool {
 	k := linesOf(len(b))
 	i, err := r.reserve(k)
 	if err != nil {
-		_ = d.noRoom(p, err) // it reports the peer's end itself
+		_ = d.noRoom(p, err) // noRoom has reported the peer's end, if it has found it
 		return false
 	}
 	copy(r.bytes[i*lineSize+wordSize:], b)

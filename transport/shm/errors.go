@@ -15,7 +15,7 @@ var (
 	errDisconnected = fmt.Errorf("%w: it was reported as failed", transport.ErrPeerDown)
 )
 
-// The causes of protocol errors.
+// Causes of protocol errors.
 var (
 	errCard     = errors.New("it does not prove that it belongs to this job")
 	errState    = errors.New("its state is invalid")
@@ -24,13 +24,12 @@ var (
 	errProgress = errors.New("it has freed more than this rank has sent")
 )
 
-// peerError returns an error that names the operation and the peer. It allocates: the domain
-// makes one when a peer or an operation fails, not for each message.
+// peerError returns an error that wraps cause and names the operation and the peer.
 func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Err: cause}
 }
 
-// protocolError returns the reason why a peer that broke the protocol is closed.
+// protocolError returns an error for a peer that broke the protocol. how says in which way.
 func protocolError(how error) error {
 	return fmt.Errorf("%w: %w: %w", transport.ErrPeerDown, transport.ErrProtocol, how)
 }

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// windowSize is the size of the parts in which peers map a heap. Large parts need few
-// mappings, and the kernel makes page tables only for pages that are touched.
+// windowSize is the size, in bytes, of the parts (windows) in which peers map a heap. Large parts
+// need few mappings, and the kernel makes page tables only for pages that are touched.
 const windowSize = 1 << 30
 
-// extents are the free parts of a heap, in ascending order; no two of them are adjacent.
-// They are in private memory, where no peer can change them.
+// extents is the list of the free parts of a heap, in ascending order; no two of them are
+// adjacent. The list is in private memory, where no peer can change it.
 //
 //	offset 0 ┌──────┬─free──┬──────┬─free─────────────────┐ size
 //	         │ used │ 0: at │ used │ 1: at, n             │
@@ -24,9 +24,9 @@ type extent struct{ at, n int64 }
 
 func (x extent) end() int64 { return x.at + x.n }
 
-// take removes n bytes from the first free extent with room for them and returns their
-// offset, a multiple of align. The bytes lie within one window; if they are more than
-// a window, they begin at the start of a window.
+// take removes n bytes from the first free extent that has room for them, and returns their offset,
+// a multiple of align, which is a power of two. The bytes lie within one window; if n is greater
+// than windowSize, they begin at the start of a window. If no extent has room, ok is false.
 func (f *extents) take(n, align int64) (at int64, ok bool) {
 	if n > windowSize {
 		align = max(align, windowSize)

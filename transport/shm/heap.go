@@ -31,21 +31,21 @@ import (
 //	       └─┴──┴──────────────┴────────┘
 //	        bit 63: keyValid; bit 62: keyShared, the extent lies in the heap
 //
-// Only the owner writes entries. It stores the key last and removes it first, and
-// its random bits differ for each extent. So the key is the entry's sequence word: a reader
-// that finds the same key before and after has read the words of one extent. Before a
-// peer writes by Write, it publishes the key in its hazard line, as described in
-// mr.go. So no such write is under way when Close of the region returns. Close does not wait
-// for accesses by peers to memory that Map returned.
+// Only the owner writes entries. It stores an entry's key last and removes the key first, and
+// the random bits make it very unlikely that two extents get the same key. So the key is the
+// entry's sequence word: a reader that finds the same key before and after it reads the other
+// words has read the words of one extent. Before a peer writes by Write, it publishes the key
+// in its hazard line, as described in mr.go. So no such write is under way when Close of the
+// region returns. Close does not wait for accesses by peers to memory that Map returned.
 //
-// The owner maps each extent by itself, and unmaps it when it is freed. Peers map the heap
-// in windows of 1 GiB, which stay mapped until the domain is closed. So all memory that a
-// peer touches lies in the file, regardless of an entry's words, and no process can
-// truncate the file. After a free, a peer may find zeros there, or a later extent, but its
-// access never faults.
+// The owner maps each extent separately, and unmaps it when it frees the extent. A peer maps
+// the heap in windows of 1 GiB or a multiple, which stay mapped until the peer closes its
+// domain. So all memory that a peer touches lies in the file, regardless of an entry's words,
+// and no process can truncate the file. After a free, a peer may find zeros there, or a later
+// extent, but its access never faults.
 //
 // Alloc gives an extent all its pages, so a lack of memory is an error of Alloc. Close of the
-// region frees the pages.
+// region frees the pages, unless a disconnected peer may still use them.
 
 const (
 	dirBits    = 11
@@ -53,14 +53,14 @@ const (
 	heapKey    = uint64(keyValid | keyShared)
 
 	fillMost  = 64 << 20 // largest number of bytes of one fallocate(2)
-	fillLeast = 1 << 20  // smallest, after interrupted calls
+	fillLeast = 1 << 20  // signals that interrupt fallocate(2) reduce the number to this at the least
 )
 
 // dirEntry describes an extent to peers.
 type dirEntry struct {
-	key  atomic.Uint64 // 0: none
-	at   atomic.Uint64 // from the heap's beginning, a multiple of a page
-	size atomic.Uint64 // bytes
+	key  atomic.Uint64 // 0: the entry describes no extent
+	at   atomic.Uint64 // offset in bytes from the heap's beginning, a multiple of pageSize
+	size atomic.Uint64 // the number of bytes that the caller of Alloc asked for
 	_    uint64
 }
 
@@ -77,23 +77,23 @@ type heap struct {
 
 // heapRegion is the memory region of an extent of this rank.
 type heapRegion struct {
-	d    *domain // nil after the domain's Close
+	d    *domain // nil after Close of the region or the domain
 	slot int     // index in the directory
 	key  uint64
 	extent
-	mem     []byte // the mapping; nil after Close
+	mem     []byte // the mapping; nil after it was unmapped
 	lasting bool   // the memory stays valid after the domain's Close
 }
 
 // heapView holds the windows that are mapped of one rank's heap.
 type heapView struct {
-	windows [][]byte // by offset / windowSize: the mapping that begins there; it may be longer than windowSize
+	windows [][]byte // by offset / windowSize: the mapping that begins there, which may be longer than windowSize; nil: none
 	old     [][]byte // mappings that were replaced by longer ones; slices of them may still be in use
-	known   []known  // by index in the peer's directory
+	known   []known  // by index in the peer's directory; zero value: not mapped
 }
 
-// known is an extent of a peer that this rank has mapped. Its memory stays mapped, but is valid only
-// while the directory has the key.
+// known is an extent of a peer that this rank has mapped. mem stays mapped, but holds the extent
+// only while the peer's directory has the key.
 type known struct {
 	key uint64
 	mem []byte
@@ -201,7 +201,7 @@ func (d *domain) alloc(n int64) (*heapRegion, error) {
 	return s, nil
 }
 
-// slot returns a free slot.
+// slot returns the index of a free slot, or false if there is none.
 func (h *heap) slot() (int, bool) {
 	for range dirEntries {
 		slot := h.next
@@ -234,8 +234,9 @@ func (d *domain) populate(x extent) (mem []byte, err error) {
 	return mem, nil
 }
 
-// fill allocates the pages of n bytes of the file from offset at. If the host lacks memory, it
-// returns ENOMEM.
+// fill allocates the pages of n bytes of the file from offset at, in steps. Before each step for
+// which heapAlign or more bytes are left, it returns ENOMEM if the available memory is less than
+// these bytes.
 func (d *domain) fill(at, n int64) error {
 	step := int64(fillMost)
 	for n > 0 {
@@ -268,8 +269,10 @@ func (s *heapRegion) Key() uint64 { return s.key }
 // Base returns 0.
 func (s *heapRegion) Base() uint64 { return 0 }
 
-// Close frees the extent. It waits for peers that are writing to it by Write: a few
-// microseconds if they run.
+// Close frees the extent. It waits for peers that are writing to it by Write: up to some tens of
+// microseconds if they run. While the process of a disconnected peer may still run, Close only
+// unmaps the extent, and this rank does not use that part of the heap again. After the domain's
+// Close, Close only unmaps the memory of AllocLasting.
 func (s *heapRegion) Close() error {
 	if s.mem == nil {
 		return nil
@@ -291,8 +294,8 @@ func (s *heapRegion) Close() error {
 	return nil
 }
 
-// disconnectedPeerRuns reports whether a peer may still run after Disconnect. Such a peer may
-// store to memory that it has mapped, so freed extents are then not used again.
+// disconnectedPeerRuns reports whether the process of a peer for which Disconnect was called may
+// still run. Such a process may store to memory that it has mapped.
 func (d *domain) disconnectedPeerRuns() bool {
 	for _, p := range d.locals {
 		if p != nil && p.disconnected && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
@@ -309,13 +312,14 @@ func (d *domain) unpublish(s *heapRegion) {
 	d.awaitWriters(s.key)
 }
 
-// release unmaps the memory.
+// release unmaps the extent.
 func (s *heapRegion) release() {
 	_ = unmapFile(s.mem) // it cannot fail for a mapping
 	s.mem = nil
 }
 
-// Map returns the memory of a peer's extent.
+// Map returns the memory of the extent of rank to with the given key. The memory stays mapped until
+// the domain is closed.
 func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 	if d.closed {
 		return nil, transport.ErrClosed
@@ -337,9 +341,9 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 // Unmap does nothing: the window stays mapped, because it may hold other extents.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// mapRange returns n bytes at addr of a peer's region of the shared heap, mapped until the
-// domain is closed. If key is not that of such a region, it returns ErrKey; if the bytes
-// are not all in the region, ErrBounds.
+// mapRange returns n bytes at offset addr of the peer's extent with the given key. The bytes stay
+// mapped until the domain is closed. If the peer has no such extent, mapRange returns ErrKey; if
+// the bytes are not all in the extent, ErrBounds.
 //
 // Hot path: no allocation and no system call, except at the first use of a region.
 func (d *domain) mapRange(p *peer, key, addr uint64, n int) ([]byte, error) {
@@ -353,7 +357,9 @@ func (d *domain) mapRange(p *peer, key, addr uint64, n int) ([]byte, error) {
 	return mem[addr : addr+uint64(n) : addr+uint64(n)], nil
 }
 
-// mapRegion returns the memory of an extent that its owner has not freed.
+// mapRegion returns the memory of the peer's extent with the given key, and maps it at its first
+// use. If the peer has no such extent or has freed it, mapRegion returns ErrKey; if the directory
+// has an impossible entry, a protocol error.
 func (d *domain) mapRegion(p *peer, key uint64) ([]byte, error) {
 	if key&heapKey != heapKey {
 		return nil, transport.ErrKey
@@ -388,7 +394,8 @@ func (d *domain) mapRegion(p *peer, key uint64) ([]byte, error) {
 	return mem, nil
 }
 
-// window returns n bytes at offset at of a rank's heap. It maps their window at its first use.
+// window returns n bytes at offset at of the heap of a local rank. Unless they are mapped, it maps
+// them in whole windows.
 func (d *domain) window(local int, at, n int64) ([]byte, error) {
 	v := &d.heap.views[local]
 	number := int(at / windowSize)

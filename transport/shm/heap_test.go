@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// heapsOf returns the domains of n ranks that share one memory file. Each domain has its own mappings
-// of the file. heapsOf sets only the fields that the shared heap needs.
+// heapsOf returns the domains of n ranks that share one memory file. Each domain has its own
+// mappings of the file. heapsOf sets only the fields that the shared heap needs.
 func heapsOf(t testing.TB, n int) []*domain {
 	t.Helper()
 	l := newLayout(n)
@@ -37,7 +37,8 @@ func heapsOf(t testing.TB, n int) []*domain {
 	return ds
 }
 
-// heapOf returns one domain, of rank self, as heapsOf does.
+// heapOf returns the domain of rank self, as heapsOf makes it. f is the memory file, and l its
+// layout.
 func heapOf(t testing.TB, f *os.File, l layout, self int) *domain {
 	t.Helper()
 	front, err := unix.Mmap(int(f.Fd()), 0, int(l.inboxes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -64,9 +65,10 @@ func resident(t testing.TB, d *domain) int64 {
 	return st.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// TestHeap has three ranks allocate and free memory at random, and map each other's memory in between.
-// Memory must be zero when it is allocated, must have the same content at all ranks, and must have a
-// key that was not used before. At the end all memory is free, and its pages are freed too.
+// TestHeap has three ranks allocate and free memory at random, and map each other's memory in
+// between. Memory must be zero when it is allocated, must have the same content at all ranks, and
+// must have a key that was not used before. At the end all memory is free, and its pages are freed
+// too.
 func TestHeap(t *testing.T) {
 	ds := heapsOf(t, 3)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -165,8 +167,8 @@ func TestHeapBounds(t *testing.T) {
 }
 
 // TestCorruptDirectory writes invalid offsets and sizes to the directory in which rank 1 lists its
-// allocations. Map by rank 0 must return a protocol error. It must accept an entry for the last page
-// of rank 1's heap, and access to that page must not fault.
+// allocations. Map by rank 0 must return a protocol error. It must accept an entry for the last
+// page of rank 1's heap, and access to that page must not fault.
 func TestCorruptDirectory(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
@@ -242,9 +244,9 @@ func TestHeapErrors(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-// TestFreedWhileMapped has a peer access memory that it has mapped and that the owner has freed since.
-// The peer reads zeros. If the peer writes to the freed memory, the next Alloc that returns that
-// memory still returns zeros.
+// TestFreedWhileMapped has a peer access memory that it has mapped and that the owner has freed
+// since. The peer reads zeros. If the peer writes to the freed memory, the next Alloc that returns
+// that memory still returns zeros.
 func TestFreedWhileMapped(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].Alloc(3 * pageSize)
@@ -268,8 +270,8 @@ func TestFreedWhileMapped(t *testing.T) {
 	require.NoError(t, mr.Close(), "Close after the domain's Close")
 }
 
-// TestAllocLasting closes a domain that has memory from AllocLasting. The rank can still use the memory
-// until it closes the region, and its peers cannot map it any more.
+// TestAllocLasting closes a domain that has memory from AllocLasting. The rank can still use the
+// memory until it closes the region, and its peers cannot map it any more.
 func TestAllocLasting(t *testing.T) {
 	ds := heapsOf(t, 2)
 	mem, mr, err := ds[1].AllocLasting(100)
@@ -283,10 +285,10 @@ func TestAllocLasting(t *testing.T) {
 	require.Nil(t, mr.(*heapRegion).mem)
 }
 
-// TestWindows maps extents of a peer's heap (ranges of bytes), which Map does in windows of windowSize
-// bytes: extents beyond the first window, extents longer than a window, and extents of several
-// lengths at one offset. The last byte of each extent must be the byte that the test has written to
-// the file.
+// TestWindows maps extents of a peer's heap (ranges of bytes), which Map does in windows of
+// windowSize bytes: extents beyond the first window, extents longer than a window, and extents of
+// several lengths at one offset. The last byte of each extent must be the byte that the test has
+// written to the file.
 func TestWindows(t *testing.T) {
 	ds := heapsOf(t, 2)
 	e := ds[1].entry(1, 0)
@@ -313,8 +315,8 @@ func TestWindows(t *testing.T) {
 	require.EqualValues(t, 1, first[4095], "a slice that Map has returned stays valid")
 }
 
-// TestHeapOfAnotherProcess has a rank in a child process allocate memory, which rank 0 in this process
-// maps. Rank 0 can still use the memory after the child was killed.
+// TestHeapOfAnotherProcess has a rank in a child process allocate memory, which rank 0 in this
+// process maps. Rank 0 can still use the memory after the child was killed.
 func TestHeapOfAnotherProcess(t *testing.T) {
 	const env = "WEFT_SHM_HEAP_KEY"
 	if text := os.Getenv(env); text != "" {
@@ -356,8 +358,8 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 	require.EqualValues(t, 77, theirs[heapAlign-1])
 }
 
-// TestMapRangeAllocatesNothing checks that mapRange does not allocate, because every RMA operation on
-// memory from Alloc calls it.
+// TestMapRangeAllocatesNothing checks that mapRange does not allocate, because every RMA operation
+// on memory from Alloc calls it.
 func TestMapRangeAllocatesNothing(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)

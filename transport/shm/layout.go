@@ -18,18 +18,18 @@ import (
 //	 a page   4 pages  n × 8 B n pages n pages  n × 1 MiB  n rings: from 0, from 1, …     1 TiB each
 //
 // The file is sparse: a page that no rank has touched takes no memory. A rank maps
-// everything before the inboxes, and its own inbox, when it joins. It maps rings to other
-// ranks and heaps at their first use.
+// everything before the inboxes, and its own inbox, when it joins. It maps the rings to other
+// ranks, and parts of heaps, at their first use.
 const (
 	lineSize   = 64   // a cache line
 	pageSize   = 4096 // the unit of the layout; a system's pages may be larger
 	claimCount = pageSize / lineSize
-	tableSize  = 1 << 20       // a rank's table: its directory, then its private memory regions
-	dirSize    = 64 << 10      // the directory of the rank's heap
-	heapSize   = 1 << 40       // the heap of one rank
-	heapAlign  = 2 << 20       // a huge page
+	tableSize  = 1 << 20       // bytes of a rank's table: its directory, then the entries of its private memory regions
+	dirSize    = 64 << 10      // bytes of the directory of a rank's heap
+	heapSize   = 1 << 40       // bytes of the heap of one rank
+	heapAlign  = 2 << 20       // bytes of a huge page; the alignment of heaps and of extents of this size or more
 	maxLocals  = bitWords * 64 // largest number of ranks of one host
-	stateSize  = 8             // a rankState
+	stateSize  = 8             // bytes of a rankState
 
 	bitWords = 64 // words of a bitmap with a bit for each rank of the host
 
@@ -39,15 +39,15 @@ const (
 
 // layout holds the offsets of all parts, in bytes from the file's beginning.
 type layout struct {
-	n         int // ranks of the host
-	ringLines int // lines of a ring for messages, a power of two
+	n         int // number of ranks of the host
+	ringLines int // number of lines of a ring without the progress line, a power of two
 	states    int64
 	cards     int64
 	claims    int64
 	tables    int64
 	inboxes   int64
 	heaps     int64
-	size      int64 // of the file
+	size      int64 // of the file, in bytes
 }
 
 // newLayout returns the layout for n ranks.
@@ -66,7 +66,7 @@ func newLayout(n int) layout {
 // ringLines returns the length of a ring in lines on a host with n ranks. If n is small,
 // rings have the size that streams fastest. If n is large, rings are shorter to save
 // memory, because each rank has n of them. A ring takes only the memory of the pages that
-// its writer has used; see outRing.
+// its writer has used; see ring.go.
 func ringLines(n int) int {
 	switch {
 	case n <= 2:
@@ -82,17 +82,17 @@ func ringLines(n int) int {
 	}
 }
 
-// The used part of a ring; see outRing.
+// The part of a ring that its writer uses; see ring.go.
 const (
-	usedOfPage = 2                              // lines of the used pages that hold no messages: the progress line, and one for a skip
-	firstLines = pageSize/lineSize - usedOfPage // lines of the first page that hold messages
-	busyLaps   = 16                             // a ring is busy once its writer has reached end this many times
-	busyRings  = 16                             // a rank uses at most this many busy rings in full
+	usedOfPage = 2                              // number of lines of the used pages that hold no messages: the progress line, and one for a skip
+	firstLines = pageSize/lineSize - usedOfPage // number of lines of the first page that hold messages
+	busyLaps   = 16                             // a ring is busy once its writer has reached outRing.end this many times
+	busyRings  = 16                             // a rank uses all pages of at most this many of its busy rings to peers
 )
 
-// maxMessage returns the length of the longest message in a ring of ringLines lines. It
-// takes at most half of the lines, so an empty ring has room for it at any position of
-// the writer.
+// maxMessage returns the length, in bytes of header and data, of the longest message in a ring of
+// ringLines lines. Such a message takes at most half of the lines, so an empty ring has room for it
+// at any position of the writer.
 func maxMessage(ringLines int) int {
 	return min(largestMessage, ringLines/2*lineSize-wordSize)
 }
@@ -103,35 +103,35 @@ func (l *layout) ringSize() int64 { return pageSize + int64(l.ringLines)*lineSiz
 
 func (l *layout) inboxSize() int64 { return int64(l.n) * l.ringSize() }
 
-// ring returns the offset of the ring from one rank to another.
+// ring returns the offset of the ring from one local rank to another.
 func (l *layout) ring(from, to int) int64 {
 	return l.inboxes + int64(to)*l.inboxSize() + int64(from)*l.ringSize()
 }
 
-// heap returns the offset of a rank's part of the shared heap.
+// heap returns the offset of a local rank's part of the shared heap.
 func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
 
 // fileHeader lies at the start of the file's first page.
 type fileHeader struct {
-	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob
+	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob; 0: no rank has opened the file yet
 	_     [lineSize - 8]byte
 
 	sleepers atomic.Int32 // number of ranks that are in Wait or about to enter it; for a moment it may be greater
 	_        [lineSize - 4]byte
 }
 
-// rankState holds whether a rank has joined, has left or has died. Its words change once
-// or twice in a job, and every rank reads those of all others from time to time. So the
+// rankState holds whether a rank has joined, has left or has died. Its words change a few
+// times in a job, and every rank reads those of all others from time to time. So the
 // states of all ranks lie side by side: to read those of a thousand ranks touches two pages.
 type rankState struct {
 	state atomic.Uint32 // cardAbsent, cardTaken, cardPresent or cardLeft
-	alive atomic.Uint32 // id of a thread that lives as long as the process, or ownerDied; see liveness.go
+	alive atomic.Uint32 // 0: the rank has not joined; with the bit ownerDied: it has ended; else it lives; see liveness.go
 }
 
 // card is the page on which a rank publishes its identity and receives signals from
 // other ranks. Each word that changes while other ranks read it has its own cache line.
 type card struct {
-	identity [2 * lineSize]byte // a wire.ShmCard; valid from cardPresent on
+	identity [2 * lineSize]byte // an encoded wire.ShmCard; valid once rankState.state is cardPresent or cardLeft
 
 	// sleep is asleep while the rank is in Wait or about to enter it. A rank that has
 	// something for this rank sets sleep to awake and wakes this rank.
@@ -145,7 +145,7 @@ type card struct {
 	_      [lineSize - 4]byte
 
 	// polled has a bit for each rank whose ring this rank polls. The sender sets its
-	// bit; this rank clears the bit when it takes the ring off its list:
+	// bit; this rank clears the bit when it takes the ring off its list (domain.active):
 	//
 	//	sender                               this rank
 	//	publishes a message                  clears the bit
@@ -154,10 +154,10 @@ type card struct {
 	//	to events and wakes this rank        the ring stays on the list
 	//
 	// Invariant: if a ring that is not on the list holds a message of a Send that
-	// has returned, its bit is set, and events has increased since. Each side
-	// stores before it loads, and both are full barriers, so at least one of them
-	// sees what the other has stored. If a sender ends before it has set its bit,
-	// checkPeer finds its message.
+	// has returned, its bit is set, and events has increased after that. Each side
+	// stores before it loads, and both stores are full barriers, so at least one
+	// side sees what the other has stored. If a sender ends before it has set its
+	// bit, checkPeer finds its message.
 	polled  [bitWords]atomic.Uint64
 	refused [bitWords]atomic.Uint64 // a bit for each rank that refuses this one, after Disconnect or a protocol error
 	waiters [bitWords]atomic.Uint64 // a bit for each rank to signal when this one has joined
@@ -166,18 +166,18 @@ type card struct {
 
 var (
 	_ [2*lineSize - wire.ShmCardSize]byte // identity has room for a wire.ShmCard
-	_ [wire.ShmEndedAt - pageSize]byte    // the launcher's notes of ended processes lie behind the header
-	_ [wire.ShmEndedMax - maxLocals]byte  // there is a note for each rank
+	_ [wire.ShmEndedAt - pageSize]byte    // the words in which the launcher notes the ends of processes lie after the header
+	_ [wire.ShmEndedMax - maxLocals]byte  // there is such a word for each rank
 )
 
-// Increments of card.events. The lower 16 bits count eventRing, and the upper 16 bits eventState. If
-// the lower half overflows, the rank takes that for an eventState, and checks more than necessary.
+// Increments of card.events. The lower 16 bits count eventRing, and the upper 16 bits eventState.
+// If the lower half overflows, the card's owner takes that for an eventState, which does no harm.
 const (
 	eventRing  = 1
 	eventState = 1 << 16
 )
 
-// The states of a rank; they only grow.
+// The states of a rank (rankState.state). A state only grows.
 const (
 	cardAbsent  = iota
 	cardTaken   // the rank is writing its card

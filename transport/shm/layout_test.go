@@ -49,8 +49,8 @@ func TestLayout(t *testing.T) {
 	require.Equal(t, 64<<10+transport.HeaderSize, maxMessage(ringLines(2)))
 }
 
-// TestSizes pins the sizes and offsets of types in shared memory. Ranks that run different builds of
-// weft must agree on them.
+// TestSizes pins the sizes and offsets of types in shared memory. Ranks that run different builds
+// of weft must agree on them.
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
@@ -70,8 +70,9 @@ func TestFileCannotShrink(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 }
 
-// TestOpenRefuses opens domains with an invalid Self or Locals, with a file of another job, and with a
-// file of another size. Each Open returns an error, and none spoils the file for the right rank.
+// TestOpenRefuses opens domains with an invalid Self or Locals, with a file of another job, and
+// with a file of another size. Each Open returns an error, and none spoils the file for the right
+// rank.
 func TestOpenRefuses(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -179,9 +180,9 @@ func TestEndedBeforeJoin(t *testing.T) {
 	}
 }
 
-// TestAbsent has rank 0 send to rank 1, whose Open has not been called yet. Send returns ErrAbsent, and
-// a Wait of rank 0 ends when rank 1 opens its domain. Later rank 0 closes its domain, and Sends of
-// rank 1 to it fail with ErrPeerDown.
+// TestAbsent has rank 0 send to rank 1, whose Open has not been called yet. Send returns ErrAbsent,
+// and a Wait of rank 0 ends when rank 1 opens its domain. Later rank 0 closes its domain, and Sends
+// of rank 1 to it fail with ErrPeerDown.
 func TestAbsent(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -220,9 +221,9 @@ func TestAbsent(t *testing.T) {
 }
 
 // TestCostOfPeers checks what the other ranks of a host cost a rank that communicates with few of
-// them. The rank must not make the state of a peer (type peer) for the others. To check whether they
-// have ended, it must not touch the page that each of them has in the memory file (its card), only
-// the words of all ranks' states, which lie side by side.
+// them. The rank must not make the state of a peer (type peer) for the others. To check whether
+// they have ended, it must not touch the page that each of them has in the memory file (its card),
+// only the words of all ranks' states, which lie side by side.
 func TestCostOfPeers(t *testing.T) {
 	const n = 1024
 	memory, err := newMemory()

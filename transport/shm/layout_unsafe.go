@@ -16,7 +16,7 @@ func at[T any](mem []byte, off int64) *T {
 	return (*T)(unsafe.Pointer(&mem[off]))
 }
 
-// view returns mapped memory as a slice of T, as many as it has room for.
+// view returns mapped memory as a slice of T, with as many elements as mem has room for.
 func view[T any](mem []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(t)))
@@ -26,19 +26,20 @@ func view[T any](mem []byte) []T {
 // that the caller makes afterwards.
 func storePlain(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
 
-// fromPage returns the whole mapping of which mapFile returned mem: from the page's start.
+// fromPage returns the whole mapping that mapFile has made for mem. The mapping begins at the start
+// of the page that holds the first byte of mem.
 func fromPage(mem []byte) []byte {
 	p := unsafe.SliceData(mem)
 	skip := int(uintptr(unsafe.Pointer(p)) & uintptr(os.Getpagesize()-1))
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), -skip)), len(mem)+skip)
 }
 
-// own prefetches b for writing, after another core has read or written it.
+// own prefetches b, which is not empty, for writing, after another core has read or written it.
 //
 // Hot path: no allocation.
 func own(b []byte) { prefetchWrite(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }
 
-// fetchLines prefetches b for reading, after another core has written it.
+// fetchLines prefetches b, which is not empty, for reading, after another core has written it.
 //
 // Hot path: no allocation.
 func fetchLines(b []byte) { prefetchRead(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }

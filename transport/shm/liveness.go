@@ -22,15 +22,15 @@ import (
 //
 // If a process ends before it has set the word, the word stays 0. If the launcher made the
 // memory file, it notes the end of every process there (wire.PutShmEnded), so no rank waits
-// for such a process. If ranks find each other by addresses, they exchange the addresses
-// through the launcher, after all of them have opened the transport.
+// for such a process. If the ranks find each other by addresses, no other rank has the address
+// of a process that ends before it has opened the transport.
 const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
 // liveness controls the thread that holds the word.
 type liveness struct {
 	word *atomic.Uint32 // rankState.alive of this rank; nil before begin and after end
-	stop chan struct{}  // end closes it, and the thread then ends; nil: there is no thread
-	done chan struct{}  // closed when the thread has ended
+	stop chan struct{}  // end closes it, and hold then returns; nil: no thread holds the word
+	done chan struct{}  // closed when hold has returned
 }
 
 // robustFutexes reports whether the kernel supports robust futexes.
@@ -39,8 +39,8 @@ func robustFutexes() bool {
 	return err == nil
 }
 
-// begin starts the thread that holds the word. If robust is false, begin starts no thread,
-// and only end marks the end of the rank.
+// begin starts the goroutine whose thread holds the word. If robust is false, begin stores 1 in the
+// word and starts no goroutine, and only end marks the end of the rank.
 func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	l.word = word
 	if !robust {
@@ -81,7 +81,8 @@ func (l *liveness) hold(began chan<- error) {
 
 var errRobust = errors.New("shm: set_robust_list refuses the list that get_robust_list returned")
 
-// end marks that the rank has ended, and ends the thread.
+// end marks that the rank has ended, and waits until hold has returned. It has no effect before
+// begin and after another end.
 func (l *liveness) end() {
 	if l.word == nil {
 		return

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHeldUntilThreadEnds checks that the kernel sets the bit ownerDied in a word on the robust futex
-// list of a thread when that thread ends.
+// TestHeldUntilThreadEnds checks that the kernel sets the bit ownerDied in a word on the robust
+// futex list of a thread when that thread ends.
 func TestHeldUntilThreadEnds(t *testing.T) {
 	if !robustFutexes() {
 		t.Skip("the kernel has no robust futexes")
@@ -23,7 +23,7 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	list := newRobustList(&word)
 	ready, end := make(chan error), make(chan struct{})
 	var hold func()
-	hold = func() { // ends with its thread, because it returns without UnlockOSThread
+	hold = func() { // its thread ends when it returns, because it does not call UnlockOSThread
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() { // the main thread does not end with its goroutine, so use another thread
 			defer runtime.UnlockOSThread()
@@ -43,8 +43,8 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	runtime.KeepAlive(list)
 }
 
-// TestLiveness checks the word by which peers detect that a process has ended: begin sets it to a value
-// that says that the process lives, and end to ownerDied, with and without robust futexes.
+// TestLiveness checks the word by which peers detect that a process has ended: begin sets it to a
+// value that says that the process lives, and end to ownerDied, with and without robust futexes.
 func TestLiveness(t *testing.T) {
 	for _, robust := range []bool{false, robustFutexes()} {
 		var l liveness

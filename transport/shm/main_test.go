@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestMain runs the tests. In a child process, for which a test has set childVariable, it runs one rank
-// of the test's job instead.
+// TestMain runs the tests. In a child process, for which a test has set childVariable, it runs one
+// rank of the test's job instead.
 func TestMain(m *testing.M) {
 	if what := os.Getenv(childVariable); what != "" {
 		if err := child(what); err != nil {
@@ -100,8 +100,8 @@ func (n *node) read(t testing.TB) []transport.Completion {
 	return n.comp[:k]
 }
 
-// await reads n's queue until it returns a completion of a kind, and returns that completion. It
-// drops completions of other kinds.
+// await reads n's queue until it returns a completion of a kind, and returns the first such
+// completion. It drops all other completions that it reads.
 func (n *node) await(t testing.TB, kind transport.CompletionKind) transport.Completion {
 	t.Helper()
 	for end := time.Now().Add(deadline); time.Now().Before(end); {

@@ -45,8 +45,10 @@ func memoryLeft(root string) int64 {
 	return left
 }
 
-// groupLeft returns the minimum of what the limits of a control group and of its ancestors
-// leave. The cache of unused files counts as free.
+// groupLeft returns the minimum of the bytes that the limits of a control group and of its
+// ancestors leave. top is the directory of the hierarchy, and path the group in it. limit and usage
+// name files of a group. cache names a field of its memory.stat, the file cache that was not used
+// recently, which counts as free.
 func groupLeft(top, path, limit, usage, cache string) int64 {
 	left := int64(math.MaxInt64)
 	for dir := filepath.Join(top, path); strings.HasPrefix(dir, top); dir = filepath.Dir(dir) {

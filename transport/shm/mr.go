@@ -25,16 +25,17 @@ import (
 //	       └─┴──┴────────────┴──────────┴────────┘
 //
 // The owner stores the key last when it registers a region and removes it first when it
-// closes the region. The last thousand registrations of a slot have different keys. So the
-// key is also the entry's sequence word: a reader that finds the
-// same key before and after has read the words of one registration. If the table is full,
+// closes the region. The last 1024 registrations of a slot have different keys. So the key is
+// also the entry's sequence word: a reader that finds the same key before and after it reads
+// the other words has read the words of one registration. If the table is full,
 // RegisterMemory returns ErrAgain.
 //
-// Close promises that no peer writes to the region after it has returned, although peers may
-// be in the middle of a copy by the kernel when Close begins. This holds because:
+// Close promises that after it has returned no peer writes to the region, and no peer returns
+// bytes of it that were stored later. But peers may be in the middle of a copy by the kernel
+// when Close begins. So the ranks follow these rules:
 //
-//  1. Close does not wait for a peer's reads. A late read affects only the reader. The
-//     reader looks for the key again after its last byte, and returns ErrKey if the
+//  1. Close does not wait for a peer's reads, because they change only the reader's buffer.
+//     The reader looks for the key again after its last byte, and returns an error if the
 //     key is not there any more.
 //  2. Before a peer writes a piece, it publishes the key in its hazard line, as with hazard
 //     pointers, and then checks that the entry still has the key. After the piece it
@@ -45,14 +46,15 @@ import (
 //     repair if its rank dies: after the process has ended, none of its threads
 //     writes, and Close stops waiting (awaitIdle in cma.go).
 //  4. The owner itself touches the region, to help with a copy, only in calls of its own
-//     domain, which the caller serialises with Close. For every piece it finds the region again by its key.
+//     domain, which the caller serialises with Close. For every piece it looks for the
+//     region again by the key.
 
 const (
 	slotBits       = 20
 	generationBits = 10
 	randomBits     = 32
 	slotMask       = 1<<slotBits - 1
-	maxRegions     = (tableSize - dirSize) / entrySize // entries of a table
+	maxRegions     = (tableSize - dirSize) / entrySize // number of entries in a rank's table
 
 	keyValid  = 1 << 63
 	keyShared = 1 << 62 // a region of the shared heap
@@ -62,16 +64,16 @@ const entrySize = 32 // bytes of an entry
 
 // entry describes a region to peers.
 type entry struct {
-	key    atomic.Uint64 // 0: none
-	addr   atomic.Uint64
-	size   atomic.Uint64
-	access atomic.Uint64
+	key    atomic.Uint64 // 0: the entry describes no region
+	addr   atomic.Uint64 // address of the memory in the owner's process
+	size   atomic.Uint64 // bytes
+	access atomic.Uint64 // a transport.Access
 }
 
-// hazards is a rank's hazard line: it announces the memory of other ranks that the rank is
-// about to write to.
+// hazards is a rank's hazard line: it announces which memory of other ranks the rank is writing
+// to or is about to write to.
 type hazards struct {
-	key     atomic.Uint64 // of the region that the rank writes to; 0: none
+	key     atomic.Uint64 // of the peer's region that the rank writes to; 0: none
 	helping atomic.Uint64 // helpName of the claim line that the rank helps with; 0: none
 	closed  atomic.Uint64 // not 0: the rank has closed its domain, and with it all regions
 	_       [lineSize - 24]byte
@@ -83,19 +85,19 @@ type region struct {
 	slot   uint64 // index in regions.slots and in the table
 	gen    uint64 // number of registrations of the slot so far, modulo 1 << generationBits
 	key    uint64 // 0 after Close
-	buf    []byte
+	buf    []byte // the registered memory; nil after Close
 	access transport.Access
-	open   bool    // it was registered, and not closed since
-	next   *region // in regions.free
+	open   bool    // it was registered, and neither it nor the domain was closed since
+	next   *region // the next region in regions.free
 }
 
 // regions are the regions of this rank.
 type regions struct {
-	slots    []*region     // all regions, also closed ones
-	free     *region       // the closed regions, the last closed first, so that few pages of the table are in use
+	slots    []*region     // by slot: all regions, also closed ones
+	free     *region       // the closed regions, linked by next, the last closed first, so that few pages of the table are in use
 	keys     *rand.ChaCha8 // random bits of keys
 	entries  []entry       // this rank's table in the segment; nil before join and after Close
-	readOnly int           // number of open regions that peers may only read: most are messages that peers will fetch
+	readOnly int           // number of open regions whose access is RemoteRead: most of them are data of messages that peers will fetch
 }
 
 func (t *regions) init(entries []entry) {
@@ -114,7 +116,8 @@ func newKeys() *rand.ChaCha8 {
 	return rand.NewChaCha8(seed)
 }
 
-// RegisterMemory adds an entry to this rank's table. Pages need no preparation.
+// RegisterMemory adds buf to this rank's table; if this rank has not joined yet, join does so. It
+// does not touch the memory.
 //
 // Hot path: no allocation, no system call, unless more regions are open than ever before.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
@@ -174,7 +177,8 @@ func (r *region) Close() error {
 	return nil
 }
 
-// withdraw ends all access to a region.
+// withdraw closes a region: it removes the key from the table, and waits until no peer writes to
+// the region.
 func (d *domain) withdraw(r *region) {
 	r.open = false
 	t := &d.transfers.regions
@@ -202,8 +206,8 @@ func (d *domain) withdrawAll() {
 	t.entries = nil
 }
 
-// awaitWriters waits until no peer writes under a key. The caller has removed the key, so
-// no peer begins a new write.
+// awaitWriters waits until no peer writes to the region that had the key. The caller has removed
+// the key, so no peer begins a new write.
 func (d *domain) awaitWriters(key uint64) {
 	for i := range d.locals {
 		if i == d.self {
@@ -216,8 +220,8 @@ func (d *domain) awaitWriters(key uint64) {
 	}
 }
 
-// find returns n bytes at addr of this rank's region with a key, if the region permits
-// access want.
+// find returns n bytes at offset addr of this rank's region with a key, if the region permits the
+// access want. Otherwise it returns ErrKey, ErrAccess or ErrBounds.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
 	slot := key & slotMask
 	if slot >= uint64(len(t.slots)) {
@@ -233,7 +237,8 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 	return r.buf[addr : addr+n], nil
 }
 
-// permits checks an access of n bytes at addr of a region.
+// permits checks an access want to n bytes at offset addr of a region of size bytes, for which the
+// access have is permitted.
 func permits(have transport.Access, size, addr, n uint64, want transport.Access) error {
 	switch {
 	case have&want != want:
@@ -244,8 +249,9 @@ func permits(have transport.Access, size, addr, n uint64, want transport.Access)
 	return nil
 }
 
-// lookup finds a peer's region in the peer's table. It returns the region's entry and the
-// address of the byte at addr in the peer's process.
+// lookup finds a peer's private region in the peer's table, and checks that the region permits the
+// access want to n bytes at offset addr. It returns the region's entry, and the address of these
+// bytes in the peer's process.
 func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*entry, uint64, error) {
 	if key&keyValid == 0 {
 		return nil, 0, transport.ErrKey

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestKeysAreNotUsedAgain registers and closes memory 1000 times. All registrations use the same entry
-// of the table of regions (its slot), and all have different keys.
+// TestKeysAreNotUsedAgain registers and closes memory 1000 times. All registrations use the same
+// entry of the table of regions (its slot), and all have different keys.
 func TestKeysAreNotUsedAgain(t *testing.T) {
 	d := sides(t, 1, "auto")[0]
 	seen := map[uint64]bool{}
@@ -29,8 +29,8 @@ func TestKeysAreNotUsedAgain(t *testing.T) {
 	require.Len(t, d.transfers.regions.slots, 1)
 }
 
-// TestFullTable opens as many regions as the table has entries for. RegisterMemory refuses another
-// one until one of them is closed.
+// TestFullTable registers as many regions as the table has entries. RegisterMemory refuses another
+// region until one of them is closed.
 func TestFullTable(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -94,7 +94,8 @@ func TestRegistrationBeforeThePeers(t *testing.T) {
 }
 
 // TestCloseAwaitsWriters closes a region while a peer announces in its hazard line, as with hazard
-// pointers, that it is writing to the region. Close must not return before the peer clears the line.
+// pointers, that it is writing to the region. Close must not return before the peer clears the
+// line.
 func TestCloseAwaitsWriters(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -118,8 +119,9 @@ func TestCloseAwaitsWriters(t *testing.T) {
 }
 
 // TestCloseUnderUnhelpedProcess has rank 0 close regions while the child writes to them. The child
-// copies all bytes itself, in pieces of up to 512 KiB, and does not request that rank 0 copies a part
-// of them. Close must wait until the child has written its piece, and no byte may change after Close.
+// copies all bytes itself, in pieces of up to 512 KiB, and does not request that rank 0 copies a
+// part of them. Close must wait until the child has written its piece, and no byte may change after
+// Close.
 func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
@@ -193,8 +195,9 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// TestEntriesOfABadPeer writes wrong addresses and sizes to the table in which rank 1 lists its regions.
-// A read or write by rank 0 must fail, without a change of memory of rank 0 outside of the buffer.
+// TestEntriesOfABadPeer writes wrong addresses and sizes to the table in which rank 1 lists its
+// regions. A read or write by rank 0 must fail, without a change of memory of rank 0 outside of the
+// buffer.
 func TestEntriesOfABadPeer(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]

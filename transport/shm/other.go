@@ -11,7 +11,7 @@ import (
 
 type provider struct{}
 
-// New returns the provider "shm". On this system its Open fails.
+// New returns the provider "shm". In this build its Open fails.
 func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }

@@ -12,8 +12,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer holds what this rank knows about one rank of its host, which may be this rank itself. The
-// states of a peer (its [card] is the page on which it proves that it belongs to the job):
+// peer holds what this rank knows about one rank of its host, which may be this rank itself. A
+// peer has these states (its [card] is the page on which it proves that it belongs to the job):
 //
 //	            card is authentic           it has left or died       its ring is empty
 //	unknown ─────────────────► authenticated ─────────────────► ending ──────────────► err set
@@ -29,13 +29,13 @@ type peer struct {
 	local        int            // the peer's local rank
 	page         *card          // the peer's card; its identity may be anything until authenticate has checked it
 	reach        reach          // whether this rank can copy from and to the peer's memory
-	state        *rankState     // the peer's words in the segment
+	state        *rankState     // the words in the segment that say whether the peer has joined, left or died
 	exited       *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
 	card         *card          // page, after authenticate has checked it; before that nil
 	pid          int            // the peer's process id, after authenticate has checked its card; before that 0
-	in           inRing         // the ring from the peer; not mapped before the peer's first message
+	in           inRing         // the ring from the peer; its zero value until this rank first polls the ring
 	isWaiter     bool           // this rank has set its bit in card.waiters of the peer
-	ending       error          // why the peer has ended, while this rank still reads what the peer had sent; else nil
+	ending       error          // why the peer has ended; this rank reads what the peer has sent before it sets err; nil: no end is known
 	disconnected bool           // Disconnect was called: the peer's process may still run, but this rank waits for it only as long as for a peer that has ended
 }
 
@@ -79,8 +79,9 @@ func (d *domain) peer(a transport.Addr) *peer {
 // closed its domain.
 func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.exited.Load() != 0 }
 
-// target returns the peer with world rank a, for an operation with it. If the peer has not
-// joined yet, target returns ErrAbsent, and the peer will wake this rank when it joins.
+// target returns the peer with world rank a, for an operation with it. If the peer has not joined
+// yet, target returns ErrAbsent, and the peer will wake this rank when it joins. If the peer's card
+// is not authentic, target closes the peer.
 func (d *domain) target(a transport.Addr) (*peer, error) {
 	if d.closed || d.left {
 		return nil, transport.ErrClosed
@@ -95,7 +96,7 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	err := d.authenticate(p)
 	if err == transport.ErrAgain && !p.isWaiter { //nolint:errorlint // the very value
 		p.isWaiter = true
-		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // the peer may have joined before it could see the bit:
+		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // a peer that has joined before this does not see the bit, so check again
 		err = d.authenticate(p)
 	}
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
@@ -107,7 +108,7 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 // announce marks that this rank has joined, and signals the ranks that wait for that.
 func (d *domain) announce() {
 	own := d.seg.card(d.self)
-	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race; target is the other side
+	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race: target sets the bit in waiters before it loads the state again
 	for i := range d.each(&own.waiters, false) {
 		d.signalPeer(d.local(i), eventRing)
 	}
@@ -131,9 +132,9 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 	}
 }
 
-// authenticate checks that a peer has joined and that its card is authentic. If the peer has
-// not joined yet, authenticate returns ErrAgain. After any other error, the caller must
-// close the peer.
+// authenticate checks that a peer has joined and that its card is authentic, and sets p.card and
+// p.pid. If the peer's end was reported before, it returns p.err. If the peer has not joined yet,
+// it returns ErrAgain. After any other error, the caller must close the peer.
 func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err
@@ -157,7 +158,8 @@ func (d *domain) authenticate(p *peer) error {
 	return nil
 }
 
-// connect maps the ring to a peer, unless it is mapped.
+// connect maps the ring to a peer, unless it is mapped. If the peer has ended, connect returns the
+// reason.
 func (d *domain) connect(p *peer) error {
 	if p.out.lines != nil {
 		return p.err
@@ -201,8 +203,8 @@ func (d *domain) signalPeer(p *peer, what uint32) {
 	}
 }
 
-// closeOnError closes a peer for any error except ErrAgain, and returns the error that the
-// operation returns.
+// closeOnError closes a peer if err is neither nil nor ErrAgain, and returns the error that the
+// operation op must return.
 func (d *domain) closeOnError(p *peer, op string, err error) error {
 	if err == nil || err == transport.ErrAgain || p.err != nil { //nolint:errorlint // the very values
 		return err
@@ -236,14 +238,16 @@ func (d *domain) takeEvents(events uint32) {
 // isListed reports whether the ring from a peer is polled.
 func (d *domain) isListed(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
 
-// admit adds the ring from a peer to the rings that this rank polls. The peer has sent a message.
+// admit adds the ring from a peer to the rings that this rank polls. The peer has signalled that it
+// has sent a message, or may have done so before it ended. If the peer's card is not authentic,
+// admit closes the peer.
 func (d *domain) admit(p *peer) {
 	if d.isListed(p) || p.err != nil || p.local == d.self {
 		return
 	}
 	if err := d.authenticate(p); err != nil {
 		if err == transport.ErrAgain { //nolint:errorlint // the very value
-			err = protocolError(errState) // it has sent before it joined
+			err = protocolError(errState) // the peer has sent before it joined
 		}
 		d.closePeer(p, d.peerError("receive", p.rank, err))
 		return
@@ -259,9 +263,9 @@ func (d *domain) admit(p *peer) {
 // the peer from active.
 func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) }
 
-// retire stops the polling of rings in which no message has arrived since its previous call. One
-// ring always stays in active. So a rank that communicates with one peer at a time never has to
-// add the peer's ring again.
+// retire stops the polling of rings from which no message was read since the previous call of
+// retire. At least one ring stays in active. So a rank that communicates with one peer at a time
+// does not have to add that peer's ring again and again.
 func (d *domain) retire() {
 	d.ringPolls = 0
 	kept := d.active[:0]
@@ -278,10 +282,11 @@ func (d *domain) retire() {
 	d.active = kept
 }
 
-// tryUnlist stops the polling of an empty ring and returns true. If a message arrives
-// meanwhile, it returns false, and the ring is still polled. First it publishes which lines of
-// the ring are free, because the sender may wait for room. The comment on card.polled says why
-// the order of the other steps matters.
+// tryUnlist stops the polling of an empty ring and returns true. If a message arrives meanwhile, it
+// returns false, and the ring is still polled. First it publishes all lines that were read as free,
+// because the sender may wait for room; so the caller must not use messages of the ring any more.
+// The comment on card.polled says why the order of the other steps matters. The caller removes the
+// peer from active.
 func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
 	if r.free = r.pos; r.free != r.published {
@@ -297,7 +302,9 @@ func (d *domain) tryUnlist(p *peer) bool {
 	return true
 }
 
-// checkPeer checks whether a peer has left, has died or refuses this rank, and handles that.
+// checkPeer checks whether a peer has left, has died or refuses this rank. A peer that refuses this
+// rank is closed at once. A peer that has left or died is closed when this rank has read all
+// messages from it.
 func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
@@ -331,8 +338,8 @@ func (d *domain) checkPeer(p *peer) {
 	}
 }
 
-// refusedBy reports whether a rank of the host refuses this one: it has called Disconnect for this
-// rank, or has found a protocol error of this rank.
+// refusedBy reports whether a local rank refuses this one, because it has called Disconnect for
+// this rank or has found a protocol error of this rank.
 func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }
@@ -362,8 +369,9 @@ func (d *domain) checkSomePeers() {
 	}
 }
 
-// closePeer ends all communication with a peer, for the reason err, and reports it. It drops
-// the messages of the peer that this rank has not read.
+// closePeer ends all communication with a peer for the reason err. It reports PeerLeft if the peer
+// has called Shutdown, else PeerDown. It drops the messages of the peer that this rank has not
+// read.
 func (d *domain) closePeer(p *peer, err error) {
 	if p.err != nil {
 		return
@@ -379,7 +387,7 @@ func (d *domain) closePeer(p *peer, err error) {
 		i := slices.Index(d.active, p)
 		d.active = slices.Delete(d.active, i, i+1)
 	}
-	if p.ending == nil { // the peer's process may run
+	if p.ending == nil { // the peer may still run
 		p.page.refused[d.self/64].Or(d.bit)
 		d.signalPeer(p, eventState)
 	}
@@ -387,8 +395,8 @@ func (d *domain) closePeer(p *peer, err error) {
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
 }
 
-// Disconnect marks a peer as failed. If the peer's process still runs, it finds this rank's
-// bit in its card's refused.
+// Disconnect marks a peer as failed. If the peer still runs, it finds this rank's bit in refused of
+// its own card, and reports this rank as down.
 func (e *endpoint) Disconnect(a transport.Addr) error {
 	d := e.d
 	if d.closed || d.left {

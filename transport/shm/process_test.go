@@ -32,8 +32,8 @@ type process struct {
 	out *bufio.Reader
 }
 
-// start starts a child process that runs a rank. what names what the rank does; see child. The child
-// inherits the file memory. If memory is nil, the rank finds the others by addresses.
+// start starts a child process that runs a rank. what names what the rank does; see child. The
+// child inherits the file memory. If memory is nil, the rank finds the others by addresses.
 func start(t testing.TB, what string, rank, size int, memory *os.File) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
@@ -58,9 +58,9 @@ func start(t testing.TB, what string, rank, size int, memory *os.File) *process 
 	return p
 }
 
-// job opens rank 0 in this process and starts the other ranks in child processes, which do what (see
-// child). If inherit is set, all ranks get one memory file; otherwise they find each other by
-// addresses. The processes are returned by rank.
+// job opens rank 0 in this process and starts the other ranks in child processes. what names what
+// these ranks do (see child). If inherit is set, all ranks get one memory file; otherwise they find
+// each other by addresses. The returned processes are indexed by rank; that of rank 0 is nil.
 func job(t testing.TB, what string, size int, inherit bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
@@ -182,8 +182,8 @@ func (n *node) echo() error {
 	}
 }
 
-// TestProcesses has rank 0 send messages of random sizes to two ranks in other processes, which send
-// them back. All must come back unchanged and in order.
+// TestProcesses has rank 0 send messages of random sizes to two ranks in other processes, which
+// send them back. All must come back unchanged and in order.
 func TestProcesses(t *testing.T) {
 	for _, inherit := range []bool{true, false} {
 		t.Run(fmt.Sprintf("inherited=%t", inherit), func(t *testing.T) {
@@ -227,8 +227,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// chatter is a rank that keeps sending numbered messages to all other ranks, and checks the messages
-// from them.
+// chatter is a rank that keeps sending numbered messages to all other ranks, and checks the
+// messages from them.
 type chatter struct {
 	*node
 	next       []uint64 // by rank: number of the next message to send to it
@@ -248,8 +248,8 @@ func newChatter(n *node) *chatter {
 // length returns the size in bytes of the message with the number seq.
 func length(seq uint64) int { return 8 + int(seq*2654435761%(1<<(seq%15))) }
 
-// run exchanges messages with the other ranks until end returns true. It returns an error if a message
-// is wrong.
+// run exchanges messages with the other ranks until end returns true. It returns an error if a
+// message is wrong.
 func (c *chatter) run(end func(*chatter) bool) error {
 	for !end(c) {
 		k, err := c.cq.Read(c.comp)
@@ -311,9 +311,9 @@ func (c *chatter) speak() error {
 	return nil
 }
 
-// TestKilled kills one of three processes, which exchange messages, at a random moment. The other two
-// must report PeerDown within two seconds, and all messages that arrive before must be correct. No
-// file may be left in /dev/shm or in the directory for temporary files.
+// TestKilled kills one of three processes, which exchange messages, at a random moment. The other
+// two must report PeerDown within two seconds, and all messages that arrive before must be correct.
+// No file may be left in /dev/shm or in the directory for temporary files.
 func TestKilled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	before := names(t, "/dev/shm")
@@ -345,8 +345,8 @@ func TestKilled(t *testing.T) {
 	require.Empty(t, names(t, os.TempDir()))
 }
 
-// TestKilledWhileAsleep kills the process of a rank while the other rank is about to Wait. The Wait must
-// end within two seconds, and the rank must report PeerDown.
+// TestKilledWhileAsleep kills the process of a rank while the other rank is about to Wait. The Wait
+// must end within two seconds, and the rank must report PeerDown.
 func TestKilledWhileAsleep(t *testing.T) {
 	n, procs := job(t, "echo", 2, true)
 	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
@@ -373,8 +373,8 @@ func (n *node) retry(t *testing.T, op *transport.Op) {
 	}, deadline, 100*time.Microsecond)
 }
 
-// names returns the names of the files in a directory. For /dev/shm it returns only those that contain
-// weft.
+// names returns the names of the files in a directory. For /dev/shm it returns only those that
+// contain weft.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	l, err := os.ReadDir(dir)

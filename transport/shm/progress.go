@@ -31,8 +31,8 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	return d.done.End(), nil
 }
 
-// progress delivers messages, handles events and continues reads and writes. busy reports that some
-// of these, or of those that this rank helps with, are under way and need further calls.
+// progress delivers messages, handles events and continues reads and writes. busy reports that
+// reads or writes of this rank, or of peers that this rank helps, need further calls.
 func (d *domain) progress() (busy bool) {
 	if d.reads++; d.reads%checkEvery == 0 {
 		d.checkSomePeers()
@@ -66,7 +66,8 @@ func (d *domain) progress() (busy bool) {
 	return d.advance()
 }
 
-// poll takes up to ringBatch messages from a peer's ring.
+// poll takes up to ringBatch messages from the ring from a peer. It frees the lines of the messages
+// that it took at earlier calls.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) poll(p *peer) {

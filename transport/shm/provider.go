@@ -19,7 +19,7 @@ import (
 const memoryName = "weft-shm"
 
 type provider struct {
-	start uint64 // the first position of every ring; the same in all ranks of a job
+	start uint64 // the position of the first message of every ring; the same in all ranks of a job
 }
 
 // New returns the provider "shm".

@@ -18,24 +18,25 @@ import (
 //	└──────────┴────┴────────┴────┴────────┴────┴────────┴────┴─ … ─┴────┴────────┘
 //	 lines freed one line     as many lines as it takes   next
 //
-// A position counts lines from the start of the job. A message is contiguous, so the
-// reader can use it in place. The writer stores the message's word last. The word holds
-// the position as a sequence number. The reader waits for the word with the position that
-// it reads next. Before that word is stored, the reader finds there:
+// Positions count the lines that the writer has passed since the start of the job. A message
+// is contiguous, so the reader can use it in place. The writer stores the message's word last.
+// The word holds a sequence number: the word's position plus 1, modulo 2^32. The reader waits
+// for the word with the sequence number of the position that it reads next. Before that word is
+// stored, the reader finds there:
 //
 //   - 0: no rank has written the memory, or the writer has cleared it, or
 //   - the word of a message that began there one round before.
 //
 // The reader never finds the middle of a longer message there, which could look like a
 // word: stale marks the lines that the writer has filled with such data or passed over. The
-// writer clears the word of a stale line before it publishes the message in front of
+// writer clears the word of a stale line before it publishes the message that ends just before
 // that line. If all messages take one line, no line is stale. If the ring is full, the next
 // line begins the oldest message that the reader still uses, and is not stale.
 //
-// A page of the ring takes memory once a rank has touched it. So the writer returns to
-// the ring's beginning before the ring's end: if the message would pass end, and half of
-// the lines before end are free again. The writer announces this by a skip, as at the
-// ring's end.
+// A page of the ring takes memory once a rank has touched it. So the writer returns to the
+// ring's beginning before the ring's end: if the next message would pass end (outRing.end),
+// half of the lines before end are free again, and the writer has not lacked room since end
+// last moved. The writer announces this by a skip, as at the ring's end.
 //
 //	beginning                end                                      ring's end
 //	┌──────────┬─────────────┬─────────────────────────────────────────────────┐
@@ -43,25 +44,25 @@ import (
 //	└──────────┴─────────────┴─────────────────────────────────────────────────┘
 //	                       ▲ the last line of the page holds at most a skip
 //
-// If less than half of these lines is free, the writer continues past end, and end moves to
-// twice as many pages, up to the whole ring. So a ring takes about as many pages as its
-// writer has ever been ahead of its reader. The reader does not know end: it follows
-// a skip wherever it finds one. A skip passes over the rest of the positions of its round.
-// So every line belongs to one position of each round. The statements about the round
+// Otherwise the writer continues past end, and end moves to twice as many pages, up to the whole
+// ring. So a ring takes about as many pages as its writer has ever been ahead of its reader,
+// except a few busy rings, which are used in full (lap). The reader does not know end: it
+// follows a skip wherever it finds one. A skip passes over the rest of the positions of its
+// round. So every line belongs to one position of each round. The statements about the round
 // before, and the count of free lines, rely on that.
 
 // Kinds of messages in a ring.
 const (
-	kindMessage  = 1 + iota // a user's header and data
+	kindMessage  = 1 + iota // a message of Send: header and data
 	kindSkip                // the next message is at the ring's beginning; length 0
 	firstControl = 16       // kinds from here on are control messages of transfers
 )
 
-// prefetchLines is the length in lines of the longest message that is prefetched as a
-// whole before it is copied. The core itself prefetches longer copies.
+// prefetchLines is the length in lines of the longest message whose lines are prefetched before the
+// message is written or read. For longer messages the core's own prefetching suffices.
 const prefetchLines = 32
 
-// linesOf returns the number of lines that a word and n bytes take.
+// linesOf returns the number of lines that a message of n bytes takes, with its word.
 func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 
 // outRing is the writer's side of a ring. Its position is in private memory, where the
@@ -69,17 +70,17 @@ func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 type outRing struct {
 	lines     []line         // nil: not mapped
 	bytes     []byte         // the same memory as lines
-	freed     *atomic.Uint64 // the progress line's word: how many lines the reader has freed
+	freed     *atomic.Uint64 // the progress line's word: how many lines the reader has freed since the start of the job
 	stale     []uint64       // a bit for each line: its first 8 bytes are not a word of the round before, so the writer clears them
 	mask      uint64         // number of lines - 1; a position & mask is an index of lines
 	pos       uint64         // the position of the next line to write; the line's bit in stale is 0
 	limit     uint64         // the writer may write the lines before this position: the reader has freed what was there
 	end       uint64         // messages lie before this index of lines; it only grows
-	start     uint64         // the position of the first line
+	start     uint64         // the position of the first message
 	wasFull   bool           // reserve has found no room since end last grew
-	laps      int            // how often the writer has reached end
+	laps      int            // how often the writer has reached end, while end was before the ring's end
 	wholeLeft *int           // how many more rings of this rank may be used in full because they are busy
-	mem       []byte         // the mapping
+	mem       []byte         // the whole mapping, with the progress line
 }
 
 // init initializes r as an empty ring in mem, a mapping of ringSize bytes.
@@ -97,8 +98,8 @@ func (r *outRing) init(mem []byte, start uint64, wholeLeft *int) {
 // ringBytes returns the lines of a ring's mapping.
 func ringBytes(mem []byte) []byte { return mem[lineSize : len(mem)-pageSize+lineSize] }
 
-// reserve returns the index of k free lines. If there is no room, it returns ErrAgain; if
-// the reader's progress is invalid, a protocol error.
+// reserve returns the index of the first of k free lines, where the writer's next message begins.
+// If there is no room, it returns ErrAgain; if the reader's progress is invalid, a protocol error.
 //
 // Hot path: no allocation, no system call.
 func (r *outRing) reserve(k uint64) (i uint64, err error) {
@@ -109,7 +110,8 @@ func (r *outRing) reserve(k uint64) (i uint64, err error) {
 	return r.reserveSlow(k)
 }
 
-// reserveSlow looks for room at the writer's position, at the ring's beginning, and past end.
+// reserveSlow does what reserve does if the lines at the writer's position are not known to be
+// free, or lie past end.
 func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	if err := r.readFreed(); err != nil {
 		return 0, err
@@ -136,9 +138,9 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	return i, nil
 }
 
-// minFree returns how many lines must be free at the ring's beginning before the writer
-// returns there, if the ring is not used in full. With fewer, the writer would soon have to
-// wait although most of the ring is free.
+// minFree returns how many lines must be free at the ring's beginning before the writer returns
+// there. With fewer, the writer would soon have to wait although most of the ring is free. If the
+// ring is used in full, minFree returns 0.
 func (r *outRing) minFree() uint64 {
 	if r.end > r.mask {
 		return 0
@@ -146,9 +148,9 @@ func (r *outRing) minFree() uint64 {
 	return r.end / 2
 }
 
-// lap counts that the writer has reached end. A ring that becomes busy is used in full from
-// then on: each short lap costs some nanoseconds, which a pair that sends without a pause
-// would notice.
+// lap counts that the writer has reached end. A ring that becomes busy is used in full from then
+// on, if wholeLeft permits: each short lap costs some nanoseconds, which a pair that sends without
+// a pause would notice.
 func (r *outRing) lap() {
 	if r.laps++; r.laps == busyLaps && *r.wholeLeft > 0 {
 		*r.wholeLeft--
@@ -156,8 +158,8 @@ func (r *outRing) lap() {
 	}
 }
 
-// grow moves end to twice as many pages. The last line of the last page stays free for
-// a skip.
+// grow moves end to twice as many pages, or to the ring's end if that is near. Before the ring's
+// end, the last line of the last page stays free for a skip.
 func (r *outRing) grow() {
 	r.wasFull = false
 	if r.end = 2*r.end + usedOfPage; r.end+usedOfPage >= r.mask+1 {
@@ -177,7 +179,8 @@ func (r *outRing) readFreed() error {
 	return nil
 }
 
-// publish makes a message of n bytes in k lines from index i visible to the reader.
+// publish makes a message of n bytes visible to the reader. The message takes the k lines from
+// index i on, which is the index of the writer's position.
 //
 // Hot path: no allocation, no system call.
 func (r *outRing) publish(i, k uint64, n int, kind uint8) {
@@ -188,10 +191,10 @@ func (r *outRing) publish(i, k uint64, n int, kind uint8) {
 	r.pos += k
 	if next := r.pos & r.mask; r.stale[next>>6]&(1<<(next&63)) != 0 {
 		r.stale[next>>6] &^= 1 << (next & 63)
-		storePlain(&r.lines[next].word, 0) // the reader sees it before the Swap below
+		storePlain(&r.lines[next].word, 0) // the reader sees this 0 before it sees the word that the Swap below stores
 	}
-	// Next, the writer loads whether the reader polls the ring and whether it sleeps. This
-	// needs a full barrier before those loads. In a program built with -race, Store is
+	// Next, the caller loads whether the reader polls the ring and whether the reader sleeps.
+	// This needs a full barrier before those loads. In a program built with -race, Store is
 	// only a release, so this is a Swap. On amd64 both are XCHG.
 	r.lines[i].word.Swap(uint64(word))
 }
@@ -215,13 +218,13 @@ type inRing struct {
 	bytes []byte         // the same memory as lines
 	freed *atomic.Uint64 // the progress line's word: how many lines the writer may use again
 	mask  uint64         // number of lines - 1; a position & mask is an index of lines
-	start uint64         // the position of the first line
+	start uint64         // the position of the first message
 	// Positions, with published ≤ free ≤ pos.
 	pos       uint64 // of the next line to read
-	free      uint64 // the caller does not use messages before this position any more
-	published uint64 // the writer may use the lines before this position again: freed says so
+	free      uint64 // the reader does not use messages before this position any more
+	published uint64 // the writer may use the lines before this position again: freed holds published - start
 	batch     uint64 // if more than this number of lines are free and not published, they are published
-	idle      int    // number of polls since the last publishFree that found the ring empty
+	idle      int    // number of polls since the last publishFree that found the ring empty and freed lines not published
 	mark      uint64 // pos at the last call of retire
 }
 
@@ -235,16 +238,16 @@ func (r *inRing) init(mem []byte, start uint64) {
 	}
 }
 
-// next returns the next message, or kind 0 if there is none. It returns an error for
-// anything that a correct writer does not write. The bytes stay valid until publishFree
-// has published their lines as free.
+// next returns the next message, or kind 0 if there is none. If the word is not one that a correct
+// writer stores there, next returns an error; but the caller checks the kind. The bytes stay valid
+// until publishFree has published their lines as free.
 //
 // Hot path: no allocation, no system call.
 func (r *inRing) next() (b []byte, kind uint8, err error) {
 	i := r.pos & r.mask
 	w := wire.ShmWord(r.lines[i].word.Load())
 	if w.Seq() != uint32(r.pos)+1 || w == 0 {
-		if w != 0 && w.Seq() != uint32(r.pos-r.mask) { // one round before
+		if w != 0 && w.Seq() != uint32(r.pos-r.mask) { // the sequence number of one round before
 			return nil, 0, errWord
 		}
 		return nil, 0, nil
@@ -276,22 +279,23 @@ func (r *inRing) skip(b []byte) error {
 	return nil
 }
 
-// waiting reports whether there may be something to read.
+// waiting reports whether next would return a message or an error.
 func (r *inRing) waiting() bool {
 	w := wire.ShmWord(r.lines[r.pos&r.mask].word.Load())
 	return w != 0 && w.Seq() != uint32(r.pos-r.mask)
 }
 
-// A reader publishes the lines that it has freed if they are more than 1/batchPart of the lines
-// that the writer has used, or after publishIdle polls that found the ring empty. Without the
-// second rule, a writer without room could wait forever for lines that are freed and not published.
+// A reader that polls publishes the lines that it has freed if they are more than about 1/batchPart
+// of the lines that the writer has used, or after publishIdle polls that found the ring empty.
+// Without the second rule, a writer without room could wait forever for lines that are freed and
+// not published.
 const (
 	batchPart      = 8
-	firstBatchPart = 4 // for the first page
+	firstBatchPart = 4 // instead of batchPart, while the writer uses only the first page
 	publishIdle    = 64
 )
 
-// publishFree tells the writer which lines are free.
+// publishFree publishes to the writer that the lines before the position free are free.
 func (r *inRing) publishFree() {
 	r.published, r.idle = r.free, 0
 	r.batch = max(r.batch, r.free&r.mask/batchPart)

@@ -16,14 +16,15 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// newRing returns the writer's and the reader's side of a message ring of 16 lines, all of which the
-// writer uses from the beginning. start is the position of the first message.
+// newRing returns the writer's and the reader's side of a message ring of 16 lines, all of which
+// the writer uses from the beginning. start is the position of the first message.
 func newRing(start uint64) (*outRing, *inRing) {
 	return newRingOf(16, 16, 0, start)
 }
 
-// newRingOf returns the writer's and the reader's side of a ring. At first the writer uses only the
-// first lines of it (outRing.end). wholeLeft is the initial value of what outRing.wholeLeft points to.
+// newRingOf returns the writer's and the reader's side of a ring of the given number of lines.
+// first is the number of lines that the writer uses at first (outRing.end). wholeLeft is the
+// initial value of what outRing.wholeLeft points to. start is the position of the first message.
 func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	mem := make([]byte, pageSize+lines*lineSize)
 	o, i := &outRing{}, &inRing{}
@@ -33,7 +34,8 @@ func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	return o, i
 }
 
-// put writes a message of a kind to the ring. It returns false if there is no room.
+// put writes a message with the data b and a kind to the ring. It returns false if there is no
+// room.
 func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	t.Helper()
 	k := linesOf(len(b))
@@ -47,9 +49,9 @@ func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
 	return true
 }
 
-// TestRing writes and reads random messages, and compares the ring with a plain queue. Some messages
-// contain, at the beginnings of lines, forged words, which the reader would take for the beginning of
-// a message if it read at that place.
+// TestRing writes and reads random messages, and compares the ring with a plain queue. Some
+// messages contain, at the beginnings of lines, forged words, which the reader would take for the
+// beginning of a message if it read at that place.
 func TestRing(t *testing.T) {
 	for seed := range uint64(9) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -115,13 +117,13 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestRingRefuses writes words to a ring that no correct writer writes, and then counts of freed lines
-// that no correct reader writes. The other side must return an error.
+// TestRingRefuses writes words to a ring that no correct writer writes, and then counts of freed
+// lines that no correct reader writes. The other side must return an error.
 func TestRingRefuses(t *testing.T) {
 	for _, w := range []wire.ShmWord{
 		wire.NewShmWord(2, 0, kindMessage), // the sequence number of a later position
 		wire.NewShmWord(0, 0, kindMessage), // the sequence number of an earlier position
-		wire.NewShmWord(1, 0, 0),           // an unknown kind
+		wire.NewShmWord(1, 0, 0),           // kind 0, which no message has
 		wire.NewShmWord(1, 16*lineSize, kindMessage),
 		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
 		1, 1 << 63,
@@ -171,8 +173,8 @@ func TestBadSkip(t *testing.T) {
 	require.ErrorIs(t, down.Err, transport.ErrProtocol)
 }
 
-// FuzzRing reads a ring to which a writer has written arbitrary bytes. Every message that the reader
-// returns must lie within the ring, and the reader must stay at its position after an error.
+// FuzzRing reads a ring to which a writer has written arbitrary bytes. Every message that the
+// reader returns must lie within the ring, and the reader must stay at its position after an error.
 func FuzzRing(f *testing.F) {
 	const lines = 16
 	word := func(w wire.ShmWord) []byte { return binary.NativeEndian.AppendUint64(nil, uint64(w)) }
@@ -211,9 +213,9 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// TestRoomIsShown has a writer lack room for a message, although the reader has used enough messages,
-// because the reader publishes only now and then how many lines it has freed. The reader must publish
-// the freed lines after publishIdle polls without a message, or when it calls Arm.
+// TestRoomIsShown has a writer lack room for a message, although the reader has used enough
+// messages, because the reader publishes only now and then how many lines it has freed. The reader
+// must publish the freed lines after publishIdle polls without a message, or when it calls Arm.
 func TestRoomIsShown(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
 		all := nodes(t, 17, New()) // with 17 ranks a ring has 1024 lines, and a message takes up to 512
@@ -309,8 +311,8 @@ func (s *scribbler) run(t *testing.T) {
 	}
 }
 
-// waits has a rank call Arm and Wait. In between it corrupts one of the words on which Wait depends, or
-// ends the sleep in a regular way. Wait must end before its timeout.
+// waits has a rank call Arm and Wait. In between it corrupts one of the words on which Wait
+// depends, or ends the sleep in a regular way. Wait must end before its timeout.
 func (s *scribbler) waits() {
 	n := s.all[s.rng.IntN(3)]
 	for range 200 {
@@ -379,6 +381,6 @@ func (s *scribbler) scribble() {
 }
 
 // noSingleCopy switches off copies by the kernel (process_vm_writev). They would write to addresses
-// from the corrupted tables. All ranks are in this process, so such a copy could overwrite any memory
-// of the test.
+// from the corrupted tables. All ranks are in this process, so such a copy could overwrite any
+// memory of the test.
 func noSingleCopy(c *transport.Config) { c.Params = copying("off") }

@@ -96,10 +96,10 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 	}
 }
 
-// TestRingGrows has the reader follow the writer for some messages, so that the writer uses only the
-// first lines of the ring. Then the writer writes until there is no room, again and again. It must
-// come to use the whole ring: at once if there were few messages before; otherwise, because it may
-// first return to the ring's beginning, after some rounds.
+// TestRingGrows has the reader follow the writer for some messages, so that the writer uses only
+// the first lines of the ring. Then the writer writes until there is no room, again and again. It
+// must come to use the whole ring: at once if there were few messages before; otherwise, because it
+// may first return to the ring's beginning, after some rounds.
 func TestRingGrows(t *testing.T) {
 	const whole = 512
 	for _, before := range []int{0, 1, 30, 40, firstLines, 100} {
@@ -178,8 +178,8 @@ func TestRingInOrder(t *testing.T) {
 	}
 }
 
-// converse sends a number of messages (each) of varying lengths to a peer, and checks as many messages
-// from the peer.
+// converse sends a number of messages (each) of varying lengths to a peer, and checks as many
+// messages from the peer.
 func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	buf := make([]byte, n.maxMsg)
 	size := func(seq uint64) int { return 8 + int(seq*0x9e3779b97f4a7c15>>40)%(1<<(seq/500%14)) }
@@ -221,8 +221,8 @@ func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	return nil
 }
 
-// TestWriterEndsAtSkip has a writer end after it has written a skip (a word that sends the reader to
-// the ring's beginning), and before it has written the message at the beginning. The reader must
+// TestWriterEndsAtSkip has a writer end after it has written a skip (a word that sends the reader
+// to the ring's beginning), and before it has written the message at the beginning. The reader must
 // get the messages before the skip, and then report PeerDown.
 func TestWriterEndsAtSkip(t *testing.T) {
 	all := nodes(t, 17, New())
@@ -243,8 +243,8 @@ func TestWriterEndsAtSkip(t *testing.T) {
 	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
 }
 
-// FuzzRingQueue has a writer and a reader of a ring do the steps of the input, and compares the ring
-// with a plain queue. The writer must not touch lines beyond the part of the ring that it uses
+// FuzzRingQueue has a writer and a reader of a ring do the steps of the input, and compares the
+// ring with a plain queue. The writer must not touch lines beyond the part of the ring that it uses
 // (outRing.end).
 func FuzzRingQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 200, 201, 3, 4, 255, 7, 7, 7, 7, 7, 7, 7, 128}, uint8(0))

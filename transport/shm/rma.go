@@ -23,7 +23,7 @@ import (
 //	 viaHeap          viaSelf          viaKernel           ErrNotSupported
 //	 loads, stores    a copy           cma.go, split.go
 //
-// A transfer has these states. Each call copies some pieces:
+// A transfer has these states. Each call of copyPieces copies some pieces:
 //
 //	copying ── no piece left to claim ──► draining ── helper done ──► completed
 //	   │                                     ▲  │
@@ -34,7 +34,7 @@ import (
 // refuses a copy later, for example because the peer has changed its user, the peer counts as
 // failed.
 
-// maxRMASize is the largest Read or Write.
+// maxRMASize is the largest number of bytes of a Read or Write.
 const maxRMASize = 1 << 30
 
 // kindHelp is the kind of a control message that asks for help with a transfer; see split.go.
@@ -46,18 +46,18 @@ var (
 	errForbidden = fmt.Errorf("%w: the kernel no longer lets this rank copy from and to its memory", transport.ErrPeerDown)
 )
 
-// copyBudget is the number of bytes after which a call returns. The call first finishes
-// the piece that it has claimed.
+// copyBudget is the number of copied bytes after which Read, Write and advance return. They first
+// finish the pieces that they have claimed, so they may copy more.
 const copyBudget = 64 << 10
 
-// aloneMax is the largest piece of a transfer that the peer does not help with. The caller
-// holds its lock while a call copies a piece, and other goroutines of the rank wait
-// meanwhile: 45 us at the 12 GB/s of one core.
+// aloneMax is the largest piece, in bytes, of a transfer that the peer does not help with. While a
+// call copies a piece, the engine holds its lock, and other goroutines of the rank wait: 45 us at
+// the 12 GB/s of one core.
 const aloneMax = 512 << 10
 
-// streamMax is the largest transfer for which no help is requested if another transfer
-// has begun since the last Read: in a stream of transfers the peer is busy with its own
-// ones, and its help comes late.
+// streamMax is the largest transfer, in bytes, for which this rank requests no help if another
+// transfer by the kernel has begun since the last Read of the queue: in a stream of transfers the
+// peer is busy with its own ones, and its help comes late.
 const streamMax = 64 << 10
 
 // route is the way by which a transfer's bytes are copied.
@@ -75,28 +75,28 @@ type transfer struct {
 	p        *peer
 	write    bool
 	route    route
-	draining bool
-	entry    *entry // viaKernel
+	draining bool   // this rank claims no more pieces
+	entry    *entry // viaKernel: the region's entry in the peer's table
 	addr     uint64 // viaKernel: the address of the block in the peer's process
 	piece    int    // size of a piece in bytes
 	pieces   int    // number of pieces
 	front    int    // number of pieces that this rank has claimed, from the front
 	split    split
-	err      error // the result, once the transfer has drained
-	next     *transfer
+	err      error     // why the transfer fails; nil: no failure is known
+	next     *transfer // in the list of transfers.first or transfers.free
 }
 
 // transfers is the domain's state of one-sided operations.
 type transfers struct {
 	regions    regions
 	singleCopy bool
-	nonce      []byte // the memory that the probe line points to
+	nonce      []byte // the memory whose address is in the probe line; nil if singleCopy is false
 	lines      lines
 	helps      helps
-	first      *transfer // under way, in the order of posting
-	last       **transfer
-	free       *transfer
-	lastBegun  uint // the domain's reads when the last viaKernel transfer began
+	first      *transfer  // the transfers under way, in the order of posting, linked by next
+	last       **transfer // where the next transfer is appended to that list
+	free       *transfer  // transfers that can be reused, linked by next
+	lastBegun  uint       // value of domain.reads when the last viaKernel transfer began
 	small      [helpSize]byte
 }
 
@@ -113,8 +113,9 @@ func (d *domain) initTransfers() {
 	}
 }
 
-// closeTransfers ends all transfers. Close calls it before it unmaps memory. When
-// closeTransfers returns, no peer writes to this rank's memory any more.
+// closeTransfers drops all transfers, without completions. Close calls it before it unmaps memory.
+// When closeTransfers returns, no peer accesses the buffers of the transfers or writes to this
+// rank's private regions any more.
 func (d *domain) closeTransfers() {
 	t := &d.transfers
 	d.seg.claims(d.self).hazards.closed.Store(1)
@@ -134,14 +135,15 @@ func (d *domain) closeTransfers() {
 	t.helps = helps{}
 }
 
-// Read copies from a peer's region: by loads from the shared heap; from private memory by
-// copies of the kernel, of which the peer may make a part. If ReachesRegion reports false, Read
+// Read copies from a region: by loads from the shared heap and from this rank's own memory, by the
+// kernel from a peer's private memory; the peer may copy a part. Read returns after about
+// copyBudget bytes; later Reads of the queue copy the rest. If ReachesRegion returns false, Read
 // returns ErrNotSupported.
 //
 // Hot path: no allocation; a system call per piece of private memory.
 func (e *endpoint) Read(op *transport.Op) error { return e.d.begin(op, false) }
 
-// Write copies to a peer's region, as Read does from it.
+// Write copies to a region, as Read does from it.
 //
 // Hot path: no allocation; a system call per piece of private memory.
 func (e *endpoint) Write(op *transport.Op) error { return e.d.begin(op, true) }
@@ -175,9 +177,10 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 	return nil
 }
 
-// ReachesRegion reports whether a region is in the shared heap or is this rank's own, or the
-// kernel lets this rank copy from and to the peer's memory. The first call for a peer tries that,
-// by a system call. It reports false for a peer that has not joined yet.
+// ReachesRegion reports whether a region is in the shared heap or is this rank's own, or the kernel
+// lets this rank copy from and to the peer's memory. The first call for a private region of a peer
+// tries that by a system call. For a peer that has not joined yet or whose end was reported, it
+// returns false.
 func (e *endpoint) ReachesRegion(peer transport.Addr, key uint64) bool {
 	d := e.d
 	if d.closed || d.seg == nil {
@@ -212,7 +215,7 @@ func (x *transfer) setPieces(piece int) {
 	x.piece, x.pieces = piece, pieceCount(len(x.op.Data), piece)
 }
 
-// accessFor returns the right that a transfer needs.
+// accessFor returns the access that the target's region must permit for a transfer.
 func accessFor(write bool) transport.Access {
 	if write {
 		return transport.RemoteWrite
@@ -240,8 +243,9 @@ func (d *domain) plan(x *transfer) error {
 	return err
 }
 
-// copyPieces copies pieces of a transfer, about budget bytes, and ends the transfer if
-// possible. It returns how many bytes it has copied, and whether the transfer has ended.
+// copyPieces copies pieces of a transfer, about budget bytes. If no piece is left, or a copy fails,
+// it ends the transfer, unless the helper still copies. It returns how many bytes it has copied,
+// and whether the transfer has ended.
 func (d *domain) copyPieces(x *transfer, budget int) (copied int, ended bool) {
 	for !x.draining {
 		if copied >= budget && x.front < x.pieces {
@@ -262,8 +266,8 @@ func (d *domain) copyPieces(x *transfer, budget int) (copied int, ended bool) {
 	return copied, d.finish(x)
 }
 
-// drain stops the copying by this rank: all pieces are claimed, or err has ended it. The
-// helper may still copy.
+// drain stops the copying by this rank: all pieces are claimed, or err is the reason why the
+// transfer fails. The helper may still copy. If the claim line is invalid, drain closes the peer.
 func (d *domain) drain(x *transfer, err error) {
 	x.draining, x.err = true, err
 	if x.split.line == nil {
@@ -275,8 +279,9 @@ func (d *domain) drain(x *transfer, err error) {
 	}
 }
 
-// finish ends a drained transfer, unless its helper still copies. It reports whether the
-// transfer has ended.
+// finish ends a drained transfer, unless its helper still copies. It reports whether the transfer
+// has ended. If a copy of the helper has failed, this rank must copy the rest: finish then unsets
+// draining and returns false.
 func (d *domain) finish(x *transfer) bool {
 	if s := &x.split; s.line != nil {
 		done, ok := s.helperDone()
@@ -300,8 +305,8 @@ func (d *domain) finish(x *transfer) bool {
 	return true
 }
 
-// endWithoutHelper ends a transfer whose helper has stopped before it copied all pieces that
-// are claimed for it: the helper died, or it raised the count without copying.
+// endWithoutHelper ends a transfer whose helper has stopped before it counted as done all pieces
+// that are claimed for it: the helper has died or is disconnected, or it broke the protocol.
 func (d *domain) endWithoutHelper(x *transfer) bool {
 	if done, _ := x.split.helperDone(); done {
 		return false // it has finished just now
@@ -334,7 +339,7 @@ func (d *domain) validate(x *transfer) error {
 
 // copyPiece copies n bytes at an offset of a transfer's block.
 //
-// Hot path: no allocation; a system call for private memory of others.
+// Hot path: no allocation; a system call for private memory of a peer.
 func (d *domain) copyPiece(x *transfer, off, n int) error {
 	local := x.op.Data[off : off+n]
 	key, addr := x.op.RemoteKey, x.op.RemoteAddr+uint64(off)
@@ -363,7 +368,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		}
 		return d.copyError(x, x.p.pull(local, x.addr+uint64(off)))
 	}
-	// During the write, the key is in this rank's hazard line: invariant 2 of mr.go.
+	// During the write, the key is in this rank's hazard line: rule 2 of mr.go.
 	at := &d.seg.claims(d.self).hazards.key
 	at.Swap(key)
 	defer at.Store(0)
@@ -418,7 +423,8 @@ func (d *domain) end(x *transfer, err error) {
 	d.transfers.put(x)
 }
 
-// transferError returns the error of a completion, which names the operation and the peer.
+// transferError returns the error of a transfer's completion: err with the operation and the peer,
+// or nil if err is nil.
 func (d *domain) transferError(x *transfer, err error) error {
 	if err == nil {
 		return nil
@@ -432,8 +438,9 @@ func (d *domain) transferError(x *transfer, err error) error {
 	return d.peerError("read", x.p.rank, err)
 }
 
-// advance continues transfers, by one claim or by about copyBudget bytes. busy reports that
-// transfers under way need further calls.
+// advance continues the transfers, in the order of posting, until it has copied about copyBudget
+// bytes. If it has copied less, it helps a peer. busy reports that transfers of this rank, or of
+// peers that this rank helps, need further calls.
 //
 // Hot path: no allocation; two loads if there is nothing to do.
 func (d *domain) advance() (busy bool) {
@@ -462,8 +469,8 @@ func (d *domain) advance() (busy bool) {
 	return t.first != nil || t.helps.n > 0
 }
 
-// control handles a control message from a peer. After an error, a protocol error, the caller
-// must close the peer. b is valid during the call.
+// control handles a control message from a peer. An error is a protocol error, and the caller must
+// close the peer. b is valid during the call.
 func (d *domain) control(p *peer, kind uint8, b []byte) error {
 	if kind != kindHelp {
 		return protocolError(errKind)
@@ -471,8 +478,9 @@ func (d *domain) control(p *peer, kind uint8, b []byte) error {
 	return d.onHelp(p, b)
 }
 
-// dropTransfers ends all transfers with a peer that is closed, with err. A transfer that the
-// peer may be helping with ends when the peer has stopped. The caller has set p.err.
+// dropTransfers makes all transfers with a closed peer fail with err. They end in later calls of
+// advance, when the peer does not help with them any more. dropTransfers also drops the peer's
+// requests for help. The caller has set p.err.
 func (d *domain) dropTransfers(p *peer, err error) {
 	t := &d.transfers
 	for x := t.first; x != nil; x = x.next {

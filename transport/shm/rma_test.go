@@ -18,8 +18,8 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// side is a rank without weft's engine, for tests of RMA: the test itself calls its domain, queue and
-// endpoint.
+// side is a rank without weft's engine, for tests of RMA: the test itself calls its domain, queue
+// and endpoint.
 type side struct {
 	*domain
 	q        transport.CompletionQueue
@@ -86,7 +86,7 @@ func sides(t testing.TB, n int, how string) []*side {
 type outcome struct {
 	transport.Op
 	done bool  // the completion has come
-	err  error // of the completion
+	err  error // Err of the completion
 }
 
 // poll reads the queue once and records the completions in s and in their outcomes.
@@ -112,8 +112,8 @@ func (s *side) poll() error {
 	return nil
 }
 
-// post posts o as a Write or a Read. The caller has set the peer, the key, the address and Data. While
-// the endpoint returns ErrAgain, post polls and tries again.
+// post posts o as a Write or a Read. The caller has set the peer, the key, the address and Data.
+// While the endpoint returns ErrAgain, post polls and tries again.
 func (s *side) post(o *outcome, write bool) error {
 	o.done, o.err, o.User = false, nil, o
 	for {
@@ -156,8 +156,8 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-// fenced returns n bytes in the middle of a larger block, and a function that reports whether the 4096
-// bytes before them and the 4096 bytes after them are unchanged.
+// fenced returns n bytes in the middle of a larger block, and a function that reports whether the
+// 4096 bytes before them and the 4096 bytes after them are unchanged.
 func fenced(n int) (b []byte, intact func() bool) {
 	const fence = 4096
 	all := bytes.Repeat([]byte{0xC5}, n+2*fence)
@@ -212,8 +212,8 @@ func TestTransferSizes(t *testing.T) {
 	}
 }
 
-// TestLateRefusal: the kernel refuses copies in the middle of a transfer. The transfer fails, and
-// both ranks report each other as down.
+// TestLateRefusal simulates that the kernel refuses a copy in the middle of a transfer. The
+// transfer fails, and both ranks report each other as down.
 func TestLateRefusal(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		all := sides(t, 2, "auto")
@@ -243,8 +243,8 @@ func TestLateRefusal(t *testing.T) {
 	}
 }
 
-// TestReach opens three ranks. Rank 1 must not copy, by its parameter, so it neither reaches private
-// memory of the others, nor do they reach its own.
+// TestReach opens three ranks. Rank 1 must not copy, by its parameter, so it neither reaches
+// private memory of the others, nor do they reach its own.
 func TestReach(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -318,9 +318,9 @@ func TestTransferAllocations(t *testing.T) {
 	}
 }
 
-// TestCloseWithTransfers closes one of two ranks in the middle of a transfer that rank 0 has begun. If
-// rank 1 is closed, the operation ends with ErrPeerDown. After Close, the closed rank's memory must
-// not change.
+// TestCloseWithTransfers closes one of two ranks in the middle of a transfer that rank 0 has begun.
+// If rank 1 is closed, the operation ends with ErrPeerDown. After Close, the closed rank's memory
+// must not change.
 func TestCloseWithTransfers(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		for _, closed := range []int{0, 1} {

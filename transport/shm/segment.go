@@ -19,9 +19,10 @@ import (
 // segment is the memory file of the host's ranks, as this process maps it. Its methods
 // take local ranks: 0 to layout.n-1 in the order of world ranks.
 //
-// Asleep, Notify and Signal may be called at any time and take no lock. So the garbage
-// collector unmaps front, when no goroutine refers to the segment any more. Code that uses a
-// word of front must keep the segment alive until then (runtime.KeepAlive).
+// Asleep, Notify and Signal may use front while Close runs. So Close does not unmap front: the
+// garbage collector does, when no goroutine refers to the segment any more. Code that may run
+// beside Close must keep the segment alive until it has used a word of front
+// (runtime.KeepAlive).
 type segment struct {
 	layout
 	self  int
@@ -102,7 +103,7 @@ func unmapFile(mem []byte) error {
 	return nil
 }
 
-// close unmaps the inbox. The garbage collector unmaps front.
+// close unmaps the inbox. The garbage collector unmaps front later.
 func (s *segment) close() {
 	if s.inbox != nil {
 		_ = unmapFile(s.inbox) // it cannot fail for a mapping
@@ -131,18 +132,18 @@ func (s *segment) endedOrLeft(rank int) bool {
 	return st.alive.Load()&ownerDied != 0 || s.ended(rank).Load() != 0 || st.state.Load() >= cardLeft
 }
 
-// claims returns a rank's page of lines for copies by two ranks.
+// claims returns the page of a rank's hazard line, probe line and claim lines.
 func (s *segment) claims(rank int) *claims {
 	return at[claims](s.front, s.layout.claims+int64(rank)*pageSize)
 }
 
-// directory returns the memory in which a rank describes its part of the shared heap.
+// directory returns the memory in which a rank describes the extents of its heap (dirEntry).
 func (s *segment) directory(rank int) []byte {
 	off := s.tables + int64(rank)*tableSize
 	return s.front[off : off+dirSize : off+dirSize]
 }
 
-// regions returns the memory in which a rank describes its private memory regions.
+// regions returns the memory in which a rank describes its private memory regions (entry).
 func (s *segment) regions(rank int) []byte {
 	off := s.tables + int64(rank)*tableSize
 	return s.front[off+dirSize : off+tableSize : off+tableSize]
@@ -154,8 +155,9 @@ func (s *segment) ringFrom(rank int) []byte {
 	return s.inbox[off : off+s.ringSize()]
 }
 
-// join maps the file and adds this rank to the ranks of the host. locals are the world
-// ranks that share the file. If the ranks found the file by an address, nonce identifies it.
+// join maps the file and adds this rank to the ranks of the host. locals are the world ranks that
+// share the file, in ascending order. If the ranks found the file by an address, nonce is the nonce
+// of that address; else nil.
 func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) error {
 	if len(locals) > maxLocals {
 		return fmt.Errorf("%d ranks on one host: at most %d are possible", len(locals), maxLocals)

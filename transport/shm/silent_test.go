@@ -17,8 +17,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// retireSilent reads the queue of n, which must return nothing, so often that n stops polling the rings
-// from peers that send nothing.
+// retireSilent reads the queue of n, which must return nothing, so often that n stops polling the
+// rings from peers that send nothing.
 func (n *node) retireSilent(t testing.TB) {
 	t.Helper()
 	for range 2*retirePolls + 2 {
@@ -26,8 +26,8 @@ func (n *node) retireSilent(t testing.TB) {
 	}
 }
 
-// silentJob opens n ranks. Each has sent one message to rank 0, and then nothing for so long that rank
-// 0 has stopped polling the ring from that rank.
+// silentJob opens n ranks. Each has sent one message to rank 0, and then nothing for so long that
+// rank 0 has stopped polling the ring from that rank.
 func silentJob(t testing.TB, n int) []*node {
 	t.Helper()
 	all := nodes(t, n, New())
@@ -40,8 +40,8 @@ func silentJob(t testing.TB, n int) []*node {
 }
 
 // TestSilentRingsLeave checks that rank 0 stops polling the rings of many peers that have sent one
-// message each. Then each peer sends again, while rank 0 polls or sleeps, and rank 0 must receive the
-// messages.
+// message each. Then each peer sends again, while rank 0 polls or sleeps, and rank 0 must receive
+// the messages.
 func TestSilentRingsLeave(t *testing.T) {
 	const n = 70 // more ranks than a word has bits, because bitmaps mark the rings that are polled
 	all := silentJob(t, n)
@@ -69,9 +69,9 @@ func TestSilentRingsLeave(t *testing.T) {
 	require.Len(t, all[0].active, 1)
 }
 
-// TestSilentRingShowsRoom has a writer lack room for a message, because the reader has not published
-// the lines of the ring that it has freed. The reader must publish them when it stops polling the
-// ring.
+// TestSilentRingShowsRoom has a writer lack room for a message, because the reader has not
+// published the lines of the ring that it has freed. The reader must publish them when it stops
+// polling the ring.
 func TestSilentRingShowsRoom(t *testing.T) {
 	all := nodes(t, 17, New()) // with 17 ranks a ring has 1024 lines, and a message takes up to 512
 	w, r := all[1], all[0]
@@ -102,10 +102,10 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.Len(t, r.await(t, transport.RecvDone).Msg, w.maxMsg)
 }
 
-// TestSilentPeerEnds checks that a rank reports the end of peers whose rings it does not poll. One peer
-// calls Shutdown. One dies. One dies after it has stored a message in the ring, but before it has set
-// the bit in shared memory that makes this rank poll the ring; the message must arrive. And from one
-// this rank disconnects.
+// TestSilentPeerEnds checks that a rank reports the end of peers whose rings it does not poll. One
+// peer calls Shutdown. One dies. One dies after it has stored a message in the ring, but before it
+// has set the bit in shared memory that makes this rank poll the ring; the message must arrive. And
+// from one this rank disconnects.
 func TestSilentPeerEnds(t *testing.T) {
 	all := silentJob(t, 6)
 	n := all[0]
@@ -196,8 +196,8 @@ func TestSilentRingsRace(t *testing.T) {
 	require.NotZero(t, retired)
 }
 
-// pingRoot sends numbers to rank 0 for the time length. After each it waits until rank 0 has sent the
-// number back.
+// pingRoot sends numbers to rank 0 for the time length. After each it waits until rank 0 has sent
+// the number back.
 func (n *node) pingRoot(length time.Duration) error {
 	op, rng := &transport.Op{Peer: 0, Data: make([]byte, 8)}, rand.New(rand.NewPCG(uint64(n.rank), 3))
 	for end, k := time.Now().Add(length), uint64(0); time.Now().Before(end); k++ {
@@ -224,8 +224,9 @@ func (n *node) pingRoot(length time.Duration) error {
 	return nil
 }
 
-// BenchmarkPollSilent measures a Read that finds nothing, at a rank to which a number of peers have sent
-// one message each, and then nothing for long. It also reports the number of rings that a Read polls.
+// BenchmarkPollSilent measures a Read that finds nothing, at a rank to which a number of peers have
+// sent one message each, and then nothing for long. It also reports the number of rings that a Read
+// polls.
 func BenchmarkPollSilent(b *testing.B) {
 	for _, silent := range []int{0, 255, 1023} {
 		b.Run(fmt.Sprint(silent), func(b *testing.B) {

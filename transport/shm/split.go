@@ -13,10 +13,10 @@ import (
 
 // Copies by both sides
 //
-// Two processors copy one block faster than one. The owner of memory that a
-// peer reads often has nothing to do but wait for the end of the read. So the rank that
-// begins a larger Read or Write, the initiator, asks the other rank, the helper, to copy a
-// part of the same block, from the back towards the front.
+// Two processors copy one block faster than one. A rank whose memory a peer reads often has
+// nothing else to do than to wait for the end of the read. So the rank that begins a larger
+// Read or Write, the initiator, asks the other rank, the helper, to copy a part of the same
+// block, from the back towards the front.
 //
 //	           front, by the initiator       back, by the helper
 //	          ──────────────────►          ◄──────────────────
@@ -29,24 +29,27 @@ import (
 //	Read      pull(source) ──► claimed, done ◄── push(destination)
 //	Write     push(target) ──►               ◄── pull(source)
 //
-// Both ranks use one of the initiator's claim lines:
+// For a transfer, both ranks use one of the initiator's claim lines, a cache line of the segment
+// with two words:
 //
 //	claimed  63        32 31     16 15      0     done  63        32 31     16 15      0
 //	         ┌───────────┬─────────┬─────────┐          ┌───────────┬─────────┬─────────┐
 //	         │ generation│ front   │ back    │          │ generation│ failed  │ back    │
 //	         └───────────┴─────────┴─────────┘          └───────────┴─────────┴─────────┘
 //
-// A rank claims pieces by a compare-and-swap that increases front or back. It claims
-// several pieces at first and one piece towards the end, so that both ranks
+// A rank claims pieces by a compare-and-swap that increases front or back in the word claimed.
+// It claims several pieces at a time at first and one piece towards the end, so that both ranks
 // end at about the same time (claimSize). No rank claims more when front + back is the number
 // of pieces. It follows that:
 //
-//   - The first front pieces and the last back pieces are disjoint, and claimed alone
-//     says which they are. So if a request for help comes twice, the helper claims other
-//     pieces for the second one.
+//   - The pieces of the initiator (the first ones, as many as front) and those of the helper
+//     (the last ones, as many as back) are disjoint, and the word claimed alone says which they
+//     are. So if a request for help comes twice, the helper claims other pieces for the second
+//     request.
 //   - A generation belongs to one transfer. It is odd while pieces may be
 //     claimed. When the initiator has no more pieces to claim, or ends the transfer early, it
-//     increases the generation. A late helper finds another generation and does not help.
+//     increases the generation in claimed. A helper that comes later finds another generation
+//     than that of its request and does not help.
 //
 // The helper increases done's back when it has copied the pieces that it claimed. If a copy
 // fails, it sets failed and claims no more; the initiator then copies all pieces of the back
@@ -60,14 +63,14 @@ import (
 // No word of the claim line is an address: both ranks compute addresses from numbers of
 // their own. A word that does not match those numbers is a protocol error.
 
-// claim is the line of one transfer.
+// claim is a claim line: the two words that the ranks of one transfer share.
 type claim struct {
 	claimed atomic.Uint64
 	done    atomic.Uint64
 	_       [lineSize - 16]byte
 }
 
-// claims is a rank's page of lines for copies by the kernel.
+// claims is the page of the segment with a rank's hazard line, probe line and claim lines.
 type claims struct {
 	hazards hazards
 	probe   probeLine
@@ -77,20 +80,21 @@ type claims struct {
 const (
 	claimLines = claimCount - 2
 
-	splitMin  = 48 << 10 // a smaller transfer ends before help comes
-	pieceMin  = 32 << 10
-	pieceMax  = 64 << 10 // small, so that both ranks end at about the same time
+	splitMin  = 48 << 10 // bytes of the smallest transfer for which help is requested: a smaller one ends before help comes
+	pieceMin  = 32 << 10 // bytes of the smallest piece of a block of more than halfMax
+	pieceMax  = 64 << 10 // bytes of the largest piece; small, so that both ranks end at about the same time
 	splitInto = 16       // number of pieces, if pieceMin and pieceMax permit
 	claimPart = 3        // a claim takes 1/claimPart of the pieces that are left,
 	claimMost = 8        // but at most claimMost pieces
 
-	// A block up to halfMax is cut in two pieces. The helper's piece is shorter by about
-	// the bytes that the initiator copies before the helper gets the request.
+	// A block of up to halfMax bytes is cut in two pieces. The initiator's piece is headStart bytes
+	// longer than half of the block, because the initiator begins to copy before the helper gets
+	// the request.
 	halfMax   = 96 << 10
 	headStart = 4 << 10
 
 	maxPieces = 1<<16 - 1
-	failedBit = 1 << 16 // in done
+	failedBit = 1 << 16 // the bit failed in the word done
 	unknown   = -1      // a value of split.back
 )
 
@@ -109,7 +113,7 @@ var (
 	errRequest = errors.New("a request for help is invalid")
 )
 
-// claimWord makes, and claimParts decodes, the word claimed of a claim line.
+// claimWord encodes the word claimed of a claim line, and claimParts decodes it.
 func claimWord(gen uint32, front, back int) uint64 {
 	return uint64(gen)<<32 | uint64(front)<<16 | uint64(back)
 }
@@ -118,12 +122,12 @@ func claimParts(w uint64) (gen uint32, front, back int) {
 	return uint32(w >> 32), int(w >> 16 & maxPieces), int(w & maxPieces)
 }
 
-// split is the initiator's state of a transfer with a claim line.
+// split is the initiator's state of a transfer that the peer may help with.
 type split struct {
-	line *claim // nil: the transfer has no helper
+	line *claim // the claim line; nil: the peer does not help, or not any more
 	slot uint8  // index of line in claims.lines
 	gen  uint32 // the line's generation for this transfer
-	back int    // number of pieces that the helper had claimed at endClaims, or unknown
+	back int    // after endClaims: number of pieces that the helper has claimed; unknown if the line was invalid
 
 	polls     uint      // polls since endClaims that found the helper not done
 	goneSince time.Time // when this rank noticed that the helper had ended or was disconnected; zero: neither
@@ -132,7 +136,7 @@ type split struct {
 // lines are this rank's claim lines.
 type lines struct {
 	gens [claimLines]uint32 // by line: its last generation; even: no pieces may be claimed
-	free [claimLines]uint8  // its first n elements are the indices of the free lines
+	free [claimLines]uint8  // its first n elements are the indexes of the free lines
 	n    int                // number of free lines
 }
 
@@ -187,17 +191,19 @@ func (h *help) parse(b []byte) error {
 	return nil
 }
 
-// peerBusy reports whether the other rank of a transfer is likely to help too late. This is so
-// if it sleeps, because to wake it takes longer than its help saves; if the transfer is one of
-// a stream; or in an exchange, in which each rank fetches messages of others. This rank assumes
-// an exchange if it has messages itself that any other rank will fetch.
+// peerBusy reports whether the other rank of a transfer is likely to help too late. This is so if
+// that rank sleeps, because to wake it takes longer than its help saves; if the transfer is one of
+// a stream (streamMax); or in an exchange, in which each rank fetches messages of others. This rank
+// assumes an exchange if it has open regions that peers may only read, because these are usually
+// messages that a peer will fetch.
 func (d *domain) peerBusy(t *transfer) bool {
 	streams := d.transfers.lastBegun == d.reads && len(t.op.Data) <= streamMax
 	return streams || d.transfers.regions.readOnly > 0 || t.p.sleep.Load() == asleep
 }
 
-// requestHelp opens a claim line for a transfer and sends the peer a request for help. If no
-// line is free, the peer is busy or its ring is full, the transfer has no helper.
+// requestHelp opens a claim line for a transfer and sends the peer a request for help. If the
+// transfer is smaller than splitMin, no line is free, peerBusy returns true, or post fails, the
+// transfer has no helper.
 func (d *domain) requestHelp(t *transfer) {
 	l := &d.transfers.lines
 	n := len(t.op.Data)
@@ -232,11 +238,12 @@ func (d *domain) freeLine(s *split) {
 	s.line = nil
 }
 
-// claimSize returns how many of the pieces that are left to claim at once.
+// claimSize returns how many pieces a rank claims at once if left pieces are unclaimed.
 func claimSize(left int) int { return min((left+claimPart-1)/claimPart, claimMost) }
 
-// claimFront claims the transfer's next pieces and returns their number; 0 if all pieces are
-// claimed.
+// claimFront claims the transfer's next pieces from the front and returns their number; 0 if all
+// pieces are claimed. The caller adds the number to t.front. An error is a protocol error of the
+// helper.
 func (t *transfer) claimFront() (n int, err error) {
 	s := &t.split
 	if s.line == nil {
@@ -272,21 +279,21 @@ func (d *domain) endClaims(t *transfer) error {
 }
 
 // helpName returns a number that identifies a claim line and its generation. rank is the local rank
-// that the line belongs to.
+// that the line belongs to, and slot the line's index.
 func helpName(rank int, slot uint8, gen uint32) uint64 {
 	return uint64(gen)<<32 | uint64(rank)<<8 | uint64(slot)
 }
 
-// helperDone reports whether the helper has ended all pieces that it claimed, and
-// whether it has copied them.
+// helperDone reports whether the helper is done with all pieces that it has claimed, and whether no
+// copy of the helper has failed (ok).
 func (s *split) helperDone() (done, ok bool) {
 	w := s.line.done.Load()
 	return uint32(w>>32) == s.gen && int(w&maxPieces) == s.back, w&failedBit == 0
 }
 
-// helperActive reports whether the helper of a transfer may still be copying. It reads the
-// helper's hazard line only at every 256th poll, because each read takes the cache line
-// away from the helper.
+// helperActive reports whether the helper of a transfer may still be copying. It reads the helper's
+// hazard line only at every 256th call for the transfer, because each read takes the cache line
+// away from the helper. At the other calls it returns true.
 func (d *domain) helperActive(x *transfer) bool {
 	s := &x.split
 	if s.polls++; s.polls%256 != 0 {
@@ -306,8 +313,9 @@ func (d *domain) helperActive(x *transfer) bool {
 	return time.Since(s.goneSince) < exitGrace
 }
 
-// onHelp queues a peer's request for help. Help is optional: if the queue is full, onHelp drops
-// the request.
+// onHelp queues a peer's request for help. Help is optional: if the queue is full, or this rank
+// cannot copy from and to the peer's memory, onHelp drops the request. If the request is invalid,
+// onHelp returns a protocol error.
 func (d *domain) onHelp(p *peer, b []byte) error {
 	h := help{p: p}
 	if err := h.parse(b); err != nil {
@@ -355,8 +363,8 @@ func (d *domain) helpOn() int {
 	return 0
 }
 
-// helpWith claims and copies pieces. It returns the bytes that it has copied, and more if
-// there may be unclaimed pieces.
+// helpWith claims pieces of a transfer from the back and copies them. It returns the number of
+// bytes of these pieces, and more if it may claim further pieces.
 func (d *domain) helpWith(h *help) (n int, more bool) {
 	line := &d.seg.claims(h.p.local).lines[h.slot]
 	piece := pieceSize(h.n)
@@ -376,7 +384,7 @@ func (d *domain) helpWith(h *help) (n int, more bool) {
 	off := (pieces - back - k) * piece
 	n = min(k*piece, h.n-off)
 	err := d.helpCopy(h, off, n)
-	// Only this rank changes done in this generation.
+	// Since its request, the initiator does not change done in this generation.
 	if w := line.done.Load(); uint32(w>>32) == h.gen && int(w&maxPieces) == back {
 		w += uint64(k)
 		if err != nil {

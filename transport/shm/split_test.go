@@ -13,10 +13,10 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// begun is an RMA Read or Write of about 1 MiB that rank 0, the initiator, has posted and that has not
-// ended. Both ranks copy such a block: it is cut in pieces, and rank 1, the helper, gets a request to
-// copy pieces from the end of the block. A rank claims pieces in a claim line, which is a line in
-// shared memory with counters, before it copies them (see split.go).
+// begun is an RMA Read or Write of about 1 MiB that rank 0, the initiator, has posted and that has
+// not ended. Both ranks copy such a block: it is cut in pieces, and rank 1, the helper, gets a
+// request to copy pieces from the end of the block. A rank claims pieces in a claim line, which is
+// a line in shared memory with counters, before it copies them (see split.go).
 type begun struct {
 	a, b     *side                  // rank 0 and rank 1
 	mem, dst []byte                 // the memory of rank 1's region; the buffer of rank 0
@@ -61,11 +61,12 @@ func (x *begun) check(t testing.TB) {
 	require.True(t, x.intact(), "memory around it")
 }
 
-// line returns the claim line of the operation. It is the last of rank 0's lines, which is used first.
+// line returns the claim line of the operation. It is the last of rank 0's lines, which is used
+// first.
 func (x *begun) line() *claim { return &x.a.seg.claims(0).lines[claimLines-1] }
 
-// TestBothSidesCopy polls both ranks alternately until the operation has ended. Each rank must copy half
-// of the pieces.
+// TestBothSidesCopy polls both ranks alternately until the operation has ended. Each rank must copy
+// about half of the pieces.
 func TestBothSidesCopy(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -78,8 +79,8 @@ func TestBothSidesCopy(t *testing.T) {
 	}
 }
 
-// TestClaimSize checks the number of pieces that a rank claims at a time, for blocks of many sizes: it
-// never grows towards the end of the block, and all pieces are claimed in the end.
+// TestClaimSize checks the number of pieces that a rank claims at a time, for blocks of many sizes:
+// it never grows towards the end of the block, and all pieces are claimed in the end.
 func TestClaimSize(t *testing.T) {
 	for pieces := 1; pieces < 1000; pieces++ {
 		last := claimMost
@@ -92,8 +93,8 @@ func TestClaimSize(t *testing.T) {
 	}
 }
 
-// TestHelpersAlone has the initiator make no progress after it has copied its first pieces. The helper
-// must copy all other pieces.
+// TestHelpersAlone has the initiator make no progress after it has copied its first pieces. The
+// helper must copy all other pieces.
 func TestHelpersAlone(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -108,9 +109,9 @@ func TestHelpersAlone(t *testing.T) {
 	}
 }
 
-// TestHelpComesLate has the helper get a request after the operation has ended, when its claim line is
-// in use for another operation. The helper must ignore that request and serve the one for the second
-// operation.
+// TestHelpComesLate has the helper get a request after the operation has ended, when its claim line
+// is in use for another operation. The helper must ignore that request and serve the one for the
+// second operation.
 func TestHelpComesLate(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -147,8 +148,8 @@ func (x *begun) deliver(t testing.TB, h *help) {
 	require.NoError(t, x.b.control(x.b.local(0), kindHelp, b[:]))
 }
 
-// TestHelpAskedTwice delivers the same request to the helper many times, also after the operation has
-// ended. The result must be right.
+// TestHelpAskedTwice delivers the same request to the helper many times, also after the operation
+// has ended. The result must be right.
 func TestHelpAskedTwice(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -170,8 +171,8 @@ func TestHelpAskedTwice(t *testing.T) {
 	}
 }
 
-// TestHelpFails delivers a request with an invalid buffer address. The helper must mark the failure in
-// the claim line, and the initiator must copy the whole block and free the claim line.
+// TestHelpFails delivers a request with an invalid buffer address. The helper must mark the failure
+// in the claim line, and the initiator must copy the whole block and free the claim line.
 func TestHelpFails(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -186,8 +187,8 @@ func TestHelpFails(t *testing.T) {
 	}
 }
 
-// TestCloseUnderHelp has rank 1 close the region after it has copied pieces. The operation must end with
-// ErrKey, and the memory must not change after Close.
+// TestCloseUnderHelp has rank 1 close the region after it has copied pieces. The operation must end
+// with ErrKey, and the memory must not change after Close.
 func TestCloseUnderHelp(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
@@ -202,9 +203,9 @@ func TestCloseUnderHelp(t *testing.T) {
 	}
 }
 
-// TestCloseBeforeTheEnd has rank 1 close the region when all pieces of a Read are copied, and rank 0
-// has not polled since. The Read must fail with ErrKey, because rank 0 looks for the key again after
-// the copy.
+// TestCloseBeforeTheEnd has rank 1 close the region when all pieces of a Read are copied, and rank
+// 0 has not polled since. The Read must fail with ErrKey, because rank 0 looks for the key again
+// after the copy.
 func TestCloseBeforeTheEnd(t *testing.T) {
 	x := begin(t, false)
 	for range 100 {
@@ -215,9 +216,9 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 	require.ErrorIs(t, x.o.err, transport.ErrKey)
 }
 
-// TestManySplit posts twice as many Reads as a rank has claim lines. A Read whose copy the peer shares
-// needs one such cache line (see split.go); a Read that finds none copies alone. All Reads must return
-// the right bytes, and all claim lines must be free at the end.
+// TestManySplit posts twice as many Reads as a rank has claim lines. A Read whose copy the peer
+// shares needs one such cache line (see split.go); a Read that finds none copies alone. All Reads
+// must return the right bytes, and all claim lines must be free at the end.
 func TestManySplit(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -238,9 +239,10 @@ func TestManySplit(t *testing.T) {
 	require.EqualValues(t, claimLines, a.transfers.lines.n)
 }
 
-// TestNoHelpInAnExchange checks that a rank which has open regions that peers may only read does not
-// request that the peer copies a part of a block. The engine registers the data of large messages so.
-// Such a rank probably exchanges messages with the peer, and the peer is busy with its own transfers.
+// TestNoHelpInAnExchange checks that a rank which has open regions that peers may only read does
+// not request that the peer copies a part of a block. The engine registers the data of large
+// messages so. Such a rank probably exchanges messages with the peer, and the peer is busy with its
+// own transfers.
 func TestNoHelpInAnExchange(t *testing.T) {
 	for _, access := range []transport.Access{transport.RemoteRead, transport.RemoteRead | transport.RemoteWrite} {
 		for _, write := range []bool{false, true} {
@@ -273,9 +275,9 @@ func TestNoHelpInAnExchange(t *testing.T) {
 	}
 }
 
-// TestNoHelpInAStream checks when a rank requests that the peer copies a part of a block. It does so for
-// the first transfer since a Read of the queue. It does so for a later one only if that is larger than
-// streamMax. It never does so if the peer sleeps.
+// TestNoHelpInAStream checks when a rank requests that the peer copies a part of a block. It does
+// so for the first transfer since a Read of the queue. It does so for a later one only if that is
+// larger than streamMax. It never does so if the peer sleeps.
 func TestNoHelpInAStream(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
@@ -305,11 +307,11 @@ func TestNoHelpInAStream(t *testing.T) {
 	pollUntilDone(t, l[len(l)-1], a)
 }
 
-// TestHelperDies has the helper end after it has claimed a piece, and before it has counted the piece as
-// copied. The operation must not end while a thread of the helper may still be copying. Then it must
-// end with ErrPeerDown.
+// TestHelperDies has the helper end after it has claimed a piece, and before it has counted the
+// piece as copied. The operation must not end while a thread of the helper may still be copying.
+// Then it must end with ErrPeerDown.
 func TestHelperDies(t *testing.T) {
-	for _, cleared := range []bool{true, false} { // the helper has cleared its hazard line, which says that it copies; or the line stays set until exitGrace is over
+	for _, cleared := range []bool{true, false} { // true: the helper clears its hazard line; false: the line stays set, as if the helper still copied, until exitGrace is over
 		x := begin(t, false)
 		line, s := x.line(), &x.a.transfers.first.split
 		gen, front, back := claimParts(line.claimed.Load())
@@ -339,8 +341,8 @@ func TestHelperDies(t *testing.T) {
 	}
 }
 
-// TestNoHelpForTheDead has the helper get a request after the initiator has ended. The helper must not
-// copy, because the initiator's process id may be that of another process now.
+// TestNoHelpForTheDead has the helper get a request after the initiator has ended. The helper must
+// not copy, because the initiator's process id may be that of another process now.
 func TestNoHelpForTheDead(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)

@@ -19,8 +19,8 @@ const (
 	futexOpWake = 1
 )
 
-// futexWait sleeps while the word is val, for at most t. It returns false if t is over. It
-// may return early.
+// futexWait sleeps while the word is val, for at most the time t. If t is over, it returns false.
+// It may return early, with true.
 func futexWait(word *atomic.Uint32, val uint32, t time.Duration) bool {
 	ts := unix.NsecToTimespec(int64(t))
 	_, _, e := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWait, uintptr(val), uintptr(unsafe.Pointer(&ts)), 0, 0)
@@ -37,8 +37,8 @@ func futexWake(word *atomic.Uint32) {
 // reads the list when the thread ends.
 type robustList struct {
 	first   uintptr // address of the element; of the head itself if the list is empty
-	offset  int     // from an element to its futex
-	pending uintptr
+	offset  int     // bytes from an element to its futex
+	pending uintptr // 0: no futex is being added or removed
 	next    uintptr // the element: address of the head
 }
 

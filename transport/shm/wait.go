@@ -48,7 +48,7 @@ func (d *domain) scanInterval() time.Duration {
 // wakePeer wakes a peer if it sleeps.
 func (d *domain) wakePeer(p *peer) { wakeRank(d.seg, p.sleep) }
 
-// wakeRank wakes the rank that sleeps on word, its card's sleep, if it sleeps.
+// wakeRank wakes the rank whose card.sleep is word, if that rank sleeps or is about to sleep.
 func wakeRank(s *segment, word *atomic.Uint32) {
 	if word.CompareAndSwap(asleep, awake) {
 		s.header().sleepers.Add(-1)
@@ -56,8 +56,9 @@ func wakeRank(s *segment, word *atomic.Uint32) {
 	}
 }
 
-// sleepWord returns the word that this rank sleeps on, and its segment, nil before join. The
-// caller must keep the segment alive while it uses the word.
+// sleepWord returns the word that this rank sleeps on, and the segment that holds the word. Before
+// join and after Close, the word is d.early, and the segment nil. The caller must keep the segment
+// alive while it uses the word.
 func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	if s := d.attached.Load(); s != nil {
 		return s, &s.card(s.self).sleep
@@ -65,7 +66,7 @@ func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	return nil, &d.early
 }
 
-// wakeSelf ends the sleep of this rank.
+// wakeSelf ends the sleep of this rank, if it sleeps or is about to sleep.
 func (d *domain) wakeSelf() {
 	s, word := d.sleepWord()
 	if s != nil {
@@ -114,13 +115,15 @@ func (q *completionQueue) Arm() bool {
 	return true
 }
 
-// busy reports whether a Read has something to do for which no peer will wake this rank.
+// busy reports whether a Read has something to do for which no peer will wake this rank. It also
+// continues transfers.
 func (d *domain) busy() bool {
 	return d.done.Pending() || d.loop.Waiting() || d.seg != nil && d.advance() || d.done.Pending()
 }
 
-// arrived reports whether peers have written something that a Read must handle. It also
-// publishes all freed lines, because a peer may wait for them while this rank sleeps.
+// arrived reports whether peers have written something that a Read must handle, or whether a Read
+// must first free the lines of messages that the last one returned. If not, it publishes all freed
+// lines, because a peer may wait for them while this rank sleeps.
 func (d *domain) arrived() bool {
 	if d.events != nil && d.events.Load() != d.eventsSeen {
 		return true
@@ -137,7 +140,7 @@ func (d *domain) arrived() bool {
 	return false
 }
 
-// Wait sleeps in futex(2), for at most timeout.
+// Wait sleeps in futex(2), for at most timeout; if timeout is negative, without limit.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
@@ -176,8 +179,8 @@ func (d *domain) sleepOnce(t time.Duration) bool {
 	if futexWait(word, asleep, t) || s == nil {
 		return word.Load() == asleep
 	}
-	// The time is over. Check the words by which peers wake this rank, which a faulty peer may
-	// have changed, and then what wakes no rank: the ends of peers.
+	// The time is over. First look at the words by which peers wake this rank, because a faulty
+	// peer may have changed them without a wake. Then look for ends of peers, which wake no rank.
 	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
 		return false
 	}
@@ -222,7 +225,7 @@ func (d *domain) Asleep() bool {
 	return n != 0
 }
 
-// Notify ends a peer's Wait if the peer is in one or has Armed.
+// Notify ends a peer's Wait if the peer is in one or has called Arm before one.
 func (d *domain) Notify(a transport.Addr) {
 	s := d.attached.Load()
 	if s == nil {
@@ -246,8 +249,8 @@ func (d *domain) endSleep() {
 	d.waitMu.Unlock() //nolint:staticcheck // the critical section is empty on purpose
 }
 
-// FD returns an eventfd, for ranks that wait on several transports. Only a thread can sleep
-// on a futex, so a goroutine does, and makes the eventfd readable when it wakes.
+// FD returns an eventfd, for ranks that wait on several transports. A futex has no descriptor, so a
+// goroutine sleeps on it, and makes the eventfd readable when the sleep ends.
 func (q *completionQueue) FD() (int, bool) {
 	d := q.d
 	return d.fdWaiter.open(d)
@@ -256,7 +259,7 @@ func (q *completionQueue) FD() (int, bool) {
 // fdWaiter holds the descriptor that FD returns, and controls the goroutine that makes it readable.
 type fdWaiter struct {
 	mu     sync.Mutex
-	fd     int  // -1: FD has not been called, or the domain is closed
+	fd     int  // the descriptor; -1: FD has not made it, or the domain is closed
 	set    bool // the descriptor is readable
 	closed bool
 	kick   chan struct{} // capacity 1; a value makes the goroutine sleep until this rank is woken; nil before FD and after close
@@ -292,7 +295,8 @@ func (w *fdWaiter) run(d *domain, kick <-chan struct{}) {
 	}
 }
 
-// arm makes the descriptor unreadable and starts the goroutine's sleep.
+// arm makes the descriptor unreadable and starts the goroutine's sleep. Before FD was called, it
+// has no effect.
 func (w *fdWaiter) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

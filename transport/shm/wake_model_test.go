@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleepModel is the state of a model of wait.go. Two ranks, the sleepers, sleep until a word is set,
-// and a third rank, the waker, sets the word and wakes them. Each step of a rank is one access to
-// shared memory.
+// sleepModel is the state of a model of wait.go. Two ranks, the sleepers, sleep until a word is
+// set, and a third rank, the waker, sets the word and wakes them. Each step of a rank is one access
+// to shared memory.
 type sleepModel struct {
 	word  bool      // what the sleepers wait for
 	count int       // fileHeader.sleepers
@@ -30,8 +30,8 @@ const (
 	slept                // the sleeper has no step left
 )
 
-// step does the next step of a rank. It returns false if the rank sleeps or has no step left. program
-// gives the order of a sleeper's steps.
+// step does the next step of a rank. It returns false if the rank sleeps or has no step left.
+// program gives the order of a sleeper's steps.
 func (m *sleepModel) step(rank int, program []int) bool {
 	if rank == len(m.flags) {
 		return m.stepWaker()
@@ -111,8 +111,9 @@ func (m sleepModel) lost(program []int) (n int) {
 	return n
 }
 
-// TestNoSleepIsMissed tries all interleavings of the steps by which two ranks go to sleep and a third
-// wakes them. With the order of wait.go no wake-up is lost. With two other orders one is.
+// TestNoSleepIsMissed tries all interleavings of the steps by which two ranks go to sleep and a
+// third wakes them. With the order of wait.go no wake-up is lost. With each of two other orders, a
+// wake-up is lost in some interleaving.
 func TestNoSleepIsMissed(t *testing.T) {
 	require.Zero(t, sleepModel{}.lost([]int{announceCount, announceFlag, lookAgain, waits}))
 	require.Positive(t, sleepModel{}.lost([]int{lookAgain, announceCount, announceFlag, waits}), "a rank that looks before it announces its sleep misses a wake")

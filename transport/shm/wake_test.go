@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// asleepRank makes rank n call Arm, and then Wait in a goroutine. It returns a channel that receives the
-// result of Wait.
+// asleepRank makes rank n call Arm, and then Wait in a goroutine. It returns a channel that
+// receives the result of Wait.
 func asleepRank(t *testing.T, n *node) <-chan error {
 	t.Helper()
 	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
@@ -25,8 +25,8 @@ func asleepRank(t *testing.T, n *node) <-chan error {
 	return woken
 }
 
-// wakes checks that the Wait of a rank from asleepRank ends well before its timeout. woken is the channel
-// from asleepRank.
+// wakes checks that the Wait of a rank from asleepRank ends well before its timeout. woken is the
+// channel from asleepRank.
 func wakes(t *testing.T, woken <-chan error) {
 	t.Helper()
 	select {
@@ -37,9 +37,9 @@ func wakes(t *testing.T, woken <-chan error) {
 	}
 }
 
-// TestEndFoundWhileAsleep has one goroutine of a rank Wait, while another goroutine calls Send for a peer
-// that has ended. Send detects the end, which must end the Wait, so that the next Read reports the
-// end. The peer has sent a message before (known), or nothing.
+// TestEndFoundWhileAsleep has one goroutine of a rank Wait, while another goroutine calls Send for
+// a peer that has ended. Send detects the end, which must end the Wait, so that the next Read
+// reports the end. The peer has sent a message before (known), or nothing.
 func TestEndFoundWhileAsleep(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		for _, leaves := range []bool{false, true} {
@@ -67,8 +67,8 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 	}
 }
 
-// TestEndWhileAsleepAmongMany has a rank Wait that has not communicated with any of 199 others. When one
-// of the others ends, the Wait must end, and the next Read must report PeerDown.
+// TestEndWhileAsleepAmongMany has a rank Wait that has not communicated with any of 199 others.
+// When one of the others ends, the Wait must end, and the next Read must report PeerDown.
 func TestEndWhileAsleepAmongMany(t *testing.T) {
 	all := nodes(t, 200, New())
 	for _, victim := range []int{199, 70} {
@@ -82,8 +82,8 @@ func TestEndWhileAsleepAmongMany(t *testing.T) {
 	}
 }
 
-// TestSignalsBesideClose closes three ranks, one of which is in Wait, while other goroutines call the
-// Asleep, Notify and Signal of each rank. No call may crash, and the Wait must end.
+// TestSignalsBesideClose closes three ranks, one of which is in Wait, while other goroutines call
+// the Asleep, Notify and Signal of each rank. No call may crash, and the Wait must end.
 func TestSignalsBesideClose(t *testing.T) {
 	for range 10 {
 		all := nodes(t, 3, New())
@@ -107,7 +107,7 @@ func TestSignalsBesideClose(t *testing.T) {
 		for _, n := range all {
 			require.NoError(t, n.Close())
 		}
-		runtime.GC() // runs the cleanups that unmap the shared memory of closed domains, which must not be in use
+		runtime.GC() // runs the cleanups that unmap the shared memory of closed domains; a goroutine that still used that memory would crash
 		runtime.GC()
 		require.False(t, all[2].Asleep())
 		stop.Store(true)

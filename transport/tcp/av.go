@@ -12,11 +12,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// addressVector is a table of addresses "host:port". It stores a call of InsertSym as the
-// arguments of the call and computes the addresses on Lookup, so it needs no memory per rank.
+// addressVector is a table of addresses "host:port". For a call of InsertSym it stores only the
+// arguments, and computes an address in Lookup, so these addresses need no memory per rank.
 type addressVector struct {
-	parts []avPart
-	n     int
+	parts []avPart // in the order of their indexes, without gaps
+	n     int      // number of addresses in all parts
 }
 
 // avPart holds the addresses that one call of Insert or InsertSym added.
@@ -25,7 +25,7 @@ type avPart struct {
 	addrs    []transport.Address // the arguments of Insert; nil: InsertSym added the part
 
 	// The arguments of InsertSym.
-	node     netip.Addr // of the first host
+	node     netip.Addr // IP address of the first host; the other hosts have the addresses after it
 	port     int        // the first port of each host
 	services int        // number of ports of each host
 }
@@ -103,7 +103,7 @@ func parsePort(s string) (int, error) {
 	return int(p), nil
 }
 
-// addrAdd returns the IP address n after ip, and true. If that is beyond the last address, it
+// addrAdd returns the n-th IP address after ip, and true. If that is beyond the last address, it
 // returns false.
 func addrAdd(ip netip.Addr, n uint64) (netip.Addr, bool) {
 	if ip.Is4() {

@@ -79,9 +79,9 @@ func withInterface(t *testing.T, which string) func(*transport.Config) {
 	return func(c *transport.Config) { c.Params, c.OneHost = p, false }
 }
 
-// TestSendBuffer checks that the socket's send buffer has the size that
-// transport.tcp.send_buffer says; 0 is the default. The kernel doubles the size that a process sets,
-// and reports the doubled size.
+// TestSendBuffer checks that the socket's send buffer has the size of transport.tcp.send_buffer, or
+// loopbackSendBuf if that is 0. The kernel doubles the size that a process sets, and reports the
+// doubled size.
 func TestSendBuffer(t *testing.T) {
 	for text, want := range map[string]int{"0": 2 * loopbackSendBuf, "64k": 128 << 10} {
 		p := &params.Set{}

@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// numbered returns a message to rank 1. It has size bytes, at least four. Its first four bytes are the
-// number i.
+// numbered returns a message to rank 1. It has size bytes, at least four. Its first four bytes are
+// the number i.
 func numbered(i, size int) *transport.Op {
 	op := &transport.Op{Peer: 1, HeaderLen: 4, Data: bytes.Repeat([]byte{byte(i)}, size-4)}
 	binary.LittleEndian.PutUint32(op.Header[:], uint32(i))
@@ -38,8 +38,8 @@ func writes(t testing.TB, fd int) (all [][]byte) {
 	}
 }
 
-// requireNumbered checks that b consists of whole frames of messages made by numbered, whose numbers
-// are first, first+1 and so on. It returns the number of the message that would follow.
+// requireNumbered checks that b consists of whole frames of messages made by numbered, whose
+// numbers are first, first+1 and so on. It returns the number of the message that would follow.
 func requireNumbered(t testing.TB, b []byte, first int) int {
 	t.Helper()
 	for len(b) > 0 {
@@ -71,8 +71,8 @@ func burst(t testing.TB, n *testRank) int {
 	return 0
 }
 
-// A rank sends 2000 messages without a Read in between. They leave in fewer than 200 system calls, in
-// order, the last of them in the next Read.
+// A rank sends 2000 messages without a Read in between. They leave in fewer than 200 system calls,
+// in order, the last of them in the next Read.
 func TestBurstLeavesTogether(t *testing.T) {
 	n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 	n.ep.EnableBatch()
@@ -183,8 +183,8 @@ func TestBatchIsBounded(t *testing.T) {
 	require.Equal(t, sent, requireNumbered(t, readSome(t, n, fd, sent*(wire.TCPPrefixSize+500)), 0))
 }
 
-// A rank sends messages of random sizes, so that some are batched, some are written at once, and some
-// are queued. All arrive in order.
+// A rank sends messages of random sizes, so that some are batched, some are written at once, and
+// some are queued. All arrive in order.
 func TestOrderAcrossSizes(t *testing.T) {
 	const count = 1000
 	all := openRanks(t, 2)
@@ -228,7 +228,8 @@ func TestOrderAcrossSizes(t *testing.T) {
 	require.False(t, n.ep.Unsent())
 }
 
-// A peer dies while a rank has a pending batch for it. The rank reports PeerDown and drops the batch.
+// A peer dies while a rank has a pending batch for it. The rank reports PeerDown and drops the
+// batch.
 func TestPeerDiesWithBatch(t *testing.T) {
 	n, fd := socketRank(t)
 	n.ep.EnableBatch()

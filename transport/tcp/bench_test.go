@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// BenchmarkRMA measures the time of one read from, or one write to, the memory of another process on
-// this host.
+// BenchmarkRMA measures the time of one read from, or one write to, the memory of another process
+// on this host.
 func BenchmarkRMA(b *testing.B) {
 	for _, operation := range []string{"read", "write"} {
 		for _, size := range []int{8, 64 << 10, 1 << 20, 4 << 20} {
@@ -51,8 +51,8 @@ func BenchmarkRMA(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong measures the latency between the endpoints of two processes that both poll,
-// as bench/c/tcp_pingpong.c does for a bare socket. It takes the mean of half a round trip over each
+// BenchmarkPingPong measures the latency between the endpoints of two processes that both poll, as
+// bench/c/tcp_pingpong.c does for a bare socket. It takes the mean of half a round trip over each
 // 500 round trips, and reports the median and the minimum of these means.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 8 << 10, 64 << 10} {

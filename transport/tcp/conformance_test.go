@@ -18,9 +18,9 @@ func TestConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }))
 }
 
-// TestConformanceSymmetric runs the conformance suite with InsertSym. The ranks inherit sockets that
-// are bound to consecutive ports of one address, as the launcher binds them. The address is an IPv6
-// address.
+// TestConformanceSymmetric runs the conformance suite with InsertSym. The ranks inherit sockets
+// that are bound to consecutive ports of one address, as the launcher binds them. The address is an
+// IPv6 address.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
 	transporttest.Run(t, func(t testing.TB, n int) *transporttest.Job {

@@ -20,28 +20,32 @@ import (
 //	new ──────────► waiting ────────────────► up ────────────► left ──────────────────────► gone
 //	                   └──────── failed ──────┴──► gone ◄─ failed ─┘
 //
-// In the states left and gone, operations with the peer return c.err.
+// The diagram shows the usual transitions. A connection that the peer makes may go from new to up.
+// From every state a failure leads to gone. In the states left and gone, operations with the peer
+// return c.err.
 type connState uint8
 
 const (
 	connNew     connState = iota
 	connWaiting           // operations are queued until the handshake ends
 	connUp
-	connLeft // the peer has sent its bye; poll reads and drops what follows
+	connLeft // the peer has sent its bye; poll reads and drops the bytes that follow
 	connGone
 )
 
-// Sizes of a connection's input, in bytes.
+// Sizes of a connection's input, in bytes. One recv asks for readSize or bulkRead bytes, and in
+// addition for the missing bytes of a frame that has arrived in part (conn.need).
 const (
 	bufSize  = 2 * wire.TCPMaxMsg // the input buffer: the largest message fits behind messages that the caller of Read still uses
-	readSize = 64 << 10           // what one recv asks for
-	bulkRead = 4 << 10            // what one recv asks for while this rank awaits replies to reads, so that most of their bytes go straight to op.Data
+	readSize = 64 << 10
+	bulkRead = 4 << 10 // used while this rank awaits replies to reads, so that most of their bytes go straight to op.Data
 )
 
-// loopbackSendBuf is the size of the send buffer of a connection within the host, in bytes. With
-// the kernel's default, several megabytes are in transit, more than the second-level cache holds,
-// and a series of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses the
-// size, because it measures the round-trip time. transport.tcp.send_buffer overrides both.
+// loopbackSendBuf is the size in bytes of the send buffer of a connection with a loopback address.
+// With the kernel's default, several megabytes are in transit, more than the second-level cache
+// holds, and a series of 1 MiB messages takes 1.5 times as long. For other addresses the kernel
+// chooses the size, because it measures the round-trip time. transport.tcp.send_buffer overrides
+// both.
 const loopbackSendBuf = 150_000
 
 // recvState says what the next bytes from the peer are.
@@ -52,7 +56,7 @@ const (
 	recvReply                  // data of a reply to a read by this rank; they go to op.Data
 	recvEnd                    // the end frame (wire.TCPEnd) that follows the data of a reply
 	recvWrite                  // data of a write by the peer; they go to a memory region
-	recvDrop                   // data of a write by the peer that are dropped: the write has no valid target, or this rank has sent its bye
+	recvDrop                   // data of a write by the peer that this rank drops, for example because the write has no valid target
 )
 
 // conn is the state of the connection with one peer, and of the operations with that peer.
@@ -62,8 +66,8 @@ type conn struct {
 	state connState
 	fd    int   // the socket; -1: none
 	live  int   // index in d.live; -1: not in d.live
-	err   error // what operations with the peer return after the peer has left or failed; nil before
-	wrErr error // a failed write to the socket, after which poll still reads what the peer has sent; nil: none
+	err   error // error of operations with the peer after the peer has left, the connection or a write has failed, or the domain was closed; nil before
+	wrErr error // error of a write to the socket, after which poll still reads what the peer has sent; nil: no write has failed
 
 	// Security, see record.go.
 	sign, check *wire.TCPCheck  // sign computes the checks of frames written, check verifies those of frames read
@@ -71,8 +75,8 @@ type conn struct {
 	out         *record         // the record that is not wholly written yet; nil: none
 	partial     *record         // bytes from the socket that are not a whole record yet; nil: none
 
-	// Input. Bytes buf[rpos:wpos] have been read and not parsed. Until the next Read, the
-	// bytes before rpos may be messages that the caller of Read still uses.
+	// Input. Bytes buf[rpos:wpos] have been read from the socket and not parsed. Until the next
+	// Read, the bytes before rpos may be messages that the caller of Read still uses.
 	buf        []byte // borrowed from the domain; nil: not needed now
 	rpos, wpos int
 	polled     uint // d.round at the last poll of this connection
@@ -82,11 +86,11 @@ type conn struct {
 		kind   recvState
 		dst    []byte         // recvReply, recvWrite: the memory still to be filled
 		skip   int            // recvDrop: number of bytes still to be dropped
-		slot   uint32         // recvReply: index in rma.slots of the read
-		region *region        // recvWrite: the region that the data go to
+		slot   uint32         // recvReply, recvEnd: index in rma.slots of the read
+		region *region        // recvWrite: the region that the data go to; nil in the other states
 		id     uint64         // recvWrite, recvDrop: the id of the write
-		ack    bool           // recvWrite, recvDrop: the write is acknowledged after its data
-		status wire.TCPStatus // what the acknowledgement says
+		ack    bool           // recvWrite, recvDrop: this rank acknowledges the write when its data have arrived
+		status wire.TCPStatus // recvWrite, recvDrop: the status in that acknowledgement
 	}
 
 	// Output, see output.go.
@@ -95,19 +99,19 @@ type conn struct {
 	framesOff     int           // number of written bytes of frames
 	batched       bool          // frames has messages that no push has tried to write yet
 	sentIn        uint          // d.round at the last call of inBurst
-	sentAt        time.Duration // time of that call, since d.created; 0: it was the first call in its round
+	sentAt        time.Duration // time of that call, since d.created; 0: it was the first call of inBurst with this value of d.round
 	replies       streamQueue   // replies to the peer's reads that wait for their next chunk
 	writes        streamQueue   // writes by this rank that wait for their next chunk
 	cur           *stream       // the reply or write whose chunk is next or is partly written; nil: none
-	writesFirst   bool          // pickStream looked at writes first in its last step
-	partlyWritten source        // the source whose first frame is partly written
+	writesFirst   bool          // the last step of pickStream tried writes; false: it tried replies
+	partlyWritten source        // the source whose first frame is partly written; fromNone: no frame is
 	inOut         bool          // this connection is in d.outq
 	outEvents     bool          // the poller reports when the socket has room for output
 	byeSent       bool          // the bye is in frames or written
 	shut          bool          // endOutput has closed the sending side of the socket
 
 	rmaWait opQueue // reads and writes that have not started: there is no connection yet, or the window is full
-	rma     *rma    // nil until the first read or write
+	rma     *rma    // state of the reads and writes; nil until the first one in either direction
 }
 
 // opQueue is a first-in, first-out queue of operations, linked by Op.Next.
@@ -144,7 +148,8 @@ func (d *domain) peer(a transport.Addr) *conn {
 }
 
 // startConnect starts to connect with the peer, if that has not begun yet. It does not wait. If the
-// peer has left or failed, startConnect returns c.err.
+// peer has left or failed, startConnect returns c.err. If the address vector has no address for the
+// peer, it returns an error.
 func (c *conn) startConnect() error {
 	switch c.state {
 	case connNew:
@@ -162,7 +167,8 @@ func (c *conn) startConnect() error {
 }
 
 // adopt makes fd the socket of the connection. The handshake on fd has succeeded, and p holds the
-// keys that came out of it. If the peer has left or failed meanwhile, adopt closes fd.
+// keys that came out of it. If the peer has left or failed meanwhile, adopt closes fd. If a system
+// call fails, adopt closes fd, and the connection or the domain fails.
 func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	if c.state > connWaiting {
 		_ = unix.Close(fd)
@@ -189,8 +195,8 @@ func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 }
 
 // tune sets the options of a connection's socket. sendBuf is transport.tcp.send_buffer in bytes. If
-// it is 0, the send buffer has loopbackSendBuf bytes within the host, and the kernel's default
-// otherwise.
+// it is 0, the send buffer has loopbackSendBuf bytes if the peer has a loopback address or the
+// socket is a Unix socket, and the kernel's default otherwise.
 func tune(fd, sendBuf int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("set non-blocking: %w", err)
@@ -260,9 +266,9 @@ func (c *conn) closeFD() {
 	}
 }
 
-// fail ends the connection because of cause, which operation op has met. It reports PeerDown unless
-// the peer's end was reported before. Messages that Read has returned stay valid until the next
-// Read.
+// fail ends the connection because of cause, an error that occurred in the operation op. It reports
+// PeerDown unless the peer's end was reported before. Messages that Read has returned stay valid
+// until the next Read.
 func (c *conn) fail(op string, cause error) {
 	if c.state == connGone {
 		return
@@ -285,8 +291,9 @@ func (c *conn) fail(op string, cause error) {
 }
 
 // leave handles the peer's bye, and the verdict that the peer has left the job. After its bye the
-// peer sends no more frames and drops what it receives. leave closes the sending side of the
-// socket. When the peer reads that end, it knows that this rank has received all frames.
+// peer sends no more frames and drops what it receives. If there is a connection, leave closes the
+// sending side of its socket. When the peer reads that end, it knows that this rank has received
+// all its frames.
 func (c *conn) leave() {
 	if c.state >= connLeft {
 		return
@@ -345,7 +352,7 @@ func (c *conn) endOps() {
 }
 
 // endFrame makes recvFrame the state of the input. If the data of a frame are being received,
-// endFrame forgets their destination.
+// endFrame removes the reference to their destination.
 func (c *conn) endFrame() {
 	if c.in.region != nil {
 		c.in.region.uses--

@@ -17,8 +17,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// socketRank returns rank 0 of a job of two, which has a connection with rank 1. The test acts as rank
-// 1: it uses the returned descriptor, which is the other end of the connection.
+// socketRank returns rank 0 of a job of two, which has a connection with rank 1. The test acts as
+// rank 1: it uses the returned descriptor, which is the other end of the connection.
 func socketRank(t testing.TB) (*testRank, int) {
 	t.Helper()
 	return socketRankOf(t, unix.SOCK_STREAM)
@@ -49,7 +49,8 @@ func socketRankOf(t testing.TB, socketType int) (*testRank, int) {
 	return n, fds[1]
 }
 
-// frame returns the bytes of a whole frame: its header and its payload.
+// frame returns the bytes of a whole frame: its prefix, its header and payload. Its checks are
+// zero, and its length is that of payload.
 func frame(f wire.TCPFrame, payload ...byte) []byte {
 	f.Length = uint32(len(payload))
 	b := make([]byte, wire.TCPMaxHeader)
@@ -112,9 +113,9 @@ func TestReasonSurvivesGiveUp(t *testing.T) {
 }
 
 // TestGatherTakesAllSources makes gather take as much as it can from each source of output: frames,
-// messages with data, and a chunk that is all zeros because its region was closed. All iovecs are in
-// use then. The chunk comes first, because its header is partly written. The frames that arrive are
-// whole and in that order.
+// messages with data, and a chunk that is all zeros because its region was closed. All iovecs are
+// in use then. The chunk comes first, because its header is partly written. The frames that arrive
+// are whole and in that order.
 func TestGatherTakesAllSources(t *testing.T) {
 	n, fd := socketRank(t)
 	c, g := n.dom.peer(1), &n.dom.gather
@@ -150,9 +151,9 @@ func TestGatherTakesAllSources(t *testing.T) {
 	require.Equal(t, gatherMsgs, requireNumbered(t, b[size+wire.TCPAckSize:], 0))
 }
 
-// TestHugeRead has a peer request reads beyond a small region, of up to 2^64-1 bytes, and reads with
-// wrong keys. The rank answers each with a refusal that says why, and a read of 0 bytes at the end
-// of the region with data.
+// TestHugeRead has a peer request reads beyond a small region, of up to 2^64-1 bytes, and reads
+// with wrong keys. The rank answers each with a refusal that says why. It answers a read of 0 bytes
+// at the end of the region with a data frame.
 func TestHugeRead(t *testing.T) {
 	n, fd := socketRank(t)
 	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead)
@@ -183,7 +184,8 @@ func TestHugeRead(t *testing.T) {
 	}
 }
 
-// readSome reads count bytes from fd, and reads the queue of rank n meanwhile, so that n writes them.
+// readSome reads count bytes from fd, and reads the queue of rank n meanwhile, so that n writes
+// them.
 func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 	t.Helper()
 	b := make([]byte, count)
@@ -200,9 +202,9 @@ func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 	return b
 }
 
-// TestRegionClosedMidRead closes a region while the rank sends its bytes to a peer that has requested
-// three reads of it. All three reads end with wire.TCPKey. No byte that the rank has stored in the
-// memory after the close (0xEE) is sent.
+// TestRegionClosedMidRead closes a region while the rank sends its bytes to a peer that has
+// requested three reads of it. All three reads end with wire.TCPKey. No byte that the rank has
+// stored in the memory after the close (0xEE) is sent.
 func TestRegionClosedMidRead(t *testing.T) {
 	n, fd := socketRank(t)
 	mem := bytes.Repeat([]byte{7}, 8<<20)
@@ -260,9 +262,9 @@ func TestRegionClosedMidRead(t *testing.T) {
 	require.Zero(t, n.dom.peer(1).rma.serving)
 }
 
-// TestRegionClosedMidWrite closes a region after half of the data of a peer's write have arrived. The
-// rank stores nothing of the other half in the memory, acknowledges the write with wire.TCPKey, and
-// receives the message that follows.
+// TestRegionClosedMidWrite closes a region after half of the data of a peer's write have arrived.
+// The rank stores nothing of the other half in the memory, acknowledges the write with wire.TCPKey,
+// and receives the message that follows.
 func TestRegionClosedMidWrite(t *testing.T) {
 	n, fd := socketRank(t)
 	mem := make([]byte, 1000)
@@ -400,8 +402,8 @@ func TestManyReads(t *testing.T) {
 	require.Equal(t, byte(5), got[5])
 }
 
-// TestHugeTransfer reads more than 2 GiB in one operation. The memory is zero except for four bytes:
-// the first, the last, and those on both sides of 2 GiB. They arrive.
+// TestHugeTransfer reads more than 2 GiB in one operation. The memory is zero except for four
+// bytes: the first, the last, and those on both sides of 2 GiB. They arrive.
 func TestHugeTransfer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves 2 GiB twice")
@@ -466,8 +468,8 @@ func TestIdle(t *testing.T) {
 	require.Less(t, cpu()-before, 20*time.Millisecond)
 }
 
-// TestShutdownLimit shuts down a rank whose peer never reads. Shutdown returns when its context ends.
-// After that, Send returns ErrClosed, and the peer learns that the rank has left.
+// TestShutdownLimit shuts down a rank whose peer never reads. Shutdown returns when its context
+// ends. After that, Send returns ErrClosed, and the peer learns that the rank has left.
 func TestShutdownLimit(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
@@ -479,8 +481,8 @@ func TestShutdownLimit(t *testing.T) {
 	await(t, all[1:], all[1], kind(transport.PeerLeft))
 }
 
-// TestAllocations checks that messages, reads, writes and registrations of memory do not allocate in
-// steady state, with each value of transport.tcp.security.
+// TestAllocations checks that messages, reads, writes and registrations of memory do not allocate
+// in steady state, with each value of transport.tcp.security.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -605,9 +607,9 @@ func withTransfers(t *testing.T, n *testRank, fd int, talk func(take func())) {
 }
 
 // FuzzRecords seals frames and random bytes into records, as a peer that knows the secret does, and
-// sends the records to a rank. If flip is not 0, FuzzRecords changes a byte of the first record, and
-// the rank must not use any byte of that record. All operations of the rank end when the connection
-// ends.
+// sends the records to a rank. If flip is not 0, FuzzRecords changes a byte of the first record,
+// and the rank must not use any byte of that record. All operations of the rank end when the
+// connection ends.
 func FuzzRecords(f *testing.F) {
 	var all []byte
 	for _, fr := range []wire.TCPFrame{
@@ -661,9 +663,9 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// TestShutdownAlone shuts down one of two ranks. That rank reports nothing about the other one; for
-// the other one, Send returns ErrPeerLeft. In a second job, a rank sends for the first time to a
-// rank that is shutting down: the message fails with ErrPeerLeft.
+// TestShutdownAlone shuts down rank 0. Rank 0 reports nothing about rank 1, and a Send of rank 1 to
+// rank 0 returns ErrPeerLeft. In a second job, a rank sends for the first time to a rank that is
+// shutting down: the message fails with ErrPeerLeft.
 func TestShutdownAlone(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)

@@ -100,8 +100,9 @@ func TestFramesLeftOut(t *testing.T) {
 	}
 }
 
-// The test changes a byte in the header of a write frame, so that the header is no longer valid. The
-// receiver reports that the header was changed on the way, and not that the peer sent an invalid one.
+// The test changes a byte in the header of a write frame, so that the header is no longer valid.
+// The receiver reports that the header was changed on the way, and not that the peer sent an
+// invalid one.
 func TestChangedBeforeMalformed(t *testing.T) {
 	n, fds := relayed(t)
 	require.NoError(t, n[0].ep.Write(&transport.Op{Peer: 1, Data: make([]byte, 8)}))

@@ -14,7 +14,7 @@ import (
 )
 
 // eagerLimit is Attr.EagerLimit in bytes. Up to this size, the two copies of an eager message
-// cost less than the round trip of a rendezvous.
+// take less time than the round trip of a rendezvous.
 const eagerLimit = 64 << 10
 
 // domain implements transport.Domain: it is the state of this rank. The caller serialises all
@@ -51,8 +51,8 @@ type domain struct {
 	armed    bool      // Arm has returned true since the last Read, so Send must not hold back messages
 
 	streams  *stream       // unused stream values, linked by next
-	freeBufs [][]byte      // unused input buffers, which connections borrow
-	drained  []*conn       // connections whose input buffer the next Read may take back
+	freeBufs [][]byte      // input buffers that no connection has borrowed
+	drained  []*conn       // connections whose input buffer the next Read may take back; see collect
 	sealed   recordPool    // unused records for output
 	received recordPool    // unused records for input
 	gather   gather        // the arguments of a sendmsg, reused by all connections
@@ -130,8 +130,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close closes every connection. If the caller has not called Shutdown before, the peers report
-// this rank as failed.
+// Close closes every connection. If the caller has not called Shutdown before, the peers that have
+// a connection with this rank report it as failed.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil

@@ -15,8 +15,8 @@ type endpoint struct{ d *domain }
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
 
-// check returns an error if op names no peer or has too long a header, or if the caller has called
-// Shutdown or Close.
+// check returns an error if op.Peer is no rank or has no address, if op's header is too long, or if
+// the caller has called Shutdown or Close.
 func (d *domain) check(op *transport.Op) error {
 	switch {
 	case d.closed, d.left:
@@ -29,9 +29,10 @@ func (d *domain) check(op *transport.Op) error {
 	return nil
 }
 
-// Send adds a small message of a burst to a batch (see output.go). If the connection is up and has
-// no output, Send writes any other message to the socket. Send queues the message, or the rest of
-// it, if it cannot write all of it at once.
+// Send may add a small message to a batch, if the caller has called EnableBatch (see output.go).
+// Otherwise, if the connection is up and has no output, Send writes the message to the socket. Send
+// queues a message that it cannot write now, or the rest of it. If there is no connection, Send
+// starts to make one. Messages to this rank itself do not use a socket.
 //
 // Hot path: no allocation; at most one system call, or more if Send first writes a batch.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
@@ -113,7 +114,8 @@ func (e *endpoint) EnableBatch() { e.d.batching = true }
 // Unsent reports whether a connection has output that the next Read may write.
 func (e *endpoint) Unsent() bool { return len(e.d.outq) > 0 }
 
-// Connect starts to connect with a peer for which there is no message yet. It does not wait.
+// Connect starts to connect with a peer, unless there is a connection or an attempt to make one. It
+// does not wait.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	if err := e.d.check(&op); err != nil || peer == e.d.self {
@@ -122,9 +124,10 @@ func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.d.peer(peer).startConnect()
 }
 
-// Disconnect closes the connection with a peer, or ends the attempt to make one. SO_LINGER with
-// time 0 makes the kernel drop the bytes that the peer has not acknowledged. Without it, if the
-// peer's host is cut off, the kernel would retransmit these bytes for a quarter of an hour.
+// Disconnect marks a peer as failed. It closes the connection with the peer, or ends the attempt to
+// make one, and refuses later connections. SO_LINGER with time 0 makes the kernel drop the bytes
+// that the peer has not acknowledged. Without it, if the peer's host is cut off, the kernel would
+// retransmit these bytes for a quarter of an hour.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	op := transport.Op{Peer: peer}
 	switch err := e.d.check(&op); {
@@ -142,7 +145,7 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return nil
 }
 
-// Read sends a request to the peer. The peer answers with the bytes, which go to op.Data.
+// Read sends a read request to the peer. The peer answers with the bytes, which go to op.Data.
 func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
 
 // Write sends the bytes of op.Data to the peer. The peer stores them in its region and

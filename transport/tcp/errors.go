@@ -43,9 +43,9 @@ func down(cause error) error {
 	return fmt.Errorf("%w: %w", transport.ErrPeerDown, cause)
 }
 
-// isHostFailure reports whether err, with which a connection failed, is due to this host or this
-// process, and not to the peer or its host. For ENETUNREACH it returns false, because that error
-// may come from a router on the way to the peer.
+// isHostFailure reports whether err, the error of an attempt to connect or to accept, is due to
+// this host or this process, and not to the peer or its host. For ENETUNREACH it returns false,
+// because that error may come from a router on the way to the peer.
 func isHostFailure(err error) bool {
 	for _, e := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN,
@@ -81,7 +81,8 @@ func (d *domain) hostError(peer transport.Addr, cause error) error {
 	return d.peerError("connect", peer, fmt.Errorf("%w: %w; %s", errThisHost, cause, hint))
 }
 
-// protocolError returns an ErrProtocol with a text that says what the peer did wrong.
+// protocolError returns an error that wraps [transport.ErrProtocol]. Its text, made from format and
+// args, says what the peer did wrong.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", transport.ErrProtocol, fmt.Errorf(format, args...))
 }
@@ -93,7 +94,7 @@ func errSecurityDiffers(own wire.TCPSecurity, peer transport.Addr, theirs wire.T
 }
 
 // statusErr returns the error of a read or write that its target answered with status s. For
-// TCPOK it returns nil.
+// TCPOK it returns nil, for an unknown status ErrKey.
 func statusErr(s wire.TCPStatus) error {
 	switch s {
 	case wire.TCPOK:

@@ -31,8 +31,9 @@ func (id *identity) session(from, to uint32) wire.TCPSession {
 	return wire.TCPSession{Secret: id.secret, JobID: id.jobID, Size: id.size, From: from, To: to}
 }
 
-// receive reads from c until b is full. If the connection ends before that, receive returns
-// errHandshakeEnded.
+// receive reads from c until b is full. If the connection ends or fails before that, receive
+// returns errHandshakeEnded. If the deadline of c passes, it returns an error that wraps
+// errTimeout.
 func receive(c net.Conn, b []byte) error {
 	if _, err := io.ReadFull(c, b); err != nil && !errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
@@ -42,8 +43,9 @@ func receive(c net.Conn, b []byte) error {
 	return nil
 }
 
-// transmit writes b to c. If the connection ends before all of b is written, transmit returns
-// errHandshakeEnded.
+// transmit writes b to c. If the connection ends or fails before all of b is written, transmit
+// returns errHandshakeEnded. If the deadline of c passes, it returns an error that wraps
+// errTimeout.
 func transmit(c net.Conn, b []byte) error {
 	if _, err := c.Write(b); err != nil && !errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w: %w", errHandshakeEnded, err)
@@ -137,7 +139,7 @@ func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
 	return nil
 }
 
-// answer sends the responder's verdict v to the initiator.
+// answer sends the verdict v of this rank, the responder, to the initiator.
 func answer(c net.Conn, s *wire.TCPSession, v wire.TCPVerdict) error {
 	m := s.Answer(v)
 	var b [wire.TCPVerdictSize]byte

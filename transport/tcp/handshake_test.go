@@ -20,8 +20,9 @@ func ident(rank uint32) *identity {
 	return &identity{rank: rank, size: 4, jobID: "job", secret: [32]byte{9}}
 }
 
-// runHandshake runs both sides of a handshake over a pipe: a connects to the rank to, and b answers.
-// It returns the verdict and the error that a gets, then the rank that b takes a for and b's error.
+// runHandshake runs both sides of a handshake over a pipe: a connects to the rank to, and b
+// answers. It returns the verdict and the error that a gets, then the rank that b takes a for and
+// b's error.
 func runHandshake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uint32, error) {
 	t.Helper()
 	ca, cb := net.Pipe()
@@ -211,8 +212,8 @@ func TestNoncesAreBounded(t *testing.T) {
 	require.Zero(t, kept(2))
 }
 
-// TestDuplicate has a connected peer connect a second time. The second attempt gets the verdict busy,
-// and the first connection still works.
+// TestDuplicate has a connected peer connect a second time. The second attempt gets the verdict
+// busy, and the first connection still works.
 func TestDuplicate(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 1, 0)
@@ -259,9 +260,9 @@ func TestInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// TestWrongSecret has a rank connect to a rank that has another secret, which therefore closes the
-// connection without an answer. The message of the first rank fails after
-// transport.tcp.connect_timeout, with the peer's rank and address in the error.
+// TestWrongSecret has rank 0 send a message to rank 1, which has another secret. Rank 1 closes the
+// connections of rank 0 without an answer. The message fails after transport.tcp.connect_timeout,
+// and its error has the rank and the address of rank 1.
 func TestWrongSecret(t *testing.T) {
 	all := openRanks(t, 2, connectTimeout(t, "200ms"), func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
 	op := &transport.Op{Peer: 1}

@@ -7,16 +7,17 @@ import (
 )
 
 // Received frames are in the connection's input buffer, and Read returns messages as views of it.
-// The data of RMA reads and writes go from the kernel straight to their destination, except the
-// bytes that arrive in the same system call as their frame's header. What the system call is and
-// where it puts the bytes depends on the state of the connection:
+// If transport.tcp.security is "none" (else see record.go), the data of RMA reads and writes go
+// from the kernel straight to their destination, except the bytes that arrive in the same system
+// call as their frame's header. Which system call receive makes, and where the bytes go, depends on
+// the state of the connection:
 //
 //	the data of a reply or write are being received:  readv( rest of the destination, buffer )
 //	a reply to a read by this rank is expected:       recv( buffer, bulkRead )
 //	otherwise:                                        recv( buffer, readSize )
 
-// If a domain has more than directConns connections, a connection whose bytes are all parsed has no
-// buffer:
+// If a domain has more than directConns connections, a connection whose bytes are all parsed gives
+// its buffer back to the domain:
 //
 //	poll: borrow ──► read, parse ──► all bytes parsed ──► the next Read of the queue: collect
 //
@@ -25,7 +26,8 @@ import (
 // maxFreeBufs bounds the number of unused buffers that a domain keeps.
 const maxFreeBufs = 32
 
-// borrow returns an input buffer of bufSize bytes, an unused one if there is one.
+// borrow returns an input buffer of bufSize bytes: one of d.freeBufs, or a new one if there is
+// none.
 func (d *domain) borrow() []byte {
 	n := len(d.freeBufs)
 	if n == 0 {
@@ -76,9 +78,9 @@ func (c *conn) poll() {
 // no room, or when the connection ends.
 func (c *conn) receive() {
 	d := c.d
-	// Move the unparsed bytes to the beginning of buf. But if buf has whole messages, because
-	// the slice of the last Read was full, leave them where they are as long as there is room.
-	// Otherwise each Read that takes a few messages would move all the others.
+	// Move the unparsed bytes to the beginning of buf. But if buf may hold whole messages (c.more),
+	// leave them where they are as long as there is room behind them. Otherwise each Read that takes
+	// a few messages would move all the others.
 	if c.rpos > 0 && (!c.more || len(c.buf)-c.wpos < bufSize/2) {
 		c.wpos = copy(c.buf, c.buf[c.rpos:c.wpos])
 		c.rpos = 0
@@ -139,9 +141,10 @@ func (c *conn) receive() {
 	}
 }
 
-// recvInto reads the data of a read or write to their destination, c.in.dst, and the bytes that
-// follow them to the buffer, which has no unparsed bytes at that time. It returns the number of
-// bytes read, and the number of bytes that it has asked for.
+// recvInto reads the data of a read or write to their destination, c.in.dst. If it asks for all the
+// missing data, it also reads bytes that follow them, to the buffer, which has no unparsed bytes at
+// that time. It asks for at most budget bytes of the data, or longCopy if that is more. It returns
+// the number of bytes read, and the number of bytes that it has asked for.
 func (c *conn) recvInto(budget int) (n, asked int, err error) {
 	d := c.d
 	dst := c.in.dst[:min(len(c.in.dst), max(budget, longCopy))]
@@ -173,7 +176,7 @@ func (c *conn) recvInto(budget int) (n, asked int, err error) {
 func (c *conn) ended(cause error) {
 	switch {
 	case c.state == connLeft, c.byeSent && cause == nil:
-		// A bye was sent in one direction or the other, so the connection ends in order.
+		// The peer has sent its bye, or this rank has, so the connection ends in good order.
 		c.closeFD()
 		c.state = connGone
 		if c.err == nil {
@@ -190,7 +193,7 @@ func (c *conn) ended(cause error) {
 }
 
 // parse handles the frames in the buffer. It returns false if receive must not read more in this
-// Read: the connection has failed, or the slice that the caller has passed to Read is full.
+// Read: the connection has ended, or the slice that the caller has passed to Read is full.
 func (c *conn) parse() bool {
 	d := c.d
 	c.more, c.need = false, 0
@@ -273,13 +276,13 @@ func (c *conn) parse() bool {
 	}
 }
 
-// take handles the header of a frame that is not a message. The data of the frame, if any, have
-// not been parsed yet.
+// take handles the header of a frame that is not a message. It returns a protocol error if the
+// frame is not valid now. The payload of the frame, if any, has not been parsed yet.
 func (c *conn) take(f *wire.TCPFrame) error {
 	if (c.in.kind == recvEnd) != (f.Type == wire.TCPEnd) {
 		return protocolError("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
 	}
-	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // this rank has sent its bye, after which it sends nothing, so it does not answer
+	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // a rank sends nothing after its bye, so it does not answer
 		c.in.kind, c.in.skip, c.in.ack = recvDrop, int(f.Length), false
 		return nil
 	}
@@ -304,12 +307,13 @@ func (c *conn) take(f *wire.TCPFrame) error {
 		return nil
 	case wire.TCPGiveUp:
 		return errPeerEnded
-	case wire.TCPMsg: // parse has handled valid messages, so this one is not valid
+	case wire.TCPMsg: // not reached: parse handles messages
 	}
 	return protocolError("frame of type %d", f.Type)
 }
 
-// setOutEvents sets whether Wait also returns when the socket has room for output.
+// setOutEvents sets whether the poller, and so Wait, also reports that the socket has room for
+// output.
 func (c *conn) setOutEvents(on bool) {
 	if c.outEvents == on || c.live < 0 {
 		return
@@ -319,7 +323,7 @@ func (c *conn) setOutEvents(on bool) {
 		want |= sys.Out
 	}
 	// Modify should not fail for a descriptor that the poller has. If it fails all the same, the
-	// next Arm tries again.
+	// next call of setOutEvents tries again.
 	if c.d.poller.Modify(c.fd, int(c.rank), want) == nil {
 		c.outEvents = on
 	}

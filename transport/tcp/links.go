@@ -31,9 +31,9 @@ import (
 
 var errTimeout = os.ErrDeadlineExceeded
 
-// maxUnproved bounds the number of accepted connections whose initiators have not proved that they
-// know the job's secret. Among the initiators that have proved it, at most one per rank is in the
-// handshake at a time.
+// maxUnproved bounds the number of accepted connections whose initiators have not sent a valid
+// hello. Among the connections with a valid hello, at most one per rank is in the handshake at a
+// time.
 const maxUnproved = 256
 
 // maxDialing bounds the number of this rank's attempts to connect that run at the same time. If
@@ -42,8 +42,8 @@ const maxUnproved = 256
 // If the peer's kernel has not answered an attempt within silentTime, the attempt no longer counts
 // against the bound. If it has, the attempt counts until it ends, but at most answerTime after the
 // answer. So n peers whose hosts do not answer delay an attempt with another peer by at most
-// n/maxDialing times silentTime. The wait for the first attempt with a peer is not part of
-// transport.tcp.connect_timeout.
+// n/maxDialing times silentTime. The time for which the bound delays the first attempt with a peer
+// is not part of transport.tcp.connect_timeout.
 const maxDialing = 32
 
 // answerTime is how long an attempt waits for an answer of the peer's kernel, which does not answer
@@ -69,8 +69,8 @@ const (
 	linkGone
 )
 
-// link is the state of the connection with a peer, as the goroutines that make and accept
-// connections know it. The mutex of [links] guards it.
+// link is the state of the connection with a peer, as far as [links] makes, accepts or refuses it.
+// The mutex of links guards it.
 type link struct {
 	state  linkState
 	addr   transport.Address  // of the peer; empty: this process has not asked for the connection
@@ -79,7 +79,8 @@ type link struct {
 }
 
 // linkResult is the outcome of connecting with a rank, for progress: the connection is made, it has
-// failed, or the peer has left. Rank -1 is a process that is not a member of the job.
+// failed, or the peer has left. If rank is -1, it is a notice for the user instead, whose text is
+// err.
 type linkResult struct {
 	rank     transport.Addr
 	fd       int   // the connected socket; -1: there is no connection
@@ -100,7 +101,7 @@ type links struct {
 	dialing    *semaphore.Weighted // bounds the attempts at the same time; see maxDialing
 	ctx        context.Context     // ends in close, and with it all attempts to connect
 	stop       context.CancelFunc  // ends ctx
-	wg         sync.WaitGroup      // counts the goroutines of connectLocked
+	wg         sync.WaitGroup      // counts the goroutines that connectLocked starts
 	leaving    atomic.Bool         // Shutdown was called
 	hasResults atomic.Bool         // results is not empty
 
@@ -110,7 +111,7 @@ type links struct {
 	nonces       map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see recordNonceLocked
 	failingSince time.Time                          // start of the current series of failures of this host; zero: none
 	lastFailure  time.Time                          // time of the last failure in that series
-	results      []linkResult                       // what progress has not taken yet
+	results      []linkResult                       // the outcomes that progress has not taken yet
 	admitted     int                                // number of peers that admit has accepted and whose connection is not in results yet
 	noticed      bool                               // notice has reported an error
 	closed       bool                               // close was called
@@ -163,7 +164,7 @@ func (k *links) takeResults() []linkResult {
 }
 
 // addResultLocked appends h to results and ends a Wait of the completion queue, so that the caller
-// reads again. The caller holds k.mu.
+// of Wait reads again. It drops the nonces of h's rank. The caller holds k.mu.
 func (k *links) addResultLocked(h linkResult) {
 	delete(k.nonces, h.rank)
 	k.results = append(k.results, h)
@@ -171,7 +172,8 @@ func (k *links) addResultLocked(h linkResult) {
 	k.signal()
 }
 
-// idle reports whether no connection is being made and none awaits takeResults.
+// idle reports whether no connection is being made, no admitted peer waits for its verdict, and
+// takeResults has returned all results.
 func (k *links) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -183,8 +185,8 @@ func (k *links) idle() bool {
 	return len(k.results) == 0 && k.admitted == 0
 }
 
-// refuse ends this process's attempt to connect with a peer. From now on admit refuses the peer's
-// connections.
+// refuse ends this process's attempt to connect with a peer, if there is one. From now on admit
+// refuses the peer's connections, and connect makes none.
 func (k *links) refuse(rank transport.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -246,9 +248,9 @@ func (k *links) respond(c *admission.Conn) {
 		k.addResultLocked(linkResult{rank: rank, fd: fd, protection: protection})
 		return
 	}
-	// The initiator has closed the connection before the verdict. If the initiator lives, it
-	// tries again. If admit has ended this process's own attempt in favour of that connection,
-	// this process tries again too.
+	// The verdict could not be sent, for example because the initiator has closed the connection.
+	// If the initiator lives, it tries again. If admit has ended this process's own attempt in
+	// favour of that connection, this process tries again too.
 	if l := k.peers[rank]; l.state == linkUp {
 		delete(k.peers, rank)
 		if l.addr != "" {
@@ -257,7 +259,8 @@ func (k *links) respond(c *admission.Conn) {
 	}
 }
 
-// authenticate reads the hello of the initiator at the other end of c and checks its proof.
+// authenticate reads the hello of the initiator at the other end of c, sends the challenge, and
+// checks the initiator's proof.
 func (k *links) authenticate(c *admission.Conn) (wire.TCPSession, error) {
 	err := c.Await() // if it fails because a peer sends its hello too late, the peer tries again
 	if err == nil {
@@ -322,9 +325,9 @@ func (k *links) recordNonceLocked(rank transport.Addr, nonce wire.TCPNonce) bool
 }
 
 // noteAccept records err, with which respond failed to take over a connection that a peer made; nil
-// if respond succeeded. It reports whether err is not nil. If a series of failures of this host lasts
-// for half of k.timeout, noteAccept makes the domain fail. That is before the attempts of the peers
-// time out, which would report this rank as failed.
+// if respond succeeded. It reports whether err is not nil. If a series of failures of this host
+// lasts for half of k.timeout, noteAccept makes the domain fail. That is before the attempts of the
+// peers time out, which would report this rank as failed.
 func (k *links) noteAccept(rank transport.Addr, err error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -344,8 +347,8 @@ func (k *links) noteAccept(rank transport.Addr, err error) bool {
 }
 
 // securityDiffers marks a peer as failed because theirs, the peer's transport.tcp.security, differs
-// from this rank's. If this process is connecting to the peer, securityDiffers does nothing, and that
-// attempt reports the difference.
+// from this rank's. If k.peers has an entry for the peer, securityDiffers does nothing. For
+// example, an attempt of this process to connect to the peer reports the difference itself.
 func (k *links) securityDiffers(rank transport.Addr, theirs wire.TCPSecurity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -383,9 +386,9 @@ func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	return wire.TCPBusy
 }
 
-// notice makes the queue report err as a PeerNotice: a process that is not a member of the job has
-// connected. Only the first call has an effect, so that the process cannot flood the user with
-// warnings.
+// notice makes the completion queue report err as a PeerNotice, for example because a process that
+// is not a member of the job has connected. Only the first call has an effect, so that such a
+// process cannot flood the user with warnings.
 func (k *links) notice(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -395,7 +398,8 @@ func (k *links) notice(err error) {
 	}
 }
 
-// connect starts to connect with rank, unless the connection is made, is being made, or has failed.
+// connect starts to connect with rank, unless the connection is made, is being made, has failed or
+// is refused.
 func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -420,7 +424,7 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 		h := k.dial(ctx, l, rank, string(addr))
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if l.state != linkConnecting { // the peer's connection has replaced this one
+		if l.state != linkConnecting { // admit or refuse has ended this attempt
 			if h.fd >= 0 {
 				_ = unix.Close(h.fd)
 			}
@@ -435,10 +439,10 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 }
 
 // dial tries to connect until one of these ends it: a verdict other than wire.TCPBusy, an error for
-// which canRetry returns false, a connection that the peer made, the end of ctx, or k.timeout. A peer
-// listens before any process knows its address. So a refused connection (ECONNREFUSED) means that
-// the peer has ended, and not that it starts late. Most other failures say nothing about the peer, so
-// dial tries again.
+// which canRetry returns false, a connection that the peer made, the end of ctx, k.timeout, or a
+// series of failures of this host that lasts for half of k.timeout. A peer listens before any
+// process knows its address. So a refused connection (ECONNREFUSED) means that the peer has ended,
+// and not that it starts late. Most other failures say nothing about the peer, so dial tries again.
 func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) linkResult {
 	failed := func(err error) linkResult { return linkResult{rank: rank, fd: -1, err: err} }
 	if err := k.dialing.Acquire(ctx, 1); err != nil {
@@ -446,7 +450,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	var failingSince time.Time // since when every attempt has failed because of this host; zero: the last one has not
+	var failingSince time.Time // since when every attempt has failed because of this host; zero: the last attempt has not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
 		theirs, differs := verdict.OtherSecurity()
@@ -471,7 +475,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			failingSince = time.Time{}
 		case failingSince.IsZero():
 			failingSince = time.Now()
-		case time.Since(failingSince) > k.timeout/2: // give up before the peers' attempts time out and report this rank as failed
+		case time.Since(failingSince) > k.timeout/2: // end before the attempts of peers time out, which would report this rank as failed
 			cancel()
 		}
 		if local {

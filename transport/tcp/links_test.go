@@ -18,9 +18,9 @@ import (
 // detectTime is the time within which ranks must detect that a peer has ended.
 const detectTime = 2 * time.Second
 
-// TestManyConnections has a rank with more connections than directConns, so that it uses the poller.
-// Each Read returns one completion. The messages of all peers arrive in order. Then a peer ends, and
-// the rank reports PeerDown.
+// TestManyConnections has a rank with more connections than directConns, so that it uses the
+// poller. Each Read returns one completion. The messages of all peers arrive in order. Then a peer
+// ends, and the rank reports PeerDown.
 func TestManyConnections(t *testing.T) {
 	const n, count = 7, 50
 	all := openRanks(t, n)
@@ -83,8 +83,8 @@ func TestHostFailureSeries(t *testing.T) {
 	})
 }
 
-// inherited opens the n ranks of a job. Each gets a socket that listens already, as a rank may inherit
-// it from the launcher.
+// inherited opens the n ranks of a job. Each gets a socket that listens already, as a rank may
+// inherit it from the launcher.
 func inherited(t *testing.T, n int) []*testRank {
 	t.Helper()
 	return openRanks(t, n, func(c *transport.Config) { c.Listener, _ = boundSocket(t) })
@@ -162,9 +162,9 @@ func fullBacklog(t *testing.T) (f *os.File, addr string) {
 }
 
 // TestBacklog has rank 0 connect to rank 1, which has not started. The socket of rank 1 listens
-// already; its backlog is full ("full") or not ("room"). Rank 0 reports nothing while that socket is
-// open and rank 1 does not run. It reports PeerDown when the socket is closed ("dies"), and connects
-// when rank 1 starts ("starts").
+// already; its backlog is full ("full") or not ("room"). Rank 0 reports nothing while that socket
+// is open and rank 1 does not run. It reports PeerDown when the socket is closed ("dies"), and
+// connects when rank 1 starts ("starts").
 func TestBacklog(t *testing.T) {
 	for name, bind := range map[string]func(*testing.T) (*os.File, string){
 		"full": fullBacklog,
@@ -253,8 +253,8 @@ func TestReleaseTimer(t *testing.T) {
 	})
 }
 
-// TestConnect has rank 0 call Connect for peers to which it sends no messages. Rank 0 detects that a
-// peer has ended before the call, ends after the call, or has left the job.
+// TestConnect has rank 0 call Connect for peers to which it sends no messages. Rank 0 detects that
+// a peer has ended before the call, ends after the call, or has left the job.
 func TestConnect(t *testing.T) {
 	all := openRanks(t, 4)
 	n := all[0]

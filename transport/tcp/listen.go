@@ -18,8 +18,8 @@ import (
 // kernel's own limit may be lower.
 const backlog = 4096
 
-// inherit returns a listener for a duplicate of f, a socket that is bound and may already
-// listen. The caller keeps f.
+// inherit makes the socket f listen, and returns a listener for a duplicate of f. f is bound and
+// may already listen. The caller still owns f.
 func inherit(f *os.File) (*net.TCPListener, error) {
 	var err error
 	raw, rerr := f.SyscallConn()
@@ -44,7 +44,8 @@ func inherit(f *os.File) (*net.TCPListener, error) {
 	return t, nil
 }
 
-// listen returns a listener on a port that the kernel chooses.
+// listen returns a listener on the first address of localAddrs that permits it, on a port that the
+// kernel chooses.
 func listen(iface string, oneHost bool) (*net.TCPListener, error) {
 	ips, err := localAddrs(iface, oneHost)
 	if err != nil {
@@ -60,7 +61,8 @@ func listen(iface string, oneHost bool) (*net.TCPListener, error) {
 	return nil, fmt.Errorf("listen: %w", err)
 }
 
-// localAddrs returns the addresses of this host that listen may use, the preferred one first.
+// localAddrs returns the addresses of this host that listen may use, the preferred one first. iface
+// is transport.tcp.interface. oneHost says that all ranks of the job run on this host.
 func localAddrs(iface string, oneHost bool) ([]netip.Addr, error) {
 	ips, err := netif.Addrs(iface, oneHost)
 	if err != nil {
@@ -69,8 +71,8 @@ func localAddrs(iface string, oneHost bool) ([]netip.Addr, error) {
 	return ips, err
 }
 
-// reachable returns the address at which peers reach the listener. If the listener is bound to
-// the unspecified address (0.0.0.0 or ::), reachable returns the address that listen tries first.
+// reachable returns the address "host:port" at which peers reach the listener. If the listener is
+// bound to the unspecified address (0.0.0.0 or ::), the host is the first address of localAddrs.
 func reachable(l *net.TCPListener, iface string, oneHost bool) (transport.Address, error) {
 	a := l.Addr().(*net.TCPAddr)
 	ip, _ := netip.AddrFromSlice(a.IP)

@@ -166,8 +166,9 @@ func twoProcesses(t testing.TB, task string) (*testRank, *exec.Cmd) {
 	return n, cmd
 }
 
-// child opens rank 1 of a job of two, and runs one of these tasks: "echo" and "serve" send back each
-// message, "hang" makes no progress, and "starved connects" and "starved accepts" lack descriptors.
+// child opens rank 1 of a job of two, and runs one of these tasks: "echo" and "serve" send back
+// each message, "hang" makes no progress, and "starved connects" and "starved accepts" lack
+// descriptors.
 func child(task string) error {
 	cfg := config(1, 2)
 	cfg.Listener = os.NewFile(3, "listener")

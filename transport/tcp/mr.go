@@ -10,8 +10,8 @@ import (
 )
 
 // A key names an entry of the table of regions (a slot), and a registration. A slot serves many
-// registrations, one after the other. The generation counts them modulo 4096. The random bits make
-// a key hard to guess.
+// registrations, one after the other. The generation counts those of its slot, modulo 4096. The
+// random bits make a key hard to guess.
 //
 //	63            32 31      20 19        0
 //	┌───────────────┬──────────┬───────────┐
@@ -23,16 +23,16 @@ const (
 	maxRegions     = 1 << slotBits
 )
 
-// region implements transport.MemoryRegion. When it is closed, a later registration reuses it.
+// region implements transport.MemoryRegion. After Close, a later registration may reuse it.
 type region struct {
 	d      *domain
 	slot   uint32 // index in regions.slots
 	gen    uint32 // generation of the current or last registration
-	key    uint64
-	buf    []byte // the registered memory
+	key    uint64 // 0: the region is closed
+	buf    []byte // the registered memory; nil: the region is closed
 	access transport.Access
 	open   bool    // registered and not closed
-	uses   int     // number of read replies being sent, and of writes being received, that refer to buf
+	uses   int     // number of unfinished replies to reads, and of writes being received, that refer to buf
 	next   *region // the next region in regions.free
 }
 
@@ -81,10 +81,11 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return 0 }
 
-// Close withdraws the region. If a reply to a peer's read is partly written to the socket, Close
-// does not cut the reply off, because the peer could not tell where the next frame begins: zeros
-// take the place of the remaining bytes, and the status that follows them is an error. The caller
-// must not use the region or close it again: a later registration may have reused it.
+// Close withdraws the region. If a chunk of a reply to a peer's read is partly written to the
+// socket, Close does not cut the chunk off, because the peer could not tell where the next frame
+// begins: zeros take the place of the chunk's remaining bytes, and the status in the end frame that
+// follows is an error. The caller must not use the region or close it again: a later registration
+// may have reused it.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -99,8 +100,8 @@ func (r *region) Close() error {
 	return nil
 }
 
-// find returns the n bytes at offset addr of the open region with the key, if the region permits
-// the access want. Otherwise it returns the status that says why not.
+// find returns the open region with the key, and its n bytes at the offset addr, if there are such
+// bytes and the region permits the access want. Otherwise it returns the status that says why not.
 func (t *regions) find(key, addr, n uint64, want transport.Access) (*region, []byte, wire.TCPStatus) {
 	slot := key & (maxRegions - 1)
 	if slot >= uint64(len(t.slots)) {

@@ -13,12 +13,12 @@ import (
 // A connection's output comes from three sources, which are fields of conn:
 //
 //	frames                   copies: small messages, read requests, acks, refusals, giveup, bye
-//	msgs                     messages in the caller's memory, later than those in frames
+//	msgs                     messages in the caller's memory, which follow the messages in frames
 //	replies, writes ► cur    data of RMA: one chunk at a time, of each stream in turn
 //
 // One sendmsg gathers from all of them. The socket may take any part of the gathered bytes. So each
-// source stores how much of it is written, and the next sendmsg begins with the frame that is partly
-// written. conn.partlyWritten names the source of that frame.
+// source stores how much of it is written, and the next sendmsg begins with the frame that is
+// partly written. conn.partlyWritten names the source of that frame.
 
 // source is one of the sources of output.
 type source uint8
@@ -34,13 +34,13 @@ const (
 	chunkSize   = 512 << 10                                      // largest chunk in bytes: the part of an RMA write or read reply that one frame carries
 	gatherMsgs  = 14                                             // most messages of msgs in one sendmsg
 	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // iovecs: frames; header and data of each message; header, end frame and zeros of a chunk
-	workPerRead = 1 << 20                                        // bytes after which one Read of the queue stops to write to a connection, and to read from it
+	workPerRead = 1 << 20                                        // bytes after which one call of push stops writing to a connection, and one call of receive stops reading from it
 )
 
 // Batches. A system call that writes takes some microseconds, and the copy of a small message a few
-// nanoseconds. So Send copies small messages to frames if they come in a burst or the connection has
-// output. The messages in frames are a batch. One system call writes the batch: in the next Read,
-// before a larger message, a read or a write, or when frames has no room for another message.
+// nanoseconds. So Send copies small messages to frames if they come in a burst or the connection
+// has output. The messages in frames are a batch. One system call writes the batch: in the next
+// Read, before a larger message, a read or a write, or when frames has no room for another message.
 //
 //	        Read   msg   msg    msg    msg    msg    Read
 //	write            ▲     ▲      └──────┴──────┴───────▲
@@ -51,7 +51,7 @@ const (
 const (
 	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data of a message that Send copies, in bytes
 	batchSize = 64 << 10                      // largest size in bytes of the unwritten part of frames after Send has copied a message to it
-	burstGap  = 20 * time.Microsecond         // longest time between two messages of a burst
+	burstGap  = 20 * time.Microsecond         // two successive messages of a burst follow each other in less than this time
 )
 
 // gather holds the arguments of a sendmsg, and which sources its bytes are from. A domain has
@@ -85,26 +85,27 @@ func (g *gather) planned(from source, n int) {
 }
 
 // stream is the output of one RMA operation: the data of a write by this rank, or the reply to a
-// read by the peer. It is written as a sequence of chunks, of one frame each. In a reply, each chunk
-// with data is followed by a frame of its own that says whether the data is valid (wire.TCPStatus).
+// read by the peer. It is written as a sequence of chunks, of one frame each. In a reply, an end
+// frame follows each chunk that has data. Its status (wire.TCPStatus) says whether the data is
+// valid.
 type stream struct {
 	next   *stream
 	id     uint64  // of the read or write, in its frames
 	write  bool    // a write by this rank; false: a reply
 	src    []byte  // the bytes that are not in a chunk yet
-	region *region // of a reply: where src is
+	region *region // of a reply: the region that contains src; nil: it was closed
 	// The target of a write.
 	slot  uint32 // index in rma.slots
 	key   uint64 // of the peer's region
 	addr  uint64 // offset of the write's first byte in that region
 	total int    // size of the write in bytes
-	off   int    // bytes of the write in this and earlier chunks
+	off   int    // number of bytes in all chunks that prepare has made
 	// The current chunk.
 	hdr    [wire.TCPMaxHeader]byte
 	hlen   int                      // size of the header in hdr
 	hoff   int                      // number of written bytes of hdr
 	chunk  []byte                   // the data still to be written
-	zeros  int                      // number of zero bytes still to be written in place of chunk, because the region was closed
+	zeros  int                      // number of zero bytes still to be written in place of chunk if the region was closed
 	failed wire.TCPStatus           // status of the end frame: wire.TCPOK unless the region was closed
 	tail   [wire.TCPPrefixSize]byte // the end frame that follows the data of a reply
 	tlen   int                      // number of bytes of tail still to be written
@@ -114,7 +115,6 @@ type stream struct {
 }
 
 // streamQueue is a first-in, first-out queue of streams, linked by next.
-
 type streamQueue struct{ head, tail *stream }
 
 func (q *streamQueue) push(s *stream) {
@@ -174,9 +174,11 @@ func (c *conn) wantOutput() {
 	}
 }
 
-// addToBatch copies a message of size bytes to frames if it is small, and is part of a burst or the
-// connection has output. If addToBatch returns false, the message must be written or queued. The
-// caller has checked that the connection is up and no write has failed.
+// addToBatch copies a message of size bytes to frames and returns true, if the message is small,
+// and is part of a burst or the connection has output. It returns false if that is not so, if Arm
+// has returned true since the last Read, if messages wait in msgs, or if frames has no room. Then
+// the caller must write or queue the message. The caller has checked that the connection is up and
+// no write has failed.
 //
 // Hot path: no allocation once frames has grown; a system call if frames is full.
 func (c *conn) addToBatch(op *transport.Op, size int) bool {
@@ -333,9 +335,9 @@ func (c *conn) gatherStream(g *gather) {
 	g.planned(fromStream, g.total-before)
 }
 
-// pickStream sets c.cur to the stream whose chunk is written next. It alternates between replies and
-// writes, and takes the streams of each queue in turn. It returns false if there is no reply, and no
-// write that may send a chunk now.
+// pickStream sets c.cur to the stream whose chunk is written next. It alternates between replies
+// and writes, and takes the streams of each queue in turn. It returns false if there is no reply,
+// and no write that may send a chunk now.
 func (c *conn) pickStream() bool {
 	for range 2 {
 		c.writesFirst = !c.writesFirst
@@ -374,8 +376,8 @@ func (c *conn) prepare(s *stream) {
 	}
 }
 
-// written removes the first n bytes of g from their sources, because a system call has written them,
-// and completes the messages of msgs that are now wholly written.
+// written removes the first n bytes of g from their sources, because a system call has written them
+// or they are in a record, and completes the messages of msgs that are now wholly written.
 func (c *conn) written(g *gather, n int) {
 	c.partlyWritten = fromNone
 	for i := 0; i < g.nplan && n > 0; i++ {
@@ -450,7 +452,8 @@ func (c *conn) endReply(s *stream) {
 	c.d.freeStream(s)
 }
 
-// control appends a frame that is not a message and has no data to frames.
+// control appends f, which is not a message and has no payload, to frames. If the connection is not
+// up, it does nothing.
 func (c *conn) control(f wire.TCPFrame) {
 	if c.state != connUp {
 		return

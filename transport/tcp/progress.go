@@ -21,7 +21,8 @@ type completionQueue struct{ d *domain }
 // reads from the connections, handles the peers' reads and writes, and writes pending output. It
 // returns messages and completions in c.
 //
-// Hot path: no allocation; one system call per connection if there is no input and no output.
+// Hot path: no allocation. If there is no input and no output, Read makes one system call for each
+// connection, or a single one if there are more than directConns connections.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -71,7 +72,7 @@ func (d *domain) pollReady() {
 	}
 	n, err := d.poller.Now(d.events[:])
 	if err != nil {
-		return // the next Wait meets the error too, and returns it
+		return // the next Wait gets the error too, and returns it
 	}
 	for i := range n {
 		if r := d.events[i].ID(); r >= 0 {
@@ -82,8 +83,8 @@ func (d *domain) pollReady() {
 	}
 }
 
-// pollMore polls the connections that have conn.more set. Each call begins with another connection,
-// because a Read may be full before the last connection is polled.
+// pollMore polls the connections that have conn.more set. Calls in successive Reads begin with
+// different connections, because a Read may be full before the last connection is polled.
 func (d *domain) pollMore() {
 	for i := range d.live {
 		if len(d.live) == 0 {
@@ -121,7 +122,7 @@ func (d *domain) applyResults() {
 	}
 }
 
-// fail makes the domain fail: from now on Read returns err. A second call has no effect.
+// fail makes the domain fail: from now on each Read returns err. A second call has no effect.
 func (d *domain) fail(err error) {
 	if d.broken == nil {
 		d.broken = err
@@ -158,9 +159,10 @@ func (d *domain) pushAll() {
 	d.outq = kept
 }
 
-// Arm returns false if the next Read has something to do that would not end a Wait: completions that
-// wait for a Read, a connection with conn.more set, batches, messages of this rank to itself, or
-// results of links. It also returns false after Close.
+// Arm returns false if the next Read has something to do that would not end a Wait: completions
+// that wait for a Read, a connection with conn.more set, batches, messages of this rank to itself,
+// or results of links. It also returns false after Close. If it returns true, Wait also ends when a
+// connection with output has room for it.
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
@@ -225,7 +227,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 }
 
-// Signal ends a Wait, which then clears the waker.
+// Signal ends the Wait under way, or else the next one. That Wait clears the waker.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
 // Signal implements CompletionQueue.Signal for the domain's queue. links and Shutdown call it too.

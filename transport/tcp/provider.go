@@ -2,7 +2,7 @@
 // connection, which the first operation between them makes.
 //
 // The goroutine that reads the completion queue polls the sockets, outside Go's netpoller.
-// A message costs one system call on each side, or less if small messages follow each other
+// A small message costs one system call on each side, or less if such messages follow each other
 // closely; see transport.BatchEndpoint. Other goroutines only make and accept connections.
 //
 // Both ends of a connection prove that they know the job's secret. Every frame header carries

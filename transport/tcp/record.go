@@ -11,14 +11,14 @@ import (
 //
 //	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or the data's destination
 //
-// A record holds copies, so an operation is complete when its last byte is in a record.
-// If the socket takes only a part of a record, the rest is written before anything else.
+// A record holds copies, so a message is complete when its last byte is in a record. If the socket
+// takes only a part of a record, the rest is written before anything else.
 
 // record is a buffer. An output buffer (conn.out) has room for the largest sealed record, and an
 // input buffer (conn.partial) has room for two.
 type record struct {
 	b       []byte
-	off, at int     // output: b[off:at] is still to be written; input: b[off:at] is read and not opened
+	off, at int     // output: b[off:at] is still to be written; input: b[off:at] was read from the socket and is not opened yet
 	next    *record // the next unused record in a recordPool
 }
 
@@ -61,8 +61,8 @@ func (c *conn) protect(p *wire.TCPProtection) {
 }
 
 // sendSealed sends a message of size bytes as records, on a connection that has no pending output.
-// It copies a small message and returns true: the message is done. It queues a larger message and
-// returns false.
+// It copies a small message and returns true: the caller may reuse op. It queues a larger message
+// and returns false: a completion follows.
 //
 // Hot path: no allocation, at most one system call.
 func (c *conn) sendSealed(op *transport.Op, size int) (bool, error) {
@@ -107,8 +107,8 @@ func (c *conn) pushRecords() {
 	}
 }
 
-// sealGathered seals the first bytes of g into a record, as many as a record holds, and makes it
-// c.out.
+// sealGathered seals the first bytes of g, as many as a record holds, into a record, and stores the
+// record in c.out.
 func (c *conn) sealGathered(g *gather) error {
 	r := c.d.sealed.get()
 	src := bytesOf(&g.iov[0])
@@ -134,7 +134,7 @@ func (c *conn) roomForRecord() bool { return len(c.buf)-c.wpos >= recordRoom }
 // recvRecords reads from the socket once, and opens and parses all whole records. If the slice that
 // the caller has passed to Read is full, the opened bytes stay in buf; recvRecords reads no more
 // than fits there. It returns the number of bytes read, and the number of bytes that it has asked
-// for.
+// for. If a record is not valid, recvRecords makes the connection fail.
 func (c *conn) recvRecords() (n, asked int, err error) {
 	if c.partial == nil {
 		c.partial = c.d.received.get()

@@ -23,19 +23,18 @@ type slot struct {
 	read    bool           // false: a write
 	done    int            // of a read: number of bytes whose data frames have begun to arrive
 	unacked int            // of a write: number of chunks that the peer has not acknowledged
-	sent    bool           // of a write: nothing more is to be sent
+	sent    bool           // of a write: all chunks that this rank sends are written
 	status  wire.TCPStatus // wire.TCPOK until the peer has answered with an error
 }
 
-// rma is the state of the reads and writes of one connection, in both directions. The first
-// operation in either direction makes it.
+// rma is the state of the reads and writes of one connection, in both directions. needRMA makes it.
 type rma struct {
 	slots   [window]slot  // reads and writes by this rank
 	free    [window]uint8 // free[:nfree] are the indexes of the free slots
 	nfree   int
-	tokens  int // number of requests that this rank may send before the peer's next answer
-	reads   int // number of reads by this rank that have not ended
-	serving int // number of reads by the peer that have not ended
+	tokens  int // number of requests that this rank may send before the peer's next answer; see window
+	reads   int // number of reads by this rank that have started and not ended
+	serving int // number of reads by the peer whose replies are not wholly written
 }
 
 // needRMA returns c.rma. If c.rma is nil, needRMA makes it first.
@@ -99,8 +98,9 @@ func (c *conn) startRMA() {
 	}
 }
 
-// pendingSlot returns the slot of the operation with an id, and the slot's index. The operation is a
-// read or a write, as read says. If no such operation is under way, pendingSlot returns nil.
+// pendingSlot returns the slot of this rank's operation with an id, and the slot's index. read says
+// whether the operation is a read or a write. If no such operation is under way, pendingSlot
+// returns nil.
 func (c *conn) pendingSlot(id uint64, read bool) (uint32, *slot) {
 	if c.rma == nil {
 		return 0, nil
@@ -192,7 +192,8 @@ func (c *conn) onRead(f *wire.TCPFrame) error {
 	return nil
 }
 
-// onWrite handles the header of a write frame. The data that follow go to a region of this rank.
+// onWrite handles the header of a write frame. The data that follow go to a region of this rank, or
+// are dropped if the peer may not write there.
 func (c *conn) onWrite(f *wire.TCPFrame) error {
 	if len(c.frames)-c.framesOff > maxFrames {
 		return protocolError("more than %d writes at the same time", window)
@@ -228,8 +229,8 @@ func (c *conn) onAck(f *wire.TCPFrame) error {
 	return nil
 }
 
-// frameReceived ends a frame with data, all of which have arrived. After a write, it queues the
-// acknowledgement.
+// frameReceived ends a frame with data, after all its data have arrived. After a write, it queues
+// the acknowledgement. After data of a reply, it sets the state to recvEnd.
 func (c *conn) frameReceived() {
 	kind := c.in.kind
 	c.endFrame()
@@ -256,8 +257,9 @@ func (c *conn) onEnd(status wire.TCPStatus) error {
 	return nil
 }
 
-// dropRegion removes all references of the connection to r, which is being closed. It ends the peer's
-// reads of r with an error, and makes the rest of the data that the peer writes to r be dropped.
+// dropRegion removes all references of the connection to r, which is being closed. It ends the
+// peer's reads of r with an error, except a read whose last data are already written to the socket.
+// If the peer's data are being written to r, this rank drops the rest of them.
 func (c *conn) dropRegion(r *region) {
 	if c.in.region == r {
 		n := len(c.in.dst)

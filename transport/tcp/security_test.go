@@ -19,8 +19,8 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// withSecurity returns a function that sets transport.tcp.security in a rank's configuration. Rank i
-// gets the i-th value; ranks beyond the last value get the last value.
+// withSecurity returns a function that sets transport.tcp.security in a rank's configuration. Rank
+// i gets the i-th value; ranks beyond the last value get the last value.
 func withSecurity(security ...string) func(*transport.Config) {
 	return func(c *transport.Config) {
 		c.Params = &params.Set{}
@@ -96,7 +96,8 @@ func TestPayloadIsSeen(t *testing.T) {
 }
 
 // The bytes of a rank do not arrive as the rank sent them, so the receiver ends the connection. The
-// sender reports errPeerEnded, which says so.
+// sender reports errPeerEnded. The test changes the receiver's state, which has the same effect as
+// a change of the bytes.
 func TestPeerLearnsOfChange(t *testing.T) {
 	for _, security := range securities {
 		all := openRanks(t, 2, withSecurity(security))
@@ -115,8 +116,8 @@ func TestPeerLearnsOfChange(t *testing.T) {
 	}
 }
 
-// A rank sends messages to a peer that does not read, until Send queues one. The connection then holds
-// a single record that is to be written.
+// A rank sends messages to a peer that does not read, until Send queues one. The connection then
+// holds a single record that is to be written.
 func TestOneRecordIsWritten(t *testing.T) {
 	all := openRanks(t, 2, withSecurity("encrypt"))
 	connected(t, all, 0, 1)
@@ -226,8 +227,8 @@ func (p *proxy) pass(from, to net.Conn, s *passed, direction int) {
 	}
 }
 
-// seen returns the bytes that were sent in one direction on the connection with the flipped bit. If no
-// bit was flipped, seen returns the bytes of the last connection.
+// seen returns the bytes that were sent in one direction on the connection with the flipped bit. If
+// no bit was flipped, seen returns the bytes of the last connection.
 func (p *proxy) seen(direction int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,18 +240,19 @@ func (p *proxy) seen(direction int) []byte {
 }
 
 // exchange is two ranks and their communication: rank 0 sends five messages of several sizes, and
-// rank 1 answers each; rank 0 also does a read and a write. Rank 0 connects to rank 1 through a proxy.
+// rank 1 answers each; rank 0 also does a read and a write. Rank 0 connects to rank 1 through a
+// proxy.
 type exchange struct {
 	all      []*testRank
 	bulk     int // size of the read in bytes, and size of the write
 	proxy    *proxy
 	messages [2][][]byte // the messages that each rank must receive, in order
 	got      [2]int      // number of messages that each rank has received
-	wrong    bool        // a rank has received a message that was not sent
+	wrong    bool        // a rank has received a message that is not the next one in messages
 	region   []byte      // memory of rank 1: rank 0 reads from its beginning, and writes at offset bulk
 	read     []byte      // where the read of rank 0 goes
 	wrote    []byte      // what rank 0 writes
-	ops      int         // number of operations of rank 0 that are not done
+	ops      int         // number of operations of rank 0 whose completions have not been read
 	down     [2]error    // error of the PeerDown that each rank has reported; nil: none
 }
 
@@ -319,8 +321,8 @@ func (x *exchange) send(t testing.TB, rank, number, size int) {
 	}
 }
 
-// complete reports whether both ranks have received their five messages and all operations of rank 0
-// are done.
+// complete reports whether both ranks have received their five messages and all operations of rank
+// 0 are done.
 func (x *exchange) complete() bool {
 	return x.got[1] == 5 && x.got[0] == 5 && x.ops == 0
 }
@@ -360,7 +362,8 @@ func (x *exchange) right() bool {
 	return !x.wrong && bytes.Equal(x.region[x.bulk:2*x.bulk], x.wrote) && bytes.Equal(x.read, want[:x.bulk])
 }
 
-// inHeader reports whether the byte frames[at] is part of a frame's header.
+// inHeader reports whether the byte frames[at] is part of a frame's prefix or header. frames is a
+// sequence of whole frames.
 func inHeader(t testing.TB, frames []byte, at int) bool {
 	t.Helper()
 	for pos := 0; ; {
@@ -384,9 +387,9 @@ func inHeader(t testing.TB, frames []byte, at int) bool {
 }
 
 // TestBitFlips runs many exchanges and flips one random bit in each. Both ranks report an error for
-// each flip, and no rank waits forever. There are two exceptions. After a flip in the handshake, rank
-// 0 reports an error or connects again. With security "none", no rank detects a flip in the data of a
-// frame.
+// each flip, and no rank waits forever. There are two exceptions. After a flip in the handshake,
+// rank 0 reports an error or connects again. With security "none", no rank detects a flip in the
+// data of a frame.
 func TestBitFlips(t *testing.T) {
 	part := 1
 	if testing.Short() || raceEnabled {
@@ -426,16 +429,16 @@ func TestBitFlips(t *testing.T) {
 				})
 				flipped := x.proxy.done.Load() // loaded once, because the proxy may pass on the last bytes later
 				if flipped && (x.down[0] == nil || x.down[1] == nil) {
-					// Perhaps a rank has not read the flipped bit yet, or not detected the end of
-					// the connection. When a later message has arrived, or both ranks have
-					// reported an error, that is settled.
+					// Perhaps a rank has not read the flipped bit yet, or has not detected the end
+					// of the connection. So continue until a later message has arrived, or both
+					// ranks have reported an error.
 					x.send(t, f.direction, 200, 8)
 					x.run(t, func() bool {
 						return x.got[1-f.direction] == 6 || x.down[0] != nil && x.down[1] != nil
 					})
 				}
 				switch {
-				case !flipped: // the ranks sent fewer bytes this time, or the exchange was complete before the byte
+				case !flipped: // the ranks sent fewer bytes this time, or the exchange was complete before the proxy passed on the byte
 					require.True(t, x.right())
 					missed++
 				case x.down[0] != nil && x.down[1] != nil:

@@ -14,12 +14,12 @@ import (
 //	this rank:  write what is queued ► bye ► SHUT_WR ► read to the end ► close
 //	the peer:   read up to the bye ► SHUT_WR ► read to the end ► close
 //
-// So when Shutdown returns without an error, the peers' Reads have processed all bytes, and no reset
-// can destroy bytes in transit. Shutdown drops messages that arrive meanwhile; completions stay for
-// the next Read. The end of the peer's bytes counts as the answer to the bye. That end is not
-// authenticated: a process on the network path can forge it (ADR 19). Until the domain's Close, a
-// peer that connects for the first time gets the verdict that this rank has left. After Close the
-// kernel refuses the connection, as after the death of the process.
+// So when Shutdown returns without an error, the Reads of each peer that has not failed have
+// processed all bytes, and no reset can destroy bytes in transit. Shutdown drops messages that
+// arrive meanwhile; completions stay for the next Read. The end of the peer's bytes counts as the
+// answer to the bye. That end is not authenticated: a process on the network path can forge it (ADR
+// 19). Until the domain's Close, a peer that connects for the first time gets the verdict that this
+// rank has left. After Close the kernel refuses the connection, as after the death of the process.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -64,7 +64,7 @@ func (c *conn) busy() bool {
 }
 
 // finish does the next step of the connection's shutdown, if that is possible now. It returns true
-// when all steps are done.
+// if all steps are done, or if there is no connection.
 func (c *conn) finish() bool {
 	if c.state == connUp && c.wrErr == nil {
 		if !c.byeSent {

@@ -11,10 +11,12 @@ import (
 
 // The system calls of Read and Send are raw (syscall.RawSyscall): the Go scheduler does not know of
 // them. They never block, and the scheduler's bookkeeping costs more than a recv without input.
-// recvv and sendv use calls that the scheduler knows of (syscall.Syscall) if the kernel may copy more
-// than longCopy bytes, because a raw call keeps the scheduler from using its thread for that long.
+// recvv and sendv use calls that the scheduler knows of (syscall.Syscall) if the kernel may copy
+// more than longCopy bytes, because during a raw call the scheduler cannot run other goroutines on
+// the P of the calling thread.
 
-// longCopy is the largest number of bytes that a raw system call may copy.
+// longCopy is the largest number of bytes that a raw system call of recvv or sendv may copy.
+// recvInto also uses it.
 const longCopy = 64 << 10
 
 // result converts the results of a system call. For EAGAIN it returns errAgain.
@@ -45,7 +47,8 @@ func recv(fd int, b []byte) (int, error) {
 // bytesOf returns the bytes that v points to.
 func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
-// recvv reads the bytes that have arrived into the buffers of iov, which have n bytes in all.
+// recvv reads the bytes that have arrived into the buffers of iov, which have n bytes in all. It
+// does not block, because the socket is non-blocking.
 func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
 	call := syscall.RawSyscall
 	if n > longCopy {

@@ -13,8 +13,8 @@ import (
 // The system calls of Read and Send, in forms that every Unix has. The sockets are non-blocking, so
 // no call blocks.
 
-// longCopy is a number of bytes. One recvv asks for at least longCopy bytes of a read or write, if
-// so many have not arrived yet.
+// longCopy is a number of bytes: one call of recvInto asks for at least longCopy bytes of a read or
+// write, if so many are missing.
 const longCopy = 64 << 10
 
 func result(n int, err error) (int, error) {

@@ -57,8 +57,9 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// TestSilentConnection opens a connection to a rank and sends nothing. The rank closes the connection
-// and reports no PeerNotice, because the connection might come from a peer that gets no CPU time.
+// TestSilentConnection opens a connection to a rank and sends nothing. The rank closes the
+// connection and reports no PeerNotice, because the connection might come from a peer that gets no
+// CPU time.
 func TestSilentConnection(t *testing.T) {
 	all := openRanks(t, 2)
 	c, err := net.Dial("tcp", string(all[1].ep.Address()))
@@ -209,9 +210,9 @@ func fillDescriptors(leave int) (release func(), err error) {
 }
 
 // failWithoutDescriptors leaves this process so few descriptors that it cannot connect with rank 0,
-// and reads the queue of n until the domain fails. A child process runs it. If leave is not 0, rank n
-// connects to rank 0; otherwise rank 0 connects. It returns nil if the domain fails with the right
-// error, which says that this host has failed and how to raise the limit.
+// and reads the queue of n until the domain fails. A child process runs it. If leave is not 0, rank
+// n connects to rank 0; otherwise rank 0 connects. It returns nil if the domain fails with the
+// right error, which says that this host has failed and how to raise the limit.
 func (n *testRank) failWithoutDescriptors(leave int) error {
 	release, err := fillDescriptors(leave)
 	if err != nil {
@@ -244,9 +245,9 @@ func (n *testRank) failWithoutDescriptors(leave int) error {
 	return errors.New("the domain did not fail")
 }
 
-// TestNoDescriptors has a rank in a child process lack descriptors for a connection that it makes, or
-// that rank 0 makes. The rank does not report rank 0 as down: its domain fails with an error that
-// says that this host has failed. The child checks that, in failWithoutDescriptors.
+// TestNoDescriptors has a rank in a child process lack descriptors for a connection that it makes,
+// or that rank 0 makes. The rank does not report rank 0 as down: its domain fails with an error
+// that says that this host has failed. The child checks that, in failWithoutDescriptors.
 func TestNoDescriptors(t *testing.T) {
 	for _, what := range []string{"starved connects", "starved accepts"} {
 		t.Run(what, func(t *testing.T) {
@@ -272,8 +273,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoDescriptorsForAWhile has two ranks of one process lack descriptors for a connection during 100
-// ms. No rank reports an error meanwhile. When descriptors are free again, the ranks connect.
+// TestNoDescriptorsForAWhile has two ranks of one process lack descriptors for a connection during
+// 100 ms. No rank reports an error meanwhile. When descriptors are free again, the ranks connect.
 func TestNoDescriptorsForAWhile(t *testing.T) {
 	all := openRanks(t, 2)
 	release, err := fillDescriptors(0)

@@ -27,7 +27,8 @@ func (w *world) requireNoAllocations(f func()) {
 	require.Zero(w.t, testing.AllocsPerRun(500, f))
 }
 
-// pollUntil reads the queues of all ranks until cond returns true.
+// pollUntil reads the queues of all ranks until cond returns true. After the time timeout it fails
+// the test.
 func (w *world) pollUntil(cond func() bool) {
 	end := time.Now().Add(timeout)
 	for !cond() {

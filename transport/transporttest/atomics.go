@@ -21,9 +21,9 @@ func (r *rank) atomic(q *request) error {
 	return r.finish(q, func(q *request) error { return r.post(q, r.ep.(transport.AtomicEndpoint).Atomic) })
 }
 
-// testAtomics has each rank do every valid operation on elements of every type, in its own memory and
-// in the memory of the next rank, and compares the elements with the result that a plain computation
-// gives.
+// testAtomics has each rank do every valid operation on elements of every type, in its own memory
+// and in the memory of the next rank, and compares the elements with the result that a plain
+// computation gives.
 func testAtomics(w *world) {
 	const room = 16 * 16
 	all := make([]shared, len(w.ranks))
@@ -54,9 +54,10 @@ func testAtomics(w *world) {
 	})
 }
 
-// tryAtomic does the operation op on 1, 3 and 16 elements at where, as far as AtomicValid permits,
-// and checks the results. It returns the number of operations done. If fetch is set, the operation
-// also fetches the former elements.
+// tryAtomic does the operation op on 1, 3 and 16 elements, as far as AtomicValid permits, and
+// checks the results. where holds the peer, the place in the peer's region and the element type.
+// tryAtomic first writes random elements there. If fetch is set, op also fetches the former
+// elements. tryAtomic returns how many of the three operations it has done.
 func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.AtomicOp, fetch bool) (tried int, err error) {
 	if !fetch && (op == transport.AtomicRead || op == transport.AtomicCswap) {
 		return 0, nil // without Fetch these operations have no result
@@ -134,8 +135,8 @@ func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 	}
 }
 
-// combineElement computes what the operation op must do, in the plainest way: it sets elem to the
-// result for the operands elem, data and compare.
+// combineElement computes the expected result of the operation op on one element: it sets elem, the
+// former value, to the new value for the operands data and compare.
 func combineElement(op transport.AtomicOp, t transport.Datatype, elem, data, compare []byte) {
 	size := t.Size()
 	switch {
@@ -288,7 +289,7 @@ func putComplex(b []byte, x complex128) {
 }
 
 // testAtomicsAtOnce has all ranks change the same elements of every rank at the same time. They
-// increment one word, and each increment must fetch another value. They increment small elements
+// increment one word, and no two increments may fetch the same value. They increment small elements
 // that are side by side in one word. And they increment an element by compare-and-swap.
 func testAtomicsAtOnce(w *world) {
 	const (

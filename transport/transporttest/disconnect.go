@@ -14,11 +14,11 @@ var disconnectCases = []testCase{
 	{name: "disconnect before contact", needs: transport.CapDisconnect, minRanks: 2, run: func(w *world) { testDisconnect(w, false) }},
 }
 
-// testDisconnect has all ranks disconnect from the last one, the victim. The victim makes no progress
-// meanwhile, as if its host were cut off. If busy is set, the others have unfinished operations
-// with the victim; otherwise they have never exchanged anything with it. The operations end, and each
-// of the others reports PeerDown once. Then the victim sends again, and no rank receives anything
-// from it.
+// testDisconnect has all other ranks disconnect from the last rank, the victim. The victim makes no
+// progress meanwhile, as if its host were cut off. If busy is set, the other ranks have unfinished
+// operations with the victim; otherwise they have never exchanged anything with it. The operations
+// must end, and each of the other ranks must report PeerDown once. Then the victim sends again, and
+// no rank may receive anything from it.
 func testDisconnect(w *world, busy bool) {
 	n := len(w.ranks)
 	victim := transport.Addr(n - 1)
@@ -112,8 +112,9 @@ func testDisconnect(w *world, busy bool) {
 	w.ranks[victim].onMsg = func(transport.Addr, []byte) error { return nil }
 }
 
-// begin posts q, a message to a peer that makes no progress, or a Read from the peer's region in all.
-// It returns false if the endpoint takes no more operations.
+// begin posts q without waiting for it: a message to a peer that makes no progress, or, if read is
+// set and RMA reaches it, a Read from the peer's region in all. If the endpoint returns an error,
+// begin returns false.
 func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) bool {
 	q.op = transport.Op{Peer: peer, HeaderLen: 16, Data: make([]byte, r.attr.EagerLimit)}
 	q.op.User, q.busy = q, true

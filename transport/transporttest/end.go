@@ -33,8 +33,8 @@ func (r *rank) shutdown() error {
 	return nil
 }
 
-// testShutdownDelivers has rank 0 send messages to all other ranks and then call Shutdown at once. All
-// messages must arrive, in order, before PeerLeft.
+// testShutdownDelivers has rank 0 send messages to all other ranks and then call Shutdown at once.
+// All messages must arrive, in order, before PeerLeft.
 func testShutdownDelivers(w *world) {
 	const count = 500
 	size := min(3000, w.attr.EagerLimit)
@@ -84,7 +84,8 @@ func testShutdownDelivers(w *world) {
 	})
 }
 
-// failing sends messages to a peer that has ended until one of them fails. Its error must be want.
+// failing sends messages to rank p, which has ended, until one of them fails. That message must
+// fail with the error want.
 func (r *rank) failing(p transport.Addr, want error) error {
 	end := time.Now().Add(timeout)
 	for {
@@ -171,8 +172,8 @@ func testPeerDown(w *world) {
 	w.peerDown(func(*rank) error { return nil }, func(*rank) error { return nil })
 }
 
-// peerDown has all ranks call the function before, then kills the last rank, and checks that each of
-// the other ranks reports PeerDown once. Then the other ranks call the function after.
+// peerDown has all ranks call the function before, then kills the last rank, and checks that each
+// of the other ranks reports PeerDown once. Then the other ranks call the function after.
 func (w *world) peerDown(before, after func(*rank) error) {
 	w.t.Helper()
 	victim := transport.Addr(len(w.ranks) - 1)

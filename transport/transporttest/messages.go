@@ -24,7 +24,7 @@ var messageCases = []testCase{
 	{name: "validity of messages", run: testValidity},
 }
 
-// noise holds random bytes, of which pattern returns parts.
+// noise holds random bytes. The function pattern returns parts of it.
 var noise = func() []byte {
 	b := make([]byte, 5<<20)
 	_, _ = rand.NewChaCha8([32]byte{'w', 'e', 'f', 't'}).Read(b) // Read never fails
@@ -38,9 +38,9 @@ var (
 	zeros   = make([]byte, 5<<20)
 )
 
-// pattern returns n bytes, at most 4 MiB, as the content of a message or region. They depend on a rank
-// and a number, so that the receiver detects bytes of another rank or number. The caller must not
-// change them.
+// pattern returns n bytes, at most 4 MiB, as the content of a message or region. They depend on the
+// rank from and the number seq, so that the receiver detects bytes of another rank or number. The
+// caller must not change them.
 func pattern(from transport.Addr, seq uint64, n int) []byte {
 	off := (uint64(from)*7919 + seq*31) % noiseOffsets
 	return noise[off : off+uint64(n)]
@@ -63,8 +63,9 @@ func sameAs(got, want []byte) error {
 	return nil
 }
 
-// traffic describes messages from every rank to every rank, also to itself. The k-th message to a peer
-// has the k-th of sizes and the k-th of headers; after the last entry of a list comes the first again.
+// traffic describes messages from every rank to every rank, also to itself. The k-th message to a
+// peer has the k-th of sizes and the k-th of headers; after the last entry of a list comes the
+// first again.
 type traffic struct {
 	count   int   // number of messages from each rank to each rank
 	sizes   []int // sizes of data in bytes
@@ -75,7 +76,6 @@ type traffic struct {
 }
 
 // run sends and receives the messages of rank r, and checks what r receives. All ranks call run.
-
 func (tr *traffic) run(r *rank) error {
 	type held struct {
 		from transport.Addr
@@ -174,7 +174,8 @@ func (tr *traffic) run(r *rank) error {
 	return r.sync()
 }
 
-// header returns the header bytes of the message number seq of a sender.
+// header returns HeaderSize bytes. The message number seq from a sender begins with as many of them
+// as its header is long.
 func header(from transport.Addr, seq uint64) []byte {
 	h := make([]byte, transport.HeaderSize)
 	copy(h, pattern(from, seq+77, len(h)))
@@ -209,9 +210,9 @@ func testOneMessage(w *world) {
 	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})
 }
 
-// messageSizes returns sizes of data, in random order, to test with a header of hl bytes in a job of
-// that many ranks: around powers of two and around the domain's limits. The more ranks, the smaller
-// the largest size, because each rank sends to all.
+// messageSizes returns sizes of data in bytes, in random order, for messages with a header of hl
+// bytes: sizes around powers of two and around the domain's limits. ranks is the number of ranks of
+// the job. The more ranks, the smaller the largest size, because each rank sends to all.
 func messageSizes(a transport.Attr, hl, ranks int) []int {
 	limit := min(a.MaxMsgSize-hl, (4<<20)/ranks)
 	var l []int

@@ -27,7 +27,8 @@ type world struct {
 	failed  atomic.Bool  // a rank has returned an error
 }
 
-// rank is one rank of a world. Only the goroutine that runs the rank uses it.
+// rank is one rank of a world. One goroutine at a time uses it, except that other goroutines call
+// Signal and Wait of its queue.
 type rank struct {
 	w    *world
 	id   transport.Addr
@@ -49,21 +50,22 @@ type rank struct {
 	hasLeft []int                                       // by peer: number of PeerLeft completions
 	downErr error                                       // the error of the last PeerDown
 
-	closed bool // the test case has closed the domain, so closeAll must not
-	left   bool // the test case has called Shutdown, so closeAll must not
+	closed bool // the test case has closed the domain, so closeAll must not close it
+	left   bool // the test case has called Shutdown, so closeAll must not call it
 }
 
-// request is an operation and its result. op.User points to the request while the operation is under
-// way.
+// request is an operation and its result. op.User points to the request while the operation is
+// under way.
 type request struct {
 	op   transport.Op
 	busy bool  // the operation is under way: the endpoint owns op
-	err  error // of the completion
+	err  error // the error of the completion; nil while the operation is under way
 }
 
 var errElsewhere = errors.New("another rank has failed")
 
-// connect opens the queues, address vectors and endpoints of a job's ranks, and inserts all addresses.
+// connect opens the queues, address vectors and endpoints of a job's ranks, and inserts all
+// addresses.
 func connect(t testing.TB, job *Job) *world {
 	t.Helper()
 	n := len(job.Domains)
@@ -205,7 +207,8 @@ func (r *rank) handle(c *transport.Completion) error {
 }
 
 // until reads the queue until cond returns true. If a Read returns no completion, until sleeps in
-// Wait. what says in errors what the rank waits for.
+// Wait. If there is no completion for the time timeout, until returns an error. what describes in
+// errors what the rank waits for.
 func (r *rank) until(what string, cond func() bool) error {
 	return r.untilBy(what, cond, r.cq.Wait)
 }
@@ -326,8 +329,8 @@ func (r *rank) wait(q *request) error {
 	return q.err
 }
 
-// finish calls post for a request and waits until the operation is complete. It returns the error of
-// post or of the completion.
+// finish calls post for a request and waits until the operation is complete. It returns the error
+// of post or of the completion.
 func (r *rank) finish(q *request, post func(*request) error) error {
 	if err := post(q); err != nil {
 		return err

@@ -23,7 +23,7 @@ var rmaCases = []testCase{
 	{name: "regions that RMA reaches", needs: transport.CapRead | transport.CapWrite, run: testReach},
 }
 
-// shared is a rank's buffer and its region. All ranks may read the struct after share.
+// shared is a rank's buffer and its region. When share has returned, all ranks may read the struct.
 type shared struct {
 	buf []byte
 	mr  transport.MemoryRegion
@@ -32,8 +32,8 @@ type shared struct {
 }
 
 // share registers buf, a buffer of this rank, and stores it in all[r.id]. All ranks must call share
-// with the same slice all. When share returns, all has the buffers of all ranks. The ranks must call
-// unshare later to close the regions.
+// with the same slice all. When share returns, all has the buffers of all ranks. The ranks must
+// call unshare later to close the regions.
 func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	mr, err := r.dom.RegisterMemory(buf, access)
 	if err != nil {
@@ -43,7 +43,8 @@ func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
 	return r.sync()
 }
 
-// unshare closes the region of r in all, when no rank uses it any more. All ranks must call unshare.
+// unshare closes the region of r in all, when no rank uses it any more. All ranks must call
+// unshare.
 func (r *rank) unshare(all []shared) error {
 	if err := r.sync(); err != nil {
 		return err
@@ -68,7 +69,8 @@ func (r *rank) local(q *request) (release func(), err error) {
 	return func() { _ = mr.Close() }, nil
 }
 
-// access does one RMA Read or Write, as post says, and waits until it is complete.
+// access does one RMA operation and waits until it is complete. post is r.read or r.write. data is
+// the local buffer.
 func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uint64, data []byte) error {
 	q := &request{}
 	q.op = transport.Op{Peer: p, RemoteKey: key, RemoteAddr: addr, Data: data}
@@ -162,7 +164,8 @@ func testReach(w *world) {
 	})
 }
 
-// rmaSizes returns the sizes to test; the largest ones only in jobs of few ranks.
+// rmaSizes returns the sizes in bytes of the reads and writes to test. In a job of more than four
+// ranks it leaves out the largest ones.
 func rmaSizes(a transport.Attr, ranks int) []int {
 	limit := a.MaxRMASize
 	if ranks > 4 {
@@ -253,8 +256,8 @@ func testWrite(w *world) {
 
 const many = 64
 
-// manySize returns the size in bytes of the i-th of many operations. The buffer of an operation begins
-// where the buffer of the operation before ends.
+// manySize returns the size in bytes of the i-th of many operations. The buffer of an operation
+// begins where the buffer of the operation before ends.
 func manySize(i int) int { return 1 + i*37 + (i%4)*5000 }
 
 func manyTotal() int {
@@ -265,9 +268,9 @@ func manyTotal() int {
 	return total
 }
 
-// postMany posts as many operations as the constant many says, distributed over all peers, and waits
-// for all of them. buf holds their local buffers, one after the other. at returns the offset in the
-// target's buffer for an offset in buf.
+// postMany posts operations, whose number is the constant many, to all ranks in turn, and waits for
+// all of them. post is r.read or r.write. buf holds their local buffers, one after the other. For
+// an offset in buf, at returns the offset in the target's buffer.
 func (r *rank) postMany(post func(*request) error, all []shared, buf []byte, at func(off int) int) error {
 	reqs := make([]request, many)
 	off := 0
@@ -348,8 +351,8 @@ func testWrites64(w *world) {
 	})
 }
 
-// testReadsAndMessages has all ranks read large blocks from each other while they exchange messages.
-// Reads and messages must return the right bytes.
+// testReadsAndMessages has all ranks read large blocks from each other while they exchange
+// messages. Reads and messages must return the right bytes.
 func testReadsAndMessages(w *world) {
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
@@ -392,8 +395,9 @@ func testReadsAndMessages(w *world) {
 	})
 }
 
-// testRefused tries reads (if want is RemoteRead) or writes (if want is RemoteWrite) that the target
-// must refuse. Each must fail with the right error, and none may change memory of the target.
+// testRefused tries reads (if want is RemoteRead) or writes (if want is RemoteWrite) that the
+// target must refuse. Each must fail with the right error, and none may change memory of the
+// target.
 func testRefused(w *world, want transport.Access) {
 	const size = 4096
 	n := len(w.ranks)
@@ -493,8 +497,8 @@ func orNone(err error) error {
 	return err
 }
 
-// offer names a region of rank 0. Rank 0 passes it to the other ranks, which access the region until
-// they get the next offer.
+// offer names a region of rank 0. Rank 0 passes it to the other ranks, which access the region
+// until they get the next offer.
 type offer struct{ key, at uint64 }
 
 // underClose has rank 0 register and close a region many times, while all ranks call use to access

@@ -33,8 +33,8 @@ type Job struct {
 	Kill func(rank int)
 }
 
-// Opener opens a job of n ranks. The suite closes the domains. If the Opener opens anything else, it
-// must close that by t.Cleanup.
+// Opener opens a job of n ranks. The suite closes the domains. If the Opener opens anything else,
+// it must close that by t.Cleanup.
 type Opener func(t testing.TB, n int) *Job
 
 // OpenWith returns an Opener that gives each job its own job id and secret. For each job the Opener
@@ -66,8 +66,8 @@ func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(ra
 // Option changes what Run does.
 type Option func(*suite)
 
-// WithRanks sets the numbers of ranks of the jobs on which each case runs. The default is 1, 2, 3, 4,
-// 7, 8.
+// WithRanks sets the numbers of ranks of the jobs on which each case runs. The default is 1, 2, 3,
+// 4, 7, 8.
 func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
 
 // Except excludes the test case called name. The table of the cases that did not run gives the
@@ -98,9 +98,10 @@ type testCase struct {
 	run      func(w *world)
 }
 
-// Run runs every test case on jobs of every size, one after the other. It opens a new job for each
-// run, and checks that no goroutine and no descriptor of the job is left after Close. So while Run
-// runs, no other code of the process may start goroutines or open descriptors.
+// Run runs every test case whose needs the domains meet, on jobs of several sizes (see WithRanks),
+// one after the other. It opens a new job for each run, and checks that no goroutine and no
+// descriptor of the job is left after Close. So while Run runs, no other code of the process may
+// start goroutines or open descriptors.
 func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Helper()
 	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, except: map[string]string{}}
@@ -162,7 +163,8 @@ func (s *suite) one(t *testing.T, c testCase, n int) {
 	c.run(w)
 }
 
-// closeAll shuts down and closes the ranks, except those that the test case has closed.
+// closeAll shuts down and closes the ranks, except those that the test case has closed. If the test
+// has failed, it closes all ranks without a Shutdown.
 func (w *world) closeAll() {
 	if w.t.Failed() { // no Shutdown, because it could wait for a rank that has stopped
 		for _, r := range w.ranks {
@@ -266,9 +268,9 @@ func countResources(t testing.TB) resources {
 	return resources{goroutines: runtime.NumGoroutine(), fds: openFDs(t)}
 }
 
-// check fails the test if the process uses more goroutines or other descriptors than before. A domain
-// must have closed its descriptors when Close returns. A goroutine may need a moment longer to end,
-// so check waits up to two seconds for it.
+// check fails the test if the process has more goroutines than before, or a descriptor that it did
+// not have before. A domain must have closed its descriptors when Close returns. A goroutine may
+// need a moment longer to end, so check waits up to two seconds for it.
 func (before resources) check(t testing.TB) {
 	t.Helper()
 	for n, l := range openFDs(t) {

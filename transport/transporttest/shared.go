@@ -25,9 +25,9 @@ func (r *rank) allocate(all []shared, n int) error {
 	return r.sync()
 }
 
-// testSharedMemory has the ranks allocate and free shared memory of several sizes. Each rank maps the
-// memory of every rank and stores bytes there, which the owner must see. Memory must be zero when it
-// is allocated, also if it was used before, and after it is freed its key must be invalid.
+// testSharedMemory has the ranks allocate and free shared memory of several sizes. Each rank maps
+// the memory of every rank and stores bytes there, which the owner must see. Memory must be zero
+// when it is allocated, also if it was used before, and after it is freed its key must be invalid.
 func testSharedMemory(w *world) {
 	all, after := make([]shared, len(w.ranks)), make([]shared, len(w.ranks))
 	sizes := []int{1, 8, 4096, 5000, 1 << 16, 3<<20 + 5}
@@ -117,8 +117,8 @@ func testSharedMemory(w *world) {
 	})
 }
 
-// testSharedRMA has each rank access shared memory both by RMA and by its mapping. A mapping must show
-// what RMA has written, and RMA must read what was stored in a mapping.
+// testSharedRMA has each rank access shared memory both by RMA and by its mapping. A mapping must
+// show what RMA has written, and RMA must read what was stored in a mapping.
 func testSharedRMA(w *world) {
 	all := make([]shared, len(w.ranks))
 	const n, room = 300_000, 300_064
@@ -158,10 +158,10 @@ func testSharedRMA(w *world) {
 	})
 }
 
-// testSharedWords tests the protocol of SharedMemoryDomain. The ranks form a ring. In each round, each
-// rank sleeps until its word in shared memory has the number of the round, stores the number in the
-// next rank's word, and wakes the next rank. If a wake-up is lost, a Wait lasts until the timeout,
-// and the test fails.
+// testSharedWords tests the protocol of SharedMemoryDomain. The ranks form a ring. In each round,
+// each rank sleeps until its word in shared memory has the number of the round, stores the number
+// in the next rank's word, and wakes the next rank. If a wake-up is lost, a Wait lasts until the
+// timeout, and the test fails.
 func testSharedWords(w *world) {
 	all := make([]shared, len(w.ranks))
 	rounds := uint64(4_000 / len(w.ranks))

@@ -49,9 +49,9 @@ func pollFD(r *rank, limit time.Duration) error {
 	}
 }
 
-// testPingPong has pairs of ranks send a message back and forth. A rank calls sleep while it waits for
-// the message. A rank without a partner sends to itself. If a wake-up is lost, the sleep lasts until
-// the timeout, and the test fails.
+// testPingPong has pairs of ranks send a message back and forth. A rank calls sleep while it waits
+// for the message. A rank without a partner sends to itself. If a wake-up is lost, the sleep lasts
+// until the timeout, and the test fails.
 func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) {
 	rounds /= len(w.ranks)
 	w.each(func(r *rank) error {
@@ -97,8 +97,8 @@ func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) 
 	})
 }
 
-// testSignal has another goroutine end many Waits by Signal. No Signal may be lost, also if it comes
-// before Wait or before Arm.
+// testSignal has another goroutine end many Waits by Signal. No Signal may be lost, also if it
+// comes before Wait or before Arm.
 func testSignal(w *world) {
 	rounds := int64(10_000 / len(w.ranks))
 	w.each(func(r *rank) error {
@@ -138,8 +138,8 @@ func testSignalFD(w *world) {
 	})
 }
 
-// signalFirst checks that a Signal ends the next sleep if it comes before Arm, and if it comes between
-// Arm and the sleep.
+// signalFirst checks that a Signal ends the next sleep if it comes before Arm, and if it comes
+// between Arm and the sleep.
 func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
 	for _, early := range []bool{true, false} {
 		if early {
@@ -193,12 +193,12 @@ func testWaitLimit(w *world) {
 	})
 }
 
-// testIdle lets connected ranks sleep and checks how much processor time they use. If the domain has a
-// descriptor (CapWaitFD), all ranks together must use less than a quarter of the time that one rank
-// would use if it polled. Ranks of a domain without a descriptor may wake up from time to time, so
-// there testIdle bounds the time of each rank, which it measures on a thread of the rank's own. It
-// also bounds the time of all ranks together, because many ranks that poll on few cores may each use
-// little.
+// testIdle lets connected ranks sleep and checks how much processor time they use. If the domain
+// has a descriptor (CapWaitFD), all ranks together must use less than a quarter of the time that
+// one rank would use if it polled. Ranks of a domain without a descriptor may wake up from time to
+// time. For them testIdle gives each rank a thread of its own and bounds the time of each thread.
+// It also bounds the time of all ranks together, because many ranks that poll on few cores may each
+// use little.
 func testIdle(w *world) {
 	const pause = 250 * time.Millisecond
 	w.traffic(traffic{count: 2, sizes: []int{8}, headers: []int{16}, window: 1})

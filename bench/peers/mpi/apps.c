@@ -238,7 +238,8 @@ static void cg_once(void)
 }
 
 /* Does some iterations and then compares the residual, which the iterations update, with
- * the residual computed from x. They are equal only if all halos and sums were right. */
+ * the residual computed from x. If a halo or a sum was wrong, they differ by more than rounding
+ * errors. */
 static void cg_check(void)
 {
     strip_check();

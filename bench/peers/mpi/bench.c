@@ -2,11 +2,11 @@
  *   mpicc -O2 -pthread -o bench bench.c p2p.c collectives.c onesided.c overlap.c threads.c apps.c
  *   mpirun -np 2 ./bench NAME SIZE[,SIZE...] SECONDS
  *
-  * measures a benchmark with each size for about SECONDS, and prints a JSON object
- * per size with the keys of "bench -json".
+ * The program measures the benchmark NAME with each size for about SECONDS seconds, and prints
+ * a JSON object per size with the keys of "bench -json".
  *
  *   prepare -> verify -> warm up, doubling -> rank 0 chooses -> batch ... batch -> reduce the samples
-  *                             '- Bcast: continue? -' '- Bcast -'
+ *                             '- Bcast: continue? -' '- Bcast -'
  */
 #define _GNU_SOURCE
 #include "bench.h"

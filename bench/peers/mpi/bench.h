@@ -16,7 +16,7 @@ extern int rank, ranks;
 
 /* One rank's part in a benchmark of one size. */
 struct part {
-    void (*once)(void);   /* the operation; NULL on a rank that does not take part */
+    void (*once)(void);   /* the operation; NULL: repeat does it, or the rank does not take part */
     void (*verify)(void); /* does the operation once and checks the data; NULL: nothing to check */
     void (*close)(void);  /* releases the resources of prepare; all ranks call it */
 
@@ -39,7 +39,7 @@ struct part {
 
 struct benchmark {
     const char *name;
-    int least; /* smallest number of ranks */
+    int least; /* smallest number of ranks; if it is 2, the number of ranks must be even */
     void (*prepare)(struct part *p, int size);
     int threads; /* the benchmark needs MPI_THREAD_MULTIPLE */
 };
@@ -64,8 +64,8 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 /* Returns zeroed memory that begins on a page. */
 void *allocate(size_t bytes);
 
-/* fill writes the test data of the rank of, which differ from those of other ranks and between
- * offsets. compare ends the program with an error if buf does not hold these data. */
+/* fill writes test data that depend on the offset and on the number of, for example a rank. compare
+ * ends the program with an error if buf does not hold these data. */
 void fill(unsigned char *buf, size_t n, int of);
 void compare(const unsigned char *buf, size_t n, int of);
 

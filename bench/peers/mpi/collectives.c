@@ -25,9 +25,9 @@ static void begin(struct part *p, int bytes, int out, int in, void (*once)(void)
 
 static int elements(void) { return size / (int)sizeof(float); }
 
-/* barrier: calls of MPI_Barrier, one immediately after the other. The check does some barriers and
- * delays another rank before each. No rank may leave the barrier before the delayed rank arrives. The
- * check compares times, because all ranks are on one host and have the same clock. */
+/* barrier: calls of MPI_Barrier, one immediately after the other. The check does some barriers. Before
+ * each barrier one rank waits 2 ms, each time a different one. No rank may leave the barrier before that
+ * rank arrives. The check can compare times, because all ranks are on one host and have the same clock. */
 
 static void barrier_once(void) { MPI_Barrier(MPI_COMM_WORLD); }
 

@@ -1,7 +1,6 @@
 /* One-sided transfers between rank 0 and rank 1's part of a window: one transfer and a
- * flush. Rank 1 does not take part: it waits in the collective that ends the
- * measurement. The library allocates the window, so that it can use memory that the
- * ranks share. */
+ * flush. During the measurement rank 1 only waits in the collective that ends it. The
+ * library allocates the window, so that it can use memory that the ranks share. */
 #include "bench.h"
 
 /* Each rank's part is at least a page, as in ./bench. With a part of exactly 8 bytes

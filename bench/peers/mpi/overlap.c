@@ -1,5 +1,5 @@
 /*
-  * How much of the time of an Iallreduce overlaps with computation, as in osu_iallreduce:
+ * How much of the time of an Iallreduce overlaps with computation, as in osu_iallreduce:
  *
  *   pure      Iallreduce, Wait
  *   overall   Iallreduce, compute for as long as pure took, Wait

@@ -81,7 +81,7 @@ const (
 	head        = 1 * vg.Centimeter // height of the title
 )
 
-// write draws the panels in rows of columns panels, and writes the picture to w as SVG.
+// write draws the panels in rows of three (columns), and writes the picture to w as SVG.
 func (p *picture) write(w io.Writer) error {
 	if len(p.Panels) == 0 {
 		return errors.New("there is nothing to draw")

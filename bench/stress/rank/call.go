@@ -114,8 +114,8 @@ func drawBudget(rng *rand.Rand, limit int) int {
 // limits are sizes in bytes near which protocols and algorithms may change.
 var limits = []int{8, 16, 64, 128, 256, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20}
 
-// length returns a random number of elements of size bytes each, the same on all ranks. That many
-// elements times copies fit the budget.
+// length returns a random number of elements of size bytes each, the same on all ranks. copies
+// times that many elements fit k.budget.
 func (k *call) length(size, copies int) int {
 	most := k.budget / (size * max(copies, 1))
 	n := 0

@@ -108,7 +108,8 @@ func critical[T comm.Integer](k *call) error {
 	return w.Free()
 }
 
-// count1 adds one to all elements of the part of rank home, under an exclusive lock.
+// count1 adds one to all elements of the part of rank home, under an exclusive lock. Before that it
+// checks that they are equal.
 func count1[T comm.Integer](k *call, w *comm.Win[T], home int) error {
 	if err := w.Lock(home, comm.LockExclusive); err != nil {
 		return err

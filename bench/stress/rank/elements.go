@@ -117,8 +117,8 @@ func integers[T comm.Integer]() element[T] {
 		operation[T]{"Lxor", comm.Lxor[T], func(a, b T) T { return truth((a != 0) != (b != 0)) }})
 }
 
-// floats returns a floating-point element type. All values are powers of two, so that sums and products
-// of 64 values are exact.
+// floats returns a floating-point element type. The absolute values are powers of two from 1/2 to
+// 2, so that sums and products of 64 values are exact.
 func floats[T ~float32 | ~float64]() element[T] {
 	values := [8]T{-2, -1, -0.5, 0.5, 1, 2, 1, -1}
 	return with(func(bits uint64) T { return values[bits>>61] },

@@ -60,9 +60,10 @@ func (j *job) run() error {
 	return nil
 }
 
-// fail handles err, the error of a call of this rank, and returns err. At the first call it prints the
-// error, if -survive is set, and revokes all communicators of the rank. So calls of the rank's other
-// goroutines, and calls of other ranks that wait for this rank, return errors.
+// fail handles err, the error of a call of this rank, and returns err. At its first call it prints
+// the error, if -survive is set; then the rank exits, if leaves is set. Otherwise fail revokes all
+// communicators of the rank. So calls of the rank's other goroutines, and calls of other ranks that
+// wait for this rank, return errors.
 func (j *job) fail(err error) error {
 	j.failed.Do(func() {
 		if j.survive {
@@ -118,9 +119,10 @@ func crowdAt(drawn int) int {
 // tags.
 const tagsPerOperation = 64
 
-// operation does operation number i. All ranks draw the same operation and the same slot from rng. The
-// slot may hold a different communicator on different ranks. The ranks of each of these communicators
-// do the operation on it, and draw the same further numbers from rng.
+// operation does operation number i. The first one is always regroup. All ranks draw the same
+// operation and the same slot from rng. The slot may hold a different communicator on different
+// ranks. The ranks of each of these communicators do the operation on it, and draw the same further
+// numbers from rng.
 func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
 	total := regroup
@@ -135,7 +137,7 @@ func (j *job) operation(i int) error {
 		j.setActivity(fmt.Sprintf("operation %d: new communicators", i))
 		return j.regroup(i, rng)
 	}
-	slot := max(rng.IntN(2*slots)-slots, 0) // in half of the cases the communicator of all ranks
+	slot := max(rng.IntN(2*slots)-slots, 0) // in 6 of 10 cases 0, the communicator of all ranks
 	g := j.groups[slot]
 	if g.Comm == nil {
 		return nil

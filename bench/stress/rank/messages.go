@@ -27,12 +27,13 @@ func (p pattern) fits(m *message) bool {
 // which they were started. A receive from comm.AnySource may get a message of any rank. But among the
 // messages of one rank that match, it must get the one that was sent first.
 type inbox struct {
-	list []*message // in the order in which each sender sends them
+	list []*message // the messages of one sender are in the order in which it sends them
 	n    int        // number of elements of the longest message
 }
 
-// take returns the message that the next receive in order must have got, given the pattern and the
-// status of the receive. It returns an error if the status does not fit that message.
+// take returns the message that a receive with the pattern p and the status st must have got. It
+// must be called for the receives in the order in which they were started. If st does not fit the
+// message, take returns an error.
 func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 	for _, m := range in.list {
 		if m.taken || m.from != st.Source || !p.fits(m) {
@@ -70,7 +71,8 @@ func (e element[T]) messages(k *call) error {
 	}
 	// All receives have the same wildcards, because a receive with more wildcards could get the
 	// message that a receive with fewer needs. Wildcards and a random order of receives are not
-	// combined with blocking sends, unless all receives are started first: that could deadlock.
+	// combined with blocking sends, unless all receives are started first: the ranks could
+	// deadlock.
 	w := messageModes[k.rng.IntN(len(messageModes))]
 	anySource, anyTag := w.wildcards && k.rng.IntN(3) == 0, w.wildcards && k.rng.IntN(3) == 0
 	var patterns []pattern

@@ -107,9 +107,10 @@ func checkAgreement(launcher member, agents []member, policies []*networkingv1.N
 	return errs
 }
 
-// checkDial checks a job whose agents connect to the launcher (gorun -listen): the agents connect to the
-// launcher's address, there are as many agents (there) as the launcher expects, and they have the same
-// secret.
+// checkDial checks a job whose agents connect to the launcher (gorun -listen): the launcher's pod
+// has a DNS name and declares the port, the agents connect to this name and port, network policies
+// permit that, there are as many agents (there) as the launcher expects, and all have the
+// launcher's secret.
 func checkDial(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -152,7 +153,8 @@ func checkDial(launcher member, agents []member, there int, policies []*networki
 }
 
 // checkSSH checks a job whose launcher starts the agents by ssh: the launcher reads the hostfile of
-// mpi-operator, and the hosts in it run sshd.
+// mpi-operator, which names as many hosts as there are agents (there), the agents' pods run sshd
+// and declare its port, and network policies permit connections to that port.
 func checkSSH(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -182,7 +184,9 @@ func checkSSH(launcher member, agents []member, there int, policies []*networkin
 	return errs
 }
 
-// secret returns the Secret of Kubernetes and the key in it that a file of the pods comes from, as NAME/KEY.
+// secret returns the Secret of Kubernetes and the key in it that a file of the pods comes from, as
+// NAME/KEY. If the file is not in a mounted Secret, does not have mode 0400, or cannot be read by
+// the pod's user, secret returns an error.
 func (p podSet) secret(file string) (string, error) {
 	v := p.volume(path.Dir(file))
 	switch {

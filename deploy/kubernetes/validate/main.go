@@ -20,7 +20,7 @@ func main() {
 }
 
 // run checks the files, by default ../*.yaml, and returns the exit code: 1 if one of them is wrong,
-// 2 if a file cannot be read.
+// 2 if it finds no file, or if it cannot read a file or the schemas.
 func run(stdout, stderr io.Writer, files []string) int {
 	if len(files) == 0 {
 		var err error

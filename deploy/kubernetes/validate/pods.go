@@ -30,8 +30,8 @@ const (
 	suffix = "-abcde"
 )
 
-// podSetsOf returns the pods that a controller creates for an object, with the names and labels that
-// the controller gives them.
+// podSetsOf returns the pods that a controller creates for a Job, a JobSet or an MPIJob, with the
+// names and labels that the controller gives them. For other objects it returns nil.
 func podSetsOf(object runtime.Object, services []*corev1.Service) []podSet {
 	switch o := object.(type) {
 	case *batchv1.Job:

@@ -17,7 +17,7 @@ import (
 )
 
 // The range of the ports on which ranks listen. Package launcher/internal/procs chooses ports from
-// firstRankPort on, or the kernel assigns any port above.
+// firstRankPort on, or the kernel assigns ephemeral ports, which are in this range too.
 const (
 	firstRankPort = 10000
 	lastPort      = 65535
@@ -162,6 +162,7 @@ func isOwn(p networkingv1.NetworkPolicyPeer) bool {
 }
 
 // covers reports whether one entry of ports covers the whole range of TCP ports from first to last.
+// An empty list stands for all ports.
 func covers(ports []networkingv1.NetworkPolicyPort, first, last int32) bool {
 	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {

@@ -48,7 +48,8 @@ func (w *World) share() {
 	}
 }
 
-// Host returns the rank's view of its host, or nil in a world without shared memory.
+// Host returns the rank's view of its host, or nil in a world without shared memory, and
+// coll.Unpicked.
 func (l *Link) Host() (*coll.Host, int) { return l.host, coll.Unpicked }
 
 // Sig returns 1, or 1 plus the number that SetSig has set.
@@ -68,7 +69,8 @@ func (l *Link) Miscount(rank, have, want int) error {
 	return fmt.Errorf("%w: %d from rank %d of the host, want %d", ErrMiscount, have, rank, want)
 }
 
-// Await blocks until the word has reached least, or until a rank has failed.
+// Await blocks until the word has reached least, or until the world is revoked, and then returns
+// the cause. It detects deadlocks.
 func (l *Link) Await(rank int, word *atomic.Uint64, least uint64) error {
 	if l.enter() {
 		return ErrInjected

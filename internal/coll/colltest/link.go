@@ -27,11 +27,11 @@ type Link struct {
 	source   int            // the rank within the host that writes word
 
 	host *coll.Host // nil: the rank shares no memory
-	sig  uint16     // what SetSig has set
+	sig  uint16     // the number that SetSig has set; 0: none
 
 	calls int    // number of calls so far of methods that can fail
 	arena []byte // memory of Scratch
-	used  int    // bytes of arena that Scratch has returned since Reset
+	used  int    // number of bytes at the beginning of arena that Scratch has returned
 }
 
 var _ coll.Link = (*Link)(nil)
@@ -45,7 +45,7 @@ func (l *Link) Size() int { return len(l.w.links) }
 // Calls returns the number of calls to the Link's methods that can fail.
 func (l *Link) Calls() int { return l.calls }
 
-// Send sends and waits.
+// Send starts a send and waits until it has ended.
 func (l *Link) Send(buf []byte, dest int) error {
 	if l.enter() {
 		return ErrInjected
@@ -53,7 +53,7 @@ func (l *Link) Send(buf []byte, dest int) error {
 	return l.wait(l.start(buf, dest, true))
 }
 
-// Recv receives and waits.
+// Recv starts a receive and waits until it has ended.
 func (l *Link) Recv(buf []byte, source int) error {
 	if l.enter() {
 		return ErrInjected
@@ -61,7 +61,7 @@ func (l *Link) Recv(buf []byte, source int) error {
 	return l.wait(l.start(buf, source, false))
 }
 
-// Sendrecv starts a receive and a send, and waits for both.
+// Sendrecv starts a receive and a send, and waits until both have ended.
 func (l *Link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	if l.enter() {
 		return ErrInjected
@@ -90,7 +90,8 @@ func (l *Link) istart(buf []byte, peer int, send bool) coll.Ticket {
 	return l.ticket(&transfer{owner: l, peer: peer, send: send, buf: buf, done: true, err: ErrInjected})
 }
 
-// Wait waits for one transfer.
+// Wait waits until the transfer of a ticket has ended. It panics if the rank has waited for the
+// ticket before.
 func (l *Link) Wait(t coll.Ticket) error {
 	fail := l.enter()
 	err := l.wait(t)
@@ -100,7 +101,7 @@ func (l *Link) Wait(t coll.Ticket) error {
 	return err
 }
 
-// WaitAll waits for all transfers that have not been waited for.
+// WaitAll waits until all transfers have ended for which the rank has not waited yet.
 func (l *Link) WaitAll() error {
 	fail := l.enter()
 	err := l.drain()
@@ -124,7 +125,7 @@ func (l *Link) drain() error {
 
 var garbage = bytes.Repeat([]byte{0xa5}, 4096)
 
-// Scratch returns n bytes of arbitrary contents.
+// Scratch returns n bytes of arbitrary contents, which are valid until Reset.
 func (l *Link) Scratch(n int) []byte {
 	need := (n + 15) &^ 15
 	if l.used+need > len(l.arena) {
@@ -142,7 +143,8 @@ func (l *Link) Scratch(n int) []byte {
 // Reset ends a collective: its scratch memory may be reused.
 func (l *Link) Reset() { l.used = 0 }
 
-// enter counts a call, lets other ranks run, and reports whether this call must fail.
+// enter counts a call, may let other ranks run, depending on the network, and reports whether this
+// call must fail.
 func (l *Link) enter() bool {
 	w := l.w
 	l.calls++

@@ -1,6 +1,7 @@
-// Package colltest runs collective algorithms with goroutines as ranks. Its [Link] shows the worst
-// permitted behaviour of a real one: a send blocks until it is received, transfers end late and in
-// any order, and calls fail. The package detects deadlocks and reports what each rank waits for.
+// Package colltest runs collective algorithms with goroutines as ranks. With the right [Options]
+// its [Link] shows the worst permitted behaviour of a real one: a send blocks until it is received,
+// transfers end late and in any order, and calls fail. The package detects deadlocks and reports
+// what each rank waits for.
 package colltest
 
 import (
@@ -41,8 +42,8 @@ type Options struct {
 	Eager    bool // a send copies its message and ends; otherwise it ends when it is received
 	Network  Network
 	Seed     uint64
-	FailRank int // the rank whose FailCall-th call fails …
-	FailCall int // … counted from 1; 0: no call fails
+	FailRank int // the rank on which a call to a method of Link fails
+	FailCall int // the number of that call, counted from 1 over the methods that can fail; 0: no call fails
 
 	Hosts       []int // by rank: ranks with equal numbers share memory; nil: no ranks share memory
 	SharedBytes int   // approximate size of each rank's arena; see coll.ArenaBytes
@@ -58,7 +59,7 @@ type World struct {
 	flight  []*transfer // receives that are matched and have not ended
 	rng     *rand.Rand
 	revoked error       // what transfers return since Revoke or a deadlock; nil before
-	running int         // the rank that runs, if Scheduled
+	running int         // the rank that runs, if Scheduled; -1: none has run yet
 	arrived sync.Cond   // signals deliver that flight or closing has changed
 	closing bool        // all ranks have ended, so deliver must end
 	free    []*transfer // transfers for reuse
@@ -98,7 +99,8 @@ func (w *World) Link(rank int) *Link { return w.links[rank] }
 
 // Run calls f for every rank on a goroutine of its own, waits for all of them, and returns their
 // errors, by rank. If f fails on a rank, that rank revokes the world and ends its transfers, as
-// package comm does. Unless a rank has failed, the world can be used again.
+// package internal/mpi does. If f returns nil but leaves transfers pending, the rank's error is
+// ErrLeft. Unless a rank has failed, the world can be used again.
 func (w *World) Run(f func(l *Link) error) []error {
 	errs := make([]error, len(w.links))
 	var ranks, network sync.WaitGroup
@@ -258,7 +260,8 @@ func (w *World) deliver() {
 	}
 }
 
-// detectDeadlock revokes the world if no rank can run and no transfer is in flight.
+// detectDeadlock revokes the world if no rank can run, no transfer is in flight, and not all ranks
+// have ended.
 func (w *World) detectDeadlock() {
 	if len(w.flight) > 0 || w.revoked != nil {
 		return

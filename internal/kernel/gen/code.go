@@ -29,8 +29,8 @@ type code struct {
 	*build.Context
 	set       *set
 	lane      lane
-	step      int                       // bytes of memory whose elements fill a register
-	constants map[uint64]reg.VecVirtual // by pattern: the register that constant has filled with it
+	step      int                       // number of bytes in memory whose elements fill a register
+	constants map[uint64]reg.VecVirtual // by pattern: the register that the method constant has filled with it
 }
 
 // function generates one kernel. Its operands have n ≥ width bytes:
@@ -52,7 +52,7 @@ func (s *set) function(ctx *build.Context, k kernel) {
 	c.Attributes(attr.NOSPLIT)
 	c.Pragma("noescape")
 	c.SignatureExpr("func(dst, left, right *byte, n int)")
-	c.Doc(fmt.Sprintf("%s is %s over %d or more bytes.", s.symbol(k), k.op, s.width))
+	c.Doc(fmt.Sprintf("%s is the [vector] for %s. n counts bytes and is at least %d.", s.symbol(k), k.op, s.width))
 
 	dst, left, right, n := c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.Load(c.Param("dst"), dst)
@@ -115,7 +115,8 @@ func (c *code) advance(by, n operand.Op, pointers ...operand.Op) {
 	c.SUBQ(by, n)
 }
 
-// register returns a vector register of the instruction set.
+// register returns a vector register of the instruction set that no other code of the function
+// uses.
 func (c *code) register() reg.VecVirtual {
 	if c.set.masks {
 		return c.ZMM()
@@ -146,8 +147,9 @@ func (c *code) store(x reg.VecVirtual, m operand.Mem) {
 	}
 }
 
-// constant returns a register filled with a 64-bit pattern. The code that fills it is where the
-// generator first calls constant, which is before the loops.
+// constant returns a register filled with copies of a 64-bit pattern. The generated code fills the
+// register once: at the place of the first call of constant with this pattern, which is before the
+// loops.
 func (c *code) constant(pattern uint64) reg.VecVirtual {
 	if x, ok := c.constants[pattern]; ok {
 		return x

@@ -4,8 +4,8 @@
 //	go -C gen run . ..
 //
 // table.go lists the kernels. rules.go, rules_float.go and rules_truth.go generate the instructions
-// that combine two registers. code.go generates the rest of a function. The command is a module of
-// its own, so that the library does not depend on avo.
+// that combine a register with memory. code.go generates the rest of a function. The command is a
+// module of its own, so that the library does not depend on avo.
 package main
 
 import (

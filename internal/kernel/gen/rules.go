@@ -79,7 +79,7 @@ func prodBytes(c *code, x reg.VecVirtual, m operand.Mem) {
 }
 
 // prodQuads multiplies integers of 64 bits by halves: lo*lo + (lo*hi + hi*lo)<<32. The product of
-// the two high halves does not fit 64 bits.
+// the two high halves does not affect the lower 64 bits of the result.
 func prodQuads(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, crossed, low := c.loaded(m), c.register(), c.register()
 	c.VPSHUFD(operand.U8(0b10_11_00_01), y, crossed) // swap the halves
@@ -113,7 +113,7 @@ func prodComplex(c *code, x reg.VecVirtual, m operand.Mem) {
 const one = 0x3ff0000000000000
 
 // minMaxQuads chooses the smaller or the larger of two 64-bit integers by a comparison, since AVX2
-// has no such instruction.
+// has no instruction for their minimum or maximum.
 type minMaxQuads struct{ min, signed bool }
 
 func (q minMaxQuads) choose(c *code, x reg.VecVirtual, m operand.Mem) {

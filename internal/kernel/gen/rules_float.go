@@ -54,8 +54,9 @@ func canonicalNaN(p precision, r rule) rule {
 	}
 }
 
-// inBothOrders applies an instruction to the operands in both orders, and combines the bits of the
-// two results. If an operand is a NaN, it yields the NaN that kernels yield.
+// inBothOrders returns a rule that applies an instruction to the operands in both orders, and
+// combines the bits of the two results with the instruction combine. If an operand is a NaN, the
+// rule yields the NaN that kernels yield.
 func inBothOrders(p precision, instruction, combine func(c *code, ops ...operand.Op)) rule {
 	return func(c *code, x reg.VecVirtual, m operand.Mem) {
 		y, other := c.loaded(m), c.register()
@@ -75,8 +76,9 @@ func minFloats(p precision) rule { return inBothOrders(p, p.min, (*code).or) }
 // lacks the sign bit.
 func maxFloats(p precision) rule { return inBothOrders(p, p.max, (*code).and) }
 
-// Modes of VRANGE, with the sign of the chosen operand. VRANGE treats -0 as less than +0. It ignores
-// a NaN operand, so rangeOf handles NaNs itself.
+// Immediate operands of VRANGE for the minimum and the maximum; with 01 in bits 3 and 2 the result
+// keeps the sign of the chosen operand. VRANGE treats -0 as less than +0. If one operand is a quiet
+// NaN, VRANGE chooses the other, so rangeOf handles NaNs itself.
 const (
 	rangeMin = 0b01_00
 	rangeMax = 0b01_01

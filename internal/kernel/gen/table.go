@@ -6,7 +6,7 @@ type lane struct {
 	size  int      // bytes of an element in memory
 	types []string // the element types that the kernel serves, by their names in package kernel
 
-	// doubled means that the elements are float32 in memory and float64 in registers.
+	// doubled means that the parts of an element are float32 in memory and float64 in registers.
 	doubled bool
 }
 
@@ -60,8 +60,8 @@ type kernel struct {
 	rule rule
 }
 
-// kernels are all generated functions of an instruction set: the operation, the elements, and the
-// rule that combines two registers.
+// kernels are the functions to generate for each instruction set: the operation, the elements, and
+// the rule that combines a register with memory.
 var kernels = []kernel{
 	{"Sum", any8, single((*code).VPADDB)},
 	{"Sum", any16, single((*code).VPADDW)},

@@ -1,5 +1,6 @@
-// Package agree lets the live ranks of a communicator agree although ranks fail (ULFM). Agree and
-// Shrink use it, and Finalize of a job that outlives failed ranks.
+// Package agree lets the live ranks of a communicator agree on its failed ranks, although more
+// ranks may fail meanwhile (ULFM). Agree and Shrink use it, and Finalize of a job that continues
+// after ranks fail.
 package agree
 
 import (
@@ -14,79 +15,82 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Ranks runs the agreements of one rank. The ranks of a communicator agree on its failed ranks, while
-// more ranks may fail, and whether or not the communicator is revoked.
+// Ranks runs the agreements of one rank. The ranks of a communicator agree on its failed ranks,
+// while more ranks may fail, and whether or not the communicator is revoked.
 //
-//	every rank ── vote ──────► the coordinator: the lowest rank that the sender knows to live
+//	every rank ── vote ──────► the coordinator: the lowest rank that the sender does not know to have ended
 //	                              │ decides when it has a vote of each rank that it does not know
 //	                              │ to have ended
 //	every rank ◄── decision ──────┘
 //
-// If the coordinator fails, the ranks vote for the next one, which also sends its own vote to them. A
-// rank that has the decision answers any vote with it. The rules, for any order of messages and of
-// failure notifications, and with k < l in the order of the communicator's ranks:
+// If the coordinator fails, the ranks vote for the next one, which also sends its own vote to them.
+// A rank that has the decision answers any vote of this agreement with it. These rules hold for any
+// order of messages and of failure notifications; k and l are ranks of the communicator, and k < l:
 //
 //   - A rank without a decision votes for k when it knows that all ranks below k have ended.
-//   - A rank that has voted for l, or is coordinator l, accepts no decision of a rank below l. Such a
-//     decision may have arrived already. So voting and the handling of messages exclude each other (mu).
-//   - Coordinator k decides when it has a vote of each rank that it does not know to have ended. If it
-//     gets a decision instead of a vote, it adopts that decision.
+//   - A rank that has voted for l, or is coordinator l, accepts no decision of a rank below l. Such
+//     a decision may arrive while the rank votes. So voting and the handling of messages exclude
+//     each other (mu).
+//   - Coordinator k decides when it has a vote of each rank that it does not know to have ended. If
+//     it gets a decision instead of a vote, it adopts that decision.
 //
-// So when k decides, no live rank has a decision, and the live ranks accept only a decision of k or of a
-// higher rank. A higher rank decides only when k has ended, and first asks all live ranks; if one of them has
-// a decision, the higher rank adopts it. So if a rank that continues has a decision, every later decision is
-// equal to it. If the other ranks regard a live rank as failed, the decision contains that rank, and the call
-// of Do on that rank fails.
+// So when k decides, no live rank has a decision, and the live ranks accept only a decision of k or
+// of a higher rank. A higher rank decides only when k has ended, and first asks all live ranks; if
+// one of them has a decision, the higher rank adopts it. So if a rank that continues has a
+// decision, every later decision is equal to it. If the other ranks regard a live rank as failed,
+// the decision contains that rank, and the call of Do on that rank fails.
 //
-// A rank in Finalize does not take part in an agreement in which it has not voted before. It answers
-// each vote with a refusal. A rank that refuses has sent no vote and no decision of the agreement, and
-// accepts none. So a rank that gets the refusal treats its sender like a rank that ended before the
-// agreement, and all of the above holds: a rank votes for k when all ranks below k have ended or refused,
-// and k needs no vote of a rank that has refused. The decision names a rank that has refused, and the
-// call fails with ErrFinalized on all ranks. If votes are missing when Remind is called, the coordinator
-// sends its vote once to the ranks that have not voted, so that those in Finalize refuse.
+// A rank in Finalize does not take part in an agreement, except that of Finalize, in which it has
+// not voted before. It answers each vote with a refusal. A rank that refuses has sent no vote and
+// no decision of the agreement, and accepts none. So a rank that gets the refusal treats its sender
+// like a rank that ended before the agreement, and all of the above holds: a rank votes for k when
+// all ranks below k have ended or refused, and k needs no vote of a rank that has refused. The
+// decision names a rank that has refused, and the call fails with ErrFinalized on all ranks. If
+// votes are missing when Remind is called, the coordinator sends its vote once to the ranks that
+// have not voted, so that those in Finalize refuse.
 //
-// A rank votes in an agreement of a communicator only when it has the decision of the previous one, or
-// its program no longer waits for that. So a rank keeps only the last decision of each communicator. A
-// rank that computes, or is in Finalize, answers when its Answer is called.
+// A rank votes in an agreement of a communicator only when it has the decision of the previous one,
+// or the context of the previous call has ended. So a rank keeps only the last decision of each
+// communicator. A rank that computes, or is in Finalize, answers when its Answer is called.
 //
-// The messages have a message space of the whole world to themselves, which is never revoked.
+// The messages use a context of the engine that spans the world, carries nothing else, and is never
+// revoked (Config.Space).
 type Ranks struct {
 	cfg  Config
 	send func(m *message, world int) // sends m to a world rank without blocking, and ignores errors: a rank that has ended needs no message
-	wake func()                      // makes the calls that wait in Attend of the engine return, so that they run step again
+	wake func()                      // makes the calls that are blocked in Attend of the engine return, so that they run step again
 
 	mu        sync.Mutex
 	instances map[instanceID]*instance // agreements for which this rank has no decision yet; guarded by mu
 	decided   map[uint64]*message      // the last decision of each communicator, by its id; guarded by mu
-	waiting   int                      // number of calls that wait in Attend of the engine; guarded by mu
+	waiting   int                      // number of calls that are in Attend of the engine, or about to call it; guarded by mu
 	leaving   bool                     // this rank is in Finalize; guarded by mu
 }
 
 // Config holds what the agreements of a rank need from its caller.
 type Config struct {
 	Engine *engine.Engine
-	Space  *engine.Context // a message space of the whole world that only agreements use
+	Space  *engine.Context // a context whose group is the world and that only agreements use
 	Size   int             // number of ranks of the world
 	NewID  func() uint64   // returns an unused id for a communicator
 }
 
-// Comm is a communicator whose ranks agree.
+// Comm is a communicator whose ranks agree, as this rank sees it.
 type Comm struct {
 	ID           uint64
 	Rank         int           // of this process in the communicator
 	Ranks        []int         // world ranks of the communicator's ranks
-	Acknowledged func() []int  // returns the failed ranks that the program has acknowledged
-	seq          atomic.Uint32 // number of agreements that this rank has started
+	Acknowledged func() []int  // returns the failed ranks of the communicator that the program has acknowledged
+	seq          atomic.Uint32 // number of agreements on the communicator that this rank has started
 }
 
 // Decision is what the ranks have agreed on. It is the same on all ranks.
 type Decision struct {
-	Flag      uint64 // bitwise and of the flags that the ranks passed to Do
+	Flag      uint64 // bitwise and of the flags that the ranks that have voted passed to Do
 	Next      uint64 // an unused id for a communicator, for Shrink
 	Finalized int    // the lowest rank that has refused to vote because it is in Finalize; -1: none
-	Failed    Bitmap // the ranks that have failed
-	Known     Bitmap // the failed ranks that all ranks have acknowledged
+	Failed    Bitmap // the ranks of the communicator that have failed or ended
+	Known     Bitmap // the failed ranks that all ranks that have voted have acknowledged
 }
 
 // instance is one agreement for which this rank has no decision yet.
@@ -101,7 +105,7 @@ type instanceID struct {
 	seq uint32 // number of the agreement on the communicator, from 1 on
 }
 
-// New returns the agreements of a rank.
+// New returns the agreements of a rank. There are none yet.
 func New(cfg Config) *Ranks {
 	return &Ranks{
 		cfg: cfg,
@@ -112,8 +116,11 @@ func New(cfg Config) *Ranks {
 	}
 }
 
-// Do blocks until the live ranks of c have all made the call, and returns the decision. If ctx ends, Do
-// returns ctx's error. The vote of this rank still counts.
+// Do blocks until each rank of c has made the call, has ended, or has refused because it is in
+// Finalize, and returns the decision. call says which call this is, and flag is this rank's
+// contribution to Decision.Flag. If ctx ends, Do returns ctx's error, and the vote of this rank
+// still counts. Other errors: ErrProcFailed if the other ranks regard this rank as failed;
+// ErrMismatch if ranks made different calls; ErrClosed.
 func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decision, error) {
 	n := len(c.Ranks)
 	own := &message{
@@ -127,7 +134,9 @@ func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decis
 	v, err := p.wait(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		p.background = true
-		go func() { _, _ = p.wait(context.Background()) }() // the agreement still needs this rank; the goroutine ends with the decision, or when the engine closes; nobody waits for it
+		// The agreement still needs this rank, so a goroutine continues. It ends with the decision,
+		// or when the engine closes; no call waits for it.
+		go func() { _, _ = p.wait(context.Background()) }()
 	}
 	switch {
 	case err != nil:
@@ -143,8 +152,8 @@ func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decis
 	return &Decision{Flag: v.flag, Next: v.next, Finalized: int(v.final) - 1, Failed: v.failed, Known: v.known}, err
 }
 
-// markFailed marks the ranks of failed, the decision's failed ranks, as failed in the engine. If this rank
-// is one of them, markFailed returns ErrProcFailed.
+// markFailed makes the engine regard the ranks of failed, the decision's failed ranks, as failed.
+// If this rank is one of them, markFailed returns ErrProcFailed.
 func (r *Ranks) markFailed(c *Comm, failed Bitmap) error {
 	absent := r.cfg.Engine.Absent(c.Ranks)
 	var more []int
@@ -160,17 +169,19 @@ func (r *Ranks) markFailed(c *Comm, failed Bitmap) error {
 	return nil
 }
 
-// participant is this rank's part in an agreement: one call of Do. To vote for a rank is to send the vote to
-// that rank, the coordinator.
+// participant is this rank's part in an agreement: one call of Do. To vote for a rank is to send
+// the vote to that rank, the coordinator.
 type participant struct {
 	*Ranks
-	comm     *Comm
-	own      *message // this rank's vote
-	votedFor int      // the rank that this rank has voted for; its own rank: this rank is the coordinator; -1: none; guarded by Ranks.mu
+	comm *Comm
+	own  *message // this rank's vote
+	// The rank of the communicator that this rank has voted for; its own rank: this rank is the
+	// coordinator; -1: none; guarded by Ranks.mu.
+	votedFor int
 
 	// Only for the coordinator; guarded by Ranks.mu.
 	ask   bool // the next step sends this rank's vote to the ranks whose votes are missing, so that they answer
-	asked bool // a step has done so
+	asked bool // a step has sent this rank's vote to them
 
 	background bool // the call of Do has returned because its context ended; a goroutine continues
 
@@ -179,8 +190,9 @@ type participant struct {
 	ended   int    // number of absent ranks
 }
 
-// wait runs steps until there is a decision, and returns the decision. Between steps it blocks until a
-// message has arrived, a rank has ended, or another goroutine of this rank has called wake.
+// wait runs steps until there is a decision, and returns the decision. Between steps it blocks
+// until a message has arrived, a rank has ended, or another goroutine of this rank has called wake.
+// It returns an error if step does, if ctx ends, or if the engine closes.
 func (p *participant) wait(ctx context.Context) (*message, error) {
 	for {
 		if changes := p.cfg.Engine.ChangeCount(); p.absent == nil || changes != p.changes {
@@ -202,7 +214,8 @@ func (p *participant) wait(ctx context.Context) (*message, error) {
 	}
 }
 
-// setAbsent records which ranks have ended or failed; absent is by rank.
+// setAbsent records which ranks have ended or failed, and adds them to this rank's vote. absent is
+// by rank.
 func (p *participant) setAbsent(absent []bool) {
 	p.absent, p.ended = absent, 0
 	for i, ended := range absent {
@@ -213,8 +226,9 @@ func (p *participant) setAbsent(absent []bool) {
 	}
 }
 
-// step votes, or acts as the coordinator, and returns the decision if there is one. Otherwise step
-// counts the caller in waiting, and the caller must wait in Attend and then decrease waiting.
+// step votes, or acts as the coordinator, and returns the decision if there is one. If there is
+// neither a decision nor an error, step counts the caller in waiting, and the caller must call
+// Attend and then decrease waiting.
 func (p *participant) step() (*message, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +238,7 @@ func (p *participant) step() (*message, error) {
 		}
 		return v, nil
 	}
-	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // this rank may have sent refusals to the other ranks
+	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // this rank may have sent refusals to other ranks, so it must not vote any more
 		return nil, fmt.Errorf("%w: Finalize was called", engine.ErrClosed)
 	}
 	in := p.instance(instanceID{p.own.id, p.own.seq})
@@ -262,8 +276,8 @@ func (p *participant) step() (*message, error) {
 	return nil, nil
 }
 
-// decide returns the decision of this rank as the coordinator, or nil if votes are missing. votes are the
-// votes and refusals of other ranks, by world rank.
+// decide returns the decision of this rank as the coordinator, or nil if votes are missing. votes
+// are the votes and refusals of other ranks, by world rank.
 func (p *participant) decide(votes map[int]*message) *message {
 	n := len(p.absent)
 	if len(votes)+p.ended < n-1 {
@@ -305,8 +319,8 @@ func (in *instance) refused(world int) bool {
 	return m != nil && m.kind == refusal
 }
 
-// instance returns the agreement with the id, for which this rank has no decision yet. If the agreement is
-// new to this rank, instance adds it. The caller holds mu.
+// instance returns the agreement with the id, for which this rank has no decision yet. If the
+// agreement is new to this rank, instance adds it. The caller holds mu.
 func (r *Ranks) instance(id instanceID) *instance {
 	in := r.instances[id]
 	if in == nil {
@@ -316,8 +330,9 @@ func (r *Ranks) instance(id instanceID) *instance {
 	return in
 }
 
-// setDecidedLocked records the decision v and sends it to the ranks whose votes this rank has received. It
-// drops the state of this agreement and of earlier ones. The caller holds mu.
+// setDecidedLocked records the decision v and sends it to the ranks whose votes this rank has
+// received. It drops the state of this agreement and of earlier ones on the same communicator. The
+// caller holds mu.
 func (r *Ranks) setDecidedLocked(v *message) {
 	r.decided[v.id] = v
 	for w, m := range r.instances[instanceID{v.id, v.seq}].votes {
@@ -335,7 +350,7 @@ func (r *Ranks) handle(m *message, world int) {
 	id := instanceID{m.id, m.seq}
 	last := r.decided[m.id]
 	switch {
-	case last != nil && last.seq > m.seq: // a later agreement is decided, so no rank needs an answer about this one
+	case last != nil && last.seq > m.seq: // a later agreement is decided, so no rank needs an answer in this one
 	case last != nil && last.seq == m.seq:
 		if m.kind == vote {
 			r.send(last, world)
@@ -345,7 +360,7 @@ func (r *Ranks) handle(m *message, world int) {
 	case m.kind == vote:
 		r.instance(id).votes[world] = m
 	case m.kind == refusal:
-		if in := r.instances[id]; in != nil && in.own != nil { // a refusal answers a vote; otherwise this rank has sent none
+		if in := r.instances[id]; in != nil && in.own != nil { // a refusal answers a vote, and if own is nil, this rank has sent none
 			in.votes[world] = m
 		}
 	case r.accepts(id, world):
@@ -357,22 +372,22 @@ func (r *Ranks) handle(m *message, world int) {
 	}
 }
 
-// accepts reports whether this rank accepts a decision of the world rank world: this rank has voted for that
-// rank or for a lower one. The caller holds mu.
+// accepts reports whether this rank accepts a decision of the world rank world in the agreement id:
+// this rank has voted for that rank or for a lower one. The caller holds mu.
 func (r *Ranks) accepts(id instanceID, world int) bool {
 	in := r.instances[id]
 	return in != nil && in.own != nil && slices.Index(in.own.comm.Ranks, world) >= in.own.votedFor
 }
 
-// refuses reports whether this rank refuses the vote m: this rank is in Finalize and has not voted in
-// the agreement, and the agreement is not that of Finalize itself. The caller holds mu.
+// refuses reports whether this rank refuses the vote m: this rank is in Finalize and has not voted
+// in the agreement, and the agreement is not that of Finalize itself. The caller holds mu.
 func (r *Ranks) refuses(id instanceID, m *message) bool {
 	in := r.instances[id]
 	return r.leaving && m.call != Finalize && (in == nil || in.own == nil)
 }
 
-// Leave records that this rank is in Finalize. It refuses the votes that have arrived for agreements in
-// which this rank has not voted.
+// Leave records that this rank is in Finalize. It refuses the votes that have arrived for
+// agreements in which this rank has not voted.
 func (r *Ranks) Leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -394,8 +409,8 @@ func (r *Ranks) Leaving() bool {
 	return r.leaving
 }
 
-// Remind makes the coordinator ask once for the votes that are missing, in each agreement of which this rank
-// is the coordinator. The owner of r must call Remind at intervals.
+// Remind makes this rank ask once for the missing votes, in each agreement of which it is the
+// coordinator. The owner of r must call Remind at intervals.
 func (r *Ranks) Remind() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -410,7 +425,8 @@ func (r *Ranks) Remind() {
 	}
 }
 
-// take receives and handles the message em, whose status is st. If em is the zero Message, take does nothing.
+// take receives and handles the message em, whose status is st. If em is the zero Message, take
+// does nothing.
 func (r *Ranks) take(em engine.Message, st engine.Status) {
 	if em.IsZero() {
 		return
@@ -423,9 +439,9 @@ func (r *Ranks) take(em engine.Message, st engine.Status) {
 	r.handle(&m, st.Source)
 }
 
-// Answer handles the messages that have arrived while no call of this rank waits for them. A rank that
-// has no decision and is not in Finalize has no answers, so Answer then leaves the messages for a later call
-// of Do. The owner of r must call Answer at intervals.
+// Answer handles the messages that have arrived and that no call of Do has taken. A rank that has
+// no decision and is not in Finalize has no answers, so Answer then leaves the messages for a later
+// call of Do. Answer does not block. The owner of r must call Answer at intervals.
 func (r *Ranks) Answer() {
 	r.mu.Lock()
 	none := len(r.decided) == 0 && !r.leaving
@@ -442,7 +458,8 @@ func (r *Ranks) Answer() {
 	}
 }
 
-// Forget drops the last decision of a communicator that all ranks have freed.
+// Forget drops the last decision of a communicator. All its ranks have freed it, so none needs the
+// decision.
 func (r *Ranks) Forget(id uint64) {
 	r.mu.Lock()
 	delete(r.decided, id)

@@ -19,11 +19,11 @@ type message struct {
 	call   Call
 	seq    uint32 // number of the agreement on its communicator, from 1 on
 	id     uint64 // of the communicator
-	flag   uint64 // of a vote: the rank's flag; of a decision: bitwise and of all votes
-	next   uint64 // an id for a new communicator, which the sender of the vote or the coordinator has not used
+	flag   uint64 // of a vote: the rank's flag; of a decision: bitwise and of the flags of all votes
+	next   uint64 // an unused id for a new communicator; of a vote: from Config.NewID of its sender; of a decision: from that of the coordinator
 	final  uint32 // of a decision: 1 + the lowest rank of the communicator that has refused; 0: none
-	failed Bitmap // the ranks that the sender knows to have failed; of a decision: those that any rank knows
-	known  Bitmap // the failed ranks that the program has acknowledged; of a decision: on all ranks
+	failed Bitmap // of a vote: the ranks that its sender knows to have ended; of a decision: those in the vote of any rank
+	known  Bitmap // of a vote: the failed ranks that the program of its sender has acknowledged; of a decision: those in the votes of all ranks
 }
 
 type messageKind byte
@@ -45,7 +45,7 @@ const (
 	differentCalls // of a decision: the ranks have made different calls
 )
 
-const messageHeader = 36
+const messageHeader = 36 // number of bytes before the bitmaps
 
 var errMessage = errors.New("malformed message of an agreement")
 
@@ -59,7 +59,8 @@ func (m *message) append(dst []byte) []byte {
 	return append(append(dst, m.failed...), m.known...)
 }
 
-// parse decodes p, which append has encoded. The bitmaps of m are parts of p, not copies.
+// parse decodes p, which append has encoded. The bitmaps of m are parts of p, not copies. If p is
+// malformed, parse returns errMessage.
 func (m *message) parse(p []byte) error {
 	if len(p) < messageHeader || len(p)%2 != 0 || p[2]|p[3] != 0 {
 		return errMessage
@@ -83,7 +84,7 @@ func (m *message) fits(n int) bool {
 	return len(m.failed) == len(newBitmap(n)) && int64(m.final) <= int64(n)
 }
 
-// Bitmap is a set of ranks, with one bit for each rank of a communicator.
+// Bitmap is a set of ranks of a communicator, with one bit for each rank.
 type Bitmap []byte
 
 func newBitmap(n int) Bitmap { return make(Bitmap, (n+7)/8) }

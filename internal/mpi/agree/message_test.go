@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzMessage parses arbitrary bytes. If parse accepts them, append must encode the message as the same
-// bytes.
+// FuzzMessage parses arbitrary bytes. If parse accepts them, append must encode the parsed message
+// as the same bytes.
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(append([]byte{1, 1, 0, 0}, make([]byte, 34)...))

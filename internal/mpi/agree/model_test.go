@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// model is a simulation of ranks that agree. Each rank runs the code of this package on a Ranks of its own.
-// The test itself delivers the messages between the ranks and decides when ranks die. These are the events,
-// which the test runs in any order:
+// model is a simulation of ranks that agree. Each rank runs the code of this package on a Ranks of
+// its own. The test itself delivers the messages between the ranks and decides when ranks die. The
+// test runs these events, in any order:
 //
 //	call     a rank calls Agree for the next time
 //	abandon  the context of a call ends: the call returns, and the rank may make another call
-//	step     a call examines the messages that have come and the ranks that have ended
+//	step     a call of Agree examines the messages that its rank has handled and the ranks that have ended
 //	deliver  a rank handles one of the messages in transit, not necessarily the first
 //	die      a rank dies; messages that it has sent may still arrive
 //	finalize a rank whose calls have returned calls Finalize: it makes no more calls
@@ -27,8 +27,8 @@ import (
 //	notice   a rank learns that another rank has died; of the messages that the dead rank has sent to
 //	         this rank and that are in transit, only a number of the first ones still arrive
 //
-// A step that comes late stands for a goroutine that waits for a processor. A delivery without a step stands
-// for a message that Answer, or another call, handles.
+// A step some time after the event that makes it due stands for a goroutine that waits for a
+// processor. A delivery without a step stands for a message that Answer, or another call, handles.
 type model struct {
 	modelSize
 	ranks []*modelRank
@@ -36,8 +36,9 @@ type model struct {
 	past  *past
 }
 
-// modelSize limits the events that may still happen: the calls of each rank, and the deaths, abandoned calls
-// and calls of Finalize of all ranks together.
+// modelSize limits the events: calls is the number of calls of each rank; deaths, abandons and
+// finals are the numbers of deaths, abandoned calls and calls of Finalize that may still happen on
+// all ranks together.
 type modelSize struct{ calls, deaths, abandons, finals int }
 
 // past is the list of the events that have happened, the last one first.
@@ -57,7 +58,7 @@ type modelRank struct {
 	*Ranks
 	open      []*modelCall
 	called    uint32
-	decisions map[uint32]*message // decisions that the calls of this rank have returned, by number of the agreement
+	decisions map[uint32]*message // decisions that the calls of this rank have returned, by number of the agreement (seq)
 	knows     []bool              // by rank: this rank knows that the rank has died
 	dead      bool
 }
@@ -126,7 +127,8 @@ func (m *model) group() []int {
 	return ranks
 }
 
-// clone returns a copy of the model. Messages are shared, because they do not change after they are sent.
+// clone returns a copy of the model. Messages are shared, because they do not change after they are
+// sent.
 func (m *model) clone() *model {
 	c := &model{modelSize: m.modelSize, wire: make([][][]*message, len(m.wire)), past: m.past}
 	for to := range m.wire {
@@ -295,8 +297,8 @@ func (m *model) do(e event) error {
 	return nil
 }
 
-// ticks reports whether the test may call Remind: a rank in Finalize refuses votes, or the model is so small
-// that the test tries Remind before that, too.
+// ticks reports whether the test may call Remind: a rank is in Finalize and refuses votes, or the
+// model is so small that the test also tries Remind before a rank is in Finalize.
 func (m *model) ticks() bool {
 	return m.finals > 0 && m.calls*len(m.ranks) < 4 || slices.ContainsFunc(m.ranks, func(r *modelRank) bool { return r.leaving })
 }
@@ -330,7 +332,8 @@ func (m *model) step(rank, call int) error {
 	return m.learn(rank, v)
 }
 
-// learn checks the decision v that a call of rank returns: all live ranks must have the same decision.
+// learn records the decision v that a call of rank returns, and checks it against those of the live
+// ranks, which must be the same.
 func (m *model) learn(rank int, v *message) error {
 	for i, r := range m.ranks {
 		if v.failed.Has(i) && !r.dead {
@@ -350,8 +353,8 @@ func (m *model) learn(rank int, v *message) error {
 	return nil
 }
 
-// rest checks the state of the model if, of all events, only deaths, abandoned calls and calls of Finalize can
-// happen next. events are the events that can happen.
+// rest checks the state of the model if, of all events, only deaths, abandoned calls and calls of
+// Finalize can happen next. events are the events that can happen.
 func (m *model) rest(events []event) error {
 	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent && e.kind != finalEvent }) {
 		return nil
@@ -364,7 +367,8 @@ func (m *model) rest(events []event) error {
 	return nil
 }
 
-// play runs a script with one event in each line: the letter of the event's kind and its numbers.
+// play runs a script with one event in each line: the letter of the event's kind, and then its
+// rank, peer and at. Numbers at the end may be left out; they are 0.
 func (m *model) play(t *testing.T, script string) {
 	t.Helper()
 	for line := range strings.Lines(script) {
@@ -380,8 +384,9 @@ func (m *model) play(t *testing.T, script string) {
 	}
 }
 
-// TestDecisionBehindVote: a decision of rank 0 is in transit to rank 2. Before it arrives, rank 2 learns that
-// rank 0 has died, and votes for rank 1. Then rank 2 must not accept the decision of rank 0.
+// TestDecisionBehindVote: a decision of rank 0 is in transit to rank 2. Before it arrives, rank 2
+// learns that rank 0 has died, and votes for rank 1. Then rank 2 must not accept the decision of
+// rank 0.
 func TestDecisionBehindVote(t *testing.T) {
 	m := newModel(3, modelSize{calls: 1, deaths: 1})
 	m.play(t, `
@@ -409,8 +414,8 @@ func TestDecisionBehindVote(t *testing.T) {
 	require.NotNil(t, m.ranks[1].decisions[1])
 }
 
-// TestEveryOrder runs small models through all orders of their events. In each of them, all live ranks must
-// get the same decisions.
+// TestEveryOrder runs small models through all orders of their events. In each order, all live
+// ranks must get the same decisions, and none may wait for ever.
 func TestEveryOrder(t *testing.T) {
 	for _, x := range []struct {
 		ranks int
@@ -441,8 +446,8 @@ func TestEveryOrder(t *testing.T) {
 	}
 }
 
-// TestByChance runs models with more ranks through random orders of events. In each run, some kinds of event
-// come much later than others.
+// TestByChance runs models with more ranks through random orders of events. In each run, some
+// events are much less likely than others, and so come late.
 func TestByChance(t *testing.T) {
 	for seed := range uint64(5000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -1,5 +1,5 @@
-// Package arena makes the shared memory in which the collectives of a communicator run, and keeps it for
-// later communicators.
+// Package arena makes the shared memory that the collectives of a communicator use, and keeps it
+// for later communicators of the same processes.
 package arena
 
 import (
@@ -9,25 +9,26 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Arena is the shared memory through which the ranks of a host exchange data in the collectives of a
-// communicator. Each rank allocates one part of it, which the other ranks of its host map.
+// Arena is the shared memory through which the ranks of a host exchange data in the collectives of
+// a communicator, as one of these ranks sees it. Each rank allocates one part, which the other
+// ranks of its host map.
 //
-// The first collective that may use an arena makes it. Each rank allocates its part and sends to all
-// ranks the key of this part and the set of ranks that it shares memory with. Then each rank maps
-// the parts of the other ranks of its host, and tells all ranks whether it could. So all ranks
-// have the same information, and either all of them have an arena or none.
+// The first collective that may use an arena makes it. Each rank allocates its part and sends to
+// all ranks the key of this part and the set of ranks that it shares memory with. Then each rank
+// maps the parts of the other ranks of its host, and tells all ranks whether it could. So all ranks
+// have the same information, and either all of them have an arena or none has.
 //
-// Free puts the arena into the [Pool] after all ranks have finished with it. On a
+// When all ranks have freed the communicator, each puts the arena into its [Pool]. On a
 // communicator that was revoked or that has lost a rank, no rank knows whether another rank still
 // reads the arena, so the arena stays until Finalize.
 type Arena struct {
 	id      uint64                   // of the communicator that made it; unique in the job
 	ranks   []int                    // world ranks of that communicator
 	Host    *coll.Host               // runs the algorithms of package coll in this memory
-	Members []int                    // ranks in the communicator, by rank within the host
+	Members []int                    // by rank within the host: rank in the communicator
 	views   [][]byte                 // the parts of other ranks of the host, which this rank has mapped
-	own     transport.MemoryRegion   // this rank's part; nil: no other rank of the communicator is on the host
-	UpTo    [coll.KindExscan + 1]int // by kind of call: the largest count in bytes that runs wholly in shared memory; see coll.SharedUpTo
+	own     transport.MemoryRegion   // region of this rank's part; nil: the part is not in shared memory, or there is none
+	UpTo    [coll.KindExscan + 1]int // by kind of call: the largest count in bytes that runs wholly in shared memory, or -1; see coll.SharedUpTo
 }
 
 // None stands for the arena of a communicator that never has one.
@@ -37,22 +38,24 @@ var None = new(Arena)
 type Comm struct {
 	ID      uint64          // unique in the job
 	Ranks   []int           // world ranks
-	Context *engine.Context // of the messages of its collectives
+	Context *engine.Context // carries the messages of its collectives
 	Config  *coll.Config    // tunables of collectives; the same on all ranks
 }
 
-// info is what each rank sends to all ranks about its part of an arena. Ranks are those of the communicator.
+// info is what each rank sends to all ranks about its part of an arena. Numbers of ranks are those
+// of the communicator.
 type info struct {
 	Lowest int64  // the lowest rank of those that the sender shares memory with, and of the sender itself
 	Ranks  int64  // number of these ranks
 	Has    int64  // 1: the sender has allocated its part; 0: it could not
-	Key    uint64 // by which the other ranks map the sender's part
+	Key    uint64 // key by which the other ranks map the sender's part
 }
 
-// Make returns an arena for the communicator c: one of the pool, or a new one. It returns None if no two
-// ranks share memory, or if any rank cannot allocate its part or map another one. All ranks of the
-// communicator call Make in the same collective, and l sends that collective's messages. Make blocks until
-// the other ranks have called it.
+// Make returns an arena for the communicator c: one of the pool, or a new one. It returns None if
+// no two ranks share memory, if the ranks do not agree on which of them do, or if any rank cannot
+// allocate its part or map another one. All ranks of the communicator call Make in the same
+// collective, and l sends that collective's messages. Make blocks until the other ranks have called
+// it.
 func (p *Pool) Make(l coll.Link, c Comm) (*Arena, error) {
 	if a, err := p.adopt(l, &c); a != nil || err != nil {
 		return a, err
@@ -104,8 +107,8 @@ func (p *Pool) Make(l coll.Link, c Comm) (*Arena, error) {
 	return a, nil
 }
 
-// exchange is an allgather by messages: it sends own to all ranks, and stores what each rank sends in all, by
-// rank.
+// exchange is an allgather by messages: it sends own to all ranks, and stores what each rank sends
+// in all, by rank.
 func exchange(l coll.Link, own, all []byte) error { return coll.Allgather(l, nil, own, all) }
 
 // groupByHost returns for each rank the lowest rank that it shares memory with. ok is true if the
@@ -130,8 +133,8 @@ func groupByHost(infos []info) (lowest []int, ok bool) {
 	return lowest, ok
 }
 
-// connect maps the parts of the other ranks of this host and sets a.Host. mem is this rank's own part, and
-// rank is this rank.
+// connect maps the parts of the other ranks of this host and sets a.Host. rank is this rank, and
+// mem is its own part.
 func (a *Arena) connect(c *Comm, rank int, shape coll.Shape, infos []info, mem []byte) error {
 	arenas := make([][]byte, len(a.Members))
 	for i, r := range a.Members {
@@ -151,8 +154,8 @@ func (a *Arena) connect(c *Comm, rank int, shape coll.Shape, infos []info, mem [
 	return err
 }
 
-// release unmaps and frees the memory of the arena. ctx may be a context of any communicator. The caller
-// knows that no rank uses the arena any more.
+// release unmaps the parts of other ranks and frees this rank's part. ctx may be a context of any
+// communicator. The caller makes sure that no rank uses the arena any more.
 func (a *Arena) release(ctx *engine.Context) {
 	// If one of these calls fails, memory stays allocated, and there is nothing else to do.
 	for _, v := range a.views {

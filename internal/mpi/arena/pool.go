@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Pool keeps the arenas of communicators that a rank has freed. The next communicator of the same
-// processes in the same order uses one of them, so it neither allocates nor maps memory.
+// Pool keeps the arenas of communicators that a rank has freed. A later communicator of the same
+// processes in the same order can use one of them, and then neither allocates nor maps memory.
 //
 //	   the first collective of a communicator
 //	     │ the pools have none         │ all ranks have the same one
@@ -32,23 +32,24 @@ import (
 // Invariants:
 //   - No rank uses an arena that is idle in the pool of any rank: a rank puts an arena into its
 //     pool after all ranks have left their last collective in it.
-//   - Either all ranks adopt an arena or none. They have told each other that all have the arena,
-//     after the same calls (coll.Host.Mark).
+//   - Either all ranks adopt an arena or none does. Before, they have exchanged their marks, which
+//     show that all have the arena, after the same calls (coll.Host.Mark).
 //   - An arena is either in the pool or belongs to one communicator.
 //
 // The pools of two ranks may differ, if goroutines free communicators at the same time or if the
 // context of a call of Free ended. Then a proposal may fail, and the ranks make a new arena.
 type Pool struct {
 	mu   sync.Mutex
-	idle []*Arena // the oldest first, at most PoolSize; guarded by mu
+	idle []*Arena // in the order of put, the oldest first; at most PoolSize; guarded by mu
 }
 
 // PoolSize is the maximum number of arenas in a pool. The size of an arena is the tunable
 // coll.shared_memory.
 const PoolSize = 4
 
-// take removes an arena of the processes in ranks from the pool and returns it: the arena with the
-// id or, if id is 0, the newest one. It returns nil if there is none.
+// take removes an arena from the pool and returns it. The arena is one of the processes in ranks,
+// in this order: the one with the id or, if id is 0, the one that was put last. If there is none,
+// take returns nil.
 func (p *Pool) take(ranks []int, id uint64) *Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,8 +62,8 @@ func (p *Pool) take(ranks []int, id uint64) *Arena {
 	return nil
 }
 
-// put adds an arena. If the pool is full, put removes the oldest arena and returns it; the caller
-// releases it.
+// put adds an arena. If the pool was full, put removes the oldest arena and returns it; the caller
+// releases it. Otherwise put returns nil.
 func (p *Pool) put(a *Arena) (oldest *Arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,17 +75,18 @@ func (p *Pool) put(a *Arena) (oldest *Arena) {
 	return oldest
 }
 
-// mark identifies an arena and the last call in it. Ranks compare their marks to find out whether they
-// have the same arena, after the same calls.
+// mark identifies an arena and the last call in it. Ranks compare their marks to find out whether
+// they have the same arena, after the same calls.
 type mark struct {
 	id uint64 // of the arena; 0: the rank has none
 	at uint64 // result of coll.Host.Mark, which identifies the last call
 }
 
-// adopt takes an arena from the pools of all ranks. Each rank proposes its newest arena. If the
-// proposals differ, each rank looks for the arena of rank 0, and the ranks tell each other whether
-// they have it. adopt returns nil if not all ranks have the same arena. After an error the arena
-// stays until Finalize, because other ranks may have adopted it.
+// adopt takes the same arena from the pools of all ranks. Each rank proposes its newest arena of
+// the communicator's processes. If the proposals differ, each rank looks for the arena that rank 0
+// has proposed, and the ranks tell each other whether they have it. If not all ranks have it, adopt
+// returns nil, and the ranks that have it release it. After an error the arena stays until
+// Finalize, because other ranks may have adopted it.
 func (p *Pool) adopt(l coll.Link, c *Comm) (*Arena, error) {
 	a := p.take(c.Ranks, 0)
 	all := elem.Slice[mark](l.Scratch(l.Size() * elem.SizeOf[mark]()))
@@ -111,8 +113,8 @@ func (p *Pool) adopt(l coll.Link, c *Comm) (*Arena, error) {
 	return a, err
 }
 
-// compare gathers the marks of all ranks into all, by rank, and reports whether all marks are equal. a is
-// this rank's arena, or nil.
+// compare gathers the marks of all ranks into all, by rank, and reports whether all marks are
+// equal. a is the arena that this rank proposes; nil: none.
 func compare(l coll.Link, a *Arena, all []mark) (same bool, err error) {
 	own := all[l.Rank():][:1]
 	own[0] = mark{}
@@ -123,8 +125,8 @@ func compare(l coll.Link, a *Arena, all []mark) (same bool, err error) {
 	return !slices.ContainsFunc(all, func(m mark) bool { return m != all[0] }), err
 }
 
-// Recycle puts the arena of a communicator that is being freed into the pool. ctx is a context of that
-// communicator. The caller knows that all ranks have finished with the arena.
+// Recycle puts the arena of a communicator that is being freed into the pool. ctx is a context of
+// that communicator. The caller makes sure that all ranks have finished with the arena.
 func (p *Pool) Recycle(a *Arena, ctx *engine.Context) {
 	a.Host.Detach()
 	p.keep(a, ctx)
@@ -144,7 +146,7 @@ func (p *Pool) Idle() int {
 	return len(p.idle)
 }
 
-// Lose releases the arenas in the pool, for tests.
+// Lose releases the arenas in the pool, for tests. ctx may be a context of any communicator.
 func (p *Pool) Lose(ctx *engine.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package bufcheck detects programs that use the buffer of an operation before the operation is complete.
+// Package bufcheck detects programs that use the buffer of an operation before the operation is
+// complete.
 package bufcheck
 
 import (
@@ -14,33 +15,35 @@ import (
 	"github.com/weft-hpc/weft/internal/race"
 )
 
-// ErrInUse is the error of an operation whose buffer a pending operation uses, and of a send whose
-// buffer has changed before the send was complete. Only a Checker with Config.Check returns it.
+// ErrInUse is the error of an operation whose buffer shares memory with that of a pending
+// operation, if one of the two writes the memory. It is also the error of a send whose buffer has
+// changed before the send was complete. Only a Checker with Config.Check returns it.
 var ErrInUse = errors.New("buffer is in use")
 
 // Checker holds the operations of a rank that are not complete, with their buffers. A nil Checker
-// checks nothing: only its Close may be called. Of a nil [Operation], only End may be called.
+// checks nothing: only its Close may be called. Of a nil [Operation], only End may be called and,
+// in a program built without -race, Received.
 //
 //	Isend ─► Start ─► Operation ─────────────────► End ◄── Wait
 //	          │                                     │
-//	   Check: │ the buffers overlap none            │ the checksum is still the same
-//	          │ of a pending operation;             │
+//	   Check: │ no pending operation uses           │ the checksum is still the same
+//	          │ the buffers (see clash);            │
 //	          │ takes a checksum                    │
 //	   -race: │ a goroutine reads the buffer        │ the reads happen before Wait returns
 //
-// With -race, a goroutine reads the buffer of a send, or writes the buffer of a receive. Nothing
-// orders these accesses with the program's accesses between Isend and Wait. So the race detector
-// reports every conflicting access, and names the line of Isend as the one that created the
-// goroutine.
+// With -race, a goroutine reads the buffer of a send, or writes the buffer of a receive; of a long
+// buffer, only the first part (see race.Read). Nothing orders these accesses with the program's
+// accesses between Isend and Wait. So the race detector reports conflicting accesses, and names the
+// line of Isend as the one that created the goroutine.
 type Checker struct {
 	cfg Config
 
-	mu      sync.Mutex              // not held while the checker calls the engine: the engine calls End under the engine's lock
+	mu      sync.Mutex              // not held while the checker calls the engine, because WaitAll calls End while it holds the engine's lock
 	pending map[*Operation]struct{} // guarded by mu
 	reads   ranges                  // memory that pending operations read; empty without Config.Check; guarded by mu
 	writes  ranges                  // memory that pending operations write; empty without Config.Check; guarded by mu
-	readers int                     // number of operations whose goroutine of annotate is alive; guarded by mu
-	sweepAt int                     // number of pending operations from which on open calls sweep; guarded by mu
+	readers int                     // number of operations whose stopReader is not nil; guarded by mu
+	sweepAt int                     // number of pending operations from which on sweepDue returns them; guarded by mu
 }
 
 // Config says what a Checker checks.
@@ -55,9 +58,10 @@ type Comm interface {
 	Defunct() bool
 }
 
-// Operation is an operation that the program has started, and has not completed by Wait or
-// Test. If the context of a blocking call ends and a transfer goes on, the operation is
-// pending until Wait of the [engine.Unfinished] in its error returns.
+// Operation is the checker's record of an operation. It is pending until End is called: for a
+// nonblocking operation in Wait or Test, for a blocking call before it returns. If a blocking call
+// returns while a transfer goes on, its operation is pending until Wait of the Unfinished of
+// package mpi in its error returns.
 type Operation struct {
 	k             *Checker
 	name          string               // of the call, such as "Isend"
@@ -65,13 +69,13 @@ type Operation struct {
 	blocking      bool                 // the call blocks
 	reads, writes [][]byte             // the buffers of the operation
 	writesClash   bool                 // open has found one of writes in use, not one of reads
-	sum           uint64               // of reads; only with Config.Check
-	held          []*memRange          // reads and writes in the checker's ranges; guarded by k.mu
-	comm          Comm                 // nil: the engine has not started the operation, or the call blocks; guarded by k.mu
-	r             engine.Request       // the operation; guarded by k.mu
+	sum           uint64               // checksum of reads; only with Config.Check
+	held          []*memRange          // the ranges of reads and then of writes, in Checker.reads and Checker.writes; nil after End; guarded by k.mu
+	comm          Comm                 // the communicator; nil: Began was not called, for example because the call blocks; guarded by k.mu
+	r             engine.Request       // the engine's request of a nonblocking operation; zero: none; guarded by k.mu
 	unfinished    []*engine.Unfinished // transfers of a blocking call that go on; guarded by k.mu
 	done          bool                 // End was called; guarded by k.mu
-	stopReader    chan struct{}        // closed to end the goroutine of annotate; nil: no such goroutine runs; guarded by k.mu
+	stopReader    chan struct{}        // endReader closes it to end the goroutine of annotate; nil: no goroutine of annotate waits for that; guarded by k.mu
 	token         [1]byte              // race annotations on its address order the goroutine of annotate before End
 }
 
@@ -81,13 +85,14 @@ type Operation struct {
 // thousand goroutines.
 const maxReaders = 128
 
-// MinSweep is the lowest number of pending operations at which the checker looks for operations that have
-// ended without a Wait, because their communicator was revoked or freed.
+// MinSweep is the lowest number of pending operations at which the checker looks for operations
+// that have ended, and whose communicator was revoked or freed, so that the program may never wait
+// for them.
 const MinSweep = 64
 
 var checkSeed = maphash.MakeSeed()
 
-// New returns a checker, or nil without cfg.Check and without -race.
+// New returns a checker, or nil if cfg.Check is not set and the program is built without -race.
 func New(cfg Config) *Checker {
 	if !cfg.Check && !race.Enabled {
 		return nil
@@ -95,9 +100,10 @@ func New(cfg Config) *Checker {
 	return &Checker{cfg: cfg, sweepAt: MinSweep}
 }
 
-// Call records a blocking call with the name that reads and writes these buffers. If a
-// pending operation uses the buffers, Call returns ErrInUse and an operation for
-// [Operation.WritesClash].
+// Call records a blocking call with this name, which reads and writes these buffers. If a pending
+// operation uses one of the buffers (see [ErrInUse]), Call returns ErrInUse, and an Operation that
+// is not pending, for [Operation.WritesClash]. Without Config.Check, Call only reports the accesses
+// to the race detector, and returns a nil Operation.
 func (k *Checker) Call(name string, reads, writes [][]byte) (*Operation, error) {
 	for _, b := range reads {
 		race.Read(b)
@@ -112,8 +118,9 @@ func (k *Checker) Call(name string, reads, writes [][]byte) (*Operation, error) 
 	return p, p.open()
 }
 
-// Start records a nonblocking operation with the name that reads and writes these buffers. If a
-// pending operation uses the buffers, Start returns ErrInUse.
+// Start records a nonblocking operation with this name, which reads and writes these buffers. If a
+// pending operation uses one of the buffers (see [ErrInUse]), Start returns ErrInUse and a nil
+// Operation.
 func (k *Checker) Start(name string, reads, writes [][]byte) (*Operation, error) {
 	p := &Operation{k: k, name: name, reads: reads, writes: writes}
 	if err := p.open(); err != nil {
@@ -123,7 +130,8 @@ func (k *Checker) Start(name string, reads, writes [][]byte) (*Operation, error)
 	return p, nil
 }
 
-// open records the operation. If a pending operation uses its buffers, open returns ErrInUse instead.
+// open records the operation. If clash finds a pending operation, open returns ErrInUse instead,
+// unless that operation is defunct; a defunct one it ends.
 func (p *Operation) open() error {
 	k := p.k
 	if k.cfg.Check {
@@ -148,9 +156,9 @@ func (p *Operation) open() error {
 	}
 }
 
-// clash returns a pending operation that shares memory with p, if one of the two writes to
-// that memory, and the error of p. It returns nil if there is no such operation. The caller
-// holds k.mu.
+// clash returns a pending operation that shares memory with p, if one of the two writes to that
+// memory, and the error for p. If there is no such operation, or without Config.Check, it returns
+// nil. The caller holds k.mu.
 func (k *Checker) clash(p *Operation) (*Operation, error) {
 	if !k.cfg.Check {
 		return nil, nil
@@ -187,8 +195,8 @@ func (k *Checker) add(p *Operation) {
 	}
 }
 
-// sweepDue returns the pending operations if a sweep is due: their number has doubled since
-// the last sweep. Otherwise it returns nil. The caller holds k.mu.
+// sweepDue returns the pending operations if a sweep is due, because their number has reached
+// sweepAt. Otherwise it returns nil. The caller holds k.mu.
 func (k *Checker) sweepDue() []*Operation {
 	if len(k.pending) < k.sweepAt {
 		return nil
@@ -198,9 +206,9 @@ func (k *Checker) sweepDue() []*Operation {
 }
 
 // sweep ends those of the operations that are defunct, because the program may never wait for them.
-// So the number of pending operations is at most MinSweep, or twice the number that the last
-// sweep left. Finalize still reports the requests of the operations, because the engine
-// counts them.
+// So the number of pending operations is at most MinSweep or twice the number that the last sweep
+// left, whichever is larger. Finalize still reports the requests of the operations, because the
+// engine counts them.
 func (k *Checker) sweep(operations []*Operation) {
 	if operations == nil {
 		return
@@ -228,8 +236,8 @@ func (k *Checker) remove(p *Operation) {
 	p.held = nil
 }
 
-// inUse returns the error of p, which shares memory with a buffer of the pending operation other. The
-// caller holds k.mu.
+// inUse returns the error of p, which shares memory with a buffer of the pending operation other.
+// The caller holds k.mu.
 func (p *Operation) inUse(other *Operation) error {
 	advice := "wait for that request first, or use other memory"
 	switch {
@@ -242,18 +250,20 @@ func (p *Operation) inUse(other *Operation) error {
 		ErrInUse, p.name, p.where, other.name, other.where, advice)
 }
 
-// WritesClash reports whether a call got ErrInUse because of a buffer that it writes.
+// WritesClash reports whether p got ErrInUse because of a buffer that it writes. If not, it was
+// because of a buffer that it reads.
 func (p *Operation) WritesClash() bool { return p.writesClash }
 
-// Began records the communicator, the engine request and the unfinished transfers of the operation.
+// Began records the communicator of the operation, its engine request, and the transfers that go on
+// after a blocking call. By these the checker finds out whether the operation is defunct.
 func (p *Operation) Began(c Comm, r engine.Request, unfinished ...*engine.Unfinished) {
 	p.k.mu.Lock()
 	p.comm, p.r, p.unfinished = c, r, unfinished
 	p.k.mu.Unlock()
 }
 
-// defunct reports whether the operation's communicator was revoked or freed and the
-// operation has ended. Then the program may use the buffers again without a Wait.
+// defunct reports whether the operation's communicator was revoked or freed and the operation and
+// its transfers have ended. Then the program may use the buffers again without a Wait.
 func (p *Operation) defunct() bool {
 	p.k.mu.Lock()
 	c, r, unfinished := p.comm, p.r, p.unfinished
@@ -264,6 +274,7 @@ func (p *Operation) defunct() bool {
 	return !slices.ContainsFunc(unfinished, func(u *engine.Unfinished) bool { return !u.Done() })
 }
 
+// checksum returns a hash of the contents of the buffers that the operation reads.
 func (p *Operation) checksum() uint64 {
 	var h maphash.Hash
 	h.SetSeed(checkSeed)
@@ -273,10 +284,11 @@ func (p *Operation) checksum() uint64 {
 	return h.Sum64()
 }
 
-// annotate starts a goroutine that reads or writes the buffers, so that the race detector
-// sees the operation's accesses. The engine's writes to a receive's buffer happen after
-// those of the goroutine, because the engine calls race.Acquire for the buffer when it has matched
-// a message. If the engine may have done so already, the caller calls annotate again.
+// annotate starts a goroutine that reads or writes the buffers, so that the race detector sees the
+// operation's accesses. In the view of the race detector, the engine's writes to a receive's buffer
+// happen after those of the goroutine, because the engine calls race.Acquire for the buffer when it
+// has matched a message. If the engine may have called it before the goroutine wrote the buffer,
+// Received calls annotate again. Without -race, annotate does nothing.
 func (p *Operation) annotate() {
 	if !race.Enabled {
 		return
@@ -292,8 +304,10 @@ func (p *Operation) annotate() {
 	}
 	p.k.mu.Unlock()
 	used := make(chan struct{})
-	go func() { // ends when stop is closed: by the next annotate, End or Checker.Close, or at once if there are maxReaders; none of them waits for it
-		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier annotate
+	// The goroutine ends when stop is closed: by the next annotate, End or Checker.Close, which do
+	// not wait for the goroutine, or above if there are maxReaders.
+	go func() {
+		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier annotate of p
 		for _, b := range p.reads {
 			race.Read(b)
 			race.Release(b)
@@ -309,21 +323,22 @@ func (p *Operation) annotate() {
 	race.Await(used)
 }
 
-// Received annotates a receive again, if the engine has matched r already. The caller calls Received
-// when it has started r.
+// Received annotates a receive again, if the engine has matched r already. The caller calls
+// Received when it has started r.
 func (p *Operation) Received(r engine.Request) {
-	if race.Enabled && r.Done() { // the engine has called race.Acquire, perhaps before annotate's goroutine wrote the buffer
+	if race.Enabled && r.Done() { // the engine has called race.Acquire for the buffer, perhaps before the goroutine of annotate wrote the buffer
 		p.annotate()
 	}
 }
 
-// endReader ends the goroutine of an earlier annotate.
+// endReader ends the goroutine of an earlier annotate of p, if it is alive.
 func (p *Operation) endReader() {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	p.endReaderLocked()
 }
 
+// endReaderLocked is endReader for a caller that holds k.mu.
 func (p *Operation) endReaderLocked() {
 	if p.stopReader != nil {
 		close(p.stopReader)
@@ -343,6 +358,8 @@ func (p *Operation) End(err error) error {
 	return p.finish(err)
 }
 
+// finish is End for an operation that is not nil. It is a function of its own, so that the compiler
+// inlines End.
 func (p *Operation) finish(err error) error {
 	race.Acquire(p.token[:])
 	k := p.k
@@ -366,7 +383,7 @@ func (p *Operation) finish(err error) error {
 		ErrInUse, p.name, p.where, until)
 }
 
-// Close ends the goroutines of operations that the program has not completed.
+// Close drops the pending operations and ends their goroutines.
 func (k *Checker) Close() {
 	if k == nil {
 		return

@@ -6,11 +6,12 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// ranges is a set of memory ranges, which may overlap. It is a treap (a binary search tree that random
-// priorities keep balanced), ordered by the start of the ranges. add, remove and find take logarithmic time.
+// ranges is a set of memory ranges, which may overlap. It is a treap (a binary search tree that
+// random priorities keep balanced), ordered by the start of the ranges. add, remove and find take
+// logarithmic time.
 type ranges struct {
 	root *memRange
-	seq  uint64 // orders ranges with the same start
+	seq  uint64 // seq of the last range that add has added; it orders ranges with the same start
 }
 
 // memRange is one range of a set, and a node of the tree.
@@ -18,13 +19,13 @@ type memRange struct {
 	from, to    uintptr    // addresses of the first byte and after the last byte
 	owner       *Operation // the operation that uses the memory
 	seq         uint64     // number of the range in the order of add
-	priority    uint64     // random; no child has a higher one
-	last        uintptr    // the highest value of to in the subtree
+	priority    uint64     // random; no child of the node has a higher one
+	last        uintptr    // the highest value of to in the subtree of the node, which includes the node
 	left, right *memRange
 }
 
-// add adds the memory of b, which the operation owner uses, and returns its range. If b is empty, add does
-// nothing and returns nil.
+// add adds the memory of b, which the operation owner uses, and returns its range. If b is empty,
+// add does nothing and returns nil.
 func (t *ranges) add(b []byte, owner *Operation) *memRange {
 	if len(b) == 0 {
 		return nil
@@ -36,7 +37,7 @@ func (t *ranges) add(b []byte, owner *Operation) *memRange {
 	return r
 }
 
-// remove removes a range that add has returned. r may be nil.
+// remove removes r, which add has returned. r may be nil.
 func (t *ranges) remove(r *memRange) {
 	if r != nil {
 		t.root = t.root.without(r)
@@ -62,6 +63,7 @@ func (t *ranges) find(b []byte) *memRange {
 	return nil
 }
 
+// before reports whether n is before other in the order of the tree.
 func (n *memRange) before(other *memRange) bool {
 	return n.from < other.from || n.from == other.from && n.seq < other.seq
 }
@@ -77,7 +79,8 @@ func (n *memRange) update() *memRange {
 	return n
 }
 
-// insert adds r to the subtree of n, and returns the subtree.
+// insert adds r to the subtree of n, and returns the root of the subtree. n is nil for an empty
+// subtree.
 func (n *memRange) insert(r *memRange) *memRange {
 	switch {
 	case n == nil || r.priority > n.priority:
@@ -91,7 +94,8 @@ func (n *memRange) insert(r *memRange) *memRange {
 	return n.update()
 }
 
-// split divides the subtree of n into the ranges before at and the ranges after at.
+// split divides the subtree of n into the ranges before at and the ranges after at, and returns the
+// roots of both.
 func (n *memRange) split(at *memRange) (before, after *memRange) {
 	switch {
 	case n == nil:
@@ -105,7 +109,7 @@ func (n *memRange) split(at *memRange) (before, after *memRange) {
 	}
 }
 
-// without removes r from the subtree of n, and returns the subtree.
+// without removes r, which is in the subtree of n, and returns the root of the subtree.
 func (n *memRange) without(r *memRange) *memRange {
 	switch {
 	case n == r:
@@ -118,8 +122,8 @@ func (n *memRange) without(r *memRange) *memRange {
 	return n.update()
 }
 
-// join returns a subtree with the ranges of n and the ranges of after. All ranges of after come later than
-// those of n.
+// join returns the root of a subtree with the ranges of the subtrees n and after. All ranges of
+// after come later than those of n in the order of the tree.
 func (n *memRange) join(after *memRange) *memRange {
 	switch {
 	case n == nil:

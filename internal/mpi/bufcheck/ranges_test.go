@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRanges adds and removes ranges in random order, and compares each result of find with that of a search
-// through all ranges.
+// TestRanges adds and removes ranges in random order, and compares each result of find with that of
+// a search through all ranges.
 func TestRanges(t *testing.T) {
 	const size = 4000
 	memory := make([]byte, size)
@@ -55,8 +55,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangesAreFlat adds many ranges in ascending or descending order, or all equal. The tree must stay so
-// flat that a search visits few nodes.
+// TestRangesAreFlat adds many ranges in ascending or descending order, or the same range many
+// times. The height of the tree must stay small, so that a search visits few nodes.
 func TestRangesAreFlat(t *testing.T) {
 	const n = 1 << 16
 	memory := make([]byte, n)

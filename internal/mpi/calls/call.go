@@ -1,5 +1,5 @@
-// Package calls describes collective calls, so that two ranks can compare their last calls. It also has
-// the query, in which a rank sends its last calls to another rank.
+// Package calls describes collective calls, so that two ranks can compare their last calls. It also
+// has the query, in which a rank sends its last calls to another rank.
 package calls
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// Kinds of calls that package mpi builds from the algorithms of other collectives. Each kind has its
-// own fingerprint. A call of several steps has a kind for each step.
+// Kinds of calls that package mpi builds from the algorithms of other collectives. The kind is part
+// of the fingerprint. A call of several steps has a kind for each step.
 const (
 	KindDup coll.Kind = iota + 128
 	KindFree
@@ -19,7 +19,7 @@ const (
 	KindSplit
 	KindCreate
 	KindCreateGroup
-	KindLast // the first barrier of Free
+	KindLast // the barrier before that of KindFree in Free
 	KindWin
 	KindWinParts
 	KindWinReady
@@ -28,23 +28,26 @@ const (
 	kindEnd
 )
 
-// kindNames holds the names of these calls, in their order from KindDup.
+// kindNames holds the names of the calls of these kinds, from KindDup on.
 var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
 
 // OpNames holds the names of the built-in operations, by kernel.Op.
 var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
 
-// OpOfProgram is the value of Call.OpID for every operation that the program defines (OpFunc), because ranks
-// cannot compare functions.
+// OpOfProgram is the value of Call.OpID for every operation that the program defines (OpFunc),
+// because ranks cannot compare functions.
 const OpOfProgram = 255
 
 // Call holds the properties of a collective call that must be the same on all ranks.
 type Call struct {
-	What        coll.Kind // the collective, or one of the kinds above
-	Root, Count int       // Count: bytes; for calls with a count for each rank: coll.Fold of the counts
-	Elem        int       // bytes per element
-	Type        uint16    // type signature of an element; see elem.Signature
-	OpID        int       // the reduction operation: 0: none; OpOfProgram; otherwise 1 + its index in OpNames
+	What coll.Kind // the collective, or one of the kinds above
+	// Root is 0 for calls without a root. Count is in bytes. For Allgatherv and ReduceScatter,
+	// Count is coll.Fold of the counts. Count is 0 for Barrier, for the kinds above, and for
+	// Gatherv, Scatterv and Alltoallv, whose counts may differ between ranks.
+	Root, Count int
+	Elem        int    // bytes per element; 0 for calls without elements
+	Type        uint16 // type signature of an element, see elem.Signature; 0 for calls without elements
+	OpID        int    // the reduction operation: 0: none; OpOfProgram; otherwise 1 + its index in OpNames
 }
 
 // Fingerprint returns 16 bits that a rank sends with each message of the call; see coll.Signature.
@@ -52,7 +55,7 @@ func (k *Call) Fingerprint() uint16 {
 	return coll.Signature(k.What, k.Root, k.Count, k.Elem<<16|int(k.Type), k.OpID)
 }
 
-// String returns the call as error texts name it, such as "Bcast of 3 × int64 from root 0".
+// String returns the call as the texts of errors name it, such as "Bcast of 3 × int64 from root 0".
 func (k *Call) String() string {
 	if k.What >= KindDup {
 		return kindNames[k.What-KindDup]

@@ -5,24 +5,26 @@ import (
 	"slices"
 )
 
-// Query is the message in which a rank sends its last calls in a communicator to another rank, which
-// compares them with its own. Offsets are in bytes, and words are little endian:
+// Query is the message in which a rank sends its last calls in a communicator to another rank,
+// which compares them with its own. Offsets are in bytes, and numbers are little endian:
 //
 //	0    8        32
 //	│ id │ record │ record │ …        at most QueryCalls records, the newest call first
 type Query []byte
 
-// QueryCalls is the number of calls in a query: as many as ranks in shared memory may
-// have made since the call that differs.
+// QueryCalls is the maximum number of calls in a query. It is larger than the number of calls that
+// a rank in shared memory can be ahead of another one, so a query holds the first call that
+// differs.
 const QueryCalls = 16
 
-const recordBytes = 24
+const recordBytes = 24 // size of a record in a query
 
 // MaxQuery is the maximum length of a query in bytes.
 const MaxQuery = 8 + QueryCalls*recordBytes
 
-// Query returns the query about the collective with number seq of the communicator with the id, and the
-// collectives before it. If the ring has no record of that collective, Query returns nil.
+// Query returns the query with the records of the collective with number seq and of the collectives
+// before it, as far as the ring has them. c is the ring of the communicator with the id. If it has
+// no record of the collective with number seq, Query returns nil.
 func (c *Ring) Query(id uint64, seq uint32) Query {
 	q := binary.LittleEndian.AppendUint64(nil, id)
 	for range QueryCalls {
@@ -41,7 +43,8 @@ func (c *Ring) Query(id uint64, seq uint32) Query {
 	return q
 }
 
-// Parse returns the communicator and the calls, the newest first.
+// Parse returns the id of the communicator and the calls, the newest first. If the length of the
+// query is wrong, ok is false.
 func (q Query) Parse() (id uint64, calls []Record, ok bool) {
 	if len(q) < 8 || (len(q)-8)%recordBytes != 0 || len(q) > MaxQuery {
 		return 0, nil, false
@@ -56,9 +59,10 @@ func (q Query) Parse() (id uint64, calls []Record, ok bool) {
 	return binary.LittleEndian.Uint64(q), calls, true
 }
 
-// Differs compares the calls of another rank, the newest first, with the calls of this rank that have
-// the same numbers. It returns the first call that differs: theirs is the other rank's, own is this
-// rank's. ok is false if no call differs, or if the other rank's is no known call.
+// Differs compares the calls of another rank, the newest first, with the calls of this rank that
+// have the same numbers. It returns the oldest call that differs: theirs is the other rank's, own
+// is this rank's. ok is false if no call differs, or if the record of the other rank's call
+// describes none.
 func (c *Ring) Differs(calls []Record) (theirs, own Call, ok bool) {
 	for _, r := range slices.Backward(calls) {
 		o, found := c.Get(r.Seq())

@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// exampleQuery returns the query about a Dup, with the records of a Bcast and an Allreduce before it.
+// exampleQuery returns a query with the records of a Dup and of a Bcast and an Allreduce before it.
 func exampleQuery() Query {
 	var ring Ring
 	for i, k := range []Call{
@@ -23,9 +23,9 @@ func exampleQuery() Query {
 	return ring.Query(0, 3)
 }
 
-// FuzzQuery parses arbitrary bytes as queries, in which ranks send each other their last
-// collectives. It checks that a parsed query can be written again unchanged, that NewRecord makes the
-// same record of the call that a record describes, and that the text of each call is short.
+// FuzzQuery parses arbitrary bytes as a query. It checks that encoding the parsed query gives the
+// same bytes, that NewRecord makes the same record again of the call that a record describes, and
+// that the text of each call is short.
 func FuzzQuery(f *testing.F) {
 	q := exampleQuery()
 	f.Add([]byte(q))
@@ -50,7 +50,7 @@ func FuzzQuery(f *testing.F) {
 				t.Fatalf("a call is %q", text)
 			}
 			same := NewRecord(r.Seq(), r.Sig(), &k)
-			same[0] |= r[0] &^ (1<<48 - 1) // these bits have no meaning
+			same[0] |= r[0] &^ (1<<48 - 1) // bits 48 to 63 of the first word have no meaning
 			if r.whole() && same != r {
 				t.Fatalf("record %x became %x", r, same)
 			}

@@ -9,7 +9,9 @@ import (
 )
 
 // TestRingAtOnce lets goroutines write records of calls to the same entry at the same time. It
-// checks that a reader gets the record of the call that it asks for, or none.
+// checks that Get returns the whole record of the call that it is asked for, or false. Then it
+// stores all mixtures of the words of two records, and checks that Get accepts only the two
+// records.
 func TestRingAtOnce(t *testing.T) {
 	const writers, rounds = 3, 2000
 	record := func(seq uint32) Record {

@@ -18,7 +18,8 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// Inspector runs a goroutine that answers the requests of gorun:
+// Inspector runs a goroutine that answers the requests of gorun (see the comment on
+// wire.InspectReady):
 //
 //	gorun ── InspectState ──► answer ──► the engine's waits ──────┐
 //	                                     pause                    │
@@ -26,23 +27,23 @@ import (
 //	                                     the engine's waits again ┘
 //
 // If the engine reports the same wait before and after the inspector reads the stacks, the wait
-// also held in between. The name of a call and the line of the program that makes it come from
-// the stack. The call's communicator, peer and tag come from the engine's pending operations. The
-// inspector finds the wait of a stack by the address of the waiter, which is on the stack. So
-// a call keeps no record for the inspector.
+// also held in between. The name of a call and the line of the program that makes it come from the
+// stack. The call's communicator, peer and tag come from the engine's wait. The inspector finds the
+// wait that belongs to a stack by the address of the waiter, which is on the stack. So a call keeps
+// no record for the inspector.
 //
 // The inspector's goroutine waits in the runtime's poller and costs nothing until gorun
 // asks.
 type Inspector struct {
-	file *os.File             // nil: gorun does not ask
-	rank atomic.Pointer[Rank] // nil while Init runs
-	done chan struct{}        // closed when the goroutine has ended
+	file *os.File             // stream to gorun; nil: gorun does not ask
+	rank atomic.Pointer[Rank] // the rank to report; nil until Attach
+	done chan struct{}        // closed when the goroutine has ended, or if there is none
 }
 
 // Rank holds what the inspector needs from a rank.
 type Rank struct {
 	Engine *engine.Engine
-	Find   func(id uint64) (c Comm, ok bool) // returns the open communicator with the id
+	Find   func(id uint64) (c Comm, ok bool) // returns the open communicator with the id; ok is false if there is none
 	Comms  func() []wire.RankComm            // returns the open communicators, in any order
 	Final  uint64                            // id of Finalize's communicator
 	MaxSeq uint32                            // largest number of a collective
@@ -50,16 +51,16 @@ type Rank struct {
 
 // Comm is an open communicator.
 type Comm struct {
-	Name string // as in errors, such as "comm 0.3"
-	Seq  uint32 // number of the last collective that this rank has started
+	Name string // name of the communicator in errors, such as "comm 0.3"
+	Seq  uint32 // number of the last collective that this rank has started on it; 0: none
 }
 
 // Limits of an answer.
 const (
 	maxCalls  = 16                     // calls in RankState.Calls
-	maxComms  = 64                     // communicators in RankState.Comms, besides those that it always has; see openComms
-	maxLinks  = 1024                   // connections in RankState.Links
-	pause     = 100 * time.Millisecond // a wait for the same event before and after this time counts as still (wire.RankCall)
+	maxComms  = 64                     // communicators in RankState.Comms, besides those that it always holds; see openComms
+	maxLinks  = 1024                   // peers in RankState.Links
+	pause     = 100 * time.Millisecond // time between two snapshots of the engine; a wait that is in both counts as still (wire.RankCall)
 	maxStacks = 4 << 20                // bytes of stacks that the inspector reads
 )
 
@@ -71,14 +72,15 @@ func Start(file *os.File) *Inspector {
 		close(in.done)
 		return in
 	}
-	// When Init returns, gorun must know that this rank answers, even if the process is stopped then.
+	// When Init returns, gorun must know that this rank answers, even if the process is stopped
+	// then.
 	_, err := file.Write(wire.AppendInspect(nil, 0, wire.InspectReady, nil))
 	go in.loop(err) // ends with Stop, which waits for it
 	return in
 }
 
-// Attach gives the inspector the rank whose state it reports. Before Attach, the inspector reports only
-// what the stacks show.
+// Attach gives the inspector the rank whose state it reports. Before Attach, the inspector reports
+// only what the stacks show.
 func (in *Inspector) Attach(r *Rank) { in.rank.Store(r) }
 
 // Stop ends the inspector's goroutine and waits for it.
@@ -89,10 +91,11 @@ func (in *Inspector) Stop() {
 	<-in.done
 }
 
-// loop answers requests until reading or writing fails (for example because gorun or Stop has closed the
-// file) or a request is malformed. If ready, the error of the first write, is not nil, loop answers none. If
-// several requests have arrived, loop sends the state for the last one only, because gorun no longer waits
-// for the others. It also sends the stacks for the last request for stacks, which gorun still accepts.
+// loop answers requests until reading or writing fails (for example because gorun or Stop has
+// closed the file) or a request is malformed. If ready, the error of the write of InspectReady, is
+// not nil, loop answers none. If several requests have arrived, loop sends the state for the last
+// one only, because gorun no longer waits for the others. It also sends the stacks for the last
+// request for stacks among them, because gorun still accepts these.
 func (in *Inspector) loop(ready error) {
 	defer close(in.done)
 	if ready != nil {
@@ -122,8 +125,9 @@ func (in *Inspector) loop(ready error) {
 	}
 }
 
-// Answer returns the state as the answer to request number and, unless stacks is 0, the
-// stacks as the answer to request stacks.
+// Answer returns the frames of an answer: the state as the answer to the request number and, before
+// it, unless stacks is 0, the stacks as the answer to the request stacks. It blocks for the time
+// pause after Attach.
 func (in *Inspector) Answer(number, stacks uint32) (frames []byte) {
 	r := in.rank.Load()
 	var before, after engine.Snapshot
@@ -161,12 +165,12 @@ func allStacks() (text string, whole bool) {
 	}
 }
 
-// state returns the state of the rank: what its goroutines do and wait for. all are the stacks of
-// its goroutines. eng is a snapshot of its engine, with the waits that have lasted for
-// pause. r is nil while Init runs.
+// state returns the state of the rank: what its goroutines do and wait for. all are the goroutines
+// of the process. eng is a snapshot of the rank's engine, with only the waits that have lasted for
+// the time pause. r is nil while Init runs.
 func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
 	s := &wire.RankState{Moves: eng.Moves}
-	var rest []*stack.Goroutine // goroutines of the program that are in no call of weft
+	var rest []*stack.Goroutine // goroutines of the program that are in no call in s.Calls
 	for i := range all {
 		g := &all[i]
 		name, where := g.Call()
@@ -234,7 +238,8 @@ func waitOf(g *stack.Goroutine, waits []engine.Wait) *engine.Wait {
 	return nil
 }
 
-// describe sets the fields of call that say what the call waits for. w is the engine's wait of the call.
+// describe sets the fields of call that say what the call waits for. w is the engine's wait of the
+// call.
 func (r *Rank) describe(call *wire.RankCall, w *engine.Wait) {
 	call.Still, call.Event, call.Bounded = !w.Moves, w.ID, w.Bounded
 	switch w.Kind {
@@ -272,8 +277,8 @@ func (r *Rank) describe(call *wire.RankCall, w *engine.Wait) {
 }
 
 // openComms returns the open communicators in the order of their ids. If there are more than
-// maxComms, more is true, and the list holds the first ones (the world is the first), Finalize's
-// communicator and the communicators of calls.
+// maxComms, the list holds the first maxComms of them (the world is the first), Finalize's
+// communicator and the communicators of calls. more is true if the list leaves out any.
 func (r *Rank) openComms(calls []wire.RankCall) (list []wire.RankComm, more bool) {
 	list = r.Comms()
 	slices.SortFunc(list, func(a, b wire.RankComm) int {

@@ -11,8 +11,8 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// TestSeveralRequests: a rank that was stopped while gorun asked it several times
-// answers once, and also sends the stacks that an earlier request asked for.
+// TestSeveralRequests: if several requests have arrived, the inspector answers only the last one,
+// and also sends the stacks that an earlier request asked for.
 func TestSeveralRequests(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)

@@ -20,11 +20,11 @@ type Goroutine struct {
 // Frame is a function on a stack.
 type Frame struct {
 	function string // name of the function with the path of its package, without arguments
-	where    string // the line that the function executes, such as "main.go:18"
+	where    string // the line that the function is at, such as "main.go:18"
 }
 
-// Parse parses the output of runtime.Stack for all goroutines. The text of the last goroutine may be
-// incomplete.
+// Parse parses the output of runtime.Stack for all goroutines. The text of the last goroutine may
+// be incomplete.
 func Parse(text string) []Goroutine {
 	var list []Goroutine
 	for block := range strings.SplitSeq(text, "\n\n") {
@@ -39,7 +39,7 @@ func Parse(text string) []Goroutine {
 		g.ID = id
 		_, state, _ := strings.Cut(head, "[")
 		state, _, _ = strings.Cut(state, "]")
-		g.State, _, _ = strings.Cut(state, ",") // the rest is the time that the goroutine has been in this state
+		g.State, _, _ = strings.Cut(state, ",") // the rest is, for example, the time for which the goroutine has been in this state
 		function := ""
 		for line := range strings.Lines(rest) {
 			line = strings.TrimSuffix(line, "\n")
@@ -66,8 +66,9 @@ var (
 	ownPackage = module + "comm."
 )
 
-// ours reports whether a function belongs to package comm or to a package below comm. Functions of
-// the external test packages of these count as functions of the program.
+// ours reports whether a function belongs to weft: to package comm, or to a package in internal/ or
+// transport/. Functions of external test packages (with _test in their names) count as functions of
+// the program.
 func (f Frame) ours() bool {
 	path, ok := strings.CutPrefix(f.function, module)
 	if !ok {
@@ -78,8 +79,9 @@ func (f Frame) ours() bool {
 		(strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "transport/"))
 }
 
-// start reports whether the function is one that calls the program: comm.Main, or a function of commtest. The
-// functions that have called it do not belong to the program.
+// start reports whether the function is one that calls the program: comm.Main, or a function of
+// commtest. A search for functions of the program ends at such a frame: those that have called it
+// do not count.
 func (f Frame) start() bool {
 	name, ok := strings.CutPrefix(f.function, ownPackage)
 	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")
@@ -96,9 +98,10 @@ func (f Frame) standard() bool {
 	return !strings.Contains(first, ".")
 }
 
-// Call returns the call of package comm that the goroutine is in, and the line of the
-// program that makes the call. name is empty if the goroutine is in no call. where is
-// empty if the call does not come from the program.
+// Call returns the call of package comm that the goroutine is in, and the line of the function that
+// makes the call. If one call of package comm calls another one, name is that of the outer one.
+// name is empty if the goroutine is in no call. where is empty if no function has called package
+// comm, as on a goroutine of weft.
 func (g *Goroutine) Call() (name, where string) {
 	for i := 0; i < len(g.frames); i++ {
 		f := g.frames[i]
@@ -171,7 +174,9 @@ func (g *Goroutine) Program() (f Frame, ok bool) {
 	return Frame{}, false
 }
 
-// Own reports whether weft or the Go runtime has started the goroutine.
+// Own reports whether the goroutine is one of weft or of package os/signal: the innermost of its
+// functions that are not in the standard library is weft's, or one of its functions is in
+// os/signal.
 func (g *Goroutine) Own() bool {
 	for _, f := range g.frames {
 		if f.ours() || strings.HasPrefix(f.function, "os/signal.") {
@@ -184,18 +189,18 @@ func (g *Goroutine) Own() bool {
 	return false
 }
 
-// Ability says whether a goroutine can continue.
+// Ability says whether a goroutine can continue without an action of another goroutine.
 type Ability int
 
 // The abilities, in their order.
 const (
 	Waits  Ability = iota // the goroutine continues only if another goroutine acts
-	MayRun                // a timer, a signal, or an event outside of the process may let it continue
-	Runs                  // it runs, or is ready to run
+	MayRun                // a timer, a signal, or an event outside of the process may let the goroutine continue
+	Runs                  // the goroutine runs, or is ready to run
 )
 
-// Ability returns whether the goroutine can continue, judged by its state alone. A goroutine that
-// receives from a channel is MayRun, because it may wait for a timer or a signal.
+// Ability returns whether the goroutine can continue, judged by its state alone. The result for a
+// goroutine that receives from a channel is MayRun, because it may wait for a timer or a signal.
 func (g *Goroutine) Ability() Ability {
 	switch s := g.State; {
 	case s == "running", s == "runnable", s == "preempted", strings.HasPrefix(s, "GC "):
@@ -206,7 +211,8 @@ func (g *Goroutine) Ability() Ability {
 	return MayRun
 }
 
-// Place returns the goroutine's function, line and state as text.
+// Place returns the function f of the goroutine, its line and the goroutine's state as text, such
+// as "main.work at main.go:7 (sleep)".
 func (g *Goroutine) Place(f Frame) string {
 	function := f.function[strings.LastIndexByte(f.function, '/')+1:]
 	return function + " at " + f.where + " (" + g.State + ")"

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGoroutinesOfWeft checks by which functions on its stack a goroutine counts as the program's, as weft's or
-// the Go runtime's own, or as neither.
+// TestGoroutinesOfWeft checks Program and Own for goroutines with given functions on their stacks:
+// a goroutine counts as the program's, as weft's or os/signal's own, or as neither.
 func TestGoroutinesOfWeft(t *testing.T) {
 	const at = "(0x1)\n\t/some/where.go:7 +0x1\n"
 	const weft = "github.com/weft-hpc/weft/"
@@ -34,8 +34,8 @@ func TestGoroutinesOfWeft(t *testing.T) {
 	}
 }
 
-// FuzzStacks parses arbitrary texts as stacks of goroutines, because stacks contain names that the program has
-// chosen. No method may panic or return a text longer than its input.
+// FuzzStacks parses arbitrary texts as stacks of goroutines, because stacks contain names that the
+// program has chosen. No method may panic or return a text longer than its input.
 func FuzzStacks(f *testing.F) {
 	buf := make([]byte, 64<<10)
 	f.Add(string(buf[:runtime.Stack(buf, true)]))

@@ -1,5 +1,5 @@
-// Package wireup connects a rank with the other ranks: it opens the transports of the job, fills their
-// address vectors, and chooses the transport that leads to each rank.
+// Package wireup connects a rank with the other ranks: it opens the transports of the job, fills
+// their address vectors, and chooses the transport that leads to each rank.
 package wireup
 
 import (
@@ -20,8 +20,9 @@ import (
 
 // Open opens the transports of a job in the order of their preference. Index r of each address
 // vector is the address of rank r. Each rank is reached by the first transport that leads to it, so
-// Open does not open the transports after the one that reaches the last ranks. given replaces the
-// transports that the tunable transport.use names. A job of one rank needs no transport.
+// Open does not open the transports after the one that reaches the last ranks. given, if not nil,
+// replaces the transports that the tunable transport.use names. A job of one rank needs no
+// transport. Open blocks while the ranks exchange addresses. After an error no transport is open.
 func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, routes *Routes, err error) {
 	if w.Memory != nil {
 		defer func() {
@@ -48,14 +49,16 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 		}
 	}()
 	found := newRoutes(w)
-	rest := *w // a copy of w, whose Listener becomes nil when a transport owns the listener
+	rest := *w // a copy of w; openRail sets its Listener to nil when a transport owns the listener
 	for i, p := range given {
 		r, reaches, err := openRail(ctx, &rest, p)
 		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
 			if err := publishNoAddress(ctx, w, p, given[i+1], err); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 			}
-			found.SharesMemory = true // the same value as on the ranks that could open the transport, shared memory
+			// The transport is shared memory, because no other returns ErrUnavailable; the ranks
+			// that can open it set this, too.
+			found.SharesMemory = true
 			continue
 		}
 		if err != nil {
@@ -76,20 +79,20 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 	return rails, nil, found.missing(given)
 }
 
-// publishNoAddress takes part in the address exchange of a transport that this rank cannot open, so
-// that the other ranks know that the transport does not reach this rank. cause is the error of Open.
-// next is the transport that this rank tries next.
+// publishNoAddress takes part in the address exchange of the transport p, which this rank cannot
+// open, so that the other ranks know that the transport does not reach this rank. cause is the
+// error of p.Open. next is the transport that this rank tries next.
 func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
 	if Verbose() && w.Rank == slices.Index(w.HostOf, w.HostOf[w.Rank]) {
 		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
 	}
 	if w.NoMemory != "" {
-		return nil // ranks of other hosts have inherited their memory, and exchange nothing
+		return nil // ranks of other hosts have inherited their memory files, and exchange nothing
 	}
 	if err := w.KVS.Put(addressKey(p.Name(), w.Rank), noAddress); err != nil {
 		return fmt.Errorf("publish that there is no address: %w", err)
 	}
-	for range 2 { // the other ranks call Fence in exchange, and in openRail
+	for range 2 { // the other ranks call Fence once in exchange and once in openRail
 		if err := w.KVS.Fence(ctx); err != nil {
 			return fmt.Errorf("wait for the addresses of all ranks: %w", err)
 		}
@@ -99,7 +102,7 @@ func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport
 
 // Routes says which transport leads to each rank.
 type Routes struct {
-	Rail []uint8 // by rank: the index of its transport in the rails of Open; not valid for the caller's own rank
+	Rail []uint8 // by rank: the index of its transport in the rails of Open; meaningless for the caller's own rank
 
 	// SharesMemory reports that one of the transports is shared memory, even if this rank shares
 	// it with no other rank. All ranks open the same transports in the same order, so the value is
@@ -117,8 +120,9 @@ func newRoutes(w *bootstrap.World) *Routes {
 	return r
 }
 
-// take adds a transport: it becomes the route to each rank that it reaches and that has no route yet.
-// some reports whether the transport reaches any other rank.
+// take adds the transport with the index rail: it becomes the route to each rank that it reaches
+// and that has no route yet. some reports whether the transport reaches any rank other than the
+// caller's.
 func (v *Routes) take(rail int, reaches func(transport.Addr) bool) (some bool) {
 	for rank, found := range v.found {
 		if rank == v.self || !reaches(transport.Addr(rank)) {
@@ -133,7 +137,8 @@ func (v *Routes) take(rail int, reaches func(transport.Addr) bool) (some bool) {
 	return some
 }
 
-// missing returns an error that names a rank to which none of the tried transports leads.
+// missing returns an error that names a rank to which none of the tried transports leads, or nil if
+// there is no such rank.
 func (v *Routes) missing(tried []transport.Provider) error {
 	if len(tried) == 0 {
 		return errors.New("no transport is named for a job of several ranks")
@@ -150,16 +155,16 @@ func (v *Routes) missing(tried []transport.Provider) error {
 	return nil
 }
 
-// Close closes transports that no engine uses.
+// Close closes the domains of transports that no engine owns.
 func Close(rails []engine.Rail) {
 	for _, r := range rails {
 		_ = r.Domain.Close() // the caller has an earlier error
 	}
 }
 
-// openRail opens the transport p. reaches reports whether the transport leads to a rank. If the transport
-// takes over w.Listener, the socket on which the launcher lets this rank listen, openRail sets w.Listener to
-// nil.
+// openRail opens the transport p and fills its address vector. reaches reports whether the
+// transport leads to a rank. If the transport takes over w.Listener, a listening socket that the
+// launcher has opened for this rank, openRail sets w.Listener to nil.
 func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
 	r.Domain, err = p.Open(config(w))
 	if err != nil {
@@ -205,7 +210,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	return r, partial.Reaches, nil
 }
 
-// config returns the configuration of this process for a transport.
+// config returns the configuration with which this process opens a transport.
 func config(w *bootstrap.World) transport.Config {
 	cfg := transport.Config{
 		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
@@ -223,16 +228,16 @@ func config(w *bootstrap.World) transport.Config {
 	return cfg
 }
 
-// The ways in which insertAddresses got the addresses, if not from the launcher: values of how.
+// Results how of insertAddresses. For addresses that the launcher has chosen, how is another text.
 const (
 	exchanged   = "in bulk, after an exchange"
 	byTransport = "by the transport itself"
 )
 
-// insertAddresses makes index r of av the address of rank r, unless the transport has done so. If the
-// launcher has chosen the addresses and the transport listens there, they are computed, or taken from
-// the launcher's list. Otherwise the ranks exchange them through the launcher's key-value space. how says
-// which of these ways it was.
+// insertAddresses makes index r of av the address of rank r, unless the transport has done so. If
+// the launcher has chosen the addresses and the transport listens there, insertAddresses computes
+// them, or takes them from the launcher's list. Otherwise the ranks exchange them through the
+// launcher's key-value space. how says, in words, which of these ways it was.
 func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
 	switch {
 	case av.Len() == w.Size:
@@ -260,11 +265,11 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	return how, nil
 }
 
-// insertSymmetric computes the addresses of all ranks and inserts them into av: the ranks of a host have
-// consecutive ports from w.BasePort on. One call of InsertSym inserts consecutive ranks of one host.
-// Afterwards insertSymmetric checks the first and the last address.
+// insertSymmetric computes the addresses of all ranks and inserts them into av: the ranks of a host
+// have consecutive ports from w.BasePort on. One call of InsertSym inserts consecutive ranks of one
+// host. Afterwards insertSymmetric checks the first and the last address.
 func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
-	next := make([]int, len(w.Hosts)) // number of ports that ranks so far use, by host
+	next := make([]int, len(w.Hosts)) // by host: number of its ports that the ranks up to here use
 	var ends [2]string                // the addresses of the first and the last rank
 	for rank := 0; rank < w.Size; {
 		host := w.HostOf[rank]
@@ -299,14 +304,15 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	return nil
 }
 
-// sameAddress reports whether two texts of an IP address and a port mean the same address. It parses them,
-// because an IPv6 address can be written in several forms.
+// sameAddress reports whether two texts of an IP address and a port mean the same address. It
+// parses them, because an IPv6 address can be written in several forms.
 func sameAddress(a, b string) bool {
 	x, errX := netip.ParseAddrPort(a)
 	y, errY := netip.ParseAddrPort(b)
 	return errX == nil && errY == nil && x == y
 }
 
+// insertAll inserts the addresses of all ranks, in rank order, into av, which is empty.
 func insertAll(av transport.AddressVector, addrs []transport.Address) error {
 	first, err := av.Insert(addrs)
 	if err != nil {
@@ -321,12 +327,14 @@ func insertAll(av transport.AddressVector, addrs []transport.Address) error {
 // noAddress is what a rank publishes instead of its address if it cannot open a transport.
 const noAddress = "-"
 
-// addressKey is the key under which a rank publishes its address in a transport.
+// addressKey returns the key under which a rank publishes its address in a transport.
 func addressKey(transport string, rank int) string {
 	return "weft-" + transport + "-" + strconv.Itoa(rank)
 }
 
-// exchange publishes this rank's address, waits for those of all ranks, and inserts them.
+// exchange publishes own, this rank's address in the transport with this name, waits for those of
+// all ranks, and inserts them. For a rank that cannot open the transport it inserts an empty
+// address.
 func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
 	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
 		return fmt.Errorf("publish address %q: %w", own, err)
@@ -350,7 +358,8 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 	return insertAll(av, addrs)
 }
 
-// Report writes a line to stderr that names the transports and the number of ranks to which each leads.
+// Report writes a line to stderr that names the transports, and for each the number of other ranks
+// to which this rank's messages take it.
 func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
 	if len(rails) == 0 {
 		fmt.Fprintln(os.Stderr, "weft: a world of one uses no transport")
@@ -378,7 +387,8 @@ func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
 	fmt.Fprintf(os.Stderr, "weft: ranks: %d, hosts: %d, started by %s, joined by %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
 }
 
-// Verbose reports whether WEFT_VERBOSE asks for lines about the transports.
+// Verbose reports whether the environment variable WEFT_VERBOSE asks for lines about the
+// transports.
 func Verbose() bool {
 	v, _ := strconv.ParseBool(os.Getenv("WEFT_VERBOSE"))
 	return v

@@ -68,7 +68,7 @@ func run(stdout, stderr io.Writer, args []string, end <-chan os.Signal) int {
 	return code
 }
 
-// up makes the hosts and returns a text that says how to use them.
+// up makes n hosts and, if slurm is set, starts Slurm. It returns a text that says how to use them.
 func up(n int, slurm bool) (string, error) {
 	c, err := testbed.Open(n)
 	if err != nil {

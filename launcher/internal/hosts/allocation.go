@@ -14,18 +14,18 @@ const (
 	SGE   = "sge" // Grid Engine
 )
 
-// Allocation describes the hosts that a resource manager has given to the user's batch job or
-// session in which gorun runs.
+// Allocation describes the hosts that a resource manager has allocated to the batch job or session
+// in which gorun runs.
 type Allocation struct {
 	Manager     string // Slurm, PBS, LSF or SGE
-	JobID       string // the id that the resource manager has given to the job; empty: not known
+	JobID       string // the id of the job in the resource manager; empty: not known
 	Hosts       []Host // the hosts in the order of the resource manager, each with the slots that the job may use there; Slots 0: not known
-	CPUsPerTask int    // number of CPUs for each task, as Slurm gives it; 0: not known, or another manager
+	CPUsPerTask int    // number of CPUs for each task; 0: not known, or the manager is not Slurm
 }
 
-// Manager returns the resource manager in whose allocation this process runs, as environment
-// variables show it; empty: none. If there are variables of several managers, it returns the first
-// of these: Slurm, PBS, LSF, SGE. getenv is os.Getenv or returns the same.
+// Manager returns the resource manager in whose allocation this process runs, as its environment
+// variables show; empty: there is none. If there are variables of several managers, it returns the
+// first of these: Slurm, PBS, LSF, SGE. getenv is os.Getenv, or replaces it in tests.
 func Manager(getenv func(string) string) string {
 	for _, m := range []struct {
 		name string
@@ -45,7 +45,8 @@ func Manager(getenv func(string) string) string {
 
 // FromEnvironment reads the allocation in which this process runs from environment variables, and
 // from the files that they name. It returns nil, and no error, if there is no allocation. getenv
-// and readFile are os.Getenv and os.ReadFile, or do the same in tests. An error names the variable.
+// and readFile are os.Getenv and os.ReadFile, or replace them in tests. An error names the variable
+// from which it comes.
 func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, error)) (*Allocation, error) {
 	a := &Allocation{Manager: Manager(getenv)}
 	var err error
@@ -69,8 +70,9 @@ func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, 
 	return a, nil
 }
 
-// first returns the first of names that is the name of a variable that is set and not blank, and
-// the value without blanks around it. It returns empty strings if there is none.
+// first returns the first of names for which the environment has a variable that is not blank, and
+// the value of this variable without blanks around it. It returns empty strings if there is no such
+// variable.
 func first(getenv func(string) string, names ...string) (name, value string) {
 	for _, n := range names {
 		if v := strings.TrimSpace(getenv(n)); v != "" {
@@ -80,8 +82,8 @@ func first(getenv func(string) string, names ...string) (name, value string) {
 	return "", ""
 }
 
-// linePerSlot sets a.Hosts from a file that has a line with the name of a host for each slot. name
-// is the name of the variable that has the name of the file.
+// linePerSlot sets a.Hosts from a file that has one line for each slot, with the name of the slot's
+// host. name is the name of the variable whose value is the name of the file.
 func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	file := getenv(name)
 	text, err := readFile(file)
@@ -108,7 +110,7 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 	words := strings.Fields(value)
 	for i := 0; i < len(words); i++ {
 		h := Host{Name: words[i], Slots: 1}
-		if name == "LSB_MCPU_HOSTS" { // its value is such as "a 4 b 4", with slots; that of LSB_HOSTS is such as "a a b"
+		if name == "LSB_MCPU_HOSTS" { // a value such as "a 4 b 4", with slots; LSB_HOSTS has a value such as "a a b"
 			count := ""
 			if i++; i < len(words) {
 				count = words[i]
@@ -131,7 +133,7 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 }
 
 // sge sets a.Hosts from the file of Grid Engine. Each of its lines has a host, the number of its
-// slots, a queue and processors. The last two are not used.
+// slots, a queue and processors. sge does not use the last two.
 func (a *Allocation) sge(getenv func(string) string, readFile func(string) ([]byte, error)) error {
 	const name = "PE_HOSTFILE"
 	file := getenv(name)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// environment returns functions in place of os.Getenv and os.ReadFile. text has the variables,
-// "NAME=VALUE", and the files, "/FILE=TEXT", that exist, separated by "|".
+// environment returns functions that replace os.Getenv and os.ReadFile. text lists the variables,
+// NAME=VALUE, and the files, /FILE=TEXT, that exist for these functions, separated by "|".
 func environment(text string) (getenv func(string) string, readFile func(string) ([]byte, error)) {
 	vars := make(map[string]string)
 	for kv := range strings.SplitSeq(text, "|") {
@@ -44,7 +44,8 @@ func TestFromEnvironment(t *testing.T) {
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-3]|SLURM_JOB_CPUS_PER_NODE=8(x2),2|SLURM_CPUS_PER_TASK=4", &Allocation{Slurm, "7", nodes(2, 2, 1), 4}},
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-2]|SLURM_JOB_CPUS_PER_NODE=8,2", &Allocation{Slurm, "7", nodes(8, 2), 0}},
 		{"SLURM_JOB_ID=7|SLURM_JOB_NODELIST=n[1-2]", &Allocation{Slurm, "7", nodes(0, 0), 0}},
-		// gorun runs in a job step: first in a step on one of the job's hosts, then in one on all of them.
+		// gorun runs in a job step: in the first case in a step on one of the job's hosts, in the
+		// second case in a step on all of them.
 		{"SLURM_JOB_ID=7|SLURM_STEP_ID=0|SLURM_JOB_NODELIST=n[1-3]|SLURM_TASKS_PER_NODE=1|SLURM_JOB_CPUS_PER_NODE=2,1(x2)", &Allocation{Slurm, "7", nodes(2, 1, 1), 0}},
 		{"SLURM_JOB_ID=7|SLURM_STEP_ID=0|SLURM_JOB_NODELIST=n[1-2]|SLURM_TASKS_PER_NODE=3,1|SLURM_JOB_CPUS_PER_NODE=9(x2)", &Allocation{Slurm, "7", nodes(3, 1), 0}},
 

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Expand returns the names of hosts that a list in the form of Slurm stands for, in order. For
-// example, "node[01-03,07],gpu1" stands for node01, node02, node03, node07 and gpu1. Each number
-// has at least as many digits as the first number of its range. A name may have several brackets,
-// of which the last one changes fastest, and text after them. An IPv6 address may be written with
-// or without brackets. A name that is in the list twice is returned twice. Expand returns an error
-// if the list is invalid, has no name, or has more than Limit.
+// Expand returns the names of the hosts in a list in the form of Slurm, in the order of the list.
+// For example, "node[01-03,07],gpu1" stands for node01, node02, node03, node07 and gpu1. Each
+// number has at least as many digits as the first number of its range. A name may have several
+// brackets, of which the last one changes fastest, and text after them. An IPv6 address may have
+// brackets around it. If a name is in the list twice, it is in the result twice. Expand returns an
+// error if the list is invalid, has no name, or has more than Limit names.
 func Expand(text string) ([]string, error) {
 	var names []string
 	for _, e := range split(text) {
@@ -25,7 +25,8 @@ func Expand(text string) ([]string, error) {
 	return names, nil
 }
 
-// split returns the entries of a list: it splits text at its commas, except those in brackets.
+// split returns the entries of a list without blanks around them: it splits text at its commas,
+// except at commas in brackets.
 func split(text string) []string {
 	var list []string
 	depth, begin := 0, 0
@@ -49,11 +50,11 @@ func split(text string) []string {
 // in the bracket.
 type part struct {
 	literal string
-	numbers []string // each number that the bracket stands for, with its zeros; nil: no bracket follows the text
+	numbers []string // all numbers that the bracket lists, with their leading zeros; nil: no bracket follows the text
 }
 
-// expandOne returns the names that entry e of a list stands for. It returns an error if there are
-// more than room. list is the whole list, for errors.
+// expandOne returns the names of the hosts that entry e of a list describes. It returns an error if
+// there are more than room names. list is the whole list, for errors.
 func expandOne(e, list string, room int) ([]string, error) {
 	if e == "" {
 		return nil, fmt.Errorf("expected names of hosts separated by commas, found %s", quote(list))
@@ -98,8 +99,8 @@ func expandOne(e, list string, room int) ([]string, error) {
 	return names, nil
 }
 
-// nth returns name i of the count names that parts stand for. From name to name, the number of the
-// last part changes fastest.
+// nth returns name i of the count names that parts describe. From name to name, the number of the
+// last part with numbers changes fastest.
 func nth(parts []part, i, count int) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -129,8 +130,8 @@ func tooMany(list string) error {
 	return fmt.Errorf("expected at most %d hosts, found more in %s", Limit, quote(list))
 }
 
-// ranges returns the numbers that the text in a bracket, such as "01-03,07", stands for. It returns
-// an error if there are more than room. e is the whole entry, for errors.
+// ranges returns the numbers in the text of a bracket, such as "01-03,07". It returns an error if
+// the text is invalid or has more than room numbers. e is the whole entry, for errors.
 func ranges(inside, e string, room int) ([]string, error) {
 	const maxDigits = 18 // so that each number fits into an int64
 	var numbers []string

@@ -10,15 +10,15 @@ import (
 	"unicode"
 )
 
-// Limits of a hostfile. They leave room for Limit hosts.
+// Limits of a hostfile. They are large enough for Limit hosts.
 const (
 	maxFile = 16 << 20 // largest size of the file, in bytes
 	maxLine = 1 << 20  // largest length of a line, in bytes
 )
 
 // ReadFile reads a hostfile from r. Each line names one host, or several in the form of ParseList,
-// and possibly the number of their slots. "#" begins a comment. The forms of several programs are
-// accepted:
+// and possibly the number of their slots. "#" begins a comment. ReadFile accepts the forms of
+// several programs:
 //
 //	node1 slots=4 max_slots=8    Open MPI; blanks around "=" are allowed
 //	user@node1:4                 MPICH
@@ -26,8 +26,9 @@ const (
 //
 // After a host these keys may follow, each with "=" and a value: slots (or count), max_slots (or
 // slots_max), user (or username, user_name), port, address, and binding, a key of MPICH that has no
-// effect here. In keys "-" and "_" are the same. A host that several lines name has one entry in the
-// result: see Set. name is the name of the file; errors have it, and the number of the line.
+// effect here. In keys "-" and "_" are the same. A host that several lines name has one entry in
+// the result: see Set. name is the name of the file. Errors begin with it and, for an error in a
+// line, the number of the line.
 func ReadFile(name string, r io.Reader) ([]Host, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -59,7 +60,7 @@ func ReadFile(name string, r io.Reader) ([]Host, error) {
 	return list, nil
 }
 
-// cause returns the error inside of an fs.PathError, which does not name the operation and the
+// cause returns the error inside of an fs.PathError: without the operation and the name of the
 // file. It returns other errors unchanged.
 func cause(err error) error {
 	var pe *fs.PathError
@@ -70,8 +71,8 @@ func cause(err error) error {
 }
 
 // parseLine returns the hosts of a line of a hostfile. It subtracts from room the number of hosts
-// that ranges in the line stand for, and returns an error if there are more than room. Hosts
-// without a range do not count, because the size of the file bounds their number.
+// that ranges in the line describe, and returns an error if that is more than room. Hosts without a
+// range do not count, because the size of the file bounds their number.
 func parseLine(line string, room *int) ([]Host, error) {
 	if len(line) > maxLine {
 		return nil, fmt.Errorf("expected a line of at most %d MiB, found more", maxLine>>20)
@@ -121,7 +122,8 @@ func parseLine(line string, room *int) ([]Host, error) {
 	return list, nil
 }
 
-// fields splits a line into words at its blanks. Blanks around "=" do not split and are removed.
+// fields splits a line into words at its blanks. From the second word on it removes blanks around
+// "=" instead, so that "slots = 4" is one word.
 func fields(line string) []string {
 	var words []string
 	joined := false
@@ -136,8 +138,8 @@ func fields(line string) []string {
 	return words
 }
 
-// canonical returns the spelling of a key that setKey knows. It returns an unknown key with "_" for
-// "-".
+// canonical returns the spelling of a key that setKey knows. In an unknown key it only replaces "-"
+// by "_".
 func canonical(k string) string {
 	switch k := strings.ReplaceAll(k, "-", "_"); k {
 	case "slots", "count":
@@ -150,7 +152,9 @@ func canonical(k string) string {
 	return k
 }
 
-// setKey sets the field of h that a key of a hostfile stands for. k is the result of canonical.
+// setKey sets the field of h to which the key k of a hostfile belongs. k is a result of canonical.
+// setKey returns an error if k is unknown, if value is invalid, or if the line has given the slots,
+// the user or the port already.
 func (h *Host) setKey(k, value string) error {
 	number := func(to *int, high int) error {
 		n, ok := parseCount(value, high)

@@ -83,7 +83,7 @@ func TestReadFileErrors(t *testing.T) {
 	require.EqualError(t, err, "f: expected a hostfile of at most 16 MiB, found more")
 }
 
-// endless is a reader that never returns the end of the file, like that of /dev/zero.
+// endless is a reader without an end, like /dev/zero.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }

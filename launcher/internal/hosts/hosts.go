@@ -10,38 +10,38 @@ import (
 )
 
 // Limit is the largest number of hosts of a job, and the largest number of slots of a host. It
-// bounds the memory that any input can take.
+// bounds the memory that a list from outside can take.
 const Limit = 1 << 16
 
 // Host is a machine that a job may use.
 type Host struct {
 	Name     string // the name by which ssh or the resource manager knows the host, without user and port
-	User     string // user for ssh; empty: the one of the ssh configuration
-	Port     int    // port for ssh; 0: the one of the ssh configuration
-	Slots    int    // number of ranks that the host should run; 0: not given, as many as it has cores
+	User     string // user for ssh; empty: the user's configuration of ssh decides
+	Port     int    // port for ssh; 0: the user's configuration of ssh decides
+	Slots    int    // number of ranks that the host should run; 0: not given, so it follows from the host's cores
 	MaxSlots int    // largest number of ranks that the host may run; 0: no limit
-	Address  string // address on which its ranks listen; empty: the user has not given one
+	Address  string // address on which the host's ranks listen; empty: the user has not given one
 }
 
-// Set collects hosts in the order in which they are first named, one entry for each. The zero Set is
-// empty.
+// Set collects mentions of hosts. It has one entry for each host, in the order of the first
+// mentions. The zero Set is empty.
 //
-// If a host is named several times, its slots add up, and a mention without slots counts as one
+// If a host is mentioned several times, its slots add up, and a mention without slots counts as one
 // slot. In a list that has one line for each slot, as PBS writes it, that gives the right number of
-// slots. A host that is named only once and without slots gets one slot too if any host is named
-// more than once without slots, because then the list probably has one line for each slot.
-// Otherwise it keeps Slots 0.
+// slots. If any host is mentioned more than once without slots, the list probably has one line for
+// each slot. Then a host that is mentioned only once and without slots gets one slot. Otherwise the
+// Slots of such a host stay 0.
 type Set struct {
-	entries []entry        // in the order in which the hosts were first named
-	at      map[string]int // index in entries, by key
-	repeats bool           // at least one host was named more than once without slots
+	entries []entry        // in the order of the first mentions of the hosts
+	at      map[string]int // index in entries, by the key of the host's name
+	repeats bool           // at least one host was mentioned more than once without slots
 }
 
 // entry is a host of a Set.
 type entry struct {
-	Host              // Slots is the sum over all mentions that have slots; MaxSlots is not used
+	Host              // Slots is the sum of the slots of all mentions that have slots; MaxSlots is not used
 	withoutSlots int  // number of mentions without slots
-	limit        int  // sum over all mentions of their MaxSlots; a mention without MaxSlots counts with its slots
+	limit        int  // sum of the MaxSlots of all mentions; a mention without MaxSlots counts with its slots, or as 1
 	limited      bool // at least one mention has MaxSlots
 }
 
@@ -54,8 +54,9 @@ func key(name string) string {
 	return strings.ToLower(name)
 }
 
-// Add adds a mention of a host to the set. It returns an error if an earlier mention of the host has
-// another user, port or address, or if the set would have more than Limit hosts.
+// Add adds a mention of a host to the set. It returns an error if an earlier mention of the host
+// has another user, port or address. It also returns an error, and does not add the host, if the
+// set would have more than Limit hosts.
 func (s *Set) Add(h Host) error {
 	if s.at == nil {
 		s.at = make(map[string]int)
@@ -91,7 +92,7 @@ func (s *Set) Add(h Host) error {
 }
 
 // update sets user, port and address of e to those of h, where h has them. It returns an error if e
-// has a different one already.
+// already has a different one.
 func (e *entry) update(h Host) error {
 	differ := func(what, a, b string) error {
 		return fmt.Errorf("expected one %s for %s, found %s and %s", what, e.Name, a, b)
@@ -122,8 +123,8 @@ func (h Host) with(over Host) Host {
 	return h
 }
 
-// Hosts returns the hosts of the set with the sums of their slots, in the order in which they were
-// first named. It returns nil if there are none.
+// Hosts returns the hosts of the set with the sums of their slots, at most Limit, in the order of
+// the first mentions. It returns nil if there are none.
 func (s *Set) Hosts() []Host {
 	var list []Host
 	for _, e := range s.entries {
@@ -140,8 +141,9 @@ func (s *Set) Hosts() []Host {
 }
 
 // Merge returns one entry for each host of list, in the order of their first mention, with the sum
-// of their slots: see Set. If mentions of a host differ in user, port or address, the first one
-// counts. Merge leaves out hosts beyond Limit.
+// of their slots: see Set. If mentions of a host differ in user, port or address, the first mention
+// that has this property counts. If the list has more than Limit hosts, Merge leaves out the rest
+// of the list.
 func Merge(list []Host) []Host {
 	var s Set
 	for _, h := range list {
@@ -150,17 +152,18 @@ func Merge(list []Host) []Host {
 			if !known {
 				break // more than Limit hosts
 			}
-			_ = s.Add(h.with(s.entries[i].Host)) // no error, because user, port and address are now those of the first mention
+			_ = s.Add(h.with(s.entries[i].Host)) // no error, because user, port and address are now those in the set
 		}
 	}
 	return s.Hosts()
 }
 
 // Restrict returns those hosts in the list all that the list some names, in the order of some. If
-// some gives slots, user, port or address of a host, they replace those in all. If some names this
-// machine, by whichever name, that means the host in all that is this machine. Restrict returns an
-// error if some names a host that is not in all, or gives more slots than the MaxSlots in all.
-// where is the name of all in errors.
+// some gives slots, user, port or address of a host, they replace those in all. A MaxSlots in some
+// counts only if it is lower than that in all. If some names this machine, by any of its names,
+// that means the host in all that is this machine. Restrict returns an error if some names a host
+// that is not in all, or gives more slots than the MaxSlots in all. where says in errors what all
+// is, for example the name of a file.
 func Restrict(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, true)
 }

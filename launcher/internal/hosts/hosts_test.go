@@ -20,9 +20,10 @@ func TestMerge(t *testing.T) {
 		{[]Host{{Name: "a", Slots: 2}, {Name: "b"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 5}, {Name: "b"}}},
 		{[]Host{{Name: "a", Slots: 2}, {Name: "a"}, {Name: "b"}}, []Host{{Name: "a", Slots: 3}, {Name: "b"}}},
 		{[]Host{{Name: "::1"}, {Name: "0:0::1"}}, []Host{{Name: "::1", Slots: 2}}},
-		// If mentions of a host have different users, ports or addresses, the first one counts.
+		// If mentions of a host have different users, ports or addresses, the first of them counts.
 		{[]Host{{Name: "a", User: "u"}, {Name: "a", User: "v", Port: 3}, {Name: "a", Port: 4, Address: "x"}}, []Host{{Name: "a", User: "u", Port: 3, Address: "x", Slots: 3}}},
-		// The limits of all mentions add up; a mention without a limit counts with its slots.
+		// The limits of all mentions add up; a mention without a limit counts with its slots, or as
+		// 1.
 		{[]Host{{Name: "a", MaxSlots: 8}}, []Host{{Name: "a", MaxSlots: 8}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 4}, {Name: "a", Slots: 3, MaxSlots: 3}}, []Host{{Name: "a", Slots: 5, MaxSlots: 7}}},
 		{[]Host{{Name: "a", Slots: 2, MaxSlots: 2}, {Name: "a"}, {Name: "a", Slots: 3}}, []Host{{Name: "a", Slots: 6, MaxSlots: 6}}},
@@ -184,8 +185,8 @@ func TestIsLocal(t *testing.T) {
 	}
 }
 
-// checkHosts fails the test unless list has the properties that every list of hosts of this package
-// must have: valid values, and each host only once.
+// checkHosts fails the test unless list has the properties of every list that functions of this
+// package return: from 1 to Limit hosts with valid values, and each host only once.
 func checkHosts(t *testing.T, list []Host) {
 	if len(list) == 0 || len(list) > Limit {
 		t.Fatalf("%d hosts", len(list))
@@ -225,7 +226,7 @@ func FuzzParseList(f *testing.F) {
 }
 
 // FuzzRestrict reads an arbitrary hostfile and an arbitrary list of hosts. The result of Restrict
-// must have only hosts of the hostfile, with no more slots than their limits allow.
+// must have only hosts of the hostfile, and no higher limits than the hostfile.
 func FuzzRestrict(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"a slots=4 max_slots=8\nb\n", "b,a:8"}, {"a[1-3]:2", "a[2-3]"}, {"u@a port=3", "v@a"}, {"localhost max_slots=2", "127.0.0.1,::1:1"}, {"a", "b"},

@@ -7,9 +7,10 @@ import (
 )
 
 // ParseList parses a list of hosts as users of mpiexec write it after -host, such as
-// "a:4,b,node[1-3]:2,user@c". Its entries are [USER@]HOST[:SLOTS], separated by commas. HOST may be
-// a range as in Expand; then each host of the range has SLOTS slots. An IPv6 address with slots
-// must be in brackets. A host that is named several times has one entry in the result: see Set.
+// "a:4,b,node[1-3]:2,user@c". Its entries are [USER@]HOST[:SLOTS], with commas between them. HOST
+// may have brackets as in Expand; then each of the hosts has SLOTS slots. An IPv6 address with
+// slots must be in brackets. A host that is named several times has one entry in the result: see
+// Set.
 func ParseList(text string) ([]Host, error) {
 	var s Set
 	room := Limit
@@ -27,8 +28,8 @@ func ParseList(text string) ([]Host, error) {
 	return s.Hosts(), nil
 }
 
-// parseEntry returns the hosts of entry e of a list, and subtracts their number from room. It
-// returns an error if there are more than room. list is the whole list, for errors.
+// parseEntry returns the hosts that entry e of a list describes, and subtracts their number from
+// room. It returns an error if there are more than room hosts. list is the whole list, for errors.
 func parseEntry(e, list string, room *int) ([]Host, error) {
 	if e == "" {
 		return nil, fmt.Errorf("expected HOST[:SLOTS] separated by commas, found %s", quote(list))
@@ -71,7 +72,7 @@ func cutSlots(text string) (name, count string, counted bool) {
 		return text, "", false
 	}
 	i := strings.LastIndexByte(text, ':')
-	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // the colon is inside of [::1]
+	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // there is no colon, or it is inside of brackets such as [::1]
 		return text, "", false
 	}
 	return text[:i], text[i+1:], true

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// IsLocal reports whether a name means this machine: localhost, a loopback address, an address of
-// one of its interfaces, or its hostname, with or without the domain. IsLocal uses no name server,
-// so it returns false for any other name of this machine.
+// IsLocal reports whether a name means this machine: localhost or a name like it, a loopback
+// address, an address of one of its interfaces, or its hostname, with or without the domain.
+// IsLocal uses no name server, so it returns false for any other name of this machine.
 func IsLocal(name string) bool {
 	var m machine
 	return m.is(name)
 }
 
-// Unify does what Merge does, except that all names of this machine count as one host. That host
-// gets the first of these names in list.
+// Unify does what Merge does, except that all names of this machine count as one host. The name of
+// that host is the first of these names in list.
 func Unify(list []Host) []Host {
 	var m machine
 	first := ""
@@ -33,13 +33,14 @@ func Unify(list []Host) []Host {
 	return Merge(renamed)
 }
 
-// machine holds the names and addresses of this machine. It reads them when they are first needed,
-// and only once, so that a long list of hosts needs no more system calls than a short one.
+// machine holds the names and addresses of this machine. It reads the hostname and the addresses
+// when they are first needed, and only once, so that a long list of hosts needs no more system
+// calls than a short one.
 type machine struct {
-	named   bool         // names is set
+	named   bool         // this machine has read the hostname
 	names   [2]string    // the hostname in lower case, with and without its domain
 	numbers []netip.Addr // the addresses of the interfaces
-	counted bool         // numbers is set
+	counted bool         // this machine has read the addresses
 }
 
 // is reports whether a name means this machine.
@@ -90,6 +91,6 @@ func (m *machine) has(a netip.Addr) bool {
 	return false
 }
 
-// plain returns an address in a form that can be compared: without a zone, and as an IPv4 address if
-// it is an IPv4-mapped IPv6 address.
+// plain returns an address in a form for comparisons: without a zone, and as an IPv4 address if it
+// is an IPv4-mapped IPv6 address.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

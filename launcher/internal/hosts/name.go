@@ -10,9 +10,9 @@ import (
 // maxName is the length of the longest name that DNS allows.
 const maxName = 253
 
-// checkName returns an error unless name is an IPv6 address, or a name of letters, digits and "._-"
-// that begins with a letter, digit or "_". So ssh cannot take the name for an option, which would
-// begin with "-", and messages can have the name in one line.
+// checkName returns an error unless name is an IPv6 address, or consists of at most maxName
+// letters, digits and "._-" and begins with a letter, digit or "_". So ssh cannot take the name for
+// an option, because options begin with "-", and a message with the name is still one line.
 func checkName(name string) error {
 	text := name
 	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {
@@ -32,8 +32,8 @@ const (
 	userChars = nameChars + `+$\`
 )
 
-// CheckUser returns an error if the name of a user cannot be passed to ssh: it is empty or too
-// long, begins with "-", or has unusual characters.
+// CheckUser returns an error if user is not fit to be passed to ssh: it is empty or too long,
+// begins with "-", or has other characters than letters, digits and "._-+$\".
 func CheckUser(user string) error {
 	if user == "" || user[0] == '-' || len(user) > maxName || !only(user, userChars) {
 		return fmt.Errorf("expected a user's name, found %s", quote(user))
@@ -41,8 +41,8 @@ func CheckUser(user string) error {
 	return nil
 }
 
-// CheckAddress returns an error unless address can be a Host.Address: an IP address, or a name,
-// which the host itself resolves.
+// CheckAddress returns an error unless address may be a Host.Address: an IP address, or a name. It
+// does not resolve the name.
 func CheckAddress(address string) error {
 	if checkName(address) != nil {
 		return fmt.Errorf("expected an IP address or a name, found %s", quote(address))
@@ -55,8 +55,8 @@ func only(text, chars string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !strings.ContainsRune(chars, r) }) < 0
 }
 
-// parseCount parses a number from 1 to high, which consists only of digits. It returns false if
-// text is no such number.
+// parseCount parses a number from 1 to high that consists only of digits. It returns false if text
+// is no such number.
 func parseCount(text string, high int) (int, bool) {
 	if !only(text, "0123456789") {
 		return 0, false

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// slurmJobID lists the variables in which Slurm gives the id of the job: first the name in current
-// versions, then the name in old ones.
+// slurmJobID lists the variables that have the id of the job in Slurm: first that of current
+// versions, then that of old ones.
 var slurmJobID = []string{"SLURM_JOB_ID", "SLURM_JOBID"}
 
 // slurm sets the fields of a from the variables of Slurm.
@@ -42,13 +42,14 @@ func (a *Allocation) slurm(getenv func(string) string) error {
 }
 
 // slurmSlots returns the slots of each of n hosts. That is the number of tasks that Slurm would
-// start on the host or, if that is not known, its number of CPUs divided by a.CPUsPerTask. If the
-// CPUs are not known either, the slots are 0.
+// start on the host. If that is not known, it is the number of the job's CPUs on the host divided
+// by a.CPUsPerTask, but at least 1. If the CPUs are not known either, the slots are 0.
 func (a *Allocation) slurmSlots(getenv func(string) string, n int) ([]int, error) {
 	const tasksVar, cpusVar = "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"
 	if text := getenv(tasksVar); text != "" {
 		slots, err := parseCounts(text)
-		// In a job step, the variable has the tasks of the step, which may use fewer hosts than the job.
+		// In a job step, the variable has the tasks of the step, and a step may use fewer hosts
+		// than the job.
 		if err == nil && len(slots) != n && getenv("SLURM_STEP_ID") == "" {
 			err = wrongCount(n, len(slots), text)
 		}

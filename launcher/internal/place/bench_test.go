@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// largeMachine returns 10 000 hosts with 128 cores of 2 threads each, like the largest clusters of
-// today. Each host has a Topology of its own, decoded from JSON, as gorun gets them from its
-// agents.
+// largeMachine returns 10 000 hosts with 128 cores of 2 threads each, as many as the largest
+// clusters have today. Each host has a Topology in memory of its own, decoded from JSON, as gorun
+// gets it from the host's agent.
 func largeMachine(b *testing.B, slots int) []Machine {
 	const hosts = 10000
 	one := shape{packages: 2, cores: 128, threads: 2, nodes: 8}.read(b)

@@ -6,7 +6,7 @@ import (
 )
 
 // bindAll sets Rank.CPUs, the hardware threads to which each rank is bound. counts holds the number
-// of ranks of each machine.
+// of ranks of each machine. If Policy.Bind is neither core nor numa, bindAll does nothing.
 func (m *mapper) bindAll(ranks []Rank, counts []int) {
 	if m.bind != job.BindCore && m.bind != job.BindNUMA {
 		return
@@ -17,8 +17,8 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 		if n == 0 {
 			continue
 		}
-		// Usually a host has the same topology and number of ranks as the host before it. Then both share
-		// one table, which saves time and memory.
+		// Usually a host has the same topology and number of ranks as the host with ranks before
+		// it. Then both share one table, which saves time and memory.
 		if last >= 0 && counts[last] == n && m.machines[last].Topology.equal(&m.machines[h].Topology) {
 			tables[h] = tables[last]
 		} else {
@@ -35,7 +35,7 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 }
 
 // bindings returns the hardware threads to which each of the n ranks of a host is bound, by
-// Rank.Local. It returns nil if no rank is bound, because the units of the host are not known.
+// Rank.Local. If the units of the host are not known, it returns nil, or nil for each rank.
 func (m *mapper) bindings(t *Topology, n int) [][]int {
 	table := make([][]int, n)
 	switch m.rule.Unit {
@@ -75,15 +75,15 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 // rank it returns the index of the unit, and the number of the rank among the ranks of that unit;
 // for each unit it returns the number of its ranks. If Rule.Per is set, each unit gets that many
 // ranks, one unit after the other. Otherwise the units get one rank each in turn, and no unit gets
-// more than room(unit) ranks before all units are full. If ranks are left then, each unit gets up
-// to room(unit) more, and so on.
+// more than room(unit) ranks before all units are full. If ranks are left then, each unit in turn
+// gets up to room(unit) more ranks, and so on.
 func (m *mapper) distribute(n, units int, room func(unit int) int) (unit, within, members []int) {
 	unit, within, members = make([]int, n), make([]int, n), make([]int, units)
 	give := func(rank, u int) {
 		unit[rank], within[rank] = u, members[u]
 		members[u]++
 	}
-	if m.rule.Per > 0 { // the units are enough, because perUnit has given the host at most Per ranks for each
+	if m.rule.Per > 0 { // there are enough units, because perUnit has given the host at most Per ranks for each unit
 		for i := range n {
 			give(i, i/m.rule.Per)
 		}
@@ -113,8 +113,8 @@ func (m *mapper) distribute(n, units int, room func(unit int) int) (unit, within
 	return unit, within, members
 }
 
-// coresOfNodes returns, for each NUMA node, its cores, and for each core its hardware threads. The
-// entry of a node whose cores are not known is nil.
+// coresOfNodes returns, for each NUMA node, a list of its cores. A core is a list of hardware
+// threads. The entry of a node whose cores are not known is nil.
 func (t *Topology) coresOfNodes() [][][]int {
 	node, cores := t.unitOf(t.NUMA), make([][][]int, len(t.NUMA))
 	for _, core := range t.Cores {
@@ -128,8 +128,8 @@ func (t *Topology) coresOfNodes() [][][]int {
 	return cores
 }
 
-// nodeOfCores returns, for each core, the hardware threads of its NUMA node. For a core without a
-// node it returns those of the core.
+// nodeOfCores returns, for each core, the hardware threads of its NUMA node. For a core that is in
+// no node, it returns the threads of the core.
 func (t *Topology) nodeOfCores() [][]int {
 	node, list := t.unitOf(t.NUMA), make([][]int, len(t.Cores))
 	for i, core := range t.Cores {

@@ -10,7 +10,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// check fails the test unless r has the properties that every Result of Map must have.
+// check fails the test unless r, the result of Map for these arguments, has the properties that
+// every Result of Map must have.
 func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 	t.Helper()
 	var apps []int
@@ -105,8 +106,8 @@ func checkBinding(t testing.TB, topo *Topology, ranks []Rank, p Policy) {
 
 var rules = []string{"", "slot", "node", "core", "numa", "ppr:1:node", "ppr:2:node", "ppr:1:core", "ppr:2:core", "ppr:1:numa", "ppr:2:numa"}
 
-// randomJob returns random arguments of Map: a job of few ranks on few hosts, whose topologies are
-// from topos.
+// randomJob returns random arguments of Map: a job of few ranks on few hosts. The topologies of the
+// hosts are from topos.
 func randomJob(rng *rand.Rand, topos []Topology) (machines []Machine, appNP []int, p Policy) {
 	for range 1 + rng.IntN(5) {
 		m := Machine{Name: string(rune('a' + len(machines))), Topology: topos[rng.IntN(len(topos))]}
@@ -145,8 +146,8 @@ func someTopologies(t testing.TB) []Topology {
 }
 
 // TestMapProperties calls Map for many random jobs. Each result must have the properties that check
-// knows, and Map must return the same again and not change its arguments. A failure names the seed
-// of the job.
+// tests. A second call of Map must return the same, and neither call may change the machines. A
+// failure names the seed of the job.
 func TestMapProperties(t *testing.T) {
 	topos := someTopologies(t)
 	mapped := 0
@@ -175,7 +176,8 @@ func TestMapProperties(t *testing.T) {
 	require.Greater(t, mapped, 1000)
 }
 
-// TestMapFails checks, for many random jobs, that Map returns an error only if the ranks do not fit.
+// TestMapFails checks, for many random jobs without a rule ppr:N:UNIT, that Map returns an error if
+// and only if the ranks do not fit.
 func TestMapFails(t *testing.T) {
 	for seed := range uint64(2000) {
 		machines, appNP, p := randomJob(rand.New(rand.NewPCG(seed, 1)), []Topology{{}})

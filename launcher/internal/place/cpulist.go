@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// readCPUs reads a list of hardware threads from a file. It returns nil if the file cannot be read
-// or has no such list.
+// readCPUs reads a list of hardware threads from a file, in the form that ParseCPUs parses. It
+// returns nil if the file cannot be read or has no such list.
 func readCPUs(file string) []int {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -38,7 +38,7 @@ func ParseCPUs(text string) []int {
 	return list
 }
 
-// FormatCPUs returns a list of numbers, which ascend, in the form that ParseCPUs parses.
+// FormatCPUs returns a list of numbers in the form that ParseCPUs parses. The numbers must ascend.
 func FormatCPUs(list []int) string {
 	var b strings.Builder
 	for i := 0; i < len(list); {
@@ -63,8 +63,8 @@ func span(lo, hi int) string {
 	return strconv.Itoa(lo) + "-" + strconv.Itoa(hi)
 }
 
-// number parses text as a decimal number from 0 to most. It returns false if text has anything but
-// digits.
+// number parses text as a decimal number from 0 to most. It returns false if text is empty, has
+// other characters than digits, or is a larger number.
 func number(text string, most int) (n int, ok bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
@@ -73,8 +73,8 @@ func number(text string, most int) (n int, ok bool) {
 	return n, err == nil && n <= most
 }
 
-// excerpt returns the beginning of a text in quotes, so that an error with a text from a user or
-// another host fits in a line.
+// excerpt returns a text in quotes, without the bytes after the first 60. So an error with a text
+// from a user or another host fits in a line.
 func excerpt(text string) string {
 	const most = 60
 	if len(text) <= most {

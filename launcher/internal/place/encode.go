@@ -17,14 +17,15 @@ type encoded struct {
 	Packages string `json:"packages,omitempty"`
 }
 
-// MarshalJSON encodes a Topology. The result has about 1 KB for a large host.
+// MarshalJSON encodes a Topology. For a host with 256 hardware threads the result has about 1 KB.
 func (t Topology) MarshalJSON() ([]byte, error) {
 	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
 }
 
 // UnmarshalJSON decodes a Topology. It sorts the units in the order that Topology documents. The
-// text may come from another host, so UnmarshalJSON returns an error if Check does. Regardless of
-// the text, the result has at most MaxCPUs hardware threads.
+// text may come from another host, so UnmarshalJSON returns an error, and does not change t, if the
+// text is invalid or Check returns an error. Regardless of the text, the result has at most MaxCPUs
+// hardware threads.
 func (t *Topology) UnmarshalJSON(text []byte) error {
 	var e encoded
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -53,8 +54,8 @@ func (t *Topology) UnmarshalJSON(text []byte) error {
 
 // Check returns an error if a topology is invalid. In a valid one, each hardware thread is in
 // exactly one core and one package, if these are known, and in at most one NUMA node. All threads
-// of a core are in the same package and in the same NUMA node, or in no node. The other functions
-// of this package rely on that.
+// of a core are in the same package and in the same NUMA node, or in no node. All lists of threads
+// ascend, and Quota is not negative. The other functions of this package rely on that.
 func (t *Topology) Check() error {
 	if t.Quota < 0 {
 		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", t.Quota)
@@ -82,9 +83,9 @@ func (t *Topology) Check() error {
 	return nil
 }
 
-// checkUnits returns an error unless units consist of hardware threads of the host, each of which
-// is in at most one unit. If all is set, there must be no units, or they must contain all hardware
-// threads.
+// checkUnits returns an error unless each unit is a list of hardware threads of the host that
+// ascend, and each thread is in at most one unit. If all is set, there must be no units, or they
+// must contain all hardware threads of the host.
 func (t *Topology) checkUnits(units [][]int, all bool) error {
 	free := make([]bool, t.bound())
 	for _, c := range t.CPUs {

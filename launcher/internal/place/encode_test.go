@@ -94,8 +94,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// FuzzTopology decodes an arbitrary topology, as from another host. It must be refused, or Map must
-// be able to place ranks on a host with this topology.
+// FuzzTopology decodes an arbitrary topology, as from another host. Either UnmarshalJSON must
+// return an error, or the topology must be valid, and results of Map for a host with this topology
+// must have the properties that check tests.
 func FuzzTopology(f *testing.F) {
 	for _, topo := range []Topology{{}, Here(), twoSockets.read(f), holes.read(f)} {
 		text, err := json.Marshal(topo)

@@ -9,12 +9,12 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
 )
 
-// bySlot, byNode and perUnit return the host of each rank, by its number. Afterwards renumber may
-// change the order. They return an error if the ranks do not fit.
+// bySlot, byNode and perUnit return the index of the machine of each rank, by the number of the
+// rank. renumber may change the order later. They return an error if the ranks do not fit.
 
 // bySlot gives each host, one after the other, as many ranks as it has slots. If ranks are left,
-// spread decides how many of them each host gets, and bySlot gives them to one host after the other
-// again.
+// spread decides how many of them each host gets, and bySlot again gives them to one host after the
+// other.
 func (m *mapper) bySlot() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	for h, n := range m.slots {
@@ -34,13 +34,13 @@ func (m *mapper) bySlot() ([]int, error) {
 	return hosts, nil
 }
 
-// spread distributes n ranks among hosts whose slots are all used. more is the number of ranks that
-// each host gets. The load of a host is this number divided by its number of slots. Each rank goes
-// to the host whose load with this rank is the lowest, so the loads are as even as MaxSlots allows.
-// ok is false if MaxSlots does not allow so many ranks.
+// spread distributes n ranks among hosts whose slots are all used. more holds the number of ranks
+// that each host gets. The load of a host is more of the host divided by its number of slots. Each
+// rank goes to the host whose load with this rank is the lowest, so the loads are as even as the
+// MaxSlots of the hosts allow. ok is false if they do not allow so many ranks.
 //
-// First spread finds by bisection the largest load for which the ranks suffice if all hosts have
-// this load, and gives each host its slots times that load. Then it places the few other ranks one
+// First spread finds by bisection the largest load that needs at most n ranks if all hosts have
+// this load, and gives each host its slots times this load. Then it places the few other ranks one
 // by one.
 func (m *mapper) spread(n int) (more []int, ok bool) {
 	const fine = 1 << 10 // loads are integers, in units of 1/fine ranks per slot
@@ -77,12 +77,12 @@ func (m *mapper) spread(n int) (more []int, ok bool) {
 	return more, true
 }
 
-// load is the load that a host would have with one more rank: ranks, the number of its ranks beyond
-// its slots, divided by slots, the number of its slots.
+// load is the load that a host would have with one more rank: ranks divided by slots. ranks is the
+// number of its ranks beyond its slots, with that rank, and slots is the number of its slots.
 type load struct{ host, ranks, slots int }
 
 // loads is a heap of hosts that may get more ranks. On top is the host with the lowest load, which
-// gets the next rank. Of hosts with equal loads, the first one is on top.
+// gets the next rank. Of hosts with equal loads, that with the lowest index is on top.
 type loads []load
 
 func (q loads) Len() int      { return len(q) }
@@ -99,8 +99,8 @@ func (q *loads) Pop() any {
 	return x
 }
 
-// byNode gives one rank to each host in turn, as long as the host has free slots. When no host has
-// free slots any more, it gives one rank to each host in turn again, as long as MaxSlots allows.
+// byNode gives one rank at a time to each host that has free slots, in turn. When no host has free
+// slots any more, it continues with all hosts, as long as their MaxSlots allow.
 func (m *mapper) byNode() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	counts := make([]int, len(m.machines))
@@ -137,7 +137,7 @@ func (m *mapper) byNode() ([]int, error) {
 }
 
 // perUnit applies a rule ppr:N:UNIT: it gives each host, one after the other, N ranks for each of
-// its units, until no ranks are left.
+// its units, until no ranks are left. Slots do not matter.
 func (m *mapper) perUnit() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	units := 0

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// finder returns a function that finds a machine by its name in a rankfile, and returns its index
-// or a text that says why there is none. Upper and lower case are the same. The name in the
-// rankfile may have a domain that the name of the machine lacks. It may also lack the domain, if
-// only one machine has this first part of its name.
+// finder returns a function that finds a machine by its name in a rankfile. That function returns
+// the index of the machine, or a text that says why there is none. Upper and lower case are the
+// same. The name in the rankfile may have a domain that the name of the machine lacks. The name in
+// the rankfile may also lack the domain, if only one machine has a name with this first part.
 func finder(machines []Machine) func(name string) (index int, problem string) {
 	const several = -1
 	full, short := make(map[string]int), make(map[string]int)
-	for i := len(machines) - 1; i >= 0; i-- { // from the last to the first, so that of two machines with the same name the first counts
+	for i := len(machines) - 1; i >= 0; i-- { // from the last machine to the first, so that of machines with the same name the first counts
 		name := strings.ToLower(machines[i].Name)
 		full[name] = i
 		if first := firstLabel(name); first != name {
@@ -66,8 +66,8 @@ func hostList(machines []Machine) string {
 }
 
 // foldNames returns names as one text in the form of Slurm, such as "node[01-03,07],gpu1", which
-// package hosts can read. If that has more than eight parts, foldNames leaves out all but the first
-// six and the last.
+// hosts.Expand can read. If the text has more than eight parts, foldNames replaces all but the
+// first six and the last by an ellipsis.
 func foldNames(names []string) string {
 	const shown = 8
 	var texts []string
@@ -82,9 +82,9 @@ func foldNames(names []string) string {
 	return strings.Join(texts, ",")
 }
 
-// foldFrom returns one part of the result of foldNames: names[i] and the names after it that differ
-// from it only in one number, which must ascend. next is the index of the first name that is not in
-// this part.
+// foldFrom returns one part of the result of foldNames: names[i], and the names directly after it
+// that differ from it only in one number, as long as this number grows. next is the index of the
+// first name that is not in this part.
 func foldFrom(names []string, i int) (next int, text string) {
 	if i+1 == len(names) {
 		return i + 1, names[i]
@@ -120,7 +120,8 @@ func foldFrom(names []string, i int) (next int, text string) {
 // maxNumber is the largest number in a name that foldNames folds.
 const maxNumber = 1<<31 - 1
 
-// padded returns the range from lo to hi as text, with zeros before the numbers up to width digits.
+// padded returns the range from lo to hi as text. The numbers have leading zeros, so that each has
+// at least width digits.
 func padded(lo, hi, width int) string {
 	if lo == hi {
 		return fmt.Sprintf("%0*d", width, lo)
@@ -129,7 +130,8 @@ func padded(lo, hi, width int) string {
 }
 
 // around returns the text before and after the number in which the names a and b differ. ok is
-// false if they differ in more than one number.
+// false if they do not differ in exactly one number, or have characters that the form of Slurm or
+// an IPv6 address uses.
 func around(a, b string) (prefix, suffix string, ok bool) {
 	p := 0
 	for p < min(len(a), len(b)) && a[p] == b[p] {
@@ -150,7 +152,8 @@ func around(a, b string) (prefix, suffix string, ok bool) {
 	return a[:p], a[len(a)-s:], okA && okB && !strings.ContainsAny(a+b, "[],:")
 }
 
-// between returns the part of name between prefix and suffix, and false if name does not have them.
+// between returns the part of name between prefix and suffix. It returns false if name does not
+// have both.
 func between(name, prefix, suffix string) (string, bool) {
 	if len(name) < len(prefix)+len(suffix) || !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, suffix) {
 		return "", false
@@ -161,9 +164,9 @@ func between(name, prefix, suffix string) (string, bool) {
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 // ranges returns blocks of consecutive numbers as text, such as "0-3,8-11". Each block has width
-// numbers; they begin at the numbers in starts, which have equal distances. More than three blocks
-// are shortened: to "0-98:2", which is every second number, if width is 1, and else to
-// "0-3,8-11,…,96-99".
+// numbers. The numbers in starts, which have equal distances, are the first ones of the blocks. If
+// there are more than three blocks, the text is shorter: "0-98:2", which means every second number,
+// if width is 1, and otherwise such as "0-3,8-11,…,96-99".
 func ranges(starts []int, width int) string {
 	one := func(i int) string { return span(starts[i], starts[i]+width-1) }
 	last := len(starts) - 1

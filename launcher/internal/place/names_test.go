@@ -43,7 +43,8 @@ func TestFoldNames(t *testing.T) {
 	require.Equal(t, "node[00000-09999]", foldNames(names))
 }
 
-// FuzzFoldNames: the result of foldNames must contain each name, in order, unless it is shortened.
+// FuzzFoldNames: unless foldNames leaves out names, its result must contain all names in their
+// order.
 func FuzzFoldNames(f *testing.F) {
 	f.Add("node1 node2 node3 gpu1")
 	f.Add("n08 n09 n10 n9 n1n1 n1n2")
@@ -71,8 +72,7 @@ func FuzzFoldNames(f *testing.F) {
 	})
 }
 
-// unfold is the reverse of foldFrom: it returns the names that a text such as "node[01-03,07]-ib"
-// stands for.
+// unfold is the reverse of foldFrom: it returns the names in a text such as "node[01-03,07]-ib".
 func unfold(t *testing.T, text string) (names []string) {
 	prefix, rest, ok := strings.Cut(text, "[")
 	if !ok {

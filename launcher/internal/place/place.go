@@ -8,7 +8,7 @@
 //	                                                               │
 //	                                   Render (-dry-run) ◄── Result┘
 //
-// It starts no process. Its results depend only on its arguments.
+// The package starts no process. The result of Map depends only on its arguments.
 package place
 
 import (
@@ -24,16 +24,16 @@ import (
 // Machine is a host that ranks may run on.
 type Machine struct {
 	Name string
-	// Slots is the number of ranks that the host should run. 0 means as many as the host has hardware
-	// threads that ranks can use at the same time: see Topology.Usable. So a core with two hardware
-	// threads counts as two slots, whereas Open MPI counts cores. A host whose hardware is not known
-	// has one slot.
+	// Slots is the number of ranks that the host should run. 0 means the number of hardware threads
+	// that ranks can use at the same time: see [Topology.Usable]. So a core with two hardware
+	// threads counts as two slots, whereas Open MPI counts cores. With 0, a host whose hardware is
+	// not known has one slot.
 	Slots    int
 	MaxSlots int      // largest number of ranks that the host may run; 0: no limit
 	Topology Topology // zero: the hardware of the host is not known
 }
 
-// slots returns the number of slots of the machine: Slots, or what 0 stands for, but at most
+// slots returns the number of slots of the machine: Slots, or what 0 means there, but at most
 // MaxSlots.
 func (m *Machine) slots() int {
 	n := m.Slots
@@ -51,7 +51,7 @@ func (m *Machine) limit() int {
 	return m.MaxSlots
 }
 
-// Policy contains the rules for the placement.
+// Policy contains the rules by which Map places ranks.
 type Policy struct {
 	// MapBy is the rule by which ranks are distributed; "" means "slot". ParseMapBy accepts these:
 	//
@@ -64,9 +64,10 @@ type Policy struct {
 	//	ppr:N:core     N ranks on each core, likewise
 	//	ppr:N:numa     N ranks on each NUMA node, likewise
 	//
-	// With slot, node, core and numa, there may be more ranks than slots. The ranks for which there
-	// are no slots are then placed in a second round: with node, one on each host in turn; otherwise
-	// so that the number of ranks per slot is as equal on all hosts as possible.
+	// With slot, node, core and numa, there may be more ranks than slots, unless Strict is set. The
+	// ranks for which there are no slots are then placed in a second round: with node, one on each
+	// host in turn; otherwise so that the number of ranks per slot is as equal on all hosts as
+	// possible.
 	MapBy string
 	// RankBy is the order in which ranks are numbered. With "slot" or "", that is the order in which
 	// MapBy places them. With "node", the ranks of an app are numbered round-robin over its hosts.
@@ -75,16 +76,16 @@ type Policy struct {
 	// Bind is the kind of unit, a core or a NUMA node, to which each rank is bound; "": none. Ranks on
 	// a host whose hardware is not known are not bound.
 	Bind     job.Bind
-	Strict   bool      // if set, it is an error if there are more ranks than slots, on all hosts together or on one host
-	Rankfile *Rankfile // gives the place of each rank, instead of MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job.
+	Strict   bool      // more ranks than slots, on all hosts together or on one host, are an error
+	Rankfile *Rankfile // gives the place of each rank, instead of MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job has
 }
 
 // Rank is the place of one rank of the job.
 type Rank struct {
 	App   int   // number of the rank's app
-	Host  int   // index of its Machine
-	Local int   // its number among the ranks of the host, from 0 on
-	CPUs  []int // hardware threads that the rank is bound to, ascending; nil: not bound. Nobody may change it, because other ranks and the Topology may share it
+	Host  int   // index of the rank's host among the machines
+	Local int   // number of the rank among the ranks of the host, from 0 on
+	CPUs  []int // hardware threads that the rank is bound to, ascending; nil: not bound. Its elements must not be changed, because other ranks and the Topology may share them
 }
 
 // Result holds the places of all ranks of a job.
@@ -101,7 +102,8 @@ func ParseMapBy(text string) error {
 
 // Map places the ranks of a job on machines. App i of the job has appNP[i] ranks, which are
 // numbered after those of the apps before it. A machine may get no ranks. Map returns an error if
-// the arguments are invalid or the ranks do not fit.
+// the arguments are invalid, the ranks do not fit, or p.Rankfile does not fit the job. It does not
+// change its arguments.
 //
 // Map takes time and memory in proportion to the number of ranks and to the number of hardware
 // threads.
@@ -109,10 +111,10 @@ func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 	return mapUpTo(job.MaxRanks, machines, appNP, p)
 }
 
-// Fill returns the number of ranks that a job has if the user does not give one: the number of
-// ranks in the rankfile, if there is one. Otherwise, with a rule ppr:N:UNIT, N for each unit of all
-// machines; with any other rule, the number of slots of all machines. It returns 0 if the machines'
-// units are not known.
+// Fill returns the number of ranks that a job has if the user gives none. If there is a rankfile,
+// that is the number of ranks in it. Otherwise, with a rule ppr:N:UNIT, it is N for each unit of
+// all machines, and with any other rule the number of slots of all machines. A machine whose cores
+// or NUMA nodes are not known counts as one without such units.
 func Fill(machines []Machine, p Policy) int {
 	rule, err := mapby.Parse(p.MapBy)
 	n := 0
@@ -134,7 +136,7 @@ func Fill(machines []Machine, p Policy) int {
 	return n
 }
 
-// mapUpTo is Map for a job of at most most ranks.
+// mapUpTo does what Map does, for a job of at most most ranks.
 func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
 	m := mapper{machines: machines, most: most, bind: p.Bind}
 	if err := m.check(appNP, p); err != nil {
@@ -203,8 +205,8 @@ type mapper struct {
 	bind     job.Bind   // Policy.Bind
 }
 
-// check returns an error if an argument of Map is invalid. Otherwise it sets slots, total, np and
-// rule.
+// check returns an error if an argument of Map is invalid, except for the contents of p.Rankfile.
+// Otherwise it sets slots, total, np and rule.
 func (m *mapper) check(appNP []int, p Policy) (err error) {
 	if p.MapBy == "" {
 		p.MapBy = string(mapby.Slot)
@@ -251,8 +253,8 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 
 // oversubscribed returns the machines that have more ranks than slots, and the number of their
 // ranks. counts holds the number of ranks of each machine. If the job has more ranks than there are
-// slots on all machines together, oversubscribed returns all machines and all ranks, whatever
-// counts is.
+// slots on all machines together, oversubscribed returns all machines and the number of all ranks,
+// regardless of counts.
 func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 	for h, n := range counts {
 		if m.np > m.total || n > m.slots[h] {
@@ -266,8 +268,8 @@ func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 	return ranks, hosts
 }
 
-// oversubscribedWarning returns the warning that ranks share the slots of hosts. If nothing gives
-// the slots of these hosts, so that they are the cores, the warning speaks of cores.
+// oversubscribedWarning returns the warning that ranks share the slots of hosts. If the slots of
+// all these hosts follow from their hardware, the warning calls them cores.
 func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
 	for _, h := range hosts {
@@ -281,13 +283,13 @@ func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 	return fmt.Sprintf("%d ranks on the %s: they take turns", ranks, m.partsOf(hosts, "core"))
 }
 
-// oversubscribedError returns the error for ranks that do not fit into the slots of machines.
+// oversubscribedError returns the error that ranks do not fit into the slots of hosts.
 func (m *mapper) oversubscribedError(ranks int, hosts []int) error {
 	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
 }
 
 // partsOf returns a text such as "8 slots of 2 hosts", or "4 slots of node1" for a single host.
-// what is what the slots are called.
+// what is the word for a slot in the text.
 func (m *mapper) partsOf(hosts []int, what string) string {
 	n := 0
 	for _, h := range hosts {

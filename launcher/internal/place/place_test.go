@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// hostsOf returns machines with the names a, b and so on. text has a word for each: its Slots, and
-// after a slash its MaxSlots, as in "4 2/3 0".
+// hostsOf returns machines with the names a, b and so on. text has a word for each machine: its
+// Slots and, after a slash, its MaxSlots, as in "4 2/3 0".
 func hostsOf(t testing.TB, text string) []Machine {
 	t.Helper()
 	var machines []Machine
@@ -28,7 +28,8 @@ func hostsOf(t testing.TB, text string) []Machine {
 	return machines
 }
 
-// letters returns the host of each rank as a letter, a for host 0, with a blank between apps.
+// letters returns a text with a letter for each rank: its host, where a means host 0. There is a
+// blank between apps.
 func letters(r *Result) string {
 	var b strings.Builder
 	for i, rk := range r.Ranks {
@@ -43,7 +44,7 @@ func letters(r *Result) string {
 func TestMapHosts(t *testing.T) {
 	for _, c := range []struct {
 		hosts   string
-		by      string // MapBy and, after a blank, RankBy
+		by      string // Policy.MapBy and, after a blank, Policy.RankBy
 		appNP   []int
 		want    string
 		warning string
@@ -57,7 +58,8 @@ func TestMapHosts(t *testing.T) {
 		{"2 2", "slot", []int{0, 2, 0, 1}, "aa b", ""},
 		{"9/2 2", "slot", []int{4}, "aabb", ""},
 
-		// If there are more ranks than slots, hosts get ranks in proportion to their slots.
+		// If there are more ranks than slots, hosts get ranks in proportion to their slots, as far
+		// as MaxSlots allows.
 		{"2", "slot", []int{5}, "aaaaa", "5 ranks share the 2 slots of a"},
 		{"1", "slot", []int{2}, "aa", "2 ranks share the 1 slot of a"},
 		{"2 2", "slot", []int{6}, "aabbab", "6 ranks share the 4 slots of 2 hosts"},
@@ -116,7 +118,7 @@ func TestMapHosts(t *testing.T) {
 	}
 }
 
-// TestFill checks the number of ranks of a job for which the user does not give one.
+// TestFill checks the number of ranks that a job gets if the user gives none.
 func TestFill(t *testing.T) {
 	two := twoSockets.read(t)
 	machines := []Machine{{Name: "a", Topology: two}, {Name: "b", Slots: 3}, {Name: "c", MaxSlots: 5, Topology: two}, {Name: "d"}}
@@ -129,8 +131,8 @@ func TestFill(t *testing.T) {
 	require.Equal(t, 2, Fill(machines, Policy{Rankfile: f}))
 }
 
-// TestMapOnTooFewCores: if nothing gives the slots, the warning about too many ranks must speak of
-// cores.
+// TestMapOnTooFewCores: if the slots of a host follow from its hardware, the warning about too many
+// ranks must call them cores.
 func TestMapOnTooFewCores(t *testing.T) {
 	r, err := Map([]Machine{{Name: "a", Topology: twoCores.read(t)}}, []int{4}, Policy{})
 	require.NoError(t, err)
@@ -139,8 +141,9 @@ func TestMapOnTooFewCores(t *testing.T) {
 	require.EqualError(t, err, "4 ranks do not fit into the 2 slots of a")
 }
 
-// TestMapDifferentHosts: the topology of each host must give its number of slots, and its number of
-// cores and NUMA nodes for the rules ppr:N:core and ppr:N:numa.
+// TestMapDifferentHosts: each host must get as many ranks as follow from its own topology: from its
+// number of slots or, with the rules ppr:N:core and ppr:N:numa, from its number of cores or NUMA
+// nodes.
 func TestMapDifferentHosts(t *testing.T) {
 	two := twoSockets.read(t)
 	quota := two
@@ -239,8 +242,8 @@ func bindings(r *Result) string {
 	return strings.Join(texts, "|")
 }
 
-// TestMapBindingPerHost: the binding of a rank must depend only on the topology of its host and on
-// its number on this host, and not on the order of the ranks.
+// TestMapBindingPerHost: the binding of a rank must depend only on the topology of its host, on the
+// number of ranks there, and on its number among them.
 func TestMapBindingPerHost(t *testing.T) {
 	small := twoCores.read(t)
 	machines := []Machine{

@@ -20,11 +20,11 @@ type Rankfile struct {
 
 // rankLine is the line of one rank.
 type rankLine struct {
-	number int    // number of the line in the file, from 1 on
-	host   string // name of the host, without a user; "": the line gives the host by its index
+	number int    // number of the line in the file, counted from 1
+	host   string // name of the host, without a user; "": the line names the host by its index
 	index  int    // index of the host among those of the job, if host is ""
 	list   string // what the user has written after "slot="
-	slots  []slot // the cores that list names; empty: the rank is not bound
+	slots  []slot // the cores that list names; nil: the rank is not bound
 }
 
 // slot is an element of the list after "slot=": a range of cores of the host or, if inPackages is
@@ -33,7 +33,7 @@ type slot struct {
 	inPackages bool
 	packages   [2]int // first and last package, if inPackages is set
 	cores      [2]int // first and last core; not used if all is set
-	all        bool   // the range is all cores of each package
+	all        bool   // all cores of each package, if inPackages is set
 }
 
 const (
@@ -55,8 +55,8 @@ const (
 //
 // The numbers of cores and packages are their indexes in the lists of a Topology, which are the
 // logical numbers of hwloc. A rank is bound to all hardware threads of its cores. A user before a
-// host, as in "me@node1", has no effect. name is the name of the file; errors have it, and the
-// number of the line.
+// host, as in "me@node1", has no effect. name is the name of the file. Errors begin with it and,
+// for an error in a line, the number of the line.
 func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	f := &Rankfile{Name: name, lines: make(map[int]*rankLine)}
 	lr := &io.LimitedReader{R: r, N: maxFile + 1}
@@ -88,7 +88,7 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 		return nil, fmt.Errorf("%s:%d: expected a line of at most %d KiB, found more", name, number+1, maxLine>>10)
 	case err != nil:
 		var pe *fs.PathError
-		if errors.As(err, &pe) { // use only the error inside, because a PathError would name the file again
+		if errors.As(err, &pe) { // keep only the error inside, because the text of a PathError has the name of the file, too
 			err = pe.Err
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -100,11 +100,12 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 	return f, nil
 }
 
-// NP returns the number of ranks in the file. It is the size of the job if the user does not give
-// one.
+// NP returns the number of ranks in the file. If the user gives no number of ranks, a job with one
+// program has this number.
 func (f *Rankfile) NP() int { return len(f.lines) }
 
-// parseRankLine parses a line "rank N=HOST slot=LIST" without its comment.
+// parseRankLine parses a line "rank N=HOST slot=LIST" whose comment was removed. slot=LIST may be
+// absent.
 func parseRankLine(text string) (rank int, l *rankLine, err error) {
 	wrong := fmt.Errorf("expected %s, found %s", lineForm, excerpt(text))
 	before, rest, ok := strings.Cut(text, "=")
@@ -144,7 +145,7 @@ func parseRankLine(text string) (rank int, l *rankLine, err error) {
 	return rank, l, err
 }
 
-// word splits text at its first space or tab. rest is without the blanks at its beginning and end.
+// word splits text at its first space or tab. rest has no blanks at its beginning and end.
 func word(text string) (first, rest string) {
 	if i := strings.IndexAny(text, " \t"); i >= 0 {
 		return text[:i], strings.TrimSpace(text[i:])
@@ -154,7 +155,7 @@ func word(text string) (first, rest string) {
 
 // parseSlots parses a list after "slot=", such as "0-3,8", "1:0-1,3", "0:*;1:2" or "s0-1". A part
 // after a comma belongs to the same packages as the part before the comma, unless it names packages
-// itself. For "*", parseSlots returns nil.
+// itself. For "*", parseSlots returns nil, which means all cores without binding.
 func parseSlots(list string) ([]slot, error) {
 	if list == "*" {
 		return nil, nil
@@ -191,8 +192,8 @@ func parseSlots(list string) ([]slot, error) {
 	return slots, nil
 }
 
-// cutLetter removes the first character of text, if it is one of letters. found reports whether it
-// is.
+// cutLetter removes the first character of text, if it is one of letters. found reports whether
+// cutLetter has removed it.
 func cutLetter(text, letters string) (rest string, found bool) {
 	if text != "" && strings.IndexByte(letters, text[0]) >= 0 {
 		return text[1:], true
@@ -200,7 +201,8 @@ func cutLetter(text, letters string) (rest string, found bool) {
 	return text, false
 }
 
-// parseRange parses a number or a range such as "0-3". It returns the first and the last number.
+// parseRange parses a number or a range such as "0-3". It returns the first and the last number. ok
+// is false if text is invalid.
 func parseRange(text string) (r [2]int, ok bool) {
 	lo, hi, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -211,7 +213,9 @@ func parseRange(text string) (r [2]int, ok bool) {
 	return [2]int{a, b}, ok1 && ok2 && a <= b
 }
 
-// hosts returns the index of the machine of each rank from 0 to np-1.
+// hosts returns the index of the machine of each rank from 0 to np-1. It returns an error if the
+// file does not give the place of one of these ranks, if a host is not one of machines, or if a
+// host would get more ranks than MaxSlots.
 func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 	find := finder(machines)
 	hosts := make([]int, np)
@@ -239,7 +243,8 @@ func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
 	return hosts, nil
 }
 
-// bind sets CPUs of the ranks for which the file gives cores.
+// bind sets CPUs of the ranks for which the file gives cores. It returns an error if a host does
+// not have these cores.
 func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	for rank := range ranks {
 		r, l := &ranks[rank], f.lines[rank]
@@ -255,8 +260,8 @@ func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
 	return nil
 }
 
-// shown returns the list after "slot=" for a message, shortened. It needs no quotes, because
-// parseSlots accepts only printable characters.
+// shown returns the list after "slot=" for a message. It cuts off the end of a long list. The list
+// needs no quotes, because parseSlots accepts only printable characters.
 func (l *rankLine) shown() string {
 	const most = 60
 	if len(l.list) > most {
@@ -266,8 +271,8 @@ func (l *rankLine) shown() string {
 }
 
 // cpus returns the hardware threads of the cores that a line names, ascending. t is the topology of
-// the line's host. If the host does not have these cores, problem says why, as the end of a
-// sentence that begins with the name of the host.
+// the line's host. If the host does not have these cores, problem says what it has, as a sentence
+// whose subject, the name of the host, is left out. Otherwise problem is "".
 func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	if len(t.CPUs) == 0 {
 		return nil, "has unknown cores"
@@ -315,7 +320,8 @@ func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 	return cpus, ""
 }
 
-// numbered returns a number of things with their numbers, such as "4 cores, 0 to 3".
+// numbered returns a number of things with the range of their numbers, such as "4 cores, 0 to 3".
+// what is the noun in the singular.
 func numbered(n int, what string) string {
 	switch n {
 	case 0:

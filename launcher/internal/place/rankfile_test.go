@@ -58,7 +58,7 @@ func TestRankfile(t *testing.T) {
 	} {
 		f := readText(t, c.text)
 		np := len(c.hosts)
-		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore} // the rankfile replaces the other three
+		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore} // the rankfile overrides the other three fields
 		r, err := Map(machines, []int{np}, p)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.hosts, letters(r), c.text)
@@ -176,8 +176,8 @@ func TestRankfileMapErrors(t *testing.T) {
 	}
 }
 
-// TestRankfileLarge: a rankfile with a line for each rank of the largest job can be read and
-// applied.
+// TestRankfileLarge: ReadRankfile and Map must accept a rankfile with a line for each rank of the
+// largest job.
 func TestRankfileLarge(t *testing.T) {
 	const hosts = 512
 	var text strings.Builder
@@ -198,8 +198,9 @@ func TestRankfileLarge(t *testing.T) {
 	require.Equal(t, "65536 ranks on the 16384 cores of 512 hosts: they take turns", r.Warning)
 }
 
-// FuzzReadRankfile reads an arbitrary text as a rankfile. It must give an error that names the
-// file, or a rankfile with which Map places ranks or returns an error.
+// FuzzReadRankfile reads an arbitrary text as a rankfile. ReadRankfile must return an error that
+// names the file, or a rankfile. For the rankfile, Map must return a valid result, or an error that
+// names the file.
 func FuzzReadRankfile(f *testing.F) {
 	for _, text := range []string{
 		"rank 0=node1 slot=0-3,8\nrank 1=node1 slot=1:0-1 # c\n", "rank 0=+n1 slot=0:0,2;1:*", "rank 0=+n1 slot=s0-1\r\nrank 1=me@node2 slot=*",

@@ -10,7 +10,8 @@ import (
 )
 
 // Render prints where ranks run, for gorun -dry-run. Similar ranks and hosts share a line, so that
-// a large job takes few lines.
+// a large job takes few lines. Render returns the error of w, or an error if r has a rank on a
+// machine that does not exist.
 //
 //	RANKS     HOST         SLOTS  PER HOST           BINDING
 //	0-15      node[1-2]    8      8                  cpus 0 | 1 | … | 7
@@ -18,8 +19,9 @@ import (
 //	-         node[5-6]    8      0                  -
 //
 // PER HOST is the number of the line's ranks on each host. In the first line, ranks 0 to 7 are on
-// node1; in the second, ranks 16 and 18 are on node3. BINDING lists the cpus of the ranks of one
-// host, in their order. A job of several apps has a column APP after RANKS.
+// node1; in the second, ranks 16 and 18 are on node3. BINDING lists the hardware threads of the
+// ranks of one host, in their order. If an app other than app 0 has ranks, there is a column APP
+// after RANKS.
 func Render(w io.Writer, machines []Machine, r *Result) error {
 	rows, err := fold(machines, r)
 	if err != nil {
@@ -40,20 +42,20 @@ func Render(w io.Writer, machines []Machine, r *Result) error {
 	return t.Flush()
 }
 
-// block is a row of the table. It stands for consecutive ranks of one app: first each ranks on the
-// first host, then as many on the second host, and so on. Further ranks may repeat that on the same
-// hosts. For example, if ranks 0 and 1 are on node1, 2 and 3 on node2, 4 and 5 on node1, and 6 and
-// 7 on node2, that is one block with each 2 and starts 0 and 4.
+// block is a row of the table. It describes consecutive ranks of one app: a number of ranks, the
+// field each, on the first host, the same number on the second host, and so on. Later ranks may
+// repeat that on the same hosts. For example, if ranks 0 and 1 are on node1, 2 and 3 on node2, 4
+// and 5 on node1, and 6 and 7 on node2, that is one block with each 2 and starts 0 and 4.
 type block struct {
 	starts  []int     // the first rank of each repetition; empty: the hosts have no ranks
 	app     int       // number of the app
 	hosts   []int     // indexes of the hosts, ascending
 	each    int       // number of ranks on each host in one repetition
-	slots   slotCount // of each host
-	binding [][]int   // the hardware threads of each rank of one host, in all repetitions; those of the other hosts are the same
+	slots   slotCount // the same for each host
+	binding [][]int   // the hardware threads of each rank of one host, in all repetitions; the other hosts have equal ones
 }
 
-// slotCount is the number of slots of a host, and its MaxSlots.
+// slotCount holds the number of slots of a host, and in most its MaxSlots.
 type slotCount struct{ slots, most int }
 
 func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
@@ -62,10 +64,10 @@ func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
 func (row *block) width() int { return len(row.hosts) * row.each }
 
 // fold returns the rows of the table: first those with ranks, and then those of hosts without
-// ranks. It returns an error if r has a rank on a host that is not in machines.
+// ranks. It returns an error if r has a rank on a host whose index is not valid in machines.
 func fold(machines []Machine, r *Result) ([]*block, error) {
 	var rows []*block
-	latest := make(map[[5]int]*block) // the latest row by app, first and last host, number of hosts, and ranks on each; the next block may be its repetition
+	latest := make(map[[5]int]*block) // by app, first and last host, number of hosts, and ranks on each: the latest such row, which the next block may repeat
 	used := make([]bool, len(machines))
 	add := func(b *block) {
 		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
@@ -118,7 +120,7 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 }
 
 // repeatedBy reports whether b is the next repetition of row: it has the same hosts, and the first
-// ranks of all repetitions have equal distances.
+// ranks of the repetitions have equal distances. The caller has compared the other properties.
 func (row *block) repeatedBy(b *block) bool {
 	n := len(row.starts)
 	return slices.Equal(row.hosts, b.hosts) && (n == 1 || b.starts[0]-row.starts[n-1] == row.starts[1]-row.starts[0])

@@ -11,8 +11,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// nodes returns n hosts with the names node001, node002 and so on. Each has the number of slots in
-// slots, and the topology topo.
+// nodes returns n hosts with the names node001, node002 and so on. Each has as many slots as slots
+// says, and the topology topo.
 func nodes(n, slots int, topo Topology) []Machine {
 	machines := make([]Machine, n)
 	for i := range machines {
@@ -123,8 +123,8 @@ func TestRenderErrors(t *testing.T) {
 }
 
 // checkTable reads text, a table that Render has printed for r. It fails the test unless each rank
-// is in exactly one line, and each host has as many ranks as the lines say. The hosts have names of
-// one letter.
+// is in exactly one line, and each host has as many ranks as the lines say. If the table leaves out
+// ranks by an ellipsis, a rank may be in no line. The names of the hosts are the letters from a on.
 func checkTable(t testing.TB, text string, machines []Machine, r *Result) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -13,27 +13,27 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// Topology describes the hardware threads of a host that ranks may use, and the units that they
-// form: cores, NUMA nodes and packages. The order of the units is that of hwloc. Packages and NUMA
-// nodes are ordered by their lowest thread, cores by package, NUMA node and lowest thread. So
+// Topology describes the hardware threads of a host that ranks may use, and the units to which they
+// belong: cores, NUMA nodes and packages. The order of the units is that of hwloc. Packages and
+// NUMA nodes are ordered by their lowest thread, cores by package, NUMA node and lowest thread. So
 // neighbours in a list are neighbours in the machine, even if the kernel numbers threads
-// alternately across packages. Check documents further properties.
+// alternately across packages. [Topology.Check] documents further properties.
 //
 // The zero value is a host whose hardware is not known.
 type Topology struct {
-	CPUs     []int   // the kernel's numbers of the hardware threads, ascending, as in each list below
-	Quota    int     // number of hardware threads whose CPU time a cgroup allows ranks to use; 0: no limit
+	CPUs     []int   // the kernel's numbers of the hardware threads; they ascend, as in each unit below
+	Quota    int     // number of hardware threads whose CPU time the ranks may use together, as a cgroup says; 0: not known or no limit
 	Cores    [][]int // threads of each physical core, together all of CPUs; nil: not known
-	NUMA     [][]int // threads of each NUMA node, which consists of whole cores; a core may be in no node
+	NUMA     [][]int // threads of each NUMA node, which consists of whole cores; a core may be in no node; nil: not known
 	Packages [][]int // threads of each package, which is a socket and consists of whole cores, together all of CPUs; nil: not known
 }
 
-// MaxCPUs is one more than the largest number that a hardware thread can have here.
+// MaxCPUs is one more than the largest number of a hardware thread that this package accepts.
 const MaxCPUs = sys.MaxCPUs
 
 // Here returns the topology of the hardware threads of this machine that this process may use, with
-// the quota of its cgroup. If this process cannot bind processes to threads, the units are not
-// known.
+// the quota of its cgroup. If the system does not let this process bind processes to threads, the
+// units are nil.
 func Here() Topology {
 	t := ReadTopology("/sys/devices/system", Allowed())
 	if sys.Bind(t.CPUs) != nil { // tries to bind this process to what it may use anyway; fails if ranks cannot be bound here
@@ -43,10 +43,10 @@ func Here() Topology {
 	return t
 }
 
-// ReadTopology reads the topology of the hardware threads in allowed, which ascend, from the
-// directory sys, which is /sys/devices/system or has the same form. It leaves out threads that are
-// offline. If files are missing, each thread counts as a core, and all threads as one NUMA node and
-// one package.
+// ReadTopology reads the topology of the hardware threads in allowed, which must ascend, from the
+// directory sys: /sys/devices/system, or a directory with the same form. It leaves out threads that
+// are offline, unless all are. If files are missing, each thread counts as a core, and all threads
+// as one NUMA node and one package.
 func ReadTopology(sys string, allowed []int) Topology {
 	t := Topology{CPUs: slices.Clone(allowed)}
 	if online := filter(readCPUs(filepath.Join(sys, "cpu", "online")), setOf(allowed)); len(online) > 0 {
@@ -76,7 +76,7 @@ func ReadTopology(sys string, allowed []int) Topology {
 		t.NUMA = [][]int{t.CPUs}
 	}
 
-	packages := make(map[string][]int) // the threads by the package's physical id, which may be any number
+	packages := make(map[string][]int) // by the package's physical id, which may be any number: the package's threads
 	for _, core := range t.Cores {
 		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // if the file is missing, the id is ""
 		id := strings.TrimSpace(string(text))
@@ -91,16 +91,15 @@ func ReadTopology(sys string, allowed []int) Topology {
 }
 
 // readNodes returns the threads of each NUMA node. A core belongs to the first node that has one of
-// its threads. That matters if nodes share threads, as the nodes do that the kernel parameter
-// numa=fake makes.
+// its threads. That matters if nodes share threads, as with the kernel parameter numa=fake.
 func readNodes(sys string, cores [][]int) (nodes [][]int) {
-	core := make(map[int]int) // index of the core of each thread that is not in a node yet
+	core := make(map[int]int) // by thread that is not in a node yet: the index of its core
 	for i, threads := range cores {
 		for _, c := range threads {
 			core[c] = i
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // an error means that sys is no valid pattern; then there are no nodes
+	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // an error means that sys has characters of a pattern; then there are no nodes
 	for _, file := range files {
 		var node []int
 		for _, c := range readCPUs(file) {
@@ -130,7 +129,8 @@ func (t *Topology) sort() {
 	})
 }
 
-// unitOf returns, by number of a hardware thread, the index of its unit in units; -1: it is in none.
+// unitOf returns, by number of a hardware thread, the index in units of the unit that has this
+// thread; -1: there is none.
 func (t *Topology) unitOf(units [][]int) []int {
 	at := make([]int, t.bound())
 	for c := range at {
@@ -153,13 +153,15 @@ func (t *Topology) bound() int {
 	return t.CPUs[len(t.CPUs)-1] + 1
 }
 
-// equal reports whether two hosts have the same hardware threads and units.
+// equal reports whether t and u have the same hardware threads and units. It does not compare the
+// quotas.
 func (t *Topology) equal(u *Topology) bool {
 	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
 }
 
-// Usable returns the number of hardware threads that the ranks can use at the same time.
+// Usable returns the number of hardware threads that the ranks can use at the same time: all of the
+// host, but no more than Quota, if that is not 0.
 func (t Topology) Usable() int {
 	if t.Quota > 0 {
 		return min(t.Quota, len(t.CPUs))
@@ -167,9 +169,10 @@ func (t Topology) Usable() int {
 	return len(t.CPUs)
 }
 
-// Place returns the hardware threads to which a rank is bound, or nil if it is not bound. local is
-// the number of the rank among the np ranks of the host. The result may share memory with t, so the
-// caller must not change it.
+// Place returns the hardware threads to which a rank is bound, or nil if it is not bound, because
+// bind says so or the units are not known. local is the number of the rank among the np ranks of
+// the host, from 0 on. The result may share memory with t, so the caller must not change its
+// elements.
 //
 // With job.BindCore the ranks divide the cores among themselves, in order: each rank gets whole
 // cores of its own or, if there are fewer cores than ranks, consecutive ranks share a core. With
@@ -208,10 +211,10 @@ func share(units [][]int, i, np int) []int {
 	return set
 }
 
-// MaxProcs returns GOMAXPROCS for one of the np ranks of a host. That is the number of hardware
-// threads in bound, to which the rank is bound, or, if it is not bound, its share of all threads,
-// but no more than its share of the quota. The result is at least 2, so that transfers continue
-// while one goroutine computes.
+// MaxProcs returns GOMAXPROCS for one of the np ranks of a host. bound holds the hardware threads
+// to which the rank is bound; empty: it is not bound. The result is the number of these threads, or
+// else the rank's share of all threads, but no more than its share of the quota. The result is at
+// least 2, so that transfers continue while one goroutine computes.
 func (t Topology) MaxProcs(bound []int, np int) int {
 	np = max(np, 1)
 	n := len(bound)
@@ -225,10 +228,10 @@ func (t Topology) MaxProcs(bound []int, np int) int {
 }
 
 // Quota returns the number of hardware threads whose CPU time the cgroup of this process allows it
-// to use. Quota does not read the cgroup itself: it returns the value that the Go runtime chooses
-// for GOMAXPROCS, for which the runtime reads the cgroup, and which is at least 2 if there is a
-// limit. If the variable GOMAXPROCS is set, the runtime does not read the cgroup, and Quota returns
-// 0.
+// to use. Quota does not read the cgroup itself. It returns this process's GOMAXPROCS, because the
+// Go runtime reads the cgroup to choose it. So without a limit the result is the number of hardware
+// threads, and with a limit it is at least 2. If the environment variable GOMAXPROCS is set, the
+// runtime does not read the cgroup, and Quota returns 0.
 func Quota() int {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return 0
@@ -239,7 +242,7 @@ func Quota() int {
 // Allowed returns the hardware threads that this process may use, ascending.
 func Allowed() []int {
 	list := sys.Allowed(0)
-	if len(list) == 0 { // a sandbox forbids the call, or the system does not have it
+	if len(list) == 0 { // a sandbox forbids the system call, or the system does not have it
 		for c := range runtime.NumCPU() {
 			list = append(list, c)
 		}

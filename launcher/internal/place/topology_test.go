@@ -22,8 +22,8 @@ type shape struct {
 	offline                  []int // the kernel's numbers of threads that are offline
 }
 
-// sys makes a directory that has the files of the machine's /sys/devices/system, and returns its
-// path.
+// sys makes a directory with the files that ReadTopology reads in the machine's
+// /sys/devices/system, and returns its path.
 func (s shape) sys(t testing.TB) string {
 	t.Helper()
 	part := func(core, parts int) int {
@@ -67,8 +67,8 @@ func (s shape) sys(t testing.TB) string {
 	return tree(t, files)
 }
 
-// tree makes files with one line each in a new directory, and returns the directory. files has the
-// line of each file, by its path in the directory.
+// tree makes files with one line each in a new directory, and returns the path of the directory.
+// files maps the path of each file in the directory to its line.
 func tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -152,7 +152,7 @@ func TestReadTopology(t *testing.T) {
 }
 
 // TestReadTopologyOdd: ReadTopology must return a valid topology even if the files of the kernel
-// contradict each other.
+// contradict each other or are invalid.
 func TestReadTopologyOdd(t *testing.T) {
 	const siblings, id = "/topology/core_cpus_list", "/topology/physical_package_id"
 	for _, c := range []struct {

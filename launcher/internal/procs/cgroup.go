@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroup is a control group for the ranks of this host, inside this process's group. All
-// processes that ranks start stay in it, even if they change their environment or
-// session. This process can make one only under cgroup version 2, and only as root or in
-// a subtree that a service manager has delegated to it. Otherwise the cgroup is nil, and
-// its methods do nothing.
+// cgroup is a control group for the ranks of this host, inside this process's group. All processes
+// that ranks start stay in it, even if they change their environment or session. newCgroup makes
+// one only under cgroup version 2, with the file cgroup.kill, and only if this process runs as root
+// or in a subtree that a service manager has delegated to it. Otherwise it returns nil, and the
+// methods do nothing.
 type cgroup struct {
 	dir  string   // path of the group's directory
 	file *os.File // the open directory; clone3(2) takes its descriptor
-	off  bool     // clone3(2) has failed with this group: later ranks do not start in it
+	off  bool     // a rank could not be started in this group: later ranks do not start in it
 }
 
 // cgroupRoots lists the usual mount points of cgroup version 2. The first is for systems with
@@ -60,10 +60,10 @@ func newCgroup(id string) *cgroup {
 	return nil
 }
 
-// removeStale removes from parent the groups of gorun and agent processes that no longer exist. A
-// gorun or agent leaves its group behind if it is killed together with its watchdog. The name of a
-// group ends with the pid of the process that made it. A group with running processes stays,
-// because the kernel does not remove it.
+// removeStale removes from parent the groups of gorun and agent processes that have ended. A group
+// remains if its process was killed together with the watchdog. The name of a group ends with the
+// pid of the process that made it. A group with running processes stays, because the kernel does
+// not remove it.
 func removeStale(parent string) {
 	entries, _ := os.ReadDir(parent)
 	for _, e := range entries {
@@ -79,14 +79,14 @@ func removeStale(parent string) {
 
 // lists reports whether a file of pids, one on each line, contains pid. newCgroup checks this
 // because the path in /proc/self/cgroup need not be valid under the mount point, for example in a
-// container. It may then lead to the directory of another group.
+// container. The path may then be that of another group.
 func lists(file string, pid int) bool {
 	text, _ := os.ReadFile(file)
 	return strings.Contains("\n"+string(text), fmt.Sprintf("\n%d\n", pid))
 }
 
 // removeGroup removes a group and the groups that ranks have made in it. If a process runs in one
-// of these groups, removeGroup returns an error. A missing group is not an error.
+// of these groups, removeGroup returns an error. If there is no such group, it returns nil.
 func removeGroup(dir string) error {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -101,7 +101,7 @@ func removeGroup(dir string) error {
 }
 
 // end kills the remaining processes of the group and removes the group. It waits at most limit for
-// the processes to end.
+// the processes to end. If they have not ended then, the group stays.
 func (g *cgroup) end(limit time.Duration) {
 	if g != nil {
 		_ = g.file.Close()

@@ -13,22 +13,21 @@ import (
 //
 // Jobs on one host are placed alike: each job's plan puts its first rank on the first core. To keep
 // two jobs from sharing cores, the process manager of each job claims the core of each rank that is
-// bound to one core only. If another job has claimed that core, the process manager binds the rank
-// to a free core instead. For a rank that may run on several cores the process manager claims
-// none, because the kernel moves such a rank to an idle core.
+// bound to one core only. If another job has claimed that core, and Prepare.Rebind is set, the
+// process manager binds the rank to a free core instead. For a rank that may run on several cores
+// the process manager claims none, because the kernel moves such a rank to an idle core.
 //
 //	rank's core ── claim ──► ok: the rank stays
 //	                   └──► taken ── claim of a core that the plan does not use ──► ok: the rank goes there
 //	                                                                          └──► none is free: the rank stays
 //
-// A claim is a socket bound to an abstract name (unix(7)) with the number of the core's
-// first hardware thread. The kernel gives each name to one socket, so two process managers that
-// start at the same time get different cores. When a process manager ends, in whatever way, the
-// kernel closes the socket and so ends the claim. The name does not contain the user, so jobs of
-// different users avoid each other, too. If some process has bound all names, ranks stay on the
-// cores of the plan.
-// Names belong to a network namespace. Jobs in different namespaces do not see each
-// other's claims.
+// A claim is a socket bound to an abstract name (unix(7)) with the number of the core's first
+// hardware thread. The kernel gives each name to one socket, so two process managers that start at
+// the same time get different cores. When a process manager ends, even by SIGKILL, the kernel
+// closes the socket and so ends the claim. The name does not contain the user, so jobs of different
+// users avoid each other, too. If some process has bound all names, ranks stay on the cores of the
+// plan. Names belong to a network namespace. Jobs in different namespaces do not see each other's
+// claims.
 
 // coreNames is the beginning of the socket names of claims. The @ stands for the zero byte with
 // which abstract names begin. Tests change coreNames.

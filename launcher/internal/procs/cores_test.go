@@ -23,7 +23,7 @@ func ownNames(t *testing.T) {
 }
 
 // claimant returns a process manager that has run claimCores on a host with these cores. It has one
-// rank for each element of cpus, which lists the hardware threads to which the rank is bound.
+// rank for each element of cpus: a list of the hardware threads to which the rank is bound.
 func claimant(t *testing.T, cores [][]int, rebind bool, cpus ...[]int) *Manager {
 	c := &Manager{job: proto.Prepare{Rebind: rebind}}
 	c.topology.Do(func() { c.here = place.Topology{Cores: cores} })

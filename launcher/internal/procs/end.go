@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rankEnded checks whether a rank's process has ended, and handles its end.
+// rankEnded checks whether a rank's process has ended. If so, and for the first time, it handles
+// the end.
 func (c *Manager) rankEnded(i int) {
 	rk := &c.ranks[i]
 	c.mu.Lock()
@@ -89,15 +90,16 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 	c.cfg.Emit(proto.Exited{Exit: rk.exit})
 }
 
-// recordFailure records the state of the other ranks when rank i has failed the job by itself: the
-// rank has called Abort, has broken the PMI-1 protocol, or has exited without a signal. The record
-// is needed because rank i may notice that another rank has died, and may abort or exit because of
-// that, before the kernel reports the other rank's end to this process.
+// recordFailure records the state of the other ranks when rank i has failed the job by itself: it
+// has called Abort, has broken the PMI-1 protocol, or has exited abnormally without a signal. The
+// record is needed because rank i may notice that another rank has died, and may abort or exit
+// because of that, before the kernel reports the other rank's end to this process.
 //
 // recordFailure records which of the other ranks have got SIGKILL from another process. If
 // independent is set, it also records which of them are ending. independent means that their ends
 // cannot follow from the failure of rank i: rank i still runs, or its abort names another rank's
-// failure as the reason. Only the first failure of a job is recorded.
+// failure as the reason. recordFailure records only the first failure on this host, and nothing
+// after control has begun to end the ranks.
 func (c *Manager) recordFailure(i int, independent bool) {
 	if c.recorded || c.ending {
 		return
@@ -165,13 +167,13 @@ func killed(pid int) (sent, ends bool) {
 }
 
 // end handles End: it begins to end the ranks. If m.Grace is 0, the ranks get SIGKILL at once.
-// Otherwise idle ranks get SIGTERM at once, busy ranks after at most m.Linger, and the ranks that
-// still run after m.Linger plus m.Grace get SIGKILL. A later End can only make SIGKILL come sooner.
+// Otherwise terminate sends them SIGTERM within m.Linger, and the ranks that still run after
+// m.Linger plus m.Grace get SIGKILL. A later End can only make SIGKILL come sooner.
 func (c *Manager) end(m proto.End) {
 	if c.phase != phaseRunning {
 		return
 	}
-	if !c.ending && !c.recorded { // the job ends because of another host, or not by a rank's failure
+	if !c.ending && !c.recorded { // no rank of this host has failed the job by itself
 		c.recorded = true
 		for j := range c.ranks {
 			if c.plan.Ranks[j].Rank != m.Except {
@@ -193,9 +195,9 @@ func (c *Manager) end(m proto.End) {
 		return
 	}
 	for i := range c.ranks {
-		// m.Asked: the ranks have got SIGTERM from elsewhere, so they get none here. m.Except is a
-		// rank that has called Abort. It gets none either, because it ends by itself after its
-		// last output.
+		// m.Asked: another process has sent the ranks SIGTERM, so they get none here. m.Except is a
+		// rank that has called Abort. It gets none while it runs, because it ends by itself after
+		// its last output.
 		c.ranks[i].signaled = m.Asked
 		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
 	}
@@ -217,25 +219,26 @@ func (c *Manager) beginEnd() {
 	c.mu.Unlock()
 }
 
-// endRank sends a rank a signal to end it. First it reads what the rank has written to its
-// control channel, because an abort that is already there was not caused by the signal.
+// endRank sends a rank a signal to end it. First it reads what the rank has written to its control
+// channel, so that Aborted.AfterEnd is false for an abort that the rank wrote before the signal.
 func (c *Manager) endRank(i int, s syscall.Signal) {
 	c.drainControl(i)
 	c.ranks[i].signaled = true
 	c.signalRank(i, s)
 }
 
-// Several ranks may fail for the same reason at slightly different times, and one of them
-// may not have written its error message yet. So if a rank is busy when another one fails,
-// it gets the time End.Linger to end by itself before SIGTERM. If several checks in a row find a
-// rank idle, the rank waits for something and gets SIGTERM at once.
+// Several ranks may fail for the same reason at slightly different times, and one of them may not
+// have written its error message yet. So a rank that is busy when the job ends has up to End.Linger
+// to end by itself before it gets SIGTERM. If idleLooks checks in a row find a rank idle, the rank
+// probably waits for something, and gets SIGTERM at once.
 const (
 	lingerStep = 5 * time.Millisecond // time between two checks
 	idleLooks  = 2                    // checks in a row that must find a rank idle
 )
 
-// terminate sends SIGTERM to the ranks that have not got it. Before termBy it leaves out busy ranks
-// and lets control call it again after lingerStep.
+// terminate sends SIGTERM to each rank, once, except to ranks whose termDone end has set. Before
+// termBy it leaves out the ranks that idleLooks checks in a row have not found idle, and lets
+// control call it again after lingerStep.
 func (c *Manager) terminate() {
 	now := time.Now()
 	c.termCheckAt = time.Time{}
@@ -262,8 +265,8 @@ func (c *Manager) terminate() {
 	}
 }
 
-// busy reports whether a thread of a process or of one of its children runs, waits for a
-// processor, or waits for a disk. If there is no /proc, it returns false.
+// busy reports whether a thread of a process or of one of its descendants runs, waits for a
+// processor, or waits for a disk. If there is no /proc, busy returns false.
 func busy(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
 	tasks, err := os.ReadDir(dir)
@@ -274,7 +277,7 @@ func busy(pid int) bool {
 		if f := fieldsOf(dir + t.Name() + "/stat"); len(f) > 0 && (f[0] == "R" || f[0] == "D") {
 			return true
 		}
-		text, _ := os.ReadFile(dir + t.Name() + "/children") // if the kernel has no such file, only the process itself counts
+		text, _ := os.ReadFile(dir + t.Name() + "/children") // on a kernel without this file only the process itself is checked
 		for f := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(f); err == nil && busy(child) {
 				return true
@@ -296,7 +299,7 @@ func (c *Manager) kill() {
 	}
 }
 
-// signalRank signals a rank's process group.
+// signalRank signals the process group of a rank, if the rank was started.
 func (c *Manager) signalRank(i int, s syscall.Signal) {
 	c.mu.Lock()
 	pid := c.ranks[i].pid
@@ -321,7 +324,7 @@ func (c *Manager) signal(s syscall.Signal) {
 	}
 }
 
-// finish runs when every rank has ended. It kills the processes that they have left behind, and
+// finish runs when every rank has ended. It kills the processes that ranks have left behind, and
 // lets output.loop pass on what is still in the pipes.
 func (c *Manager) finish() {
 	c.phase = phaseEnded
@@ -387,8 +390,8 @@ func (c *Manager) finish() {
 	}()
 }
 
-// emitEnded emits Ended with the exits of all ranks, and with the last lines of stderr of the ranks
-// that have not ended normally.
+// emitEnded emits Ended with the exits of all ranks that were started, and with the last lines of
+// stderr of those that have not ended normally.
 func (c *Manager) emitEnded() {
 	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
 	for i := range c.ranks {
@@ -406,7 +409,7 @@ func (c *Manager) emitEnded() {
 	c.cfg.Emit(m)
 }
 
-// release frees everything that control uses. control calls it when it ends.
+// release frees what control uses. control calls it when it ends.
 func (c *Manager) release() {
 	if c.phase == phasePrepared {
 		c.ports.close()

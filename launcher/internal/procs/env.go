@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// foreignEnv lists prefixes of variables. Most are variables by which a launcher tells a process
-// its rank. EnvAllocated tells a gorun that salloc has started it. If another launcher has started
-// gorun, the ranks of this job must not inherit these variables from it.
+// foreignEnv lists the beginnings of variables that the ranks of this job must not inherit from
+// another launcher that has started gorun. By most of them a launcher tells a process its rank. By
+// EnvAllocated gorun tells a gorun that it starts that salloc has started it.
 var foreignEnv = []string{
 	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
 	envSize + "=", envLocalRank + "=", envLocalSize + "=",
@@ -34,7 +34,7 @@ const (
 	envLocalSize = "WEFT_LOCAL_SIZE" // number of ranks on the rank's host
 )
 
-// EnvAllocated is set for a gorun that another gorun has started by salloc.
+// EnvAllocated is set in the environment of a gorun that another gorun has started by salloc.
 const EnvAllocated = "WEFT_ALLOCATED"
 
 // envStage is the variable with the path of the directory of files that gorun has copied to this
@@ -63,8 +63,9 @@ func MergeEnv(lists ...[]string) []string {
 	return env
 }
 
-// hostEnv returns the environment of an app's ranks on this host. If base is nil, app is complete.
-// Otherwise the variables of app are added to those of base, which are this host's. staged is the
+// hostEnv returns the environment of an app's ranks on this host. If base is nil, app is the
+// complete environment. Otherwise base is this host's environment. hostEnv removes from it the
+// variables that only gorun may set, adds those of app, and sets PWD to wdir. staged is the
 // directory of files that gorun has copied to this host; "": none.
 func hostEnv(base, app []string, wdir, staged string) []string {
 	if base != nil {
@@ -79,8 +80,8 @@ func hostEnv(base, app []string, wdir, staged string) []string {
 	return app
 }
 
-// rankEnv returns the environment of a rank: the environment of its app, and the variables that
-// differ between ranks. listens means that the rank inherits a listening socket.
+// rankEnv returns the environment of local rank i: the environment of its app, and the variables
+// that differ between ranks. listens means that the rank inherits a listening socket.
 func (c *Manager) rankEnv(i int, listens bool) []string {
 	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
 	env := make([]string, len(a.env), len(a.env)+16)
@@ -107,7 +108,7 @@ func (c *Manager) rankEnv(i int, listens bool) []string {
 	return env
 }
 
-// topo returns this host's topology. It reads the topology once.
+// topo returns this host's topology, which it reads in its first call.
 func (c *Manager) topo() place.Topology {
 	c.topology.Do(func() { c.here = place.Here() })
 	return c.here

@@ -12,9 +12,9 @@ import (
 // errLibrary is the error of execve(2) for a program whose ELF interpreter cannot be used.
 const errLibrary = syscall.ELIBBAD
 
-// forkExec starts a process that gets SIGKILL when the calling thread ends. pidfd is
-// readable when the process has ended. The process begins in the cgroup in, if that is
-// not nil and the system can do so. An error of type *errStart is not the program's fault.
+// forkExec starts a process that gets SIGKILL when the calling thread ends. pidfd is readable when
+// the process has ended. If in is not nil and the system can do so, the process begins in that
+// cgroup. If the error is an *errStart, gorun has failed and not the program.
 func forkExec(path string, argv []string, attr *syscall.ProcAttr, in *cgroup) (pid, pidfd int, err error) {
 	pidfd = -1
 	attr.Sys.Pdeathsig, attr.Sys.PidFD = syscall.SIGKILL, &pidfd

@@ -15,8 +15,8 @@ import (
 // siginfoBytes is the size of siginfo_t on every architecture.
 const siginfoBytes = 128
 
-// waitid calls waitid(2) for a child that has ended, and leaves it a zombie. It exists
-// because x/sys/unix does not export the union of siginfo_t. It does not block. The usage
+// waitid calls waitid(2) for a child that may have ended, and leaves it a zombie. It does not
+// block. It exists because x/sys/unix does not export the union of siginfo_t. usage may be nil; it
 // includes the children that the child has waited for.
 func waitid(pid int, info *[siginfoBytes]byte, usage *unix.Rusage) unix.Errno {
 	for {

@@ -16,11 +16,12 @@ import (
 
 // What systems other than Linux lack, and what this file does instead:
 //
-//	a process dies with its parent        the watchdog kills the ranks' groups
-//	pidfd                                 at each SIGCHLD, control checks all ranks
-//	waitid leaves a zombie                the rank is reaped; its group gets signals only while no process has its number
-//	orphans become our children           the processes in the ranks' groups are killed; orphans elsewhere are not found
-//	/proc, to find the job's processes    the processes in the ranks' groups are killed; others are not found
+//	a process dies with its parent      the watchdog kills the ranks' groups
+//	pidfd                               at each SIGCHLD, control checks all ranks
+//	waitid leaves a zombie              the rank is reaped; afterwards its group gets signals
+//	                                    only while no process has its number
+//	orphans become our children         orphans outside the ranks' groups are not found
+//	/proc, to find the job's processes  processes outside the ranks' groups are not found
 
 // errLibrary stands for an error that only Linux has. No error of these systems equals it.
 var errLibrary = errors.New("interpreter cannot be used")
@@ -29,7 +30,7 @@ var errLibrary = errors.New("interpreter cannot be used")
 func forkExec(path string, argv []string, attr *syscall.ProcAttr, _ *cgroup) (pid, pidfd int, err error) {
 	pid, err = syscall.ForkExec(path, argv, attr)
 	if err == nil {
-		exits.Delete(pid) // a reaped rank may have had the same number
+		exits.Delete(pid) // a rank that was reaped may have had the same pid
 	}
 	return pid, -1, err
 }
@@ -130,8 +131,8 @@ func (b jobProcs) killLeftoverChildren(time.Duration) {}
 // reapOrphans does nothing: on these systems orphans do not become children of this process.
 func (b jobProcs) reapOrphans(map[int]bool) {}
 
-// reap waits until a killed child has ended, at most for limit. A child that waits in the
-// kernel may not end.
+// reap waits at most limit until a killed child has ended, and reaps it if it has. A child that
+// waits in the kernel may not end.
 func reap(pid int, limit time.Duration) {
 	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
 		if _, ended := exitStatus(pid); ended || time.Now().After(end) {

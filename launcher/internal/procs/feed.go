@@ -21,7 +21,7 @@ type feed struct {
 	ended bool       // the end of the input has come, or close was called
 }
 
-// newFeed starts a feed and returns it with the read end of its pipe.
+// newFeed starts a feed and returns it with the read end of its pipe, which the caller must close.
 func newFeed(emit func(proto.Message)) (*feed, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -26,7 +26,7 @@ const inspectLimit = time.Second
 //	idle ──Inspect──► asked ──all have answered, or inspectLimit──► Inspected, idle
 type inspection struct {
 	proto.Inspect
-	on     bool      // Inspected has not been emitted yet
+	on     bool      // an Inspect was handled, and Inspected was not emitted yet
 	until  time.Time // when Inspected is emitted even if ranks have not answered; zero if not on
 	awaits int       // number of ranks that have been asked and have not answered
 }
@@ -34,7 +34,7 @@ type inspection struct {
 // answers is the state of a rank's channel for inspections.
 type answers struct {
 	fd    int             // this process's end; -1: closed
-	in    []byte          // the part of a frame that has arrived
+	in    []byte          // bytes that were read and not handled: the beginning of a frame
 	ready bool            // the rank has announced that it answers inspections: it is a weft program after Init
 	state *wire.RankState // the rank's answer to the current Inspect; nil: it has not answered
 	asked bool            // the rank was asked and has not answered yet
@@ -42,7 +42,8 @@ type answers struct {
 	stacks int // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
 }
 
-// inspect asks the ranks for their states, and for their stacks if m.Stacks is set.
+// inspect handles Inspect: it asks the ranks that answer inspections for their states, and for
+// their stacks if m.Stacks is set.
 func (c *Manager) inspect(m proto.Inspect) {
 	c.inspection = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
 	if c.phase == phaseRunning {
@@ -69,7 +70,7 @@ func (c *Manager) inspect(m proto.Inspect) {
 	c.inspected()
 }
 
-// readAnswer reads at most one buffer from a rank's channel for inspections.
+// readAnswer reads once from rank i's channel for inspections, and handles the complete frames.
 func (c *Manager) readAnswer(i int) {
 	a := &c.ranks[i].answers
 	if a.fd < 0 {
@@ -102,9 +103,10 @@ func (c *Manager) readAnswer(i int) {
 	}
 }
 
-// answered handles a frame from a rank. number is the N of the Inspect that the frame answers.
-// answered ignores a state that answers an older Inspect. It passes on stacks even if they are
-// late, but only once for each Inspect: gorun ends a job that sends more, see tree.Node.inspect.
+// answered handles a frame from local rank i. number is the N of the Inspect that the frame
+// answers. answered ignores a state that answers an older Inspect. It passes on stacks even if they
+// come after Inspected, but only once for each Inspect: gorun ends a job that sends more, see
+// tree.Node.inspect.
 func (c *Manager) answered(i int, number uint32, kind byte, body []byte) {
 	a := &c.ranks[i].answers
 	if kind == wire.InspectReady {
@@ -129,7 +131,7 @@ func (c *Manager) answered(i int, number uint32, kind byte, body []byte) {
 	c.stopAsking(i)
 }
 
-// stopAsking records that a rank has answered, or that it cannot answer.
+// stopAsking records that a rank has answered the current Inspect, or cannot answer any more.
 func (c *Manager) stopAsking(i int) {
 	if a := &c.ranks[i].answers; a.asked {
 		a.asked = false
@@ -141,8 +143,8 @@ func (c *Manager) stopAsking(i int) {
 func (c *Manager) closeAnswers(i int) {
 	a := &c.ranks[i].answers
 	if a.fd >= 0 {
-		// Close alone does not remove the channel from the poller: a rank that is being forked may
-		// have a copy of it.
+		// unix.Close alone does not remove the channel from the poller, because a rank that is
+		// being forked may have a copy of it.
 		c.poller.Remove(a.fd)
 		_ = unix.Close(a.fd)
 		a.fd, a.in = -1, nil
@@ -150,8 +152,8 @@ func (c *Manager) closeAnswers(i int) {
 	c.stopAsking(i)
 }
 
-// inspected emits Inspected if all ranks have answered or the time limit is over. It puts ranks
-// with equal states into one group.
+// inspected emits Inspected, once for each Inspect, if all ranks that were asked have answered or
+// the time limit is over. It puts ranks with equal states into one group.
 func (c *Manager) inspected() {
 	if !c.inspection.on || c.inspection.awaits > 0 && time.Now().Before(c.inspection.until) {
 		return

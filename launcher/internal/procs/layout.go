@@ -15,10 +15,11 @@ import (
 
 const (
 	// firstPort is the lowest port that BasePort chooses if the user gives no range. The highest
-	// lies below the ephemeral range, so that no outgoing connection uses one of these ports.
+	// lies below the ephemeral range, so the kernel chooses none of these ports for an outgoing
+	// connection.
 	firstPort = 10000
-	// layoutTry is the number of attempts to get ports that the kernel chooses. An attempt fails
-	// if the UDP port of the same number is in use.
+	// layoutTry is the number of attempts to get ports that the kernel chooses. An attempt fails if
+	// the UDP port of the same number must be free, too, and is in use.
 	layoutTry = 16
 	backlog   = 1024 // argument of listen(2)
 )
@@ -31,14 +32,14 @@ type layout struct {
 	fds   []int // by local rank: its listening socket; -1: the rank has it, and it is closed here
 }
 
-// portRange is the range of ports that ranks may use, with both ends. If low is 0, they may use any
-// ports.
+// portRange is the range of ports that ranks may use, from low to high inclusive. If low is 0, they
+// may use any ports.
 type portRange struct{ low, high int }
 
 // BasePort returns the first of n consecutive ports that are probably free on all hosts. It chooses
-// them at random in the range from low to high, with both ends. If low is 0, the range is from
-// firstPort to the last port below the ephemeral range. If the range has fewer than n ports, BasePort
-// returns 0.
+// them at random in the range from low to high inclusive. If low is 0, the range is from firstPort
+// to the last port below the ephemeral range of this host. If the range has fewer than n ports,
+// BasePort returns 0.
 func BasePort(n, low, high int) int {
 	if low == 0 {
 		low, high = firstPort, ephemeralFloor()-1
@@ -50,10 +51,10 @@ func BasePort(n, low, high int) int {
 	return low + rand.IntN(room+1)
 }
 
-// newLayout listens on np ports of an address. It uses the ports from base on. If base is 0 or these
-// ports are not free, it uses any np ports of the range may, and the layout's base is 0. If
-// datagrams is set, it uses only ports whose UDP ports of the same numbers are free, too, because
-// some libfabric providers bind those.
+// newLayout listens on np TCP ports of an address. It uses the ports from base on. If base is 0, or
+// if another process uses one of these ports or the kernel refuses it, newLayout uses any np ports
+// of the range may, and the layout's base is 0. If datagrams is set, it uses only ports whose UDP
+// ports of the same numbers are free, too, because some libfabric providers bind those.
 func newLayout(address string, base, np int, may portRange, datagrams bool) (*layout, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -169,7 +170,7 @@ func (l *layout) close() {
 	}
 }
 
-// release closes this process's copy of a rank's socket.
+// release closes this process's copy of a rank's socket. rank is the rank's local number.
 func (l *layout) release(rank int) {
 	if l.fds[rank] >= 0 {
 		_ = unix.Close(l.fds[rank])

@@ -20,7 +20,7 @@ import (
 type jobProcs struct {
 	mark   []byte       // the job's entry in the environment of its processes: WEFT_JOB_ID=…
 	groups map[int]bool // process groups of the ranks; a group's number is its rank's pid
-	stuck  map[int]bool // processes that SIGKILL does not end
+	stuck  map[int]bool // by pid: ranks that SIGKILL has not ended
 	others *others      // nil: a process is not recognized by being a child of this process
 }
 
@@ -29,15 +29,15 @@ type jobProcs struct {
 //   - all descendants that exist before the ranks start;
 //   - later processes in the sessions of these, such as the master that ssh leaves for
 //     connection sharing;
-//   - processes in this process's own session that do not have the job's mark: the program
-//     that runs the launcher may have started them.
+//   - processes in this process's own session that have neither the job's mark nor a rank's process
+//     group: the program that runs the launcher may have started them.
 //
-// If a rank's process clears its environment and begins a session, it becomes a child of
-// this process, the reaper, when its parent ends. It is in none of these sets.
+// If a rank's process clears its environment and begins a session, it becomes a child of this
+// process, the reaper, when its parent ends. It is in none of these sets, so adopted recognizes it.
 type others struct {
-	own      string          // this process's session; the ranks and children of other parts of the program are in it
+	own      string          // id of this process's session; the ranks and children of other parts of the program are in it
 	since    map[int]string  // by pid: start time of each descendant that newOthers has found
-	sessions map[string]bool // sessions of these descendants, except own
+	sessions map[string]bool // ids of the sessions of these descendants, except own
 }
 
 // The indexes of fields of proc_pid_stat(5) in the result of statOf.
@@ -88,8 +88,8 @@ func newJobProcs(id string, groups []int) jobProcs {
 }
 
 // alive reports whether pid is a process of the job that is not a zombie. unsure means that alive
-// cannot find out, because the process is in execve(2), during which /proc shows no environment for
-// a moment.
+// cannot find out, because /proc does not show the whole environment of the process: for a moment
+// during execve(2) it shows none.
 func (b jobProcs) alive(pid int) (ours, unsure bool) {
 	f := statOf(pid)
 	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
@@ -172,9 +172,10 @@ func (b jobProcs) killLeftovers(limit time.Duration) {
 	}
 }
 
-// killLeftoverChildren kills and reaps the children of this process that belong to the job: orphans
-// of the ranks, which have become children of this process. Killing one may make its children
-// orphans, so killLeftoverChildren repeats the search until it finds none or limit has passed.
+// killLeftoverChildren kills and reaps the children of this process that belong to the job, except
+// those in stuck: orphans of the ranks, which have become children of this process. Killing one may
+// make its children orphans, so killLeftoverChildren repeats the search until it finds none or
+// limit has passed.
 func (b jobProcs) killLeftoverChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
@@ -197,8 +198,8 @@ func (b jobProcs) killLeftoverChildren(limit time.Duration) {
 	}
 }
 
-// reap waits until a killed child has ended, at most for limit: a child that waits in the kernel
-// may not end.
+// reap waits at most limit until a killed child has ended, and reaps it if it has. A child that
+// waits in the kernel may not end.
 func reap(pid int, limit time.Duration) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {
@@ -257,20 +258,22 @@ func (b jobProcs) reapOrphans(known map[int]bool) {
 // on. It returns nil if there is no such process.
 func statOf(pid int) []string { return fieldsOf("/proc/" + strconv.Itoa(pid) + "/stat") }
 
-// fieldsOf is statOf for a named file, such as the stat of one thread.
+// fieldsOf does for the file name, such as the stat file of a thread, what statOf does for a
+// process.
 func fieldsOf(name string) []string {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil
 	}
-	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may contain blanks and parentheses
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the process's name, which is in parentheses, may contain blanks and parentheses
 }
 
 // children returns the children of this process.
 func children() []int { return childrenOf("self") }
 
-// childrenOf returns the children of a process. process is its directory in /proc. If the kernel
-// does not list children, childrenOf checks the parent of every process.
+// childrenOf returns the children of a process. process is a pid or self: the name of the process's
+// directory in /proc. If the kernel does not list children, childrenOf checks the parent of every
+// process.
 func childrenOf(process string) []int {
 	var pids []int
 	dir := "/proc/" + process + "/task/"
@@ -284,7 +287,7 @@ func childrenOf(process string) []int {
 			if _, err := os.Stat(dir + t.Name()); err == nil {
 				return childrenByParent(process)
 			}
-			continue // the thread has ended meanwhile
+			continue // the thread has ended since ReadDir
 		}
 		for f := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(f); err == nil {

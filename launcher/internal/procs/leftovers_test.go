@@ -97,8 +97,8 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// TestKillLeftoversThatExec checks that killLeftovers looks again at a process that is in
-// execve(2), which shows no environment then.
+// TestKillLeftoversThatExec checks that killLeftovers looks again at a process in execve(2), during
+// which /proc shows no environment for a moment.
 func TestKillLeftoversThatExec(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "again")
 	require.NoError(t, os.WriteFile(script, []byte("exec sh $0\n"), 0o600))

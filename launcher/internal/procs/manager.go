@@ -21,19 +21,22 @@ import (
 // Config holds what the program that uses a Manager, gorun or an agent, gives to New.
 type Config struct {
 	Index int    // index of this host among the hosts of the job
-	Host  string // name of this host, for messages and tags
+	Host  string // name of this host, for the tags of output lines
 
-	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State,
-	// Request, Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block.
+	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request,
+	// Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block. Two goroutines
+	// may call it at the same time.
 	Emit func(proto.Message)
 
-	// Output takes what the ranks write. One goroutine calls it. It may block; meanwhile
-	// the ranks' pipes fill up and their writes block. If its error wraps EPIPE, the ranks
-	// get EPIPE, too. After another error the ranks' output is dropped.
+	// Output takes what the ranks write. One goroutine calls it. The Manager reuses Data after the
+	// call. Output may block; meanwhile the ranks' pipes fill up and their writes block. If Output
+	// returns an error that wraps EPIPE, later writes of the ranks to the same destination fail
+	// with EPIPE. After another error the Manager drops later output for that destination.
 	Output func(proto.Output) error
 
-	// Stored is called once for each FilePart, when its data is on disk or not needed here.
-	// It must not block.
+	// The Manager calls Stored once for each FilePart, after it has written the data of the
+	// FilePart or has dropped them. It drops them if this host does not need the file, or if the
+	// copy has failed. Stored must not block.
 	Stored func(proto.FilePart)
 
 	// In is the standard input for the ranks that Prepare.Stdin names. nil: the input comes
@@ -42,7 +45,7 @@ type Config struct {
 
 	Own      bool      // this is gorun's host, so the job's files are here and need not be copied
 	Environ  []string  // this host's environment, which App.Env extends; nil: App.Env is the whole environment
-	Watchdog *Watchdog // kills the ranks if this process dies; not nil
+	Watchdog *Watchdog // kills the job's processes if this process is killed; not nil
 }
 
 // Manager manages the ranks of this host. It uses these goroutines for any number of ranks:
@@ -50,14 +53,15 @@ type Config struct {
 //	forkAll       on one thread during the whole job: starts ranks, then waits
 //	output.loop   pipes → Config.Output
 //	feed.pump     Stdin messages → a pipe, if standard input comes in messages
-//	input.pump    standard input → ranks, if several ranks read it or it is a terminal
+//	input.pump    standard input → ranks, if they cannot inherit it; see input
 //	control       everything else: messages, ends of ranks, PMI-1, deadlines
 //
-// At the end another goroutine waits for output.loop.
+// At the end another goroutine waits for output.loop. Without pidfds, one more goroutine waits for
+// SIGCHLD (noticeExits).
 //
-// control never waits for a rank or for a reader of output. For each event of a rank's control
-// channel it reads at most once, so a rank that writes without end does not keep control from
-// other events.
+// While ranks run, control waits neither for a rank nor for Config.Output. For each event of a
+// rank's control channel it reads at most once, so a rank that writes without end does not keep
+// control from other events.
 //
 //	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
 type Manager struct {
@@ -67,7 +71,7 @@ type Manager struct {
 	plan       proto.Plan    // the part of job for this host
 	local      map[int]int   // by rank: its local number, which is its index in ranks
 	apps       []app
-	prepareErr error // error of prepareHost; not nil: Start must not start any rank
+	prepareErr error // error of prepareHost; not nil: Start starts no rank
 	files      *staging
 	ports      *layout
 	in         *input
@@ -80,25 +84,26 @@ type Manager struct {
 	output     *output
 	pmi        *pmiServer
 
-	topology sync.Once      // sets here, in topo
+	topology sync.Once      // lets topo set here once
 	here     place.Topology // topology of this host
 
 	poller    *sys.Poller
 	wake      *sys.Waker    // wakes control after an append to inbox
 	forked    chan struct{} // closed when forkAll has ended, or will not run
-	allExited chan struct{} // closed when all ranks have ended: forkAll may end
+	allExited chan struct{} // closed when no rank runs any more: forkAll may end
 	done      chan struct{} // closed when control has ended
 
 	bound bool  // used by forkAll alone: it has bound its thread
-	free  []int // used by forkAll alone: where its thread could run before it was bound; nil: not known
+	free  []int // used by forkAll alone: the hardware threads that its thread could use before it was bound; nil: not known
 
-	mu     sync.Mutex // guards inbox, stop and closed, and pid and pidfd of a rank until it has started
+	mu     sync.Mutex // guards inbox, stop and closed, and pid, pidfd and at of a rank until it has started
 	inbox  []any      // messages that control has not handled yet
 	stop   bool       // set when the ranks must end: forkAll must not start more ranks
 	closed bool       // control has ended and has closed wake
 
-	// The following fields are used by control alone, except allowed. Tests change the first four.
-	// A time says when something is due; if it is zero, nothing is due.
+	// Only control uses the following fields, except that forkAll uses allowed and cgroup. New sets
+	// the first four to what their comments name; tests change them. A field of type time.Time
+	// holds when an action is due; if it is zero, the action is not due.
 	stuckAfter    time.Duration                // stuckLimit
 	allowed       func(pid int) []int          // sys.Allowed; used by forkAll alone
 	exitOf        func(pid int) (status, bool) // exitStatus
@@ -109,8 +114,8 @@ type Manager struct {
 	ending        bool      // control has begun to end the ranks
 	recorded      bool      // recordFailure or end has recorded the ranks' states at the first failure
 	termCheckAt   time.Time // when to check again which ranks without SIGTERM are busy
-	termBy        time.Time // when also busy ranks get SIGTERM
-	killAt        time.Time // when the grace period after SIGTERM ends
+	termBy        time.Time // when busy ranks get SIGTERM, too
+	killAt        time.Time // when the grace period after SIGTERM ends: ranks that still run then get SIGKILL
 	graceOver     bool      // the grace period is over, and ranks got SIGKILL
 	stuckAt       time.Time // when ranks that survive SIGKILL count as stuck
 	reapAt        time.Time // when to search again for ended processes of ranks
@@ -135,16 +140,17 @@ const (
 	phaseEnded // all ranks have ended; output may still be on the way to Config.Output
 )
 
-// started reports that forkAll has started n ranks. err is why it has not started all.
+// started is the message in which forkAll reports that it has started n ranks and starts no more.
+// err is why the next rank cannot be started; nil: all ranks were started, or Manager.stop is set.
 type started struct {
 	n   int
 	err error
 }
 
-// childEnded reports that a child of this process has ended. It may be a rank.
+// childEnded is the message that a child of this process has ended. The child may be a rank.
 type childEnded struct{}
 
-// drained reports that output.loop has ended.
+// drained is the message that output.loop has ended.
 type drained struct{}
 
 // Each descriptor in the poller has a number, by which control finds out what an event is about.
@@ -156,15 +162,16 @@ func notifyIndex(i int) int { return -3 - 3*i } // number of rank i's channel fo
 func answerIndex(i int) int { return -4 - 3*i } // number of rank i's channel for inspections
 
 const (
-	// reapEvery is the time between two searches for ended processes of ranks that have
-	// become children of this process. It is also the time between two calls of oomCount.forget,
-	// so a kill for lack of memory can explain the end of a rank at least this much later.
+	// reapEvery is the time between two calls of jobProcs.reapOrphans, and between two calls of
+	// oomCount.forget. So if the kernel kills a rank because memory ran out, control may notice the
+	// rank's end up to reapEvery later, and Exit.Memory still reports the cause.
 	reapEvery = 10 * time.Second
-	// stateDelay is the time after the first normal end of a rank during which State is not
-	// emitted. Other ranks usually end in this time; if not, they may wait for that rank.
+	// After the first normal end of a rank, control waits for stateDelay before it emits State
+	// without a Watch message. The other ranks usually end in this time; if not, they may wait for
+	// that rank.
 	stateDelay = 100 * time.Millisecond
-	// stuckLimit is how long a process may take to end after SIGKILL. A process that waits
-	// for a disk or a file server in the kernel may never end.
+	// stuckLimit is how long a process may take to end after SIGKILL. Then it counts as stuck: a
+	// process that waits for a disk or a file server in the kernel may never end.
 	stuckLimit = 10 * time.Second
 )
 
@@ -202,7 +209,8 @@ func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
 	return p, w, nil
 }
 
-// Do passes a message to control. It does not block.
+// Do passes a message to control, and does not block. control handles the messages in the order of
+// the calls. Several goroutines may call Do. After the end of control, Do has no effect.
 func (c *Manager) Do(m proto.Message) { c.post(m) }
 
 func (c *Manager) post(m any) {
@@ -215,8 +223,8 @@ func (c *Manager) post(m any) {
 	c.wake.Wake()
 }
 
-// Close kills the ranks that run, releases everything, and waits until this is done. It does
-// not wait for output that cannot be written.
+// Close kills the ranks that run, frees what the Manager uses, and waits until this is done. It
+// does not wait until Config.Output has taken the ranks' last output.
 func (c *Manager) Close() {
 	c.post(proto.Bye{})
 	<-c.done
@@ -229,7 +237,7 @@ func (c *Manager) stopped() bool {
 }
 
 // control handles messages, events of the poller and deadlines until Close was called and no rank
-// runs.
+// runs, or until the poller fails.
 func (c *Manager) control() {
 	defer close(c.done)
 	var events [64]sys.Event
@@ -324,7 +332,7 @@ func (c *Manager) readInbox() {
 	c.mu.Unlock()
 	for _, m := range messages {
 		if c.closing && c.phase != phaseRunning {
-			return // messages after Bye have no effect
+			return // when no rank runs any more, messages after Bye have no effect
 		}
 		c.act(m)
 	}
@@ -386,7 +394,8 @@ func (c *Manager) act(m any) {
 	}
 }
 
-// sendState emits State if it has changed. gorun uses it to detect a job that hangs.
+// sendState emits State if watchState is set and State has changed. gorun uses State to detect a
+// job that hangs.
 func (c *Manager) sendState() {
 	if !c.watchState || c.pmi == nil {
 		return
@@ -403,16 +412,17 @@ func (c *Manager) sendState() {
 // The other ranks need this if a process dies by SIGKILL, because it cannot record its end itself.
 func (c *Manager) markEnded(i int) {
 	if c.mem != nil {
-		_ = wire.PutShmEnded(c.mem, i) // after an error, only a rank that records its own end is noticed
+		_ = wire.PutShmEnded(c.mem, i) // after an error, other ranks notice only an end that the rank itself has recorded
 	}
 }
 
-// controlBytes is how much of a control channel is read at a time.
+// controlBytes is the largest number of bytes that control reads from a control channel at once.
 const controlBytes = 4 * wire.PMIMaxLine
 
-// readControl reads once from a rank's control channel and handles the lines. It reads at most the
-// number of bytes in most, and returns how many it has read. If there are more, the poller reports
-// another event. So a rank that writes without end does not keep control from other events.
+// readControl reads once from rank i's control channel, and handles the complete lines. It reads at
+// most as many bytes as most says, and at most controlBytes. It returns how many it has read; 0 if
+// the channel is empty or closed. If more bytes are there, the poller reports another event. So a
+// rank that writes without end does not keep control from other events.
 func (c *Manager) readControl(i, most int) (n int) {
 	rk := &c.ranks[i]
 	if rk.ctl < 0 || rk.ctlDone {
@@ -448,9 +458,8 @@ func (c *Manager) readControl(i, most int) (n int) {
 	return n
 }
 
-// drainControl reads what a rank has written to its control channel before the call:
-// requests, finalize, or abort. It does not block, and it returns even if a process
-// continues to write.
+// drainControl reads and handles what a rank has written to its control channel before the call. It
+// does not block, and it returns even if a process continues to write.
 func (c *Manager) drainControl(i int) {
 	left := sys.Unread(c.ranks[i].ctl) // 0 if the channel is closed
 	for n := 1; left > 0 && n > 0; left -= n {
@@ -458,15 +467,16 @@ func (c *Manager) drainControl(i int) {
 	}
 }
 
-// endControl reads the last lines of a rank that has ended, and closes its control channel.
-// The rank's children may still have the other end open.
+// endControl reads and handles the last lines of a rank that has ended, and closes its control
+// channel. It does not wait for the end of the stream, because children of the rank may still have
+// the other end open.
 func (c *Manager) endControl(i int) {
 	c.drainControl(i)
 	c.closeControl(i)
 }
 
-// controlError reports that a rank has called Abort or has broken the PMI-1 protocol.
-// Afterwards control no longer reads from the rank.
+// controlError emits Aborted: the rank has called Abort, or has broken the PMI-1 protocol.
+// Afterwards control no longer reads from the rank's control channel.
 func (c *Manager) controlError(i int, err error) {
 	rk := &c.ranks[i]
 	c.mu.Lock()
@@ -491,8 +501,8 @@ func (c *Manager) controlError(i int, err error) {
 func (c *Manager) closeControl(i int) {
 	rk := &c.ranks[i]
 	if rk.ctl >= 0 {
-		// Close alone does not remove ctl from the poller: a rank that is being forked may have a
-		// copy of it.
+		// unix.Close alone does not remove ctl from the poller, because a rank that is being forked
+		// may have a copy of it.
 		c.poller.Remove(rk.ctl)
 		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil

@@ -20,10 +20,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// testManager returns a process manager that has handled the Prepare of np ranks, which run a shell
-// script. The channel gets the messages that the process manager emits. The ranks' output is
-// dropped. The functions change are called with the configuration and the Prepare before they are
-// used, and may change them.
+// testManager returns a process manager that has handled the Prepare of np ranks, each of which
+// runs a shell script. The channel gets the messages that the process manager emits. The ranks'
+// output is dropped. Each function in change may change the configuration and the Prepare before
+// they are used.
 func testManager(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Manager, <-chan proto.Message) {
 	t.Helper()
 	emitted := make(chan proto.Message, 100)
@@ -62,7 +62,8 @@ func closeManager(t *testing.T, c *Manager, emitted <-chan proto.Message) {
 	}
 }
 
-// testPrepare returns the Prepare of a job of np ranks on one host, which run a shell script.
+// testPrepare returns the Prepare of a job of np ranks on one host, each of which runs a shell
+// script.
 func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	m := proto.Prepare{
 		Card: bootstrap.Card{JobID: "procs-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
@@ -351,9 +352,9 @@ func unstarted(t *testing.T) (*Manager, *[]proto.Message) {
 	return c, emitted
 }
 
-// TestRequests checks that the process manager reports a breach of the protocol if a rank sends a
-// second request before the reply to the first, that it drops a reply without a request, and that
-// it closes the channel of a rank that reads no replies.
+// TestRequests checks that the process manager reports a protocol error if a rank sends a second
+// request before the reply to the first, that it drops a reply without a request, and that it
+// closes the channel of a rank that reads no replies.
 func TestRequests(t *testing.T) {
 	manager, emitted := testManager(t, 1, "exec yes cmd=lookup_name service=x >&3")
 	manager.Do(proto.Start{})

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// oomCount counts the processes that the kernel has killed because memory ran out. It
-// counts those in the memory cgroup of this process, which the ranks inherit; if there is
-// no such cgroup, it counts those of the host. The kernel counts before it sends SIGKILL
-// (cgroup-v2, memory.events; cgroup-v1, memory.oom_control; /proc/vmstat).
+// oomCount counts the processes that the kernel has killed because memory ran out. It counts those
+// in the memory cgroup of this process, which the ranks inherit. If that cgroup cannot be found, it
+// counts those of the whole host. The kernel counts before it sends SIGKILL (cgroup-v2,
+// memory.events; cgroup-v1, memory.oom_control; /proc/vmstat).
 type oomCount struct {
 	file   string // the file with the kernel's count
 	dir    string // directory of the cgroup; "": file counts the kills of the whole host
 	root   string // directory of the cgroup hierarchy
-	seen   int64  // how much of the kernel's count reason has already used or forget has dropped
+	seen   int64  // the part of the kernel's count that reason must not use: older kills, and those that it has used or forget has dropped
 	before int64  // the kernel's count at the last call of forget
 }
 
@@ -53,13 +53,14 @@ func newOOMCount(proc, sys string) *oomCount {
 }
 
 // forget drops the kills that the kernel had counted at the previous call of forget. If one of them
-// had hit a rank, control would have noticed the rank's end since then.
+// had hit a rank, control would have noticed the rank's end between the two calls.
 func (c *oomCount) forget() {
 	c.seen = max(c.seen, c.before)
 	c.before, _ = readKey(c.file, "oom_kill")
 }
 
-// readKey returns the number after a key in a file of lines "key number".
+// readKey returns the number after a key in a file of lines "key number". ok is false if the file
+// cannot be read or has no such line.
 func readKey(file, key string) (n int64, ok bool) {
 	text, _ := os.ReadFile(file) // if the file cannot be read, ok is false
 	for line := range strings.Lines(string(text)) {
@@ -71,8 +72,9 @@ func readKey(file, key string) (n int64, ok bool) {
 	return 0, false
 }
 
-// reason returns why a rank got SIGKILL if the kernel has killed another process since the last
-// call because memory ran out. Otherwise it returns "".
+// reason returns a text with the reason why a rank got SIGKILL, if the kernel has counted a kill
+// that neither an earlier call of reason has used nor forget has dropped. It uses one kill. If
+// there is none, it returns "".
 func (c *oomCount) reason() string {
 	n, _ := readKey(c.file, "oom_kill")
 	if n <= c.seen {

@@ -16,7 +16,7 @@ func TestOOMCount(t *testing.T) {
 		cgroup string            // content of /proc/self/cgroup
 		count  string            // path of the file with the kernel's count
 		files  map[string]string // by path: content of the other files
-		want   string            // the reason that is expected
+		want   string
 	}{
 		"version 2": {"0::/a/b\n", "sys/a/b/memory.events",
 			map[string]string{"sys/a/b/memory.max": "max\n", "sys/a/memory.max": "67108864\n"}, "because memory ran out: its cgroup may use 64 MiB"},

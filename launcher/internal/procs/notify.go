@@ -9,11 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifyLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
+// notifyLimit is the largest number of bytes of failure notifications that control keeps for a rank
+// that does not read them.
 const notifyLimit = 1 << 20
 
-// reply sends a line to a rank's control channel. There is always room for a line if the rank reads
-// each reply before it sends its next request. If there is no room, reply closes the channel.
+// reply sends a line to local rank i on its control channel. There is always room for a line if the
+// rank reads each reply before it sends its next request. If there is no room, reply closes the
+// channel.
 func (c *Manager) reply(i int, line []byte) {
 	fd := c.ranks[i].ctl
 	if fd < 0 {
@@ -26,7 +28,8 @@ func (c *Manager) reply(i int, line []byte) {
 	}
 }
 
-// notify sends failure notifications to the ranks of this host, except to the failed ranks.
+// notify handles RanksFailed: it sends failure notifications to the ranks of this host, except to
+// the ranks that have failed.
 func (c *Manager) notify(m proto.RanksFailed) {
 	line := wire.AppendFailures(nil, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
@@ -43,13 +46,13 @@ func (c *Manager) notify(m proto.RanksFailed) {
 			c.sendNotify(i)
 		}
 		if len(rk.unsent) > notifyLimit {
-			c.closeNotify(i) // a rank must get every notification, or else see that the channel is closed
+			c.closeNotify(i) // a rank must get every notification, or find its channel closed
 		}
 	}
 }
 
-// sendNotify sends as much of rk.unsent as the channel has room for. control calls it again when
-// there is more room.
+// sendNotify sends as many bytes of rk.unsent as the channel has room for. control calls it again
+// when there is more room. If the rank has closed its end, sendNotify closes the channel.
 func (c *Manager) sendNotify(i int) {
 	rk := &c.ranks[i]
 	if rk.notify < 0 {
@@ -74,16 +77,17 @@ func (c *Manager) sendNotify(i int) {
 func (c *Manager) closeNotify(i int) {
 	rk := &c.ranks[i]
 	if rk.notify >= 0 {
-		// Close alone does not remove the channel from the poller: a rank that is being forked may
-		// have a copy of it.
+		// unix.Close alone does not remove the channel from the poller, because a rank that is
+		// being forked may have a copy of it.
 		c.poller.Remove(rk.notify)
 		_ = unix.Close(rk.notify)
 		rk.notify, rk.unsent = -1, nil
 	}
 }
 
-// send sends as many bytes as fd has room for, and returns their number. It returns -1 if the rank
-// that reads has closed its end. If this is because the rank has ended, its pidfd reports the end.
+// send sends as many bytes as fd has room for, and returns their number. If sending fails, it
+// returns -1: usually the rank at the other end has closed it. If the rank has ended, its pidfd
+// reports this.
 func send(fd int, data []byte) int {
 	sent := 0
 	for sent < len(data) {

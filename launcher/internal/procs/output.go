@@ -21,25 +21,26 @@ import (
 //	…             ─┘  into lines         └─► stderr
 //
 // The same goroutine reads and calls Config.Output. So if Config.Output blocks, the pipes fill up
-// and the ranks block; nothing is dropped, and each stream uses at most lineLimit bytes of memory.
-// A stream is one rank's stdout or stderr. A sink is where the lines of several streams go: the
-// job's stdout, for example. A line longer than lineLimit is passed on in parts. Until the line
-// ends, no other stream may write to its sink, unless no bytes of the line come for stallLimit or
-// the line takes longer than holdLimit. With Prepare.PerRank each stream has a sink of its own,
-// which gets the bytes as they come, without tags.
+// and the ranks block; nothing is dropped, and the memory of each stream stays bounded. A stream is
+// one rank's stdout or stderr. A sink is where the lines of several streams go: the job's stdout,
+// for example. If the unfinished line of a stream is longer than lineLimit, it is passed on in
+// parts. Until that line ends, loop reads no other stream, unless no bytes of the line come for
+// stallLimit or the line takes longer than holdLimit. With Prepare.PerRank each stream has a sink
+// of its own, which gets the bytes as they come, without tags.
 //
-// Usually only whole lines are passed on. But a prompt is a line that does not end. So if a line
-// does not end within partialDelay, its beginning is passed on, provided that the job has one rank,
-// or that the line is rank 0's and goes to a terminal.
+// Except for such a long line, and for a line that a stream does not finish before its end, only
+// whole lines are passed on. But a prompt is a line that does not end. So if a line does not end
+// within partialDelay, its beginning is passed on, provided that the job has one rank, or that the
+// line is rank 0's and goes to a terminal.
 const (
-	readBytes  = 64 << 10               // bytes read at once
-	lineLimit  = 64 << 10               // longest line that is passed on as a whole
-	stallLimit = 100 * time.Millisecond // time without bytes after which a long line no longer blocks others
+	readBytes  = 64 << 10               // largest number of bytes that are read at once
+	lineLimit  = 64 << 10               // length, in bytes, of an unfinished line from which on it is passed on in parts
+	stallLimit = 100 * time.Millisecond // time without bytes after which a long line no longer blocks other streams
 
 	partialDelay = 100 * time.Millisecond // time after which the beginning of a line that has not ended is passed on
 
 	holdLimit = time.Second // time for which one long line may block other streams
-	tailBytes = 8 << 10     // bytes of each rank's stderr that are kept for gorun's report of its failure
+	tailBytes = 8 << 10     // bytes of each rank's stderr that are kept at least, for gorun's report of the rank's failure
 )
 
 // output passes on what the ranks of this host write. loop is its goroutine.
@@ -50,7 +51,7 @@ type output struct {
 	tags    []string                 // prefix of lines, by stream; nil: no prefixes
 	perRank bool
 
-	mu       sync.Mutex // guards closed and finished, and the fd of a stream until loop has its first event
+	mu       sync.Mutex // guards closed and finished, the fd of a stream until loop has its first event, and poller and wake when loop ends
 	closed   [2]bool    // [0]: the reader of the job's stdout has closed it; [1]: the same for stderr
 	finished bool       // finish was called: all ranks have ended
 
@@ -58,7 +59,7 @@ type output struct {
 
 	sinks []*sink // one for each stream; or one for stdout and one for stderr; or one for both
 	buf   []byte
-	done  chan struct{} // closed when everything is passed on
+	done  chan struct{} // closed when loop has ended, or will not run
 
 	prompts    []int   // indexes of the streams whose unfinished lines are passed on after partialDelay
 	seenClosed [2]bool // the value of closed that loop has handled last
@@ -69,9 +70,9 @@ type output struct {
 type stream struct {
 	fd      int       // read end; -1: the stream has ended, or the rank has not started
 	left    int       // while draining: bytes that are still to be read
-	partial []byte    // the beginning of a line that has not ended and was not passed on yet
+	partial []byte    // bytes of a line that has not ended, which were not passed on yet
 	since   time.Time // when the first bytes of partial arrived
-	tail    []byte    // of stderr: at least the last tailBytes bytes
+	tail    []byte    // of stderr: the last bytes, between tailBytes and 2*tailBytes, or all if there are fewer
 }
 
 // sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
@@ -79,7 +80,7 @@ type sink struct {
 	to  proto.Output // template for each Output: all fields except Mid and Data
 	buf []byte       // bytes that are ready to be passed on
 	mid int          // if what was passed on last is an unfinished line: 1 + index of its stream; otherwise 0
-	err error        // the first error of pass; afterwards nothing is passed on
+	err error        // the first error of pass, or EPIPE if the reader of the sink has closed it; not nil: nothing more is passed on
 }
 
 func newOutput(c *Manager) (*output, error) {
@@ -91,7 +92,6 @@ func newOutput(c *Manager) (*output, error) {
 		if c.job.Tag && !o.perRank {
 			o.tags = append(o.tags, c.tagOf(s))
 		}
-		// Unfinished lines are passed on in a job of one rank, and for rank 0's output to a terminal.
 		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
 			o.prompts = append(o.prompts, s)
 		}
@@ -140,8 +140,9 @@ func (o *output) sink(s int) *sink {
 var errNoLoop = errors.New("the output of ranks is no longer read")
 
 // add takes over the read ends of the pipes of a rank's stdout and stderr; -1: none. Even if add
-// fails, the output closes them. add may run at the same time as loop: add holds mu until both
-// pipes are in the poller, and loop takes mu before it handles an event of either.
+// fails, the output closes them. rank is the rank's local number. add may run at the same time as
+// loop: add holds mu until both pipes are in the poller, and loop takes mu before it handles an
+// event of either.
 func (o *output) add(rank, out, err int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,7 +169,7 @@ func (o *output) add(rank, out, err int) error {
 	return nil
 }
 
-// broken records that the reader of stdout, or of stderr, has closed it.
+// broken records that the reader of the job's stdout, or stderr, has closed it.
 func (o *output) broken(stderr bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,8 +197,8 @@ func (o *output) signal() {
 	}
 }
 
-// loop passes on output until finish is called, and then what is left in the pipes. At its end
-// it closes o.done.
+// loop passes on output until finish is called or the poller fails, and then what is left in the
+// pipes. At its end it closes o.done.
 func (o *output) loop() {
 	defer close(o.done)
 	var events [64]sys.Event
@@ -248,7 +249,7 @@ func (o *output) timeout() int {
 	return next
 }
 
-// passPrompts passes on unfinished lines that are older than partialDelay.
+// passPrompts passes on the unfinished lines of prompts that are older than partialDelay.
 func (o *output) passPrompts() {
 	for _, s := range o.prompts {
 		if st := &o.streams[s]; len(st.partial) > 0 && time.Since(st.since) >= partialDelay {
@@ -257,8 +258,8 @@ func (o *output) passPrompts() {
 	}
 }
 
-// closeBroken closes the streams of each sink whose reader has closed it. It reports whether loop
-// must end.
+// closeBroken closes the streams of each sink whose reader has closed it, if closed has changed. It
+// reports whether loop must end.
 func (o *output) closeBroken() (last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -280,9 +281,9 @@ func (o *output) closeBroken() (last bool) {
 	return o.finished
 }
 
-// drain passes on the bytes that are in the pipes when it is called. It does not read until the
-// end of the pipes, because a process that a rank has left behind may keep a pipe open and write
-// for ever.
+// drain passes on the bytes that are in the pipes when it is called. It does not wait for the end
+// of the pipes, because a process that a rank has left behind may keep a pipe open and write for
+// ever.
 func (o *output) drain() {
 	for s := range o.streams {
 		st := &o.streams[s]
@@ -303,7 +304,8 @@ func (o *output) drain() {
 	}
 }
 
-// take reads from a stream. While draining, it reads at most what drain has counted.
+// take reads once from a stream. While draining, it reads at most what drain has counted. The
+// result is valid until the next call of take.
 func (o *output) take(st *stream) ([]byte, error) {
 	buf := o.buf
 	if o.draining {
@@ -325,7 +327,7 @@ func (o *output) abandon() {
 	close(o.done)
 }
 
-// closeFDs closes the poller. The caller holds o.mu, or no other goroutine knows o.
+// closeFDs closes the poller and its waker. The caller holds o.mu, or no other goroutine knows o.
 func (o *output) closeFDs() {
 	if o.poller != nil {
 		o.poller.Close()
@@ -334,7 +336,8 @@ func (o *output) closeFDs() {
 	}
 }
 
-// read reads once from a stream and passes on the lines. If the pipe is empty, it blocks.
+// read reads once from a stream and passes on the lines. At the end of the stream, or after an
+// error, it closes the stream. If the pipe is open and empty, it blocks.
 func (o *output) read(s int) {
 	st := &o.streams[s]
 	if st.fd < 0 {
@@ -416,8 +419,8 @@ func (o *output) passPartial(k *sink, s int) {
 }
 
 // hold reads from stream s alone until its long line ends, no bytes come for stallLimit, holdLimit
-// is over, the stream ends, or the sink fails. While draining, it also ends when it has read what
-// drain has counted.
+// is over, the stream ends or fails, or the sink has an error. While draining, it also returns when
+// it has read what drain has counted.
 func (o *output) hold(k *sink, s int) {
 	st := &o.streams[s]
 	deadline := time.Now().Add(holdLimit)
@@ -432,7 +435,7 @@ func (o *output) hold(k *sink, s int) {
 		}
 		data, err := o.take(st)
 		if err != nil || len(data) == 0 {
-			return // the next event handles the error or the end
+			return // the next call of read handles the error or the end
 		}
 		if s%2 == 1 {
 			st.tail = keepTail(st.tail, data)
@@ -448,7 +451,7 @@ func (o *output) hold(k *sink, s int) {
 	}
 }
 
-// end closes a stream and passes on its last line if that is unfinished.
+// end closes a stream and passes on its last line if that line is unfinished.
 func (o *output) end(s int) {
 	o.closeStream(s)
 	o.passPartial(o.sink(s), s)
@@ -474,8 +477,8 @@ func (o *output) flush() {
 	}
 }
 
-// send passes on what is in a sink's buf. After an error the sink drops what it gets, because the
-// job need not end if nobody reads its output.
+// send passes on what is in a sink's buf. After an error of a sink, send drops its bytes, because
+// the job need not end if nobody reads its output.
 func (o *output) send(k *sink) {
 	if k.err == nil && len(k.buf) > 0 {
 		m := k.to
@@ -485,11 +488,11 @@ func (o *output) send(k *sink) {
 	k.buf = k.buf[:0]
 }
 
-// enter prepares the sink for bytes of stream s. If what was passed on last is an unfinished line of
-// this stream, enter returns true: the bytes continue that line. If it is an unfinished line of
-// another rank, enter ends it with a newline. If it is an unfinished line of the same rank's other
-// stream, enter ends it only if lines have tags. Without tags the bytes continue it, as they do on
-// a terminal without gorun.
+// enter prepares the sink for bytes of stream s. If the sink's last bytes are an unfinished line of
+// this stream, enter returns true: the bytes continue that line. If they are an unfinished line of
+// another rank, enter ends it with a newline. If they are an unfinished line of the same rank's
+// other stream, enter ends it only if lines have tags. Without tags the bytes continue it, as they
+// do on a terminal without gorun.
 func (o *output) enter(k *sink, s int) (resumed bool) {
 	if k.mid == s+1 {
 		return true
@@ -501,11 +504,11 @@ func (o *output) enter(k *sink, s int) (resumed bool) {
 	return false
 }
 
-// broken reports whether the reader of the sink has closed it.
+// broken reports whether the sink's error is EPIPE: its reader has closed it.
 func (k *sink) broken() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// keepTail appends data to tail. It keeps at least the last tailBytes bytes, and at most twice as
-// many.
+// keepTail appends data to tail, and drops the oldest bytes if there are more than 2*tailBytes. It
+// keeps at least the last tailBytes bytes.
 func keepTail(tail, data []byte) []byte {
 	data = data[max(len(data)-tailBytes, 0):]
 	if len(tail)+len(data) > 2*tailBytes {
@@ -514,18 +517,19 @@ func keepTail(tail, data []byte) []byte {
 	return append(tail, data...)
 }
 
-// tailLines is how many of the last lines of a rank's stderr gorun reports. If they contain a Go
-// panic, gorun reports up to panicLines lines from its beginning on instead.
+// tailLines is how many of the last lines of a rank's stderr gorun reports. If they contain a
+// message of the Go runtime (panics), gorun reports up to panicLines lines from that message on
+// instead.
 const (
 	tailLines  = 10
 	panicLines = 40
 )
 
-// panics are beginnings of the message that the Go runtime writes when it ends a program.
+// panics are beginnings of the messages that the Go runtime writes when it ends a program.
 var panics = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("SIGQUIT: "), []byte("unexpected fault address ")}
 
-// lastLines returns the last lines of a tail. If a panic is in it, it returns the lines from
-// there on, because a panic begins with its reason.
+// lastLines returns the last tailLines lines of a tail. If one of panics is in the tail, lastLines
+// returns up to panicLines lines from there on, because such a message begins with its reason.
 func lastLines(tail []byte) []string {
 	tail = bytes.TrimRight(tail, "\n")
 	if len(tail) > tailBytes {

@@ -77,7 +77,7 @@ func TestOutputEndless(t *testing.T) {
 			o, out, w = testOutput(t, 2, false)
 			pass := o.pass
 			passed := 0
-			o.pass = func(m proto.Output) error { // rank 0 writes again whenever there is room in its pipe
+			o.pass = func(m proto.Output) error { // whenever loop passes on something, rank 0 fills its pipe again
 				passed++
 				require.Less(t, passed, 1000)
 				for range 100 {

@@ -15,10 +15,10 @@ import (
 )
 
 // pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a state machine without
-// descriptors or locks. Its method line takes a line from a rank. It calls reply to send a line to a
-// rank. A fence is PMI-1's barrier, which also makes the keys that ranks have put visible to all
-// ranks. When all ranks of this host have entered the barrier, the pmiServer calls fence; release
-// ends the barrier. The states of a rank are:
+// descriptors or locks. Its method line handles a line from a rank. It calls reply to send a line
+// to a rank. A fence is PMI-1's barrier, which also makes the keys that ranks have put visible to
+// all ranks. When all ranks of this host have entered the barrier, the pmiServer calls fence;
+// release ends the barrier. The states of a rank are:
 //
 //	silent ──init──► joined ──finalize──► finalized
 //	                  ▲  │                    │
@@ -31,17 +31,17 @@ type pmiServer struct {
 	name        string            // name of the key-value space
 	appnum      []int             // by rank: index of its program among the programs of the job
 	kvs         map[string]string // the job's key-value space, as far as it is known on this host
-	puts        map[string]string // what ranks have put since the last fence
+	puts        map[string]string // keys and values that ranks of this host have put since the last fence
 	ranks       []pmiRank
-	waiting     int  // number of ranks in the barrier
-	fences      int  // number of barriers that have ended in the whole job
+	waiting     int  // number of ranks of this host in the barrier
+	fences      int  // number of barriers that all ranks of the job have entered
 	full        bool // all ranks of this host are in the barrier, and fence was called for it
-	exited      int  // number of ranks whose process has ended
+	exited      int  // number of ranks of this host whose process has ended
 	countExited bool // a rank that has ended counts as being in every fence
 
 	reply   func(local int, line []byte)
 	fence   func(f proto.Fence)
-	request func(local int, line []byte) // sends gorun a request that only it can answer; at most one of a rank at a time
+	request func(local int, line []byte) // sends gorun a request that only gorun can answer; a rank has at most one such request at a time
 	buf     []byte                       // memory for replies
 }
 
@@ -58,7 +58,7 @@ type pmiRank struct {
 	account *wire.Account
 }
 
-// pmiAbort is the error of line if a rank calls Abort.
+// pmiAbort is the error that pmiServer.line returns if a rank calls Abort.
 type pmiAbort struct {
 	code        int
 	reason      string
@@ -78,8 +78,8 @@ func newPMIServer(name string, size int, mapping string, appnum []int) *pmiServe
 	return s
 }
 
-// line handles a line of a rank. It returns a *pmiAbort if the rank calls Abort, and another
-// error if the rank breaks the PMI-1 protocol.
+// line handles a line of a rank; rank is the rank's local number. It returns a *pmiAbort if the
+// rank calls Abort, and another error if the rank breaks the PMI-1 protocol.
 func (s *pmiServer) line(rank int, line []byte) error {
 	st := &s.ranks[rank]
 	if st.spawning {
@@ -137,7 +137,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		reason, _ := m.Get("reason")
 		n, err := strconv.Atoi(code)
 		if n &= 0xff; err != nil || n == 0 {
-			n = proto.ExitFailed // an abort is a failure, also with code 0
+			n = proto.ExitFailed // an abort is a failure, even with code 0
 		}
 		_, consequence := m.Get("consequence")
 		return &pmiAbort{n, bootstrap.UnescapeReason(reason), consequence}
@@ -153,8 +153,9 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	return nil
 }
 
-// add adds to st.account what a program reports in its finalize message, if it does: what it has sent
-// and received, and how long it has waited. Several programs may run as the rank one after the other.
+// add adds the account in a program's finalize message to st.account, if the message has one: what
+// the program has sent and received, and how long it has waited. Several programs may run as the
+// rank one after the other.
 func (st *pmiRank) add(finalize wire.PMIMessage) {
 	a, ok := wire.ParseAccount(finalize)
 	if !ok {
@@ -201,7 +202,8 @@ func (s *pmiServer) get(rank int, m wire.PMIMessage) {
 	}
 }
 
-// named reports whether a request names the job's key-value space. There is only one.
+// named reports whether a request names the job's key-value space, or names none. There is only
+// one.
 func (s *pmiServer) named(m wire.PMIMessage) bool {
 	name, ok := m.Get("kvsname")
 	return !ok || name == s.name
@@ -238,8 +240,8 @@ func (s *pmiServer) complete() {
 	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
 }
 
-// answered passes gorun's reply to the rank that has sent the request. If the rank waits for no
-// reply, answered does nothing.
+// answered passes gorun's reply to a request on to the rank that has made the request. If the rank
+// waits for no such reply, answered does nothing.
 func (s *pmiServer) answered(rank int, line []byte) {
 	if s.ranks[rank].requestPending {
 		s.ranks[rank].requestPending = false
@@ -248,7 +250,8 @@ func (s *pmiServer) answered(rank int, line []byte) {
 }
 
 // release ends the barrier, because all ranks of the job are in it: it sends barrier_out to the
-// ranks of this host that wait. m.Puts is what the ranks of all hosts have put.
+// ranks of this host that wait. m.Puts is what the ranks of all hosts have put since the fence
+// before.
 func (s *pmiServer) release(m proto.Release) {
 	maps.Copy(s.kvs, m.Puts)
 	s.fences, s.full, s.waiting = m.N, false, 0
@@ -264,8 +267,8 @@ func (s *pmiServer) release(m proto.Release) {
 	}
 }
 
-// state returns what gorun needs to know of these ranks to detect a job that hangs. rank returns
-// the number of a local rank in the job.
+// state returns what gorun needs to know about the ranks of this host to detect a job that hangs.
+// rank(i) must return the number in the job of local rank i.
 func (s *pmiServer) state(rank func(local int) int) proto.State {
 	sum := proto.State{Left: -1, Absent: -1}
 	if s.waiting > 0 {
@@ -286,8 +289,8 @@ func (s *pmiServer) state(rank func(local int) int) proto.State {
 	return sum
 }
 
-// exit records that a rank's process has ended. early means that the rank has sent init and then no
-// finalize, joined that it has sent init.
+// exit records that a rank's process has ended. early: the rank has sent init and no finalize after
+// it. joined: the rank has sent init.
 func (s *pmiServer) exit(rank int) (early, joined bool) {
 	st := &s.ranks[rank]
 	if !st.exited {
@@ -312,7 +315,8 @@ func (s *pmiServer) account(rank int, lived time.Duration) *wire.Account {
 	return st.account
 }
 
-// answer sends a reply. If the reply does not fit into a line, it sends an error instead.
+// answer sends a reply to a rank. If the reply does not fit into a line, answer sends an error
+// instead.
 func (s *pmiServer) answer(rank int, m wire.PMIMessage) {
 	line, err := m.Append(s.buf[:0])
 	if err != nil {
@@ -322,9 +326,10 @@ func (s *pmiServer) answer(rank int, m wire.PMIMessage) {
 	s.reply(rank, line)
 }
 
-// processMapping returns the value of PMI_process_mapping, by which MPICH learns which rank runs on
-// which host. A block is: first host, number of hosts, ranks on each. If the text does not fit into
-// a value, processMapping returns ""; then MPICH's ranks exchange their hosts themselves.
+// processMapping returns the value of the key PMI_process_mapping, by which MPICH finds out which
+// rank runs on which host. Each block of the value is a first host, a number of hosts, and a number
+// of ranks on each of them. If the value is too long for a PMI-1 value, processMapping returns "";
+// then MPICH's ranks exchange their hosts themselves.
 func processMapping(nodes []bootstrap.Run) string {
 	type block struct{ first, nodes, ranks int }
 	var blocks []block
@@ -335,7 +340,7 @@ func processMapping(nodes []bootstrap.Run) string {
 		}
 		blocks = append(blocks, block{r.Value, 1, r.Count})
 	}
-	repeats := true // ranks are placed round-robin: clients repeat the vector
+	repeats := true // all blocks are equal, as with round-robin placement: one is enough, because clients repeat the vector
 	for i, b := range blocks {
 		if i == len(blocks)-1 && b.nodes < blocks[0].nodes {
 			b.nodes = blocks[0].nodes

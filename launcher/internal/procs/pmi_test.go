@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestPMITranscripts runs scripts. "rank> line" is a line that the rank sends, "rank< line" is the
-// next line that the server must send to the rank, and "! text" is the error that the server must
+// TestPMITranscripts runs scripts. In a script "N> line" is a line that rank N sends, "N< line" is
+// the next line that the server must send to rank N, and "! text" is the error that the server must
 // return for the line before.
 func TestPMITranscripts(t *testing.T) {
 	for name, c := range map[string]struct {

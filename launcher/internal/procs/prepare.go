@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare does everything for the ranks that does not need other hosts, and emits Prepared.
+// prepare handles Prepare: it prepares this host for the ranks (prepareHost), and emits Prepared.
 func (c *Manager) prepare(m proto.Prepare) {
 	c.job, c.phase = m, phasePrepared
 	c.plan = proto.Plan{Index: c.cfg.Index}
@@ -46,8 +46,9 @@ func (c *Manager) prepare(m proto.Prepare) {
 	c.cfg.Emit(answer)
 }
 
-// prepareHost checks that the ranks can run on this host, and binds their ports. It returns the ports
-// if they are not those from Prepare.BasePort on.
+// prepareHost checks that the ranks can run on this host, finds out which files are missing, makes
+// the memory file, and binds the ranks' ports. It returns the ports, by local rank, if they are not
+// those from Prepare.BasePort on.
 func (c *Manager) prepareHost() (ports []int, err error) {
 	m := &c.job
 	c.ports = &layout{}
@@ -153,11 +154,12 @@ func checkProgram(a proto.App) error {
 	return nil
 }
 
-// baseFiles is the number of descriptors that a job needs on a host besides those for each rank.
+// baseFiles is the number of descriptors that this process needs for a job besides those that
+// checkFiles counts for each rank.
 const baseFiles = 24
 
-// checkFiles returns an error if the job needs more descriptors than the soft limit allows.
-// Package os has raised the soft limit to the hard limit.
+// checkFiles returns an error if this process needs more descriptors than its soft limit
+// (RLIMIT_NOFILE) allows. Package os has raised the soft limit to the hard limit.
 func (c *Manager) checkFiles() error {
 	np := len(c.plan.Ranks)
 	// While the job runs, a rank needs five descriptors: its control channel, its channel for
@@ -181,8 +183,8 @@ func (c *Manager) checkFiles() error {
 	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
 }
 
-// store takes a part of a file that gorun copies to this host. It emits Staged when all files that
-// this host needs are complete, or when one cannot be written.
+// store handles FilePart. It emits Staged when this host has all files that it needs, or when the
+// copy of a file has failed.
 func (c *Manager) store(m proto.FilePart) {
 	if c.files == nil || !c.files.waiting() {
 		return
@@ -198,8 +200,9 @@ func (c *Manager) store(m proto.FilePart) {
 	c.cfg.Emit(s)
 }
 
-// start opens the descriptors that the ranks inherit, and starts the goroutine forkAll, which
-// starts the ranks.
+// start handles Start. It makes what the ranks inherit (open), and starts the goroutine forkAll,
+// which starts the ranks. If this host has no ranks, or open fails, start starts none and emits
+// Started.
 func (c *Manager) start(m proto.Start) {
 	c.phase = phaseRunning
 	if len(c.plan.Ranks) == 0 {
@@ -228,8 +231,10 @@ func (c *Manager) start(m proto.Start) {
 	go c.forkAll(ends) // ends when Manager.finish closes allExited
 }
 
-// open makes everything that the ranks inherit, such as channels, pipes, the job card and the
-// environment. It returns the ranks' ends of their channels.
+// open makes the channels of the ranks, their standard input, their job card, the links to their
+// files, and the environment that the ranks of an app share. It also claims the ranks' cores, and
+// adds this process's ends of the channels to the poller. It returns the ranks' ends, also if it
+// fails.
 func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	if c.prepareErr != nil {
 		return ends, c.prepareErr

@@ -75,7 +75,7 @@ func as(t *testing.T, f func()) {
 	require.Zero(t, errno)
 }
 
-// hostile returns Prepares that gorun never sends.
+// hostile returns Prepares by name, most of which gorun never sends.
 func hostile(t testing.TB) map[string]proto.Prepare {
 	list := make(map[string]proto.Prepare)
 	add := func(name string, change func(m *proto.Prepare)) {
@@ -121,8 +121,8 @@ func hostile(t testing.TB) map[string]proto.Prepare {
 	return list
 }
 
-// FuzzPrepare checks that a process manager survives any Prepare and refuses the job at worst, even
-// if the parent sends Start all the same.
+// FuzzPrepare checks that a process manager answers any Prepare without a panic, and that it ends
+// even if it has refused the job and the parent sends Start all the same.
 func FuzzPrepare(f *testing.F) {
 	const head = 5 // bytes of a frame's header
 	for name, m := range hostile(f) {

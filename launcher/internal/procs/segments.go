@@ -14,8 +14,9 @@ const segmentDir = "/dev/shm"
 
 // removeSegments removes the shared memory segments of ranks that were killed before they could
 // remove them. The caller makes sure that the pids are still those of the ranks, or were until just
-// now. removeSegments does not touch files that are older than begun, when the job began. A process
-// of a container, for example, may share the directory and have the same pid in its own namespace.
+// now. begun is when the job began. removeSegments leaves older files alone. For example, such a
+// file may belong to a process in a container that shares the directory, and whose pid in its own
+// namespace is that of a rank.
 func removeSegments(pids []int, begun time.Time) {
 	entries, err := os.ReadDir(segmentDir)
 	if err != nil {

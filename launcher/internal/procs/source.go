@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Source reads a file, a pipe or a terminal. Unlike os.File, it lets Stop end a Read that blocks and
-// does not make the file nonblocking, because other processes use the file, too. A Source does not
-// close the file.
+// Source reads a file, a pipe or a terminal. Stop ends a Read that blocks. With an os.File this
+// needs a nonblocking file. A Source leaves the file blocking, because other processes use it, too.
+// A Source does not close the file.
 type Source struct {
 	fd   int
 	stop *sys.Waker
 }
 
-// errStopped is the error of Read after Stop.
+// errStopped is the error of Read after Stop, and if poll(2) fails.
 var errStopped = errors.New("stopped")
 
-// foregroundPoll is the time between two checks whether a gorun in the background of a terminal has
-// come to the foreground. The kernel would stop a background gorun that reads from the terminal.
+// foregroundPoll is the time between two checks whether this process is in the foreground process
+// group of the terminal that it reads. The kernel would stop it if it read in the background.
 const foregroundPoll = 250 * time.Millisecond
 
 // NewSource returns a Source for f. f must stay open until Close.
@@ -34,7 +34,8 @@ func NewSource(f *os.File) (*Source, error) {
 	return &Source{int(f.Fd()), stop}, nil
 }
 
-// Read blocks until there are bytes, the input ends (io.EOF), or Stop is called.
+// Read blocks until there are bytes, the input ends (io.EOF), the file fails, or Stop is called.
+// While the file is a terminal and this process is in the background, Read waits.
 func (s *Source) Read(p []byte) (int, error) {
 	for s.readable() {
 		n, err := unix.Read(s.fd, p)
@@ -51,13 +52,14 @@ func (s *Source) Read(p []byte) (int, error) {
 	return 0, errStopped
 }
 
-// Stop makes the current Read and all later ones return an error.
+// Stop makes a Read that waits for input, and all later ones, return an error.
 func (s *Source) Stop() { s.stop.Wake() }
 
 // Close frees the Source. The caller makes sure that no Read runs.
 func (s *Source) Close() { s.stop.Close() }
 
-// readable waits until there is something to read. It returns false if Stop was called.
+// readable waits until there is something to read. It returns false if Stop was called or poll(2)
+// fails.
 func (s *Source) readable() bool {
 	for {
 		p := []unix.PollFd{{Fd: int32(s.stop.FD()), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}

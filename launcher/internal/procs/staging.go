@@ -16,9 +16,9 @@ import (
 )
 
 // staging provides the files that a job needs on this host. If a file with the same content exists
-// here at the path that it has on gorun's host, that file is used; a program only if no other user
-// can change it. Other files come from gorun in parts. They are written to a directory of the job,
-// which is removed at the job's end.
+// here at the path that it has on gorun's host, that file is used; a program only if no user except
+// root and this one can change it. Other files come from gorun in parts. They are written to a
+// directory of the job, which is removed at the job's end.
 type staging struct {
 	id       string // the job's id
 	watchdog *Watchdog
@@ -31,8 +31,8 @@ type staging struct {
 // stagedFile is the content of one or several files of the job. Files with equal content share it.
 type stagedFile struct {
 	proto.File           // the first file that has this content
-	at         string    // path on this host; "": it is not here yet
-	out        *os.File  // open while parts arrive, otherwise nil
+	at         string    // path of the file, or of its copy, on this host; the copy may be incomplete; "": neither is here
+	out        *os.File  // the copy, open while parts arrive; otherwise nil
 	hash       hash.Hash // of the bytes that have arrived
 	size       int64     // number of bytes that have arrived
 }
@@ -60,8 +60,8 @@ func HashFile(name string) (sum string, size int64, err error) {
 }
 
 // register records the files of the job. files begins with the programs of the apps that gorun
-// copies. After register, need holds the hashes of the files that are missing here. own means that
-// this is gorun's host, where all files exist.
+// copies. own means that this is gorun's host, where all files exist. After register, need holds
+// the hashes of the files that are missing here.
 func (s *staging) register(files []proto.File, apps []proto.App, own bool) {
 	s.files = make(map[string]*stagedFile)
 	programs := make(map[string]int)
@@ -141,7 +141,8 @@ func (s *staging) missing() []string { return slices.Clone(s.need) }
 
 func (s *staging) waiting() bool { return len(s.need) > 0 }
 
-// path returns the path on this host of a file with this hash. If there is none, it returns "".
+// path returns the path on this host of a file with this hash. If there is no such file, path
+// returns "".
 func (s *staging) path(hash string) string {
 	if f := s.files[hash]; f != nil {
 		return f.at
@@ -149,7 +150,9 @@ func (s *staging) path(hash string) string {
 	return ""
 }
 
-// store writes a part of a file. done means that this was the last part that this host needs.
+// store writes a part of a file. If this host does not need the file, store does nothing. done
+// means that this was the last part that this host needs. After an error this host waits for no
+// more parts.
 func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	f := s.files[m.Hash]
 	if f == nil || f.at != "" && f.out == nil {

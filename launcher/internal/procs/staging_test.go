@@ -75,8 +75,9 @@ func TestStagingNames(t *testing.T) {
 	}
 }
 
-// TestInPlace checks that a file of this host is used instead of a copy only if it has the same
-// content and no other user can change it.
+// TestInPlace checks that a program on this host is used instead of a copy only if it has the same
+// content, is executable, and can be changed by no user except root and this one. Another file may
+// be changeable by other users.
 func TestInPlace(t *testing.T) {
 	const other = 65534
 	base, err := filepath.EvalSymlinks(t.TempDir())

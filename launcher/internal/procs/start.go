@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// status is how a process ended: by a signal, or with an exit code.
+// status is how a process ended: by a signal, or, if signal is 0, with an exit code. The zero
+// status is an exit with code 0.
 type status struct {
 	code   int
 	signal syscall.Signal
@@ -22,8 +23,8 @@ type status struct {
 // rank is the state of one rank's process.
 type rank struct {
 	app     int   // index of its program in Manager.apps
-	cpus    []int // cpus that the rank is bound to; nil: it is not bound
-	rebound bool  // cpus are not those of the plan
+	cpus    []int // hardware threads that the rank is bound to; empty: it is not bound
+	rebound bool  // claimCores has bound the rank to another core than the plan
 
 	// Manager.mu guards pid, pidfd and at until the rank has started.
 	pid   int // 0: not started
@@ -33,8 +34,8 @@ type rank struct {
 	ctl         int // this process's end of the rank's control channel; -1: closed
 	notify      int // this process's end of the channel for failure notifications; -1: none
 	answers     answers
-	in          []byte // the part of a line that has arrived from ctl
-	unsent      []byte // bytes for which notify had no room; if not empty, the poller reports when it has room
+	in          []byte // bytes that were read from ctl and not handled: the beginning of a line
+	unsent      []byte // bytes for which the channel notify had no room; if not empty, the poller reports when it has room
 	exited      bool   // recordExit has handled the rank's end
 	termDone    bool   // terminate has nothing more to do: the rank has got SIGTERM, or must get none
 	signaled    bool   // the rank has got SIGTERM or SIGKILL because the job ends
@@ -62,11 +63,10 @@ type errStart struct {
 
 func (e *errStart) Error() string { return e.msg }
 
-// forkAll starts the ranks one after the other and then waits until the job has ended. The
-// kernel sends PR_SET_PDEATHSIG when the *thread* that forked dies, so this thread must live as
-// long as the job. forkAll does not unlock the thread; so the runtime ends it together with the
-// goroutine, and no other goroutine inherits its affinity. Manager.finish ends forkAll and waits
-// for it.
+// forkAll starts the ranks one after the other, and then waits until Manager.finish closes
+// allExited. The kernel sends a rank its PR_SET_PDEATHSIG when the *thread* that forked the rank
+// ends, so this thread must live as long as the ranks. forkAll does not unlock the thread; so the
+// runtime ends it together with the goroutine, and no other goroutine inherits its affinity.
 func (c *Manager) forkAll(ends childEnds) {
 	defer close(c.forked)
 	runtime.LockOSThread()
@@ -99,16 +99,16 @@ const (
 	noFile = ^uintptr(0)
 )
 
-// childEnds holds, by local rank, the ends of channels that ranks inherit. -1 stands for an end that
-// is closed in this process.
+// childEnds holds the ends of channels that ranks inherit, by local rank. -1: the end is closed in
+// this process.
 type childEnds struct {
 	control, inspect []int
-	notify           []int // empty: the job ends with the first rank that fails
+	notify           []int // empty: the ranks get no failure notifications
 }
 
 func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.notify} }
 
-// closeOf closes this process's copies of the ends that a rank has inherited.
+// closeOf closes this process's copies of the ends for local rank i.
 func (e *childEnds) closeOf(i int) {
 	for _, list := range e.all() {
 		if i < len(list) && list[i] >= 0 {
@@ -124,7 +124,7 @@ func (e *childEnds) close() {
 	}
 }
 
-// fork starts rank i.
+// fork starts local rank i.
 func (c *Manager) fork(i int, ends childEnds) error {
 	rk := &c.ranks[i]
 	if err := c.bind(rk.cpus); err != nil {
@@ -189,8 +189,8 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
 	if pidfd < 0 {
-		c.cfg.Watchdog.groups([]int{pid}) // without a pidfd the rank does not die with this process
-		c.post(childEnded{})              // the rank may have ended, and its SIGCHLD come, before pid was set
+		c.cfg.Watchdog.groups([]int{pid}) // where there are no pidfds, a rank does not die with this process, so the watchdog must kill it
+		c.post(childEnded{})              // if the rank ended before pid was set, control has missed that
 	}
 	if late { // beginEnd has run during this start, and the signals after it have missed the rank
 		signalGroup(pid, syscall.SIGKILL)
@@ -215,7 +215,9 @@ func outputs() (reads, writes [2]int, err error) {
 	return reads, writes, nil
 }
 
-// execError returns the error of a failed start with the exit code that a shell would use.
+// execError turns the error of forkExec into an *errStart. Its code is ExitNotFound if there is no
+// such program, ExitNotExec if the program cannot be executed, and otherwise ExitFailed. execError
+// returns an *errStart as it is.
 func execError(program string, err error) error {
 	var started *errStart
 	switch {
@@ -230,8 +232,9 @@ func execError(program string, err error) error {
 	return &errStart{proto.ExitFailed, program + ": cannot be started: " + err.Error()}
 }
 
-// bind binds this thread, and so the rank that the thread forks next, to cpus. If cpus is
-// empty, bind binds the thread to the cpus that it had at first.
+// bind binds this thread, and so the rank that the thread forks next, to cpus. If cpus is empty,
+// bind lets the thread use all cpus that it could use before it was bound. If these are not known,
+// bind returns an error.
 func (c *Manager) bind(cpus []int) error {
 	if len(cpus) == 0 {
 		if !c.bound {
@@ -250,7 +253,8 @@ func (c *Manager) bind(cpus []int) error {
 	return nil
 }
 
-// allStarted runs when forkAll has started the ranks that it could start. It emits Started.
+// allStarted handles started. It emits Started, and records in the shared memory which ranks were
+// not started.
 func (c *Manager) allStarted(m started) {
 	c.numStarted = m.n
 	c.cfg.Watchdog.groups(c.pids())
@@ -290,7 +294,7 @@ func (c *Manager) pids() []int {
 	return pids
 }
 
-// closeFiles closes files, of which some may be nil.
+// closeFiles closes those of files that are not nil.
 func closeFiles(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {

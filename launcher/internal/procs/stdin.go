@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is the ranks' standard input. Rank 0 inherits a file or a pipe directly. It cannot inherit a
-// terminal: each rank leads a process group of its own, and the kernel stops a background process
-// group that reads from a terminal. So pump reads the terminal and passes the input on. pump also
-// does this for several readers; then the slowest reader sets the pace.
+// input is the ranks' standard input. A rank that alone reads it inherits a file or a pipe
+// directly. If several ranks read a regular file, each inherits an open file with an offset of its
+// own. No rank can inherit a terminal: each rank leads a process group of its own, and the kernel
+// stops a background process group that reads from a terminal. In this and all other cases pump
+// reads the input and writes it to a pipe of each reader; then the slowest reader sets the pace.
 type input struct {
 	null   int           // descriptor of /dev/null
 	fds    []int         // by local rank: the descriptor that it inherits; ranks beyond the end inherit null
@@ -24,7 +25,7 @@ type input struct {
 	from   *Source       // what pump reads; nil: pump is not needed
 	own    *os.File      // the file that from reads, if close must close that file; otherwise nil
 	done   chan struct{} // closed when pump has ended; nil: pump is not needed
-	pumps  bool          // pump was started
+	pumps  bool          // pump was started, and close was not called
 }
 
 // Values of Prepare.Stdin.
@@ -34,8 +35,8 @@ const (
 	stdinNone  = "none"
 )
 
-// openInput prepares the standard input of the ranks on this host. If rank 0 runs on this host, its
-// local number is 0.
+// openInput prepares the standard input of the ranks on this host. It starts the feed if the input
+// comes in messages. If rank 0 runs on this host, its local number is 0.
 func (c *Manager) openInput() (*input, error) {
 	mode := c.job.Stdin
 	if mode == stdinRank0 && c.plan.Ranks[0].Rank != 0 {
@@ -50,7 +51,7 @@ func (c *Manager) openInput() (*input, error) {
 		c.feed, in = f, r
 		i, err := newInput(mode, in, len(c.ranks))
 		if err != nil || i.done == nil {
-			_ = r.Close() // rank 0 inherits a copy of r, which newInput has made
+			_ = r.Close() // the rank inherits a copy of r, which newInput has made
 		} else {
 			i.own = r
 		}
@@ -59,8 +60,9 @@ func (c *Manager) openInput() (*input, error) {
 	return newInput(mode, in, len(c.ranks))
 }
 
-// newInput prepares the descriptors that np ranks inherit as standard input. in is the file from
-// which the input comes; nil: none.
+// newInput prepares the descriptors that np ranks inherit as standard input. mode is one of the
+// values of Prepare.Stdin. in is the file from which the input comes; nil: none. It must stay open
+// until close if pump is needed.
 func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	i := &input{}
 	defer func() {
@@ -111,8 +113,9 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	return i, nil
 }
 
-// reopen opens a regular file again for every reader, so that each has an offset of its own. If it
-// returns false, the system cannot do so, and pump reads the file.
+// reopen opens a regular file again for every reader, so that each has an offset of its own, and
+// begins at the present offset of fd. If it returns false, the system cannot do so, and pump reads
+// the file.
 func (i *input) reopen(fd, readers int) bool {
 	at, err := unix.Seek(fd, 0, io.SeekCurrent)
 	for range readers {
@@ -135,7 +138,7 @@ func (i *input) reopen(fd, readers int) bool {
 	return false
 }
 
-// fd returns the descriptor that a rank inherits.
+// fd returns the descriptor that a rank inherits. rank is the rank's local number.
 func (i *input) fd(rank int) int {
 	if rank < len(i.fds) {
 		return i.fds[rank]
@@ -143,8 +146,9 @@ func (i *input) fd(rank int) int {
 	return i.null
 }
 
-// started closes the copies of the descriptors that the ranks have inherited, and starts pump if it
-// is needed. close ends pump and waits for it.
+// started closes this process's copies of the descriptors that ranks inherit, and starts pump if it
+// is needed. The caller calls it when all ranks have their copies. close ends pump and waits for
+// it.
 func (i *input) started() {
 	i.release()
 	if i.done != nil {
@@ -164,8 +168,8 @@ func (i *input) release() {
 	}
 }
 
-// close ends pump and closes all files. The caller makes sure that all ranks have ended. A stuck
-// rank may still hold its end of a full pipe, so close does not wait for writes.
+// close ends pump and closes all files. The caller makes sure that all ranks have ended, or are
+// stuck. A stuck rank may still hold its end of a full pipe, so close does not wait for writes.
 func (i *input) close() {
 	i.release()
 	if i.pumps {
@@ -183,7 +187,8 @@ func (i *input) close() {
 	closeFiles(i.own)
 }
 
-// pump copies the input to every reader until the input ends or no reader is left.
+// pump copies the input to every reader until the input ends, no reader is left, or close is
+// called.
 func (i *input) pump() {
 	defer close(i.done)
 	buf := make([]byte, 32<<10)

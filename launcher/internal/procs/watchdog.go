@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The watchdog is a process that runs this executable, in a session of its own. It inherits only
-// the read end of a pipe. Lines on the pipe describe the job. If the pipe ends without the line
-// "end", gorun, or its agent on this host, was killed. Then the watchdog kills the processes of the
-// job on this host and removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
-// watchdog is for their children.
+// The watchdog is a process that runs this executable, in a session of its own. Besides /dev/null,
+// it inherits only the read end of a pipe. Lines on the pipe describe the job. If the pipe ends
+// without the line "end", gorun, or its agent on this host, was killed. Then the watchdog kills the
+// processes of the job on this host and removes its files. On Linux the ranks themselves die by
+// PR_SET_PDEATHSIG; the watchdog is for their children.
 //
 //	job ID      the job's id, which its processes have in their environment;
 //	            the watchdog forgets the groups and the cgroup of earlier lines
@@ -35,11 +35,11 @@ import (
 const (
 	watchdogName  = "gorun-watchdog" // argv[0]
 	watchdogFD    = 3
-	leftoverLimit = 5 * time.Second // time for which leftover processes are searched and killed
+	leftoverLimit = 5 * time.Second // time for which the search for leftover processes, and a wait for their end, may go on
 )
 
 // init turns the process into a watchdog if it was started as one. It is here and not in main, so
-// that every program that imports this package can be a watchdog, test programs, too.
+// that every program that imports this package can be a watchdog, including test programs.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == watchdogName && os.Getppid() != 0 {
 		signal.Ignore()
@@ -97,14 +97,15 @@ func watchdogMain(from io.Reader) int {
 	return 0
 }
 
-// Watchdog is a running watchdog process. The zero Watchdog is none; its methods do nothing.
+// Watchdog is a running watchdog process. The zero Watchdog has no process, and its methods do
+// nothing.
 type Watchdog struct {
 	pid  int
 	pipe *os.File
 }
 
-// StartWatchdog starts a watchdog for a job. If the system cannot do so, it returns a Watchdog
-// without a process, and the job runs without one.
+// StartWatchdog starts a watchdog for the job whose id is id. If the system cannot do so, it
+// returns a Watchdog without a process, and the job runs without one. The caller must call End.
 func StartWatchdog(id string) *Watchdog {
 	exe, err := sys.Executable()
 	if err != nil {
@@ -144,16 +145,16 @@ func (w *Watchdog) send(word, rest string) {
 }
 
 // Job makes the watchdog forget the process groups and the cgroup that it knows, and watch the
-// processes of the job id. The caller makes sure that no process of these groups is left.
+// processes of the job whose id is id. The caller has already sent SIGKILL to these process groups.
 func (w *Watchdog) Job(id string) { w.send("job", id) }
 
-// RemoveDir makes the watchdog remove a directory if this process is killed.
+// RemoveDir makes the watchdog remove the directory path if this process is killed.
 func (w *Watchdog) RemoveDir(path string) { w.send("dir", path) }
 
 // cgroup tells the watchdog the control group in which the ranks are about to start.
 func (w *Watchdog) cgroup(path string) { w.send("cgroup", path) }
 
-// groups tells the watchdog the process groups of all ranks, in one write.
+// groups tells the watchdog the process groups with the numbers pids, in one write.
 func (w *Watchdog) groups(pids []int) {
 	var b strings.Builder
 	for _, pid := range pids {

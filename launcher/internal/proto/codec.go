@@ -16,26 +16,27 @@ import (
 //	│ length  │ kind │ body             │   length: bytes of kind and body, as u32, little-endian
 //	└─────────┴──────┴──────────────────┘   kind: a Kind
 //
-// Beat, Bye and Watch have no body. The body of most other messages is JSON; text.go describes its
-// strings. Messages with many bytes of user data have a binary body, whose integers are
-// little-endian:
+// Beat, Bye and Watch have no body. The messages that may have many bytes of user data have a
+// binary body, described below, in which integers are little-endian. The body of every other
+// message is JSON; text.go describes the strings in it.
 //
 //	Output    index u32 │ stream i32 │ flags u8: 1 stderr, 2 mid │ data
 //	Stdin     data
 //	FilePart  flags u8: 1 last │ hash, 64 digits │ data
 //	Stacks    n u32 │ rank u32 │ data
 const (
-	headBytes = 5 // bytes of length and kind
+	headBytes = 5 // bytes of length and kind, before the body
 	// MaxBody is the largest length of a body, in bytes. It bounds the memory that a frame can take.
 	MaxBody = 256 << 20
 
 	hashDigits = 64 // hexadecimal digits of a SHA-256
-	outputHead = 9  // bytes before the data of Output; the next two likewise
+	outputHead = 9  // this and the next two: bytes of the body before the data, in Output, FilePart and Stacks
 	fileHead   = 1 + hashDigits
 	stacksHead = 8
 )
 
-// ErrFrame is the error for bytes that are not a valid frame. Errors of Read and Parse wrap it.
+// ErrFrame is the error for bytes that are not a valid frame. Read and Parse return errors that
+// wrap it.
 var ErrFrame = errors.New("not a frame of gorun")
 
 func (Beat) kind() Kind         { return KindBeat }
@@ -72,8 +73,9 @@ func (Inspect) kind() Kind      { return KindInspect }
 func (Stacks) kind() Kind       { return KindStacks }
 func (Inspected) kind() Kind    { return KindInspected }
 
-// Append appends the frame of a message to dst and returns the result. If the message is too long
-// or has an invalid hash, Append returns dst unchanged and an error.
+// Append appends the frame of a message to dst and returns the result. If the message is longer
+// than MaxBody allows, or is a FilePart whose Hash has the wrong length, Append returns dst
+// unchanged and an error.
 func Append(dst []byte, m Message) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0, 0, 0, 0, byte(m.kind()))
@@ -120,9 +122,10 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	return dst, nil
 }
 
-// Read reads a frame from r and returns its message. The caller owns the data of the message. The
-// error is io.EOF if the stream ends between frames, and io.ErrUnexpectedEOF if it ends within one.
-// It wraps ErrFrame if the bytes are not a valid frame. Errors of r are returned unchanged.
+// Read reads a frame from r and returns its message. It blocks until r has given the whole frame.
+// The caller owns the data of the message. The error is io.EOF if the stream ends between frames,
+// and io.ErrUnexpectedEOF if it ends within one. It wraps ErrFrame if the bytes are not a valid
+// frame. Read returns other errors of r unchanged.
 func Read(r io.Reader) (Message, error) {
 	var head [headBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -133,7 +136,7 @@ func Read(r io.Reader) (Message, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFrame, n)
 	}
 	var body bytes.Buffer
-	body.Grow(int(min(n, 64<<10))) // not n, which may be wrong: the buffer grows further as bytes arrive
+	body.Grow(int(min(n, 64<<10))) // not more, because n may be wrong: the buffer grows further as bytes arrive
 	if _, err := io.CopyN(&body, r, n); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -143,8 +146,9 @@ func Read(r io.Reader) (Message, error) {
 	return Parse(Kind(head[4]), body.Bytes())
 }
 
-// Parse parses the body of a frame of this kind. The Data of the message, if it has any, is a part
-// of body, so the caller must not change body any more. Errors wrap ErrFrame.
+// Parse parses the body of a frame of this kind, and returns the message. If the message has a
+// field Data, that shares memory with body, so the caller must not change body any more. Errors
+// wrap ErrFrame.
 func Parse(kind Kind, body []byte) (Message, error) {
 	switch kind {
 	case KindBeat:
@@ -230,7 +234,7 @@ func Parse(kind Kind, body []byte) (Message, error) {
 	return nil, fmt.Errorf("%w: kind %d", ErrFrame, kind)
 }
 
-// decode parses a body that is JSON.
+// decode parses the body of a message of type M that is JSON. Errors wrap ErrFrame.
 func decode[M Message](kind Kind, body []byte) (Message, error) {
 	var m M
 	err := json.Unmarshal(body, &m)

@@ -17,7 +17,7 @@ import (
 // kinds is one more than the number of the last Kind.
 const kinds = int(KindInspected) + 1
 
-// empty holds the zero message of each kind, by Kind.
+// empty holds the zero message of each kind, by Kind; nil for 0, which is no Kind.
 var empty = [kinds]Message{
 	KindBeat: Beat{}, KindLaunch: Launch{}, KindUp: Up{}, KindPrepare: Prepare{}, KindPrepared: Prepared{},
 	KindFile: FilePart{}, KindStaged: Staged{}, KindStart: Start{}, KindStarted: Started{}, KindFence: Fence{},
@@ -39,10 +39,11 @@ func full(t testing.TB) []Message {
 	return list
 }
 
-// fill sets v and everything in it to nonzero values that differ from each other.
+// fill sets v and everything in it, except topologies, to values that are not zero and mostly
+// differ from each other.
 func fill(t testing.TB, v reflect.Value, seed int) {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
-		return // package place tests the encoding of topologies
+		return // the tests of package place check how topologies are encoded
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -110,7 +111,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// same fails the test unless two messages are equal. Empty data and nil data count as equal.
+// same fails the test unless two messages are equal. Data that is empty and Data that is nil count
+// as equal.
 func same(t *testing.T, want, got Message) {
 	t.Helper()
 	for _, m := range []*Message{&want, &got} {
@@ -132,8 +134,8 @@ func same(t *testing.T, want, got Message) {
 	require.Equal(t, want, got)
 }
 
-// TestOutputFields: an Output with extreme values in its binary fields must be read as it was
-// written.
+// TestOutputFields: Read must return an Output with extreme values in its binary fields as Append
+// has got it.
 func TestOutputFields(t *testing.T) {
 	for _, o := range []Output{
 		{Index: 1<<16 - 1, Stream: Merged, Data: []byte("x")},
@@ -193,8 +195,8 @@ func TestBroken(t *testing.T) {
 	require.Equal(t, broken, err)
 }
 
-// TestKinds checks the number of each kind. The numbers must never change, because they are part of
-// the protocol.
+// TestKinds checks that each message type has its Kind, and the numbers of some kinds. The numbers
+// must never change, because they are part of the protocol.
 func TestKinds(t *testing.T) {
 	for k, m := range empty {
 		if k > 0 {
@@ -207,8 +209,8 @@ func TestKinds(t *testing.T) {
 	require.Equal(t, Kind(33), KindInspected)
 }
 
-// FuzzRead gives Read arbitrary bytes. It must return an error, or a message that Append can write
-// and Read can read again.
+// FuzzRead gives Read arbitrary bytes. It must return an error, or a message that Append can
+// encode. Read must decode the result, and Append must encode that to the same bytes.
 func FuzzRead(f *testing.F) {
 	for _, m := range append(full(f), empty[1:]...) {
 		if frame, err := Append(nil, m); err == nil {
@@ -228,7 +230,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzParse does what FuzzRead does for Parse, with an arbitrary kind and body.
+// FuzzParse gives Parse an arbitrary kind and body. The result must be as in FuzzRead.
 func FuzzParse(f *testing.F) {
 	for _, m := range full(f) {
 		if frame, err := Append(nil, m); err == nil {

@@ -6,11 +6,12 @@ import (
 )
 
 // OneLine makes a text from another host safe for a terminal. It returns one line of at most limit
-// characters: newlines and tabs become spaces, other characters that are not printable become "?",
-// and an ellipsis stands for what is cut off.
+// characters. It removes blanks at both ends, replaces line ends and tabs by spaces, and replaces
+// other characters that are not printable by "?". If the text is longer, an ellipsis replaces its
+// end.
 func OneLine(s string, limit int) string {
 	cut := false
-	if len(s) > 4*limit { // more bytes than limit characters can have, because UTF-8 has at most 4 for each
+	if len(s) > 4*limit { // more bytes than limit characters can have, because UTF-8 has at most 4 bytes for each
 		s, cut = s[:4*limit], true
 	}
 	s = strings.Map(func(r rune) rune {

@@ -1,10 +1,10 @@
 // Package proto defines the messages between gorun and its agents, and their encoding on a
 // stream.
 //
-// An agent is a process of gorun on another host, which runs the ranks of that host. The agents
-// form a tree with gorun at its root. Each agent exchanges messages only with its parent and its
-// children. Hosts are numbered by an index. The hosts of a subtree have consecutive indexes. The
-// first of them is the head of the subtree: the host of the agent that is nearest to gorun.
+// An agent is a gorun process on another host. It runs the ranks of that host. The agents form a
+// tree with gorun at its root. Each agent exchanges messages only with its parent and its children.
+// Hosts are numbered by an index. The hosts of a subtree have consecutive indexes. The first of
+// them is the head of the subtree: the host of the agent that is nearest to gorun.
 //
 //	             gorun                   agents
 //	Launch         │ ────────────────────► │  the hosts of the agent's subtree
@@ -38,17 +38,17 @@
 //	Lost           │ ◄──────────────────── │  hosts of the subtree no longer answer
 //	Log            │ ◄──────────────────── │  a line for the user
 //	               │                       │
-//	End            │ ────────────────────► │  end the ranks
+//	End            │ ────────────────────► │  end the ranks of the subtree
 //	Ended          │ ◄──────────────────── │  all ranks have ended, and all their output was sent
-//	Bye            │ ────────────────────► │  the agent must end
+//	Bye            │ ◄───────────────────► │  down: the agent must end; up: the agent is about to end
 //	Beat           │ ◄───────────────────► │  heartbeat
 //
 // Up, Prepared, Staged, Started, Fence and Ended go up once for a whole subtree: an agent waits for
 // its own part and for those of its children, merges them, and sends one message. So gorun gets one
-// of each from each of its children, regardless of the number of hosts.
+// such message from each of its children, regardless of the number of hosts.
 //
-// If a stream ends without Bye, the subtree at its other end is lost. An agent that loses its
-// parent kills its ranks and ends.
+// If the stream to a child ends before Bye was sent down on it, the child's subtree is lost. An
+// agent that loses its parent kills its ranks and ends.
 package proto
 
 import (
@@ -60,7 +60,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// Message is a message between gorun and its agents. Only types of this package implement it.
+// Message is a message between gorun and its agents, or between agents. Only types of this package
+// implement it.
 type Message interface{ kind() Kind }
 
 // Kind is the number that stands for the type of a message in a frame.
@@ -104,19 +105,19 @@ const (
 )
 
 const (
-	// Window is how many bytes of output, or of standard input, the sender at one end of a connection
-	// may have sent beyond those for which the receiver has given credit.
+	// Window is how many bytes of output, or of standard input, the sender at one end of a
+	// connection may have sent without credit from the receiver for them.
 	Window = 256 << 10
-	// FileWindow is the same for files. A sender that has sent FileWindow bytes or more without
-	// credit sends no further FilePart until it gets credit.
+	// FileWindow is the limit for files. A sender that has sent FileWindow bytes or more of files
+	// without credit for them sends no further FilePart until it gets credit.
 	FileWindow = 1 << 20
 )
 
-// Beat shows that the sender runs. Package tree sends and receives it on each connection, and
-// passes it to no other package.
+// Beat shows that the sender still runs. Only package tree sends and receives it, on each
+// connection.
 type Beat struct{}
 
-// Launch is the first message to an agent.
+// Launch is the first message that a parent sends to an agent.
 type Launch struct {
 	JobID     string       `json:"job"`
 	Index     int          `json:"index"`             // index of the agent's own host
@@ -125,16 +126,16 @@ type Launch struct {
 	AtOnce    int          `json:"at_once"`           // number of connections that gorun or an agent may open at the same time
 	SSH       []string     `json:"ssh"`               // the ssh command for the connections to children
 	Agent     string       `json:"agent,omitempty"`   // path of gorun on the hosts; "": find gorun there, or copy it
-	Timeout   Duration     `json:"timeout"`           // how long a child may take to answer
+	Timeout   Duration     `json:"timeout"`           // how long a host may be silent while its parent connects with it
 	Heartbeat Duration     `json:"heartbeat"`         // a connection on which no byte arrives for this long is lost
-	Verbose   bool         `json:"verbose,omitempty"` // the user wants -v
+	Verbose   bool         `json:"verbose,omitempty"` // the user has set -v
 }
 
 // Duration is a time.Duration. In messages it is a number of nanoseconds.
 type Duration = time.Duration
 
-// Up reports which hosts of a subtree answer. Every host of the subtree is in exactly one of the
-// lists.
+// Up reports which hosts of a subtree have answered. Every host of the subtree is in exactly one of
+// the lists.
 type Up struct {
 	Agents []Agent     `json:"agents"`
 	Failed []HostError `json:"failed,omitempty"`
@@ -142,103 +143,104 @@ type Up struct {
 
 // Agent describes an agent that runs, and its host.
 type Agent struct {
-	Index    int            `json:"index"`             // of the host
-	Hostname string         `json:"hostname"`          // as the host calls itself
-	PID      int            `json:"pid"`               // of the agent
+	Index    int            `json:"index"`             // index of the host
+	Hostname string         `json:"hostname"`          // the host's own name for itself
+	PID      int            `json:"pid"`               // pid of the agent
 	Topology place.Topology `json:"topology"`          // the hardware that ranks may use
-	Addrs    []Address      `json:"addrs"`             // of the host's interfaces, except loopback
-	Reached  string         `json:"reached,omitempty"` // the address of the host at which its parent in the tree has connected with it; "": not known
-	Parent   string         `json:"parent,omitempty"`  // the address from which its parent has connected; "": not known
+	Addrs    []Address      `json:"addrs"`             // the addresses of the host's interfaces that are up, except loopback
+	Reached  string         `json:"reached,omitempty"` // the address of the host with which the ssh of its parent in the tree has connected; "": not known
+	Parent   string         `json:"parent,omitempty"`  // the address from which the ssh of its parent has connected; "": not known
 }
 
 // Address is an address of an interface of a host.
 type Address struct {
 	Interface string `json:"if"`     // name of the interface
-	Prefix    string `json:"prefix"` // the address and the length of its network's prefix, such as 10.0.0.7/24
+	Prefix    string `json:"prefix"` // the address and the prefix length of its network, such as 10.0.0.7/24
 }
 
-// HostError reports that a host could not be reached, or could not do what a message asks for.
+// HostError reports that a host could not be reached, or could not do what a message asked for.
 type HostError struct {
-	Index int    `json:"index"`          // of the host
+	Index int    `json:"index"`          // index of the host
 	Code  int    `json:"code,omitempty"` // the exit code that gorun should have; 0: ExitFailed
 	Cause string `json:"cause"`          // a line for the user
 }
 
 // Prepare describes the job to the hosts of a subtree.
 type Prepare struct {
-	Card  bootstrap.Card `json:"card"`  // the description of the job that every rank gets, with the fields that are equal on all hosts
+	Card  bootstrap.Card `json:"card"`  // the job card, the description of the job that every rank gets; only the fields that are equal on all hosts are set
 	Apps  []App          `json:"apps"`  // the programs of the job
 	Plans []Plan         `json:"plans"` // one for each host of the subtree, in the order of their indexes
-	// BasePort is the port on which the first rank of each host listens; the next ranks of the host
-	// have the next ports. If these ports are not free on a host, its ranks listen on any others.
-	// 0: the ranks listen on any ports.
+	// BasePort is the port on which the first rank of each host listens. The other ranks of the
+	// host have the ports after it, in order. If not all of these ports are free on a host, its
+	// ranks listen on others from LowPort to HighPort. 0: the ranks of each host listen on any of
+	// these.
 	BasePort int `json:"base_port,omitempty"`
-	LowPort  int `json:"low_port,omitempty"`  // lowest port that ranks may listen on; 0: any port
+	LowPort  int `json:"low_port,omitempty"`  // lowest port that ranks may listen on; 0: they may listen on any port
 	HighPort int `json:"high_port,omitempty"` // highest port that ranks may listen on, if LowPort is not 0
-	// Interface is the interface, address or subnet on which the ranks choose their addresses
-	// themselves, because the user names it. A host that does not have it refuses the job. "": the
-	// user names none.
+	// Interface is the interface, address or subnet that the user names, and on which the ranks
+	// choose their addresses themselves. A host that does not have it refuses the job. "": the user
+	// names none, or the hosts need not check it.
 	Interface string `json:"interface,omitempty"`
-	UDP       bool   `json:"udp,omitempty"`    // the UDP ports with the numbers of the TCP ports must be free, too
-	Memory    bool   `json:"memory,omitempty"` // the ranks of a host share a memory file
+	UDP       bool   `json:"udp,omitempty"`    // the UDP ports with the same numbers as the ranks' TCP ports must be free, too
+	Memory    bool   `json:"memory,omitempty"` // the ranks of each host should share a memory file
 
 	Stdin    string   `json:"stdin"`              // the ranks that read standard input: rank0, all or none
-	Tag      bool     `json:"tag,omitempty"`      // each line of output begins with the rank that wrote it
-	TagHost  bool     `json:"tag_host,omitempty"` // with Tag, also with the host
-	OneSink  bool     `json:"one_sink,omitempty"` // gorun's stdout and stderr are one file
+	Tag      bool     `json:"tag,omitempty"`      // each line of output begins with a tag such as [3]: the rank that wrote it
+	TagHost  bool     `json:"tag_host,omitempty"` // with Tag, the tag also has the host
+	OneSink  bool     `json:"one_sink,omitempty"` // gorun's stdout and stderr are one file, so the lines of both keep their order
 	PerRank  bool     `json:"per_rank,omitempty"` // each Output must hold bytes of only one rank, because each rank's output goes to files of its own
 	OutTerm  bool     `json:"out_term,omitempty"` // gorun's stdout is a terminal
 	ErrTerm  bool     `json:"err_term,omitempty"` // gorun's stderr is a terminal
-	Notify   bool     `json:"notify,omitempty"`   // the job continues without failed ranks, so each rank gets a socket for failure notifications
-	Rebind   bool     `json:"rebind,omitempty"`   // a rank may be bound to another core than planned, if another job uses the planned one
+	Notify   bool     `json:"notify,omitempty"`   // the job continues without failed ranks, so each rank gets a socket on which failure notifications arrive
+	Rebind   bool     `json:"rebind,omitempty"`   // a host may bind a rank to another core than planned, if another job uses the planned one
 	Grace    Duration `json:"grace"`              // time between SIGTERM and SIGKILL if an agent ends its ranks without an End from gorun
-	Segments bool     `json:"segments,omitempty"` // ranks may leave shared memory of libfabric in /dev/shm, which the hosts remove at the end
-	Files    []File   `json:"files,omitempty"`    // files for the hosts: first the program of each app with Staged, then those that the user names
+	Segments bool     `json:"segments,omitempty"` // the hosts remove shared memory of libfabric that ranks leave in /dev/shm
+	Files    []File   `json:"files,omitempty"`    // files that hosts may need: first the program of each app with Staged, then those that the user names
 }
 
 // App is a program of the job.
 type App struct {
 	Name     string   `json:"name"`             // as the user wrote it
 	Path     string   `json:"path"`             // absolute path of the executable on each host or, if Staged is set, on gorun's host
-	Staged   string   `json:"staged,omitempty"` // hash of the executable, by which it is in Prepare.Files; "": each host has it at Path
+	Staged   string   `json:"staged,omitempty"` // File.Hash of the executable in Prepare.Files; "": each host has the executable at Path
 	Argv     []string `json:"argv"`             // arguments, with argument 0
-	Env      []string `json:"env"`              // variables, NAME=VALUE, that are added to the host's own environment
+	Env      []string `json:"env"`              // variables, NAME=VALUE, which override those in the environment of the host's agent; if there are no other hosts, the whole environment
 	Wdir     string   `json:"wdir"`             // absolute path of the working directory
 	MaxProcs int      `json:"max,omitempty"`    // GOMAXPROCS of each rank; 0: the rank's share of the cores, unless KeepProc is set
-	KeepProc bool     `json:"keep,omitempty"`   // Env has GOMAXPROCS, because the user has set it
+	KeepProc bool     `json:"keep,omitempty"`   // Env has GOMAXPROCS, because the user has set it, so the hosts do not set it
 }
 
 // Plan lists the ranks of one host.
 type Plan struct {
 	Index   int    `json:"index"`
 	Address string `json:"address,omitempty"` // address on which the ranks listen; "": they do not listen, or choose their addresses themselves
-	Ranks   []Rank `json:"ranks"`             // in the order of their numbers on the host
+	Ranks   []Rank `json:"ranks"`             // ascending; a rank's index here is its local number
 }
 
 // Rank is a rank of a Plan.
 type Rank struct {
-	Rank int   `json:"rank"`           // number in the job
-	App  int   `json:"app"`            // index of its program in Prepare.Apps
+	Rank int   `json:"rank"`           // number of the rank in the job
+	App  int   `json:"app"`            // index of the rank's program in Prepare.Apps
 	CPUs []int `json:"cpus,omitempty"` // hardware threads that the rank is bound to; nil: it is not bound
 }
 
-// File is a file that hosts need: the program of an app, or a file that the user wants to copy.
+// File is a file that hosts may need: the program of an app, or a file that the user wants to copy.
 type File struct {
 	Hash string `json:"hash"`           // SHA-256, in hexadecimal digits
 	Size int64  `json:"size"`           // in bytes
 	Mode uint32 `json:"mode"`           // permission bits
-	Name string `json:"name"`           // name in the job's directory on the host
+	Name string `json:"name"`           // name of the copy in the job's directory on the host
 	Path string `json:"path,omitempty"` // path on gorun's host; a host that has the same file at this path needs no copy
 }
 
 // Prepared answers Prepare for a subtree.
 type Prepared struct {
-	Ports  []HostPorts `json:"ports,omitempty"`  // the ports of the ranks on hosts on which those from BasePort on are not free
+	Ports  []HostPorts `json:"ports,omitempty"`  // the ports of the ranks of hosts that do not use the ports from BasePort on
 	Need   []string    `json:"need,omitempty"`   // hashes of the files that at least one host of the subtree lacks
 	Failed []HostError `json:"failed,omitempty"` // hosts that cannot run the job, and why
 
 	// NoMemory lists the hosts that cannot make the memory file that their ranks should share, and
-	// why. The job runs all the same.
+	// why. That does not end the job.
 	NoMemory []HostError `json:"no_memory,omitempty"`
 }
 
@@ -248,40 +250,41 @@ type HostPorts struct {
 	Ports []int `json:"ports"`
 }
 
-// FilePart is the next part of a file, for the hosts of the subtree that need the file.
+// FilePart is the next part of a file, for the hosts of the subtree that need this file. Data may
+// be empty.
 type FilePart struct {
 	Hash string // File.Hash
-	Last bool   // the last part of the last file; the subtree answers it by Staged
+	Last bool   // this is the last part of the last file, after which each subtree sends Staged
 	Data []byte
 }
 
-// FileCredit gives credit for this many more bytes of FilePart: see FileWindow. Package tree sends
-// and receives it on each connection, and passes it to no other package.
+// FileCredit gives its receiver credit for this many bytes of FilePart: see FileWindow. Only
+// package tree sends and receives it, on each connection.
 type FileCredit struct{ Bytes int }
 
 // Staged reports that each host of the subtree has the files that it needs, or has failed to get
 // them.
 type Staged struct {
-	Failed []HostError `json:"failed,omitempty"` // the hosts that have failed, and why
+	Failed []HostError `json:"failed,omitempty"` // the hosts that have failed to get their files, and why
 }
 
 // Start makes the hosts start the ranks.
 type Start struct {
-	Addrs []string `json:"addrs,omitempty"` // address and port of each rank of the job; nil: they follow from Card.Hosts and BasePort, or ranks exchange them
+	Addrs []string `json:"addrs,omitempty"` // address and port of each rank of the job; nil: ranks compute them from Card.Hosts and BasePort, exchange them, or need none
 }
 
-// Started reports which ranks of the subtree run.
+// Started reports which ranks of the subtree were started.
 type Started struct {
 	Ranks  []StartedRank `json:"ranks"`
-	Failed *StartFailure `json:"failed,omitempty"` // of the ranks that could not be started, the one with the lowest number; nil: all ranks were started
+	Failed *StartFailure `json:"failed,omitempty"` // a rank that could not be started: of several, the one with the lowest number; nil: there is none
 }
 
 // StartedRank describes the process of a rank.
 type StartedRank struct {
 	Rank int   `json:"rank"`
 	PID  int   `json:"pid"`
-	At   int64 `json:"at"`             // when it was started: ns since 1970, by the clock of its host
-	CPUs []int `json:"cpus,omitempty"` // hardware threads that it is bound to; nil: those of the Plan
+	At   int64 `json:"at"`             // when the rank was started: ns since 1970, by the clock of its host
+	CPUs []int `json:"cpus,omitempty"` // hardware threads that the rank is bound to; nil: those of the Plan
 }
 
 // StartFailure describes a rank that could not be started.
@@ -291,72 +294,72 @@ type StartFailure struct {
 	Reason string `json:"reason"` // a line for the user
 }
 
-// Fence reports that every rank of the subtree is in its N-th PMI fence, counted from 1. A rank
-// that has ended counts as being in every fence.
+// Fence reports that every rank of the subtree is in its N-th PMI fence, counted from 1. If
+// Prepare.Notify is set, a rank that has ended counts as being in every fence.
 type Fence struct {
 	N       int               `json:"n"`
 	Puts    map[string]string `json:"puts,omitempty"`    // what the ranks of the subtree have put into the key-value space since the fence before
-	Waiting bool              `json:"waiting,omitempty"` // a running rank is in the fence, so it must get Release
+	Waiting bool              `json:"waiting,omitempty"` // a rank that has not ended is in the fence, so the hosts must get Release
 }
 
-// Release makes the hosts let the ranks out of their N-th fence, because all ranks of the job are
-// in it.
+// Release makes the hosts end the N-th fence of their ranks, because all ranks of the job are in
+// it.
 type Release struct {
 	N       int               `json:"n"`
 	Puts    map[string]string `json:"puts,omitempty"`    // what all ranks of the job have put since the fence before
-	Waiting bool              `json:"waiting,omitempty"` // as in Fence, for the whole job; false: all ranks have ended, so no further fence follows
+	Waiting bool              `json:"waiting,omitempty"` // as in Fence, for the whole job
 }
 
-// Watch makes every host send its State now, and again whenever it changes.
+// Watch makes every host send its State at once, and again whenever its State changes.
 type Watch struct{}
 
 // State is what gorun needs to know about a host to detect ranks that wait for ever for a rank that
-// has ended. A host sends it after Watch. It also sends it without Watch if one of its ranks has
-// ended normally and the other ranks have not ended soon after.
+// has ended. A host sends it after Watch. Without Watch, it begins to send it soon after one of its
+// ranks has ended normally, or after all of them have ended.
 type State struct {
-	Index   int  `json:"index"`   // of the host
-	Waiting int  `json:"waiting"` // number of the fence in which a rank of the host waits; 0: no rank waits
+	Index   int  `json:"index"`   // index of the host
+	Waiting int  `json:"waiting"` // number of the PMI fence in which a rank of the host waits; 0: no rank waits in one
 	Begun   bool `json:"begun"`   // a running rank of the host has called Init
 	Left    int  `json:"left"`    // a rank of the host that has ended and was not in a fence; -1: there is none
 	Absent  int  `json:"absent"`  // a rank of the host that has ended and never called Init; -1: there is none
 	Ended   bool `json:"gone"`    // all ranks of the host have ended; their output may still be on the way
 }
 
-// Inspect asks every host what its ranks do.
+// Inspect asks every host what its ranks do. A host answers with Inspected.
 type Inspect struct {
-	N      int  `json:"n"`                // a number that grows with each Inspect; the answers have it, too
-	Stacks bool `json:"stacks,omitempty"` // also asks for the stacks of all goroutines
+	N      int  `json:"n"`                // number of this Inspect, which is higher than that of each earlier one; the answers have the same number
+	Stacks bool `json:"stacks,omitempty"` // it also asks for the stacks of all goroutines, which the hosts send as Stacks
 }
 
 // Stacks holds the stacks of all goroutines of a rank. It arrives before the Inspected of the
-// rank's host, unless the rank answers late.
+// rank's host, unless the rank takes too long to answer.
 type Stacks struct {
 	N    int // Inspect.N
 	Rank int
-	Data []byte // text, at most wire.InspectMaxStacks bytes
+	Data []byte // the stacks as text, at most wire.InspectMaxStacks bytes
 }
 
 // Inspected answers Inspect for one host. Each running rank of the host is in exactly one group.
 type Inspected struct {
 	N      int     `json:"n"`                // Inspect.N
-	Index  int     `json:"index"`            // of the host
+	Index  int     `json:"index"`            // index of the host
 	Groups []Group `json:"groups,omitempty"` // empty: no rank of the host runs
 }
 
-// Group is a set of ranks of a host that do the same. Either State or Process is set.
+// Group is a set of ranks of a host that do the same. Exactly one of State and Process is set.
 type Group struct {
 	Ranks []int           `json:"ranks"`
-	State *wire.RankState `json:"state,omitempty"` // what the ranks have answered; nil: they have not answered
-	// Process is what the kernel reports about the process of a rank that has not answered, such as
-	// "sleep sleeps in hrtimer_nanosleep".
+	State *wire.RankState `json:"state,omitempty"` // the answer of each of the ranks; nil: they have not answered
+	// Process is what the kernel reports about the process of each rank, if the ranks have not
+	// answered, such as "sleep sleeps in hrtimer_nanosleep".
 	Process  string `json:"process,omitempty"`
-	NoAnswer bool   `json:"mute,omitempty"` // the ranks have called comm.Init, so they should have answered, and have not
+	NoAnswer bool   `json:"mute,omitempty"` // the ranks have called comm.Init, so they should have answered, but have not
 }
 
-// Request is a PMI-1 request of a rank that only gorun can answer: publish, look up or unpublish
+// Request is a PMI-1 request of a rank that only gorun can answer: to publish, look up or unpublish
 // the name of a service.
 type Request struct {
-	Rank int    `json:"rank"` // the rank that has made the request
+	Rank int    `json:"rank"` // the rank that has sent the request
 	Line []byte `json:"line"` // the line of the request
 }
 
@@ -366,37 +369,39 @@ type Reply struct {
 	Line []byte `json:"line"` // the line for the rank
 }
 
-// Merged is the Stream of an Output that is not kept apart by rank: it may hold lines of several ranks
-// of a host, or lines of gorun itself.
+// Merged is the Stream of an Output that may hold lines of several ranks of a host, or lines of
+// gorun itself.
 const Merged = -1
 
-// Output is what ranks of a host have written. It holds whole lines, unless Mid is set.
+// Output is what ranks of a host have written. With Stream Merged, it ends with the end of a line,
+// unless Mid is set. Otherwise it may end anywhere, and Mid is not set.
 type Output struct {
 	Index  int  // index of the host
-	Stderr bool // the ranks have written it to stderr; false: to stdout
-	Stream int  // number of the rank that has written it; Merged: any of them, or gorun
-	Mid    bool // Data ends within a line, which a later Output with the same Index, Stderr and Stream continues
+	Stderr bool // the ranks have written Data to stderr; false: to stdout, or to either if both are one file
+	Stream int  // number of the rank that has written Data; Merged: any ranks of the host, or gorun
+	Mid    bool // Data does not end with the end of a line; the rest of the line may follow in a later Output
 	Data   []byte
 }
 
-// Credit allows its receiver to send this many more bytes of Output: see Window.
+// Credit gives its receiver credit for this many bytes of Output: see Window.
 type Credit struct{ Bytes int }
 
-// OutputClosed reports that the reader of gorun's stdout, or stderr, has closed it. The hosts close
-// their ends of the ranks' pipes, so that writes of the ranks to it fail with EPIPE and cause
-// SIGPIPE.
+// OutputClosed reports that the reader of gorun's stdout, or stderr, has closed the pipe. The hosts
+// then close their ends of the ranks' pipes for it, so that the ranks' writes fail with EPIPE and
+// cause SIGPIPE.
 type OutputClosed struct {
-	Stderr bool `json:"stderr,omitempty"` // stderr was closed; false: stdout
+	Stderr bool `json:"stderr,omitempty"` // the pipe is stderr; false: stdout
 }
 
-// Stdin is standard input for the ranks of the subtree that read it. Empty Data means the end of the
-// input.
+// Stdin is the next part of standard input, for the ranks of the subtree that read it. Empty Data
+// means the end of the input.
 type Stdin struct{ Data []byte }
 
-// StdinCredit allows its receiver to send this many more bytes of Stdin: see Window.
+// StdinCredit gives its receiver credit for this many bytes of Stdin: see Window.
 type StdinCredit struct{ Bytes int }
 
-// Signal makes the hosts send a signal to every rank.
+// Signal makes the hosts send a signal to the process group of every rank, except SIGQUIT to ranks
+// that have called comm.Init.
 type Signal struct {
 	Signal int `json:"signal"` // number of the signal
 }
@@ -405,23 +410,24 @@ type Signal struct {
 // them.
 type RanksFailed struct {
 	Ranks  []int  `json:"ranks"`
-	Reason string `json:"reason"` // how they have failed, for errors in the other ranks
+	Reason string `json:"reason"` // how these ranks have failed, for errors in the other ranks
 }
 
 // Aborted reports that a rank has called Abort or has broken the PMI-1 protocol.
 type Aborted struct {
 	Rank   int    `json:"rank"`
-	PID    int    `json:"pid,omitempty"`    // 0: not known yet
+	PID    int    `json:"pid,omitempty"`    // pid of the rank; 0: not known yet
 	Code   int    `json:"code"`             // the exit code that gorun should have
-	Reason string `json:"reason"`           // why it called Abort, or what it did wrong; "": Abort had no reason
+	Reason string `json:"reason"`           // why the rank called Abort, or how it broke the protocol; "": it gave no reason
 	Broken bool   `json:"broken,omitempty"` // the rank has broken the PMI-1 protocol; false: it has called Abort
 
-	Consequence bool `json:"consequence,omitempty"` // the rank called Abort because another rank had failed
-	AfterEnd    bool `json:"told,omitempty"`        // the rank had already got SIGTERM or SIGKILL, because its host had begun to end the job
+	Consequence bool `json:"consequence,omitempty"` // the rank says that it called Abort because another rank had failed
+	AfterEnd    bool `json:"told,omitempty"`        // the rank had already got SIGTERM or SIGKILL, because its host had begun to end the ranks
 }
 
 // Exited reports a rank that has not ended normally. A rank has ended normally if it exited with
-// code 0 and had called Finalize, or had never called Init. Such ranks are reported only in Ended.
+// code 0 and had called Finalize, or had never called Init. A rank that has ended normally is
+// reported only in Ended.
 type Exited struct {
 	Exit
 }
@@ -430,24 +436,25 @@ type Exited struct {
 type Exit struct {
 	Rank   int    `json:"rank"`
 	PID    int    `json:"pid"`
-	Code   int    `json:"code,omitempty"`   // exit code; 0 if a signal ended the rank
+	Code   int    `json:"code,omitempty"`   // exit code of the rank; 0 if a signal ended it
 	Signal int    `json:"signal,omitempty"` // signal that ended the rank; 0: none
 	At     int64  `json:"at"`               // when the rank ended: ns since 1970, by the clock of its host
 	Early  bool   `json:"early,omitempty"`  // the rank had called Init and not Finalize
-	Final  bool   `json:"final,omitempty"`  // it was the last rank of its host to end
+	Final  bool   `json:"final,omitempty"`  // all ranks of the host have ended, this one as the last
 	Joined bool   `json:"joined,omitempty"` // the rank had called Init
-	Memory string `json:"memory,omitempty"` // if the kernel may have sent SIGKILL for lack of memory, a text that says so; "" otherwise
-	Late   bool   `json:"late,omitempty"`   // SIGKILL ended the rank, because it still ran at the end of the grace period of End
-	Stuck  bool   `json:"stuck,omitempty"`  // the process still exists, because it waits in the kernel, where SIGKILL has no effect; the host no longer waits for it
+	Memory string `json:"memory,omitempty"` // why SIGKILL may have ended the rank: a text about memory that has run out; "": no such reason is known
+	Late   bool   `json:"late,omitempty"`   // SIGKILL ended the rank, after the grace period of End was over
+	Stuck  bool   `json:"stuck,omitempty"`  // the process has not ended after SIGKILL, probably because it waits in the kernel; the host no longer waits for it
 
 	Usage   *Usage        `json:"usage,omitempty"`   // nil: not known
-	Account *wire.Account `json:"account,omitempty"` // what the rank has reported in Finalize about its messages; nil: nothing
+	Account *wire.Account `json:"account,omitempty"` // what the rank has reported in Finalize about its messages; nil: not known
 
 	// From the next fields gorun finds the rank whose failure caused the others. AfterEnd: the host
 	// had begun to end its ranks before this rank ended. The other two describe this rank at the
 	// moment when the first rank of its host failed, or when its host began to end its ranks.
-	// KillPending: another process had sent this rank SIGKILL, which it had not handled yet. Exiting:
-	// this rank was in exit(2), or a signal was ending it.
+	// KillPending: another process had sent this rank SIGKILL, but the rank had not ended yet.
+	// Exiting: the rank was in exit(2), or a signal was ending it. Both may be false if that was
+	// not known.
 	AfterEnd    bool `json:"told,omitempty"`
 	KillPending bool `json:"doomed,omitempty"`
 	Exiting     bool `json:"dying,omitempty"`
@@ -461,8 +468,8 @@ type Usage struct {
 }
 
 // Lost reports that the connection with an agent has ended, or that the agent no longer answers.
-// First is the index of its host. The other Count-1 hosts, which follow, are below it in the tree,
-// so gorun cannot reach them any more.
+// First is the index of the agent's host. The Count-1 hosts with the next indexes are below this
+// agent in the tree, so gorun cannot reach them any more.
 type Lost struct {
 	First, Count int
 	Cause        string // a line for the user
@@ -470,25 +477,27 @@ type Lost struct {
 
 // Log is a line for the user from a host.
 type Log struct {
-	Index int    `json:"index"` // of the host
+	Index int    `json:"index"` // index of the host
 	Line  string `json:"line"`
 }
 
-// End makes the hosts end every rank of the subtree. The ranks get SIGTERM, and SIGKILL after
-// Grace. If Grace is 0, they get SIGKILL at once. A second End may shorten the grace period.
+// End makes the hosts end every rank of the subtree. Idle ranks get SIGTERM at once, and busy ranks
+// after at most Linger. Ranks that still run after Linger and Grace get SIGKILL. If Grace is 0, all
+// ranks get SIGKILL at once. A second End can only make SIGKILL come earlier.
 type End struct {
 	Grace Duration `json:"grace"`
-	// Linger is how long a busy rank may go on before it gets SIGTERM, because it may be about to write
-	// an error message and end by itself. The grace period begins after that.
+	// Linger is how long a busy rank may continue before it gets SIGTERM, because it may be about
+	// to write an error message and end by itself. The grace period begins after Linger.
 	Linger Duration `json:"linger,omitempty"`
 	Except int      `json:"except"`          // a rank that gets no SIGTERM, because it called Abort and is about to end by itself; -1: none
 	Asked  bool     `json:"asked,omitempty"` // the ranks get no SIGTERM, because another process has sent it to them already
 }
 
-// Ended reports that all ranks of the subtree have ended, and that all their output was sent before.
+// Ended reports that all ranks of the subtree have ended, and that all their output was sent before
+// it.
 type Ended struct {
 	Exits []Exit `json:"exits"`           // one for each rank of the subtree that was started
-	Tails []Tail `json:"tails,omitempty"` // the last lines of stderr of ranks that have not ended normally
+	Tails []Tail `json:"tails,omitempty"` // the last lines of stderr of ranks that have not ended normally and have written such lines
 }
 
 // Tail holds the last lines that a rank wrote to stderr.
@@ -497,5 +506,5 @@ type Tail struct {
 	Lines []string `json:"lines"`
 }
 
-// Bye makes an agent end. The agent first passes Bye on to its children.
+// Bye makes an agent end. The agent first sends Bye to its children, and last to its parent.
 type Bye struct{}

@@ -8,11 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// The strings in messages may have any bytes, because arguments, paths and PMI values come from
+// The strings in messages may contain any bytes, because arguments, paths and PMI values come from
 // users. JSON strings must be valid UTF-8. So a string that is not valid UTF-8 is escaped: its
-// escaped form is the constant escape, followed by one Unicode character for each byte, whose
-// number is the value of the byte. A string that begins with escape is escaped, too. All other
-// strings stay as they are.
+// escaped form is the constant escape, followed by one Unicode character for each byte of the
+// string. The code point of the character is the value of the byte. A string that begins with
+// escape is escaped, too. All other strings stay as they are.
 const escape = "\x00"
 
 // escaped returns s, or its escaped form if it needs one.
@@ -29,8 +29,8 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// unescaped returns the string of which s is the result of escaped. ok is false if there is no such
-// string.
+// unescaped undoes escaped: it returns the string for which escaped returns s. ok is false if s has
+// a character after escape that is not the value of a byte.
 func unescaped(s string) (_ string, ok bool) {
 	text, found := strings.CutPrefix(s, escape)
 	if !found {
@@ -46,12 +46,12 @@ func unescaped(s string) (_ string, ok bool) {
 	return string(b), true
 }
 
-// rewritten returns v with f applied to each string in it, also to the keys of maps. It does not
-// change v or anything that v refers to, because other goroutines may use it: it copies the parts
-// that f changes. If f changes nothing, rewritten returns v itself, and changed is false.
+// rewritten returns v with f applied to each string in it, also to the keys of maps. Other
+// goroutines may use what v refers to, so rewritten does not change that: it copies the parts that
+// f changes. If f changes nothing, rewritten returns v itself, and changed is false.
 func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, changed bool) {
 	out = v
-	own := func() reflect.Value { // returns out, after making it a copy of v that rewritten may change
+	own := func() reflect.Value { // makes out a copy of v, if it is not one yet, and returns out, which may now be changed
 		if !changed {
 			out, changed = reflect.New(v.Type()).Elem(), true
 			out.Set(v)
@@ -110,14 +110,15 @@ func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, chang
 	return out, changed
 }
 
-// escapeAll returns m with escaped applied to all its strings. It does not change m.
+// escapeAll returns m with escaped applied to all its strings. It does not change m, but the result
+// may share memory with m.
 func escapeAll(m Message) any {
 	v, _ := rewritten(reflect.ValueOf(m), escaped)
 	return v.Interface()
 }
 
-// unescapeAll returns the message of which m is the result of escapeAll. It returns an error if
-// there is no such message.
+// unescapeAll undoes escapeAll: it returns m with unescaped applied to all its strings. It returns
+// an error if one of them is no result of escaped.
 func unescapeAll[M Message](m M) (M, error) {
 	var err error
 	v, changed := rewritten(reflect.ValueOf(m), func(s string) string {

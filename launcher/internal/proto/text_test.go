@@ -11,8 +11,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// fillText sets each string in v to a result of text. It returns the number of strings; a map
-// counts as one.
+// fillText sets each string in v, and each slice of bytes, to a result of text. It returns the
+// number of strings; a map counts as one string, and slices of bytes do not count.
 func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	if v.Type() == reflect.TypeFor[place.Topology]() {
 		return 0 // a topology has only numbers
@@ -41,7 +41,7 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 		for range 3 {
 			puts[text()] = text()
 		}
-		v.Set(reflect.ValueOf(puts)) // panics if the map has another type
+		v.Set(reflect.ValueOf(puts)) // panics if the map has another type than puts
 		count++
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
@@ -56,8 +56,9 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	return count
 }
 
-// exact fills a message of the type of m with strings from text, and fails the test unless the
-// message is decoded exactly as it was encoded. It returns the number of strings in the message.
+// exact fills a message of the type of m with strings from text. It fails the test unless Parse
+// returns the same message from the frame that Append makes. It returns the number of strings in
+// the message.
 func exact(t testing.TB, m Message, text func() string) int {
 	v := reflect.New(reflect.TypeOf(m)).Elem()
 	count := fillText(t, v, text)
@@ -74,8 +75,8 @@ func exact(t testing.TB, m Message, text func() string) int {
 	return count
 }
 
-// TestText: strings with arbitrary bytes must be the same after encoding and decoding, in every
-// string of every kind of message.
+// TestText: each string of each kind of message must be the same after encoding and decoding, even
+// if it has arbitrary bytes.
 func TestText(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	odd := []string{
@@ -109,8 +110,8 @@ func TestText(t *testing.T) {
 	require.GreaterOrEqual(t, with, 14*100, "messages with strings")
 }
 
-// TestEscape checks the results of escaped, which must leave usual strings as they are, and that
-// unescaped returns the original strings. Parse must refuse strings that escaped cannot have made.
+// TestEscape checks the results of escaped, which must not change usual strings, and that unescaped
+// returns the original strings. Parse must return an error for strings that escaped cannot return.
 func TestEscape(t *testing.T) {
 	for in, out := range map[string]string{
 		"": "", "café": "café", "\ufffd": "\ufffd", "a\x00": "a\x00",

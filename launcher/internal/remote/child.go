@@ -81,8 +81,8 @@ func closeFiles(files ...*os.File) {
 	}
 }
 
-// watch starts the process and waits for it. The kernel sends PR_SET_PDEATHSIG when the thread that
-// forked dies. So watch keeps its thread as long as the process lives.
+// watch starts the process and waits for it. The kernel sends the process its PR_SET_PDEATHSIG when
+// the thread that forked it ends. So watch keeps its thread as long as the process lives.
 func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -120,7 +120,7 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 	close(c.ended)
 }
 
-// signal sends a signal to the process and to the processes that it has started.
+// signal sends a signal to the process group of the process, unless the process was reaped.
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +156,9 @@ func (c *child) end() error {
 	return nil
 }
 
-// cause returns why the process has ended: a line of its stderr, or else its exit status. nil: it
-// has ended normally, or it still runs.
+// cause returns why the process has ended: the signal that ended it, a line of its stderr, or its
+// exit status. It returns nil if the process has exited with status 0, or still runs after
+// causeWait.
 func (c *child) cause() error {
 	reason := func(otherwise string) error {
 		if w := c.stderr.reason(); w != "" {

@@ -101,7 +101,7 @@ func (n *netConn) readable() bool {
 }
 
 const (
-	firstPause = 50 * time.Millisecond // time until the second attempt
+	firstPause = 50 * time.Millisecond // time between the first two attempts; later pauses are longer
 	lastPause  = time.Second           // longest time between two attempts
 )
 

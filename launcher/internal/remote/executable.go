@@ -17,9 +17,9 @@ import (
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// Executable is the program that runs as agent on other hosts.
+// Executable is the program that gorun runs as agent on other hosts.
 type Executable struct {
-	Path string // absolute
+	Path string // absolute path
 	Hash string // SHA-256, in hexadecimal digits
 	Size int64
 
@@ -40,7 +40,7 @@ var self = sync.OnceValues(func() (Executable, error) {
 	return exe, err
 })
 
-// Self returns the program that runs. Its hash is computed once.
+// Self returns the executable of this process. The first call computes its hash.
 func Self() (Executable, error) { return self() }
 
 func newExecutable(file string) (Executable, error) {
@@ -100,16 +100,18 @@ const (
 	partAge     = 24 * time.Hour      // age at which an unfinished copy is removed
 )
 
-// pruneOwnCache removes old copies of gorun from this host. An agent calls it after its greeting.
+// pruneOwnCache removes old copies of gorun from this host, if this program is a copy itself. An
+// agent calls it after its greeting.
 func pruneOwnCache() {
 	if exe, err := Self(); err == nil {
 		pruneCache(exe.Path, time.Now())
 	}
 }
 
-// pruneCache removes copies that were not used for cacheAge from the directory of path, except those
-// that run on this host. path is the program of this agent. If it is not a copy itself, pruneCache
-// does nothing; otherwise it records the use of this copy.
+// pruneCache removes from the directory of path the copies that were not used for cacheAge, and the
+// unfinished copies that are older than partAge, except those that run on this host. path is the
+// program of this agent. If it is not a copy itself, pruneCache does nothing. Otherwise pruneCache
+// records the use of this copy in its modification time, if that is older than partAge.
 func pruneCache(path string, now time.Time) {
 	dir, base := filepath.Split(path)
 	if !isCopy(base) {
@@ -144,8 +146,8 @@ func isCopy(name string) bool {
 	return ok && isHash(hash)
 }
 
-// runs reports whether a process of this host runs the file. It may not see processes of other users.
-// If it cannot find out, it returns true.
+// runs reports whether a process of this host runs the file. It may miss processes of other users.
+// If fi does not identify the file, runs returns true.
 func runs(fi os.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -36,7 +36,7 @@ const (
 	verbFail = "fail"
 )
 
-// maxNoise bounds the bytes of the lines before the greeting.
+// maxNoise is the largest number of bytes of the lines up to the greeting, including the greeting.
 const maxNoise = 64 << 10
 
 // Greeting is the first message of an agent.
@@ -51,7 +51,7 @@ type Greeting struct {
 // errNoGreeting is the error of a stream that does not begin with a greeting.
 var errNoGreeting = errors.New("no greeting of an agent")
 
-// versionError is the error of an agent with another Version.
+// versionError is the error of an agent with another Version. The string is the agent's version.
 type versionError string
 
 func (e versionError) Error() string {
@@ -128,7 +128,8 @@ func (o *opening) next() (verb, text string, err error) {
 	}
 }
 
-// line reads a line, without its end. It fails if all lines together exceed maxNoise.
+// line reads a line, and returns it without its end. It fails if all lines so far exceed maxNoise
+// together.
 func (o *opening) line() (string, error) {
 	var line []byte
 	for {

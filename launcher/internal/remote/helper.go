@@ -18,10 +18,10 @@ import (
 // this pipe, the helper makes slurmctld send SIGKILL to all tasks of the step, which are the
 // agents. gorun kills the helper when srun has ended, but the helper may be faster.
 //
-// HoldHelper opens the write end of this pipe in gorun, too, so that the helper does not read the end
-// of the pipe when srun dies. It closes this end when srun has ended and gorun has killed the helper.
-// If gorun dies as well, the pipe ends and the helper ends the step. If HoldHelper does not find the
-// pipe, it does nothing.
+// HoldHelper opens the write end of this pipe in gorun, too, so that the helper does not read end
+// of file when srun dies. HoldHelper closes this end when srun has ended and gorun has killed the
+// helper. If gorun dies as well, the helper reads end of file and ends the step. If HoldHelper does
+// not find the pipe, it does nothing.
 func (st *Step) HoldHelper() {
 	st.hold.Do(func() {
 		held := st.child.holdPipes()
@@ -35,8 +35,9 @@ func (st *Step) HoldHelper() {
 	})
 }
 
-// holdPipes opens the write ends of the pipes that the process writes and does not read.
-// It leaves out the process's stdio, because gorun reads that until it is closed.
+// holdPipes opens the write ends of the pipes that the process writes and does not read. It leaves
+// out the process's stdio, because gorun reads that until it is closed. If the process was reaped,
+// holdPipes returns nil.
 func (c *child) holdPipes() (held []*os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,11 +40,11 @@ type Listener struct {
 }
 
 const (
-	maxUnproven   = 256              // most connections that have not proved yet that they know the secret
+	maxUnproven   = 256              // largest number of connections that have not proved yet that they know the secret
 	handshakeTime = 10 * time.Second // time for the handshake, the proofs and the greeting
 )
 
-// Listen listens on a TCP address for agents that know the secret.
+// Listen listens on a TCP address for agents that know the secret. The caller must call Close.
 func Listen(addr string, secret Secret) (*Listener, error) {
 	cert, err := newCertificate()
 	if err != nil {
@@ -84,8 +84,8 @@ func newCertificate() (tls.Certificate, error) {
 func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 
 // Accept waits for the next agent. The agent may run another executable than this one, because the
-// user may have installed it; only the Version must be the same. After Close it returns
-// net.ErrClosed.
+// user may have installed it; only the Version must be the same. If ctx ends, Accept returns its
+// cause. After Close it returns net.ErrClosed.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	l.mu.Lock()
 	if l.gate == nil && !l.done {
@@ -104,8 +104,8 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// Close closes the listener and the connections that Accept has not returned. Connections
-// that Accept has returned stay open. Close is idempotent.
+// Close closes the listener and the connections that Accept has not returned, and waits until this
+// is done. Connections that Accept has returned stay open. Close is idempotent.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

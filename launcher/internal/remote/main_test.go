@@ -151,8 +151,8 @@ type fakeHost struct {
 }
 
 // fakeSSH returns a fakeHost. Its ssh is a script that runs the command on this host by the given
-// login shell, with a home of its own. Before that the script runs before, like a startup file of
-// the shell.
+// login shell, with a home of its own. First the script runs the commands in before, as a startup
+// file of the shell would.
 func fakeSSH(t *testing.T, shell, before string) *fakeHost {
 	t.Helper()
 	shell, err := exec.LookPath(shell)

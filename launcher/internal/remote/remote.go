@@ -7,7 +7,8 @@
 //	               started by Srun, by a cluster's manager, or by the user
 //
 // An agent sends a greeting first: the version of the protocol, the hash of its executable, its
-// hostname and its pid. SSH.Open and Listener.Accept return when they have read the greeting.
+// hostname, its pid, and the name by which gorun knows its host, if the agent knows this name.
+// SSH.Open and Listener.Accept return a stream only after its greeting was read.
 //
 // What main must do:
 //
@@ -32,18 +33,19 @@ type Conn struct {
 	r     io.Reader
 	w     io.Writer
 	end   func() error // ends the stream; Close calls it once
-	cause func() error // what Cause returns; nil: Cause returns nil
+	cause func() error // Cause calls it; nil: Cause returns nil
 	net   *netConn     // nil: the stream is not a TLS connection
 
 	closing  sync.Once
 	closeErr error
 }
 
-// Host returns the name of the host at the other end, as this end knows it. At an agent that was
-// started by ssh, it is "gorun".
+// Host returns the name of the host at the other end, as this end knows it. At an agent that has
+// dialled in, this is the host in the address that it dialled; at an agent that ssh has started, it
+// is "gorun".
 func (c *Conn) Host() string { return c.host }
 
-// Peer returns the agent's greeting, at both ends.
+// Peer returns the agent's greeting. At an agent this is its own greeting.
 func (c *Conn) Peer() Greeting { return c.peer }
 
 // Read reads what the other end has written.
@@ -53,8 +55,8 @@ func (c *Conn) Read(p []byte) (int, error) { return c.r.Read(p) }
 func (c *Conn) Write(p []byte) (int, error) { return c.w.Write(p) }
 
 // Cause returns why the stream has ended, in one line that begins with the host's name. nil: the
-// cause is not known. The caller calls it after a Read has failed. Cause may take a second, because
-// it waits for the end of ssh.
+// cause is not known, or the other end has ended normally. The caller calls it after a Read has
+// failed. Cause may take a second, because it waits for the end of ssh or srun.
 func (c *Conn) Cause() error {
 	if c.cause == nil {
 		return nil
@@ -70,9 +72,9 @@ func (c *Conn) Close() error {
 }
 
 // Await blocks, at an agent that has dialled in, until gorun sends something. It has no time limit,
-// because gorun sends nothing before all agents have dialled in, and others may do so late. Await
-// also returns if the stream ends; the next Read reports that. If ctx ends, Await closes the stream.
-// For a stream over ssh Await does nothing.
+// because gorun sends nothing before all agents have dialled in, and another agent may do this much
+// later. Await also returns if the stream ends; the next Read reports that. If ctx ends, Await
+// closes the stream. For a stream over ssh Await does nothing.
 func (c *Conn) Await(ctx context.Context) {
 	if c.net == nil {
 		return
@@ -84,7 +86,7 @@ func (c *Conn) Await(ctx context.Context) {
 
 // PeerClosed reports whether an agent that has dialled in has closed the stream. gorun may call it
 // only while it has sent nothing to the agent: then the agent sends nothing either, so a readable
-// stream has ended.
+// stream has ended. For a stream over ssh PeerClosed returns false.
 func (c *Conn) PeerClosed() bool { return c.net != nil && c.net.readable() }
 
 // defaultTimeout is how long a host may be silent while gorun connects with it.

@@ -11,9 +11,10 @@ import (
 // single quotes, backslashes (special in fish), exclamation marks or line ends (special in csh).
 //
 // The script looks for a program on the host that is the same gorun. The program that it finds gets
-// the stream, and so the job's secret. Therefore the script does not run the program to ask for its
-// hash, but computes the hash by sha256sum or a similar program. And it uses the found program only
-// if no other user can replace that program before it runs.
+// the stream, and so the job's secret. Therefore the script uses the program only if no other user
+// can replace that program before it runs. The script does not run the program to ask for its hash,
+// but computes the hash by sha256sum or a similar program if the host has one. A path that the user
+// has configured ($5) is not checked.
 //
 // The script's variables have names that no user's environment exports, because the agent and the
 // ranks inherit the environment. The script does not change the umask or the directory, either.
@@ -37,9 +38,10 @@ var script = strings.Join([]string{
 	// weft_g is the user's group if it has the user's name, because distributions make such a group
 	// for the user alone. Otherwise it is root's group, 0.
 	`if [ "$(id -un)" = "$(id -gn)" ]; then weft_g=$(id -g); fi`,
-	// weft_own PATH - succeeds if only the user and root may change the file, or the contents of
-	// the directory. weft_own PATH s also accepts a directory with the sticky bit that others may
-	// add to. An access control list (+) may give any user the rights that the group's bits show.
+	// weft_own PATH - succeeds if only the user, root and the members of the groups 0 and weft_g
+	// may change the file, or the contents of the directory. weft_own PATH s also accepts a
+	// directory with the sticky bit that others may add to. An access control list (+) may give any
+	// user the rights that the group's bits show.
 	`weft_own() { set -- "$2" $(LC_ALL=C ls -ldn "$1" 2>/dev/null)`,
 	`case $4 in 0|$weft_u) ;; *) return 1;; esac`,
 	`case $1$2 in s?????????[tT]*) return 0;; esac`,
@@ -68,7 +70,7 @@ var script = strings.Join([]string{
 	`trap "exit 1" 1 2 13 15`,
 	`trap weft_clean 0`,
 	fmt.Sprintf(`echo; echo %s %d %s $(uname -s -m) "$weft_d"`, magic, Version, verbSend),
-	// head may read more than $2 bytes ahead. No byte is lost thereby, because the parent sends
+	// head may read more than $2 bytes from the stream. No byte is lost, because the parent sends
 	// nothing after gorun before it has got the greeting.
 	`weft_e=$({ umask 077; LC_ALL=C head -c "$2" >"$weft_t"; } 2>&1)`,
 	`[ "$({ wc -c <"$weft_t"; } 2>/dev/null)" -eq "$2" ] 2>/dev/null || weft_fail "$weft_t: ${weft_e:-the copy broke off}"`,

@@ -109,7 +109,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestTrusted checks that this program is used at its own path if no other user can change it.
+// TestTrusted checks that a copy of this program is used at the path where the script looks for it
+// if no other user can change it.
 func TestTrusted(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"as it is":       func(string) error { return nil },
@@ -133,7 +134,7 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// onlyTools returns a fake ssh to a host that has few programs.
+// onlyTools returns a fake ssh to a host that has few programs, and those whose names are in more.
 func onlyTools(t *testing.T, more string) *fakeHost {
 	t.Helper()
 	p := fakeSSH(t, "sh", `PATH=$HOME/tools; export PATH`)

@@ -21,7 +21,7 @@ type Secret struct{ key []byte }
 const (
 	minSecret = 16          // least number of bytes of a secret
 	maxSecret = 4 << 10     // largest number of bytes of a file with a secret
-	macBytes  = sha256.Size // size of a proof
+	macBytes  = sha256.Size // size of a proof, in bytes
 )
 
 // NewSecret makes a secret.

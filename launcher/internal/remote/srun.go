@@ -41,9 +41,9 @@ type Srun struct {
 	Secret  Secret
 	// Agent is the path of gorun on the nodes; "": the same path as here.
 	Agent string
-	// CopyTo is a directory on the nodes, such as /tmp. Before srun starts the agents, it copies
-	// gorun to this directory. The agents remove the copy by RemoveBroadcast. "": gorun exists on
-	// the nodes.
+	// CopyTo is a directory on the nodes, such as /tmp. srun copies gorun to this directory before
+	// it starts the agents. The agents remove the copy by RemoveBroadcast. "": gorun exists on the
+	// nodes.
 	CopyTo string
 	// Log gets each line that srun and the agents write; nil: no log.
 	Log func(line string)
@@ -62,7 +62,7 @@ type Step struct {
 	output srunOutput
 	read   chan struct{} // closed when srun's stdout was read to the end
 	failed chan struct{} // closed when an agent has failed; nil: Srun.KeepWaiting is set
-	once   sync.Once     // guards the close of failed
+	once   sync.Once     // closes failed only once
 	hold   sync.Once     // makes only the first call of HoldHelper have an effect
 }
 
@@ -73,7 +73,8 @@ const (
 	stepGrace       = 2 * time.Second // time for the agents to end, and for Slurm to notice this
 )
 
-// Start starts srun. It does not wait for the agents to dial in; see [Step.Context].
+// Start starts srun. It does not wait for the agents to dial in; see [Step.Context]. The caller
+// must call Close of the Step.
 func (s *Srun) Start() (*Step, error) {
 	exe := s.Executable
 	if exe.Path == "" {
@@ -213,11 +214,12 @@ func (st *Step) Cancelled() (reason string, all bool) {
 func (st *Step) Done() <-chan struct{} { return st.child.ended }
 
 // Close waits for srun to end by itself, which srun does when all its agents have ended. After
-// stepGrace Close ends srun.
+// stepGrace Close ends srun. If srun has copied gorun, Close also removes the copy at that path on
+// this host.
 func (st *Step) Close() error {
 	_ = st.child.in.Close()
 	if !st.child.wait(stepGrace) {
-		st.output.stop() // srun would report the signal
+		st.output.stop() // otherwise a line of srun about the signal would count as the cause
 		_ = st.child.end()
 	}
 	_ = st.child.out.Close()
@@ -331,13 +333,14 @@ var ErrTerminated = errors.New("it got SIGTERM")
 
 // best returns the line that explains best why srun has ended, or, if node is not "", why the agent
 // on that node has ended. If no line explains this, best returns "". ended means that srun has
-// ended. Before that, best trusts only lines in which Slurm reports an error, because other lines
-// may be about something else. And a line about some agents does not explain the end of others.
+// ended. Before that, an agent's line, or a line of Slurm that is not about an error, counts only
+// if Slurm has also reported the failure of an agent, because otherwise the line may be about
+// something else. And a line about some agents does not explain the end of others.
 func (w *srunOutput) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]
-	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // any agent that has ended explains it
+	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // the line about any failed agent will do
 		task = w.tasks[slices.Min(slices.Collect(maps.Keys(w.tasks)))]
 	}
 	switch {
@@ -351,9 +354,9 @@ func (w *srunOutput) best(ended bool, node string) string {
 	return w.line
 }
 
-// Salloc returns the command line that gets an allocation for np ranks on nodes and runs
-// gorun in it, with the same arguments. args are the user's arguments for salloc. If args
-// give a number of tasks, Salloc ignores np; if they name nodes, it ignores nodes. np is 0
+// Salloc returns the command line of salloc that gets an allocation for np ranks on nodes and runs
+// self, which is gorun, in it, with the arguments argv. args are the user's arguments for salloc.
+// If args give a number of tasks, Salloc ignores np; if they name nodes, it ignores nodes. np is 0
 // if it is not known, and nodes is nil if any nodes will do.
 func Salloc(args []string, np int, nodes []string, self string, argv []string) []string {
 	line := append([]string{"salloc"}, args...)

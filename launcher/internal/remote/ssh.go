@@ -21,7 +21,7 @@ import (
 // SSH starts agents on hosts by ssh.
 type SSH struct {
 	// Command is the ssh command and its first arguments; nil: ssh. The user's own configuration of
-	// ssh applies, except that ssh must not ask questions.
+	// ssh applies, except that ssh asks no questions and forwards neither ports nor X11.
 	Command []string
 	// Agent is the path of gorun on the hosts; "~/" at its beginning is the user's home. The program
 	// at this path may be another executable, for example for another architecture, but must have the
@@ -39,8 +39,8 @@ type SSH struct {
 }
 
 // Open starts the agent on a host and returns when it has read the agent's greeting. If ctx ends
-// later, the stream continues. The error begins with the host's name and contains ssh's own
-// message.
+// before that, Open fails. If ctx ends later, the stream continues. The error begins with the
+// host's name, and contains ssh's own message if there is one.
 func (s *SSH) Open(ctx context.Context, h hosts.Host) (*Conn, error) {
 	conn, err := s.open(ctx, h)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *SSH) timeout() time.Duration {
 	return s.Timeout
 }
 
-// argv returns the command line of ssh.
+// argv returns the command line of the ssh that starts the agent on host h.
 func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	if h.Name == "" || h.Name[0] == '-' || strings.ContainsAny(h.Name, " \t\r\n\x00/@") {
 		return nil, fmt.Errorf("expected a host's name, found %q", h.Name)
@@ -126,7 +126,7 @@ func (s *SSH) argv(h hosts.Host, exe Executable) ([]string, error) {
 	return append(argv, "--", h.Name, command(exe, rand.Text(), s.Agent)), nil
 }
 
-// sshEnv returns an environment in which ssh does not ask for a password in a window.
+// sshEnv returns env, changed so that ssh does not ask for a password in a window.
 func sshEnv(env []string) []string {
 	var kept []string
 	for _, v := range env {
@@ -157,7 +157,7 @@ type greeter struct {
 // takes longer than an answer, because buffers on the way may hold much of gorun when send ends.
 const sendTimeout = 30 * time.Second
 
-// run waits for the greeting.
+// run waits for the greeting and returns it.
 func (g *greeter) run() (Greeting, error) {
 	stop := context.AfterFunc(g.ctx, g.cancel)
 	peer, err := g.read()
@@ -241,8 +241,8 @@ func (g *greeter) read() (_ Greeting, err error) {
 	}
 }
 
-// stopSending ends send and returns its error. An error because send was stopped, or because the host
-// has closed the stream, does not count.
+// stopSending ends send and returns its error. It returns nil if send has failed because it was
+// stopped, or because the host has closed the stream.
 func (g *greeter) stopSending(sending *errgroup.Group) error {
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 	err := sending.Wait()

@@ -441,7 +441,7 @@ func TestPrune(t *testing.T) {
 	require.Equal(t, []string{partPrefix + "X", copyOf("a"), copyOf("c"), copyOf("d"), "gorun-notes"}, names(t, dir))
 	require.NoError(t, sleep.Process.Kill())
 	_ = sleep.Wait()
-	pruneCache(filepath.Join(dir, "gorun"), now) // not a copy: this is not a cache
+	pruneCache(filepath.Join(dir, "gorun"), now) // this program is not a copy, so its directory is not a cache
 	require.Len(t, names(t, dir), 5)
 	fi, err := os.Stat(mine)
 	require.NoError(t, err)

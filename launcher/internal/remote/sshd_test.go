@@ -28,8 +28,8 @@ func realSSH(t *testing.T, c *testbed.Cluster) *SSH {
 	return s
 }
 
-// remoteCache is the path of weft's cache of the ssh user, in a host's shell. Each host has a file
-// system of its own there.
+// remoteCache is an expression for a host's shell: the path of weft's cache of the ssh user. Each
+// host has a file system of its own there.
 const remoteCache = `$(eval echo ~root)/.cache/weft`
 
 // run runs a shell command on a host.

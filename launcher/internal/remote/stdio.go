@@ -12,7 +12,7 @@ import (
 // Stdio makes the stream to the parent from this agent's stdin and stdout, and sends the greeting.
 // Afterwards stdin is /dev/null and stdout is stderr, so that no other code reads or writes the
 // stream. If the parent has ended, Write returns an error, and the process gets no SIGPIPE. name is
-// the name by which gorun knows this host; "": the name by which it has connected.
+// the name by which gorun knows this host; "": gorun uses the name by which it has connected.
 func Stdio(name string) (*Conn, error) {
 	greeting, err := newGreeting(name)
 	if err != nil {

@@ -13,8 +13,8 @@ type tail struct {
 	note func(line string) // gets each line; may be nil
 
 	mu    sync.Mutex
-	lines []string // the last lines, each made safe for a terminal by oneLine
-	part  []byte   // an unfinished line
+	lines []string // the last lines, at most tailLines, each made safe for a terminal by oneLine
+	part  []byte   // the beginning of an unfinished line, at most tailLine bytes
 	panic string   // the first line of a Go program's panic
 }
 

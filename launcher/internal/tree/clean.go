@@ -16,9 +16,10 @@ const (
 	maxSignal    = 127
 )
 
-// clean makes the texts of a message safe for a terminal and cuts them to one line each. It also
-// makes exit codes and signal numbers valid. All messages from below pass through clean, also those
-// of the own process manager.
+// clean makes texts of a message that gorun shows its user safe for a terminal, and cuts them to
+// one line each of at most maxText characters. It only shortens the lines of a Tail. It also makes
+// exit codes and signal numbers valid, and drops an Account that is not possible. All messages from
+// below pass through clean, also those of the own process manager.
 func clean(msg proto.Message) proto.Message {
 	switch m := msg.(type) {
 	case proto.Up:
@@ -71,7 +72,7 @@ func clean(msg proto.Message) proto.Message {
 	return msg
 }
 
-// cleanState cleans the texts in a rank's state, which may be nil.
+// cleanState applies oneLine to the texts in s. s may be nil.
 func cleanState(s *wire.RankState) {
 	if s == nil {
 		return
@@ -99,11 +100,11 @@ func cleanExit(e *proto.Exit) {
 	}
 }
 
-// failed returns a valid exit code of a failure. It never returns 0, not even for 256.
+// failed returns code, bounded to the range from 1 to maxCode: 0 and negative codes become 1.
 func failed(code int) int { return min(max(code, 1), maxCode) }
 
-// cutTail shortens a Tail, which holds the last lines of a rank's stderr. It keeps the first lines of
-// the Tail, because a Go panic begins with its reason.
+// cutTail shortens the lines of a Tail, the last lines of a rank's stderr, to maxTailLines lines
+// and maxTailBytes bytes. It keeps the first lines, because a Go panic begins with its reason.
 func cutTail(lines []string) []string {
 	lines = lines[:min(len(lines), maxTailLines)]
 	room := maxTailBytes

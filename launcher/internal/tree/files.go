@@ -15,12 +15,12 @@ import (
 //	    └────────────────┴── FileCredit ──┴─────── FileCredit ──────┘
 //
 // While a link or the process manager of a node still has more than filesAhead bytes to take, the
-// node gives its parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for
-// each link and for its process manager, and the reader of its parent's link never blocks. The
-// reader notices Bye, or the end of the parent, even if a disk is slow.
+// node gives its parent no credit. So a node holds about filesAhead + proto.FileWindow bytes at
+// most for each link and for its process manager, and the reader of its parent's link never blocks.
+// The reader notices Bye, or the end of the parent, even if a disk is slow.
 const (
-	// filesAhead is how many bytes of files may wait for a link or for the own process manager
-	// before the node stops giving credit.
+	// filesAhead is how many bytes of files may wait for a link, or for the own process manager,
+	// while the node still gives its parent credit.
 	filesAhead = 1 << 20
 	// fileCreditAfter is the least number of bytes for which a node gives credit.
 	fileCreditAfter = proto.FileWindow / 4

@@ -134,9 +134,9 @@ func hostileParent(t *testing.T, data []byte) {
 	})
 }
 
-// TestNonsense sends a root, as its child, and an agent, as its parent, messages in any order,
-// repeated, or about hosts and ranks of other subtrees. It checks that the root still reports the
-// end of the job, and that the agent ends.
+// TestNonsense sends messages in any order, repeated, or about hosts and ranks of other subtrees:
+// to a root, as its child, and to an agent, as its parent. It checks that the root still reports
+// the end of the job, and that the agent ends.
 func TestNonsense(t *testing.T) {
 	wrong := []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	readBuffer = 4 << 10   // bytes of the reader's buffer; bufio reads larger data past it
+	readBuffer = 4 << 10   // bytes of the reader's buffer; larger reads bypass it
 	batchBytes = maxOutput // bytes of frames after which write passes them to the stream
-	beats      = 4         // ticks in a heartbeat; a link on which no bytes come for as many ticks is lost
+	beats      = 4         // ticks in a heartbeat; after the first bytes, a link on which no bytes come for as many ticks is lost
 )
 
 var (
@@ -42,8 +42,8 @@ type link struct {
 	count       *counters
 
 	gotBytes  atomic.Bool // bytes were received since the last tick
-	reading   atomic.Bool // read waits for bytes; while it does not, silence is not the other side's fault
-	paused    atomic.Bool // the other side has sent SIGTSTP, so it is about to be stopped and to be silent
+	reading   atomic.Bool // read waits for bytes; a tick at which it does not is not counted in silent
+	paused    atomic.Bool // a Signal with SIGTSTP has come: gorun is about to be stopped, so ticks without bytes are not counted in silent
 	sentBytes atomic.Bool // bytes were sent since the last tick
 	silent    int         // number of ticks in a row at which no bytes had come; used by tick alone
 
@@ -208,8 +208,9 @@ func (l *link) read() {
 	}
 }
 
-// readError returns the error with which the link ends if read has got err: the reason that the
-// stream gives by Cause, or else err.
+// readError returns the error with which the link ends if read has got err: err itself if a frame
+// was invalid or the link has already ended, else the reason that the stream gives by Cause, else
+// err.
 func (l *link) readError(err error) error {
 	if errors.Is(err, proto.ErrFrame) || l.done() {
 		return err
@@ -279,7 +280,7 @@ func (l *link) goroutineEnded() {
 // counters counts messages and bytes over all links of a node.
 type counters struct {
 	in, out, bytesIn, bytesOut atomic.Int64
-	queued, peak               atomic.Int64 // bytes that wait in bulk, and of Output without credit: now, and at most so far
+	queued, peak               atomic.Int64 // bytes that wait in the queues bulk of links, and bytes of Output that wait in sources for credit: now, and the largest value so far
 }
 
 func (c *counters) queue(n int) {

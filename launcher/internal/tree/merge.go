@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// phase is a step of a job in which each subtree sends exactly one merged answer upward: Up,
-// Prepared, Staged, Started, Fence or Ended, in the order of the constants.
+// phase is a step of a job in which each subtree that takes part sends one merged answer upward:
+// Up, Prepared, Staged, Started, Fence or Ended, in the order of the constants.
 type phase int
 
 const (
@@ -162,7 +162,7 @@ func sortErrors(list []proto.HostError) {
 }
 
 // fromBelow handles a message from a subtree. An error means that the message is invalid; then the
-// node ends the subtree's link.
+// caller ends the subtree's link, or, for the own process manager, sends a Log.
 func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	if err := n.check(m, msg); err != nil {
 		return err
@@ -248,18 +248,18 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	return nil
 }
 
-// Limits of unsolicited messages, which are those that are not merged answers. For each host come
-// at most one Lost and a few Logs. Each rank causes at most an Aborted, an Exited, and one Request
-// at a time. A subtree may send as many messages as its hosts and ranks together, so that a node
-// that only passes on what comes from below it never exceeds its own limit.
+// Limits of the messages that relay passes on. For each host come at most one Lost and a few Logs.
+// Each rank causes at most an Aborted, an Exited, and one Request at a time. Each Inspect adds to
+// the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
+// that only passes on what comes from below it never exceeds the limit that its parent sets for it.
 const (
 	budgetPerHost = 16
 	budgetPerRank = 3
 )
 
-// relay passes on an unsolicited message of a subtree, which is one that is not merged, such as
-// Exited. When the subtree has used up its budget, relay returns an error. It leaves one message of
-// the budget for the node's own report of this error.
+// relay passes on a message of a subtree that is not merged, such as Exited, and takes it from the
+// subtree's budget. When only one message of the budget is left, relay returns an error. The last
+// one is for the node's own report of this error.
 func (n *Node) relay(m *subtree, msg proto.Message) error {
 	if m.budget <= 1 {
 		return fmt.Errorf("%w: it sends more messages than its hosts and ranks can cause", proto.ErrFrame)
@@ -278,7 +278,8 @@ func (m *subtree) unread() (replies, releases int) {
 	return m.link.unread()
 }
 
-// sendEnded reports that all ranks here and below have ended. The caller has passed on all output.
+// sendEnded sends Ended: all ranks here and below have ended. The caller has passed on all output.
+// If the node is ending, sendEnded also shuts it down.
 func (n *Node) sendEnded() {
 	n.endHeld = false
 	a := n.ended
@@ -292,7 +293,8 @@ func (n *Node) sendEnded() {
 }
 
 // childUp handles a child's answer to Launch. The answer must contain each host of the child's
-// subtree once, from the head on.
+// subtree once, from the head on. If it reports the head itself as failed, childUp returns a
+// *hostError.
 func (n *Node) childUp(m *subtree, up proto.Up) error {
 	for _, f := range up.Failed {
 		if f.Index == m.head {
@@ -338,8 +340,8 @@ func (n *Node) partialUp(some proto.Up) {
 	}
 }
 
-// dropAgents handles Lost before this node has sent Up: the lost hosts become failed ones in Up,
-// because gorun does not know of them yet.
+// dropAgents handles a Lost from a child that has sent its Up, before this node has sent its own:
+// the lost hosts become failed ones in Up, because gorun does not know of them yet.
 func (m *subtree) dropAgents(lost proto.Lost) {
 	m.up.Agents = slices.DeleteFunc(m.up.Agents, func(a proto.Agent) bool {
 		gone := a.Index >= lost.First && a.Index-lost.First < lost.Count
@@ -418,7 +420,8 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 	return nil
 }
 
-// hasGroups reports whether groups contain only ranks of the subtree, each at most once.
+// hasGroups reports whether groups contain only ranks of the subtree, each at most once, and no
+// group is empty.
 func (n *Node) hasGroups(m *subtree, groups []proto.Group) bool {
 	seen := make(map[int]bool)
 	for _, g := range groups {

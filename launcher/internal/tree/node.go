@@ -33,13 +33,13 @@ type Node struct {
 	loopEnded bool       // loop has ended
 
 	// The following fields are used by loop alone.
-	subtrees   []*subtree // ordered by hosts; if this node has a process manager, that is the first
+	subtrees   []*subtree // in the order of their hosts' indexes; if this node has a process manager, that is the first
 	waiting    []*subtree // subtrees with which the node must still connect
-	connecting int        // number of calls of Open that run; at most Launch.AtOnce
+	connecting int        // number of goroutines that call Open or close an unused stream; at most Launch.AtOnce
 	links      int        // number of links that have not ended
 	stage      stage
-	stored     ahead         // bytes of FilePart that the own process manager has not stored yet
-	closing    bool          // Bye has been sent to all subtrees
+	stored     ahead         // bytes of FilePart that the own process manager still needs; see Stored
+	closing    bool          // shutDown has sent Bye to all subtrees
 	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
 	noParent   bool          // the parent is lost
 	cause      error         // why ending is set; Serve returns it
@@ -63,7 +63,7 @@ type subtree struct {
 
 	owes       [phases]bool        // by phase: the subtree must still answer
 	ranks      int                 // number of ranks on the subtree's hosts
-	budget     int                 // number of messages that the subtree may still send besides its answers; see relay
+	budget     int                 // limit of the messages that relay still passes on for the subtree
 	needs      map[string]struct{} // hashes of the files that hosts of the subtree lack
 	readsStdin bool                // ranks of the subtree read standard input
 	taken      int64               // bytes of standard input for which the subtree has sent StdinCredit
@@ -80,8 +80,8 @@ const (
 	stageStarted               // the node has got Start
 )
 
-// New makes and starts gorun's root of the tree. The node may call cfg.Up before New returns. The
-// caller must call Close.
+// New makes and starts gorun's root of the tree. It returns an error if cfg is not valid. The node
+// may call cfg.Up before New returns. The caller must call Close.
 func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newFileFlowControl(), new(counters)) }
 
 func newFileFlowControl() *fileFlowControl {
@@ -138,8 +138,10 @@ func (n *Node) Do(m proto.Message) {
 	})
 }
 
-// Close sends Bye to all agents, waits up to byeLimit for their end, and releases everything. It is
-// idempotent. Config.Up must not call it, because Close waits for the goroutine that calls Up.
+// Close sends Bye to the children, which pass it on, and waits for the end of the children. After
+// byeLimit it closes the streams of children that have not ended. It also waits for running calls
+// of Open, whose contexts it ends. It is idempotent. Config.Up must not call it, because Close
+// waits for the goroutine that calls Up.
 func (n *Node) Close() {
 	n.post(n.shutDown)
 	<-n.done
@@ -150,9 +152,10 @@ func (n *Node) Stored(p proto.FilePart) {
 	n.post(func() { n.stored.add(n.flowControl, -len(p.Data)) })
 }
 
-// AwaitRoom blocks while more than filesAhead bytes of files wait for a child or for the own process
-// manager. If the caller calls AwaitRoom before it sends each FilePart, the node needs no memory for
-// whole files. AwaitRoom also returns when ctx ends, with its error, and when the node ends.
+// AwaitRoom blocks while more than filesAhead bytes of files wait for a child or for the own
+// process manager. If the caller calls AwaitRoom before it sends each FilePart, the node needs no
+// memory for whole files. AwaitRoom also returns when ctx ends, with the error of ctx, and when the
+// node ends, with nil.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		n.flowControl.mu.Lock()
@@ -169,7 +172,7 @@ func (n *Node) AwaitRoom(ctx context.Context) error {
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
-	PeakQueued              int64 // largest number of bytes of Output, Stdin and FilePart that waited to be sent or consumed
+	PeakQueued              int64 // largest number of bytes of Output, Stdin, FilePart and Stacks that waited to be sent or consumed
 }
 
 // Stats returns the counts so far. It may be called at any time.
@@ -178,8 +181,8 @@ func (n *Node) Stats() Stats {
 	return Stats{c.in.Load(), c.out.Load(), c.bytesIn.Load(), c.bytesOut.Load(), c.peak.Load()}
 }
 
-// Flush blocks until all urgent messages to the children that Do has taken are written, at most for
-// limit.
+// Flush blocks until the links to the children have written the messages of their queues urgent
+// (see queue.go) that Do has taken before Flush, at most for limit.
 func (n *Node) Flush(limit time.Duration) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -223,7 +226,7 @@ func (n *Node) post(f func()) {
 	}
 }
 
-// call makes loop run f, and blocks until loop takes f.
+// call makes loop run f, and blocks until loop takes f or has ended.
 func (n *Node) call(f func()) {
 	select {
 	case n.calls <- f:
@@ -261,7 +264,7 @@ func (n *Node) after(d time.Duration, f func()) {
 	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops the timer when it ends
 }
 
-// up passes a message to the parent, or to gorun.
+// up passes a message to the parent, or, at the root, to gorun.
 func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
 // launch begins to connect with the children.
@@ -292,8 +295,9 @@ func (n *Node) connect() {
 	}
 }
 
-// opened runs when Open has returned a stream to the head of m, or an error. It starts a link on the
-// stream and sends Launch, or closes the stream if the node is ending.
+// opened runs when Open has returned a stream to the head of m, or an error. It starts a link on
+// the stream and sends Launch. After an error, it tries the next host of m. If the node is ending,
+// it closes the stream.
 func (n *Node) opened(m *subtree, s Stream, err error) {
 	n.connecting--
 	if s == nil && err == nil {
@@ -349,7 +353,7 @@ func (n *Node) headFailed(m *subtree, cause error) {
 	n.connect()
 }
 
-// exitCoder is an error of Open that names the exit code with which gorun must end.
+// exitCoder is an error of Open that determines gorun's exit code.
 type exitCoder interface{ ExitCode() int }
 
 // hostError is an error that a child has reported about its own host, in Up.
@@ -403,7 +407,8 @@ func (n *Node) fromChild(m *subtree, l *link, msg proto.Message) {
 	}
 }
 
-// fromProcs handles a message from the own process manager.
+// fromProcs handles a message from the own process manager. For an invalid message it sends a Log,
+// as far as the budget allows.
 func (n *Node) fromProcs(m *subtree, msg proto.Message) {
 	if err := n.fromBelow(m, msg); err != nil && m.budget > 0 {
 		m.budget--
@@ -427,7 +432,8 @@ func (n *Node) linkEnded(m *subtree, l *link, err error) {
 	}
 }
 
-// shutDown sends Bye to all subtrees. After byeLimit it ends the links that have not ended.
+// shutDown drops all output and sends Bye to all subtrees. After byeLimit it ends the links that
+// have not ended.
 func (n *Node) shutDown() {
 	if n.closing {
 		return
@@ -459,8 +465,9 @@ func (n *Node) parentLost(cause error) {
 	n.end(cause, 0)
 }
 
-// end ends all ranks here and below, because this agent must end or its parent is lost. grace is the
-// time between SIGTERM and SIGKILL. In this time the output of the ranks is still passed on.
+// end ends all ranks here and below, because this agent must end or its parent is lost, and then
+// shuts the node down. grace is the time between SIGTERM and SIGKILL. In this time the node still
+// passes on the output of the ranks, unless the parent is lost.
 func (n *Node) end(cause error, grace time.Duration) {
 	if n.closing {
 		return

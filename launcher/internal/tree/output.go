@@ -19,8 +19,8 @@ import (
 // A source holds the output that a subtree has sent and for which the subtree has not got credit
 // yet, at most proto.Window bytes. At an agent, the subtree gets credit when forward has passed its
 // output on to the parent. For this, forward needs credit from the parent. At the root, the subtree
-// gets credit when gorun has consumed its output. So a node needs proto.Window bytes of memory for
-// each subtree, and as much for its parent.
+// gets credit when gorun has called Consumed for its output. So a node needs proto.Window bytes of
+// memory for each subtree, and as much for its parent.
 
 // output is the state of the output that a node passes on.
 type output struct {
@@ -96,8 +96,9 @@ func (w *window) set(f func()) {
 }
 
 // Output passes on what the ranks of the own host have written. It copies Data. It blocks while the
-// window is full because gorun or a node on the way has not passed on earlier output. After
-// OutputClosed its error wraps EPIPE.
+// window is full because gorun or a node on the way has not passed on earlier output. If the reader
+// of stdout, or of stderr, has closed it (OutputClosed), Output returns an error for that stream
+// that wraps EPIPE. When the node has ended or is ending, Output returns an error.
 func (n *Node) Output(o proto.Output) error {
 	data := o.Data
 	for len(data) > 0 {
@@ -129,8 +130,8 @@ func cut(data []byte) (piece, rest []byte) {
 	return data[:at], data[at:]
 }
 
-// Consumed reports that gorun no longer needs an Output that Up has got, so that its sender gets
-// credit. At an agent it does nothing.
+// Consumed reports that gorun no longer needs an Output that Up has got, so that the child or
+// process manager that has sent it gets credit. At an agent it does nothing.
 func (n *Node) Consumed(o proto.Output) {
 	if n.parent != nil {
 		return
@@ -210,8 +211,8 @@ func (n *Node) credited(m *subtree, c int) {
 	s.owed = 0
 }
 
-// closeOutput handles OutputClosed: it drops the output of this kind that is queued, and all that
-// comes later.
+// closeOutput handles OutputClosed: it drops what is queued of the output to stdout, or to stderr,
+// and what comes later.
 func (n *Node) closeOutput(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
 	n.closed[kind] = true
@@ -219,7 +220,7 @@ func (n *Node) closeOutput(g proto.OutputClosed) {
 	n.dropQueued(func(o proto.Output) bool { return kindOf(o) == kind })
 }
 
-// dropOutput drops all output, queued and future.
+// dropOutput drops all output, queued and future. It makes AwaitRoom return.
 func (n *Node) dropOutput() {
 	n.dropAll = true
 	n.window.set(func() { n.window.ended = true })

@@ -11,11 +11,11 @@ import (
 // The queues of a link, and their bounds:
 //
 //	urgent  For each phase (see merge.go) at most one message, such as Prepare or its answer
-//	        Prepared. Upward: unsolicited messages, a few for each host and rank of the subtree,
-//	        which merge.go counts. Downward: one Reply for each rank and one Release, because the
-//	        next is sent only after the other side has read the last, see unread; and messages
-//	        that gorun sends without a request, a few for each rank of the job. Credits that
-//	        follow each other are joined.
+//	        Prepared. Upward: messages that are not merged, a few for each host and rank of the
+//	        subtree, which merge.go counts. Downward: one Reply for each rank and one Release,
+//	        because a node accepts the next Request or Fence only when the last Reply or Release
+//	        has left the queue, see unread; and messages that gorun sends without a request, a
+//	        few for each rank of the job. Credits that follow each other are joined.
 //	states  The newest State of each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
@@ -27,7 +27,7 @@ type frame struct {
 	m      proto.Message
 	shared bool // several links may send the frame: encode it once and keep the bytes
 
-	once  sync.Once // guards bytes and err
+	once  sync.Once // lets append set bytes and err once
 	bytes []byte
 	err   error
 }
@@ -41,8 +41,8 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return append(dst, f.bytes...), f.err
 }
 
-// size returns how many bytes a message counts in counters.queued and in a batch. Small messages
-// count 0.
+// size returns how many bytes a message counts in counters.queued and in a batch. Messages of all
+// other types count 0.
 func size(m proto.Message) int {
 	switch m := m.(type) {
 	case proto.Output:
@@ -178,8 +178,8 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 	}
 }
 
-// nextBulk takes messages of about batchBytes bytes from bulk. It stops before a FilePart for which
-// this side has no credit. The caller holds mu.
+// nextBulk takes messages of at most batchBytes bytes from bulk, or one longer message. It stops
+// before a FilePart for which this side has no credit. The caller holds mu.
 func (l *link) nextBulk() (batch []*frame) {
 	n, bytes := 0, 0
 	for n < len(l.bulk) && (n == 0 || bytes+size(l.bulk[n].m) <= batchBytes) {

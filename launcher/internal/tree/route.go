@@ -26,9 +26,9 @@ type route struct {
 // stdin counts bytes of standard input. For each subtree m that reads standard input (a reader),
 // given <= m.taken <= sent. sent-given is at most proto.Window.
 type stdin struct {
-	sent  int64 // bytes sent to all readers
+	sent  int64 // bytes sent to each reader
 	given int64 // bytes for which this node has sent credit upward: all readers have taken them
-	slow  int   // number of readers m with m.taken == given; 0 only if there is no reader
+	slow  int   // number of readers m with m.taken == given; after giveStdin it is 0 only if there is no reader
 }
 
 // down handles a message that goes down the tree: from gorun at the root, from the parent at an
@@ -289,7 +289,8 @@ func (n *Node) input(in proto.Stdin) error {
 	return nil
 }
 
-// stdinTaken handles a subtree's credit for bytes of standard input, which it has passed on.
+// stdinTaken handles StdinCredit of a subtree: all its ranks that read standard input have taken
+// bytes more bytes.
 func (n *Node) stdinTaken(m *subtree, bytes int64) error {
 	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
 		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
@@ -313,7 +314,7 @@ func (n *Node) leaveStdin(m *subtree) {
 	}
 }
 
-// giveStdin sends credit upward for the bytes that all readers have taken. It looks at the subtrees
+// giveStdin sends credit upward for the bytes that all readers have taken. It searches the subtrees
 // only if each reader has taken something since the last credit, so its average cost is constant.
 func (n *Node) giveStdin() {
 	if n.stdin.slow > 0 {

@@ -12,14 +12,15 @@ import (
 )
 
 // Serve runs an agent. It waits for the parent's Launch, calls mk to make the Config (Serve sets
-// Launch and Up in it), and runs the node until gorun sends Bye. If the parent is lost or ctx ends,
-// Serve ends the ranks here and below, and returns an error that says why. Serve closes the
-// parent's stream before it returns.
+// Launch and Up in it), and runs the node until gorun sends Bye. If mk fails, Serve reports this
+// host as failed in Up, and returns the error. If the parent is lost or ctx ends, Serve ends the
+// ranks here and below, and returns an error with the reason. Serve closes the parent's stream
+// before it returns.
 func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
 	g, c := newFileFlowControl(), new(counters)
 	l, err := readLaunch(ctx, parent, c)
 	if err != nil {
-		_ = parent.Close() // the error says why
+		_ = parent.Close() // an error of Close would add nothing to err
 		return err
 	}
 	up := newLink(parent, l, g, c)
@@ -79,7 +80,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	return err
 }
 
-// readLaunch reads the first message, which must be Launch.
+// readLaunch reads the first message, which must be Launch. It waits at most launchLimit.
 func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, launchLimit, errors.New("gorun sent no job"))
 	defer cancel()

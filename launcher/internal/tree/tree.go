@@ -1,6 +1,7 @@
 // Package tree connects gorun with its agents on other hosts. Each node of the tree talks only to
-// its parent and its children. It merges the messages that go up and routes those that go down.
-// gorun's root and every agent use the same Node. The messages are those of package proto.
+// its parent and its children. It merges or passes on the messages that go up, and routes those
+// that go down. gorun's root and every agent use the same Node. The messages are those of package
+// proto.
 //
 //	         gorun, or the parent's link
 //	   Up ▲                            │ Do, Consumed
@@ -24,9 +25,9 @@
 // that a slow peer does not delay the others. The queues are bounded, see queue.go.
 //
 // The messages of one host arrive in the order in which they were sent, with two exceptions.
-// Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order, and all other
-// messages overtake them. State overtakes these seven, and is overtaken by the rest. If several
-// States of a host wait, only the newest is sent.
+// Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order among each other, but
+// all other messages may overtake them. State may overtake these seven, and all others may overtake
+// State. If several States of a host wait, only the newest is sent.
 package tree
 
 import (
@@ -49,16 +50,16 @@ type Stream interface {
 	Cause() error
 }
 
-// Open connects with the agent on a host. It returns when the agent has sent its greeting, or with an
-// error when the host has not answered within Launch.Timeout. ctx bounds only the connecting; the
-// stream outlives it.
+// Open connects with the agent on a host. It returns when the agent has sent its greeting, or with
+// an error: for example, when the host has not answered within Launch.Timeout. ctx bounds only the
+// connecting; the stream outlives it.
 type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
-// Procs is the process manager of the node's own host: it runs the ranks there. It answers by the
-// emit function that Config.Procs was given, which does not block. It may emit Prepared, Staged,
-// Started, Fence, State, Request, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended,
-// each about this host alone. It passes the output of its ranks to Node.Output. When it no longer
-// needs the data of a FilePart, it calls Node.Stored.
+// Procs is the process manager of the node's own host: it runs the ranks there. It answers by emit,
+// an argument of Config.Procs, which does not block. It may emit Prepared, Staged, Started, Fence,
+// State, Request, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended, each about this
+// host alone. It passes the output of its ranks to Node.Output. When it no longer needs the data of
+// a FilePart, it calls Node.Stored.
 type Procs interface {
 	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this
 	// host. If gorun copies several files to the hosts, the FilePart with Last set may belong to a
@@ -73,20 +74,22 @@ type Config struct {
 	Launch proto.Launch
 	// Self describes the node's own host in the message Up. It is not used if Procs is nil.
 	Self proto.Agent
-	// Procs makes the process manager. New and Serve call it once. nil: no ranks run on this host.
+	// Procs makes the process manager. The node calls it once, while New or Serve makes the node.
+	// nil: no ranks run on this host.
 	Procs func(n *Node, emit func(proto.Message)) Procs
 	Open  Open
 	// Up takes the messages to gorun, or to the parent. One goroutine calls it, in order. It must
-	// not block. It may call Do and Consumed. At the root, the caller must give back each Output
-	// by Consumed.
+	// not block. It may call Do and Consumed. At the root, the program must give back each Output
+	// by Consumed. Serve sets Up.
 	Up func(m proto.Message)
-	// OnPartialUp gets the hosts that have answered or failed since its last call. The message Up
-	// follows when all hosts have done so. gorun shows its user the progress by OnPartialUp. It may
-	// be nil.
+	// OnPartialUp gets the hosts that have answered or failed since its last call, so that gorun
+	// can show the progress. The message Up follows when all hosts have answered or failed. The
+	// goroutine that calls Up calls it. It may be nil.
 	OnPartialUp func(some proto.Up)
 }
 
-// errEnded is the error of Output after the node has ended or is about to end.
+// errEnded is the error of Output after the node has ended, is about to end, or has lost its
+// parent.
 var errEnded = errors.New("the connection with gorun has ended")
 
 const (
@@ -96,8 +99,8 @@ const (
 	// maxOutput is the largest amount of data in one Output. It bounds how long a message that
 	// may overtake Output waits for the Output that is being written.
 	maxOutput = 64 << 10
-	// creditAfter is the least number of bytes for which a node sends credit. A sender that lacks
-	// less than this much credit can still send the largest Output.
+	// creditAfter is the least number of bytes of Output for which a node sends a child credit. A
+	// sender that lacks less than this much credit can still send the largest Output.
 	creditAfter = proto.Window / 4
 
 	launchLimit = time.Minute     // time in which the parent must send Launch
@@ -116,7 +119,8 @@ const (
 // cost returns how many bytes an Output counts in a window.
 func cost(o proto.Output) int { return len(o.Data) + outputCost }
 
-// normalize fills in default values, and refuses a Launch with which no node can work.
+// normalize fills in default values and bounds others. It refuses a Launch with which no node can
+// work.
 func normalize(l proto.Launch) (proto.Launch, error) {
 	if len(l.Hosts) == 0 || len(l.Hosts) > hosts.Limit || l.Index < -1 || l.Index > hosts.Limit-len(l.Hosts) {
 		return l, fmt.Errorf("%w: Launch with %d hosts from host %d on", proto.ErrFrame, len(l.Hosts), l.Index)
@@ -137,7 +141,7 @@ func normalize(l proto.Launch) (proto.Launch, error) {
 // part is a range of consecutive hosts.
 type part struct{ first, count int }
 
-// split divides hosts into at most n parts of nearly the same size.
+// split divides hosts into at most n parts, whose sizes differ by at most one.
 func split(p part, n int) []part {
 	n = min(n, p.count)
 	parts := make([]part, 0, n)

@@ -45,7 +45,7 @@ type world struct {
 
 	auto     bool          // coordinate answers the messages, and closes jobEnded
 	jobEnded chan struct{} // closed by coordinate when the job has ended
-	event    func()        // called for each message that a process manager or the root gets
+	event    func()        // called for each message that a process manager gets, or that the root passes to Up
 
 	mu        sync.Mutex              // guards the following fields
 	lost      []bool                  // by host: coordinate has got Lost

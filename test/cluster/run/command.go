@@ -76,7 +76,8 @@ type Process struct {
 	timedOut bool          // gorun was killed after limit
 }
 
-// Start starts gorun. If gorun still runs at the end of the test, the test's cleanup kills it.
+// Start starts gorun. If gorun still runs at the end of the test, the test's cleanup kills it. If
+// gorun was not killed, the cleanup checks that it has left nothing in its TMPDIR.
 func (c Command) Start(t testing.TB) *Process {
 	t.Helper()
 	p := &Process{t: t, line: "gorun " + strings.Join(c.Args, " "), ended: make(chan struct{})}
@@ -200,14 +201,15 @@ func (p *Process) Wait() Result {
 	return r
 }
 
-// AwaitStdout waits until a pattern matches n times in what gorun has written to stdout, which is the
-// output of the ranks.
+// AwaitStdout waits until a pattern matches at least n times in what gorun has written to stdout,
+// which is the output of the ranks. If gorun ends first, or after half a minute, the test fails.
+// Command.Stdout must be nil.
 func (p *Process) AwaitStdout(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stdout, n, pattern)
 }
 
-// AwaitStderr waits until a pattern matches n times in what gorun has written to stderr.
+// AwaitStderr is AwaitStdout for stderr. Command.Stderr must be nil.
 func (p *Process) AwaitStderr(n int, pattern string) {
 	p.t.Helper()
 	p.await(&p.stderr, n, pattern)

@@ -101,7 +101,8 @@ func running(job string) bool {
 	return false
 }
 
-// checkFiles checks that jobs have left no files in the directories that only this host sees.
+// checkFiles checks that jobs have left no files in the host's /dev/shm and in its weft cache
+// directory. Copies of gorun may be in the cache.
 func checkFiles(t testing.TB, h *testbed.Host) {
 	t.Helper()
 	const script = `ls -A /dev/shm | sed 's,^,/dev/shm/,'; ls -A ~root/.cache/weft | grep -v '^gorun-[0-9a-f]*$'; true`

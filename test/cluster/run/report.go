@@ -11,6 +11,7 @@ import (
 )
 
 // Report is the report of a job, as gorun writes it. [Command.Start] makes gorun write it.
+// docs/report.schema.json describes the fields.
 type Report struct {
 	Schema   int            `json:"schema_version"`
 	Gorun    string         `json:"gorun_version"`

@@ -5,8 +5,8 @@
 //
 //	srun -n 4 ./hello
 //
-// With "abort N" rank N aborts the job while the others wait for a message from it. With "die N"
-// rank N kills itself.
+// With "abort N" rank N aborts the job, and with "die N" it kills itself, while the others wait for
+// a message from it.
 package main
 
 import (

@@ -12,20 +12,21 @@ import "github.com/weft-hpc/weft/transport"
 //	  └───── otherwise ──► later ── next Begin ─────────┘
 type Completions struct {
 	// Out is the engine's slice during a Read: its length is the number of completions so far,
-	// and its capacity is the engine's. Outside of a Read it is nil. A domain whose messages never
-	// wait appends them to Out directly if it is not Full; another domain uses Message. So a message
-	// may overtake completions that wait, but no message. A domain delivers no message from a peer
-	// after it has emitted the peer's end.
+	// and its capacity is the length of the engine's slice. Outside of a Read it is nil. A domain
+	// that never passes messages to Later appends them to Out directly if it is not Full; another
+	// domain calls Message. So a message may overtake completions that wait, but no message. A
+	// domain delivers no message from a peer after it has emitted the peer's end.
 	Out      []transport.Completion
 	later    []transport.Completion // later[at:] are the completions that wait
 	at       int
-	messages int // number of messages in later[at:]
+	messages int // number of messages (RecvDone) in later[at:]
 }
 
-// Begin begins a Read into out. It first moves completions that wait to out. If no message waits,
-// Begin fills only half of out, rounded up. Otherwise operations that complete at once, and that the
-// caller repeats as they complete, would leave no room for messages for as long as the caller does
-// so. If messages wait, they need the room: a later message must not overtake them.
+// Begin begins a Read into out, and moves completions that wait to out. If no message waits, these
+// completions fill at most half of out, rounded up. The other half is for messages that arrive in
+// this Read: a caller that posts another operation whenever one completes could otherwise fill
+// every Read with completions. If messages wait, the completions may fill all of out, because a
+// message that arrives in this Read must not overtake those that wait.
 //
 // Hot path: no allocation.
 func (c *Completions) Begin(out []transport.Completion) {
@@ -40,7 +41,8 @@ func (c *Completions) Begin(out []transport.Completion) {
 	c.drain(n)
 }
 
-// End ends the Read and returns the number of completions in the engine's slice.
+// End ends the Read and returns the number of completions that the Read has put in the engine's
+// slice.
 func (c *Completions) End() int {
 	n := len(c.Out)
 	c.Out = nil
@@ -56,9 +58,9 @@ func (c *Completions) Full() bool { return len(c.Out) == cap(c.Out) }
 // Pending reports whether completions wait for a later Read.
 func (c *Completions) Pending() bool { return len(c.later) > 0 }
 
-// Emit appends x to Out and returns true. If Out has no room or other completions wait, x waits for a
-// later Read, and Emit returns false. x must not be a message, because the bytes of a message may
-// not outlast the Read in which it arrives.
+// Emit appends x to Out and returns true. If Out has no room or other completions wait, x waits for
+// a later Read, and Emit returns false. x must not be a message, because the bytes of a message may
+// not stay valid until that Read.
 //
 // Hot path: no allocation while there is room.
 func (c *Completions) Emit(x transport.Completion) bool {
@@ -70,8 +72,8 @@ func (c *Completions) Emit(x transport.Completion) bool {
 	return true
 }
 
-// Message appends the message x to Out and returns true, unless Out has no room or earlier messages
-// wait. Then it returns false, and the caller passes x to Later, with a copy of its bytes.
+// Message appends the message x to Out and returns true. If Out has no room or earlier messages
+// wait, it returns false, and the caller passes x, with a copy of the message's bytes, to Later.
 //
 // Hot path: no allocation.
 func (c *Completions) Message(x transport.Completion) bool {
@@ -82,8 +84,8 @@ func (c *Completions) Message(x transport.Completion) bool {
 	return true
 }
 
-// Later makes x wait for the next Read. The bytes of a message must stay valid until the end of the
-// Read that returns it.
+// Later makes x wait for a later Read. If x is a message, its bytes must stay valid until the Read
+// that follows the one which returns x.
 func (c *Completions) Later(x transport.Completion) {
 	if x.Kind == transport.RecvDone {
 		c.messages++

@@ -77,8 +77,8 @@ func TestCompletionsLater(t *testing.T) {
 	require.Equal(t, []int{0, 2}, peers(user, 2))
 }
 
-// TestCompletionsLeaveRoom: completions that wait fill half of the slice of a Read, and messages the
-// other half.
+// TestCompletionsLeaveRoom checks that completions that wait, if none of them is a message, fill
+// only half of the slice of a Read. The other half is left for messages.
 func TestCompletionsLeaveRoom(t *testing.T) {
 	var c Completions
 	for i := range 7 {
@@ -99,8 +99,8 @@ func TestCompletionsLeaveRoom(t *testing.T) {
 	require.False(t, c.Pending())
 }
 
-// TestMessagesKeepTheirOrder makes messages wait among other completions. Reads return them in their
-// order, and no later message overtakes them.
+// TestMessagesKeepTheirOrder makes messages wait for later Reads. The Reads return them in their
+// order, and no message that arrives later overtakes them.
 func TestMessagesKeepTheirOrder(t *testing.T) {
 	var c Completions
 	message := func(peer int) transport.Completion {

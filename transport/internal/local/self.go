@@ -22,8 +22,8 @@ type SelfQueue struct {
 // Waiting reports whether the queue has messages that Deliver has not returned yet.
 func (q *SelfQueue) Waiting() bool { return len(q.in) > 0 || q.at < len(q.out) }
 
-// Send copies op's header and data and returns true, so the caller may use op again. If the
-// message would make in larger than selfLimit, Send returns [transport.ErrAgain].
+// Send copies op's header and data to the queue and returns true, so the caller may use op again.
+// If the buffer in has no room for the message (selfLimit), Send returns [transport.ErrAgain].
 //
 // Hot path: no allocation once the buffers have grown to the size that the rank needs.
 func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
@@ -37,10 +37,10 @@ func (q *SelfQueue) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-// Deliver appends messages to c.Out until c.Out is full or the buffer out has no more messages. self
-// is this rank, which is the sender. If drop is set, Deliver drops all queued messages instead. A
-// domain must call Deliver at most once in a Read, because the next call may overwrite the messages
-// that Deliver has returned.
+// Deliver appends messages to c.Out until c.Out is full or the buffer out has no more messages.
+// self is this rank, which is the sender. If drop is set, Deliver drops all queued messages
+// instead. A domain must call Deliver at most once in a Read: after the second call, Send may
+// overwrite the messages that the first call has returned.
 //
 // Hot path: no allocation, no copy.
 func (q *SelfQueue) Deliver(c *Completions, self transport.Addr, drop bool) {

@@ -27,7 +27,8 @@ func send(t *testing.T, q *SelfQueue, header string, data []byte) {
 	require.True(t, q.Waiting())
 }
 
-// read does a Read with room for n messages, and returns the messages that it gets.
+// read does a Read with room for n messages, and returns the messages that it gets. drop is as for
+// Deliver.
 func read(t *testing.T, q *SelfQueue, n int, drop bool) (msgs [][]byte) {
 	t.Helper()
 	var c Completions
@@ -69,9 +70,8 @@ func TestSelfQueueOrder(t *testing.T) {
 	require.False(t, q.Waiting())
 }
 
-// TestSelfQueueViews sends messages after each Read, so that the queue grows. The messages that a
-// Read has returned stay unchanged until the next Read, although the sender uses one buffer for all
-// messages.
+// TestSelfQueueViews sends more messages after each Read. The messages that a Read has returned
+// stay unchanged until the next Read, although the sender uses one buffer for all messages.
 func TestSelfQueueViews(t *testing.T) {
 	var q SelfQueue
 	data := make([]byte, 100)

@@ -1,5 +1,5 @@
-// Package mapby parses the rules by which ranks are placed on hosts. It is not part of package place,
-// because package job needs it and place imports job.
+// Package mapby parses the rules by which ranks are placed on hosts. It is not part of package
+// place, because package job needs it, and place imports job.
 package mapby
 
 import (
@@ -22,7 +22,7 @@ const (
 // Rule is a rule by which ranks are placed on hosts: see place.Policy.MapBy.
 type Rule struct {
 	Unit Unit
-	Per  int // number of ranks on each unit, from a rule ppr:N:UNIT; 0: the slots of the hosts give the number
+	Per  int // number of ranks on each unit, the N of a rule ppr:N:UNIT; 0: another rule, so the slots of the hosts give the number
 }
 
 // Expected lists the rules in the form that users write, for messages.

@@ -81,8 +81,8 @@ func (s setting) scripts() map[string][][]byte {
 	return children
 }
 
-// rootHeap returns how many bytes of heap the tree's root keeps while ranks run. The messages that
-// gorun has sent and got, which gorun itself may keep, do not count.
+// rootHeap returns how many bytes of heap the tree's root keeps while ranks run. The messages
+// between the root and gorun do not count, because gorun may keep them itself.
 func rootHeap(s setting) int64 {
 	launch, prepare, children := s.launch(), s.prepare(), s.scripts()
 	said := make(chan proto.Message, 16)

@@ -129,7 +129,7 @@ func (s setting) run(t *testing.T) (r result) {
 	for n := 1; n <= 2; n++ {
 		f := await[proto.Fence](j)
 		if n == 2 {
-			lap() // ranks enter the first fence as soon as they run, so this is the time of one fence
+			lap() // ranks enter the first fence as soon as they run, so this is the time of the second fence alone
 		}
 		j.root.Do(proto.Release(f))
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Buffer is how many bytes may be on the way on a stream before Write blocks, like the buffer of a
-// socket.
+// Buffer is how many bytes may be on the way in one direction of a Pipe before Write blocks, like
+// the size of a socket's buffer.
 const Buffer = 128 << 10
 
 var (
@@ -78,7 +78,7 @@ func (h *half) waitUntil(at time.Time) {
 	t.Stop()
 }
 
-// Read reads bytes that have arrived.
+// Read reads bytes that have arrived. It blocks until there are some, or the stream has ended.
 func (s *Stream) Read(p []byte) (int, error) {
 	h := s.in
 	h.mu.Lock()
@@ -134,7 +134,8 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-// Close ends the stream. The other side reads the bytes on the way, and then io.EOF.
+// Close ends the stream. The other side reads the bytes on the way to it, and then io.EOF. The
+// bytes on the way to this side are lost.
 func (s *Stream) Close() error {
 	s.in.set(func() {
 		s.in.rerr, s.in.werr = errClosed, io.ErrClosedPipe

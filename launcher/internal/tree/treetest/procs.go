@@ -14,7 +14,7 @@ type Procs struct {
 	Emit   func(proto.Message)
 	Fences int
 	Puts   func(fence int) map[string]string // what the host puts before a fence; nil: nothing
-	Need   []string                          // hashes of files for Prepared
+	Need   []string                          // Prepared.Need: hashes of the files that the host lacks
 	Silent bool                              // Procs answers no message
 	// Stored gets each FilePart once; may be nil.
 	Stored func(proto.FilePart)
@@ -89,7 +89,7 @@ func (c *Procs) fence(n int) {
 	c.Emit(proto.Fence{N: n, Puts: puts})
 }
 
-// End ends the ranks. It is idempotent.
+// End ends the ranks and emits Ended. It is idempotent.
 func (c *Procs) End() {
 	c.mu.Lock()
 	was := c.ended

@@ -131,8 +131,8 @@ func perform(c *comm.Comm) error {
 	return fmt.Errorf("unknown action %q", action)
 }
 
-// awaitKill handles err, the error of a call. If err is not nil, because another rank has failed,
-// awaitKill sleeps, so that gorun ends this rank. With the argument "once" it returns err.
+// awaitKill handles err, the result of a call. If err is not nil, another rank has failed. Then
+// awaitKill sleeps, so that gorun ends this rank; with the argument "once" it returns err instead.
 func awaitKill(err error) error {
 	if err != nil && os.Args[1] != "once" {
 		fmt.Fprintln(os.Stderr, "rank: wait for gorun to end this rank:", err)
