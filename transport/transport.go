@@ -303,7 +303,8 @@ type RMAEndpoint interface {
 
 // RegionReacher is an RMAEndpoint that reaches only some of its peers' regions, such as shared
 // memory, where the kernel may forbid a process to copy from the private memory of another. For
-// other regions, the caller of the endpoint uses messages.
+// other regions, the caller of the endpoint uses messages. An endpoint for which ReachesRegion
+// may be false has no atomics (CapAtomic), because all accumulates of a window need one method.
 type RegionReacher interface {
 	// ReachesRegion reports whether Read and Write can access the peer's region with a key;
 	// if not, they return ErrNotSupported. The peer has made the key known, so it has joined

@@ -116,17 +116,18 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 
 // drain reads the messages that have arrived, because the program can still receive what a failed
 // rank has sent before its failure. The number of reads is limited, because other ranks may send
-// for ever. Meanwhile no stalled request continues: that would take long, and it counts as progress.
+// for ever. While drain reads, no stalled request continues, and no stream starts: that would take
+// long, and it counts as progress. Afterwards drain retries each of them once.
 func (e *Engine) drain() {
-	stalled := e.stalled
-	e.stalled = nil
+	e.draining = true
 	for range 100 {
 		e.readAll()
 		if e.progress() == 0 {
 			break
 		}
 	}
-	e.stalled = append(e.stalled, stalled...)
+	e.draining = false
+	e.retry()
 }
 
 // markFailed marks one peer as failed. If the transport has reported the end of the peer before,

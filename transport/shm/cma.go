@@ -21,8 +21,8 @@ import (
 // (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): they run as the same user, neither has set
 // PR_SET_DUMPABLE to 0, and each sees the other's process id. A rank does not check these
 // conditions but tries a copy. Each rank publishes a nonce and the nonce's address in its
-// probe line. At its first transfer with that rank, a peer copies the nonce by the kernel and
-// compares the two. This also detects a process id that names another process in the peer's
+// probe line. When a peer first needs to know whether it can copy, it copies the nonce by the
+// kernel and compares the two. This also detects a process id that names another process in the peer's
 // namespace. If the probe fails, this rank cannot access private memory of the peer, and its
 // callers use messages ([endpoint.ReachesRegion]). The result of the probe does not change
 // afterwards.

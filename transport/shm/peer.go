@@ -133,7 +133,7 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 
 // authenticate checks that a peer has joined and that its card is authentic. If the peer has
 // not joined yet, authenticate returns ErrAgain. After any other error, the caller must
-// close the peer.
+// close the peer, or leave that to its next operation with the peer.
 func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err
