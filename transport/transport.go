@@ -307,7 +307,9 @@ type RMAEndpoint interface {
 
 // RegionReacher is an RMAEndpoint that may reach only some of its peers' regions. An example is the
 // endpoint of shared memory: the kernel may forbid a process to copy from the private memory of
-// another. For the other regions, the caller of the endpoint uses messages.
+// another. For the other regions, the caller of the endpoint uses messages. An endpoint that may
+// not reach all regions has no atomics (CapAtomic), because all accumulates of a window need one
+// method.
 type RegionReacher interface {
 	// ReachesRegion reports whether Read and Write can access the peer's region with a key;
 	// if not, they return ErrNotSupported. The caller has the key from the peer, so the peer

@@ -230,8 +230,9 @@ type Engine struct {
 	mu mutex // guards the fields below, except atomic fields, channels, WaitGroups, and fields whose comments say otherwise
 
 	peers        []peer           // what the engine knows about each rank, by world rank
-	stalled      []int32          // world ranks of the peers that have requests in their queues control or data
+	stalled      []int32          // world ranks of the peers that have a request in one of their queues
 	stalledSpare []int32          // buffer that retry exchanges with stalled, so that it does not allocate
+	draining     bool             // drain reads the queues: progress does not call retry
 	posted       postedQueue      // receives that have not matched a message
 	unexpected   unexpectedQueue  // messages that have arrived and that no posted receive has matched
 	buffers      bufferPool       // buffers for the data of unexpected messages
@@ -340,10 +341,11 @@ type peer struct {
 	credit          int    // bytes of the peer's memory for unexpected messages that this rank may still use
 	unexpectedBytes int    // bytes of this rank's memory for unexpected messages that the peer uses
 	owed            int    // bytes of credit that this rank has not yet returned to the peer
-	// Requests that wait for room in the endpoint: messages of the engine itself and of ports, RMA
-	// operations, remote atomics, and segments of data; retry starts them before those in data.
-	control      list
-	data         list          // sends of the program, and of MsgLeave, that wait for room in the endpoint, or behind such sends
+	// Requests that wait for room in the endpoint, by kind. retry starts them in the order of these
+	// fields.
+	control      list          // messages of the engine itself and of ports, RMA operations, remote atomics
+	data         list          // sends of the program, and of MsgLeave, of which nothing has left yet
+	streams      list          // sends by rendezvous without RMA, of which a segment is the next to leave
 	noRoom       bool          // the endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or attempt has sent a streamBurst
 	absent       bool          // the endpoint returned ErrAbsent: the peer has not started yet
 	noRoomSince  time.Duration // time on Engine.clock at which napTime first found noRoom set; 0: it has not, or a request to the peer has continued since

@@ -118,18 +118,19 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 
 // drain reads the messages that have arrived, because the program can still receive what a failed
 // rank has sent before its failure. The number of polls is limited, because other ranks may send
-// for ever. Meanwhile no stalled request continues: that would take long, and progress would count
-// it, so drain would not end early.
+// for ever. While drain polls, no stalled request continues, and no stream starts: that would take
+// long, and progress would count it, so drain would not end early. Afterwards drain retries the
+// stalled requests once.
 func (e *Engine) drain() {
-	stalled := e.stalled
-	e.stalled = nil
+	e.draining = true
 	for range 100 {
 		e.readAll()
 		if e.progress() == 0 {
 			break
 		}
 	}
-	e.stalled = append(e.stalled, stalled...)
+	e.draining = false
+	e.retry()
 }
 
 // markFailed marks one peer as failed. If the transport has reported the end of the peer before,

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
@@ -477,9 +478,9 @@ func TestStreamBurst(t *testing.T) {
 	require.NoError(t, check(got, data))
 }
 
-// TestDrainSendsNothing calls drain while a long message is sent in segments. The call sends no
-// segment, and the message continues afterwards.
-func TestDrainSendsNothing(t *testing.T) {
+// TestDrainSendsLittle calls drain when the peer's request for the data of a long message has arrived. drain
+// reads the request, and sends at most one burst of segments afterwards. The message continues later.
+func TestDrainSendsLittle(t *testing.T) {
 	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
 	cs := world(es)
 	data, got := pattern(5<<20, 1), make([]byte, 5<<20)
@@ -490,18 +491,37 @@ func TestDrainSendsNothing(t *testing.T) {
 		e.progress()
 	}
 	poll(es[1]) // answers the RTS
-	poll(es[0])
 	es[0].mu.Lock()
-	sent := s.r.offset
 	es[0].drain()
-	now := s.r.offset
+	sent, segment := s.r.offset, es[0].peers[1].rail.attr.MaxMsgSize
 	es[0].mu.Unlock()
 	require.Positive(t, sent)
-	require.Less(t, sent, len(data))
-	require.Equal(t, sent, now)
+	require.LessOrEqual(t, sent, streamBurst+segment)
 	for !s.Done() || !r.Done() {
 		poll(es[0])
 		poll(es[1])
 	}
 	require.NoError(t, check(got, data))
+}
+
+// TestSmallMessageBesideStream sends a small message while a long one is sent in segments, and the endpoint
+// had no room for the small one. The small message arrives before the long one is complete.
+func TestSmallMessageBesideStream(t *testing.T) {
+	h := &hooks{}
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())
+	long := c.Isend(make([]byte, 64<<20), Env{Peer: 1, Tag: 1})
+	h.again = true
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 64 << 20}) // the handle 0 identifies long
+	_, _, err := long.Test()
+	require.NoError(t, err)
+	small := c.Isend([]byte{1}, Env{Peer: 1, Tag: 2})
+	require.False(t, small.Done())
+	h.again = false
+	c.e.mu.Lock()
+	c.e.retry()
+	c.e.mu.Unlock()
+	require.True(t, small.Done())
+	require.False(t, long.Done())
+	_, err = small.Wait(background)
+	require.NoError(t, err)
 }

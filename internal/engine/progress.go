@@ -67,7 +67,7 @@ func (e *Engine) progress() int {
 			e.fail(r, err)
 		}
 	}
-	if len(e.stalled) > 0 {
+	if len(e.stalled) > 0 && !e.draining {
 		total += e.retry()
 	}
 	return total

@@ -214,7 +214,7 @@ func (m *modelScene) progress(s *modelState) (some bool) {
 		}
 	}
 	if s.request == stalled && s.room { // as Engine.retry does
-		s.request = done
+		s.request, some = done, true
 	}
 	return some
 }

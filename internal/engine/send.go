@@ -199,20 +199,26 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	return r
 }
 
-// submit starts the next operation of a request. If other requests to the same peer are queued, or
-// the endpoint has no room, submit puts the request into the queue of the peer instead.
+// submit starts the next operation of a request. If other requests of its kind to the same peer are
+// queued, or the endpoint has no room, submit puts the request into their queue instead. While
+// drain runs, submit starts no stream.
 func (e *Engine) submit(r *request) {
 	p := &e.peers[r.peer]
-	q := &p.control
-	if r.kind == kindSend && r.phase == phaseQueued {
-		q = &p.data
+	q, wait := &p.control, false
+	if r.kind == kindSend {
+		switch r.phase {
+		case phaseQueued:
+			q = &p.data
+		case phaseStreaming:
+			q, wait = &p.streams, e.draining
+		}
 	}
-	if q.head != nil || !e.attempt(r) {
+	if wait || q.head != nil || !e.attempt(r) {
 		e.enqueue(q, r)
 	}
 }
 
-// enqueue puts a request at the end of q, one of the two queues of its peer. retry starts it from
+// enqueue puts a request at the end of q, one of the queues of its peer. retry starts it from
 // there.
 func (e *Engine) enqueue(q *list, r *request) {
 	q.push(&r.node)
@@ -425,13 +431,15 @@ func (e *Engine) stall(peer int32) {
 }
 
 // retry starts the requests in the queues of all peers, until an endpoint has no room for a peer's
-// next one. It returns the number of requests of which it has sent something.
+// next one. It sends at most one streamBurst to each peer, after the other requests, so a small
+// message does not wait for the end of a stream. It returns the number of requests of which it has
+// sent something.
 func (e *Engine) retry() (n int) {
 	e.stalled, e.stalledSpare = e.stalledSpare[:0], e.stalled
 	for _, i := range e.stalledSpare {
 		p := &e.peers[i]
 		p.noRoom = false
-		for _, q := range [...]*list{&p.control, &p.data} {
+		for _, q := range [...]*list{&p.control, &p.data, &p.streams} {
 			for q.head != nil && !p.noRoom {
 				r := q.pop()
 				offset := r.offset
@@ -444,14 +452,14 @@ func (e *Engine) retry() (n int) {
 						p.noRoomSince = 0
 						n++
 					}
-					q.push(&r.node) // at the end, so that messages of other requests leave between two segments
+					q.push(&r.node) // at the end, so that the streams to this peer take turns
 				default:
 					q.pushFront(&r.node)
 				}
 			}
 		}
 		p.isQueued = false
-		if p.control.head != nil || p.data.head != nil {
+		if p.control.head != nil || p.data.head != nil || p.streams.head != nil {
 			e.stall(i)
 		} else {
 			p.noRoomSince = 0

@@ -298,12 +298,29 @@ func TestProbes(t *testing.T) {
 				return err
 			}
 		}
+		nothing := comm.Status{Source: comm.ProcNull, Tag: comm.AnyTag}
 		m, st, err := c.Mprobe(comm.ProcNull, 0)
-		if err != nil || st.Source != comm.ProcNull {
-			return fmt.Errorf("%+v %w", st, err)
+		if err != nil || st != nothing {
+			return fmt.Errorf("Mprobe: %+v %w", st, err)
 		}
-		if st, err := comm.Mrecv(m, []int{1}); err != nil || st.Source != comm.ProcNull {
-			return fmt.Errorf("%+v %w", st, err)
+		if st, err := comm.Mrecv(m, []int{1}); err != nil || st != nothing {
+			return fmt.Errorf("Mrecv: %+v %w", st, err)
+		}
+		if m, st, err = c.Improbe(comm.ProcNull, 0); err != nil || m == nil || st != nothing {
+			return fmt.Errorf("Improbe: %v %+v %w", m, st, err)
+		}
+		if st, err := comm.RecvValue(c, new(int), comm.ProcNull, 0); err != nil || st != nothing {
+			return fmt.Errorf("RecvValue: %+v %w", st, err)
+		}
+		self := comm.Isend(c, []int16{1, 2, 3}, c.Rank(), 9)
+		if m, st, err = c.Improbe(c.Rank(), 9); err != nil || m == nil || st != (comm.Status{Source: c.Rank(), Tag: 9, Bytes: 6, Count: comm.Undefined}) {
+			return fmt.Errorf("Improbe: %v %+v %w", m, st, err)
+		}
+		if _, err := comm.Mrecv(m, make([]int16, 3)); err != nil {
+			return err
+		}
+		if err := wait(self); err != nil {
+			return err
 		}
 		_, err = comm.Mrecv[int](nil, nil)
 		_, err2 := comm.Mrecv(&comm.Message{}, []int{})

@@ -11,7 +11,7 @@ var Table = []Param{
 	{Key: "transport.use", Kind: List, Default: "shm,tcp", Choices: []string{"shm", "tcp", "libfabric"},
 		Help: "transports in order of preference; each pair of ranks uses the first one that connects both"},
 	{Key: "transport.shm.single_copy", Kind: String, Default: "auto", Choices: []string{"auto", "off"},
-		Help: "auto: ranks of one host copy data directly between their memories (process_vm_readv) if the kernel permits it; off: always by messages, also for a program whose ranks give up that permission after Init (by another user, PR_SET_DUMPABLE or PR_SET_PTRACER)"},
+		Help: "auto: ranks of one host copy data directly between their memories (process_vm_readv) if the kernel permits it; off: by messages, except to and from memory of Alloc; needed if that permission can end after Init: the program changes its user, PR_SET_DUMPABLE or PR_SET_PTRACER, or, if the Yama security module is active, the parent process of the ranks ends before them"},
 	{Key: "transport.tcp.interface", Kind: String, Default: "",
 		Help: "network interface, address or subnet that tcp listens on; empty: loopback within one host, else the first routable address"},
 	{Key: "transport.libfabric.provider", Kind: String, Default: "",

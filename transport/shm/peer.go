@@ -134,7 +134,8 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 
 // authenticate checks that a peer has joined and that its card is authentic, and sets p.card and
 // p.pid. If the peer's end was reported before, it returns p.err. If the peer has not joined yet,
-// it returns ErrAgain. After any other error, the caller must close the peer.
+// it returns ErrAgain. After any other error, the caller must close the peer, or leave that to its
+// next operation with the peer.
 func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err

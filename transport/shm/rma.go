@@ -43,7 +43,7 @@ const kindHelp = firstControl
 var (
 	errKind      = errors.New("a control message of unknown kind")
 	errReach     = fmt.Errorf("%w: the kernel does not let this rank copy from and to the peer's private memory", transport.ErrNotSupported)
-	errForbidden = fmt.Errorf("%w: the kernel no longer lets this rank copy from and to its memory", transport.ErrPeerDown)
+	errForbidden = fmt.Errorf("%w: the kernel no longer lets this rank copy from and to its memory (transport.shm.single_copy=off does without)", transport.ErrPeerDown)
 )
 
 // copyBudget is the number of copied bytes after which Read, Write and advance return. They first
