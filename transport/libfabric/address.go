@@ -17,20 +17,22 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// A transport.Address is text. Its form depends on the address format of the libfabric provider:
+// The transport.Address of an endpoint of this package is text. Its form depends on the address
+// format (addr_format) of the libfabric provider:
 //
 //	FI_SOCKADDR_IN, _IN6   192.0.2.1:4000, [2001:db8::1]:4000
-//	FI_ADDR_STR            unchanged: fi_shm://4711
-//	others                 hex:0a1b…
+//	FI_ADDR_STR            the string without the NUL at its end: fi_shm://4711
+//	others                 the bytes in hexadecimal: hex:0a1b…
 const (
 	hexPrefix   = "hex:"
-	sockaddrIn  = 16 // bytes of struct sockaddr_in
-	sockaddrIn6 = 28
+	sockaddrIn  = 16 // size of struct sockaddr_in in bytes
+	sockaddrIn6 = 28 // size of struct sockaddr_in6 in bytes
 )
 
 func isIP(f fi.AddrFormat) bool { return f == fi.SockaddrIn || f == fi.SockaddrIn6 }
 
-// decode converts the address b from libfabric's representation in format f to text.
+// decode converts the address b from libfabric's representation in format f to text. It returns
+// ErrAddress if f is an IP format and b is neither a struct sockaddr_in nor a struct sockaddr_in6.
 func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	switch f {
 	case fi.SockaddrIn, fi.SockaddrIn6:
@@ -44,8 +46,9 @@ func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	}
 }
 
-// encode converts text to libfabric's representation in format f, the inverse of decode. It returns
-// ErrAddress if text is not an address of that format.
+// encode converts text to libfabric's representation in format f; decode converts it back. encode
+// returns ErrAddress if text does not have the form of format f, if the port of an IP address is 0,
+// or if the zone of an IPv6 address is not a number.
 func encode(f fi.AddrFormat, text transport.Address) ([]byte, error) {
 	s := string(text)
 	switch f {

@@ -63,8 +63,8 @@ func TestUnknownInterface(t *testing.T) {
 	require.ErrorContains(t, err, `"no_such0"`)
 }
 
-// TestInterface checks that transport.libfabric.interface selects a device by its name and by its
-// IP address.
+// TestInterface checks that the parameter transport.libfabric.interface selects a network interface
+// by its name and by its IP address.
 func TestInterface(t *testing.T) {
 	for _, iface := range []string{"lo", "127.0.0.1"} {
 		set := &params.Set{}
@@ -79,8 +79,8 @@ func TestInterface(t *testing.T) {
 	}
 }
 
-// TestInterfaceWithoutIP checks that choose returns an error if an IP interface is requested of
-// shm, a provider without IP addresses.
+// TestInterfaceWithoutIP checks that choose returns an error if the hints name the provider shm,
+// which has no IP addresses, together with the name or the IP address of a network interface.
 func TestInterfaceWithoutIP(t *testing.T) {
 	for _, iface := range []string{"127.0.0.1", "lo"} {
 		h := hints{provider: "shm", iface: iface, oneHost: true}
@@ -90,7 +90,8 @@ func TestInterfaceWithoutIP(t *testing.T) {
 }
 
 // TestPortInUse opens a domain with a listener whose port stays in use, because the test keeps
-// another descriptor of the socket open. The error must name the address.
+// another descriptor of the socket open. Open or OpenEndpoint must return an error that names the
+// address.
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -14,53 +14,54 @@ import (
 const (
 	// Sizes are in bytes.
 	contextSize = 64                                 // size of a struct fi_context2
-	slotCount   = 256                                // how many operations may be in flight, except receives
-	slotSize    = (frameSize + copyLimit + 63) &^ 63 // a frame and a copied message, up to the next multiple of 64
-	stageSize   = 8 << 10                            // largest message with its frame that is injected
-	// Without FI_MULTI_RECV there are recvBuffers receive buffers, and each takes one message.
-	// With it there are largeBuffers large ones, and each takes many messages.
+	slotCount   = 256                                // number of operations that may be in flight, not counting receives and injected messages
+	slotSize    = (frameSize + copyLimit + 63) &^ 63 // a frame and copyLimit bytes, rounded up to a multiple of 64
+	stageSize   = 8 << 10                            // size of the stage: no larger message, frame included, is injected
+	// Without FI_MULTI_RECV the arena has recvBuffers receive buffers, and each takes one message.
+	// With FI_MULTI_RECV it has largeBuffers + spareBuffers receive buffers, and each takes several
+	// messages.
 	recvBuffers  = 64
-	largeBuffers = 4
-	spareBuffers = 12        // more large ones, which replace those that retire takes out of use
-	largeMin     = 512 << 10 // smallest size of a large one
-	largeShare   = 8         // a large one has room for at least this many messages of the largest size
+	largeBuffers = 4         // number of multi-receive buffers that are in use
+	spareBuffers = 12        // number of multi-receive buffers that replace those that retire takes out of use
+	largeMin     = 512 << 10 // smallest size of a multi-receive buffer
+	largeShare   = 8         // number of messages of the largest size for which a multi-receive buffer has room, at least
 )
 
-// arena is the memory outside of Go's heap that libfabric reads and writes:
+// arena has the memory outside of Go's heap that libfabric may access after a call has returned:
 //
-//	contexts: one per slot and receive buffer │ slots │ stage │ receive buffers
+//	contexts of slots and receive buffers │ buffers of slots │ stage │ receive buffers
 //
 // Each operation in flight, except receives and injected messages, has a [slot], with a context and
 // a buffer in the arena. The buffer holds the frame and header of a message, a whole short message,
-// or the operands of an atomic operation. The stage is the buffer in which an injected message is
-// put together.
+// or the operands of an atomic operation; a read or write does not use it. The stage is the buffer
+// in which an injected message is put together.
 type arena struct {
-	mem   []byte
-	base  uintptr
-	mr    fi.RawRegion // the registration of mem, if the domain has FI_MR_LOCAL
+	mem   []byte       // the whole mapping
+	base  uintptr      // the address of mem
+	mr    fi.RawRegion // the registration of mem, if the domain has FI_MR_LOCAL; else zero
 	desc  fi.Desc      // the descriptor of mr
-	stage []byte
+	stage []byte       // part of mem
 
 	slots    []slot
 	freeHead int32 // head of the list of free slots; -1: none
 	busy     int   // number of slots in use
 
 	bufs   []recvBuffer
-	toPost []int // indices in bufs of the buffers that the next poll posts
-	spares int   // how many buffers at the end of bufs have not been posted yet
-	lost   int   // how many buffers retire has taken out of use
+	toPost []int // indices in bufs of the buffers that poll has to post
+	spares int   // number of buffers at the end of bufs that have not been used yet
+	lost   int   // number of buffers that retire has taken out of use
 }
 
-// slot describes one operation in flight. The arena has a struct fi_context2 and a buffer for each
-// slot, which libfabric accesses; this structure is in Go's heap and has everything else.
+// slot is the state of one operation in flight. libfabric does not access it. It accesses the
+// struct fi_context2 and the buffer that the arena has for each slot.
 type slot struct {
-	op    *transport.Op // the user's operation; nil: the user needs no completion
-	what  operation
+	op    *transport.Op // the operation whose end slotDone reports by an OpDone; nil: it reports none
+	what  operation     // opNone: the slot is free
 	peer  transport.Addr
-	next  int32          // the next slot in the list of free slots; -1: none
-	order uint64         // value of domain.rmaStarted when this read or write was posted
-	pin   runtime.Pinner // pins the user's buffer
-	mr    fi.RawRegion   // the registration of a message's data, if the domain has FI_MR_LOCAL
+	next  int32          // in a free slot, the index of the next free one; -1: none
+	order uint64         // number of this read or write in the order of posting (domain.rmaStarted)
+	pin   runtime.Pinner // pins op.Data of a read, a write or a message whose data is not copied
+	mr    fi.RawRegion   // registration of the data of a message that is not copied, if the domain has FI_MR_LOCAL; else zero
 }
 
 // operation is the kind of operation that uses a slot.
@@ -80,23 +81,23 @@ func (o operation) String() string {
 }
 
 // recvBuffer is a buffer that is posted for receiving messages. It may be posted again when the
-// provider has released it (used) and all messages in it have arrived (done >= end). A buffer for
-// one message is released by its completion. A multi-receive buffer is released when a completion
-// has FI_MULTI_RECV. In net and rxm that may be too early: bytes of one peer's message may still be
-// read into the first half of the buffer while another peer's message in the second half is
-// complete. So for providers that put messages into the buffer without gaps, recvBuffer also counts
-// bytes.
+// provider has released it (used) and all messages in it are complete (done >= end), unless retire
+// has taken it out of use (lost). A buffer for one message is released by its completion. A
+// multi-receive buffer is released by a completion with FI_MULTI_RECV. In net and rxm that may be
+// too early: the provider may still read one peer's message into the first half of the buffer when
+// another peer's message in the second half is complete. So for providers that put messages into
+// the buffer without gaps, recvBuffer also counts bytes.
 type recvBuffer struct {
 	mem  []byte
 	used bool // the provider puts no more messages into the buffer
-	done int  // bytes of the messages that have arrived
-	end  int  // if used and domain.packed, the offset in mem where the last message ends; else 0
-	lost bool // a receive into the buffer failed, and it is not posted again
+	done int  // in a multi-receive buffer, total size in bytes of the complete messages since it was posted
+	end  int  // in a used multi-receive buffer under domain.packed, the offset in mem where the last message ends; else 0
+	lost bool // retire has taken the buffer out of use, so it is not posted again
 }
 
 // retire takes receive buffer i out of use after a failed receive, because the provider may still
-// write to the buffer. It replaces the buffer by a spare one if there is one. If no buffer is left,
-// retire returns errBuffers, because no message can be received any more.
+// write to the buffer. It replaces the buffer by a spare one, if a spare one is left. If all
+// buffers are out of use, retire returns errBuffers, because no message can be received any more.
 func (a *arena) retire(i int) error {
 	if b := &a.bufs[i]; !b.lost {
 		b.lost = true
@@ -145,15 +146,15 @@ func newArena(maxFrame int, multi bool) (*arena, error) {
 // closeRegions closes the registration of the arena and those of messages' data.
 func (a *arena) closeRegions() {
 	for i := range a.slots {
-		_ = a.slots[i].mr.Close() // not handled, because after a failure closing the domain fails, too
+		_ = a.slots[i].mr.Close() // the error is ignored, because closing the domain then fails, too
 		a.slots[i].mr = fi.RawRegion{}
 	}
-	_ = a.mr.Close() // not handled, because after a failure closing the domain fails, too
+	_ = a.mr.Close() // the error is ignored, because closing the domain then fails, too
 	a.mr = fi.RawRegion{}
 }
 
-// release unmaps the arena's memory and unpins users' buffers. The caller must have closed all
-// libfabric objects that use the memory.
+// release unmaps the arena's memory and unpins the buffers of operations that have not ended. All
+// libfabric objects that use this memory must be closed. a may be nil.
 func (a *arena) release() {
 	if a == nil || a.mem == nil {
 		return
@@ -170,7 +171,7 @@ func (a *arena) release() {
 }
 
 // acquire takes a [slot] for an operation with peer and returns its index, or -1 if no slot is
-// free. If op is nil, the user needs no completion.
+// free. If op is nil, slotDone will report no OpDone.
 func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) int {
 	i := a.freeHead
 	if i < 0 {
@@ -183,12 +184,12 @@ func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) i
 	return int(i)
 }
 
-// free ends the use of the [slot] with index i: it closes the slot's registration, unpins the
-// user's buffer and puts the slot on the list of free slots.
+// free ends the use of the [slot] with index i: it closes the slot's registration and unpins the
+// operation's data, if there are any, and puts the slot on the list of free slots.
 func (a *arena) free(i int) {
 	s := &a.slots[i]
 	if s.mr != (fi.RawRegion{}) {
-		_ = s.mr.Close() // not handled, because after a failure closing the domain fails, too
+		_ = s.mr.Close() // the error is ignored, because closing the domain then fails, too
 		s.mr = fi.RawRegion{}
 	}
 	if s.op != nil {
@@ -211,8 +212,8 @@ func (a *arena) slotBuf(i int) []byte {
 // slotCount or more, of receive buffer i-slotCount.
 func (a *arena) context(i int) uintptr { return a.base + uintptr(i)*contextSize }
 
-// index returns the i for which context returns this address. It returns -1 for a context that is
-// not in the arena, for example the null pointer in the completion of an injected message.
+// index returns the i for which context returns this address. It returns -1 for an address that
+// context does not return, for example the null pointer in the completion of an injected message.
 func (a *arena) index(context uintptr) int {
 	off := context - a.base
 	if off >= uintptr(slotCount+len(a.bufs))*contextSize {

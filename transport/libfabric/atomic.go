@@ -33,10 +33,10 @@ var datatypes = [transport.Datatypes]fi.Datatype{
 type family uint8
 
 const (
-	plain    family = iota // done by fi_atomic
-	fetching               // done by fi_fetch_atomic
-	swapping               // done by fi_compare_atomic
-	families
+	plain    family = iota // Op.Compare and Op.Fetch are nil: fi_atomicmsg
+	fetching               // Op.Compare is nil, Op.Fetch is not: fi_fetch_atomic
+	swapping               // Op.Compare is not nil: fi_compare_atomic
+	families               // number of families
 )
 
 func familyOf(op *transport.Op) family {
@@ -49,18 +49,20 @@ func familyOf(op *transport.Op) family {
 	return plain
 }
 
-// atomicTable holds the largest number of elements for each kind of atomic operation; 0: the
-// provider does not support it.
+// atomicTable holds the largest number of elements that one call of Atomic takes, for each family,
+// operation and element type; 0: such a call is not supported.
 type atomicTable [families][transport.AtomicOps][transport.Datatypes]int32
 
 // operandSize is the space in bytes that the arena's buffer for a [slot] has for each of the three
-// operands of an atomic operation. Operands are copied there, so that the user's memory needs
-// neither a pin nor a registration.
+// operands of an atomic operation: data, compare and fetch. Atomic and slotDone copy the operands
+// between this buffer and the caller's memory, so the caller's memory needs neither a pin nor a
+// registration.
 const operandSize = slotSize / 3 &^ 63
 
-// probeAtomics fills d.atomics by asking the provider about every operation, and sets CapAtomic if
-// there is one. A provider may have FI_ATOMIC and support no operation, as net does. probeAtomics
-// does not ask rxd, whose fetching operations crash the process in libfabric 1.17.
+// probeAtomics asks the provider about every family, operation and element type, and stores the
+// answers in d.atomics. If the provider supports any, probeAtomics sets CapAtomic. A provider may
+// have FI_ATOMIC and support no operation, as net does. probeAtomics does not ask rxd, whose
+// fetching operations crash the process in libfabric 1.17, so over rxd no operation is supported.
 func (d *domain) probeAtomics() {
 	if d.info.Caps&fi.CapAtomic == 0 || d.info.EP.Protocol == fi.ProtoRXD {
 		return
@@ -81,8 +83,8 @@ func (d *domain) probeAtomics() {
 	}
 }
 
-// AtomicValid returns the largest number of elements that op may have, and whether the provider
-// supports op.
+// AtomicValid returns the largest number of elements that op may have, and whether Atomic supports
+// op.
 func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	if op.Atomic >= transport.AtomicOps || op.Datatype >= transport.Datatypes {
 		return 0, false
@@ -91,9 +93,9 @@ func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	return n, n > 0
 }
 
-// Atomic calls fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic or fi_compare_atomic.
-// These calls are also used for an operation on memory of this process, so that it is atomic with
-// operations of peers.
+// Atomic calls fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic or fi_compare_atomic. It
+// does so also for an operation on memory of this process, so that the operation is atomic with
+// respect to operations of peers on the same memory.
 //
 // Hot path: no allocation, one call to C.
 func (e atomicEndpoint) Atomic(op *transport.Op) error {
@@ -118,7 +120,7 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	case n/size > limit:
 		return transport.ErrTooLarge
 	case int(op.Peer) >= d.av.n:
-		return transport.ErrAddress // the target is this process, whose address is not inserted yet
+		return transport.ErrAddress // check accepts this process before its own address is inserted, but libfabric needs the address
 	case n == 0:
 		d.opDone(op, nil)
 		return nil
@@ -139,7 +141,7 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	}
 	how := familyOf(op)
 	if how == plain && d.info.Fabric.ProvName == "shm" {
-		how = fetching // shm of 1.17 frees the buffer of fi_atomicmsg with FI_DELIVERY_COMPLETE twice
+		how = fetching // shm of libfabric 1.17 frees a buffer twice in fi_atomicmsg with FI_DELIVERY_COMPLETE
 	}
 	var rc fi.Errno
 	switch how {

@@ -13,18 +13,19 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// addressVector implements transport.AddressVector with an address vector of type FI_AV_TABLE. The
-// i-th address that is inserted has index i. A provider may assign other numbers, for example if an
-// address is inserted twice; then addressVector keeps a table from index to fi_addr_t.
+// addressVector implements transport.AddressVector with an address vector of type FI_AV_TABLE. It
+// numbers the inserted addresses 0, 1, 2 and so on; these numbers are the indices. A provider may
+// assign an fi_addr_t that differs from the index, for example if an address is inserted twice;
+// then addressVector keeps a table from index to fi_addr_t.
 type addressVector struct {
 	d     *domain
 	av    *fi.AV
-	n     int                 // number of indices that have been assigned
+	n     int                 // number of inserted addresses
 	index []fi.Addr           // fi_addr_t by index; nil: every fi_addr_t equals its index
 	addrs []transport.Address // addresses by index, if libfabric cannot look them up; nil: Lookup asks libfabric
 }
 
-// OpenAV opens an address vector with room for all ranks of the job (fi_av_open).
+// OpenAV opens an empty address vector (fi_av_open). The size of the job is its expected size.
 func (d *domain) OpenAV() (transport.AddressVector, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open address vector: %w", transport.ErrClosed)
@@ -38,7 +39,8 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 	return v, nil
 }
 
-// Insert adds all of the addresses or, after an error, none (fi_av_insert).
+// Insert gives the addresses the next indices and returns the first of these (fi_av_insert). After
+// an error no address has an index.
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	if v.d.closed {
 		return 0, transport.ErrClosed
@@ -61,8 +63,8 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		err = nil
 		for i, e := range some.Errs {
 			if errors.Is(e, fi.ErrAlready) && out[i] != fi.AddrNotAvail {
-				// The vector has the address already, under an earlier index. If Insert fails,
-				// commitInsert must not remove it.
+				// libfabric's vector contained this address already, so this is no error. If
+				// Insert fails, commitInsert must not remove the address for this entry.
 				fresh[i] = fi.AddrNotAvail
 			} else {
 				err = errors.Join(err, e)
@@ -76,8 +78,9 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	return first, err
 }
 
-// canLookup reports whether libfabric can look up inserted addresses. rxd cannot look up an address
-// before it has a connection to that peer; for rxd addressVector keeps the addresses itself.
+// canLookup reports whether Lookup can ask libfabric for the inserted addresses. It returns false
+// if v.addrs has them already, or if libfabric cannot look up the address at index 0. rxd cannot
+// look up an address before it has a connection to that peer.
 func (v *addressVector) canLookup() bool {
 	if v.addrs != nil {
 		return false
@@ -86,8 +89,10 @@ func (v *addressVector) canLookup() bool {
 	return err == nil
 }
 
-// InsertSym adds the addresses of nodes consecutive IP addresses from node on, each with services
-// consecutive ports from service on, in one call (fi_av_insertsym).
+// InsertSym adds nodes × services addresses in one call (fi_av_insertsym) and returns the first
+// index. node is the first of nodes consecutive IP addresses. Each of these is combined with
+// services consecutive ports, the first of which is service. After an error no address has an
+// index.
 func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
 	if v.d.closed {
 		return 0, transport.ErrClosed
@@ -123,10 +128,11 @@ func unsetAddrs(n int) []fi.Addr {
 	return l
 }
 
-// commitInsert ends an insertion that has returned out and err. If err is nil, it gives the
-// addresses in out the next indices and returns the first of these. Otherwise it removes the
-// addresses in fresh from libfabric's vector. fresh is out without the addresses that the vector
-// contained before the insertion.
+// commitInsert completes an insertion into libfabric's vector, which has stored its fi_addr_t
+// values in out and has returned err. If err is nil, commitInsert gives the values in out the next
+// indices and returns the first of these. Otherwise it removes the addresses in fresh from
+// libfabric's vector, and returns an error that wraps ErrAddress and err. fresh is out with
+// FI_ADDR_NOTAVAIL in place of each address that the vector contained before.
 func (v *addressVector) commitInsert(out, fresh []fi.Addr, err error) (transport.Addr, error) {
 	if err != nil {
 		fresh = slices.DeleteFunc(fresh, func(a fi.Addr) bool { return a == fi.AddrNotAvail })

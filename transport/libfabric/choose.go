@@ -15,9 +15,9 @@ import (
 
 // hints says what the job and its parameters require of a libfabric provider.
 type hints struct {
-	provider string         // the provider's name in libfabric, for example "tcp;ofi_rxm"; empty: any
-	iface    string         // a domain's name, for example "eth0", or a local IP address; empty: any
-	source   netip.AddrPort // the address that an endpoint of an IP provider must have; zero: any
+	provider string         // the provider's name in libfabric, for example "tcp;ofi_rxm"; installHooks removes the names of hooks; empty: any
+	iface    string         // a domain's name, for example "eth0", or a local IP address; empty: choose decides
+	source   netip.AddrPort // the address of this rank's listener, for providers with takesListenerAddr; zero: the rank has none
 	oneHost  bool           // whether all ranks run on this host
 }
 
@@ -27,8 +27,8 @@ const (
 	capsRMA = fi.CapRMA | fi.CapRead | fi.CapWrite | fi.CapRemoteRead | fi.CapRemoteWrite
 )
 
-// capabilitySets are sets of capabilities, the best first. choose requests one after the other
-// until a provider offers all capabilities of the set.
+// capabilitySets are sets of capabilities, the best first. choose requests one set after the other
+// until a suitable provider offers all capabilities of the set.
 var capabilitySets = []fi.Caps{
 	capsMsg | capsRMA | fi.CapMultiRecv | fi.CapAtomic,
 	capsMsg | capsRMA | fi.CapMultiRecv,
@@ -37,17 +37,18 @@ var capabilitySets = []fi.Caps{
 	capsMsg,
 }
 
-// mrModes are the memory registration modes that this package supports, except MRLocal, and modes
-// are the other modes that it supports. MRLocal is left out because rxm requires local descriptors
-// whenever the hints permit that. choose permits MRLocal only if no provider can be used without
-// it.
+// mrModes are the bits of mr_mode that this package supports, except FI_MR_LOCAL: rxm requires
+// local descriptors whenever the hints have that bit. For each set of capabilities, choose permits
+// FI_MR_LOCAL only if it finds no provider without it. modes are the bits of fi_info.mode that this
+// package supports. The names of hook providers begin with hookPrefix.
 const (
 	mrModes    = fi.MRVirtAddr | fi.MRAllocated | fi.MRProvKey | fi.MREndpoint
 	modes      = fi.ModeContext | fi.ModeContext2
 	hookPrefix = "ofi_hook_"
 )
 
-// choose returns the Info of the provider and device to open.
+// choose returns the Info of the provider and device to open. If no provider is suitable, it
+// returns an error that lists the available ones.
 func (h *hints) choose() (*fi.Info, error) {
 	if err := h.installHooks(); err != nil {
 		return nil, err
@@ -69,8 +70,8 @@ func (h *hints) choose() (*fi.Info, error) {
 	return nil, h.noProvider()
 }
 
-// info returns the hints for fi_getinfo that request these capabilities and memory registration
-// modes.
+// info returns the hints for fi_getinfo that request these capabilities and permit these memory
+// registration modes.
 func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	info := fi.NewInfo()
 	info.Caps, info.Mode = caps, modes
@@ -85,9 +86,11 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	return info
 }
 
-// find returns the Info of the first usable provider that libfabric offers for req, or nil if there
-// is none. An IP provider must have the local address h.source if it can take that, else local, if
-// that is not empty; for this find calls fi_getinfo again with the address.
+// find returns the first usable Info that libfabric offers for req and that fits h, or nil if there
+// is none. For an IP provider, find calls fi_getinfo again with a local address (FI_SOURCE): that
+// is h.source if it is valid and the provider can take it, else local if that is not empty. In the
+// other cases the domain must have the name h.iface. If h.iface is empty, every domain of a
+// provider without IP fits, and every domain of an IP provider whose address is routable.
 func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
@@ -137,9 +140,11 @@ func getInfo(node, service string, flags fi.Flags, hints *fi.Info) ([]*fi.Info, 
 	return infos, err
 }
 
-// usable reports whether this package supports the modes that a provider requires, and whether the
-// provider reaches all ranks. If all ranks run on this host, no capability is required for that,
-// because in libfabric 1.x providers such as shm set neither FI_LOCAL_COMM nor FI_REMOTE_COMM.
+// usable reports whether i has an RDM endpoint, the message order FI_ORDER_SAS and only modes that
+// this package supports, and whether it reaches all ranks. If all ranks run on this host, every
+// provider counts as reaching them: in libfabric 1.x, providers such as shm set neither
+// FI_LOCAL_COMM nor FI_REMOTE_COMM. Otherwise i must have FI_REMOTE_COMM, or be an IP provider when
+// h.source is valid or the address of i is routable.
 func (h *hints) usable(i *fi.Info) bool {
 	return i.EP.Type == fi.EPRDM &&
 		i.Mode&^modes == 0 &&
@@ -148,16 +153,18 @@ func (h *hints) usable(i *fi.Info) bool {
 		(h.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && (h.source.IsValid() || routable(i.SrcAddr)))
 }
 
-// routable reports whether other hosts may be able to reach the IP address in sockaddr.
+// routable reports whether sockaddr has an IP address that is neither a loopback nor a link-local
+// address.
 func routable(sockaddr []byte) bool {
 	a, err := decodeIP(sockaddr)
 	return err == nil && !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast()
 }
 
-// installHooks moves the names of hook providers from h.provider to libfabric, for example
-// ofi_hook_perf from "tcp;ofi_rxm;ofi_hook_perf". libfabric puts the hooks in the environment
-// variable FI_HOOK around the provider. It reads the variable once, at the first call of the
-// process.
+// installHooks moves the names of hook providers from h.provider to the environment variable
+// FI_HOOK, for example ofi_hook_perf from "tcp;ofi_rxm;ofi_hook_perf". libfabric layers these hooks
+// over the provider. It reads the variable once, when the process first calls libfabric.
+// installHooks returns an error if FI_HOOK names other hooks already, or if libfabric lacks one of
+// the hooks.
 func (h *hints) installHooks() error {
 	var layers, hooks []string
 	for _, l := range strings.Split(h.provider, ";") {
@@ -181,8 +188,8 @@ func (h *hints) installHooks() error {
 	return checkHooks(hooks)
 }
 
-// checkHooks returns an error if libfabric does not have one of the hooks. libfabric itself
-// silently ignores an unknown hook.
+// checkHooks returns an error if libfabric lacks any of the hooks. libfabric itself silently
+// ignores an unknown hook.
 func checkHooks(hooks []string) error {
 	all, err := fi.Providers()
 	if err != nil {
@@ -202,8 +209,9 @@ func checkHooks(hooks []string) error {
 	return nil
 }
 
-// noProvider returns the error that no provider meets the hints. The error lists the available
-// providers.
+// noProvider returns the error that no provider meets the hints. The error lists the domains that
+// libfabric offers for RDM endpoints with the modes that this package supports. If fi_getinfo
+// fails, noProvider returns that error.
 func (h *hints) noProvider() error {
 	info := fi.NewInfo()
 	info.Caps, info.Mode, info.EP.Type, info.Domain.MRMode = fi.CapMsg, modes, fi.EPRDM, mrModes|fi.MRLocal

@@ -18,8 +18,8 @@ import (
 // providers are the libfabric providers with which TestCloseHalfOpen runs.
 var providers = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"}
 
-// TestCloseHalfOpen closes a domain after each of the steps of Open, and checks that Close leaves
-// no file descriptor open.
+// TestCloseHalfOpen opens a domain by only the first n steps of Open and closes it, for each n. It
+// checks that after Close the number of open file descriptors is the same for each n.
 func TestCloseHalfOpen(t *testing.T) {
 	for _, prov := range providers {
 		t.Run(prov, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestCloseHalfOpen(t *testing.T) {
 }
 
 // TestCloseRefused checks that memory stays mapped and pinned if libfabric refuses to close the
-// domain, here because a second address vector is open.
+// domain, here because an address vector is open that the test, not the domain, has opened.
 func TestCloseRefused(t *testing.T) {
 	d, err := withProvider(t, "tcp;ofi_rxm").Open(config(0, 1))
 	require.NoError(t, err)
@@ -71,8 +71,8 @@ func TestCloseRefused(t *testing.T) {
 	require.NoError(t, dom.fabric.Close())
 }
 
-// TestShutdownDead checks that Shutdown of rank 0 returns, and rank 1 is reported down, if rank 1
-// ends without acknowledging the close message.
+// TestShutdownDead checks that Shutdown of rank 0 returns, and that rank 0 reports rank 1 as down,
+// if rank 1 ends without acknowledging the close message.
 func TestShutdownDead(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestShutdownLost(t *testing.T) {
 	require.NoError(t, a.ep.Shutdown(ctx))
 }
 
-// TestPause checks that time in which the rank makes no calls does not count toward the connect
+// TestPause checks that a long time without a call of the rank does not count toward the connect
 // timeout.
 func TestPause(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
@@ -133,9 +133,9 @@ func TestNoBuffers(t *testing.T) {
 	require.ErrorIs(t, err, errBuffers)
 }
 
-// TestShmBadAddress posts reads and writes alternately to a good and to a bad remote address.
-// Exactly those to the bad one must fail, although shm of 1.17 does not report which operation has
-// failed.
+// TestShmBadAddress posts reads and then writes, by turns to a valid and to an invalid remote
+// address. Exactly the operations with the invalid address must fail, although shm of libfabric
+// 1.17 does not report which operation has failed.
 func TestShmBadAddress(t *testing.T) {
 	a, b := pair(t, "shm", nil)
 	mr, err := b.dom.RegisterMemory([]byte("abcdefgh"), transport.RemoteRead|transport.RemoteWrite)
@@ -171,7 +171,8 @@ func TestShmBadAddress(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestSymmetricRefused checks that a failed InsertSym keeps the addresses inserted before.
+// TestSymmetricRefused checks that addresses that were inserted before a failed InsertSym remain in
+// the vector.
 func TestSymmetricRefused(t *testing.T) {
 	a, b := pair(t, "tcp;ofi_rxm", nil)
 	_, err := a.dom.av.InsertSym("0.0.0.0", 1, "9", 1)
@@ -183,8 +184,8 @@ func TestSymmetricRefused(t *testing.T) {
 	require.NoError(t, send(t, a, 1, "hello", a, b))
 }
 
-// TestLocalRegion checks that, under MRLocal, local accepts a buffer only if it lies within the
-// operation's Region and the Region is open.
+// TestLocalRegion checks that, under MRLocal, [domain.local] accepts a buffer only if Op.Region is
+// open and contains the buffer.
 func TestLocalRegion(t *testing.T) {
 	a := newNode(t, "tcp;ofi_rxm", config(0, 1))
 	a.dom.mrMode |= fi.MRLocal
@@ -204,7 +205,8 @@ func TestLocalRegion(t *testing.T) {
 	a.dom.mrMode &^= fi.MRLocal
 }
 
-// TestPeerDiesUnderReads checks that reads in flight end with ErrPeerDown when the peer dies.
+// TestPeerDiesUnderReads checks that all reads in flight end when the peer dies: those that have
+// not succeeded by then end with ErrPeerDown.
 func TestPeerDiesUnderReads(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -222,7 +224,7 @@ func TestPeerDiesUnderReads(t *testing.T) {
 			until(t, func() bool { return kinds(a.seen, transport.OpDone) == reads }, a)
 			until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 }, a)
 			for _, c := range a.seen {
-				if c.Err != nil { // some reads have succeeded, because sockets serves reads in a thread of its own
+				if c.Err != nil { // with sockets some reads may succeed, because the peer's sockets serves reads in a thread of its own
 					require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 				}
 			}

@@ -53,9 +53,9 @@ func pattern(b []byte, seed int) []byte {
 	return b
 }
 
-// TestCollector sends messages and does RMA with memory that only the fabric refers to, while the
-// garbage collector runs. All data must arrive unchanged. cgo's pointer checks are active, because
-// cgocheck=1 is Go's default.
+// TestCollector sends messages and does RMA while the garbage collector runs. Until an operation is
+// complete, the test keeps no reference to its Op and buffers. All data must arrive unchanged.
+// cgo's pointer checks are active, because cgocheck=1 is Go's default.
 func TestCollector(t *testing.T) {
 	const rounds, part = 200, 70_000
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {

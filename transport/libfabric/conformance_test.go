@@ -28,7 +28,8 @@ func (p withParams) Open(cfg transport.Config) (transport.Domain, error) {
 	return p.Provider.Open(cfg)
 }
 
-// withProvider returns weft's provider over the libfabric provider with this name.
+// withProvider returns the provider of this package with the parameter
+// transport.libfabric.provider set to prov.
 func withProvider(t testing.TB, prov string) transport.Provider {
 	t.Helper()
 	set := &params.Set{}
@@ -45,7 +46,7 @@ func conform(t *testing.T, prov string, opts ...transporttest.Option) {
 }
 
 // refusals returns options that exclude, with this reason, the test cases in which the target must
-// refuse an access. Some libfabric providers fail them; docs/libfabric.md explains why.
+// refuse an access. Some libfabric providers fail these cases; docs/libfabric.md explains why.
 func refusals(reason string) []transporttest.Option {
 	var l []transporttest.Option
 	for _, name := range []string{"refused reads", "refused writes", "region closed under reads", "region closed under writes"} {
@@ -110,7 +111,8 @@ func TestConformanceSymmetric(t *testing.T) {
 	}
 }
 
-// consecutive listens on n consecutive ports and returns the sockets and the first port.
+// consecutive listens on n consecutive ports of 127.0.0.1, and returns the sockets and the first
+// port.
 func consecutive(t testing.TB, n int) ([]*os.File, int) {
 	t.Helper()
 	for base := 23000; base < 30000; base += n {
@@ -136,8 +138,8 @@ func consecutive(t testing.TB, n int) ([]*os.File, int) {
 	return nil, 0
 }
 
-// TestConformanceHooked runs the conformance tests with a hook provider around rxm. It runs in a
-// process of its own, because libfabric reads the names of the hooks only once.
+// TestConformanceHooked runs the conformance tests with a hook provider layered over tcp;ofi_rxm.
+// It runs in a process of its own, because libfabric reads the names of the hooks once per process.
 func TestConformanceHooked(t *testing.T) {
 	if inSubprocess(t, "WEFT_LIBFABRIC_TEST_HOOKED") {
 		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(connectionEnds), transporttest.WithRanks(2))...)
@@ -145,8 +147,9 @@ func TestConformanceHooked(t *testing.T) {
 	}
 }
 
-// TestConformanceUncopied runs the conformance tests with shm and FI_SHM_DISABLE_CMA, so that shm
-// does not use process_vm_writev, which many containers forbid.
+// TestConformanceUncopied runs the conformance tests with shm and FI_SHM_DISABLE_CMA. With that
+// variable shm does not use process_vm_readv(2) and process_vm_writev(2), which many containers
+// forbid.
 func TestConformanceUncopied(t *testing.T) {
 	if inSubprocess(t, "FI_SHM_DISABLE_CMA") {
 		conform(t, "shm", append(refusals("not over shm"), transporttest.WithRanks(2),

@@ -12,9 +12,10 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// kernelCopies reports whether it is certain that shm uses process_vm_writev(2) between processes
-// of this host. That is so if neither FI_SHM_DISABLE_CMA nor a filter of system calls forbids it,
-// and if the Yama security module lets this process access any process of the same user.
+// kernelCopies reports whether shm writes to the memory of this user's processes on this host by
+// process_vm_writev(2). It returns false if FI_SHM_DISABLE_CMA is not empty, if a trial call fails,
+// for example because of a seccomp filter, or if the Yama security module may forbid this process
+// to access a process of the same user.
 func kernelCopies() bool {
 	if os.Getenv("FI_SHM_DISABLE_CMA") != "" {
 		return false
@@ -27,7 +28,7 @@ func kernelCopies() bool {
 	}
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil || len(scope) == 0 {
-		return err != nil // without the file there is no Yama
+		return err != nil // if the file cannot be read, assume that there is no Yama
 	}
 	return scope[0] == '0' || scope[0] != '3' && canTrace()
 }

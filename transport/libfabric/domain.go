@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	// copyLimit is the largest message (header and data), in bytes, that Send copies. Up to this
-	// size a copy costs less than pinning the user's buffer, and after it the user may reuse the
-	// buffer at once.
+	// copyLimit is the largest message to a peer (header and data, in bytes) that Send copies. Up
+	// to this size a copy costs less than pinning the caller's buffer. After the copy the caller
+	// may reuse its buffer at once.
 	copyLimit = 8 << 10
-	// eagerLimit is the largest message data, in bytes, for which the copies of an eager message
-	// cost less than the round trip of a rendezvous. Some providers have a lower limit.
+	// eagerLimit is the size of a message's data, in bytes, up to which the copies of an eager
+	// message cost less than the round trip of a rendezvous. For some providers newDomain chooses a
+	// lower Attr.EagerLimit.
 	eagerLimit = 64 << 10
-	// rxmEager is the largest message, in bytes, that rxm sends eagerly. For a larger message rxm
-	// uses a rendezvous of its own, and then completes the receive after those of later messages of
-	// the same peer.
+	// rxmEager is the largest message, frame included, in bytes, that rxm sends eagerly. For a
+	// larger message rxm uses a rendezvous of its own, and may complete the receive after those of
+	// later messages of the same peer.
 	rxmEager = 16 << 10
 
 	batch     = 32   // largest number of completions that one poll reads
 	queueSize = 4096 // capacity of the completion queue, in completions
 )
 
-// domain implements transport.Domain: it has the whole state of a rank's libfabric transport. The
-// user makes one call at a time, except Wait and Signal, which may run concurrently with other
-// calls. So these two use only the fields from epfd on, which are safe for that, and fields that do
-// not change.
+// domain implements transport.Domain. It has the whole state of a rank's libfabric transport. The
+// caller makes one call at a time, except Wait and Signal, which may run concurrently with other
+// calls. So Wait and Signal use only the fields from epfd on.
 type domain struct {
 	cfg          transport.Config
 	info         *fi.Info
 	at           netip.AddrPort // the IP address and port that the endpoint must have; not valid: any
 	attr         transport.Attr
 	mrMode       fi.MRMode
-	multiRecv    bool
+	multiRecv    bool     // the provider has FI_MULTI_RECV
 	packed       bool     // the provider puts messages into a multi-receive buffer without gaps
-	alternateRMA bool     // reads and writes with the same peer must not be in flight at the same time
-	keySize      int      // size of a memory key in bytes
-	inject       int      // largest message with its frame, in bytes, that is sent by fi_inject
-	tries        int      // how often one poll reads the queue at most; it stops when it has found a completion
+	alternateRMA bool     // a read and a write with the same peer must not be in flight at the same time
+	keySize      int      // size of a memory key in bytes, from 1 to 8
+	inject       int      // largest message, frame included, in bytes, that is sent by fi_inject; 0: none is
+	tries        int      // how often one poll reads the queue while it is empty; see also manyEmptyPolls
 	emptyPolls   int      // consecutive polls without a completion
 	writeFlags   fi.Flags // flags of every fi_writemsg
 
@@ -64,30 +64,31 @@ type domain struct {
 	address    transport.Address // the endpoint's address, which peers insert into their address vectors
 	mrs        regions
 	peers      []peer
-	rmaStarted uint64 // number of reads and writes that were posted so far
+	rmaStarted uint64 // number of calls of fi_read and fi_writemsg so far
 	atomics    atomicTable
 	request    fi.RawAtomic // arguments of the current Atomic call; a field so that no call allocates
 
-	closed       bool
-	shutdown     bool  // Shutdown was called
-	dropMessages bool  // Shutdown was called: received messages are discarded
-	broken       error // the error that ended the completion queue; nil: it works
+	closed       bool  // Close was called
+	shutdown     bool  // Shutdown was called: no operation can be started
+	dropMessages bool  // Shutdown was called: received messages are dropped
+	broken       error // the error after which the completion queue cannot be read; nil: it can be read
 
 	loop        local.SelfQueue   // messages of this rank to itself, not sent by libfabric, because providers deliver them slowly
-	done        local.Completions // completions that the user has not read yet
+	done        local.Completions // messages and completions for the current Read, or for a later one
 	polls       uint64            // number of calls of poll
-	pendingAcks []transport.Addr  // peers whose close message this rank has not acknowledged yet
+	pendingAcks []transport.Addr  // peers whose close message has arrived and whose PeerLeft sendAcks has not queued yet
 
-	// For sleeping. Wait holds sleepMu and Signal holds sigMu while they use epfd and evfd. Close
-	// takes sleepMu and then sigMu before it closes these descriptors.
-	epfd, evfd int         // the epoll descriptor and the eventfd of openPoll; -1: closed
+	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,
+	// and Signal holds sigMu while it uses evfd. Close takes sleepMu and then sigMu before it
+	// closes these descriptors.
+	epfd, evfd int         // the epoll descriptor and the eventfd of openPoll; -1: not open
 	hasFD      bool        // the completion queue has a file descriptor, and epfd watches it
 	signaled   atomic.Bool // Signal was called after Wait last read evfd, so another Signal need not write to evfd
 	found      atomic.Bool // a Read has returned completions since nextNap was last called
 	closing    atomic.Bool // Close was called
 	sleepMu    sync.Mutex
 	sigMu      sync.Mutex
-	nap        int64 // the next sleep without a descriptor, in nanoseconds; 0: minNap; guarded by sleepMu
+	nap        int64 // length of the next Wait's sleep if hasFD is false, in nanoseconds; 0: minNap; guarded by sleepMu
 }
 
 func newDomain(cfg transport.Config, info *fi.Info) *domain {
@@ -112,14 +113,14 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		frame = rxmEager
 	case fi.ProtoRXD:
 		// A message must fit into one packet. If a message of several packets arrives before a
-		// receive is posted, 1.17 delivers only its first packet.
+		// receive is posted, rxd of libfabric 1.17 delivers only its first packet.
 		frame = max(info.Tx.InjectSize, 1024)
-		d.alternateRMA = true // 1.17 stalls if reads and writes of several packets are in flight at the same time
+		d.alternateRMA = true // rxd of libfabric 1.17 stalls if reads and writes of several packets are in flight at the same time
 		if fi.LibraryVersion() < fi.MakeVersion(2, 4) {
 			d.boundRXD()
 		}
 	case fi.ProtoSHM, fi.ProtoSM2:
-		// shm copies a larger message in parts, and later messages overtake it.
+		// shm copies a larger message in parts, and later messages may overtake it.
 		frame = max(info.Tx.InjectSize, 1024)
 		latency = 1_000
 		d.tries = 16
@@ -165,20 +166,22 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	return d
 }
 
-// boundRXD limits what is in flight, to avoid two faults of udp;ofi_rxd that libfabric 2.4 has
-// fixed:
+// boundRXD limits the messages and packets in flight, to avoid two faults of udp;ofi_rxd that are
+// fixed in libfabric 2.4:
 //
 //   - rxd has 1024 entries (info.Tx.Size) for messages that it sends. If no entry is free, it drops
 //     the message and reports success. An injected message holds its entry until the peer has
-//     acknowledged it, which rxd does not report. So weft injects no message: each message takes a
-//     slot of the [arena] until it completes, and there are only [slotCount] slots.
+//     acknowledged the message, and rxd does not report when that happens. So this package injects
+//     no message: each message takes a slot of the [arena] until it completes, and there are only
+//     [slotCount] slots.
 //   - If the completion queue between udp and rxd is full, udp writes the completion of the next
 //     packet over the oldest one. rxd then takes one packet for another: messages are lost,
 //     repeated or cut. The queue has 2048 places (1280 rounded up to a power of two). It holds at
-//     most rxPackets received packets, two acknowledgments for each of these, slotCount sent
-//     messages and, for each peer with reads and writes in flight, 128 packets. So with up to 8
-//     such peers it does not become full. Rx.Size also limits how many reads of peers rxd serves at
-//     the same time. It refuses packets beyond that, and the peers send them again.
+//     most the completions of rxPackets received packets, of two acknowledgments for each of these,
+//     of slotCount sent messages and, for each peer with reads or writes in flight, of 128 packets.
+//     So with up to 8 such peers it does not become full. Rx.Size also limits how many reads of
+//     peers rxd serves at the same time. rxd refuses packets beyond these limits, and the peers
+//     send these packets again.
 func (d *domain) boundRXD() {
 	const rxPackets = 256
 	d.inject = 0
@@ -199,7 +202,8 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 }
 
 // OpenEndpoint binds the endpoint, which Open has opened, to av and cq, and enables it. When
-// OpenEndpoint returns, peers can reach the endpoint.
+// OpenEndpoint returns without an error, peers can reach the endpoint. The result is also a
+// transport.RMAEndpoint or transport.AtomicEndpoint, as Attr.Caps says.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open endpoint: %w", transport.ErrClosed)
@@ -225,7 +229,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// enable binds the endpoint to its vector and queue, enables it and posts the receives.
+// enable binds the endpoint to v and to the completion queue, enables it, registers the arena if
+// the domain has FI_MR_LOCAL, and posts the first receives.
 func (d *domain) enable(v *addressVector) error {
 	if err := d.fiep.BindAV(v.av); err != nil {
 		return err
@@ -240,7 +245,7 @@ func (d *domain) enable(v *addressVector) error {
 		}
 		return err
 	}
-	if d.multiRecv { // after Enable, because shm of 1.17 cannot store the option earlier
+	if d.multiRecv { // after Enable, because shm of libfabric 1.17 crashes if the option is set earlier
 		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
 			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
 		}
@@ -270,8 +275,10 @@ func (d *domain) enable(v *addressVector) error {
 	return d.poll(0) // with room for 0 completions, poll only posts the receives
 }
 
-// Close closes the domain and everything that was opened in it. Peers that have not got a close
-// message from Shutdown report this rank as down.
+// Close closes the domain and everything that was opened in it. A peer that notices this without
+// having received a close message of Shutdown reports this rank as down. If libfabric fails to
+// close an object, Close returns the error, and the domain's memory stays mapped and pinned. A
+// second Close returns nil.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
@@ -320,8 +327,8 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// abandoned refers to the domains that libfabric failed to close. libfabric may still write to
-// their memory, so the memory must stay mapped and pinned until the process ends.
+// abandoned keeps the domains in which libfabric failed to close an object. libfabric may still
+// write to their memory, so the memory must stay mapped and pinned until the process ends.
 var abandoned struct {
 	sync.Mutex
 	domains []*domain
@@ -333,8 +340,9 @@ func abandon(d *domain) {
 	abandoned.domains = append(abandoned.domains, d)
 }
 
-// closeFIEndpoint closes the endpoint. If the endpoint has no address vector, closeFIEndpoint binds
-// one first, because rxm of 1.17 dereferences the vector without a check and crashes.
+// closeFIEndpoint closes the endpoint if it is open. If the endpoint is bound to no address vector,
+// closeFIEndpoint binds it to one first, because rxm of libfabric 1.17 otherwise dereferences a
+// null pointer.
 func (d *domain) closeFIEndpoint() error {
 	if d.fiep == nil {
 		return nil

@@ -14,8 +14,8 @@ import (
 // number. The comment on [frameSize] explains the numbers.
 type early struct {
 	kept  map[uint32]earlyMsg // copies of the messages by their number
-	since time.Time           // when the wait for the missing message with the lowest number began
-	polls uint64              // value of domain.polls at the time since
+	since time.Time           // when the wait for the next message in order began
+	polls uint64              // value of domain.polls at that time
 }
 
 type earlyMsg struct {
@@ -23,20 +23,21 @@ type earlyMsg struct {
 	msg  []byte
 }
 
-// Limits for early messages. If one is exceeded, keep treats the missing message as lost and the
-// peer as failed.
+// Limits for early messages. If a message arrives out of order and one of the limits is exceeded,
+// keep treats the missing message as lost and the peer as failed.
 const (
-	maxEarly     = 4096 // largest distance of a number from that of the last message that was handled in order
-	earlyTimeout = 20 * time.Second
-	// earlyTimeout is exceeded only if this rank has also polled more often than this since then,
-	// because a process that does not poll receives nothing.
+	maxEarly     = 4096             // largest distance of a number from that of the last message that was handled in order
+	earlyTimeout = 20 * time.Second // longest wait for the next message in order, measured from early.since
+	// A wait longer than earlyTimeout counts only if this rank has called poll more than
+	// earlyMinPolls times during the wait, because a process that does not poll receives nothing.
 	earlyMinPolls = 1000
 )
 
 var errOrder = fmt.Errorf("%w: %w: a message was lost or came twice", transport.ErrPeerDown, transport.ErrProtocol)
 
-// keep stores a copy of a message that arrived out of order. If that exceeds a limit, or the number
-// came twice, it reports the peer as down.
+// keep stores a copy of a message that arrived out of order. If a limit is exceeded, or if a
+// message with the same number has arrived before, keep drops all early messages of the peer and
+// reports the peer as down. If the peer has failed or left already, keep drops the message.
 func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p := &d.peers[from]
 	if p.err != nil {
@@ -57,7 +58,7 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 }
 
 // deliverKept handles those messages in peer.early whose numbers follow that of the last handled
-// message without a gap.
+// message without a gap. If no early message is left, it sets peer.early to nil.
 func (d *domain) deliverKept(from transport.Addr) {
 	p := &d.peers[from]
 	for {

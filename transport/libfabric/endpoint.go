@@ -33,11 +33,13 @@ func (d *domain) check(op *transport.Op) error {
 	return d.peers[op.Peer].err
 }
 
-// Send sends the header and the data of op as one message. It returns true if the user may reuse op
-// and its data at once, and false if OpDone will report that. It returns ErrAgain if no slot is
-// free or the fabric has no room.
+// Send sends the header and the data of op as one message. If it returns true, the caller may reuse
+// op and its data at once. If it returns false without an error, an OpDone follows, and the caller
+// must not use op and its data before that. Send returns ErrAgain if no slot is free, if the fabric
+// has no room, or if the queue of messages of this rank to itself is full.
 //
-// Hot path: no allocation, one call to C.
+// Hot path: no allocation, one call to C. With FI_MR_LOCAL, data that is not copied takes another
+// call to C, which registers it.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -94,7 +96,8 @@ func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
 }
 
 // sendPinned sends the frame and header from the arena's buffer for the [slot] with index i, and
-// the data from the user's buffer, which it pins.
+// op.Data from the caller's memory. It pins that memory and, with FI_MR_LOCAL, registers it. Once
+// sendPinned has failed, [arena.free] undoes both.
 func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
 	b := a.slotBuf(i)
@@ -117,9 +120,9 @@ func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
 }
 
-// postFailed returns the error to return to the user for a posting call of libfabric that has
-// failed with rc. what is the name of the operation. If rc means that peer r has ended, postFailed
-// also marks it as down.
+// postFailed converts rc, the errno of a libfabric call that posts an operation with peer r, to the
+// error that the transport returns to its caller. what is the name of the operation. If rc means
+// that the peer is gone, or if noRoom finds that out, postFailed also marks the peer as failed.
 func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
 	switch {
 	case rc == fi.ErrAgain:

@@ -23,8 +23,8 @@ var (
 	errBuffer      = errors.New("libfabric: the provider reports a message outside of its buffer")
 )
 
-// peerError returns a *transport.Error for a failed operation with a peer. It allocates, so callers
-// use it for permanent failures, not for each operation.
+// peerError returns a *transport.Error for an operation op with a peer that has failed because of
+// cause. It allocates, so callers do not use it for ErrAgain.
 func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	var at transport.Address
 	if d.av != nil {
@@ -33,8 +33,8 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Address: at, Err: cause}
 }
 
-// meansPeerGone reports whether an errno means that the peer of the operation has ended or cannot
-// be reached.
+// meansPeerGone reports whether the errno e of an operation means that the operation's peer has
+// ended or cannot be reached.
 func meansPeerGone(e fi.Errno) bool {
 	switch e {
 	case fi.ErrConnRefused, fi.ErrConnReset, fi.ErrConnAborted, fi.ErrNotConnected, fi.ErrShutdown,

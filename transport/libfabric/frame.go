@@ -17,18 +17,19 @@ import (
 //
 // The number counts the messages from source to destination, modulo 2^24. With it the receiver
 // restores their order, because a provider may complete receives out of order: for example those of
-// large messages that arrive in parts, or, with udp;ofi_rxd, those of messages next to a read.
+// large messages that arrive in parts, or, with udp;ofi_rxd, those of messages that arrive while a
+// read is in flight.
 //
-// The token proves that the sender is a member of the job: it is an HMAC of the job's id, the
-// source and the destination under the job's secret. It protects against messages of other jobs and
-// other users, unless they can read the traffic of the fabric.
+// The token proves that the sender is a member of the job: it consists of 8 bytes of an HMAC of the
+// job's id, the source and the destination under the job's secret. It protects against messages of
+// other jobs and other users, unless they can read the traffic of the fabric.
 const frameSize = 16
 
 // kind is the type of a message.
 type kind uint8
 
 const (
-	kindData     kind = iota + 1 // a message that the user has sent
+	kindData     kind = iota + 1 // a message of Send
 	kindClose                    // the source is in Shutdown, and this is its last message except acknowledgments
 	kindCloseAck                 // acknowledges the close message and all messages before it
 )
@@ -37,7 +38,7 @@ type frame struct {
 	token  uint64
 	source uint32
 	kind   kind
-	number uint32 // modulo 1<<numberBits
+	number uint32 // numberBits wide
 }
 
 const (
@@ -67,7 +68,7 @@ func parseFrame(b []byte) (f frame, rest []byte, ok bool) {
 	}, b[frameSize:], true
 }
 
-// token returns the token of messages from one rank to another. It is never 0.
+// token returns the token of messages from rank from to rank to. It is never 0.
 func token(secret [32]byte, jobID string, from, to transport.Addr) uint64 {
 	h := hmac.New(sha256.New, secret[:])
 	var b [16]byte

@@ -13,12 +13,14 @@ import (
 )
 
 // FuzzMessage lets a rank receive messages of one peer: with valid frames of any number and kind,
-// and with any other bytes. Each input begins with new state of the peer. The rank must deliver at
-// most as many messages as it counts from the peer, keep at most maxEarly of them, and report the
-// peer as down at most once. The input is a sequence of
+// and with any other bytes. For each input, the state of the peer is that of a peer from which no
+// message has arrived. The rank must deliver at most peer.got messages, have at most maxEarly early
+// messages at a time, and report the peer as down at most once. The input is a sequence of
 //
-//	│ length │ how │ bytes … │    how: bit 0: set the peer's token and rank
-//	                                   bit 1, with bit 0: set the number to the next one plus how >> 2
+//	│ length: 1 byte │ how: 1 byte │ a message of length bytes │
+//
+// If bit 0 of how is set, the test puts the peer's token and rank into the message's frame. If bit
+// 1 is set, too, the test puts a number into it: the next one in order plus how >> 2.
 func FuzzMessage(f *testing.F) {
 	part := func(how byte, k kind, text string) []byte {
 		b := make([]byte, frameSize)
@@ -53,7 +55,7 @@ func FuzzMessage(f *testing.F) {
 				g.put(b)
 			}
 			d.message(b)
-			for range 3 { // the second and third deliver messages for which the first had no room
+			for range 3 { // the second and third poll deliver messages for which the first had no room
 				a.poll(t)
 			}
 			if e := d.peers[1].early; e != nil {
@@ -65,8 +67,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzAddress checks that decode and encode are inverse to each other for addresses that encode
-// accepts, and that both return ErrAddress for others.
+// FuzzAddress checks that, for a text that encode accepts, decode returns a text for which encode
+// returns the same bytes again. If encode or decode rejects an input, the error must be ErrAddress.
 func FuzzAddress(f *testing.F) {
 	formats := []fi.AddrFormat{fi.SockaddrIn, fi.SockaddrIn6, fi.AddrStr, fi.AddrEFA}
 	for i, text := range []string{"192.0.2.1:4000", "[fe80::1%3]:1", "fi_shm://4711:0:1", "hex:00ff10"} {

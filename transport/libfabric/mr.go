@@ -14,29 +14,29 @@ import (
 )
 
 // region implements transport.MemoryRegion: registered memory, which stays pinned until Close.
-// RegisterMemory uses closed regions again.
+// RegisterMemory reuses the struct of a closed region.
 type region struct {
 	d      *domain
-	fi     fi.RawRegion
-	key    uint64 // the key by which peers name the region
-	base   uint64 // remote address of the first byte: its virtual address under MRVirtAddr, else 0
+	fi     fi.RawRegion // zero: buf is empty and so not registered
+	key    uint64       // the key by which peers name the region
+	base   uint64       // remote address of the first byte: its virtual address under MRVirtAddr, else 0; 0 if buf is empty
 	buf    []byte
 	access transport.Access
-	open   bool
+	open   bool // RegisterMemory has returned the region, and it is not closed
 	pin    runtime.Pinner
 	next   *region // next in the list of closed regions
 }
 
-// regions are the regions of a domain.
+// regions holds the regions of a domain.
 type regions struct {
-	byKey map[uint64]*region // the open regions by key, for RMA of this process on its own memory
-	free  *region            // list of closed regions, which can be used again
+	byKey map[uint64]*region // the open regions by key; nil: no region was registered yet
+	free  *region            // list of closed regions, which RegisterMemory reuses
 	rnd   [512]byte          // random bytes for keys
 	left  int                // unused bytes at the end of rnd
 }
 
-// newKey returns a random key of size bytes that no open region of the domain has. It never returns
-// 0 or the key whose bits are all 1, which libfabric reserves.
+// newKey returns a random key of size bytes (1 to 8) that no open region of the domain has. It
+// never returns 0, and never the key whose bits are all 1: with 8 bytes that is FI_KEY_NOTAVAIL.
 func (t *regions) newKey(size int) (uint64, error) {
 	for {
 		if t.left < 8 {
@@ -56,11 +56,12 @@ func (t *regions) newKey(size int) (uint64, error) {
 	}
 }
 
-// keyTries is the largest number of further keys that register tries if the provider reports that a
-// region of another domain has the key.
+// keyTries is the largest number of further keys that register tries if the provider reports that
+// the key is in use (FI_ENOKEY), for example by a region of another domain.
 const keyTries = 8
 
-// RegisterMemory pins buf and registers it (fi_mr_reg).
+// RegisterMemory pins buf and registers it (fi_mr_reg). buf stays pinned until the region is
+// closed.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
@@ -132,9 +133,9 @@ func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
 // Close ends peers' access to the region (fi_close) and unpins its memory. The caller must not use
-// or close the region again after that, because RegisterMemory reuses it. Peers must have ended
-// their accesses before Close: providers over sockets continue an access that has started, and shm
-// cannot refuse an access.
+// or close the region again after that, because RegisterMemory reuses it. If fi_close fails, the
+// region stays open and pinned. Peers must have ended their accesses before Close: providers over
+// sockets continue an access that has started, and shm cannot refuse an access.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -154,12 +155,12 @@ func (r *region) forget() {
 	r.pin.Unpin()
 }
 
-// closeAll closes the registrations of the regions that the user has left open. Their memory stays
-// pinned until release, which Close of the domain calls when no libfabric object is left that could
-// access the memory.
+// closeAll closes the registrations of the regions that the caller has left open. Their memory
+// stays pinned until release, which Close of the domain calls when no libfabric object is left that
+// could access the memory.
 func (t *regions) closeAll() {
 	for _, r := range t.byKey {
-		_ = r.fi.Close() // not handled, because after a failure closing the domain fails, too
+		_ = r.fi.Close() // the error is ignored, because closing the domain then fails, too
 		r.fi = fi.RawRegion{}
 	}
 }
@@ -171,8 +172,9 @@ func (t *regions) release() {
 	t.byKey = nil
 }
 
-// find returns the n bytes at remote address addr of the open region of this process with this key.
-// The region must permit the access want.
+// find returns the n bytes at remote address addr of this process's open region with this key. It
+// returns ErrKey if there is no such region, ErrAccess if the region does not permit want, and
+// ErrBounds if the bytes do not all lie in the region.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
 	r := t.byKey[key]
 	if r == nil {
@@ -190,8 +192,8 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// local returns the descriptor of op's local buffer, which only a domain with MRLocal needs. It
-// returns errRegion if the buffer is not within op.Region.
+// local returns the descriptor of op.Data if the domain has FI_MR_LOCAL, else a zero Desc. With
+// FI_MR_LOCAL it returns errRegion if op.Region is not an open region of d that contains op.Data.
 func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if d.mrMode&fi.MRLocal == 0 {
 		return fi.Desc{}, nil

@@ -14,18 +14,18 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer is the state of another rank.
+// peer is what this rank knows about one rank of the job, which may be this rank itself.
 type peer struct {
 	tx, rx            uint64    // tokens of messages to the peer and from the peer; 0: not computed yet
-	sent              uint32    // number of messages that were sent to the peer
-	got               uint32    // number of messages from the peer that were handled, in order
-	early             *early    // messages that arrived out of order; nil: none
+	sent              uint32    // number of messages that were sent to the peer; close messages and acknowledgments count, too
+	got               uint32    // number of messages from the peer that were handled, in the order of their numbers
+	early             *early    // messages that arrived out of order and wait for a missing one; nil: none
 	err               error     // what every further operation with the peer returns; nil: the peer has not failed or left
-	noRoomSince       time.Time // since when the fabric has refused all operations with the peer; zero: it took the last one
-	lastTry           time.Time // when the fabric last refused an operation with the peer
-	nextProbe         time.Time // when noRoom calls peerGone next
-	nextShutdownProbe time.Time // when probeInShutdown calls peerGone next; zero: not started
-	rmaKind           operation // under domain.alternateRMA, the kind of RMA in flight with the peer: opRead or opWrite
+	noRoomSince       time.Time // since when the fabric has refused all operations with the peer, moved forward by pauses of the caller; zero: it does not refuse them
+	lastTry           time.Time // when noRoom was last called for the peer
+	nextProbe         time.Time // noRoom does not call peerGone before this time
+	nextShutdownProbe time.Time // probeInShutdown does not call peerGone before this time; zero: it was not called for the peer yet
+	rmaKind           operation // the kind of the last read or write that was posted to the peer: opRead or opWrite
 	rmaInFlight       int       // number of reads and writes in flight with the peer
 	contacted         bool      // at least one message was sent to the peer or received from it
 	closeSent         bool      // this rank's close message to the peer was posted
@@ -33,19 +33,18 @@ type peer struct {
 	closeAcked        bool      // the peer has acknowledged this rank's close message
 }
 
-// If a connection is lost or cannot be made, providers try for ever and meanwhile return FI_EAGAIN.
-// So if the fabric has refused all operations with a peer for probeAfter, noRoom checks whether the
-// peer's process still exists:
+// If a connection is lost or cannot be made, some providers try again without end and meanwhile
+// return FI_EAGAIN for each operation. So if the fabric has refused all operations with a peer for
+// probeAfter, noRoom checks then, and again after each probeInterval, whether the peer has failed:
 //
-//	FI_EAGAIN ── probeAfter ──► connect(2) to its address ── refused ──► it is down, if it was
-//	   ▲                           │ no refusal                          contacted before or the
-//	   └─────── probeInterval ─────┘                                     connect timeout has passed
+//	peer.contacted is set:      it has failed if peerGone returns true
+//	peer.contacted is not set:  it has failed if transport.tcp.connect_timeout has passed
 const (
 	probeAfter    = 100 * time.Millisecond
 	probeInterval = 500 * time.Millisecond
 )
 
-// tokens returns the state of peer r, and computes the tokens if that has not been done yet.
+// tokens returns the state of peer r, and computes the peer's tokens if that has not been done yet.
 func (d *domain) tokens(r transport.Addr) *peer {
 	p := &d.peers[r]
 	if p.tx == 0 {
@@ -55,14 +54,14 @@ func (d *domain) tokens(r transport.Addr) *peer {
 	return p
 }
 
-// clearNoRoom records that the fabric has accepted an operation with the peer.
+// clearNoRoom records that the fabric does not refuse operations with the peer any more.
 func (p *peer) clearNoRoom() {
 	if !p.noRoomSince.IsZero() {
 		p.noRoomSince = time.Time{}
 	}
 }
 
-// frame returns the frame of the next message to the peer.
+// frame returns the frame of the next message to peer p. The message is of kind k.
 func (d *domain) frame(p *peer, k kind) frame {
 	return frame{p.tx, uint32(d.cfg.Self), k, (p.sent + 1) & numberMask}
 }
@@ -74,8 +73,9 @@ func (p *peer) posted() {
 	p.clearNoRoom()
 }
 
-// noRoom is called when the fabric has refused an operation with peer r for lack of room. It
-// returns ErrAgain, or the peer's error if it finds out that the peer is down.
+// noRoom handles an FI_EAGAIN with which the fabric has refused an operation with peer r. It
+// returns ErrAgain or, if it finds that the peer has failed, the peer's error. In that case it also
+// marks the peer as failed.
 func (d *domain) noRoom(r transport.Addr) error {
 	p := &d.peers[r]
 	now := time.Now()
@@ -83,8 +83,8 @@ func (d *domain) noRoom(r transport.Addr) error {
 		p.noRoomSince, p.lastTry, p.nextProbe = now, now, now.Add(probeAfter)
 		return transport.ErrAgain
 	}
-	// Time in which the user makes no calls does not count, because the fabric makes no progress
-	// then.
+	// If more than probeInterval has passed since the last attempt, the rest of that time does not
+	// count: the fabric makes no progress while the caller makes no calls.
 	if away := now.Sub(p.lastTry) - probeInterval; away > 0 {
 		p.noRoomSince = p.noRoomSince.Add(away)
 	}
@@ -106,9 +106,11 @@ func (d *domain) noRoom(r transport.Addr) error {
 	return p.err
 }
 
-// peerGone reports whether it is certain that no process uses the address of peer r any more. It
-// asks the kernel by connect(2) or kill(2). The kernel answers at once for the same host, and soon
-// for another one. If there is no answer within 2 ms, peerGone returns false.
+// peerGone reports whether it is certain that no process uses the address of peer r any more. For
+// shm it asks the kernel by kill(2). For IP addresses, except with udp, it tries connect(2) and
+// returns true if the connection is refused. The answer comes at once from the same host, and soon
+// from another one; if there is none within 2 ms, peerGone returns false. For other addresses it
+// returns false.
 func (d *domain) peerGone(r transport.Addr) bool {
 	text, err := d.av.Lookup(r)
 	if err != nil {
@@ -148,7 +150,7 @@ func (d *domain) peerGone(r transport.Addr) bool {
 	return err == unix.ECONNREFUSED //nolint:errorlint // unix returns errnos unwrapped
 }
 
-// shmScheme is what every address of shm begins with. The process id follows.
+// shmScheme is the text with which every address of shm begins. The process id follows it.
 const shmScheme = "fi_shm://"
 
 // processEnded reports whether the process of an address of shm has ended. name is the address
@@ -160,7 +162,8 @@ func processEnded(name string) bool {
 }
 
 // peerDown marks peer r as failed, because operation op with it failed with cause, and queues a
-// PeerDown for the user. If the peer has failed or left already, or is this rank, it does nothing.
+// PeerDown for the next Read. If the peer has failed or left already, or is this rank, peerDown
+// does nothing.
 func (d *domain) peerDown(r transport.Addr, op string, cause error) {
 	p := &d.peers[r]
 	if p.err != nil || r == d.cfg.Self {

@@ -89,8 +89,8 @@ func until(t testing.TB, cond func() bool, nodes ...*node) {
 	}
 }
 
-// send sends a message. As long as Send returns ErrAgain, it polls nodes and tries again. It
-// returns any other error.
+// send sends a message. As long as Send returns ErrAgain, send polls nodes and tries again. It
+// returns the last result of Send.
 func send(t testing.TB, from *node, to transport.Addr, text string, nodes ...*node) error {
 	t.Helper()
 	op := &transport.Op{Peer: to, Data: []byte(text)}
@@ -133,8 +133,9 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
-// TestStranger checks that a rank drops a message, and reports a PeerNotice, if the sender knows
-// the rank's address but has another secret, job or rank.
+// TestStranger checks that rank 0 drops a message, and reports a PeerNotice, if the sender knows
+// the address of rank 0 but has another secret, another job id or a rank that the job does not
+// have.
 func TestStranger(t *testing.T) {
 	for name, change := range map[string]func(*transport.Config){
 		"another secret": func(c *transport.Config) { c.Secret[0]++ },
@@ -178,8 +179,9 @@ func TestEarly(t *testing.T) {
 	require.Nil(t, d.peers[1].early)
 }
 
-// TestManyEarly gives a rank more messages before the missing one than one Read returns, and further
-// messages while some of them still wait. The rank must deliver all in the order of their numbers.
+// TestManyEarly gives a rank more messages before the missing one than one Read returns, and
+// further messages while some of them still wait. The rank must deliver all in the order of their
+// numbers.
 func TestManyEarly(t *testing.T) {
 	const n = 200
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
@@ -236,8 +238,8 @@ func TestTwice(t *testing.T) {
 	require.ErrorIs(t, a.seen[0].Err, transport.ErrProtocol)
 }
 
-// TestAtomicToSelf lets rank 0 and rank 1 by turns add to an integer of rank 0. Every fetched value
-// must include all additions before.
+// TestAtomicToSelf lets rank 0 and rank 1 by turns add to an integer of rank 0. Each addition must
+// fetch the sum of all earlier ones.
 func TestAtomicToSelf(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "shm", "sockets"} {
 		t.Run(prov, func(t *testing.T) {

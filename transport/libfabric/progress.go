@@ -13,10 +13,12 @@ import (
 // completionQueue implements transport.CompletionQueue for its domain, which has all the state.
 type completionQueue struct{ d *domain }
 
-// Read posts receive buffers again that are used up, drives the fabric's progress, and stores
-// completions and messages in c. It returns their number.
+// Read posts receive buffers, reads the fabric's completion queue, which drives the fabric's
+// progress, and stores messages and completions in c. It returns their number. If the queue has
+// failed, Read returns the error as soon as no completion is left.
 //
-// Hot path: no allocation, one call to C.
+// Hot path: no allocation, one call to C; not so for failures, close messages and messages that
+// arrive out of order.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -44,8 +46,8 @@ func (d *domain) progress() {
 	if d.dropMessages {
 		room = batch
 	}
-	// poll may read no more completions than there is room in the user's slice, because each may be
-	// a message.
+	// poll may read no more completions than fit into the slice of Read, because each may be a
+	// message.
 	if room > 0 {
 		d.broken = d.poll(room)
 	}
@@ -54,16 +56,17 @@ func (d *domain) progress() {
 	}
 }
 
-// After more than manyEmptyPolls polls without a completion, each poll reads the empty queue up to
-// idleTries times, if tries is smaller than that. The reason is that peers' reads and writes of
-// this rank's memory progress only while this rank reads the queue, although they cause no
-// completion.
+// After more than manyEmptyPolls polls in a row without a completion, each poll reads the queue at
+// least idleTries times while it is empty, even if domain.tries is smaller. The reason is that
+// peers' reads and writes of this rank's memory may progress only while this rank reads the queue,
+// although they cause no completion here.
 const (
 	manyEmptyPolls = 64
 	idleTries      = 16
 )
 
-// poll posts the receive buffers in toPost, and reads and handles up to room completions.
+// poll posts receive buffers of toPost, as many as libfabric takes, and reads and handles up to
+// room completions. It also handles failed operations, if libfabric reports any.
 func (d *domain) poll(room int) error {
 	a := d.arena
 	for len(a.toPost) > 0 {
@@ -117,7 +120,7 @@ func (d *domain) completed(e *fi.RawEntry) error {
 }
 
 // slotDone ends the operation of the [slot] with index i with the result err, frees the slot, and
-// queues an OpDone if the user has to get one.
+// emits an OpDone if slot.op is not nil. If the slot is free, slotDone does nothing.
 func (d *domain) slotDone(i int, err error) {
 	a := d.arena
 	s := &a.slots[i]
@@ -170,9 +173,9 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 	return nil
 }
 
-// message checks the frame of the received message b, and handles the message, or keeps a copy of
-// it if an earlier message of the same peer is missing. If the frame has no valid token, message
-// drops it and does not change the state of any peer.
+// message checks the frame of the received message b. If the message is the next one of its peer in
+// the order of numbers, message handles it; otherwise it passes it to keep. If the frame has no
+// valid token, message drops b, emits a PeerNotice, and does not count b as a message of any peer.
 func (d *domain) message(b []byte) {
 	f, rest, ok := parseFrame(b)
 	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
@@ -219,10 +222,10 @@ func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	}
 }
 
-// deliver gives the user the message c. If the user's slice has room, the message's bytes stay in
-// the receive buffer until the next Read. The slice may be full, because one completion can release
-// several messages that arrived too early ([early]). Then deliver copies the message and queues it
-// for the next Read, and does the same with later messages as long as messages are queued.
+// deliver stores the message c in the slice of Read; c.Msg may refer to a receive buffer, which is
+// not posted before the next Read. The slice may be full, because one completion can make several
+// messages of [early] deliverable. Then deliver copies the message and queues it for a later Read.
+// It does the same with each further message as long as messages are queued.
 func (d *domain) deliver(c transport.Completion) {
 	if d.done.Message(c) {
 		return
@@ -231,16 +234,17 @@ func (d *domain) deliver(c transport.Completion) {
 	d.done.Later(c)
 }
 
-// dropUnauthenticated queues a PeerNotice for the user about a message without a valid token, whose
-// sender may not belong to the job. The caller drops the message.
+// dropUnauthenticated queues a PeerNotice for a later Read about a message without a valid token.
+// The message's sender may not belong to the job. The caller drops the message.
 func (d *domain) dropUnauthenticated() {
 	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errToken})
 }
 
-// maxFailures is the largest number of error entries that one Read takes from the queue.
+// maxFailures is the largest number of error entries that one call of failures reads.
 const maxFailures = 64
 
-// failures reads error entries from the queue and ends the operations that they belong to.
+// failures reads up to maxFailures error entries from the queue and ends the operations that they
+// belong to. It returns an error if the queue has overrun or if no receive buffer is left.
 func (d *domain) failures() error {
 	for range maxFailures {
 		e, ok := d.raw.ReadErr()
@@ -263,7 +267,7 @@ func (d *domain) failed(e fi.RawError) error {
 		i, e.Err = d.slotWithoutContext(e)
 	}
 	if i < 0 {
-		return nil // an injected message, whose destination the provider does not report, or an access by a peer
+		return nil // e is about an injected message, whose destination the provider does not report, or about an access by a peer
 	}
 	if i >= slotCount {
 		return d.receiveFailed(i-slotCount, e)
@@ -278,8 +282,8 @@ func (d *domain) failed(e fi.RawError) error {
 	case oneSided && refused != nil:
 		d.slotDone(i, d.peerError(what, peer, refused))
 	default:
-		// Without this message or access, later ones would no longer be in order. So the peer
-		// counts as failed.
+		// The peer may lack this message or access but get later ones, and the contract does not
+		// allow that. So the peer counts as failed.
 		d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err))
 		err := d.peers[peer].err
 		if err == nil { // peerDown does nothing if the peer is this rank itself
@@ -290,8 +294,9 @@ func (d *domain) failed(e fi.RawError) error {
 	return nil
 }
 
-// receiveFailed handles a failed receive into buffer i: it arranges that another buffer, or the
-// same one, is posted, so that later messages can be received.
+// receiveFailed handles a failed receive into buffer i. A buffer for one message is posted again. A
+// multi-receive buffer is retired, and a spare one is posted instead. For a canceled receive
+// receiveFailed does nothing.
 func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	switch {
 	case e.Err == fi.ErrCanceled:
@@ -303,12 +308,13 @@ func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	return nil
 }
 
-// slotWithoutContext returns the index of the [slot] of the operation that e, an error entry
-// without a context, belongs to, and the errno of the operation. It finds a slot only with shm. If
-// the kernel copies the data, shm does a read or write within the posting call; if that fails, shm
-// of 1.17 does not report which operation it was, but it is the oldest that has not ended.
-// slotWithoutContext returns -1 as the index if the error belongs to no operation of this rank,
-// because shm also reports the failed accesses of peers to this rank's memory.
+// slotWithoutContext finds the operation to which e belongs, an error entry without a context. It
+// returns the index of the operation's [slot] and the errno of the operation. It finds a slot only
+// with shm. If the kernel copies the data, shm does a read or write within the posting call. If
+// that fails, shm of libfabric 1.17 does not report which operation it was, but it is the oldest
+// one that has not ended. slotWithoutContext returns -1 as the index if it finds no slot: for other
+// providers, if no such operation is in flight, and if e reports a peer's failed access to this
+// rank's memory, which shm also reports here.
 func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
 	found := -1
 	if d.info.EP.Protocol != fi.ProtoSHM || e.Flags&(fi.FlagRemoteRead|fi.FlagRemoteWrite) != 0 {
@@ -325,5 +331,5 @@ func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
 	if found >= 0 && d.peerGone(slots[found].peer) {
 		return found, fi.ErrNotConnected // the operation failed because the target process has ended
 	}
-	return found, fi.ErrFault // the operation failed because the target has no memory at its address
+	return found, fi.ErrFault // the operation failed because the target has no memory at the remote address
 }

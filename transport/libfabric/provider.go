@@ -17,15 +17,16 @@ import (
 
 type provider struct{}
 
-// New returns the provider "libfabric".
+// New returns the transport provider "libfabric".
 func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }
 
 // Open opens the fabric, domain, completion queue and endpoint of the first libfabric provider that
-// meets the job's needs, or of the provider that the parameters name. If the provider's endpoint
-// can listen at the address of cfg.Listener, the endpoint takes that address. For this Open closes
-// the listener, because libfabric makes sockets of its own.
+// meets the job's needs and the parameters transport.libfabric.provider and
+// transport.libfabric.interface. If cfg.Listener is set and takesListenerAddr returns true, the
+// endpoint takes the listener's address. For this Open closes the listener, because libfabric makes
+// sockets of its own. While the port is still in use, Open waits for up to bindTimeout.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -57,9 +58,10 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 }
 
 // takesListenerAddr reports whether an endpoint of this provider may take the address of the rank's
-// listener. Until the listener is closed, the kernel accepts connections of peers to it, although
-// no code reads from them. Most providers notice that no answer comes and connect again, but
-// sockets loses the messages that it has sent by then.
+// listener. That is so for all IP providers except sockets. Until the listener is closed, the
+// kernel accepts connections of peers to the listener, although no code reads from them. A peer's
+// provider then gets no answer and connects again, but sockets loses the messages that it has sent
+// by then.
 func takesListenerAddr(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
 
 // listening returns the address that the listening socket f is bound to.
@@ -90,8 +92,8 @@ func listening(f *os.File) (netip.AddrPort, error) {
 // has closed it, which happens soon.
 const bindTimeout = 2 * time.Second
 
-// open opens everything except address vectors. After an error the caller must call Close, which
-// closes what is open.
+// open opens d's epoll descriptor and eventfd, its libfabric objects except address vectors, and
+// its arena. After an error the caller must call Close, which closes what is open.
 func (d *domain) open() error {
 	if err := d.openPoll(); err != nil {
 		return err
@@ -122,11 +124,11 @@ func (d *domain) open() error {
 	return nil
 }
 
-// openCQ opens the completion queue, with a file descriptor for waiting if the provider supports
-// that.
+// openCQ opens the completion queue, with a file descriptor for waiting (FI_WAIT_FD) if the
+// provider supports that and is not net.
 func (d *domain) openCQ() error {
 	attr := fi.CQAttr{Size: queueSize, Format: fi.CQData, Wait: fi.WaitFD}
-	// In 1.17 the descriptor of net stays readable for ever after the first completion.
+	// In libfabric 1.17 the descriptor of net stays readable after the first completion.
 	if d.info.Fabric.ProvName != "net" {
 		if q, err := d.fid.OpenCQ(attr); err == nil {
 			d.ficq = q
@@ -149,8 +151,8 @@ func (d *domain) openCQ() error {
 	return err
 }
 
-// openFIEndpoint opens the endpoint. If the endpoint must have a certain address whose port is in
-// use, openFIEndpoint tries again until bindTimeout.
+// openFIEndpoint opens the endpoint. If the endpoint must have a certain address (d.at) whose port
+// is in use, openFIEndpoint tries again for bindTimeout.
 func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
 	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
 		ep, err := d.fid.OpenEndpoint(d.info)

@@ -10,13 +10,15 @@ import (
 // rmaEndpoint is an endpoint whose libfabric provider supports RMA.
 type rmaEndpoint struct{ *endpoint }
 
-// Read copies from the peer's memory to op.Data (fi_read).
+// Read posts a copy from the peer's memory to op.Data (fi_read). If the peer is this rank or
+// op.Data is empty, Read completes op without libfabric.
 //
 // Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Read(op *transport.Op) error { return e.d.rma(op, opRead) }
 
-// Write copies op.Data to the peer's memory (fi_writemsg). It completes when the data is in that
-// memory (FI_DELIVERY_COMPLETE).
+// Write posts a copy of op.Data to the peer's memory (fi_writemsg). The operation completes when
+// the data is in that memory; see domain.writeFlags. If the peer is this rank or op.Data is empty,
+// Write completes op without libfabric.
 //
 // Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Write(op *transport.Op) error { return e.d.rma(op, opWrite) }
@@ -69,7 +71,7 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 	return nil
 }
 
-// selfRMA copies between op.Data and a region of this process.
+// selfRMA copies between op.Data and a region of this process, and emits an OpDone.
 func (d *domain) selfRMA(op *transport.Op, what operation) {
 	want := transport.RemoteWrite
 	if what == opRead {

@@ -21,9 +21,9 @@ import (
 
 const shmPeer = "WEFT_LIBFABRIC_TEST_SHM_PEER"
 
-// TestShmPeer closes rank 0, or kills rank 1, while rank 0 has operations with rank 1. Rank 1 runs
-// in a process of its own, because closing an endpoint of shm unmaps memory that other endpoints of
-// the same process still read.
+// TestShmPeer closes rank 0 while it has operations with rank 1 in flight, or kills rank 1 before
+// rank 0 starts an operation with it. Rank 1 runs in a process of its own, because closing an
+// endpoint of shm unmaps memory that other endpoints of the same process still read.
 func TestShmPeer(t *testing.T) {
 	if os.Getenv(shmPeer) != "" {
 		runShmPeer(t)
@@ -68,8 +68,9 @@ func TestShmPeer(t *testing.T) {
 	})
 }
 
-// startShmPeer opens rank 0 as a, starts rank 1 in a subprocess, and returns the key and base of
-// memory that rank 1 has registered. Closing in, the subprocess's standard input, ends rank 1.
+// startShmPeer opens rank 0 as a, starts rank 1 in the subprocess cmd, and returns the key and base
+// of memory that rank 1 has registered. If the test closes in, the standard input of cmd, rank 1
+// ends.
 func startShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io.Closer) {
 	t.Helper()
 	a = newNode(t, "shm", config(0, 2))
@@ -94,8 +95,8 @@ func startShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io
 }
 
 // runShmPeer is the program of rank 1. After rank 1 has sent the key and base of its memory, it
-// makes no call until its standard input ends: if the test killed it during a call, it would leave
-// a lock of shm locked.
+// does not call libfabric until its standard input ends: if the test killed rank 1 during such a
+// call, a lock in memory that shm shares with rank 0 could stay locked.
 func runShmPeer(t *testing.T) {
 	b := newNode(t, "shm", config(1, 2))
 	fmt.Println(b.ep.Address())

@@ -11,15 +11,17 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// Shutdown exchanges close messages with each peer that this rank has exchanged messages with:
+// Shutdown exchanges close messages with each peer to which this rank has sent a message or from
+// which it has received one:
 //
-//	this rank: wait for operations in flight ► send close ► wait for its ack, or for the peer's close
-//	the peer:  read up to our close ► send ack ► report PeerLeft
+//	this rank:  wait for operations in flight ► send close ► wait for an ack or the peer's close
+//	the peer:   read up to this rank's close ► send ack ► report PeerLeft
 //
 // When Shutdown returns nil, each peer that has not failed has read everything that this rank sent,
 // or is in Shutdown itself. So a connection that is then closed holds no data that a reset could
 // destroy. Shutdown drops messages that arrive meanwhile; the next Read returns the other
-// completions.
+// completions. Shutdown blocks. If ctx ends before that, or the completion queue fails, it returns
+// an error.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -43,7 +45,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 		if d.arm() {
 			limit := probeAfter // wake up and probe the peers, because not every provider reports the end of a peer
 			if again {
-				limit = maxNap // wake up and send again, because the fabric does not signal when it has room
+				limit = maxNap // wake up and send again, because the fabric does not report that it has room
 			}
 			if err := d.wait(limit); err != nil {
 				return err
@@ -52,10 +54,11 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
-// sendCloses sends a close message to each peer that this rank has exchanged messages with, unless
-// it was sent one already. done says that Shutdown need not wait any longer: no operation is in
-// flight, and each peer has answered, left or failed. again says that the fabric had no room for a
-// message, so that sendCloses must be called again soon.
+// sendCloses sends a close message to each peer to which this rank has sent a message or from which
+// it has received one, unless the peer has failed or left or sendCloses has sent it one before.
+// done says that Shutdown need not wait any longer: no operation is in flight, and each of these
+// peers has answered, left or failed. again says that there was no slot, or no room in the fabric,
+// for a close message, so that sendCloses must be called again soon.
 func (d *domain) sendCloses() (done, again bool) {
 	done = !d.inFlight() && len(d.pendingAcks) == 0
 	if !done && !d.anyCloseSent() {
@@ -83,7 +86,7 @@ func (d *domain) sendCloses() (done, again bool) {
 }
 
 // inFlight reports whether an operation is in flight whose peer has not failed. It calls
-// probeInShutdown for the peer of the first such operation.
+// probeInShutdown for the peer of one such operation.
 func (d *domain) inFlight() bool {
 	if d.arena.busy == 0 {
 		return false
@@ -101,9 +104,11 @@ func (d *domain) inFlight() bool {
 	return false
 }
 
-// probeInShutdown checks from time to time whether peer r, which Shutdown waits for, has ended, and
-// marks it as down in that case. The peer may have ended without reading this rank's close message,
-// and not all providers report that.
+// probeInShutdown checks whether the process of peer r, for which Shutdown waits, has ended, and
+// marks the peer as failed in that case, unless it has left. Shutdown calls it often, but it checks
+// only when probeInterval has passed since the first call, and then every shutdownProbeInterval.
+// The peer may have ended without reading this rank's close message, and not all providers report
+// that.
 func (d *domain) probeInShutdown(r transport.Addr) {
 	p := &d.peers[r]
 	now := time.Now()
@@ -128,16 +133,17 @@ func (d *domain) anyCloseSent() bool {
 	return false
 }
 
-// shutdownProbeInterval is the time between two probes of a peer by probeInShutdown.
+// shutdownProbeInterval is the least time between two checks of a peer by probeInShutdown.
 const shutdownProbeInterval = 2 * time.Second
 
-// ackTimeout limits how long sendAcks tries to acknowledge a close message, because the sender of
-// the close message may have ended.
+// ackTimeout limits how long sendAcks tries to acknowledge a close message if the fabric has no
+// room, because the sender of the close message may have ended.
 const ackTimeout = time.Second
 
-// sendAcks acknowledges the close messages of the peers in pendingAcks, and reports each of these
-// peers as left. A peer to which this rank has sent its own close message needs no acknowledgment,
-// because the peer takes that message for one.
+// sendAcks acknowledges the close messages of the peers in pendingAcks. It removes a peer from
+// pendingAcks and queues a PeerLeft for it when the acknowledgment is sent, has failed or has timed
+// out. A peer to which this rank has sent its own close message needs no acknowledgment, because
+// the peer takes that message for one.
 func (d *domain) sendAcks() {
 	kept := d.pendingAcks[:0]
 	for _, r := range d.pendingAcks {
@@ -159,12 +165,12 @@ func (d *domain) sendAcks() {
 type controlResult int
 
 const (
-	controlSent controlResult = iota
-	controlAgain
-	controlFailed
+	controlSent   controlResult = iota
+	controlAgain                // no slot was free, or the fabric had no room
+	controlFailed               // the peer has failed or left
 )
 
-// control sends a message without data to peer r: a close message or an acknowledgment, as k says.
+// control sends peer r a message of kind k without data: a close message or an acknowledgment.
 func (d *domain) control(r transport.Addr, k kind) controlResult {
 	a := d.arena
 	i := a.acquire(opControl, r, nil)

@@ -13,8 +13,9 @@ import (
 )
 
 // If the provider's completion queue has no file descriptor, Wait cannot sleep until a completion
-// comes. Then it sleeps for minNap, and each time twice as long, up to maxNap, until a Read has
-// found something. So an idle rank uses little CPU time, and an active one has low latency.
+// comes. Then the first Wait after a Read that has found something sleeps for minNap, and each
+// further Wait sleeps twice as long as the one before, up to maxNap. So an idle rank uses little
+// CPU time, and an active one has low latency.
 const (
 	minNap = 20 * time.Microsecond
 	maxNap = time.Millisecond
@@ -51,8 +52,8 @@ func (d *domain) closePoll() {
 	d.epfd, d.evfd = -1, -1
 }
 
-// Arm returns true if the user may call Wait, and false if the user must call Read first, which may
-// find something (fi_trywait).
+// Arm reports whether the caller may call Wait (fi_trywait). If it returns false, the caller must
+// call Read first.
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
@@ -69,9 +70,10 @@ func (d *domain) arm() bool {
 	return !d.hasFD || d.raw.TryWait() == 0
 }
 
-// Wait sleeps until the queue's file descriptor is readable or Signal is called, at most for
-// timeout; a negative timeout is infinite. If the queue has no descriptor, it sleeps at most for
-// the time that nextNap returns.
+// Wait sleeps until the queue's file descriptor is readable, Signal is called or the domain is
+// closed, at most for timeout; a negative timeout is infinite. If the queue has no descriptor, Wait
+// sleeps at most for the time that nextNap returns. Wait may return early. If the domain is closed,
+// it returns ErrClosed.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
@@ -103,9 +105,9 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 	for _, e := range ev[:max(n, 0)] {
 		if int(e.Fd) == d.evfd {
-			// Read first, then clear signaled. In the other order, a Signal between the two
-			// would set signaled and write to evfd; the read would take that write, and no
-			// later Signal would write again.
+			// Read evfd first, then clear signaled. In the other order, a Signal between the
+			// two steps would set signaled and write to evfd; the read would consume that
+			// write, and no later Signal would write again.
 			var b [8]byte
 			_, _ = unix.Read(d.evfd, b[:]) // does not block; the result does not matter
 			d.signaled.Swap(false)
@@ -117,7 +119,8 @@ func (d *domain) wait(timeout time.Duration) error {
 	return nil
 }
 
-// nextNap returns how long to sleep if the queue has no descriptor, at most timeout.
+// nextNap returns how long to sleep if the queue has no descriptor. The result is at most timeout,
+// unless that is negative.
 func (d *domain) nextNap(timeout time.Duration) time.Duration {
 	if d.found.Swap(false) || d.nap == 0 {
 		d.nap = int64(minNap)

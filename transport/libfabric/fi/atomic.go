@@ -13,30 +13,34 @@ import (
 )
 
 // Atomic operations (fi_atomic(3)) work on the elements of a peer's memory. Each element is updated
-// atomically with respect to other operations of the same provider, and with respect to the peer's
-// own loads and stores only if the provider says so.
+// atomically with respect to other atomic operations of the same provider, and with respect to the
+// peer's own loads and stores only if the provider documents that.
 //
-// Key and address name the peer's memory as in RMA. Its region must permit AccessRemoteWrite, and
-// AccessRemoteRead as well for fetching and comparing operations. Buffers hold whole elements of the
-// datatype in native byte order; their length gives the count. They belong to libfabric until the
-// completion has been read. The target should be aligned to the size of an element.
+// The arguments addr and key name the peer's memory as in RMA calls. The memory's region must
+// permit AccessRemoteWrite, and AccessRemoteRead as well for fetching and comparing operations.
+// Buffers hold whole elements of the datatype in native byte order; the number of elements follows
+// from the size of the buffers. Buffers belong to libfabric until the completion has been read. The
+// address of the target should be a multiple of the size of an element.
 //
 // AtomicValid, FetchAtomicValid and CompareAtomicValid report what a provider supports. Every
-// posting call checks that, too, with one query per operation and datatype, and posts no
-// unsupported operation, because with several providers the target process would jump to address
-// zero. With rxd before libfabric 2.0 this package treats fetching and comparing operations as
-// unsupported, although rxd says otherwise, because sooner or later the completion of one would
-// crash the process.
+// posting call checks that, too, and posts no unsupported operation, because with several providers
+// the target process would jump to address zero. With rxd before libfabric 2.0 this package treats
+// fetching and comparing operations as unsupported, although rxd reports them as supported, because
+// the completion of such an operation may crash the process.
 //
-// The calls do not block. Only the first call on an endpoint allocates. They return a bare Errno:
+// The calls do not block. The first call on an endpoint allocates, and so do calls with vectors
+// without a Context. Errors are not wrapped in an Error. Among them are:
 //
 //   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
 //     post again.
 //   - ErrNotSupported: the provider does not support the operation.
-//   - ErrMsgSize: too many elements. ErrTooBig: too many buffers.
-//   - ErrInvalid: a buffer is not a multiple of the element size, or the lengths do not match.
+//   - ErrMsgSize: too many elements, or too many bytes to inject.
+//   - ErrTooBig: too many buffers or segments.
+//   - ErrInvalid: the size of a buffer is not a multiple of the element size, or the numbers of
+//     elements do not match.
 //   - ErrBusy: ctx is in flight.
-//   - ErrClosed: the endpoint is closed.
+//   - ErrOpBadState: the endpoint is not enabled.
+//   - ErrClosed: the endpoint or ctx is closed.
 
 // family says which C function does an operation: fi_atomic (C.WEFT_BASE), fi_fetch_atomic
 // (C.WEFT_FETCH) or fi_compare_atomic (C.WEFT_COMPARE).
@@ -51,7 +55,8 @@ func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_
 	}
 }
 
-// Atomic applies op to the elements of buf and those in the memory of dest (fi_atomic).
+// Atomic applies op to the elements of dest's memory, with the elements of buf as operands
+// (fi_atomic).
 func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
 	if err != nil {
@@ -81,7 +86,7 @@ func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datat
 }
 
 // FetchAtomic does what Atomic does, and also stores the former values of the target's elements in
-// result, which must be as long as buf (fi_fetch_atomic). AtomicRead needs no buf.
+// result, which must be as long as buf (fi_fetch_atomic). With AtomicRead buf may be empty.
 func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
@@ -191,9 +196,9 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	return AtomicAttr{Count: int(attr.count), Size: int(attr.size)}, nil
 }
 
-// fetchingCrashes reports whether fetching and comparing operations may crash the process. rxd
-// before 2.0 frees an atomic operation when the peer has acknowledged it, although the fetched data
-// may arrive later.
+// fetchingCrashes reports whether fetching and comparing operations may crash the process. rxd of
+// libfabric before 2.0 frees such an operation when the peer has acknowledged it, although the
+// fetched data may arrive later.
 func (d *Domain) fetchingCrashes() bool {
 	return strings.HasSuffix(d.fabric.provider, "ofi_rxd") && LibraryVersion() < MakeVersion(2, 0)
 }
@@ -218,14 +223,16 @@ func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op A
 	return C.size_t(len(buf) / size), nil
 }
 
-// atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid. An entry
-// is the returned count plus one; 0: that function has not been called yet.
+// atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid, by
+// family, operation and datatype. An entry is the returned count plus one; 0: atomicLimit has not
+// asked the provider yet.
 type atomicLimits struct {
 	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
 }
 
 // atomicLimit returns how many elements of t one operation with op takes, 0 if the provider does
-// not support op. It calls the provider only the first time.
+// not support op on elements of t. It asks the provider only at the first call with the same kind,
+// t and op.
 func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
 	if !t.known() || !op.known() {
 		return 0

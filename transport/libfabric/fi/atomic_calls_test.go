@@ -18,8 +18,8 @@ func words(values ...uint64) []byte {
 	return b
 }
 
-// TestAtomicCalls posts at a each atomic call that takes several buffers or segments, and
-// InjectAtomic, and checks the memory at b and the fetched values.
+// TestAtomicCalls posts on node a each atomic call that takes several buffers or segments, and
+// InjectAtomic. It checks the memory of node b and the fetched values.
 func TestAtomicCalls(t *testing.T) {
 	const typ = TypeUint64
 	for _, p := range atomicProviders {

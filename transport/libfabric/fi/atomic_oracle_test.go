@@ -10,7 +10,8 @@ import (
 	"slices"
 )
 
-// An oracle in Go: the operations as fi_atomic(3) defines them, on single elements.
+// This file is an oracle for the tests of atomic operations: it computes in Go what the operations,
+// as fi_atomic(3) defines them, do to single elements.
 
 // kind is the category of a datatype. Some operations are defined only for some kinds.
 type kind int
@@ -51,7 +52,8 @@ func (t Datatype) cell(re, im int64) cell {
 	return t.wrapped(c)
 }
 
-// wrapped returns c converted to the range and precision of t.
+// wrapped returns c converted to the range of t if t is an integer type. For other types it returns
+// c.f unchanged.
 func (t Datatype) wrapped(c cell) cell {
 	if t.kind() != integer {
 		return cell{f: c.f}
@@ -149,7 +151,7 @@ func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool)
 	return cell{}, false
 }
 
-// append appends the bytes of the element c in the layout of C on a little-endian machine.
+// append appends to b the bytes of the element c, in the layout of C on a little-endian machine.
 func (t Datatype) append(b []byte, c cell) []byte {
 	re, im := real(c.f), imag(c.f)
 	switch t { //nolint:exhaustive // all others are integers

@@ -46,10 +46,10 @@ var forms = []form{
 	},
 }
 
-// atomicProviders describes each provider of libfabric 1.17, so that the tests notice when a
-// provider changes: the largest size of an operation in bytes per family, the unsupported
-// datatypes, and the effect of a forbidden access. Debian builds the library without atomics of 16
-// bytes.
+// atomicProviders describes providers of libfabric 1.17, so that the tests notice when a provider
+// changes: for each family the largest size of an operation in bytes, the unsupported datatypes,
+// and for each family the effect of a forbidden access. Debian builds the library without atomics
+// of 16 bytes.
 var atomicProviders = []struct {
 	prov      string
 	bytes     map[string]int
@@ -129,7 +129,7 @@ func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int
 	for i := range n {
 		x, y, z := values[i%10], values[i/10%10], values[(i/3)%10]
 		if i%3 == 0 {
-			z = x // without this, compare would hardly ever equal the target
+			z = x // without this, an element of compare would seldom equal that of the target
 		}
 		im := int64(i % 3)
 		target = append(target, typ.cell(x, im))

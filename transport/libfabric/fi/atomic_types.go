@@ -38,7 +38,7 @@ const (
 	TypeVoid              Datatype = C.FI_VOID // no data; only for collectives
 )
 
-// datatypes has the name and the size of each datatype.
+// datatypes has the name and the size in bytes of each datatype except TypeVoid.
 var datatypes = [...]struct {
 	name string
 	size int
@@ -65,8 +65,8 @@ var datatypes = [...]struct {
 	TypeFloat8E5M2:        {"FI_FLOAT8_E5M2", 1},
 }
 
-// Datatypes returns every datatype of atomic operations in libfabric's order, including those of
-// newer headers.
+// Datatypes returns every datatype except TypeVoid in libfabric's order, including those that the
+// headers of this build lack.
 func Datatypes() []Datatype {
 	all := make([]Datatype, len(datatypes))
 	for i := range all {
@@ -75,7 +75,7 @@ func Datatypes() []Datatype {
 	return all
 }
 
-// Size returns the bytes of one element, 0 for TypeVoid and for an unknown datatype.
+// Size returns the size of one element in bytes, 0 for TypeVoid and for an unknown datatype.
 func (t Datatype) Size() int {
 	if int(t) < len(datatypes) {
 		return datatypes[t].size
@@ -98,14 +98,14 @@ func (t Datatype) String() string {
 // known reports whether the headers of this build have the datatype.
 func (t Datatype) known() bool { return t < C.WEFT_DATATYPE_END }
 
-// AtomicOp is what an atomic operation does to the elements at the target
-// (enum fi_op, fi_atomic(3)). In the comments below, target is an element of the
-// target's memory, operand an element of the sent buffer, compare an element of the
-// buffer to compare with.
+// AtomicOp is what an atomic operation does to the elements at the target (enum fi_op,
+// fi_atomic(3)). In the comments below, target is an element of the target's memory. operand and
+// compare are the elements of the arguments buf and compare with the same index.
 type AtomicOp uint32
 
-// The operations. Those up to AtomicWrite are for Atomic and FetchAtomic, except AtomicRead, which is
-// useful only with FetchAtomic. Those from AtomicCompareSwap to AtomicMaskSwap are for CompareAtomic.
+// The operations. Those from AtomicCompareSwap to AtomicMaskSwap are for CompareAtomic. The others
+// are for Atomic and FetchAtomic, except AtomicRead, which is useful only with FetchAtomic, and
+// AtomicNoop.
 const (
 	AtomicMin           AtomicOp = C.FI_MIN
 	AtomicMax           AtomicOp = C.FI_MAX
@@ -153,8 +153,8 @@ var atomicOps = [...]string{
 	AtomicDiff:          "FI_DIFF",
 }
 
-// AtomicOps returns every operation between two endpoints in libfabric's order, including those of
-// newer headers.
+// AtomicOps returns every operation except AtomicNoop in libfabric's order, including those that
+// the headers of this build lack.
 func AtomicOps() []AtomicOp {
 	all := make([]AtomicOp, len(atomicOps))
 	for i := range all {

@@ -81,8 +81,8 @@ func (e *Endpoint) CompareAtomicV(operand, compare, result Vector, dest Addr, ad
 }
 
 // AtomicMsg is Atomic with the arguments in msg (fi_atomicmsg). With FlagInject the caller may
-// reuse the buffers when it returns. With FlagTagged the target is a tagged receive buffer, and the
-// key is its tag.
+// reuse the buffers when AtomicMsg returns. With FlagTagged the target is a tagged receive buffer,
+// and the Key of a segment in msg.RMA is the buffer's tag.
 func (e *Endpoint) AtomicMsg(msg *AtomicMsg, flags Flags) error {
 	return e.atomicMsg(C.WEFT_BASE, msg, flags)
 }
@@ -131,8 +131,9 @@ type vectors struct {
 
 // beginAtomic checks the arguments of an atomic operation, marks ctx as in flight and pins the
 // buffers of the three vectors. It stores the addresses and descriptors of all their buffers one
-// after the other in two arrays of the Context. The first is an array of struct fi_ioc, which has
-// the layout of struct iovec, but counts elements instead of bytes.
+// after the other in two arrays of ctx or, if ctx is nil, of a temporary Context. The first is an
+// array of struct fi_ioc, which has the layout of struct iovec, but counts elements instead of
+// bytes.
 func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
 	if err := e.checkSend(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
 		return vectors{}, err
@@ -141,7 +142,7 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 		return vectors{}, err
 	}
 	if op == AtomicRead && len(operand.Bufs) == 0 {
-		operand = result // providers take the number of elements from the operand, and do not read its buffers
+		operand = result // providers take the number of elements from the operand, and for AtomicRead do not read its buffers
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return vectors{}, err
@@ -180,7 +181,7 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 var kindFlags = [...]Flags{C.WEFT_BASE: 0, C.WEFT_FETCH: FlagFetchAtomic, C.WEFT_COMPARE: FlagCompareAtomic}
 
 // checkAtomicVectors returns an error if the provider does not support the operation, or if the
-// lengths of the three vectors do not fit it.
+// operation does not permit the lengths of the three vectors.
 func (e *Endpoint) checkAtomicVectors(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
 	limit := 0
 	if flags&FlagTagged == 0 {

@@ -12,8 +12,9 @@ import (
 	"unsafe"
 )
 
-// Addr is the address of a peer in data transfer calls: the value that inserting the peer's address
-// into an address vector returned. In a vector of type AVTable it is the insertion index.
+// Addr is the address of a peer in data transfer calls (fi_addr_t): the value that inserting the
+// peer's address into an address vector returned. In a vector of type AVTable it is the index of
+// the peer in the table.
 type Addr uint64
 
 // Special values of Addr. libfabric uses the same number for both.
@@ -33,19 +34,20 @@ type AVAttr struct {
 	Flags     Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
 }
 
-// AV is an address vector, the table of peers' addresses (fi_av(3)). A connectionless endpoint needs
-// one. Endpoints of a domain may share one.
+// AV is an address vector, the table of peers' addresses (fi_av(3)). A connectionless endpoint
+// needs one. Endpoints of a domain may share one.
 //
 // Insertions complete before the call returns, unless the vector was opened with FlagEvent. Then an
-// event of the bound EQ reports the completion, and Remove and Lookup do not check their arguments.
+// event of the bound EQ reports the completion. In a vector opened with FlagEvent or a Name, Remove
+// and Lookup pass an Addr to the library without a check that the vector contains it.
 //
 // Calls on one vector must not run concurrently.
 type AV struct {
 	object
 	attr    AVAttr
-	known   *known // the inserted addresses; nil: not tracked, because other processes insert, too, or insertions are asynchronous
+	known   *known // the addresses in the vector; nil: not tracked, because other processes insert, too, or insertions are asynchronous
 	format  AddrFormat
-	removed bool // an address was removed, so the table may have holes that later insertions fill
+	removed bool // an address was removed, so the table may have free entries, which later insertions take
 }
 
 // OpenAV opens an address vector (fi_av_open). The domain cannot be closed before the vector. In
@@ -82,7 +84,7 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 		v.known = new(known)
 	}
 	v.open(&fid.fid, &d.object)
-	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // not earlier, because sockets keeps the pointer
+	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // name must not be freed earlier, because sockets keeps the pointer
 	return v, nil
 }
 
@@ -93,8 +95,8 @@ func (v *AV) Attr() AVAttr { return v.attr }
 // BindEQ makes insertions complete by events of eq (fi_av_bind), as FlagEvent requires. For each
 // address that failed, eq gets an error whose Data is the position of the address, and then an
 // EventAVComplete whose Data is the number of inserted addresses. From then on the queue cannot be
-// closed before the vector. Deprecated in libfabric 2.x. shm of 1.17 inserts before the call
-// returns and writes no event.
+// closed before the vector. libfabric 2.x deprecates this. With shm of libfabric 1.17 an insertion
+// completes before its call returns, and there is no event.
 func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	if !v.isOpen() || !eq.isOpen() {
 		return closedError("fi_av_bind")
@@ -106,9 +108,9 @@ func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	return nil
 }
 
-// Lookup returns the address that was inserted as a (fi_av_lookup). It may be longer than the
-// inserted one: names of shm end with a zero byte. If a is not in the vector, Lookup returns
-// ErrInvalid.
+// Lookup returns the address for which an insertion returned a (fi_av_lookup). The result may be
+// longer than the address that was inserted: names of shm end with a zero byte. If a is not in the
+// vector, Lookup returns ErrInvalid, unless the vector was opened with FlagEvent or a Name.
 func (v *AV) Lookup(a Addr) ([]byte, error) {
 	if !v.isOpen() {
 		return nil, closedError("fi_av_lookup")
@@ -122,7 +124,8 @@ func (v *AV) Lookup(a Addr) ([]byte, error) {
 }
 
 // StrAddr returns the text of an address in the vector's format (fi_av_straddr). The address need
-// not be in the vector. StrAddr returns "" if the provider cannot parse the address.
+// not be in the vector. StrAddr returns "" if the provider cannot parse the address or the vector
+// is closed.
 func (v *AV) StrAddr(addr []byte) string {
 	if !v.isOpen() || len(addr) == 0 {
 		return ""
@@ -145,8 +148,8 @@ func (v *AV) StrAddr(addr []byte) string {
 }
 
 // SetUserID makes completions report the peer a as id (fi_av_set_user_id). The vector must have
-// been opened with FlagAVUserID. With FlagAuthKey, a is the Addr of an authorisation key. Needs
-// libfabric 2.x.
+// been opened with FlagAVUserID. With FlagAuthKey, a is the Addr of an authorisation key. SetUserID
+// needs libfabric 2.x.
 func (v *AV) SetUserID(a, id Addr, flags Flags) error {
 	if !v.isOpen() {
 		return closedError("fi_av_set_user_id")
@@ -162,8 +165,9 @@ func RxAddr(a Addr, index, rxCtxBits int) Addr {
 }
 
 // GroupAddr returns the address of peer a as a member of a peer group (fi_group_addr). group must
-// not exceed the domain's MaxGroupID. Needs the headers of libfabric 2.x, because providers of
-// older versions would use the group's bits as part of the index.
+// not exceed the domain's MaxGroupID. If the headers of the build are older than libfabric 2.0,
+// GroupAddr returns ErrNotSupported, because older providers would use the group's bits as part of
+// the index.
 func GroupAddr(a Addr, group uint32) (Addr, error) {
 	if C.WEFT_GROUP_ADDR == 0 {
 		return AddrNotAvail, unsupported("fi_group_addr")

@@ -20,8 +20,8 @@ import (
 // ErrAlready is the error of inserting an address that the vector already contains.
 const ErrAlready Errno = C.FI_EALREADY
 
-// InsertError reports which of several addresses were not inserted. errors.Is finds the errno of each
-// of them.
+// InsertError reports which of several addresses were not inserted. errors.Is finds the Errno of
+// each of these addresses.
 type InsertError struct {
 	Func string  // name of the C function, for example "fi_av_insert"
 	Errs []error // one per address: nil, or the Errno of its failure; ErrOther if the provider gives no reason
@@ -51,25 +51,28 @@ func (e *InsertError) Unwrap() []error {
 }
 
 // Insert inserts addresses in the domain's AddrFormat (fi_av_insert). out is nil or as long as
-// addrs; Insert stores each peer's Addr there, AddrNotAvail for addresses that failed. It returns
-// the number of inserted addresses, and an InsertError if some failed. With FlagSyncErr it asks the
-// provider why an address failed; sockets refuses that with ErrBadFlags. With FlagAVUserID or
-// FlagAuthKey the provider first reads values of the caller from out.
+// addrs; Insert stores each peer's Addr there, AddrNotAvail for most addresses that failed. It
+// returns the number of inserted addresses, and an InsertError if some failed. With FlagSyncErr it
+// asks the provider why an address failed; sockets refuses that with ErrBadFlags. With FlagAVUserID
+// the provider first reads the caller's ids of the peers from out, and with FlagAuthKey the Addrs
+// of the peers' authorisation keys.
 //
-// An address should be in a vector once. If a provider detects a second insertion, the error is
-// ErrAlready and out has the Addr of the first. shm of 1.17 confuses peers whose endpoints are not
-// enabled yet: if two of them are inserted, both get the same Addr, which then means the second
-// one. So insert addresses of shm after all peers have enabled their endpoints.
+// An address should be in a vector once. If a provider returns an Addr that the vector already
+// contains, the error is ErrAlready, and out has that Addr. shm of libfabric 1.17 confuses peers
+// whose endpoints are not enabled yet: if two of them are inserted, both get the same Addr, which
+// then means the second one. So insert addresses of shm after all peers have enabled their
+// endpoints.
 //
 // Insert calls fi_av_insert once per address, with FlagMore for all but the last, because providers
-// of 1.17 handle an invalid address among several differently, and some badly: rxm leaves the
-// addresses after the invalid one half initialised and crashes when they are removed, and rxd does
-// not insert them. Insert refuses a socket address of the wrong family or length with ErrInvalid,
-// because the provider could damage the whole vector.
+// of libfabric 1.17 handle an invalid address among several differently, and some badly: rxm leaves
+// the addresses after the invalid one half initialised and crashes when they are removed, and rxd
+// does not insert them. Insert refuses a socket address of the wrong family or length with
+// ErrInvalid, because the provider could damage the whole vector.
 //
-// In a vector opened with FlagEvent Insert makes one call, which returns 0 when the insertion has
-// started. Then the addresses must have equal lengths, unless they are strings, and the provider
-// may write to out until the EQ has an event with this context.
+// In a vector opened with FlagEvent, Insert calls fi_av_insert once for all addresses, and returns
+// 0 when the insertion has started. Then the addresses must have equal lengths, unless they are
+// strings, and the provider may write to out until the EQ has an event with this context. Without
+// FlagEvent context has no effect.
 func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (int, error) {
 	const function = "fi_av_insert"
 	if !v.isOpen() {
@@ -122,8 +125,8 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 	return inserted, nil
 }
 
-// insertOne inserts one address and waits for the result. a is the value that the provider reads
-// first with FlagAVUserID or FlagAuthKey.
+// insertOne inserts one address and returns its Addr, or AddrNotAvail and the reason of the
+// failure. a is the value that the provider reads first with FlagAVUserID or FlagAuthKey.
 func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	if !validAddr(addr, v.format) {
 		return AddrNotAvail, ErrInvalid
@@ -148,8 +151,9 @@ func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	return AddrNotAvail, ErrOther
 }
 
-// validAddr reports whether addr can be an address of the format: whether a socket address has the
-// right family and length, and whether any other address is not empty.
+// validAddr reports whether addr can be an address of the format. In the formats Sockaddr,
+// SockaddrIn, SockaddrIn6 and SockaddrIB, addr must have the right family and, for IP, the right
+// length. In other formats it must not be empty.
 func validAddr(addr []byte, format AddrFormat) bool {
 	if format < Sockaddr || format > SockaddrIB {
 		return len(addr) > 0
@@ -176,9 +180,10 @@ func (v *AV) terminated(addr []byte) []byte {
 	return addr
 }
 
-// start starts an asynchronous insertion of n addresses by calling insert with the address of out.
-// The provider writes to out until the event comes. Any reader of the event queue may get that
-// event, so start does not learn of it, and out stays pinned until the vector is closed.
+// start starts an asynchronous insertion of n addresses by calling insert with the address of out,
+// or of a new slice if out is nil. The provider may write to out until the event of the insertion.
+// The event goes to any reader of the event queue, and the vector does not see it, so out stays
+// pinned until the vector is closed.
 func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t) C.int) (int, error) {
 	if out == nil {
 		out = make([]Addr, max(n, 1))
@@ -200,10 +205,10 @@ func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t)
 }
 
 // InsertSvc inserts the address that node and service name, as in GetInfo (fi_av_insertsvc). In
-// AddrStr format node is the whole address and service is empty. shm and rxd of 1.17 return
-// ErrNotSupported. InsertSvc may query a name server, and blocks until the server answers. In a
-// vector opened with FlagEvent InsertSvc returns AddrNotAvail, because the provider assigns the
-// Addr later.
+// AddrStr format node is the whole address and service is empty. shm and rxd of libfabric 1.17
+// return ErrNotSupported. InsertSvc may query a name server, and blocks until the server answers.
+// In a vector opened with FlagEvent InsertSvc returns AddrNotAvail, because the provider assigns
+// the Addr later.
 func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	const function = "fi_av_insertsvc"
 	if !v.isOpen() {
@@ -241,10 +246,11 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 }
 
 // InsertSym inserts the addresses of a cluster whose nodes all have the same services
-// (fi_av_insertsym): nodes consecutive nodes from node on, each with services consecutive services
-// from service on. With IP providers a service is a port number. out is nil or nodes*services long;
-// InsertSym stores the Addr of service s of node n in out[n*services+s]. It returns the number of
-// inserted addresses, and an InsertError if some failed.
+// (fi_av_insertsym). node is the first of nodes consecutive nodes, and service is the first of
+// services consecutive services on each node. With IP providers a service is a port number. out is
+// nil or nodes*services long; InsertSym stores the Addr of service s of node n in
+// out[n*services+s]. It returns the number of inserted addresses, and an InsertError if some
+// failed. In a vector opened with FlagEvent, it returns 0 when the insertion has started.
 //
 // If there are several nodes, give node as a numeric address: for a name such as "host10", all IP
 // providers of libfabric 1.17 and newer except sockets insert the address of host10 repeatedly,
@@ -301,8 +307,8 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 
 // symmetric reports whether InsertSym may pass these arguments to the library. For IP formats, node
 // must not be an unspecified address such as 0.0.0.0, and service must be a number such that all
-// ports are from 1 to 65535. With others rxm of 1.17 would leave half initialised peers. Arguments
-// of other formats are not checked.
+// ports are from 1 to 65535. With other arguments rxm of libfabric 1.17 would leave half
+// initialised peers. For other formats symmetric returns true.
 func symmetric(node, service string, services int, format AddrFormat) bool {
 	if format != Sockaddr && format != SockaddrIn && format != SockaddrIn6 {
 		return true
@@ -313,9 +319,9 @@ func symmetric(node, service string, services int, format AddrFormat) bool {
 }
 
 // fillIndices completes out, the result of sockets, which writes the Addr of every address to the
-// first element, so that the last Addr remains there. If the table has no holes, the addresses were
-// appended to it one after the other, so the others follow from the last one. If it may have holes,
-// fillIndices changes nothing.
+// first element, so that the last Addr remains there. If the table has no free entries, the
+// addresses were appended to it one after the other, so the other Addrs follow from the last one.
+// If it may have free entries, fillIndices changes nothing.
 func (v *AV) fillIndices(out []Addr) {
 	last := out[0]
 	if v.removed || last < Addr(len(out)-1) {
@@ -327,7 +333,8 @@ func (v *AV) fillIndices(out []Addr) {
 }
 
 // Remove removes addresses from the vector (fi_av_remove). No operation with these peers may be in
-// flight. If one of them is not in the vector, Remove returns ErrInvalid and removes nothing.
+// flight. If an address is not in the vector, Remove returns ErrInvalid and removes nothing, unless
+// the vector was opened with FlagEvent or a Name.
 func (v *AV) Remove(addrs []Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {

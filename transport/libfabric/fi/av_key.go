@@ -9,7 +9,7 @@ import "unsafe"
 
 // InsertAuthKey inserts an authorisation key, in the provider's form (fi_av_insert_auth_key). The
 // vector's domain must have DomainAttr.AuthKeyByAV. In calls with FlagAuthKey the returned Addr
-// means all peers with that key. Needs libfabric 2.x.
+// means all peers with that key. InsertAuthKey needs libfabric 2.x.
 func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 	const function = "fi_av_insert_auth_key"
 	if !v.isOpen() {
@@ -26,7 +26,7 @@ func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 }
 
 // LookupAuthKey returns the authorisation key for which InsertAuthKey returned a, or with which the
-// address a was inserted (fi_av_lookup_auth_key). Needs libfabric 2.x.
+// address a was inserted (fi_av_lookup_auth_key). LookupAuthKey needs libfabric 2.x.
 func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 	const function = "fi_av_lookup_auth_key"
 	if !v.isOpen() {
@@ -40,8 +40,9 @@ func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 	})
 }
 
-// RemoveAuthKey removes an authorisation key from the vector (fi_av_remove with FI_AUTH_KEY). It
-// returns ErrBusy while an enabled endpoint uses the key. Needs libfabric 2.x.
+// RemoveAuthKey removes the authorisation key for which InsertAuthKey returned a from the vector
+// (fi_av_remove with FI_AUTH_KEY). It returns ErrBusy while an enabled endpoint uses the key.
+// RemoveAuthKey needs libfabric 2.x.
 func (v *AV) RemoveAuthKey(a Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {

@@ -2,13 +2,14 @@
 
 package fi
 
-// known is the set of the addresses in an address vector. Calls with another address must not reach
-// the library: it documents FI_EINVAL for them, but providers of 1.17 read beyond their tables, and
-// sockets also writes there. AddrNotAvail is such an address, too.
+// known is the set of the Addrs in an address vector. A lookup or removal of another Addr must not
+// reach the library: according to the man page it returns FI_EINVAL, but providers of libfabric
+// 1.17 read beyond the end of their tables, and sockets also writes there. AddrNotAvail is never in
+// the set.
 //
-// Nearly all addresses are small numbers, for which known needs one bit each.
+// Nearly all Addrs are small numbers, for which known needs one bit each.
 type known struct {
-	low  []uint64          // one bit per address below knownLow; shorter if the last ones are not in the set
+	low  []uint64          // one bit per Addr below knownLow, up to the largest one that was ever in the set
 	high map[Addr]struct{} // the addresses from knownLow on
 }
 

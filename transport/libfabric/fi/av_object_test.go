@@ -50,7 +50,7 @@ func TestAVAsync(t *testing.T) {
 		n, err := v.Insert(addrs[:5], out[:5], 0, 77)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		if !facts.async { // the provider inserts without writing an event
+		if !facts.async { // the insertion is complete when Insert returns, and there is no event
 			require.Equal(t, []Addr{0, 1, 2, 3, 4}, out[:5])
 			_, err := eq.SRead(10*time.Millisecond, 0)
 			require.ErrorIs(t, err, ErrAgain)
@@ -207,8 +207,8 @@ func TestAVSet(t *testing.T) {
 	})
 }
 
-// TestAVKeys checks that calls that libfabric 1.17 lacks return ErrNotSupported, with the headers
-// of 1.17 and also with newer ones, because these providers do not support the calls.
+// TestAVKeys checks that calls that libfabric 1.17 lacks return ErrNotSupported, both with the
+// headers of libfabric 1.17 and with newer ones, because these providers do not support the calls.
 func TestAVKeys(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})

@@ -10,8 +10,8 @@ import "unsafe"
 // AVSetAttr has the attributes for opening an AVSet (struct fi_av_set_attr).
 type AVSetAttr struct {
 	Count      int    // largest number of members; 0: the size of the vector
-	Start, End Addr   // if Stride is not 0: the first member, and the largest possible member
-	Stride     int    // distance between members; 0: the set is empty at first
+	Start, End Addr   // if Stride is not 0: the first and the last Addr of the range of the first members
+	Stride     int    // distance between two Addrs of this range; 0: the set is empty at first
 	CommKey    []byte // key from the fabric's manager of collective operations; nil: none
 	Flags      Flags  // FlagUniverse, and the collectives that the set is for, such as FlagBarrierSet; none: all collectives
 }
@@ -24,9 +24,10 @@ type AVSet struct {
 	av *AV
 }
 
-// OpenSet opens a set of the vector's addresses (fi_av_set). The vector cannot be closed before the
-// set. OpenSet inserts the members of the range one by one: if 1.17 did that, it would take them
-// from a copy of the vector that it made when the first set was opened.
+// OpenSet opens a set of the vector's addresses (fi_av_set). Addrs of the range from attr.Start to
+// attr.End that are not in the vector do not become members. The vector cannot be closed before the
+// set. OpenSet does not pass the range to libfabric, but inserts the members one by one: libfabric
+// 1.17 would take them from a copy of the vector that it made when the first set was opened.
 func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	const function = "fi_av_set"
 	if !v.isOpen() {
@@ -38,7 +39,8 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	c := C.struct_fi_av_set_attr{
 		count: C.size_t(attr.Count),
 		// From 1 to 0 is an empty range. According to the man page an empty range has
-		// FI_ADDR_NOTAVAIL as both bounds, but 1.17 takes these for a range with members.
+		// FI_ADDR_NOTAVAIL as both bounds, but libfabric 1.17 takes these for a range
+		// with members.
 		start_addr: 1,
 		end_addr:   0,
 		stride:     1,
@@ -76,7 +78,7 @@ func closing(err error, o interface{ Close() error }) error {
 	return err
 }
 
-// Union appends the members of src (fi_av_set_union).
+// Union appends those members of src that s does not contain (fi_av_set_union).
 func (s *AVSet) Union(src *AVSet) error {
 	return s.with("fi_av_set_union", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_union(d, s) })
 }
@@ -94,7 +96,7 @@ func (s *AVSet) Diff(src *AVSet) error {
 }
 
 // Insert appends an address of the vector (fi_av_set_insert). It returns ErrInvalid if the address
-// is a member already, and ErrNoMemory if the set is full.
+// is not in the vector or is a member already, and ErrNoMemory if the set is full.
 func (s *AVSet) Insert(a Addr) error {
 	if !s.isOpen() {
 		return closedError("fi_av_set_insert")
@@ -125,8 +127,8 @@ func (s *AVSet) Addr() (Addr, error) {
 	return Addr(a), err
 }
 
-// with calls f, which calls the C function with this name, with the sets s and src. It returns
-// ErrInvalid if they are not sets of the same vector.
+// with calls f with the sets s and src. f calls the C function with this name. If s and src are not
+// sets of the same vector, with returns ErrInvalid.
 func (s *AVSet) with(function string, src *AVSet, f func(dst, src *C.struct_fid_av_set) C.int) error {
 	if !s.isOpen() || !src.isOpen() {
 		return closedError(function)

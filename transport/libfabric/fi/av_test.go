@@ -159,8 +159,7 @@ func TestAVInsert(t *testing.T) {
 	})
 }
 
-// requireAddr checks that Lookup of a returns want, or for the first address ErrNoData if the
-// provider loses that.
+// requireAddr checks that Lookup of a returns want, or ErrNoData if a is 0 and facts has firstLost.
 func requireAddr(t *testing.T, facts avFacts, v *AV, a Addr, want []byte) {
 	t.Helper()
 	got, err := v.Lookup(a)
@@ -287,8 +286,8 @@ func TestAVRemove(t *testing.T) {
 	})
 }
 
-// TestAVInsertTwice inserts an address twice. The second insertion must return ErrAlready and the
-// first index; sockets inserts the address again.
+// TestAVInsertTwice inserts an address twice. The second insertion must fail with ErrAlready and
+// have the index of the first, except with sockets, which inserts the address again.
 func TestAVInsertTwice(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})

@@ -136,9 +136,9 @@ func (p *PassiveEP) CMDataSize() (int, error) {
 	return cmDataSize(p.fid)
 }
 
-// Reject refuses the connection request that the Info carries (fi_reject). The peer's Connect ends
-// with an error event with ErrConnRefused and data. Reject returns ErrBusy if an endpoint was
-// opened with the request, and ErrInvalid if the request was already answered.
+// Reject refuses the connection request that the Info carries (fi_reject). The peer's event queue
+// gets an error with ErrConnRefused and data. Reject returns ErrBusy if an endpoint was opened with
+// the request, and ErrInvalid if the Info carries none or the request was already answered.
 func (p *PassiveEP) Reject(request *Info, data []byte) error {
 	const function = "fi_reject"
 	if !p.isOpen() {
@@ -158,8 +158,8 @@ func (p *PassiveEP) Reject(request *Info, data []byte) error {
 
 // Connect requests a connection to the passive endpoint at addr and sends data with the request
 // (fi_connect). It can be called once per endpoint. If the peer accepts, the endpoint's event queue
-// gets an EventConnected, else an error event. If nobody listens at addr, some providers return an
-// error from Connect instead.
+// gets an EventConnected, else an error. If no endpoint listens at addr, with some providers
+// Connect itself returns an error instead.
 func (e *Endpoint) Connect(addr, data []byte) error {
 	const function = "fi_connect"
 	if !e.isOpen() {
@@ -237,8 +237,8 @@ func (e *Endpoint) CMDataSize() (int, error) {
 	return cmDataSize(e.fid)
 }
 
-// checkCMData returns an error if data is longer than the protocol can carry. According to the
-// manual providers truncate such data, but they return EINVAL or write beyond their buffers.
+// checkCMData returns an error if data is longer than the provider can carry. According to the man
+// page providers truncate such data, but they return EINVAL or write beyond their buffers.
 func (o *object) checkCMData(function string, data []byte) error {
 	if len(data) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 var cmProviders = []struct {
 	prov     string
 	dataSize int  // what CMDataSize returns
-	early    bool // Connect returns an error if nobody listens
+	early    bool // Connect itself returns an error if no endpoint listens at the address
 	unaware  bool // a send after the end of the connection succeeds
 }{
 	{"tcp", 256, false, false},
@@ -119,8 +119,8 @@ func dial(t *testing.T, prov string, addr []byte) *side {
 	return s
 }
 
-// next waits for the side's next event or error. Meanwhile it drives the progress of the side and
-// of those in also.
+// next waits for the side's next event or error. Meanwhile it drives the progress of this side and
+// of the sides in also.
 func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	s.t.Helper()
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
@@ -145,7 +145,8 @@ func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	return nil, nil
 }
 
-// must returns the side's next event, which must have the type typ and be about the object about.
+// must returns the side's next event, which must have the type typ and be about the object with the
+// FID about. Meanwhile it drives progress as next does.
 func (s *side) must(typ EventType, about FID, also ...*side) *EQEvent {
 	s.t.Helper()
 	ev, failed := s.next(also...)

@@ -12,8 +12,8 @@ import (
 
 // CntrAttr has the attributes for opening a counter (struct fi_cntr_attr).
 type CntrAttr struct {
-	Bytes bool    // count bytes, not completions (FI_CNTR_EVENTS_BYTES, 2.x)
-	Wait  WaitObj // any but WaitSet; usually WaitUnspec; with WaitNone the method Wait fails
+	Bytes bool    // count bytes instead of completions (FI_CNTR_EVENTS_BYTES); only 2.x
+	Wait  WaitObj // how Counter.Wait waits: any but WaitSet; usually WaitUnspec; with WaitNone it fails
 	Flags Flags
 }
 
@@ -104,9 +104,10 @@ func (n *Counter) change(function string, call func(*C.struct_fid_cntr) C.int) e
 	return check(function, call(n.c()))
 }
 
-// Wait blocks until there are threshold successes (fi_cntr_wait). It returns ErrAvail if an
-// operation fails meanwhile, and ErrTimedOut after timeout; a negative timeout is infinite. Wait
-// blocks an operating system thread, except with WaitYield, and drives progress as Read does.
+// Wait blocks until the number of successes is at least threshold (fi_cntr_wait). It returns
+// ErrAvail if the number of failures changes meanwhile, and ErrTimedOut after timeout; a negative
+// timeout is infinite. Wait blocks an operating system thread, except with WaitYield, and drives
+// progress as Read does.
 func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	const function = "fi_cntr_wait"
 	if !n.isOpen() {

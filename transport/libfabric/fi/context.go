@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// Context identifies one operation in flight, from the call that posts it until the caller reads its
-// completion (fi_context, fi_endpoint(3)).
+// Context identifies one operation in flight, from the call that posts it until the caller reads
+// its completion (fi_context, fi_endpoint(3)).
 //
 //	         posted                       completion read
 //	idle ───────────────► in flight ─────────────────────────► idle
@@ -23,28 +23,29 @@ import (
 // the format of the completion queue must have flags for that. Closing an endpoint ends the
 // operations in flight on it.
 //
-// A Context may be posted again when its completion has been read; that does not allocate. Posting a
-// Context in flight returns ErrBusy. Calls on one Context must not run concurrently with each other,
-// but may run concurrently with reads of completions.
+// A Context may be posted again when its completion has been read; that does not allocate. Posting
+// a Context in flight returns ErrBusy. Calls on one Context must not run concurrently with each
+// other, but may run concurrently with reads of completions.
 //
-// A nil Context is for operations without a completion: those of an endpoint bound with
-// FlagSelectiveCompletion and posted without FlagCompletion. The caller must keep their buffers
-// pinned (runtime.Pinner) until a counter or a later completion shows that they have ended.
+// A nil Context is for operations without a completion: those posted without FlagCompletion on an
+// endpoint that is bound with FlagSelectiveCompletion. The caller must keep their buffers pinned
+// (runtime.Pinner) until a counter or a later completion shows that they have ended.
 type Context struct {
-	User any // any value of the caller, who finds it again through the Context field of the completion
+	User any // any value of the caller; libfabric and this package do not use it
 
 	owner atomic.Pointer[Endpoint] // the endpoint that the operation is in flight on; nil: idle; retired: closed
-	slot  *slot                    // the memory whose address identifies the operation to libfabric
+	slot  *slot                    // index of the memory whose address identifies the operation to libfabric; nil: none yet
 	multi atomic.Bool              // the operation is a multi-receive, which ends with a completion with FlagMultiRecv
 	// claimed is the endpoint that has reserved a message for this Context (FlagPeek with
 	// FlagClaim); nil: no message is reserved.
 	claimed atomic.Pointer[Endpoint]
 	pins    pinSet  // pins of the operation's buffers
 	iov     []iovec // iovec array of the last vector operation; some providers read it after the call
-	descs   []Desc
+	descs   []Desc  // descriptor array of the last vector operation; empty: it had no descriptors
 }
 
-// iovec has the layout of C's struct iovec: address and length in bytes.
+// iovec has the layout of C's struct iovec: address and length in bytes. In beginAtomic it stands
+// for a struct fi_ioc, and length is a number of elements.
 type iovec struct{ base, length uintptr }
 
 // retired is a placeholder: the field owner of every closed Context points to it.
@@ -58,8 +59,8 @@ func NewContext(user any) *Context {
 	return c
 }
 
-// newSlot gives the context a [slot] without an index; begin assigns the index. The garbage
-// collector frees the slot when it frees the context.
+// newSlot gives the context a [slot] without an index; begin assigns the index. When the garbage
+// collector frees the context, a cleanup makes the index available again.
 func (c *Context) newSlot() {
 	c.slot = new(slot)
 	runtime.AddCleanup(c, (*slot).free, c.slot)
@@ -96,8 +97,9 @@ func (c *Context) Release() {
 	}
 }
 
-// begin marks the context as in flight on e. multi says that the operation is a multi-receive.
-// Callers call begin before they pin the operation's buffers and call libfabric.
+// begin marks the context as in flight on e's root. multi says that the operation is a
+// multi-receive. Callers call begin before they pin the operation's buffers and call libfabric. On
+// a nil context begin does nothing.
 func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c == nil {
 		return nil
@@ -135,8 +137,8 @@ func (c *Context) end(index uint32) {
 	}
 }
 
-// posted returns the error of a posting call that returned rc. After an error the context is idle
-// again; after success it stays in flight until its completion.
+// posted returns the error of a posting call of libfabric that returned rc. After an error the
+// context is idle again; after success it stays in flight until its completion.
 func (c *Context) posted(rc C.ssize_t) error {
 	if rc >= 0 {
 		return nil
@@ -155,7 +157,8 @@ func (c *Context) address() C.uintptr_t {
 	return C.uintptr_t(c.slot.address())
 }
 
-// pin pins buf until the operation ends, and returns its address.
+// pin pins buf until the operation ends, and returns the address of buf. A nil context pins
+// nothing.
 func (c *Context) pin(buf []byte) C.uintptr_t {
 	p := unsafe.Pointer(unsafe.SliceData(buf))
 	if c != nil && p != nil {
@@ -202,8 +205,8 @@ func (c *Context) pinArray(p unsafe.Pointer, n int) C.uintptr_t {
 	return escape(p)
 }
 
-// never is always false. The compiler does not know that, so escape makes its argument escape to the
-// heap.
+// never is always false. The compiler does not know that, so escape makes its argument escape to
+// the heap.
 var (
 	never bool
 	sink  unsafe.Pointer

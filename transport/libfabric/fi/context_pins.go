@@ -11,8 +11,8 @@ import (
 // ever before: it reuses its runtime.Pinners, each of which has room for pinnerRoom pointers and
 // would allocate for more.
 type pinSet struct {
-	pinners []*runtime.Pinner // all full, except the last one in use
-	count   int               // pointers that are pinned now
+	pinners []*runtime.Pinner // filled from the first one on, each with up to pinnerRoom pointers
+	count   int               // number of pointers that are pinned now
 }
 
 // pinnerRoom is the number of pointers that a runtime.Pinner can hold without allocating.

@@ -48,7 +48,7 @@ var chunks [slotsLimit / chunkSlots]atomic.Pointer[chunk]
 type slot struct{ index uint32 }
 
 // take gives s the index of a free slot that has memory, unless s has an index already. It returns
-// false if no slot is free or there is no more memory.
+// false if no slot is free or the kernel refuses the memory.
 func (s *slot) take() bool {
 	if s.index != 0 {
 		return true
@@ -80,7 +80,8 @@ func (s *slot) take() bool {
 }
 
 // reserveSlots reserves the range of addresses for slotsLimit slots, or for fewer if the kernel
-// refuses so many. The caller holds slots.mu.
+// refuses so many. It returns false if the kernel refuses every range that it tries. The caller
+// holds slots.mu.
 func reserveSlots() bool {
 	for n := slotsLimit; n >= chunkSlots; n /= 8 {
 		memory, err := syscall.Mmap(-1, 0, n*slotSize, syscall.PROT_NONE,
@@ -140,7 +141,7 @@ func finishContext(op uintptr, flags Flags, failed bool) *Context {
 	return c
 }
 
-// abandon ends all operations in flight on a closed endpoint and returns the indices of their
+// abandon ends all operations in flight on the closed endpoint e and returns the indices of their
 // slots. A completion queue may still hold completions with the addresses of these slots. So the
 // caller must not free the indices before the endpoint's queues are closed.
 func abandon(e *Endpoint) []uint32 {

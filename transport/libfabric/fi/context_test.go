@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContextInFlight checks that calls refuse a context that is in flight or closed.
+// TestContextInFlight checks that posting calls refuse a context that is in flight or closed.
 func TestContextInFlight(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	recv, send := NewContext("recv"), NewContext("send")
@@ -83,8 +83,8 @@ func collected(c chan struct{}) bool {
 	return false
 }
 
-// TestContextKeepsAlive posts a receive whose buffer and Context the program no longer refers to.
-// They must live until the completion has been read, and must be freed afterwards.
+// TestContextKeepsAlive posts a receive, and then drops its references to the buffer and the
+// Context. Both must live until the completion has been read, and must be freed afterwards.
 func TestContextKeepsAlive(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	freed := make(chan struct{})

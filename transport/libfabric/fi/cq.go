@@ -32,7 +32,7 @@ type CQ struct {
 	format CQFormat
 	wait   WaitObj
 	woken  atomic.Bool // only with WaitYield: Signal was called, and no SRead has returned for that yet
-	ready  int         // how many of object.refs come from enabled endpoints; guarded by the lock objects
+	ready  int         // number of enabled endpoints among the bound ones, which object.refs counts; guarded by the lock objects
 }
 
 // CQEntry is a completed operation. Each comment names the first format that has the field; with a
@@ -40,13 +40,13 @@ type CQ struct {
 // CQTagged.
 type CQEntry struct {
 	Context *Context // CQContext: the operation; nil if it has no Context, for example a peer's write with data
-	Flags   Flags    // CQMsg: kind of operation
-	Len     uint64   // CQMsg: bytes received
+	Flags   Flags    // CQMsg: flags that say what kind of operation has ended
+	Len     uint64   // CQMsg: number of bytes received
 	Buf     uintptr  // CQData: address of the message in a multi-receive buffer
 	Data    uint64   // CQData: the peer's immediate data, if Flags has FlagRemoteCQData
 	Tag     uint64   // CQTagged: tag of a tagged message that was received
 
-	op uintptr
+	op uintptr // the operation's context as libfabric reports it
 }
 
 // CQEntry and struct weft_cq_entry must have the same size, because C code fills entries.
@@ -69,12 +69,12 @@ func (e *CQEntry) Within(buf []byte) []byte {
 // CQError is an operation that failed (struct fi_cq_err_entry).
 type CQError struct {
 	CQEntry
-	Src       Addr   // the sender, if the error is about its address, else AddrNotAvail; only 2.x reports it
+	Src       Addr   // the sender, if the error is about the sender's address, else AddrNotAvail; set only with headers of 1.20 or newer
 	OLen      uint64 // bytes of the message that did not fit in the buffer; 0 also if the provider does not report that
 	Err       Errno  // why the operation failed, for example ErrTruncated or ErrCanceled
 	ProvErrno int    // the provider's own error number
 	Text      string // the provider's text for ProvErrno (fi_cq_strerror)
-	ErrData   []byte // more data about the error, in the provider's format
+	ErrData   []byte // more data about the error, in the provider's format; at most 1024 bytes
 }
 
 // Error returns libfabric's text, and the provider's text if that is different.
@@ -155,8 +155,8 @@ func (q *CQ) ReadFrom(entries []CQEntry, from []Addr) (int, error) {
 	return q.completed(entries, n)
 }
 
-// completed sets Context in the first n entries and ends their operations. If n is negative, it
-// returns the error.
+// completed sets Context in the first n entries and ends their operations. If n is negative, it is
+// a negative errno, which completed returns as the error.
 func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	if n < 0 {
 		return 0, errno(n)
@@ -168,8 +168,8 @@ func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	return int(n), nil
 }
 
-// ReadErr returns a failed operation (fi_cq_readerr). It returns ErrAgain if there is none, for
-// example because another goroutine has read it.
+// ReadErr removes a failed operation from the queue and returns it (fi_cq_readerr). It returns
+// ErrAgain if there is none, for example because another goroutine has read it.
 func (q *CQ) ReadErr() (*CQError, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
@@ -208,8 +208,9 @@ func (q *CQ) ReadErr() (*CQError, error) {
 	}, nil
 }
 
-// StrError returns the provider's text for one of its own error numbers (fi_cq_strerror). It
-// returns libfabric's text if no endpoint is bound to the queue, or if one of them is not enabled.
+// StrError returns the provider's text for one of its own error numbers (fi_cq_strerror). If no
+// endpoint is bound to the queue, or if a bound endpoint is not enabled, it returns libfabric's
+// text for the Errno with the same number.
 func (q *CQ) StrError(provErrno int) string {
 	if !q.isOpen() {
 		return ""

@@ -12,8 +12,9 @@ import (
 )
 
 // SRead is Read, but waits up to timeout for a completion (fi_cq_sread); a negative timeout is
-// infinite. It returns ErrAgain after the timeout, and when Signal was called. While it waits, it
-// blocks an operating system thread, except with WaitYield.
+// infinite. It returns ErrAgain after the timeout, and when Signal was called. With WaitNone it
+// returns ErrInvalid. While SRead waits, it blocks an operating system thread, except with
+// WaitYield.
 func (q *CQ) SRead(entries []CQEntry, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, 0, timeout)
 }
@@ -123,9 +124,9 @@ type PollFD struct {
 	Events int16
 }
 
-// PollFDs returns the descriptors of a queue opened with WaitPollFD. When there may be completions,
-// one of them is ready. Any call on the queue may change the set of descriptors; changes then
-// differs from the value that the last PollFDs returned.
+// PollFDs returns the descriptors of a queue opened with WaitPollFD (fi_control with FI_GETWAIT).
+// When there may be completions, at least one descriptor is ready. Any call on the queue may change
+// the set of descriptors; changes then differs from the value that the last PollFDs returned.
 func (q *CQ) PollFDs() (fds []PollFD, changes uint64, err error) {
 	const function = "fi_control"
 	if !q.isOpen() {

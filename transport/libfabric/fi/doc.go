@@ -1,5 +1,5 @@
-// Package fi is a Go binding of libfabric: every object of fabric(7) is a Go
-// type, and every call a method whose comment names the C function that it calls.
+// Package fi is a Go binding of libfabric. Objects of fabric(7) are Go types, and calls of
+// libfabric are methods and functions, whose comments name the C functions that they call.
 //
 //	GetInfo ─► Info ─► Fabric ─► Domain ─┬─► AV        addresses of peers
 //	                     │               ├─► MR        memory that peers may access
@@ -25,8 +25,8 @@
 // # Handles
 //
 // Every object has a Close. If other open objects still need the object, Close returns ErrBusy and
-// the object stays open. A second Close does nothing. A call on a closed object returns ErrClosed.
-// Close must not run concurrently with other calls on the same object.
+// the object stays open. A second Close does nothing. Methods of a closed object that can return an
+// error return ErrClosed. Close must not run concurrently with other calls on the same object.
 //
 // # Threads
 //

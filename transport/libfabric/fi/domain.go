@@ -5,8 +5,8 @@ package fi
 // #include "shim.h"
 import "C"
 
-// Domain is an open network device, or a port of one (fi_domain(3)). Endpoints, queues, address
-// vectors and memory regions can be used together only if they are of one domain.
+// Domain is an open network device, or a port of one (fi_domain(3)). Endpoints, completion queues,
+// counters, address vectors and memory regions can be used together only if they are of one domain.
 type Domain struct {
 	object
 	fabric *Fabric
@@ -51,7 +51,8 @@ func (d *Domain) c() *C.struct_fid_domain { return (*C.struct_fid_domain)(d.poin
 // Fabric returns the fabric that the domain was opened from.
 func (d *Domain) Fabric() *Fabric { return d.fabric }
 
-// Info returns a copy of the Info that the domain was opened with. The caller must not modify it.
+// Info returns the domain's copy of the Info that it was opened with. The caller must not modify
+// it.
 func (d *Domain) Info() *Info { return d.info }
 
 // MRMode returns the domain's requirements on registered memory.
@@ -71,15 +72,15 @@ func (d *Domain) BindEQ(eq *EQ, flags Flags) error {
 	return nil
 }
 
-// CollectiveAttr is the argument and the result of QueryCollective (struct fi_collective_attr,
-// fi_collective(3)). Op, Datatype and Mode are the query.
+// CollectiveAttr is an argument and the result of QueryCollective (struct fi_collective_attr,
+// fi_collective(3)).
 type CollectiveAttr struct {
-	Op            AtomicOp // the operator, for a reduction
-	Datatype      Datatype
-	DatatypeCount int // result: largest number of elements
-	DatatypeSize  int // result: size of an element in bytes
-	MaxMembers    int // result: largest number of members
-	Mode          Mode
+	Op            AtomicOp // argument: the operator, for a reduction
+	Datatype      Datatype // argument
+	DatatypeCount int      // result: largest number of elements
+	DatatypeSize  int      // result: size of an element in bytes
+	MaxMembers    int      // result: largest number of members
+	Mode          Mode     // argument: what the caller supports; result: what the provider requires
 }
 
 // QueryCollective returns the limits of the collective operation coll with the operator and the

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// Endpoint sends and receives data (fi_endpoint(3)). The user opens it, binds it to queues, counters
-// and an address vector, enables it, and then transfers data:
+// Endpoint sends and receives data (fi_endpoint(3)). A program opens it, binds it to queues,
+// counters and an address vector, enables it, and then transfers data:
 //
 //	OpenEndpoint ─► BindCQ BindAV BindEQ BindCounter ─► Enable ─► Send Recv Read Write …
 //
@@ -22,11 +22,11 @@ type Endpoint struct {
 	object
 	root        *Endpoint // the endpoint itself, or the endpoint that it is an alias of
 	multi       bool      // Recv and RecvV post multi-receives, because the default flags have FlagMultiRecv
-	multiTagged bool      // the same for TRecv and TRecvV; only with 2.x
-	queue       []*CQ     // the queues that report the endpoint's completions
+	multiTagged bool      // TRecv and TRecvV post multi-receives; only with 2.x
+	queue       []*CQ     // the completion queues that the endpoint is bound to
 	rx          *Endpoint // the shared receive context that takes the endpoint's messages; nil: none
 	other       []*CQ     // only in a shared receive context: the queues of closed endpoints that shared it
-	ready       bool      // the endpoint is enabled; guarded by the lock objects
+	ready       bool      // the endpoint is enabled; changed under the lock objects
 	isMsg       bool      // the endpoint's type is EPMsg
 	hasEQ       bool      // an event queue is bound
 
@@ -35,12 +35,14 @@ type Endpoint struct {
 	request *request // the connection request that the endpoint was opened with; nil: none
 
 	needsAV          bool         // no address vector is bound, and Close must bind one first
-	lateMinMultiRecv bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
-	minMultiRecv     int          // with lateMinMultiRecv, the value of the option that Enable will set; negative: none
-	atomics          atomicLimits // what AtomicValid and its variants have returned
+	lateMinMultiRecv bool         // the endpoint is not enabled yet, and libfabric can set OptMinMultiRecv only after that
+	minMultiRecv     int          // with lateMinMultiRecv, the value of OptMinMultiRecv that Enable will set; negative: none
+	atomics          atomicLimits // cached results of AtomicValid and its variants
 }
 
-// OpenEndpoint opens the endpoint that info describes (fi_endpoint).
+// OpenEndpoint opens the endpoint that info describes (fi_endpoint). If info belongs to a
+// connection request that is taken already, OpenEndpoint returns ErrBusy; if the request has ended,
+// ErrInvalid.
 func (d *Domain) OpenEndpoint(info *Info) (*Endpoint, error) { return d.OpenEndpoint2(info, 0) }
 
 // OpenEndpoint2 is OpenEndpoint with flags (fi_endpoint2): FlagPeerTransfer and flags of the
@@ -278,8 +280,9 @@ func (e *Endpoint) enabled() {
 }
 
 // Alias returns a second Endpoint for the same C endpoint, with other default flags for operations
-// (fi_ep_alias). With FlagTransmit in flags, the others replace the OpFlags of the TxAttr; with
-// FlagRecv, those of the RxAttr. An operation posted to the alias is in flight on e.
+// (fi_ep_alias). If flags have FlagTransmit, the other bits of flags replace the OpFlags of the
+// TxAttr; with FlagRecv, those of the RxAttr. An operation posted to the alias is in flight on the
+// endpoint that e itself is or is an alias of.
 func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
 	const function = "fi_ep_alias"
 	if !e.isOpen() {

@@ -39,7 +39,7 @@ type Option int
 
 // The options.
 const (
-	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV // a multi-receive buffer with less free space is released
+	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV // a multi-receive buffer with less free space than this is released
 	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE   // largest private data of Connect and Accept; read only
 	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN   // smallest part of a message that a buffered receive delivers
 	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT // larger messages must be claimed (FlagClaim)
@@ -101,7 +101,8 @@ func (e *Endpoint) GetOpt(o Option) (int, error) {
 	}
 }
 
-// SetOpt sets an option (fi_setopt). Most options must be set before Enable.
+// SetOpt sets an option (fi_setopt). Most options must be set before Enable. For a switch, every
+// positive v means 1.
 func (e *Endpoint) SetOpt(o Option, v int) error {
 	var value [8]byte
 	switch p := unsafe.Pointer(&value); o.width() {
@@ -122,8 +123,9 @@ func (e *Endpoint) SetOpt(o Option, v int) error {
 	return e.SetOptBytes(o, value[:o.width()])
 }
 
-// GetOptBytes reads an option in libfabric's representation into value, and returns how many bytes
-// that has. The numbers of providers' own options (FI_PROV_SPECIFIC) are negative.
+// GetOptBytes stores the value of an option in value, in libfabric's representation, and returns
+// the size of the option's value in bytes (fi_getopt). The numbers of providers' own options
+// (FI_PROV_SPECIFIC) are negative.
 func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	const function = "fi_getopt"
 	if !e.isOpen() {
@@ -138,7 +140,7 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	return int(size), err
 }
 
-// SetOptBytes sets an option to value, which is in libfabric's representation.
+// SetOptBytes sets an option to value, which is in libfabric's representation (fi_setopt).
 func (e *Endpoint) SetOptBytes(o Option, value []byte) error {
 	const function = "fi_setopt"
 	if !e.isOpen() {

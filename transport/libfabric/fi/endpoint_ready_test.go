@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCloseUnbound closes an endpoint that is not bound yet, or bound only to a queue, or also to
-// an address vector, but not enabled.
+// TestCloseUnbound closes endpoints that are not enabled: one that is not bound to any object, one
+// that is bound to a queue, and one that is bound to a queue and an address vector.
 func TestCloseUnbound(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})

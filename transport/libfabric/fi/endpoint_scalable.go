@@ -16,7 +16,7 @@ import (
 type ScalableEP struct {
 	object
 	domain *Domain
-	info   *Info // a copy of what the endpoint was opened with
+	info   *Info // a copy of the Info that the scalable endpoint was opened with
 }
 
 // OpenScalableEP opens the scalable endpoint that info describes (fi_scalable_ep). TxCtxCnt and
@@ -62,7 +62,8 @@ func (s *ScalableEP) BindAV(v *AV) error {
 	return nil
 }
 
-// Enable makes the endpoint ready (fi_enable). Each of its contexts must be enabled, too.
+// Enable makes the endpoint ready for use (fi_enable). The program must also enable each of its
+// contexts.
 func (s *ScalableEP) Enable() error {
 	if !s.isOpen() {
 		return closedError("fi_enable")
@@ -79,8 +80,8 @@ func (s *ScalableEP) Name() ([]byte, error) {
 	return getAddr(function, func(addr unsafe.Pointer, n *C.size_t) C.int { return C.fi_getname(s.fid, addr, n) })
 }
 
-// TxContext opens the transmit context with this index, an endpoint that only sends
-// (fi_tx_context). If attr is nil, the context has the attributes of the endpoint.
+// TxContext opens the transmit context with this index, an endpoint for transmit operations only
+// (fi_tx_context). If attr is nil, the context has the attributes of the scalable endpoint.
 func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 	const function = "fi_tx_context"
 	if !s.isOpen() {
@@ -106,7 +107,7 @@ func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 }
 
 // RxContext opens the receive context with this index, an endpoint that only receives
-// (fi_rx_context). If attr is nil, the context has the attributes of the endpoint.
+// (fi_rx_context). If attr is nil, the context has the attributes of the scalable endpoint.
 func (s *ScalableEP) RxContext(index int, attr *RxAttr) (*Endpoint, error) {
 	const function = "fi_rx_context"
 	if !s.isOpen() {
@@ -183,7 +184,7 @@ func (d *Domain) OpenSharedRx(attr *RxAttr) (*Endpoint, error) {
 		return nil, err
 	}
 	e := newEndpoint(c, d, &info, &d.object)
-	e.ready = true // libfabric does not enable a shared receive context
+	e.ready = true // a shared receive context is ready for use without fi_enable
 	return e, nil
 }
 

@@ -67,7 +67,7 @@ func TestScalableEndpoint(t *testing.T) {
 		ep, err := domain.OpenScalableEP(info)
 		require.NoError(t, err)
 		for range 100 {
-			NewInfo() // allocates memory that was freed too early, and overwrites it
+			NewInfo() // if the endpoint's info has been freed too early, this may allocate and overwrite that memory
 		}
 		tx, err := ep.TxContext(0, &info.Tx)
 		require.NoError(t, err, "sockets compares it with the endpoint's info")

@@ -68,7 +68,7 @@ func TestEndpoint(t *testing.T) {
 	})
 }
 
-// TestAlias sends a message through an alias with other default flags. Of these providers only
+// TestAlias sends a message through an alias with other default flags. Of the providers in rdm only
 // sockets supports aliases.
 func TestAlias(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {

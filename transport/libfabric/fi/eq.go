@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// EQ is an event queue: it reports connections, and the completion of asynchronous control operations
-// (fi_eq(3)).
+// EQ is an event queue: it reports requests, starts and ends of connections, and the completion of
+// asynchronous control operations (fi_eq(3)).
 type EQ struct {
 	object
 	wait   WaitObj
@@ -24,19 +24,19 @@ type EQ struct {
 type EQAttr struct {
 	Size            int     // smallest capacity in events; 0: the provider's choice
 	Flags           Flags   // FlagWrite if Write is to be called, FlagAffinity if SignalingVector is to be used
-	Wait            WaitObj // how SRead waits: any but WaitSet
+	Wait            WaitObj // how SRead waits: any but WaitSet; with WaitNone SRead and FD fail
 	SignalingVector int     // the processor that gets the device's interrupts, with FlagAffinity
 }
 
-// EQEvent is an event. Its type says which fields are set: a connection request has Info and
-// Private, a connection Private, the completion of a control operation Context and Data. The reader
-// owns everything in it.
+// EQEvent is an event. Besides Type and FID, EventConnReq has Info and Private, and EventConnected
+// has Private. Events about control operations have Context and Data. The reader owns everything in
+// it.
 type EQEvent struct {
 	Type    EventType
-	FID     FID     // the object that the event is about; for a connection request the passive endpoint
+	FID     FID     // the object that the event is about; for EventConnReq the passive endpoint
 	Context uintptr // the context that the operation was started with
 	Data    uint64  // for example the number of inserted addresses
-	Info    *Info   // for accepting or rejecting a connection request; from a Read with FlagPeek it is only information
+	Info    *Info   // for accepting or rejecting the connection request; from a Read with FlagPeek it cannot be used for that
 	Private []byte  // private data of the peer, possibly followed by padding
 }
 
@@ -93,8 +93,8 @@ func (q *EQ) waitable() *object { return &q.object }
 // Read returns the next event (fi_eq_read). It never blocks. With FlagPeek the event stays in the
 // queue.
 //
-// Read returns ErrAgain if there is no event, and ErrAvail if there is an error; then ReadErr returns
-// the error.
+// Read returns ErrAgain if there is no event, and ErrAvail if there is an error; then ReadErr
+// returns the error.
 func (q *EQ) Read(flags Flags) (*EQEvent, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
@@ -105,8 +105,9 @@ func (q *EQ) Read(flags Flags) (*EQEvent, error) {
 }
 
 // SRead is Read, but waits up to timeout for an event (fi_eq_sread); a negative timeout is
-// infinite. After the timeout SRead returns ErrAgain. With most wait objects it blocks an operating
-// system thread. If the queue was opened with WaitNone, SRead returns ErrInvalid.
+// infinite. After the timeout SRead returns ErrAgain. It blocks an operating system thread while it
+// waits, except with WaitYield and, with shm, WaitUnspec. If the queue was opened with WaitNone,
+// SRead returns ErrInvalid.
 func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
@@ -145,7 +146,8 @@ func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	}
 }
 
-// read converts the event that call reads in C. flags are those of call.
+// read calls call, which reads an event into C memory, and converts the event. flags are the flags
+// with which call reads.
 func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*EQEvent, error) {
 	e := C.weft_eq_event_new()
 	if e == nil {
@@ -187,7 +189,8 @@ func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*E
 	return ev, nil
 }
 
-// ReadErr returns an error from the queue (fi_eq_readerr), or ErrAgain if there is none.
+// ReadErr removes an error from the queue and returns it (fi_eq_readerr). It returns ErrAgain if
+// there is none.
 func (q *EQ) ReadErr(flags Flags) (*EQError, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed

@@ -67,15 +67,15 @@ var (
 	// ErrNotSupported means that this library or provider does not support a call. It is not
 	// returned itself: errors.Is finds it in the call's error.
 	ErrNotSupported = errors.New("not supported by this libfabric or provider")
-	// ErrClosed is returned by calls on a closed object.
+	// ErrClosed is the error of a call on a closed object, alone or wrapped in an Error.
 	ErrClosed = errors.New("libfabric object is closed")
 )
 
 // Error returns libfabric's text for the number (fi_strerror).
 func (e Errno) Error() string { return C.GoString(C.fi_strerror(C.int(e))) }
 
-// Is makes errors.Is find ErrNotSupported in the numbers that mean it, and the syscall.Errno in the
-// numbers that are the system's.
+// Is makes errors.Is find ErrNotSupported in ErrNotImpl, ErrNotSupp and ErrNoProtoOpt, and in a
+// number of the system the syscall.Errno with the same number.
 func (e Errno) Is(target error) bool {
 	if target == ErrNotSupported {
 		return e == ErrNotImpl || e == ErrNotSupp || e == ErrNoProtoOpt

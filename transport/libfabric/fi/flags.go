@@ -28,7 +28,7 @@ const (
 	// FlagTrigger starts the operation when a counter reaches a threshold. Posting calls of this
 	// package refuse it, because a Context cannot name the counter.
 	FlagTrigger      Flags = C.FI_TRIGGER
-	FlagFence        Flags = C.FI_FENCE    // start after all earlier operations to the same peer
+	FlagFence        Flags = C.FI_FENCE    // the operation starts after all earlier ones to the same peer have completed
 	FlagAffinity     Flags = C.FI_AFFINITY // direct interrupts to the processor SignalingVector of CQAttr or EQAttr
 	FlagPriority     Flags = C.WEFT_PRIORITY
 	FlagMulticast    Flags = C.FI_MULTICAST
@@ -60,7 +60,7 @@ const (
 // The flags of bindings (fi_endpoint(3), fi_domain(3)), of address vectors
 // (fi_av(3)), of their sets (fi_av_set(3)) and of memory (fi_mr(3)).
 const (
-	FlagSelectiveCompletion Flags = C.FI_SELECTIVE_COMPLETION // only operations with FlagCompletion write a completion
+	FlagSelectiveCompletion Flags = C.FI_SELECTIVE_COMPLETION // operations without FlagCompletion write no completion, unless they fail
 	FlagRegMR               Flags = C.WEFT_REG_MR             // with Domain.BindEQ: registrations complete asynchronously
 
 	FlagEvent         Flags = C.FI_EVENT       // insertions are asynchronous; the same bit as FlagCompletion
@@ -69,7 +69,7 @@ const (
 	FlagAVUserID      Flags = C.FI_AV_USER_ID  // the caller chooses the Addr by which completions report a peer
 	FlagAuthKey       Flags = C.WEFT_AUTH_KEY  // the Addr stands for an authorisation key (only 2.x)
 	FlagFirewallAddr  Flags = C.WEFT_FIREWALL  // this side must not start the connection, because of a firewall (only 2.x)
-	FlagUniverse      Flags = C.FI_UNIVERSE    // the set contains all addresses
+	FlagUniverse      Flags = C.FI_UNIVERSE    // the set contains all addresses of the vector
 	FlagBarrierSet    Flags = C.FI_BARRIER_SET // the set is for barriers; the flags below name other collectives
 	FlagBroadcastSet  Flags = C.FI_BROADCAST_SET
 	FlagAlltoallSet   Flags = C.FI_ALLTOALL_SET
@@ -139,9 +139,9 @@ const (
 	ModeContext         Mode = C.FI_CONTEXT    // each operation's context points to 32 bytes for the provider
 	ModeContext2        Mode = C.FI_CONTEXT2   // each operation's context points to 64 bytes for the provider
 	ModeMsgPrefix       Mode = C.FI_MSG_PREFIX // each message buffer begins with space for the provider
-	ModeAsyncIov        Mode = C.FI_ASYNC_IOV  // arrays of buffers must not change until the operation completes
+	ModeAsyncIov        Mode = C.FI_ASYNC_IOV  // arrays that list an operation's buffers or segments must not change until it completes
 	ModeRxCQData        Mode = C.FI_RX_CQ_DATA // a write with immediate data consumes a receive of the peer
-	ModeLocalMR         Mode = C.WEFT_LOCAL_MR // the name of MRLocal before 1.5
+	ModeLocalMR         Mode = C.WEFT_LOCAL_MR // what MRLocal means, for programs written for libfabric before 1.5
 	ModeNotifyFlagsOnly Mode = C.WEFT_NOTIFY_FLAGS_ONLY
 	ModeRestrictedComp  Mode = C.WEFT_RESTRICTED_COMP
 	ModeBufferedRecv    Mode = C.WEFT_BUFFERED_RECV
@@ -156,8 +156,8 @@ type MRMode int
 // use offsets as addresses, and the application chooses the key.
 const (
 	MRUnspec     MRMode = C.WEFT_MR_UNSPEC
-	MRBasic      MRMode = C.WEFT_MR_BASIC    // interface before 1.5: means MRVirtAddr, MRAllocated and MRProvKey
-	MRScalable   MRMode = C.WEFT_MR_SCALABLE // interface before 1.5: means none of the bits below
+	MRBasic      MRMode = C.WEFT_MR_BASIC    // for programs written for libfabric before 1.5: means MRVirtAddr, MRAllocated and MRProvKey
+	MRScalable   MRMode = C.WEFT_MR_SCALABLE // for programs written for libfabric before 1.5: means none of the bits below
 	MRLocal      MRMode = C.FI_MR_LOCAL      // local buffers need a descriptor, too
 	MRRaw        MRMode = C.FI_MR_RAW        // keys are longer than 64 bits
 	MRVirtAddr   MRMode = C.FI_MR_VIRT_ADDR  // remote addresses are virtual addresses, not offsets

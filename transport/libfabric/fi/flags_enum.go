@@ -92,8 +92,8 @@ const (
 	AddrUCX      AddrFormat = C.WEFT_ADDR_UCX // only 2.x
 )
 
-// Protocol is the wire protocol of an endpoint (fi_endpoint(3)). Providers with the same protocol can
-// communicate.
+// Protocol is the wire protocol of an endpoint (fi_endpoint(3)). Providers with the same protocol
+// can communicate.
 type Protocol uint32
 
 // The protocols.
@@ -159,7 +159,7 @@ func (t TClass) DSCP() uint8 { return uint8(C.fi_tc_dscp_get(C.uint32_t(t))) }
 // WaitObj says how a thread can wait on a queue or a counter (fi_eq(3), fi_cq(3)).
 type WaitObj int
 
-// The kinds of waiting.
+// The kinds of waiting. For a counter, SRead in these comments means [Counter.Wait].
 const (
 	WaitNone      WaitObj = C.FI_WAIT_NONE       // a thread cannot wait
 	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // a thread can wait only by calling SRead

@@ -10,18 +10,18 @@ import (
 	"unsafe"
 )
 
-// tostr returns libfabric's text for v (fi_tostr_r). kind says what v is.
+// tostr returns libfabric's text for v (fi_tostr_r). kind is libfabric's number for the type of v.
 func tostr[T any](v T, kind C.enum_fi_type) string {
 	var buf [2048]C.char
 	return C.GoString(C.fi_tostr_r(&buf[0], C.size_t(len(buf)), unsafe.Pointer(&v), kind))
 }
 
-// String returns the names of the flags of operations (fi_tostr). Flags of other calls share their
-// bits and have no names of their own.
+// String returns the names that the set bits have as flags of operations (fi_tostr). Flags of other
+// calls use some of the same bits, and get the same names.
 func (f Flags) String() string { return tostr(C.uint64_t(f), C.FI_TYPE_OP_FLAGS) }
 
-// CQString returns the names of the flags of a completion, which say what kind of operation has
-// completed.
+// CQString returns the names that the set bits have as flags of a completion (fi_tostr). Those
+// flags say what kind of operation has completed.
 func (f Flags) CQString() string { return tostr(C.uint64_t(f), C.FI_TYPE_CQ_EVENT_FLAGS) }
 
 // String returns the names of the bits that are set (fi_tostr).

@@ -26,7 +26,7 @@ type setup struct {
 	sep   bool        // each endpoint of a pair has a domain of its own
 }
 
-// node is an endpoint with its queue and vector.
+// node is an endpoint with its completion queue and address vector.
 type node struct {
 	t      *testing.T
 	info   *Info
@@ -74,8 +74,8 @@ func localInfo(t *testing.T, s setup) *Info {
 	return infos[0]
 }
 
-// openPair opens two endpoints of a provider, inserts their addresses into each other's vectors,
-// and closes them when the test ends.
+// openPair opens two endpoints of a provider, inserts the address of each into the vector of the
+// other, and closes the endpoints when the test ends.
 func openPair(t *testing.T, s setup) (a, b *node) {
 	t.Helper()
 	if s.ep == EPUnspec {
@@ -170,7 +170,7 @@ func (n *node) poll() {
 	}
 }
 
-// post calls a posting function until it returns something else than ErrAgain, which must be nil.
+// post calls a posting function until its result is not ErrAgain. That result must be nil.
 func (n *node) post(call func() error) {
 	n.t.Helper()
 	n.until("posted", func() bool {
@@ -200,7 +200,7 @@ func (n *node) next() event {
 	return e
 }
 
-// wait waits for the operation of ctx, which must succeed.
+// wait waits for the end of the operation of ctx. The operation must succeed.
 func (n *node) wait(ctx *Context) event {
 	n.t.Helper()
 	e := n.ended(ctx)

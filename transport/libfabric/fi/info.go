@@ -11,7 +11,8 @@ import (
 )
 
 // Info describes one way to communicate: a provider, a fabric, a domain and an endpoint that belong
-// together (fi_getinfo(3)). As hints, it has the caller's requirements; zero fields require nothing.
+// together (fi_getinfo(3)). As hints, it has the caller's requirements; zero fields require
+// nothing.
 //
 // The fields are those of struct fi_info. The caller may change them before it passes the Info to a
 // call. If the C structure of a newer library has fields that Info lacks, the Info keeps their
@@ -38,7 +39,7 @@ type Info struct {
 type TxAttr struct {
 	Caps        Caps
 	Mode        Mode
-	OpFlags     Flags // default flags, for operations without flags of their own
+	OpFlags     Flags // default flags of transmit operations, for calls without a flags argument
 	MsgOrder    MsgOrder
 	CompOrder   CompOrder
 	InjectSize  int // size of the largest message that can be injected, in bytes
@@ -52,7 +53,7 @@ type TxAttr struct {
 type RxAttr struct {
 	Caps              Caps
 	Mode              Mode
-	OpFlags           Flags // default flags, for receives without flags of their own
+	OpFlags           Flags // default flags of receives, for calls without a flags argument
 	MsgOrder          MsgOrder
 	CompOrder         CompOrder
 	TotalBufferedRecv int // size of the provider's buffers for unexpected messages, in bytes; obsolete
@@ -137,7 +138,7 @@ func own(c *C.struct_fi_info) *rawInfo {
 	return r
 }
 
-// NewInfo returns an empty Info, for hints (fi_allocinfo).
+// NewInfo returns an empty Info, for hints (fi_allocinfo). It panics if there is no memory.
 func NewInfo() *Info {
 	c := C.fi_allocinfo()
 	if c == nil {
@@ -205,7 +206,8 @@ func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([
 	return infos, nil
 }
 
-// Dup returns a copy that shares only the connection request, if there is one (fi_dupinfo).
+// Dup returns a copy of i (fi_dupinfo). The two share only the connection request, if there is one.
+// Dup panics if there is no memory.
 func (i *Info) Dup() *Info {
 	c, err := i.dup()
 	if err != nil {

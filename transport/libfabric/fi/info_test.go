@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill sets every exported field in v to a different value. n counts the fields and makes the
-// values.
+// fill sets every exported field in v to a different value. *n is the number of fields so far, from
+// which fill makes the values.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -55,7 +55,7 @@ func filled() *Info {
 	return i
 }
 
-// same requires that all fields are equal, except the C structures.
+// same requires that want and got have equal fields, except the C structure in Info.raw.
 func same(t *testing.T, want, got *Info) {
 	t.Helper()
 	w, g := *want, *got

@@ -17,8 +17,8 @@ func pieces(buf []byte, n int) (bufs [][]byte) {
 	return bufs
 }
 
-// TestIovLimits checks that operations accept as many buffers as the limits say, and return
-// ErrTooBig for one more. With more, rxm would write beyond an array on its stack.
+// TestIovLimits checks that operations accept as many buffers as IovLimit, and return ErrTooBig for
+// one more. With more buffers, rxm would write beyond an array on its stack.
 func TestIovLimits(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// KeyNotAvail is returned by Key if the region has no key yet, or if its key is one that only
-// RawAttr can return (FI_KEY_NOTAVAIL).
+// KeyNotAvail is returned by Key if the region is closed or has no key yet, or if its key is one
+// that only RawAttr can return (FI_KEY_NOTAVAIL).
 const KeyNotAvail = ^uint64(0)
 
 // MR is a memory region: memory that is registered so that peers may access it, or that the device
@@ -76,7 +76,8 @@ func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C
 	return m, nil
 }
 
-// pinned pins bufs and returns their addresses and lengths.
+// pinned pins bufs and returns their addresses and lengths. It returns ErrInvalid if there are no
+// bufs or if one is empty.
 func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
 	if len(bufs) == 0 {
 		return nil, nil, fmt.Errorf("no buffers: %w", ErrInvalid)
@@ -104,8 +105,7 @@ func address(iov []iovec) C.uintptr_t {
 	return escape(unsafe.Pointer(&iov[0]))
 }
 
-// Key returns the key that peers use for the region (fi_mr_key), KeyNotAvail if the region is
-// closed.
+// Key returns the key that peers use for the region (fi_mr_key), or KeyNotAvail.
 func (m *MR) Key() uint64 {
 	if !m.isOpen() {
 		return KeyNotAvail
@@ -113,7 +113,8 @@ func (m *MR) Key() uint64 {
 	return uint64(C.fi_mr_key(m.c()))
 }
 
-// Desc returns the region's descriptor for local operations (fi_mr_desc). It is valid until Close.
+// Desc returns the region's descriptor for local operations (fi_mr_desc). The descriptor is valid
+// until Close. If the region is closed, Desc returns the zero Desc.
 func (m *MR) Desc() Desc {
 	if !m.isOpen() {
 		return Desc{}
@@ -169,8 +170,8 @@ func (d *Domain) UnmapKey(key uint64) error {
 	return check("fi_mr_unmap_key", C.fi_mr_unmap_key(d.c(), C.uint64_t(key)))
 }
 
-// BindEndpoint binds the region to an endpoint (fi_mr_bind), if the domain has MREndpoint. Call it
-// before Enable. From then on the endpoint cannot be closed before the region.
+// BindEndpoint binds the region to an endpoint (fi_mr_bind), as a domain with MREndpoint requires.
+// Call it before Enable. From then on the endpoint cannot be closed before the region.
 func (m *MR) BindEndpoint(e *Endpoint, flags Flags) error { return m.bindTo(&e.object, flags) }
 
 // BindCounter makes a counter count peers' accesses to the region (fi_mr_bind); flags is
@@ -189,8 +190,8 @@ func (m *MR) bindTo(o *object, flags Flags) error {
 	return nil
 }
 
-// Enable makes the region usable (fi_mr_enable), if the domain has MREndpoint or MRRMAEvent. Call
-// it after all bindings.
+// Enable makes the region usable (fi_mr_enable). A domain with MREndpoint requires it for every
+// region, and one with MRRMAEvent for regions with FlagRMAEvent. Call it after all bindings.
 func (m *MR) Enable() error {
 	if !m.isOpen() {
 		return closedError("fi_mr_enable")

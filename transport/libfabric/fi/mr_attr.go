@@ -32,7 +32,7 @@ type MRAttr struct {
 }
 
 // MemRange is memory that is given by its address and its length in bytes. The caller must keep it
-// alive and pinned.
+// alive and pinned until the region is closed.
 type MemRange struct{ Addr, Len uintptr }
 
 // DMABuf is memory of a Linux dma-buf, Len bytes from Offset on (struct fi_mr_dmabuf).

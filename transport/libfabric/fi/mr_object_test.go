@@ -71,7 +71,7 @@ func TestMRBind(t *testing.T) {
 		}
 		ep, err := d.OpenEndpoint(d.Info())
 		require.NoError(t, err)
-		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{}))) // net of 1.17 cannot close an endpoint without a vector
+		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{}))) // net of libfabric 1.17 cannot close an endpoint without a vector
 		err = m.BindEndpoint(ep, 0)
 		if facts.prov == "sockets" {
 			require.ErrorIs(t, err, ErrInvalid)

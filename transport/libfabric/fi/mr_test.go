@@ -56,7 +56,7 @@ func eachMR(t *testing.T, test func(*testing.T, mrFacts, *Domain)) {
 	}
 }
 
-// closeMR closes a region twice and checks that it is closed.
+// closeMR closes a region twice and checks that its methods then act as on a closed region.
 func closeMR(t *testing.T, m *MR) {
 	t.Helper()
 	require.NoError(t, m.Close())
@@ -207,7 +207,7 @@ func TestMRKeyInUse(t *testing.T) {
 	})
 }
 
-// countPins returns the number of pins of open objects.
+// countPins returns the number of Pinners in livePins.
 func countPins() (n int) {
 	livePins.Range(func(any, any) bool { n++; return true })
 	return n
@@ -230,7 +230,7 @@ func TestMRSurvivesGC(t *testing.T) {
 		}
 		for range 10 {
 			runtime.GC()
-			for range 1000 { // overwrites memory if it was freed
+			for range 1000 { // if memory of a region was freed, this may overwrite it
 				garbage = make([]byte, 1024)
 			}
 		}

@@ -10,20 +10,20 @@ import (
 	"unsafe"
 )
 
-// Messages (fi_msg(3)). Each message goes to the receive that was posted first. With CapDirectedRecv,
-// receives may name a sender and take only its messages.
+// Messages (fi_msg(3)). Each message goes to the oldest posted receive. With CapDirectedRecv,
+// receives may name a sender; such a receive takes only messages of that sender.
 //
-// The calls do not block. They do not allocate, except for vectors without a context. They return a
-// bare Errno:
+// The calls do not block. They do not allocate, except for vectors without a Context. Errors are
+// not wrapped in an Error. Among them are:
 //
 //   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
 //     post again.
 //   - ErrBusy: ctx is in flight.
-//   - ErrNotSupported: no CapMsg, or FlagTrigger.
+//   - ErrNotSupported: the endpoint lacks CapMsg, or the flags have FlagTrigger.
 //   - ErrTooBig: more buffers than IovLimit.
 //   - ErrMsgSize: more bytes to inject than InjectSize.
 //   - ErrOpBadState: the endpoint is not enabled.
-//   - ErrClosed: the endpoint is closed.
+//   - ErrClosed: the endpoint or ctx is closed.
 //
 // After an error nothing is posted and no buffer is pinned.
 //
@@ -68,8 +68,8 @@ func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) e
 	return ctx.posted(rc)
 }
 
-// SendData sends buf with immediate data (fi_senddata). The receiver's completion carries the lowest
-// CQDataSize bytes of data.
+// SendData sends buf with immediate data (fi_senddata). The receiver's completion carries the
+// lowest CQDataSize bytes of data.
 func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *Context) error {
 	if err := e.checkDest(dest); err != nil {
 		return err

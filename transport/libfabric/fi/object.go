@@ -10,8 +10,9 @@ import (
 	"unsafe"
 )
 
-// objects is the lock of the process that guards the fields of every [object] that record which
-// objects need which. These fields change only when an object is opened, bound or closed.
+// objects is the lock of the process that guards, in every [object], the fields that record which
+// objects need it and which it needs. These fields change only when an object is opened, bound or
+// closed.
 var objects sync.Mutex
 
 // object is embedded in each type that stands for an open object of libfabric, which in C begins

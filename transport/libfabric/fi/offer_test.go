@@ -51,14 +51,14 @@ var offers = []offer{
 	},
 }
 
-// eachOffer runs a test with all providers.
+// eachOffer runs a test with each provider in offers.
 func eachOffer(t *testing.T, test func(*testing.T, offer)) {
 	for _, o := range offers {
 		t.Run(o.prov, func(t *testing.T) { test(t, o) })
 	}
 }
 
-// hints returns hints that request all capabilities of the provider and support all modes.
+// hints returns hints for the provider that require no capability and support all modes.
 func (o offer) hints() *Info {
 	h := NewInfo()
 	h.Fabric.ProvName = o.prov

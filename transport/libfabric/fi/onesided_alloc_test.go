@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOneSidedAllocations checks that RMA and atomic operations do not allocate if their context
-// has been used before.
+// TestOneSidedAllocations checks that RMA and atomic operations do not allocate if their Context
+// has been used for the same call before.
 func TestOneSidedAllocations(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {

@@ -48,8 +48,8 @@ const (
 	ControlExportFID  Command = C.FI_EXPORT_FID  // struct fi_fid_export
 )
 
-// Control runs a command that only some objects or providers support (fi_control). arg points to the
-// command's argument, which must not contain pointers to Go memory that is not pinned.
+// Control runs a command that only some objects or providers support (fi_control). arg points to
+// the command's argument, which must not contain pointers to Go memory that is not pinned.
 func (o *object) Control(command Command, arg unsafe.Pointer) error {
 	const function = "fi_control"
 	if !o.isOpen() {

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPeek sends four messages that no receive has been posted for. The receiver finds the first
-// and receives it, reserves two and then receives one and discards the other, and discards the
-// last.
+// TestPeek sends four messages without a posted receive. The receiver finds the first message by
+// FlagPeek and receives it. It reserves the second and receives it. It reserves the third and
+// discards it. It discards the fourth by FlagPeek with FlagDiscard.
 func TestPeek(t *testing.T) {
 	const size = 64
 	eachRDM(t, func(t *testing.T, prov string) {
@@ -31,7 +31,7 @@ func TestPeek(t *testing.T) {
 			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim), "no message is reserved")
 			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim|FlagDiscard))
 		}
-		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // shm before 1.19 posts a receive instead
+		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // shm before libfabric 1.19 posts a receive instead
 			require.NoError(t, b.ep.TRecvMsg(&TMsg{Msg: Msg{Addr: b.peer, Context: ctx}, Tag: 1}, FlagPeek))
 			b.quiet()
 			require.NoError(t, b.ep.Cancel(ctx))

@@ -63,7 +63,7 @@ func Providers() ([]Provider, error) {
 	return providers, nil
 }
 
-// UseHooks puts hooks around every fabric that is opened later, the last hook outermost
+// UseHooks layers hooks over every fabric that is opened later, the last hook outermost
 // (fi_hook(7)). Names are for example "ofi_hook_perf", or "perf" for short. UseHooks sets the
 // environment variable FI_HOOK, which the library reads once, when it loads the providers; after
 // that UseHooks returns ErrBusy. If a hook does not exist, UseHooks returns ErrNoEntry and installs

@@ -11,13 +11,14 @@ import (
 	"unsafe"
 )
 
-// Raw is a low-overhead interface to an endpoint and its completion queue, whose format must be
-// CQData. The caller provides all memory that libfabric may access, outside of Go's heap or pinned:
-// buffers, and 64 bytes for each operation in flight (FI_CONTEXT2), whose address is the
-// operation's context. Addresses are integers, no method pins or allocates anything, and each data
-// transfer method is one call of C. The threading model of the domain applies.
+// Raw is a low-overhead interface to an endpoint and its completion queue. The format of the queue
+// must be CQData. The caller provides the memory that libfabric may access after a call has
+// returned, outside of Go's heap or pinned: buffers, and a struct fi_context2 (64 bytes) for each
+// operation in flight. The address of that struct is the operation's context. Addresses are
+// integers, no method pins or allocates anything, and each data transfer method is one call of C.
+// The threading model of the domain applies.
 //
-// Methods return 0 or the Errno of the call.
+// Methods with a result of type Errno return 0 or the Errno of the call.
 type Raw struct {
 	ep, cq, fabric, domain C.uintptr_t
 	bindMR                 C.uintptr_t // the endpoint that Register binds regions to; 0: it binds them to none
@@ -31,7 +32,7 @@ type Raw struct {
 	nposts  int
 }
 
-// rawDetail is the space for a provider's data about a failure (err_data).
+// rawDetail is the size in bytes of the space for a provider's data about a failure (err_data).
 const rawDetail = 256
 
 // RawEntry is a completion: struct fi_cq_data_entry.
@@ -57,7 +58,7 @@ type RawError struct {
 	Prov    int // the provider's own error number (prov_errno)
 }
 
-// RawRegion is registered memory.
+// RawRegion is registered memory. The zero RawRegion is none.
 type RawRegion struct {
 	mr   C.uintptr_t
 	Desc Desc
@@ -129,8 +130,8 @@ func OffHeap(n int) ([]byte, error) {
 	return m, nil
 }
 
-// AddressOf returns the address of b. The address stays valid only while b is pinned or if b is
-// outside of Go's heap.
+// AddressOf returns the address of b. If b is in Go's heap, the address is valid only while b is
+// pinned.
 func AddressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Inject sends n bytes (fi_inject). When Inject returns, the caller may reuse the buffer.
@@ -193,7 +194,8 @@ func (r *Raw) CompareAtomic(a *RawAtomic) Errno {
 		C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context)))
 }
 
-// PostLater queues a receive for the next Poll. It returns false if the queue is full.
+// PostLater queues a receive of up to n bytes for the next Poll, which posts it. It returns false
+// if as many receives as the argument recvs of NewRaw are queued already.
 func (r *Raw) PostLater(buf uintptr, n int, context uintptr) bool {
 	if r.nposts == len(r.posts) {
 		return false
@@ -203,7 +205,7 @@ func (r *Raw) PostLater(buf uintptr, n int, context uintptr) bool {
 	return true
 }
 
-// Pending returns how many receives are queued for the next Poll.
+// Pending returns the number of receives that are queued for the next Poll.
 func (r *Raw) Pending() int { return r.nposts }
 
 // Poll posts the queued receives with desc and flags (fi_recvmsg). Then it reads up to limit
@@ -227,7 +229,8 @@ func (r *Raw) Poll(flags Flags, desc Desc, limit, tries int) ([]RawEntry, Errno)
 	return r.entries[:n], 0
 }
 
-// ReadErr returns a failed operation (fi_cq_readerr). It returns false if there is none.
+// ReadErr removes a failed operation from the queue and returns it (fi_cq_readerr). It returns
+// false if there is none or if fi_cq_readerr fails.
 func (r *Raw) ReadErr() (RawError, bool) {
 	n := C.weft_raw_readerr(r.cq, C.uintptr_t(uintptr(unsafe.Pointer(r.failure))), r.detail, rawDetail)
 	if n < 0 || n == 0 {
@@ -250,7 +253,7 @@ func (r *Raw) SetMinMultiRecv(n int) Errno {
 }
 
 // Register registers n bytes at buf (fi_mr_reg), which must stay valid until the region is closed.
-// The region's key is key, unless the provider chooses keys.
+// The region's key is key, unless the provider chooses keys (FI_MR_PROV_KEY).
 func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion, Errno) {
 	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key))
 	if m.error != 0 {

@@ -11,10 +11,10 @@ struct weft_raw_post {
 	uint64_t buf, len, context;
 };
 
-// What weft_raw_poll did with the receives that it was to post.
+// The result of posting receives in weft_raw_poll.
 struct weft_raw_posted {
 	uint64_t count; // number of posted receives
-	int64_t error;	// the errno of the receive after those, which could not be posted; 0: all were posted
+	int64_t error;	// the errno of the next receive, which could not be posted; 0: all were posted
 };
 
 struct weft_raw_mr {
@@ -113,9 +113,10 @@ weft_raw_compare_atomic(uintptr_t ep, uintptr_t buf, size_t count, uintptr_t des
 				 (enum fi_datatype) type, (enum fi_op) op, (void *) context);
 }
 
-// Posts the npost receives in posts until one fails, and stores the outcome in posted. Then it
-// reads up to count completions into entries; while the queue is empty, it tries that up to tries
-// times. Returns the number of completions or a negative errno.
+// Posts the npost receives in posts, in their order, until one fails, and stores the outcome in
+// posted. Then reads up to count completions into entries, unless count is 0; while the queue is
+// empty, reads it up to tries times. Returns the number of completions, 0 for an empty queue, or a
+// negative errno of fi_cq_read.
 static inline ssize_t
 weft_raw_poll(uintptr_t ep, uintptr_t cq, uintptr_t posts, size_t npost, uint64_t flags, uintptr_t desc, uintptr_t posted,
 	      uintptr_t entries, size_t count, unsigned tries)

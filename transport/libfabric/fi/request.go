@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// request is a connection request (fi_cm(3)). All copies of its Info share it. A provider frees its
-// handle when the request is accepted or rejected, or when the endpoint of the request is closed (in
-// the last case tcp and net of 1.17 leak it). Providers do not detect a second use of the handle, so
-// request tracks its state:
+// request is a connection request (fi_cm(3)). All copies of its Info share it. A provider frees the
+// handle of the request when the request is accepted or rejected, or when the endpoint that was
+// opened with the request is closed (in the last case tcp and net of libfabric 1.17 leak the
+// handle). Providers do not detect a second use of the handle, so request tracks its own state:
 //
 //	          OpenEndpoint             Accept, Close
 //	waiting ────────────────► taken ────────────────► ended

@@ -14,21 +14,24 @@ import (
 //
 // The key of a region and an address name the peer's memory. The address is the virtual address at
 // the peer if the domain's MRMode has MRVirtAddr, else the offset from the region's start. An
-// operation must stay within the region and its Access; otherwise it fails with an error
-// completion, if the provider checks that.
+// operation must stay within the region and do only what the region's Access permits; otherwise it
+// fails with an error completion, if the provider checks that.
 //
-// The peer gets no completion, unless the write carries data, or a counter is bound to the region
-// (CapRMAEvent). With manual DataProgress the peer must read its completion queue for the operation
-// to progress.
+// The peer gets no completion, except for a write with immediate data. A counter that is bound to
+// the region counts the operation (CapRMAEvent). If the peer's DataProgress is manual, the
+// operation progresses only while the peer reads its completion queue.
 //
-// Buffers belong to libfabric until the completion has been read. The calls do not block and do not
-// allocate. They return a bare Errno:
+// Buffers belong to libfabric until the completion has been read. The calls do not block. They do
+// not allocate, except for vectors without a Context. Errors are not wrapped in an Error. Among
+// them are:
 //
 //   - ErrAgain: the endpoint has no room or is not connected yet; read the completion queue and
 //     post again.
-//   - ErrNotSupported: no CapRMA.
+//   - ErrNotSupported: the endpoint lacks CapRMA.
 //   - ErrTooBig: more buffers than TxAttr.IovLimit, or more segments than TxAttr.RMAIovLimit.
-//   - ErrClosed: the endpoint is closed.
+//   - ErrBusy: ctx is in flight.
+//   - ErrOpBadState: the endpoint is not enabled.
+//   - ErrClosed: the endpoint or ctx is closed.
 
 // RMAIov is a segment of a peer's memory (struct fi_rma_iov).
 type RMAIov struct {
@@ -119,9 +122,9 @@ func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint
 // when WriteMsg returns.
 func (e *Endpoint) WriteMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(1, msg, flags) }
 
-// WriteData is Write with immediate data (fi_writedata): when the bytes of buf are in its memory,
-// the peer gets a completion with the lowest DomainAttr.CQDataSize bytes of data. With some
-// providers that completion uses up a receive, which the peer must have posted (ModeRxCQData).
+// WriteData is Write with immediate data (fi_writedata): when the bytes of buf are in the peer's
+// memory, the peer gets a completion with the lowest DomainAttr.CQDataSize bytes of data. With some
+// providers that completion consumes a receive, which the peer must have posted (ModeRxCQData).
 func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr, key uint64, ctx *Context) error {
 	if err := e.checkDest(dest); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// window is memory of a node and the region that it is registered as.
+// window is memory of a node, and the region as which the memory is registered.
 type window struct {
 	mem  []byte
 	mr   *MR
@@ -18,8 +18,8 @@ type window struct {
 	key  uint64
 }
 
-// nextKey is the last key that window has requested. Counting it up gives each region of the
-// process a key of its own.
+// nextKey is the last key that window has requested. window increments it, so that each region of
+// the process has a key of its own.
 var nextKey atomic.Uint64
 
 // window registers memory of a node and closes the region when the test ends. Behind the memory

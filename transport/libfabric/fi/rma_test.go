@@ -21,7 +21,7 @@ const (
 	unchecked                    // the operation accesses the memory, because the provider does not check the region
 )
 
-// rmaProviders describes each provider of libfabric 1.17, so that the tests notice when a provider
+// rmaProviders describes providers of libfabric 1.17, so that the tests notice when a provider
 // changes.
 var rmaProviders = []struct {
 	prov      string

@@ -24,7 +24,7 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/fi_trigger.h>
 
-// The version of the headers as an FI_VERSION.
+// The version of the headers, in the form of FI_VERSION.
 #define WEFT_HEADERS FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION)
 #define WEFT_HEADERS_AT_LEAST(major, minor) \
 	(FI_MAJOR_VERSION > (major) || (FI_MAJOR_VERSION == (major) && FI_MINOR_VERSION >= (minor)))
@@ -42,8 +42,8 @@
 #define WEFT_ORDER_STRICT 0x1FFULL
 #define WEFT_ORDER_DATA (1ULL << 16)
 
-// Bits that only 1.x or only 2.x has. With headers that lack a bit its constant is zero, because
-// they may use the same bit for something else.
+// Constants that only libfabric 1.x or only 2.x has. With headers that lack a bit, its constant is
+// zero, because these headers may use the same bit for something else.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_PRIORITY 0ULL
 #define WEFT_VARIABLE_MSG 0ULL
@@ -74,7 +74,8 @@
 #define WEFT_ADDR_UCX (FI_ADDR_CXI + 1)
 #endif
 
-// Constants that were added in versions after 2.0. With headers that lack one it is zero.
+// Constants that were added in versions after 2.0. With headers that lack one, it is zero, except
+// WEFT_SOCKADDR_IP.
 #ifdef FI_RESCAN
 #define WEFT_RESCAN FI_RESCAN
 #else

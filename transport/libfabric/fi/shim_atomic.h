@@ -21,8 +21,8 @@ _Static_assert(FI_DIFF == 19, "operations");
 #define WEFT_ATOMIC_OP_END (FI_MSWAP + 1)
 #endif
 
-// The families of atomic operations: plain, fetching and comparing. weft_atomicvalid calls the
-// query of a family.
+// The families of atomic operations: plain, fetching and comparing. weft_atomicvalid calls
+// fi_atomicvalid or its variant for the family.
 enum weft_family { WEFT_BASE, WEFT_FETCH, WEFT_COMPARE };
 
 static inline int weft_atomicvalid(uintptr_t fid, enum weft_family family, uint32_t datatype, uint32_t op,

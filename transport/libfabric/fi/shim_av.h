@@ -1,14 +1,14 @@
-// Address vectors: calls that the headers of libfabric 1.17 lack, and calls that
-// those of 2.x warn about.
+// Address vectors: calls that the headers of libfabric 1.17 lack, and calls that the headers of 2.x
+// mark as deprecated.
 
 #ifndef WEFT_FI_SHIM_AV_H
 #define WEFT_FI_SHIM_AV_H
 
 #include "shim.h"
 
-// Calls fi_av_open with *map_addr as attr->map_addr, and stores what the provider changes it to in
-// *map_addr. The value is an integer, because Go must never hold a pointer that may not be a valid
-// address.
+// Calls fi_av_open with *map_addr as attr->map_addr, and stores the value that attr->map_addr has
+// afterwards in *map_addr. It is an integer there, because Go must never hold a pointer that may
+// not be a valid address.
 static inline int weft_av_open(struct fid_domain *domain, struct fi_av_attr *attr,
 			       uintptr_t *map_addr, struct fid_av **av)
 {
@@ -20,8 +20,8 @@ static inline int weft_av_open(struct fid_domain *domain, struct fi_av_attr *att
 	return rc;
 }
 
-// Does what fi_av_bind does, which the headers of 2.x mark as deprecated, without the compiler's
-// warning.
+// Does what fi_av_bind does. The headers of 2.x mark fi_av_bind as deprecated, and a call of it
+// would cause a warning of the compiler.
 static inline int weft_av_bind(struct fid_av *av, struct fid *eq, uint64_t flags)
 {
 	return av->fid.ops->bind(&av->fid, eq, flags);

@@ -36,8 +36,8 @@ static inline int weft_backlog(struct fid_pep *pep, int backlog)
 	return fi_control(&pep->fid, FI_BACKLOG, &backlog);
 }
 
-// weft_cm_data_size stores the largest size of private data of a connection request
-// or its answer, in bytes.
+// weft_cm_data_size stores the largest size of the private data of a connection request or its
+// answer, in bytes, in *size.
 static inline int weft_cm_data_size(struct fid *fid, size_t *size)
 {
 	size_t len = sizeof(*size);

@@ -211,8 +211,8 @@ static inline ssize_t weft_cancel(uintptr_t ep, uintptr_t context)
 	return fi_cancel(&WEFT_EP(ep)->fid, (void *) context);
 }
 
-// Options that the headers of 1.17 lack. The numbers are part of the library's
-// interface; a library that does not know one returns an error.
+// Options that the headers of libfabric 1.17 lack. The numbers are part of the library's interface;
+// a library that does not know an option returns an error.
 enum {
 	WEFT_OPT_CUDA_API_PERMITTED = 10,
 	WEFT_OPT_SHARED_MEMORY_PERMITTED,
@@ -314,10 +314,10 @@ weft_cq_sread(uintptr_t cq, enum fi_cq_format format, uintptr_t entries, size_t 
 	return n;
 }
 
-// A failed operation, with copies of the data that the queue keeps only until the next read. If
-// weft_cq_readerr is called with ask, text is the provider's text for prov_errno, otherwise it is
-// empty. The structure is in Go's memory, so addresses are integers: Go allows only valid pointers
-// there.
+// A failed operation, with copies of the data that the queue keeps only until the next read; of
+// err_data at most the first 1024 bytes. If the argument ask of weft_cq_readerr is true, text is
+// the provider's text for prov_errno, otherwise it is empty. The structure is in Go's memory, so
+// addresses are integers: Go allows only valid pointers there.
 struct weft_cq_error {
 	uint64_t op_context, flags, len, buf, data, tag, olen;
 	fi_addr_t src_addr;
@@ -370,9 +370,9 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, b
 	return n;
 }
 
-// weft_cq_pollfds fills fds, which has room for *n descriptors, and sets *n to their number.
-// *changes becomes a number that differs from the last one if the set of descriptors has changed
-// since.
+// weft_cq_pollfds stores the queue's descriptors in fds, which has room for *n descriptors, and
+// sets *n to their number. It sets *changes to a number that differs from that of the last call if
+// the set of descriptors has changed since then.
 static inline int weft_cq_pollfds(struct fid_cq *cq, struct pollfd *fds, size_t *n, uint64_t *changes)
 {
 	struct fi_wait_pollfd wait = {.nfds = *n, .fd = fds};

@@ -12,8 +12,8 @@
 #define WEFT_EQ_CONTEXT offsetof(struct fi_eq_entry, context)
 
 // The result of a read: the number of an event with its entry in buf, or the error err with its
-// data in buf. Entries and data fit in buf, because a connection carries at most 256 bytes of
-// private data.
+// data in buf. Entries and data fit in buf: a connection carries at most 256 bytes of private data,
+// and EQ.Write returns an error for an entry larger than buf.
 struct weft_eq_event {
 	uint32_t event;
 	struct fi_eq_err_entry err;

@@ -1,4 +1,4 @@
-// Memory regions: a structure in place of struct fi_mr_attr, without unions and the
+// Memory regions. weft_mr_attr takes the place of struct fi_mr_attr: it has no unions, and is the
 // same for all versions of the headers.
 
 #ifndef WEFT_FI_SHIM_MR_H
@@ -6,7 +6,8 @@
 
 #include "shim.h"
 
-// Addresses are integers, because they may be addresses of a device.
+// The attributes of a region, as Go passes them. iov, dmabuf_base and context are integers, because
+// Go must never hold a pointer that may not be a valid address.
 struct weft_mr_attr {
 	uintptr_t iov; // address of iov_count struct iovec; 0: the memory is a dma-buf
 	size_t iov_count;
@@ -111,8 +112,8 @@ static inline int weft_mr_refresh(struct fid_mr *mr, uintptr_t iov, size_t count
 	return fi_mr_refresh(mr, (const struct iovec *) iov, count, flags);
 }
 
-// weft_mr_auth_key allocates a struct fi_mr_auth_key, which 1.17 does not have. The caller frees
-// it.
+// weft_mr_auth_key allocates a struct fi_mr_auth_key, which libfabric 1.17 lacks, and stores its
+// size in *size. The caller frees it. With headers that lack the structure, WEFT_MR_AUTH_KEY is 0.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_MR_AUTH_KEY 1
 static inline uint8_t *weft_mr_auth_key(struct fid_av *av, fi_addr_t src, size_t *size)

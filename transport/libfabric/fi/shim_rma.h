@@ -69,7 +69,7 @@ static inline ssize_t weft_inject_writedata(uintptr_t fid, uintptr_t buf, size_t
 	return fi_inject_writedata(ep, (const void *) buf, len, data, dest, addr, key);
 }
 
-// weft_rmamsg calls fi_readmsg, or fi_writemsg if write is true.
+// weft_rmamsg calls fi_writemsg if write is not 0, else fi_readmsg.
 static inline ssize_t weft_rmamsg(uintptr_t fid, int write, uintptr_t iov, uintptr_t desc, size_t count,
 				  fi_addr_t addr, uintptr_t rma, size_t rma_count, uintptr_t context, uint64_t data,
 				  uint64_t flags)

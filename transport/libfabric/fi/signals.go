@@ -10,7 +10,7 @@ package fi
 #include <string.h>
 
 // Distributions link libfabric with the library of old InfiniPath adapters. When that library is
-// loaded, it installs handlers for signals from INT to SEGV that write a backtrace into the working
+// loaded, it installs handlers for the signals in caught that write a backtrace into the working
 // directory and exit with 1. Go's runtime would forward signals that the program does not handle to
 // these handlers, so that no process could be ended by a signal. This constructor restores the
 // default handlers. It runs after the constructor of that library and before Go's runtime reads the

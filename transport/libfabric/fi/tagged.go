@@ -139,12 +139,12 @@ func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uin
 
 // TRecvMsg posts a receive with flags, which replace those of the RxAttr (fi_trecvmsg).
 //
-// FlagPeek checks for a message without receiving it, and needs no buffers. Its completion has the
-// length, tag and data of the message; if there is none, it fails with ErrNoMessage. FlagPeek with
-// FlagClaim also reserves the message for the Context, and FlagPeek with FlagDiscard discards it.
-// FlagClaim without FlagPeek, with the same Context, receives the reserved message, or with
-// FlagDiscard discards it. It returns ErrInvalid if no message is reserved, or if another operation
-// has used the Context since then.
+// A call with FlagPeek checks for a message without receiving it, and needs no buffers. Its
+// completion has the length, tag and data of the message; if there is no message, the operation
+// fails with ErrNoMessage. FlagPeek with FlagClaim also reserves the message for the Context, and
+// FlagPeek with FlagDiscard discards it. A call with FlagClaim without FlagPeek, with the same
+// Context, receives the reserved message, or with FlagDiscard discards it. This call returns
+// ErrInvalid if no message is reserved, or if another operation has used the Context since then.
 func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
 	if err := e.checkRecv(len(msg.Bufs), flags); err != nil {
 		return err

@@ -78,8 +78,8 @@ func TestTaggedPingPong(t *testing.T) {
 	})
 }
 
-// TestIgnore posts a receive for one tag, and one that ignores some bits of the tag. A message
-// whose tag differs in these bits must go to the second.
+// TestIgnore posts a receive for one tag, and a second receive that ignores some bits of the same
+// tag. A message whose tag differs in these bits must go to the second receive.
 func TestIgnore(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
