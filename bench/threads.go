@@ -201,7 +201,7 @@ var besideStream = benchmark{
 		}
 		var stream errgroup.Group
 		stop := make(chan struct{})
-		stream.Go(func() error { return streamUntil(c, make([]byte, size), stop) }) // close waits for it
+		stream.Go(func() error { return streamUntil(c, make([]byte, max(size, 1)), stop) }) // close waits for it
 		p.close = func() error {
 			close(stop)
 			return stream.Wait()
@@ -223,7 +223,7 @@ func streamUntil(c *comm.Comm, buf []byte, stop <-chan struct{}) error {
 		}
 		select {
 		case <-stop:
-			return comm.Send(c, buf[:1], 1, tag+1)
+			return comm.Send(c, buf[:0], 1, tag+1)
 		default:
 		}
 		if err := comm.Send(c, buf, 1, tag+1); err != nil {

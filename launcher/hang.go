@@ -75,11 +75,11 @@ func lowest(list map[int]int) int {
 // checkState handles State: it records the report of a host, and fails the job if ranks wait for
 // ranks that have ended. A host sends its first State soon after a rank of it has ended normally,
 // or all of them have ended. If this State is the first one of the run, and ranks of that host
-// still run, checkState sends Watch, which makes all hosts send State. A job that continues without
-// failed ranks needs no such check, because in such a job ranks that have ended count as being in
-// every fence.
+// or of another one may still run, checkState sends Watch, which makes all hosts send State. A job
+// that continues without failed ranks needs no such check, because in such a job ranks that have
+// ended count as being in every fence.
 func (r *run) checkState(s proto.State) {
-	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
+	if len(r.states.of) == 0 && !(s.Ended && r.used == 1) && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
 	r.states.note(s)

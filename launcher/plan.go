@@ -1,12 +1,12 @@
 package launcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -329,13 +329,13 @@ func distinct(addrs map[int]string) bool {
 	return true
 }
 
-// sortedPrefixes returns the keys of m ordered by address, IPv4 before IPv6.
+// sortedPrefixes returns the keys of m ordered by address, IPv4 before IPv6, and then by length.
 func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(m))
 	for p := range m {
 		list = append(list, p)
 	}
-	sort.Slice(list, func(i, k int) bool { return list[i].Addr().Less(list[k].Addr()) })
+	slices.SortFunc(list, func(a, b netip.Prefix) int { return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits()) })
 	return list
 }
 

@@ -90,6 +90,9 @@ func (q Request) SetOrigin(text string) {
 	e := q.r.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if q.r.gen != q.gen {
+		return // another request uses the slot
+	}
 	if n := len(e.slots); len(e.origins) < n {
 		e.origins = append(e.origins, make([]origin, n-len(e.origins))...)
 	}

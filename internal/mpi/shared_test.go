@@ -215,8 +215,8 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 			if n := h.arenas.Load(); n != allocated {
 				return fmt.Errorf("%d arenas were allocated at first, %d in the end", allocated, n)
 			}
-			for range 10 { // in another order of ranks, which is the same in each round
-				order := rand.New(rand.NewPCG(uint64(world.Size()), 0)).Perm(world.Size())
+			for round := range 10 { // in another order of ranks in each round
+				order := rand.New(rand.NewPCG(uint64(world.Size()), uint64(round))).Perm(world.Size())
 				c, err := world.Split(0, order[world.Rank()])
 				if err != nil {
 					return err

@@ -103,7 +103,10 @@ func (c *Completions) drain(n int) {
 		c.later[c.at] = transport.Completion{}
 		c.at++
 	}
-	if c.at == len(c.later) {
-		c.later, c.at = c.later[:0], 0
+	// Keep later from growing with the completions that have been returned.
+	if c.at >= len(c.later)-c.at {
+		n := copy(c.later, c.later[c.at:])
+		clear(c.later[n:])
+		c.later, c.at = c.later[:n], 0
 	}
 }

@@ -152,17 +152,36 @@ func TestCompletionsOrder(t *testing.T) {
 
 func TestCompletionsAllocateNothing(t *testing.T) {
 	var c Completions
-	user := make([]transport.Completion, 4)
+	user := make([]transport.Completion, 8)
 	x := from(0)
 	require.Zero(t, testing.AllocsPerRun(500, func() {
 		for range 6 {
 			c.Emit(x)
 		}
-		c.Begin(user)
-		c.Emit(x) // there is no room, so x waits
+		c.Begin(user) // moves four of the six
+		c.Emit(x)     // waits behind the others
 		c.End()
-		c.Begin(user) // moves the three completions that wait
+		c.Begin(user) // moves the three that wait
 		c.Emit(x)
 		c.End()
+		require.False(t, c.Pending())
 	}))
+}
+
+// TestCompletionsStayBounded emits completions for so long that some always wait. The memory for
+// those that wait depends on their number, not on the number of all.
+func TestCompletionsStayBounded(t *testing.T) {
+	var c Completions
+	user := make([]transport.Completion, 4)
+	for range 20 {
+		c.Emit(from(0))
+	}
+	for range 10000 {
+		c.Emit(from(0))
+		c.Emit(from(0))
+		c.Begin(user)
+		require.Equal(t, 2, c.End())
+	}
+	require.True(t, c.Pending())
+	require.Less(t, cap(c.later), 200)
 }
