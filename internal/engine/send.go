@@ -205,13 +205,11 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 func (e *Engine) submit(r *request) {
 	p := &e.peers[r.peer]
 	q, wait := &p.control, false
-	if r.kind == kindSend {
-		switch r.phase {
-		case phaseQueued:
-			q = &p.data
-		case phaseStreaming:
-			q, wait = &p.streams, e.draining
-		}
+	switch {
+	case r.kind == kindSend && r.phase == phaseQueued:
+		q = &p.data
+	case r.kind == kindSend && r.phase == phaseStreaming:
+		q, wait = &p.streams, e.draining
 	}
 	if wait || q.head != nil || !e.attempt(r) {
 		e.enqueue(q, r)

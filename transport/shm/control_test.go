@@ -36,16 +36,16 @@ func TestBadControl(t *testing.T) {
 func TestHelpQueueFull(t *testing.T) {
 	d := sides(t, 2, "auto")[0]
 	p := d.local(1)
-	require.NoError(t, d.domain.authenticate(p))
+	require.NoError(t, d.authenticate(p))
 	h := help{gen: 1, n: splitMin}
 	var b [helpSize]byte
 	h.put(&b)
-	q := &d.domain.transfers.helps
+	q := &d.transfers.helps
 	for range len(q.list) + 1 {
 		require.NoError(t, d.control(p, kindHelp, b[:]))
 	}
 	require.Equal(t, len(q.list), q.n)
-	require.Zero(t, d.domain.helpOn(), "no claim line has this generation")
+	require.Zero(t, d.helpOn(), "no claim line has this generation")
 	require.Zero(t, q.n)
 	require.NoError(t, d.control(p, kindHelp, b[:]))
 	require.Equal(t, 1, q.n)
