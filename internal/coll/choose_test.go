@@ -129,17 +129,17 @@ func TestChoiceOnHosts(t *testing.T) {
 		want  string
 	}{
 		{two, KindBarrier, 0, Op{}, "shared"},
-		{two, KindBcast, 128 * k, Op{}, "shared"},
-		{two, KindBcast, 128*k + 1, Op{}, Auto},
+		{two, KindBcast, 32 * k, Op{}, "shared"},
+		{two, KindBcast, 32*k + 1, Op{}, Auto},
 		{four, KindBcast, 99 * m, Op{}, "shared"},
-		{two, KindReduce, 128 * k, sum, "shared"},
-		{two, KindReduce, 128*k + 1, sum, Auto},
+		{two, KindReduce, 32 * k, sum, "shared"},
+		{two, KindReduce, 32*k + 1, sum, Auto},
 		{two, KindAllreduce, 99 * m, own, "shared"},
 		{two, KindAllreduce, 99 << 30, own, Auto},      // more bytes than Host.maxBytes
 		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element of more bytes than Host.maxElem
-		{two, KindAllgather, 128 * k, Op{}, "shared"},
-		{two, KindAllgather, 128*k + 1, Op{}, Auto},
-		{two, KindAllgatherv, 256*k + 2, Op{}, Auto},
+		{two, KindAllgather, 32 * k, Op{}, "shared"},
+		{two, KindAllgather, 32*k + 1, Op{}, Auto},
+		{two, KindAllgatherv, 64*k + 2, Op{}, Auto},
 		{four, KindAllgather, 99 * m, Op{}, "shared"},
 		{four, KindGather, 512 * k, Op{}, "shared"},
 		{four, KindGather, 512*k + 1, Op{}, Auto},

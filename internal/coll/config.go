@@ -97,7 +97,7 @@ var defaultConfig = Config{
 
 	SharedBytes:      1 << 20,
 	SharedRanks:      64,
-	SharedPairBytes:  128 << 10,
+	SharedPairBytes:  32 << 10,
 	SharedBlockBytes: 512 << 10,
 	SharedPairsBytes: 8 << 20,
 	SharedSliceBytes: 16 << 10,

@@ -22,7 +22,7 @@ import (
 
 const (
 	leastEager = 12 << 10 // the smallest limit in bytes
-	mostEager  = 64 << 10 // the largest limit in bytes
+	mostEager  = 32 << 10 // the largest limit in bytes
 	trialSize  = 16 << 10 // bytes of a copy that is measured
 	trials     = 4        // number of copies that are measured; the shortest time counts
 	// eagerPerMicrosecond is the limit, before eagerLimit rounds and bounds it, in bytes per
