@@ -40,7 +40,7 @@ type jobQuestion struct {
 // jobAnswer holds what the ranks do, or the reason why gorun does not know that.
 type jobAnswer struct {
 	Other bool     `json:"other,omitempty"` // the gorun that was asked does not run the job of the question
-	Lines []string `json:"lines,omitempty"` // text for the user, unless Other is set
+	Lines []string `json:"lines,omitempty"` // text for the user; empty if Other is set
 }
 
 // The bounds of a question and its answer.

@@ -227,7 +227,7 @@ func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 func isArchive(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
-		return true // go build makes no file if the package has no code
+		return true // go build has succeeded but has written no file, so there is no executable
 	}
 	defer func() { _ = f.Close() }()
 	var head [8]byte

@@ -137,7 +137,7 @@ func (b *benchmark) at(ranks int, sizes []int) []goal {
 	return goals
 }
 
-// lines returns the lines of a contest for these goals.
+// lines returns the lines of the result table: one per goal, in the order of goals.
 func (b *benchmark) lines(goals []goal) []contest.Line {
 	var lines []contest.Line
 	for _, g := range goals {

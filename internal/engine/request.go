@@ -114,8 +114,9 @@ type request struct {
 	header   wire.Message // of a send or control message: its header; of a receive by rendezvous: the header of its RTS
 	op       transport.Op // operation that the request gives to the endpoint
 	transfer *Transfer    // Transfer that the slot belongs to; nil: none
-	// Set when the call of the request was cut short: the error of that call. In phaseMatched: the
-	// error of the earlier receive's call. See cut.go.
+	// Set when the context.Context of the request's blocking call has ended while the request still
+	// transfers data: the error of that call. In phaseMatched: the error of the earlier receive's
+	// call. See cut.go.
 	cut *Unfinished
 }
 

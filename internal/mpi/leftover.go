@@ -32,7 +32,7 @@ type refusals struct {
 	mu    sync.Mutex
 	n     int                 // number of requests that count; guarded by mu
 	few   []*completedRequest // at most reportLimit of the requests that count, in the order of their calls; guarded by mu
-	calls []refusedCall       // one for each call and line that ever refused a request, in the order of their first refusals; guarded by mu
+	calls []refusedCall       // one for each pair of function (such as Isend) and source line with refused requests, in the order of the first refusals; guarded by mu
 }
 
 // refusedCall counts the refused requests of one call, such as Isend, at one line of the program.

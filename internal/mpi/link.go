@@ -44,7 +44,7 @@ type link struct {
 	granted    chan struct{} // gets one value when the slot is granted to this link; nil: this link was never queued
 	wantsArena bool          // the call uses the arena, or enterArena decides whether it does
 	count      int           // the argument of requestArena, in bytes
-	shared     bool          // the call runs wholly in shared memory, because its count is at most Arena.UpTo; otherwise algorithm says how it runs
+	shared     bool          // requestArena has decided that the call runs wholly in shared memory; otherwise algorithm says how it runs
 	algorithm  int           // the algorithm that coll.Pick has chosen; coll.Unpicked: not chosen yet
 	arena      *arena.Arena  // the arena that the call uses; nil: the call uses messages
 

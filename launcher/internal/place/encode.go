@@ -22,10 +22,10 @@ func (t Topology) MarshalJSON() ([]byte, error) {
 	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
 }
 
-// UnmarshalJSON decodes a Topology. It sorts the units in the order that Topology documents. The
-// text may come from another host, so UnmarshalJSON returns an error, and does not change t, if the
-// text is invalid or Check returns an error. Regardless of the text, the result has at most MaxCPUs
-// hardware threads.
+// UnmarshalJSON decodes a Topology. It sorts the cores, NUMA nodes and packages in the order that
+// Topology documents. The text may come from another host, so UnmarshalJSON returns an error, and
+// does not change t, if the text is invalid or Check returns an error. Regardless of the text, the
+// result has at most MaxCPUs hardware threads.
 func (t *Topology) UnmarshalJSON(text []byte) error {
 	var e encoded
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -236,9 +236,11 @@ const (
 	idleLooks  = 2                    // checks in a row that must find a rank idle
 )
 
-// terminate sends SIGTERM to each rank, once, except to ranks whose termDone end has set. Before
-// termBy it leaves out the ranks that idleLooks checks in a row have not found idle, and lets
-// control call it again after lingerStep.
+// terminate sends SIGTERM to each rank once. It skips the ranks whose termDone is set: [Manager.end]
+// sets it for ranks that must not get SIGTERM, and terminate sets it when it sends the signal.
+// Before termBy, terminate also skips a running rank until idleLooks consecutive checks have found
+// the rank idle. If it skips such a rank, it sets termCheckAt, so that it runs again after
+// lingerStep.
 func (c *Manager) terminate() {
 	now := time.Now()
 	c.termCheckAt = time.Time{}

@@ -422,7 +422,7 @@ type Aborted struct {
 	Broken bool   `json:"broken,omitempty"` // the rank has broken the PMI-1 protocol; false: it has called Abort
 
 	Consequence bool `json:"consequence,omitempty"` // the rank says that it called Abort because another rank had failed
-	AfterEnd    bool `json:"told,omitempty"`        // the rank had already got SIGTERM or SIGKILL, because its host had begun to end the ranks
+	AfterEnd    bool `json:"after_end,omitempty"`   // the rank had already got SIGTERM or SIGKILL, because its host had begun to end the ranks
 }
 
 // Exited reports a rank that has not ended normally. A rank has ended normally if it exited with
@@ -455,8 +455,8 @@ type Exit struct {
 	// KillPending: another process had sent this rank SIGKILL, but the rank had not ended yet.
 	// Exiting: the rank was in exit(2), or a signal was ending it. Both may be false if that was
 	// not known.
-	AfterEnd    bool `json:"told,omitempty"`
-	KillPending bool `json:"doomed,omitempty"`
+	AfterEnd    bool `json:"after_end,omitempty"`
+	KillPending bool `json:"kill_pending,omitempty"`
 	Exiting     bool `json:"dying,omitempty"`
 }
 

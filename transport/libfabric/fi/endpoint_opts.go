@@ -132,7 +132,7 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 		return 0, closedError(function)
 	}
 	if o == OptMinMultiRecv && e.lateMinMultiRecv {
-		return 0, &Error{function, ErrOpBadState} // shm would dereference a null pointer
+		return 0, &Error{function, ErrOpBadState} // before Enable, shm of libfabric before 1.19 would dereference a null pointer
 	}
 	size := C.size_t(len(value))
 	err := check(function, C.fi_getopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),
