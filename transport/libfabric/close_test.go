@@ -98,10 +98,20 @@ func TestShutdownDead(t *testing.T) {
 func TestShutdownLost(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	require.GreaterOrEqual(t, a.dom.arena.acquire(opRead, 1, nil), 0)
-	a.dom.peerDown(1, "read", errRefused)
+	_ = a.dom.peerDown(1, "read", errRefused)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout/4)
 	defer cancel()
 	require.NoError(t, a.ep.Shutdown(ctx))
+}
+
+// TestSelfFails checks that an operation of a rank with itself that the fabric refuses returns an error,
+// and that the rank does not count as failed afterwards.
+func TestSelfFails(t *testing.T) {
+	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	require.ErrorIs(t, a.dom.postFailed(0, "atomic", fi.ErrConnReset), transport.ErrPeerDown)
+	require.NoError(t, a.dom.peers[0].err)
+	a.poll(t)
+	require.Zero(t, kinds(a.seen, transport.PeerDown))
 }
 
 // TestPause checks that a long time without a call of the rank does not count toward the connect
@@ -224,7 +234,9 @@ func TestPeerDiesUnderReads(t *testing.T) {
 			until(t, func() bool { return kinds(a.seen, transport.OpDone) == reads }, a)
 			until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 }, a)
 			for _, c := range a.seen {
-				if c.Err != nil { // with sockets some reads may succeed, because the peer's sockets serves reads in a thread of its own
+				// With sockets some reads may succeed, because the peer's provider serves reads in
+				// a thread of its own.
+				if c.Err != nil {
 					require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 				}
 			}

@@ -24,9 +24,11 @@ type earlyMsg struct {
 }
 
 // Limits for early messages. If a message arrives out of order and one of the limits is exceeded,
-// keep treats the missing message as lost and the peer as failed.
+// [domain.keep] treats the missing message as lost and the peer as failed.
 const (
-	maxEarly     = 4096             // largest distance of a number from that of the last message that was handled in order
+	// maxEarly is the largest distance of a number from that of the last message that was handled
+	// in order.
+	maxEarly     = 4096
 	earlyTimeout = 20 * time.Second // longest wait for the next message in order, measured from early.since
 	// A wait longer than earlyTimeout counts only if this rank has called poll more than
 	// earlyMinPolls times during the wait, because a process that does not poll receives nothing.
@@ -51,7 +53,7 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	late := time.Since(p.early.since) > earlyTimeout && d.polls-p.early.polls > earlyMinPolls
 	if twice || ahead == 0 || ahead > maxEarly || late {
 		p.early = nil
-		d.peerDown(from, "receive", errOrder)
+		_ = d.peerDown(from, "receive", errOrder)
 		return
 	}
 	p.early.kept[f.number] = earlyMsg{f.kind, slices.Clone(msg)}

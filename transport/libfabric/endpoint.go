@@ -128,8 +128,7 @@ func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
 	case rc == fi.ErrAgain:
 		return d.noRoom(r)
 	case meansPeerGone(rc):
-		d.peerDown(r, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
-		return d.peers[r].err
+		return d.peerDown(r, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
 	}
 	return d.peerError(what, r, rc)
 }

@@ -16,26 +16,38 @@ import (
 
 // peer is what this rank knows about one rank of the job, which may be this rank itself.
 type peer struct {
-	tx, rx            uint64    // tokens of messages to the peer and from the peer; 0: not computed yet
-	sent              uint32    // number of messages that were sent to the peer; close messages and acknowledgments count, too
-	got               uint32    // number of messages from the peer that were handled, in the order of their numbers
-	early             *early    // messages that arrived out of order and wait for a missing one; nil: none
-	err               error     // what every further operation with the peer returns; nil: the peer has not failed or left
-	noRoomSince       time.Time // since when the fabric has refused all operations with the peer, moved forward by pauses of the caller; zero: it does not refuse them
-	lastTry           time.Time // when noRoom was last called for the peer
-	nextProbe         time.Time // noRoom does not call peerGone before this time
-	nextShutdownProbe time.Time // probeInShutdown does not call peerGone before this time; zero: it was not called for the peer yet
-	rmaKind           operation // the kind of the last read or write that was posted to the peer: opRead or opWrite
-	rmaInFlight       int       // number of reads and writes in flight with the peer
-	contacted         bool      // at least one message was sent to the peer or received from it
-	closeSent         bool      // this rank's close message to the peer was posted
-	closeReceived     bool      // the peer's close message has arrived
-	closeAcked        bool      // the peer has acknowledged this rank's close message
+	tx, rx uint64 // tokens of messages to the peer and from the peer; 0: not computed yet
+	// sent is the number of messages that were sent to the peer, close messages and acknowledgments
+	// included.
+	sent uint32
+	// got is the number of messages from the peer that were handled, in the order of their numbers.
+	got   uint32
+	early *early // messages that arrived out of order and wait for a missing one; nil: none
+	// err is the error of every further operation with the peer; nil: the peer has not failed or
+	// left.
+	err error
+	// noRoomSince is the time from which on the fabric has refused all operations with the peer.
+	// [domain.noRoom] moves it forward by pauses in which the caller tried none. It is zero if the
+	// fabric does not refuse operations with the peer.
+	noRoomSince time.Time
+	lastTry     time.Time // when [domain.noRoom] was last called for the peer
+	nextProbe   time.Time // [domain.noRoom] does not call [domain.peerGone] before this time
+	// [domain.probeInShutdown] does not call [domain.peerGone] before this time. It is zero if
+	// probeInShutdown was not called for the peer yet.
+	nextShutdownProbe time.Time
+	// rmaKind is the kind of the last read or write that was posted to the peer: opRead or opWrite.
+	rmaKind       operation
+	rmaInFlight   int  // number of reads and writes in flight with the peer
+	contacted     bool // at least one message was sent to the peer or received from it
+	closeSent     bool // this rank's close message to the peer was posted
+	closeReceived bool // the peer's close message has arrived
+	closeAcked    bool // the peer has acknowledged this rank's close message
 }
 
 // If a connection is lost or cannot be made, some providers try again without end and meanwhile
 // return FI_EAGAIN for each operation. So if the fabric has refused all operations with a peer for
-// probeAfter, noRoom checks then, and again after each probeInterval, whether the peer has failed:
+// probeAfter, [domain.noRoom] checks then, and again after each probeInterval, whether the peer has
+// failed:
 //
 //	peer.contacted is set:      it has failed if peerGone returns true
 //	peer.contacted is not set:  it has failed if transport.tcp.connect_timeout has passed
@@ -97,13 +109,11 @@ func (d *domain) noRoom(r transport.Addr) error {
 	late := now.Sub(p.noRoomSince) > d.cfg.Params.Duration("transport.tcp.connect_timeout")
 	switch {
 	case refused && (p.contacted || late):
-		d.peerDown(r, "connect", errRefused)
+		return d.peerDown(r, "connect", errRefused)
 	case late && !p.contacted:
-		d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.noRoomSince).Round(time.Second)))
-	default:
-		return transport.ErrAgain
+		return d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.noRoomSince).Round(time.Second)))
 	}
-	return p.err
+	return transport.ErrAgain
 }
 
 // peerGone reports whether it is certain that no process uses the address of peer r any more. For
@@ -161,14 +171,18 @@ func processEnded(name string) bool {
 	return err == nil && unix.Kill(pid, 0) == unix.ESRCH
 }
 
-// peerDown marks peer r as failed, because operation op with it failed with cause, and queues a
-// PeerDown for the next Read. If the peer has failed or left already, or is this rank, peerDown
-// does nothing.
-func (d *domain) peerDown(r transport.Addr, op string, cause error) {
+// peerDown returns the error of operation op with peer r, which failed with cause. It also marks the
+// peer as failed and queues a PeerDown for the next Read, unless the peer is this rank itself. If
+// the peer has failed or left already, peerDown only returns the error that says so.
+func (d *domain) peerDown(r transport.Addr, op string, cause error) error {
 	p := &d.peers[r]
-	if p.err != nil || r == d.cfg.Self {
-		return
+	if p.err != nil {
+		return p.err
 	}
-	p.err = d.peerError(op, r, cause)
-	d.done.Later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: p.err})
+	err := d.peerError(op, r, cause)
+	if r != d.cfg.Self {
+		p.err = err
+		d.done.Later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: err})
+	}
+	return err
 }

@@ -65,8 +65,8 @@ const (
 	idleTries      = 16
 )
 
-// poll posts receive buffers of toPost, as many as libfabric takes, and reads and handles up to
-// room completions. It also handles failed operations, if libfabric reports any.
+// poll posts the receive buffers in [arena.toPost], as many as libfabric takes, and reads and
+// handles up to room completions. It also handles failed operations, if libfabric reports any.
 func (d *domain) poll(room int) error {
 	a := d.arena
 	for len(a.toPost) > 0 {
@@ -142,7 +142,7 @@ func (d *domain) slotDone(i int, err error) {
 }
 
 // received handles the completion e of a receive into buffer i. If the buffer may be posted again
-// after that, received adds it to toPost.
+// after that, received adds it to [arena.toPost].
 func (d *domain) received(i int, e *fi.RawEntry) error {
 	a := d.arena
 	b := &a.bufs[i]
@@ -174,8 +174,9 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 }
 
 // message checks the frame of the received message b. If the message is the next one of its peer in
-// the order of numbers, message handles it; otherwise it passes it to keep. If the frame has no
-// valid token, message drops b, emits a PeerNotice, and does not count b as a message of any peer.
+// the order of numbers, message handles it; otherwise it passes it to [domain.keep]. If the frame
+// has no valid token, message drops b, emits a PeerNotice, and does not count b as a message of any
+// peer.
 func (d *domain) message(b []byte) {
 	f, rest, ok := parseFrame(b)
 	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
@@ -218,7 +219,7 @@ func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	case kindCloseAck:
 		p.closeAcked = true
 	default:
-		d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, k))
+		_ = d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, k))
 	}
 }
 
@@ -240,7 +241,7 @@ func (d *domain) dropUnauthenticated() {
 	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errToken})
 }
 
-// maxFailures is the largest number of error entries that one call of failures reads.
+// maxFailures is the largest number of error entries that one call of [domain.failures] reads.
 const maxFailures = 64
 
 // failures reads up to maxFailures error entries from the queue and ends the operations that they
@@ -267,7 +268,9 @@ func (d *domain) failed(e fi.RawError) error {
 		i, e.Err = d.slotWithoutContext(e)
 	}
 	if i < 0 {
-		return nil // e is about an injected message, whose destination the provider does not report, or about an access by a peer
+		// e is about an injected message, whose destination the provider does not report, or about
+		// an access by a peer.
+		return nil
 	}
 	if i >= slotCount {
 		return d.receiveFailed(i-slotCount, e)
@@ -284,12 +287,7 @@ func (d *domain) failed(e fi.RawError) error {
 	default:
 		// The peer may lack this message or access but get later ones, and the contract does not
 		// allow that. So the peer counts as failed.
-		d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err))
-		err := d.peers[peer].err
-		if err == nil { // peerDown does nothing if the peer is this rank itself
-			err = d.peerError(what, peer, e.Err)
-		}
-		d.slotDone(i, err)
+		d.slotDone(i, d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err)))
 	}
 	return nil
 }

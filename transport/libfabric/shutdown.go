@@ -43,7 +43,8 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("libfabric: shutdown: %w", err)
 		}
 		if d.arm() {
-			limit := probeAfter // wake up and probe the peers, because not every provider reports the end of a peer
+			// Wake up and probe the peers, because not every provider reports the end of a peer.
+			limit := probeAfter
 			if again {
 				limit = maxNap // wake up and send again, because the fabric does not report that it has room
 			}
@@ -62,7 +63,8 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 func (d *domain) sendCloses() (done, again bool) {
 	done = !d.inFlight() && len(d.pendingAcks) == 0
 	if !done && !d.anyCloseSent() {
-		return false, false // the first close message waits for operations in flight and for pendingAcks
+		// The first close message is sent when no operation is in flight and pendingAcks is empty.
+		return false, false
 	}
 	for r := range d.peers {
 		p := &d.peers[r]
@@ -79,7 +81,7 @@ func (d *domain) sendCloses() (done, again bool) {
 			p.closeSent = true
 		case controlAgain:
 			again = true
-		case controlFailed: // control has marked the peer as down
+		case controlFailed: // [domain.control] has marked the peer as down
 		}
 	}
 	return done, again
@@ -118,7 +120,7 @@ func (d *domain) probeInShutdown(r transport.Addr) {
 	case now.After(p.nextShutdownProbe):
 		p.nextShutdownProbe = now.Add(shutdownProbeInterval)
 		if r != d.cfg.Self && d.peerGone(r) {
-			d.peerDown(r, "shutdown", errRefused)
+			_ = d.peerDown(r, "shutdown", errRefused)
 		}
 	}
 }
@@ -136,8 +138,8 @@ func (d *domain) anyCloseSent() bool {
 // shutdownProbeInterval is the least time between two checks of a peer by probeInShutdown.
 const shutdownProbeInterval = 2 * time.Second
 
-// ackTimeout limits how long sendAcks tries to acknowledge a close message if the fabric has no
-// room, because the sender of the close message may have ended.
+// ackTimeout limits how long [domain.sendAcks] tries to acknowledge a close message if the fabric
+// has no room, because the sender of the close message may have ended.
 const ackTimeout = time.Second
 
 // sendAcks acknowledges the close messages of the peers in pendingAcks. It removes a peer from
@@ -190,7 +192,7 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 		return controlAgain
 	}
 	if rc != fi.ErrAgain {
-		d.peerDown(r, "send", fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
+		_ = d.peerDown(r, "send", fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
 	}
 	return controlFailed
 }
