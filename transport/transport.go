@@ -59,14 +59,18 @@ type Provider interface {
 
 // Config describes a process and its job to a provider.
 type Config struct {
-	Self   Addr     // the rank of this process: its index in every address vector of the job
-	Size   int      // number of processes of the job
-	JobID  string   // the same in all processes of the job
-	Secret [32]byte // known only to the launcher and the processes of the job; a process proves with it that it belongs to the job
+	Self  Addr   // the rank of this process: its index in every address vector of the job
+	Size  int    // number of processes of the job
+	JobID string // the same in all processes of the job
+	// Secret is known only to the launcher and the processes of the job. With it, a process
+	// proves that it belongs to the job.
+	Secret [32]byte
 
-	Params   *params.Set // the user's parameters; nil: every parameter has its default
-	Listener *os.File    // a socket that is bound to this process's address, and listens if peers know that address already; nil: the provider makes its own
-	OneHost  bool        // every process of the job runs on this host
+	Params *params.Set // the user's parameters; if nil, every parameter has its default
+	// Listener is a socket that is bound to this process's address. If peers know that address
+	// already, the socket listens. If Listener is nil, the provider makes a socket.
+	Listener *os.File
+	OneHost  bool // every process of the job runs on this host
 
 	// Memory is a memory file (memfd_create(2)) that the processes in Locals
 	// share. The process that opens its domain first sets the file's size and seals
@@ -124,16 +128,19 @@ type Attr struct {
 	MaxMsgSize int // largest message of a Send: header and data, in bytes
 	EagerLimit int // up to this many bytes of data, a Send is better than a Read by the receiver
 	MaxRMASize int // largest Read or Write in bytes
-	LatencyNs  int // typical latency of a small message in nanoseconds; the engine polls slower transports less often
+	// LatencyNs is the typical latency of a small message in nanoseconds. The engine polls a
+	// transport with a greater latency less often.
+	LatencyNs int
 }
 
-// Progress says what makes data transfers advance (fi_domain(3), data_progress).
+// Progress says whether data transfers need calls of CompletionQueue.Read to advance
+// (fi_domain(3), data_progress).
 type Progress int
 
 // The progress models.
 const (
-	ProgressManual Progress = iota // transfers need calls of CompletionQueue.Read to advance (FI_PROGRESS_MANUAL)
-	ProgressAuto                   // transfers advance without such calls (FI_PROGRESS_AUTO)
+	ProgressManual Progress = iota // transfers need calls of Read to advance (FI_PROGRESS_MANUAL)
+	ProgressAuto                   // transfers advance without calls of Read (FI_PROGRESS_AUTO)
 )
 
 // MRMode is a set of requirements of a domain on registered memory (fi_mr(3), mr_mode).
@@ -141,9 +148,13 @@ type MRMode uint
 
 // The bits of MRMode. The provider always chooses the keys.
 const (
-	MRLocal     MRMode = 1 << iota // the local buffer of a Read or Write must be registered too (Op.Region); buffers of messages need not
-	MRVirtAddr                     // Op.RemoteAddr is the target's virtual address; without this bit, an offset in the region
-	MRAllocated                    // memory must be backed by physical pages when it is registered
+	// MRLocal: the local buffer of a Read or Write must be registered too, and Op.Region is its
+	// region. Buffers of messages need not be registered.
+	MRLocal MRMode = 1 << iota
+	// MRVirtAddr: Op.RemoteAddr is a virtual address of the target. Without this bit, it is an
+	// offset in the region.
+	MRVirtAddr
+	MRAllocated // memory must be backed by physical pages when it is registered
 )
 
 // Caps is a set of abilities beyond messages (fi_getinfo(3), caps). They hold for all peers and
@@ -157,11 +168,13 @@ const (
 	CapAtomic                        // the endpoint is an AtomicEndpoint
 	CapWaitFD                        // CompletionQueue.FD returns a descriptor
 	CapSharedMemory                  // the domain is a SharedMemoryDomain
-	CapPeerDown                      // the end of a peer is reported even if no operation with the peer is under way
+	CapPeerDown                      // the end of a peer is reported even without an operation with the peer
 	CapSymmetric                     // AddressVector.InsertSym works
-	CapConnect                       // the endpoint is a ConnectEndpoint, and CapPeerDown holds only for peers with a connection
-	CapDisconnect                    // the endpoint is a DisconnectEndpoint
-	CapBatch                         // the endpoint is a BatchEndpoint
+	// CapConnect: the endpoint is a ConnectEndpoint. CapPeerDown then holds only for peers with a
+	// connection.
+	CapConnect
+	CapDisconnect // the endpoint is a DisconnectEndpoint
+	CapBatch      // the endpoint is a BatchEndpoint
 )
 
 // Has reports whether c has all bits of want.
@@ -390,17 +403,19 @@ type BatchEndpoint interface {
 // operation is complete. Callers reuse Ops, so an endpoint must not refer to an Op after its
 // completion.
 type Op struct {
-	Peer       Addr             // the receiver or target
-	Header     [HeaderSize]byte // Send sends the first HeaderLen bytes before Data
-	HeaderLen  int              // used by Send only
-	Data       []byte           // the bytes to send or write, the buffer of a Read, or the operands of an atomic
-	RemoteKey  uint64           // RMA and atomics: the key of the target's region
-	RemoteAddr uint64           // RMA and atomics: the remote address of the first byte in that region; see MRVirtAddr
-	Region     MemoryRegion     // RMA with MRLocal: a region that contains Data
-	Fetch      []byte           // atomics: receives the former values of the elements; nil: they are not fetched
-	Compare    []byte           // AtomicCswap: the values with which the elements are compared
-	Atomic     AtomicOp         // atomics: the operation
-	Datatype   Datatype         // atomics: the type of the elements
+	Peer      Addr             // the receiver or target
+	Header    [HeaderSize]byte // Send sends the first HeaderLen bytes before Data
+	HeaderLen int              // used by Send only
+	Data      []byte           // the bytes to send or write, the buffer of a Read, or the operands of an atomic
+	RemoteKey uint64           // RMA and atomics: the key of the target's region
+	// RemoteAddr, for RMA and atomics, is the remote address of the first byte in that region.
+	// MRVirtAddr says what a remote address is.
+	RemoteAddr uint64
+	Region     MemoryRegion // RMA with MRLocal: a region that contains Data
+	Fetch      []byte       // atomics: receives the former values of the elements; nil if they are not wanted
+	Compare    []byte       // AtomicCswap: the values with which the elements are compared
+	Atomic     AtomicOp     // atomics: the operation
+	Datatype   Datatype     // atomics: the type of the elements
 
 	// User is for the caller. The endpoint neither reads nor changes it.
 	User any
@@ -419,11 +434,17 @@ type CompletionKind uint8
 
 // The kinds of completion.
 const (
-	RecvDone   CompletionKind = iota + 1 // the message Msg from Peer has arrived
-	OpDone                               // the operation Op has ended; Err is nil, or the reason of its failure
-	PeerDown                             // Peer has failed, for the reason Err; no message from Peer follows, and operations with Peer fail
-	PeerLeft                             // Peer has called Shutdown; no message from Peer follows, and operations with Peer fail
-	PeerNotice                           // Err is a warning for the user, for example that a process outside the job has sent bytes to the listener
+	RecvDone CompletionKind = iota + 1 // the message Msg from Peer has arrived
+	OpDone                             // the operation Op has ended; Err is nil, or the reason of its failure
+	// PeerDown: Peer has failed, for the reason Err. No message from Peer follows, and operations
+	// with Peer fail.
+	PeerDown
+	// PeerLeft: Peer has called Shutdown. No message from Peer follows, and operations with Peer
+	// fail.
+	PeerLeft
+	// PeerNotice: Err is a warning for the user, for example that a process outside the job has
+	// sent bytes to the listener.
+	PeerNotice
 )
 
 // Completion is an entry of a completion queue (fi_cq(3)).
@@ -434,7 +455,7 @@ type Completion struct {
 	// Msg is, for RecvDone, the message's header and data. It is in memory of the
 	// provider, and valid until the next Read of the queue.
 	Msg []byte
-	Err error // OpDone, PeerDown, PeerNotice: see the kinds
+	Err error // set for OpDone (nil if it succeeded), PeerDown and PeerNotice; see [CompletionKind]
 }
 
 // CompletionQueue reports messages, completions and ends of peers (fi_cq(3)).

@@ -56,10 +56,12 @@ type Gate struct {
 	handle   func(*Conn)    // runs the handshake of a connection
 	failed   func(error)    // called with each error of Accept; nil: the gate drops these errors
 	running  sync.WaitGroup // counts the goroutine of accept, and those of handle
-	stop     chan struct{}  // Close closes it, so that sleep returns
+	stop     chan struct{}  // closed by Close; ends a wait of [Gate.sleep]
 
-	mu      sync.Mutex    // guards what follows
-	pending []*Conn       // connections that count toward limit, silent and heard ones, in the order of their arrival
+	mu sync.Mutex // guards what follows
+	// pending holds the connections that count toward limit, silent and heard ones, in the order of
+	// their arrival.
+	pending []*Conn
 	room    chan struct{} // gets a value when Proved is called; has room for one
 	spare   *os.File      // the spare descriptor; nil: the gate has closed it, or could not open it
 	closed  bool          // Close was called, so the gate accepts no more connections
@@ -74,11 +76,11 @@ type Conn struct {
 	heard atomic.Bool // Heard was called
 }
 
-// Serve accepts connections from l until Close is called, and returns at once. At any time at most
-// limit of the accepted connections are not proved. Serve lowers limit to a quarter of the
-// process's limit of file descriptors, but not below 1. handle runs on a goroutine of its own for
-// each connection, and owns the connection. Serve's goroutine calls failed with each error of
-// Accept, except after Close; failed may be nil.
+// Serve starts a goroutine that accepts connections from l until Close is called, and returns at
+// once. At any time at most limit of the accepted connections are not proved. Serve lowers limit to
+// a quarter of the process's limit of file descriptors, but not below 1. handle runs on a goroutine
+// of its own for each connection, and owns the connection. The accepting goroutine calls failed
+// with each error of Accept, except after Close; failed may be nil.
 func Serve(l *net.TCPListener, limit int, handle func(*Conn), failed func(error)) *Gate {
 	var files unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
@@ -294,7 +296,8 @@ func (c *Conn) Await() error {
 	if err == nil {
 		err = raw.Read(peek)
 	}
-	if err != nil && c.readable() { // the deadline has passed only because this process got no core; the bytes are here
+	// If bytes are here, the deadline has passed only because this process got no core.
+	if err != nil && c.readable() {
 		err = nil
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -17,7 +17,8 @@ import (
 const testTimeout = 30 * time.Second
 
 // serve makes a gate with this limit, which is closed at the end of the test. Its handlers read
-// until the connection is closed. came delivers each connection after its handler has started.
+// until the connection is closed. The channel came delivers each connection after its handler has
+// started.
 func serve(t *testing.T, limit int) (g *Gate, addr string, came <-chan *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,7 +85,9 @@ func TestEviction(t *testing.T) {
 	require.NoError(t, unread.Await())
 
 	before := time.Now()
-	dial(t, addr, came) // returns when the gate has closed heard, because something has arrived on all connections
+	// This call returns when the gate has closed heard, the oldest connection, because something
+	// has arrived on all connections.
+	dial(t, addr, came)
 	require.GreaterOrEqual(t, time.Since(heard.since), SilentTime, before)
 	require.True(t, closed(t, g, heard))
 	require.False(t, closed(t, g, second))
@@ -122,7 +125,8 @@ func TestSilence(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ends.Close())
 	require.NoError(t, <-errs, "Await leaves the end of the stream to the handler")
-	for end := time.Now().Add(testTimeout); ; { // until Evict closes the connection before SilentTime has passed
+	// Try again until Evict closes the connection before SilentTime has passed.
+	for end := time.Now().Add(testTimeout); ; {
 		evicted, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		for len(errs) == 0 {

@@ -15,9 +15,11 @@ import (
 
 // Change is an atomic operation, except compare-and-swap, on words of one element type.
 type Change struct {
-	combine  combiner // nil if op reads, writes or swaps, or does not exist for the type
-	op       transport.AtomicOp
-	integral bool // the type is an integer, so sum, bitwise OR and bitwise AND are one call of sync/atomic on a whole word
+	combine combiner // nil if op reads, writes or swaps, or does not exist for the type
+	op      transport.AtomicOp
+	// The type is an integer, so sum, bitwise OR and bitwise AND are one call of sync/atomic on a
+	// whole word.
+	integral bool
 }
 
 // For returns the Change for op on elements of type t. Before the caller uses the Change, it checks

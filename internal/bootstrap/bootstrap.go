@@ -43,8 +43,8 @@ type World struct {
 	Memory *os.File
 
 	// Failures is the channel on which gorun reports failed ranks to this rank
-	// (wire.AppendFailures). It is nil if gorun ends the job at the first failure. The code that
-	// reads it closes it.
+	// (wire.AppendFailures). It is nil if gorun ends the job at the first failure, or if the
+	// launcher is not gorun. The code that reads it closes it.
 	Failures *os.File
 
 	// Inspect is the channel on which gorun asks what this rank does, and the rank answers, in
@@ -90,8 +90,8 @@ type KVS interface {
 	Get(key string) (string, error)
 	// Finalize reports to the launcher that this rank ends in good order. It is the last call.
 	Finalize() error
-	// Abort asks the launcher, or after a rendezvous the other ranks, to end the job. In a world of
-	// one it does nothing. When Abort returns, the caller exits, even if Abort has returned an
-	// error.
+	// Abort asks the launcher to end the job, or the other ranks if they have found each other by a
+	// rendezvous. In a world of one it does nothing. When Abort returns, the caller exits, even if
+	// Abort has returned an error.
 	Abort(a Abort) error
 }

@@ -19,8 +19,9 @@ const (
 	EnvRank     = "WEFT_RANK"      // the rank, in decimal digits
 	EnvJobFD    = "WEFT_JOB_FD"    // number of the inherited descriptor of the job card
 	EnvListenFD = "WEFT_LISTEN_FD" // number of the inherited listening TCP socket; absent: none
-	EnvJobID    = "WEFT_JOB_ID"    // the job's id, by which gorun recognizes the job's processes; not a secret
-	EnvEpoch    = "WEFT_EPOCH"     // Card.Epoch in decimal digits, for programs that do not read the card
+	// The job's id, by which gorun recognizes the job's processes. It is not a secret.
+	EnvJobID = "WEFT_JOB_ID"
+	EnvEpoch = "WEFT_EPOCH" // Card.Epoch in decimal digits, for programs that do not read the card
 )
 
 // The job card is the description of the job (see Card) in one sealed memory file that all ranks of a
@@ -46,21 +47,30 @@ var errNotCard = errors.New("not a job card")
 // Card is the description of a job that gorun gives to every rank. A field without a comment means
 // what the field of this name means in World.
 type Card struct {
-	Version  int         `json:"version"` // cardVersion
-	JobID    string      `json:"job"`
-	Secret   []byte      `json:"secret"` // 32 bytes
-	Size     int         `json:"size"`
-	KVSName  string      `json:"kvs"`                 // name of the key-value space of PMI-1
-	Control  int         `json:"control"`             // number of the PMI-1 descriptor, the same in every rank
-	Memory   int         `json:"memory,omitempty"`    // descriptor of the memory file, the same in every rank; 0: none
-	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file although ranks of other hosts may have one; "": they have one, or no rank has
-	Failures int         `json:"news,omitempty"`      // descriptor number, the same in every rank, of the rank's own socket on which gorun reports failures; 0: none
-	Inspect  int         `json:"inspect,omitempty"`   // descriptor number, the same in every rank, of the rank's own socket on which gorun asks what the rank does; 0: none
-	Epoch    int         `json:"epoch,omitempty"`     // number of restarts of the job
-	HostOf   []Run       `json:"nodes"`               // the host of each rank; hosts are numbered from 0 without gaps
-	AppNums  []Run       `json:"apps"`                // the number of each rank's program
-	Cores    int         `json:"cores"`               // hardware threads of this host, which its ranks share
-	Hosts    []string    `json:"hosts,omitempty"`     // if BasePort is set: the address of each host
+	Version int    `json:"version"` // cardVersion
+	JobID   string `json:"job"`
+	Secret  []byte `json:"secret"` // 32 bytes
+	Size    int    `json:"size"`
+	KVSName string `json:"kvs"`     // name of the key-value space of PMI-1
+	Control int    `json:"control"` // number of the PMI-1 descriptor, the same in every rank
+	// The number of the descriptor of the memory file, the same in every rank; 0: there is no
+	// memory file.
+	Memory int `json:"memory,omitempty"`
+	// Why the ranks of this host have no memory file although ranks of other hosts may have one. It
+	// is empty if they have one, or if no rank of the job has one.
+	NoMemory string `json:"no_memory,omitempty"`
+	// The number of the descriptor on which gorun reports failures. It is the same in every rank,
+	// but each rank has a socket of its own. 0: gorun does not report failures.
+	Failures int `json:"news,omitempty"`
+	// The number of the descriptor on which gorun asks what the rank does. It is the same in every
+	// rank, but each rank has a socket of its own. 0: gorun does not ask.
+	Inspect int `json:"inspect,omitempty"`
+	Epoch   int `json:"epoch,omitempty"` // number of restarts of the job
+	// The number of the host of each rank. Hosts are numbered from 0 without gaps.
+	HostOf   []Run       `json:"nodes"`
+	AppNums  []Run       `json:"apps"`            // the number of each rank's program
+	Cores    int         `json:"cores"`           // hardware threads of this host, which its ranks share
+	Hosts    []string    `json:"hosts,omitempty"` // if BasePort is set: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
 	Params   []CardParam `json:"params,omitempty"` // the parameters that the user or gorun has set

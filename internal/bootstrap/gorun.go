@@ -66,7 +66,9 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		return nil, err
 	}
 	switch {
-	case kvs.reused && card.Memory == 0: // NoMemory stays empty, because this program has no usable memory file on any host
+	case kvs.reused && card.Memory == 0:
+		// NoMemory stays empty: a later program of a rank uses no memory file on any host, so the
+		// lack of one is no property of this host.
 	case card.Memory == 0:
 		w.NoMemory = card.NoMemory
 	case kvs.reused: // the memory file holds the data of the program that ran in this rank before

@@ -33,11 +33,11 @@ const (
 //	gate ── serveConn: handshake ── listen: frames of a rank ──► arrive
 //	                                write ◄── out ◄──────────────┘
 //
-// serveConn and listen run in one goroutine for each connection, write in another. close ends these
-// goroutines and waits for them.
+// For each connection, one goroutine runs serveConn and listen, and another runs write. [hub.close]
+// ends these goroutines and waits for them.
 type hub struct {
 	session wire.TCPSession             // template for the session of each connection: From and the nonces are zero
-	timeout time.Duration               // limit of a fence after the first, and of writing a frame
+	timeout time.Duration               // time limit of each fence except the first, and of writing a frame
 	exit    func(code int, line string) // called after an abort by another rank; ends the process, except in tests
 	gate    *admission.Gate
 	writing sync.WaitGroup // counts the goroutines that run write
@@ -47,14 +47,14 @@ type hub struct {
 	failed     chan struct{} // closed when err is set
 
 	mu      sync.Mutex
-	peers   []*peer     // by rank; nil: not connected
-	first   int         // number of ranks except 0 that have entered a fence
+	peers   []*peer     // by rank; an element is nil if the rank is not connected
+	first   int         // number of ranks except 0 that have entered at least one fence
 	round   int         // number of fences that have ended
 	inFence []bool      // by rank: it has entered the current fence
 	inCount int         // number of ranks that have entered the current fence
 	pairs   []byte      // pairs that ranks have brought with the current fence
-	timer   *time.Timer // runs expire when the time limit of the current fence is over
-	err     error       // why no further fence can end
+	timer   *time.Timer // fails the current fence when its time limit is over
+	err     error       // why the current fence and all later ones fail; nil: they do not fail
 	closed  bool
 }
 
@@ -238,8 +238,8 @@ func host(c net.Conn) string {
 	return h
 }
 
-// write writes the frames of out to a rank. If a write fails, it closes the connection, which
-// ends listen.
+// write writes the frames of out to a rank. If a write fails, it closes the connection, so that
+// [hub.listen] returns.
 func (h *hub) write(p *peer) {
 	defer h.writing.Done()
 	for frame := range p.out {
@@ -281,7 +281,9 @@ func (h *hub) arrive(rank int, pairs []byte) {
 		return
 	}
 	if h.timer != nil {
-		h.timer.Stop() // if the timer runs expire all the same, expire sees that the round is over
+		// If the timer has called h.expire already, that call sees that the round is over, and does
+		// nothing.
+		h.timer.Stop()
 	}
 	frame := newFrame(framePairs, h.pairs)
 	h.broadcast(frame)

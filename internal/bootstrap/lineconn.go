@@ -24,7 +24,7 @@ var errClosed = errors.New("the launcher's control channel is closed")
 type lineConn struct {
 	in []byte // bytes that were read and not returned by recv yet
 
-	mu     sync.Mutex // prevents close while send writes
+	mu     sync.Mutex // held by send and close, so that close waits until a send has ended
 	fd     int
 	closed bool
 }

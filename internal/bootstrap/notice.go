@@ -62,8 +62,8 @@ func parseNotice(data []byte) (*notice, error) {
 	return n, nil
 }
 
-// noticePath returns the path of the notice of a job: in the directory bootstrap.dir, or in .weft
-// in the user's home.
+// noticePath returns the path of the notice of a job: in the directory that the parameter
+// bootstrap.dir names, or by default in .weft in the user's home.
 func noticePath(getenv func(string) string, set *params.Set, job string) (string, error) {
 	const key = "bootstrap.dir"
 	p, _ := params.Lookup(key)

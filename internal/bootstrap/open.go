@@ -32,8 +32,11 @@ const EnvJoined = "WEFT_JOINED"
 func Open(ctx context.Context) (*World, error) {
 	inherited := os.Getenv(EnvJoined) != ""
 	w, err := open(ctx, os.Getenv, os.Stderr)
-	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // gorun, or the rank that started this process, would have warned
-		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") { // prefixes of gorun's settings
+	// In the other cases gorun, or the rank that started this process, has looked for such
+	// variables.
+	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited {
+		// Variables with these two prefixes are settings of gorun.
+		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") {
 			fmt.Fprintln(os.Stderr, "weft: warning:", line)
 		}
 	}

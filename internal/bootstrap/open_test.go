@@ -84,7 +84,8 @@ func TestRefusals(t *testing.T) {
 		{[]string{"MV2_COMM_WORLD_SIZE", "4", "MV2_COMM_WORLD_RANK", "1"}, "found MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4"},
 		{[]string{"FLUX_JOB_SIZE", "4", "FLUX_TASK_RANK", "1"}, "flux run -o pmi=simple"},
 		{[]string{"PMIX_RANK", "0", "PMIX_NAMESPACE", "prte-1@2"}, "PMIx alone is not supported"},
-		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"}, // EnvJoined does not fit the other variables
+		// EnvJoined does not fit the other variables.
+		{[]string{EnvJoined, "0123456789abcdef", "PMI_RANK", "1"}, "but neither PMI_FD nor PMI_PORT"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1"}, `HOME=""`},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "HOME", "/proc/none"}, "/proc/none/.weft"},
 		{[]string{"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "PMIX_NAMESPACE", "1", "WEFT_BOOTSTRAP_DIR", "here"}, "not an absolute path"},
@@ -118,7 +119,8 @@ func TestPlaces(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, p.job, q.job)
 	}
-	q, err := fromSlurm(env(append([]string{"SLURM_HET_SIZE", "2"}, slurm...)...)) // the nodes of one part of a heterogeneous job
+	// In a heterogeneous job the variables describe the nodes of one part of the job.
+	q, err := fromSlurm(env(append([]string{"SLURM_HET_SIZE", "2"}, slurm...)...))
 	require.NoError(t, err)
 	require.False(t, q.oneHost)
 

@@ -22,8 +22,10 @@ const abortWait = time.Second
 // pmiClient is the KVS of a rank that gorun or another PMI-1 launcher has started. It sends a
 // request only after the reply to the previous one.
 type pmiClient struct {
-	conn   *lineConn
-	gorun  bool // the launcher is gorun, which accepts the fields reason and consequence of an abort, and a wire.Account in finalize
+	conn *lineConn
+	// The launcher is gorun. It accepts the fields reason and consequence in an abort, and a
+	// wire.Account in a finalize.
+	gorun  bool
 	reused bool // the launcher says that another program ran in this rank before
 
 	mu     sync.Mutex // held from a request to its reply

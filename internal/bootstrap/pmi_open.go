@@ -16,7 +16,9 @@ import (
 // hasPMI reports whether this process has inherited the PMI-1 socket of a launcher.
 func hasPMI(getenv func(string) string) bool {
 	_, ok := streamSocket(getenv("PMI_FD"))
-	return ok && getenv("PMI_PORT") == "" // if PMI_PORT is set, the launcher of this process uses it, and PMI_FD comes from a launcher further up
+	// If PMI_PORT is set, the launcher that started this process uses it, and PMI_FD was inherited
+	// from another launcher, which started that one.
+	return ok && getenv("PMI_PORT") == ""
 }
 
 // openPMI opens the World of a rank of a PMI-1 launcher. It returns nil if no PMI-1 launcher

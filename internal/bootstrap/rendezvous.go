@@ -296,9 +296,11 @@ func ownAddrs() ([]netip.Prefix, error) {
 }
 
 const (
-	dialTimeout = 3 * time.Second        // limit for the connection to one address, which may be unreachable
-	firstPause  = 4 * time.Millisecond   // time between the first two attempts to find rank 0; later pauses are longer
-	lastPause   = 250 * time.Millisecond // longest time between two attempts
+	dialTimeout = 3 * time.Second // limit for the connection to one address, which may be unreachable
+	// firstPause is the time between the first two attempts to find rank 0. Later pauses are
+	// longer.
+	firstPause = 4 * time.Millisecond
+	lastPause  = 250 * time.Millisecond // longest time between two attempts
 )
 
 // join is the other ranks' part of the rendezvous: it reads the notice and connects with rank 0. It

@@ -20,11 +20,11 @@ type spoke struct {
 	timeout time.Duration               // rank 0's limit of a fence; fence waits spokeExtraTime longer
 	limit   int                         // maximum bytes of a frame's body
 	exit    func(code int, line string) // called after an abort; ends the process, except in tests
-	replies chan []byte                 // gets the pairs of all ranks when the fence that this rank has entered ends
+	replies chan []byte                 // gets the pairs of all ranks at the end of a fence
 	failed  chan struct{}               // closed when err is set
 	ended   chan struct{}               // closed when listen has ended
 	writing sync.Mutex                  // held while a frame is written
-	err     error                       // why no further fence can end; set before failed is closed
+	err     error                       // why all further fences fail; set before failed is closed
 }
 
 // handshake proves to rank 0 that this rank knows the secret, and checks that rank 0 knows it.
@@ -153,7 +153,7 @@ func (s *spoke) abort(_, code int, text string) {
 	}
 	select {
 	case <-s.ended:
-	case <-time.After(3 * abortWait): // rank 0 takes up to two abortWaits
+	case <-time.After(3 * abortWait): // rank 0 takes up to 2 × abortWait
 	}
 }
 

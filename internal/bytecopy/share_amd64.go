@@ -6,8 +6,8 @@ import "golang.org/x/sys/cpu"
 
 // hasString reports whether share uses the string instruction. On AMD Zen 5 this instruction takes
 // ownership of cache lines without fetching them. Between two cores of an EPYC 9005,
-// bench/c/ring_copy 1048576 4096 1 takes 0.9 µs with "string" and 1.3 µs without it, and streams
-// 14 GB/s instead of 6 GB/s. Other processors were not faster, or were not measured.
+// bench/c/ring_copy 1048576 4096 1 takes 0.9 µs with the option "string" and 1.3 µs without it, and
+// streams 14 GB/s instead of 6 GB/s. Other processors were not faster, or were not measured.
 var hasString = cpu.X86.HasERMS && zen5()
 
 // zen5 reports whether the processor is of AMD's family 1Ah or a later one.

@@ -62,12 +62,17 @@ type Needs uint8
 
 // The conditions.
 const (
-	NeedsCommutative  Needs = 1 << iota // the operation commutes
-	NeedsPowerOfTwo                     // the number of ranks is a power of two
-	NeedsEqualCounts                    // the call has blocks of one length; the v-forms and ReduceScatter never meet this
-	NeedsSharedMemory                   // all ranks share memory, and the data is within Host.maxElem and Host.maxBytes
-	NeedsHosts                          // the ranks are on several hosts, and those of each host share memory, with the same limits
-	NeedsAdjacent                       // the ranks of each host are consecutive, or the operation commutes
+	NeedsCommutative Needs = 1 << iota // the operation commutes
+	NeedsPowerOfTwo                    // the number of ranks is a power of two
+	// The call has blocks of one length; the v-forms and ReduceScatter never meet this.
+	NeedsEqualCounts
+	// All ranks share memory. An element has at most Host.maxElem bytes, and the data at most
+	// Host.maxBytes bytes.
+	NeedsSharedMemory
+	// The ranks are on several hosts, and those of each host share memory. The limits of
+	// NeedsSharedMemory hold too.
+	NeedsHosts
+	NeedsAdjacent // the ranks of each host are consecutive, or the operation commutes
 )
 
 // Info describes an algorithm.

@@ -19,39 +19,66 @@ type Config struct {
 
 	Radix        int // of k-nomial trees; at least 2
 	KnomialRanks int // bcast and reduce by binomial or k-nomial tree: k-nomial from this many ranks on
-	SegmentBytes int // bcast by chain or tree, allreduce by ring: most bytes of a segment, rounded up to whole elements; at least 1
-	Window       int // linear and scattered algorithms: most ranks with which transfers are pending at once; at least 1
+	// Bcast by chain or tree, allreduce by ring: most bytes of a segment, rounded up to whole
+	// elements; at least 1.
+	SegmentBytes int
+	// Linear and scattered algorithms: most ranks with which transfers are pending at once; at least
+	// 1.
+	Window int
 
-	BcastTreeBytes    int // bcast of more than two ranks: binomial or k-nomial tree up to this size
-	BcastScatterBytes int // bcast of more than two ranks: from this size on scatter + allgather, if …
-	BcastBlockBytes   int // … every rank's part has at least this size (ring), or if the number of ranks is a power of two (doubling)
+	BcastTreeBytes int // bcast of more than two ranks: binomial or k-nomial tree up to this size
+	// Bcast of more than two ranks, from this size on: scatter and allgather by ring if every rank's
+	// part has at least BcastBlockBytes, else by recursive doubling if the number of ranks is a power
+	// of two. Below this size, and in the remaining case: pipelined binary tree.
+	BcastScatterBytes int
+	BcastBlockBytes   int // see BcastScatterBytes
 
-	ReduceTreeBytes int // reduce of more than two ranks: binomial or k-nomial tree up to this size, Rabenseifner or pairwise above
+	// Reduce of more than two ranks: binomial or k-nomial tree up to this size, Rabenseifner or
+	// pairwise above.
+	ReduceTreeBytes int
 
 	AllreduceDoublingBytes int // allreduce: recursive doubling up to this size
-	AllreduceRingBytes     int // allreduce, commutative: ring from this size on …
-	AllreduceBlockBytes    int // … if every rank's part has at least this size
+	// Allreduce by an operation that commutes: ring from this size on, if every rank's part has at
+	// least AllreduceBlockBytes.
+	AllreduceRingBytes  int
+	AllreduceBlockBytes int // see AllreduceRingBytes
 
 	GatherBinomialBytes int // gather, scatter of equal blocks: binomial up to this block size, linear above
 
 	AllgatherSmallBytes int // allgather of more than two ranks: ring above this total
 	AllgatherLinearSize int // allgatherv up to AllgatherSmallBytes: linear up to this many ranks, ring above
 
-	AlltoallBruckBytes   int // alltoall of equal blocks: Bruck up to this block size …
-	AlltoallBruckRanks   int // … from this many ranks on
-	AlltoallScatterBytes int // alltoall of equal blocks, unless by Bruck: scattered up to this block size, pairwise above
+	// Alltoall of equal blocks: Bruck up to this block size, from AlltoallBruckRanks ranks on.
+	AlltoallBruckBytes int
+	AlltoallBruckRanks int // see AlltoallBruckBytes
+	// Alltoall of equal blocks, unless by Bruck: scattered up to this block size, pairwise above.
+	AlltoallScatterBytes int
 
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
 
-	SharedBytes      int // approximate size of a rank's arena of a communicator (see [ArenaBytes]); 0: no arenas
-	SharedRanks      int // all ranks on one host, and more ranks than this: only barrier (by dissemination) and bcast use shared memory
-	SharedPairBytes  int // two ranks, bcast, reduce, gather, scatter, allgather, alltoall: shared memory up to this vector or block size
-	SharedBlockBytes int // more than two ranks, gather, scatter: shared memory up to this block size
-	SharedPairsBytes int // more than two ranks, alltoall: shared memory if a rank sends at most this many bytes in all
-	SharedSliceBytes int // more than two ranks, allreduce in shared memory: from this size on each rank combines one slice; 0 counts as 1
-	SharedRootBytes  int // more than two ranks, reduce in shared memory: above this size each rank combines one slice, else the root all
-	HostsTotalBytes  int // several hosts, bcast, gather, scatter, allgather: hierarchical up to this many bytes in all
+	// Approximate size of a rank's arena of a communicator (see [ArenaBytes]); 0: no arenas.
+	SharedBytes int
+	// All ranks on one host, and more ranks than this: only barrier (by dissemination) and bcast use
+	// shared memory.
+	SharedRanks int
+	// Two ranks on one host, and bcast, reduce, gather, scatter, allgather or alltoall: shared memory
+	// up to this size of the vector or of a block.
+	SharedPairBytes int
+	// More than two ranks on one host, gather and scatter: shared memory up to this block size.
+	SharedBlockBytes int
+	// More than two ranks on one host, alltoall: shared memory if a rank sends at most this many bytes
+	// in all.
+	SharedPairsBytes int
+	// More than two ranks, allreduce in shared memory: from this size on each rank combines one slice;
+	// 0 counts as 1.
+	SharedSliceBytes int
+	// More than two ranks, reduce in shared memory: above this size each rank combines one slice; up
+	// to this size the root combines all.
+	SharedRootBytes int
+	// Several hosts, and bcast, gather, scatter or allgather: hierarchical up to this many bytes in
+	// all.
+	HostsTotalBytes int
 }
 
 // forced is an algorithm of a family. All calls of the family that meet the algorithm's needs use

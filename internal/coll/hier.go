@@ -158,8 +158,9 @@ func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return h.Bcast(recv, leader)
 }
 
-// ofHost returns the offset and the total length of the blocks of all ranks of host number of. The
-// blocks of b have equal length, and the ranks of a host are consecutive.
+// ofHost returns the offset and the total length of the blocks of all ranks of one host; the
+// argument of is the number of that host. The blocks of b have equal length, and the ranks of a
+// host are consecutive.
 func (h *Host) ofHost(b blocks, of int) (at, n int) {
 	end := len(h.of)
 	if of+1 < len(h.lowest) {

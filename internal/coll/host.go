@@ -80,17 +80,23 @@ type Host struct {
 
 	peers           []peer // by rank within the host
 	dataBufferBytes int    // size of one data buffer; each arena has two
-	maxElem         int    // most bytes of an element: it fits the smallest part into which a call divides a data buffer, on every host
-	maxBytes        int    // most bytes of a vector: a call takes at most maxSteps steps for it
-	leaders         []int  // scratch: by host, its leader in this call
-	leaderLink      leaderLink
+	// Most bytes of an element: it fits the smallest part into which a call divides a data buffer, on
+	// every host.
+	maxElem    int
+	maxBytes   int   // most bytes of a vector: a call takes at most maxSteps steps for it
+	leaders    []int // scratch: by host, its leader in this call
+	leaderLink leaderLink
 
-	call        uint64 // number of the current call or, between calls, of the last one
-	arrivedAll  uint64 // number of the last call at which, as this rank knows, all ranks of the host have arrived
-	sig         uint16 // signature of the current call
-	history     uint16 // hash of the signatures of this call and of all before it; see historyFactor
-	deferWake   bool   // publishArrival does not call Wake; await or the caller of the call does so later (see TakePendingWake)
-	wakePending bool   // publishArrival has not called Wake, because of deferWake; await and TakePendingWake clear this
+	call uint64 // number of the current call or, between calls, of the last one
+	// Number of the last call at which, as this rank knows, all ranks of the host have arrived.
+	arrivedAll uint64
+	sig        uint16 // signature of the current call
+	history    uint16 // hash of the signatures of this call and of all before it; see historyFactor
+	// publishArrival does not call Wake; await or the caller of the call does so later (see
+	// TakePendingWake).
+	deferWake bool
+	// publishArrival has not called Wake, because of deferWake; await and TakePendingWake clear this.
+	wakePending bool
 	link        HostLink
 	tmp         []byte // scratch of the current call; nil before its first use
 	slots       int    // number of slots of each data buffer in the current call
@@ -177,7 +183,8 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 		a = stagger(a, r)
 		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.dataBufferBytes]})
 	}
-	h.maxBytes = maxSteps / 4 * h.maxElem // slices takes two steps per segment, which has at least maxElem/2 bytes
+	// The method slices takes two steps per segment, which has at least maxElem/2 bytes.
+	h.maxBytes = maxSteps / 4 * h.maxElem
 	return h, nil
 }
 

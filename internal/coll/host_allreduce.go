@@ -5,10 +5,10 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 // Allreduce in which every rank combines all operands.
 //
 // Idea: every rank publishes its operand, waits for all others, and combines all operands itself.
-// That takes one round for any number of ranks, so ranks that share a core need not run twice.
-// All ranks combine in the same order, from the highest rank down, and so get the same bits. Two
-// ranks use this for vectors of any length, segment by segment. More ranks share the work of long
-// vectors; see slices.
+// That takes one round for any number of ranks, so ranks that share a core need not run twice. All
+// ranks combine in the same order, from the highest rank down, and so get the same bits. Two ranks
+// use this for vectors of any length, segment by segment. More ranks share the work of long
+// vectors; see [Host.slices].
 //
 // Cost: a copy and P-1 combinations per rank.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.6.
@@ -99,7 +99,8 @@ func (h *Host) slices(send, recv []byte, op Op, root int) error {
 	if err != nil {
 		return err
 	}
-	slice := h.dataBufferBytes / h.Size / op.Size * op.Size // bytes; the slices of the last segment may be shorter
+	// In bytes. The slices of the last segment may be shorter.
+	slice := h.dataBufferBytes / h.Size / op.Size * op.Size
 	segment := slice * h.Size
 	for t := range segmentCount(len(send), segment) {
 		from := segmentOf(send, t, segment)

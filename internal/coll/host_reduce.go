@@ -9,7 +9,8 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 // If the operand is at most one segment long, its rank does not wait in this call until the root
 // has read it. Longer operands move segment by segment: a rank writes one while the root combines
 // the previous one, and waits while its buffer is full. So of two ranks, one copies every byte
-// while the other combines. If the vector is long, more than two ranks share the work; see slices.
+// while the other combines. If the vector is long, more than two ranks share the work; see
+// [Host.slices].
 //
 // Cost: one copy, and P-1 combinations at the root.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.1.

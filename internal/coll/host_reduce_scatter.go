@@ -10,7 +10,7 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 // round has combined those of the previous one, so one wait per round is enough.
 //
 // Cost: per rank a copy of n (P-1)/P, and a combination of n (P-1)/P.
-// Source: as slices (host_allreduce.go); MPI-4.1 section 6.10.
+// Source: as for [Host.slices]; MPI-4.1 section 6.10.
 // Restrictions: all ranks share memory; an element fits one rank's place in half a data buffer.
 func reduceScatterShared(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {
 	h := enter(l)

@@ -9,7 +9,7 @@ import "github.com/weft-hpc/weft/internal/bytecopy"
 // if that rank still reads a slot of its data buffer.
 //
 // Cost: a copy, and at most as many combinations as there are lower ranks.
-// Source: as allreduceShared; MPI-4.1 section 6.11.
+// Source: as for allreduceShared; MPI-4.1 section 6.11.
 // Restrictions: all ranks share memory; an element fits a segment.
 func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
 	h := enter(l)

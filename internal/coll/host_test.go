@@ -90,7 +90,8 @@ func TestHosts(t *testing.T) {
 							var all []*scenario
 							var kinds []coll.Kind
 							for range 20 {
-								m := &maker{rng: rng, cfg: m.cfg, n: n} // a new maker per call, because the call reads it when it runs
+								// A new maker per call, because the call reads it when it runs.
+								m := &maker{rng: rng, cfg: m.cfg, n: n}
 								m.op = []coll.Op{sum64(), affine, matrix}[rng.IntN(3)]
 								m.max = []int{40, 400, 4000}[rng.IntN(3)]
 								k := coll.Kind(1 + rng.IntN(int(coll.KindExscan)))

@@ -16,7 +16,8 @@ func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op
 	rank, size := l.Rank(), l.Size()
 	n := b.size(rank)
 	low := l.Scratch(n)
-	var high []byte // nil if the operation commutes or there is no higher rank: then low takes all contributions
+	// Nil if the operation commutes or there is no higher rank; then low takes all contributions.
+	var high []byte
 	highest := !op.Commutes && rank < size-1
 	if highest {
 		high = l.Scratch(n)

@@ -2,9 +2,9 @@ package coll
 
 // The tables of algorithms, one per family. The names are the values of the coll.*.algorithm
 // parameters. internal/params lists them too, and a test compares the two lists. The comment of an
-// entry says what the algorithm does. For an algorithm that uses messages only, it also says for which
-// calls Auto chooses it; [Config] has the thresholds. Config.autoHost and Config.shares decide when
-// Auto chooses an algorithm that uses shared memory.
+// entry says what the algorithm does. For an algorithm that uses messages only, it also says, after
+// "Auto:", for which calls [Auto] chooses it; [Config] has the thresholds. Config.autoHost and
+// Config.shares decide when Auto chooses an algorithm that uses shared memory.
 
 type (
 	barrierFunc   func(l Link, cfg *Config) error
@@ -29,10 +29,15 @@ const (
 )
 
 var barriers = []algorithm[barrierFunc]{
-	barrierByDissemination: {"dissemination", 0, barrierDissemination},   // messages to the rank at distance 1, 2, 4, …; log P rounds; every Barrier
-	barrierByTree:          {"tree", 0, barrierTree},                     // up a binomial tree and down again, with the fewest messages; only for SparseBarrier, or if forced
-	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared}, // every rank reads the arrivals of all others
-	barrierByHosts:         {"hierarchical", NeedsHosts, nil},            // in shared memory within hosts, by messages between them
+	// Messages to the rank at distance 1, 2, 4, …, in log P rounds. Auto: every Barrier.
+	barrierByDissemination: {"dissemination", 0, barrierDissemination},
+	// Up a binomial tree and down again, with the fewest messages. Only for SparseBarrier, or if
+	// forced.
+	barrierByTree: {"tree", 0, barrierTree},
+	// Every rank reads the arrivals of all others.
+	barrierByShared: {"shared", NeedsSharedMemory, barrierShared},
+	// In shared memory within hosts, by messages between them.
+	barrierByHosts: {"hierarchical", NeedsHosts, nil},
 }
 
 const (
@@ -47,14 +52,24 @@ const (
 )
 
 var bcasts = []algorithm[bcastFunc]{
-	bcastByBinomial:        {"binomial", 0, bcastBinomial},                                        // binomial tree; small messages and few ranks, or two ranks
-	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix},                                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
-	bcastByChain:           {"chain", 0, bcastChain},                                              // pipelined chain, for large messages and few ranks; only if forced
-	bcastByTree:            {"tree", 0, bcastTree},                                                // pipelined binary tree; medium messages, and large ones if each rank's part is small
-	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling}, // scatter, then allgather in log P rounds; large messages if each rank's part is small
-	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing},                                 // scatter, then allgather around a ring; large messages if each rank's part is large
-	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared},                            // one writer, many readers, segment by segment
-	bcastByHosts:           {"hierarchical", NeedsHosts, nil},                                     // in shared memory within hosts, by messages between them
+	// Binomial tree. Auto: small messages and few ranks, or two ranks.
+	bcastByBinomial: {"binomial", 0, bcastBinomial},
+	// k-nomial tree, flatter than the binomial one. Auto: small messages and many ranks.
+	bcastByKnomial: {"knomial", 0, bcastKnomialRadix},
+	// Pipelined chain, for large messages and few ranks. Only if forced.
+	bcastByChain: {"chain", 0, bcastChain},
+	// Pipelined binary tree. Auto: medium messages, and large ones if each rank's part is small and
+	// the number of ranks is not a power of two.
+	bcastByTree: {"tree", 0, bcastTree},
+	// Scatter, then allgather in log P rounds. Auto: large messages if each rank's part is small, and
+	// the number of ranks is a power of two.
+	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling},
+	// Scatter, then allgather around a ring. Auto: large messages if each rank's part is large.
+	bcastByScatterRing: {"scatter_ring", 0, bcastScatterRing},
+	// One writer and many readers, segment by segment.
+	bcastByShared: {"shared", NeedsSharedMemory, bcastShared},
+	// In shared memory within hosts, by messages between them.
+	bcastByHosts: {"hierarchical", NeedsHosts, nil},
 }
 
 const (
@@ -67,12 +82,18 @@ const (
 )
 
 var reduces = []algorithm[reduceFunc]{
-	reduceByBinomial:     {"binomial", 0, reduceBinomial},                        // binomial tree; small messages and few ranks, or two ranks
-	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix},                     // k-nomial tree, flatter than the binomial one; small messages, many ranks
-	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner}, // reduce-scatter, then gather; large messages, operations that commute
-	reduceByPairwise:     {"pairwise", 0, reducePairwise},                        // pairwise reduce-scatter, then gather; large messages, operations that do not commute
-	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared},            // the root reads and combines all operands; of long vectors every rank combines a slice
-	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},      // in shared memory within hosts, by messages between them
+	// Binomial tree. Auto: small messages and few ranks, or two ranks.
+	reduceByBinomial: {"binomial", 0, reduceBinomial},
+	// k-nomial tree, flatter than the binomial one. Auto: small messages and many ranks.
+	reduceByKnomial: {"knomial", 0, reduceKnomialRadix},
+	// Reduce-scatter, then gather. Auto: large messages, operations that commute.
+	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner},
+	// Pairwise reduce-scatter, then gather. Auto: large messages, operations that do not commute.
+	reduceByPairwise: {"pairwise", 0, reducePairwise},
+	// The root reads and combines all operands. If the vectors are long, every rank combines a slice.
+	reduceByShared: {"shared", NeedsSharedMemory, reduceShared},
+	// In shared memory within hosts, by messages between them.
+	reduceByHosts: {"hierarchical", NeedsHosts | NeedsAdjacent, nil},
 }
 
 const (
@@ -85,12 +106,21 @@ const (
 )
 
 var allreduces = []algorithm[allreduceFunc]{
-	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling},              // every rank combines all operands in log P rounds; small messages
-	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner}, // reduce-scatter, then allgather, in log P rounds each; medium messages, and large ones if each rank's part is small
-	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing},                 // segments twice around a ring; large messages if each rank's part is large
-	allreduceByPairwise:     {"pairwise", 0, allreducePairwise},                        // pairwise reduce-scatter, then ring allgather; large messages, operations that do not commute
-	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared},            // every rank reads and combines all operands, or one slice of long vectors
-	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil},         // in shared memory within hosts, by messages between them
+	// Every rank combines all operands in log P rounds. Auto: small messages.
+	allreduceByDoubling: {"recursive_doubling", 0, allreduceDoubling},
+	// Reduce-scatter, then allgather, in log P rounds each. Auto: medium messages, and large ones if
+	// each rank's part is small; operations that commute.
+	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner},
+	// Segments travel twice around a ring. Auto: large messages if each rank's part is large;
+	// operations that commute.
+	allreduceByRing: {"ring", NeedsCommutative, allreduceRing},
+	// Pairwise reduce-scatter, then ring allgather. Auto: medium and large messages, operations that
+	// do not commute.
+	allreduceByPairwise: {"pairwise", 0, allreducePairwise},
+	// Every rank reads and combines all operands or, if the vectors are long, one slice.
+	allreduceByShared: {"shared", NeedsSharedMemory, allreduceShared},
+	// In shared memory within hosts, by messages between them.
+	allreduceByHosts: {"hierarchical", NeedsHosts | NeedsAdjacent, nil},
 }
 
 const (
@@ -101,10 +131,14 @@ const (
 )
 
 var gathers = []algorithm[rootedFunc]{
-	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial},                       // up a binomial tree; small blocks
-	gatherByLinear:   {"linear", 0, gatherLinear},                                          // every rank sends to the root; large or unequal blocks
-	gatherByShared:   {"shared", NeedsSharedMemory, gatherShared},                          // the root reads all blocks
-	gatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
+	// Up a binomial tree. Auto: small blocks.
+	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial},
+	// Every rank sends to the root. Auto: large or unequal blocks.
+	gatherByLinear: {"linear", 0, gatherLinear},
+	// The root reads all blocks.
+	gatherByShared: {"shared", NeedsSharedMemory, gatherShared},
+	// In shared memory within hosts, by messages between them.
+	gatherByHosts: {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},
 }
 
 const (
@@ -115,10 +149,14 @@ const (
 )
 
 var scatters = []algorithm[rootedFunc]{
-	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial},                      // down a binomial tree; small blocks
-	scatterByLinear:   {"linear", 0, scatterLinear},                                         // the root sends to every rank; large or unequal blocks
-	scatterByShared:   {"shared", NeedsSharedMemory, scatterShared},                         // every rank reads its block
-	scatterByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil}, // in shared memory within hosts, by messages between them
+	// Down a binomial tree. Auto: small blocks.
+	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial},
+	// The root sends to every rank. Auto: large or unequal blocks.
+	scatterByLinear: {"linear", 0, scatterLinear},
+	// Every rank reads its block.
+	scatterByShared: {"shared", NeedsSharedMemory, scatterShared},
+	// In shared memory within hosts, by messages between them.
+	scatterByHosts: {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},
 }
 
 const (
@@ -131,12 +169,20 @@ const (
 )
 
 var allgathers = []algorithm[allgatherFunc]{
-	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling}, // exchanges at distance 1, 2, 4, …; small totals of equal counts
-	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck},                                   // log P rounds for any number of ranks; small totals of equal counts
-	allgatherByRing:     {"ring", 0, allgatherRing},                                                    // from neighbour to neighbour; large totals, two ranks, or unequal counts of many ranks
-	allgatherByLinear:   {"linear", 0, allgatherLinear},                                                // every rank sends to every other; small totals of unequal counts, few ranks
-	allgatherByShared:   {"shared", NeedsSharedMemory, allgatherShared},                                // every rank reads all blocks
-	allgatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},          // in shared memory within hosts, by messages between them
+	// Exchanges at distance 1, 2, 4 and so on. Auto: small totals of equal counts, if the number of
+	// ranks is a power of two.
+	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling},
+	// log P rounds for any number of ranks. Auto: small totals of equal counts, if the number of ranks
+	// is not a power of two.
+	allgatherByBruck: {"bruck", NeedsEqualCounts, allgatherBruck},
+	// From neighbour to neighbour. Auto: large totals, two ranks, or unequal counts of many ranks.
+	allgatherByRing: {"ring", 0, allgatherRing},
+	// Every rank sends to every other. Auto: small totals of unequal counts, few ranks.
+	allgatherByLinear: {"linear", 0, allgatherLinear},
+	// Every rank reads all blocks.
+	allgatherByShared: {"shared", NeedsSharedMemory, allgatherShared},
+	// In shared memory within hosts, by messages between them.
+	allgatherByHosts: {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil},
 }
 
 const (
@@ -147,10 +193,14 @@ const (
 )
 
 var alltoalls = []algorithm[alltoallFunc]{
-	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck},    // log P rounds of combined messages; tiny blocks, many ranks
-	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise},             // one partner at a time; large blocks
-	alltoallByScattered: {"scattered", 0, alltoallScattered},           // many transfers at once; unequal or medium blocks, and tiny ones of few ranks
-	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared}, // every rank reads its blocks
+	// log P rounds of combined messages. Auto: tiny blocks, many ranks.
+	alltoallByBruck: {"bruck", NeedsEqualCounts, alltoallBruck},
+	// One partner at a time. Auto: large blocks.
+	alltoallByPairwise: {"pairwise", 0, alltoallPairwise},
+	// Many transfers at once. Auto: unequal or medium blocks, and tiny ones of few ranks.
+	alltoallByScattered: {"scattered", 0, alltoallScattered},
+	// Every rank reads its blocks.
+	alltoallByShared: {"shared", NeedsSharedMemory, alltoallShared},
 }
 
 const (
@@ -161,10 +211,14 @@ const (
 )
 
 var reduceScatters = []algorithm[reduceScatterFunc]{
-	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving}, // exchanges of halves in log P rounds; small and medium totals, operations that commute
-	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},                        // each rank combines its own block of all operands; large totals
-	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce},                   // reduce to rank 0, then scatterv; small totals, operations that do not commute
-	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared},            // every rank combines its own block of all operands
+	// Exchanges of halves in log P rounds. Auto: small and medium totals, operations that commute.
+	reduceScatterByHalving: {"recursive_halving", NeedsCommutative, reduceScatterHalving},
+	// Each rank combines its own block of all operands. Auto: large totals.
+	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise},
+	// Reduce to rank 0, then scatterv. Auto: small totals, operations that do not commute.
+	reduceScatterByReduce: {"reduce_scatterv", 0, reduceScatterReduce},
+	// Every rank combines its own block of all operands.
+	reduceScatterByShared: {"shared", NeedsSharedMemory, reduceScatterShared},
 }
 
 const (
@@ -173,8 +227,10 @@ const (
 )
 
 var scans = []algorithm[scanFunc]{
-	scanByDoubling: {"recursive_doubling", 0, scanDoubling},   // prefixes of 1, 2, 4, … ranks; log P rounds; every Scan and Exscan
-	scanByShared:   {"shared", NeedsSharedMemory, scanShared}, // every rank combines the operands of lower ranks and, in Scan, its own
+	// Prefixes of 1, 2, 4, … ranks, in log P rounds. Auto: every Scan and Exscan.
+	scanByDoubling: {"recursive_doubling", 0, scanDoubling},
+	// Every rank combines the operands of lower ranks and, in Scan, its own.
+	scanByShared: {"shared", NeedsSharedMemory, scanShared},
 }
 
 // sharedAlgorithm holds, by family, the index of the shared memory algorithm in the family's table.

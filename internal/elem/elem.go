@@ -16,22 +16,26 @@ import (
 
 // Errors of element types and counts.
 var (
-	ErrType  = errors.New("type cannot be sent") // the type holds pointers, or a value cannot be encoded or decoded
-	ErrCount = errors.New("counts disagree")     // a message is not a whole number of elements
+	// ErrType: the type holds pointers, or a value cannot be encoded or decoded.
+	ErrType = errors.New("type cannot be sent")
+	// ErrCount: a message is not a whole number of elements.
+	ErrCount = errors.New("counts disagree")
 )
 
 // Type describes an element type. There is one *Type for each Go type, and no Type ever changes.
 type Type struct {
-	Go     reflect.Type
-	Size   int         // of an element, in bytes
-	Align  int         // required alignment of an element, in bytes
-	Sig    uint16      // see Signature; 0 if Err is not nil
-	Kernel kernel.Type // number of the type in package kernel; for comm.Loc[V]: that of V; -1: no built-in operation is defined for the type
-	Err    error       // error that wraps ErrType and says why the type cannot be sent; nil: it can be sent
+	Go    reflect.Type
+	Size  int    // of an element, in bytes
+	Align int    // required alignment of an element, in bytes
+	Sig   uint16 // see Signature; 0 if Err is not nil
+	// The number of the type in package kernel; for comm.Loc[V] that of V. It is -1 if no built-in
+	// operation is defined for the type.
+	Kernel kernel.Type
+	Err    error // error that wraps ErrType and says why the type cannot be sent; nil: it can be sent
 }
 
-// types holds the *Type of each reflect.Type that learn has described. A lookup allocates
-// nothing, because a reflect.Type is a pointer.
+// types holds the *Type of each reflect.Type that the function learn has described. A lookup
+// allocates nothing, because a reflect.Type is a pointer.
 var types sync.Map
 
 var (

@@ -32,7 +32,7 @@ const (
 	// RawSig is the signature of bytes, which match elements of any type.
 	RawSig    = 0
 	byteSig   = classUint << 3 // result of basicSig for uint8; Signature returns RawSig instead
-	layoutSig = 1 << 15        // the bit that is set in the sig of a type that holds several basic types or has gaps
+	layoutSig = 1 << 15        // set in the sig of a type that holds several basic types or has gaps
 )
 
 // basicSig returns the sig of a basic type: a number or a bool.
@@ -105,11 +105,13 @@ func (l *layout) add(t reflect.Type, at uintptr) {
 		for i := range n {
 			before := len(*l)
 			l.add(t.Elem(), at+i*size)
-			if i == 0 && len(*l) == before+1 && (*l)[before].at == at && (*l)[before].end == at+size { // the first element is one run without gaps, so the array is one run
+			if i == 0 && len(*l) == before+1 && (*l)[before].at == at && (*l)[before].end == at+size {
+				// If the first element is one run without gaps, the whole array is one run.
 				(*l)[before].end = at + n*size
 				break
 			}
-			if i == 1 && len(*l) == before && n > 2 { // the second element has made the previous run longer, and so would all others
+			if i == 1 && len(*l) == before && n > 2 {
+				// The second element has made the previous run longer, and so would all others.
 				(*l)[before-1].end = at + n*size
 				break
 			}

@@ -31,9 +31,11 @@ import (
 // Span is memory that Engine.Alloc has allocated and registered.
 type Span struct {
 	e     *Engine
-	start uintptr                // address of the first byte
-	mem   []byte                 // the memory; nil for a span of 0 bytes
-	home  transport.MemoryRegion // region of the shared heap that holds the memory; nil: mapPages has mapped the memory
+	start uintptr // address of the first byte
+	mem   []byte  // the memory; nil for a span of 0 bytes
+	// Region of the shared heap that holds the memory; nil: mapPages has mapped the memory, or the
+	// span has 0 bytes.
+	home transport.MemoryRegion
 	// By index of the rail: the region of the memory; nil: the rail has no RMA or had no room for a
 	// region, or the region is closed; guarded by Engine.mu.
 	regions []transport.MemoryRegion

@@ -84,8 +84,8 @@ func (e *Engine) ensureProgress() {
 		// A poll of the caller may have left work that no event reports: more completions than one Read
 		// returns, bytes that wait for room, or a request that waits for room. So arm the queues again,
 		// and wake the sleeper if that fails or if the time limit of its sleep is too long now. Arm may
-		// clear the event of a Notify that has arrived since the last checkWords, so check the words
-		// afterwards.
+		// clear the event of a Notify that has arrived since the last call of checkWords, so check the
+		// words afterwards.
 		if !e.arm() || e.oversleeps() {
 			e.signal()
 		}
@@ -126,7 +126,9 @@ func (e *Engine) backgroundLoop() {
 	defer e.goroutines.Done()
 	timer := time.NewTimer(tick)
 	timer.Stop()
-	var led, woken uint64 // led: value of Engine.leads at the last check; woken: value of Engine.wakes at the last tick
+	// led is the value of Engine.leads at the last check, and woken the value of Engine.wakes at the
+	// last tick.
+	var led, woken uint64
 	idle, wait := ticksToPark, tick
 	wasUrgent := false // result of progressUrgent at the previous check that took the lock
 	short := tick
@@ -165,7 +167,9 @@ func (e *Engine) backgroundLoop() {
 			e.mu.Unlock()
 			return
 		case !e.progressNeeded() || e.fatal != nil || e.asleep:
-			idle++ // if a goroutine sleeps on the transports, it calls ensureProgress after its sleep
+			// There is no work for this goroutine. If another one sleeps on the transports, it calls
+			// ensureProgress after its sleep.
+			idle++
 		case e.leader != nil || e.waking > 0 || e.leads.Load() != led && !e.backgroundNow:
 			idle = 0
 		default:
@@ -241,7 +245,9 @@ func (e *Engine) backgroundLead() {
 		case stepYield:
 			e.yield(&p)
 		case stepSleep:
-			if e.checkWords() { // a writer that stored a word before arm may not have called Notify, so the sleep would not end
+			// If a rank stored a word before the call of arm, it may not have called Notify, so no event
+			// would end the sleep.
+			if e.checkWords() {
 				return
 			}
 			e.sleepArmed(context.Background(), nil)

@@ -32,7 +32,8 @@ func compute(over *atomic.Bool) {
 // Its calls return while rank 0 computes, because the background goroutine of rank 0 polls.
 func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 	const size = 4 << 20
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two processors for each of the two ranks, as gorun gives them
+	// Two processors for each of the two ranks, as gorun gives them.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	for name, provider := range map[string]transport.Provider{
 		"inproc":           inproc.NewFabric(),
 		"inproc, by polls": inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(1<<16)),

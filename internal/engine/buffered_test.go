@@ -24,7 +24,8 @@ func TestSendBuffered(t *testing.T) {
 				}
 				return c.FlushBuffered(background)
 			}
-			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil { // the messages of the buffered sends were not received yet
+			// The messages of the buffered sends were not received yet.
+			if _, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2}); err != nil {
 				return err
 			}
 			buf := make([]byte, 8)

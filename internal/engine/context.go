@@ -12,18 +12,22 @@ import (
 // receives of the same context. The contexts 2k and 2k+1 belong to the same communicator, and are
 // revoked together.
 type Context struct {
-	e       *Engine
-	id      uint64        // number of the context, the same on all members of its group
-	members []int         // by rank in the group: the world rank; nil: the group is all ranks of the job, in their order
+	e  *Engine
+	id uint64 // number of the context, the same on all members of its group
+	// By rank in the group: the world rank. Nil: the group is all ranks of the job, in their order.
+	members []int
 	size    int           // number of members
 	rankOf  map[int32]int // by world rank: the rank in the group; nil if members is nil
 
-	kept         bool           // KeepInFinalize was called
-	hidden       bool           // HideLeftovers was called; guarded by Engine.mu
-	acknowledged map[int32]bool // world ranks of the members whose end Acknowledge has recorded; guarded by Engine.mu
+	kept   bool // KeepInFinalize was called
+	hidden bool // HideLeftovers was called; guarded by Engine.mu
+	// World ranks of the members whose end Acknowledge has recorded; guarded by Engine.mu.
+	acknowledged map[int32]bool
 
-	buffered    int   // number of sends of SendBuffered that are under way; guarded by Engine.mu
-	bufferedErr error // first error of a buffered send since the last FlushBuffered; nil: there was none; guarded by Engine.mu
+	buffered int // number of sends of SendBuffered that are under way; guarded by Engine.mu
+	// First error of a buffered send since the last FlushBuffered; nil: there was none; guarded by
+	// Engine.mu.
+	bufferedErr error
 }
 
 // Env is the envelope of a message: for a send, the address of the message; for a receive or probe,
@@ -181,7 +185,9 @@ func (c *Context) Revoke(cause error) {
 func (c *Context) sendRevoke(cause error) {
 	e := c.e
 	text := []byte(cause.Error())
-	if r := (*RevokedError)(nil); errors.As(cause, &r) { // for example if forwardRevokes forwards the revocation that a failed rank has sent
+	// The cause is a RevokedError, for example, if forwardRevokes forwards the revocation that a
+	// failed rank has sent.
+	if r := (*RevokedError)(nil); errors.As(cause, &r) {
 		text = []byte(r.Cause)
 	}
 	text = text[:min(len(text), maxCause)]
@@ -204,7 +210,8 @@ func (e *Engine) receiveRevoke(comm uint64, source int32, cause []byte) {
 
 // RevokedError is the error of calls on a communicator that a rank has revoked.
 type RevokedError struct {
-	By    int     // world rank of the rank that has revoked the communicator, or that has forwarded the revocation
+	// World rank of the rank that has revoked the communicator, or that has forwarded the revocation.
+	By    int
 	Cause string  // text of the error that was the reason of the revocation
 	is    []error // what Unwrap returns
 }
@@ -261,8 +268,8 @@ func (e *Engine) revoke(comm uint64, err error) {
 	e.wakeAll(e.wordWaiters)
 }
 
-// purge drops the unexpected messages of the contexts for which the function which returns true.
-// Senders that wait for the receive get the error why.
+// purge drops each unexpected message whose context id fulfills the predicate which. Senders that
+// wait for the receive get the error why.
 func (e *Engine) purge(which func(id uint64) bool, why error) {
 	var gone []*unexpected
 	e.unexpected.each(func(n *node) {

@@ -127,7 +127,8 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 }
 
 // TestStreamsTakeTurns: the endpoint has no room for the segments of two rendezvous without RMA, so
-// both requests wait in the queue of their peer. retry moves the request that it tried to the end.
+// both requests wait in the queue of their peer. Engine.retry moves the request that it has tried
+// to the end of the queue.
 func TestStreamsTakeTurns(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
@@ -195,7 +196,8 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // Handle is 0, which is the handle of r
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // uses the slot of the first send, which has sent an RTS
+	// The request uses the slot of the first send, which has sent an RTS.
+	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous})
 	c.Revoke(errors.New("test"))
 	_, err = r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
@@ -227,7 +229,8 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 		})
 	}
 	require.ErrorIs(t, err, transport.ErrKey)
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // the send that the MsgFin is for has ended, but that is no protocol error
+	// The send that the MsgFin is for has ended, but that is no protocol error.
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked))
 	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Empty(t, c.e.Failed())
@@ -257,7 +260,8 @@ func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 				r = c.Irecv(make([]byte, 1), env)
 			}
 			s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
-			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // makes the engine poll the transport, and so read the message
+			// Iprobe makes the engine poll the transport, and so read the message.
+			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1})
 			require.NoError(t, err)
 			if how == "probed" {
 				_, ok, err := c.Iprobe(env)
@@ -289,7 +293,8 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 	flushing := make(chan struct{}, 1)
 	h := &hooks{hold: true}
 	c, _ := openHooked(t, h, noAsync, inproc.WithInjectSize(0))
-	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1}) // never completes, because its completion is held, so Close waits for it
+	// The send never completes, because its completion is held, so Close waits for it.
+	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1})
 	h.shutdown = func() { t.Error("shut down after Kill") }
 	h.read = func() (int, error) {
 		select {

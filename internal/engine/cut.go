@@ -203,7 +203,9 @@ func (e *Engine) cutEnded(r *request) {
 	}
 	to := cut.taker
 	if to.r == nil {
-		if e.leaving != nil && u.nodes[0].list != nil { // if the node is in no list, Mprobe or Attend has taken the message out of the queue
+		// If the node is in a list, the message is in the unexpected queue. Otherwise Mprobe or Attend
+		// has taken it out of the queue, so a receive may still follow.
+		if e.leaving != nil && u.nodes[0].list != nil {
 			e.refuseInFinalize(u)
 		}
 		return

@@ -52,8 +52,9 @@ type Mode uint8
 
 // The modes. The program uses the first two; only the engine uses the others.
 const (
-	Standard    Mode = iota // a send that is complete when its buffer may be reused (MPI_Send)
-	Synchronous             // a send that is complete when, in addition, a receive has matched the message (MPI_Ssend)
+	Standard Mode = iota // a send that is complete when its buffer may be reused (MPI_Send)
+	// A send that is complete when, in addition, a receive has matched the message (MPI_Ssend).
+	Synchronous
 
 	modeLeave  // the send of a MsgLeave, by which this rank informs a peer that this rank is in Finalize
 	modeProbed // a receive that Message.Irecv has started
@@ -102,10 +103,14 @@ type Rail struct {
 // rail is a Rail with the optional interfaces of its transport and the engine's state for it.
 type rail struct {
 	Rail
-	rma        transport.RMAEndpoint        // RMA operations of the endpoint; nil: it has none, so the data of a rendezvous travels in messages (MsgData)
-	reacher    transport.RegionReacher      // says which regions of peers rma reaches; nil: all
-	atomic     transport.AtomicEndpoint     // nil: the transport has no remote atomics
-	connect    transport.ConnectEndpoint    // makes the connection without which the transport does not report a peer's end; nil: there is no such operation
+	// RMA operations of the endpoint; nil: it has none, so the data of a rendezvous travels in
+	// messages (MsgData).
+	rma     transport.RMAEndpoint
+	reacher transport.RegionReacher  // says which memory regions of peers rma can access; nil: all
+	atomic  transport.AtomicEndpoint // nil: the transport has no remote atomics
+	// Makes the connection without which the transport does not report a peer's end; nil: the
+	// transport has no such operation.
+	connect    transport.ConnectEndpoint
 	disconnect transport.DisconnectEndpoint // nil: the transport cannot disconnect a single peer
 	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory by this transport
 	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
@@ -114,10 +119,10 @@ type rail struct {
 	attr  transport.Attr // what Domain.Attr has returned
 	eager int            // maximum number of bytes of data in an eager message
 	index int            // index of this rail in Engine.rails
-	// Number of calls of progress that do not read CQ after a Read of CQ that found nothing; set by
-	// setPaces.
+	// After a Read of CQ that found nothing: number of calls of Engine.progress that leave CQ out; set
+	// by setPaces.
 	pace int
-	skip int // number of the next calls of progress that do not read CQ; guarded by Engine.mu
+	skip int // number of the next calls of Engine.progress that leave CQ out; guarded by Engine.mu
 	// The endpoint keeps messages until the next Read of CQ; Engine.unsent counts the rails for
 	// which unsent is set; guarded by Engine.mu.
 	unsent bool
@@ -171,12 +176,12 @@ func extension[T any](a transport.Attr, bit transport.Caps, v any) (t T) {
 	return t
 }
 
-// paceMax is the maximum of rail.pace: progress reads the queue of each rail at least once in
-// paceMax+1 calls.
+// paceMax is the maximum of rail.pace: Engine.progress reads the queue of each rail at least once
+// in paceMax+1 calls.
 const paceMax = 64
 
-// setPaces sets the pace of each rail from its latency, so that progress reads the completion
-// queues of slow transports less often than those of fast ones.
+// setPaces sets the pace of each rail from its latency, so that Engine.progress reads the
+// completion queues of slow transports less often than those of fast ones.
 func setPaces(rails []rail) {
 	fastest := math.MaxInt
 	for i := range rails {
@@ -191,12 +196,15 @@ func setPaces(rails []rail) {
 type Config struct {
 	Rank, Size int
 	Params     *params.Set // parameters of the job; nil: all have their default values
-	Rails      []Rail      // open transports, the preferred one first; Engine.Close and Engine.Kill close their domains
+	// Open transports, the preferred one first; Engine.Close and Engine.Kill close their domains.
+	Rails []Rail
 	// By world rank: index in Rails of the rail that carries messages to the rank; nil: Rails[0]
 	// leads to all ranks.
 	Route      []uint8
 	LocalRanks int // number of ranks of this job on this host, this rank included
-	Cores      int // number of hardware threads that the ranks of this host share; 0: as many as this process may use
+	// Number of hardware threads that the ranks of this host share; 0: as many as this process may
+	// use.
+	Cores int
 	// Returns, for the text of errors, the name of what Env.Sig stands for; nil: errors print the
 	// number.
 	TypeName func(sig uint16) string
@@ -213,26 +221,38 @@ type Config struct {
 type Engine struct {
 	rank, size int // world rank of this rank, and number of ranks of the job
 	rails      []rail
-	policy     waitPolicy   // how long goroutines poll and yield before they sleep
-	start      time.Time    // when New made the engine; Engine.clock counts from then
-	spinLimit  atomic.Int32 // number of times that Context.Await loads its word before it yields or takes the lock
-	napsOnly   bool         // events of at least one rail cannot end a sleep on the transports, so each sleep takes a limited time
-	eagerLimit int          // smallest eager limit of all rails, in bytes; also the limit for messages of this rank to itself
-	window     int          // credit that each peer gets, in bytes: limit for its unexpected messages in the memory of this rank
+	policy     waitPolicy // how long goroutines poll and yield before they sleep
+	start      time.Time  // when New made the engine; Engine.clock counts from then
+	// Number of times that Context.Await loads its word before it yields or takes the lock.
+	spinLimit atomic.Int32
+	// Events of at least one rail cannot end a sleep on the transports, so each sleep is a short nap;
+	// see napsPoll.
+	napsOnly bool
+	// Smallest eager limit of all rails, in bytes; also the limit for messages of this rank to itself.
+	eagerLimit int
+	// Credit that each peer gets, in bytes: limit for its unexpected messages in the memory of this
+	// rank.
+	window int
 	// Copy of Config.TypeName: returns the name of what Env.Sig stands for; nil: errors print the
 	// number.
-	typeName     func(uint16) string
-	notice       func(error)   // copy of Config.Notice: gets the warnings of transports; nil: they are dropped
-	onClose      []func()      // functions that close calls before it shuts down or closes the transports; OnClose adds them
-	launcher     *os.File      // copy of Config.Launcher: stream of failure reports; nil: the launcher sends none
-	stateVersion atomic.Uint32 // number that changes when a communicator is revoked, and when the engine closes or fails
+	typeName func(uint16) string
+	notice   func(error) // copy of Config.Notice: gets the warnings of transports; nil: they are dropped
+	// Functions that Engine.close calls before it shuts down or closes the transports; OnClose adds
+	// them.
+	onClose []func()
+	// Copy of Config.Launcher: stream of failure reports; nil: the launcher sends none.
+	launcher *os.File
+	// Number that changes when a communicator is revoked, and when the engine closes or fails.
+	stateVersion atomic.Uint32
 
-	mu mutex // guards the fields below, except atomic fields, channels, WaitGroups, and fields whose comments say otherwise
+	// mu guards the fields below, except atomic fields, channels, WaitGroups, and fields whose
+	// comments say otherwise.
+	mu mutex
 
 	peers        []peer           // what the engine knows about each rank, by world rank
 	stalled      []int32          // world ranks of the peers that have a request in one of their queues
-	stalledSpare []int32          // buffer that retry exchanges with stalled, so that it does not allocate
-	draining     bool             // drain reads the queues: progress does not call retry
+	stalledSpare []int32          // buffer that Engine.retry exchanges with stalled, to avoid an allocation
+	draining     bool             // Engine.drain is reading the queues, so Engine.progress does not call retry
 	posted       postedQueue      // receives that have not matched a message
 	unexpected   unexpectedQueue  // messages that have arrived and that no posted receive has matched
 	buffers      bufferPool       // buffers for the data of unexpected messages
@@ -244,15 +264,16 @@ type Engine struct {
 	ports     map[uint64]*Port    // the open ports, by context id
 	spans     []*Span             // memory of Alloc that Reap has not freed, sorted by address
 
-	slots    []*request // table of requests, by request.index; nil: the index has no slot, see vacate
-	vacant   []vacancy  // indices whose entry in slots is nil
-	finished list       // requests that have ended and were not collected yet, if they have a hint; see several.go
+	slots  []*request // table of requests, by request.index; nil: Engine.vacate has removed the slot
+	vacant []vacancy  // indices whose entry in slots is nil
+	// Requests with a hint that have ended and were not collected yet; see several.go.
+	finished list
 	// Number of requests that have ended, that a Request of the program identifies, and whose slots
 	// were not freed yet.
 	uncollected int
 	free        *request // first slot in the list of unused slots; nil: the list is empty
-	// Number of slots in the list free; at most slotsKept, because moreSlots runs only when the
-	// list is empty.
+	// Number of slots in the list that begins at free. It is at most slotsKept, because moreSlots adds
+	// slots only when the list is empty.
 	unused int
 	spare  *request // slot that sendNow has taken for its next call; nil: none
 	// Number of requests for which the background goroutine polls if no other goroutine does
@@ -270,17 +291,21 @@ type Engine struct {
 
 	// Waiter of the goroutine that leads, which means that it polls the transports for all; nil: no
 	// goroutine leads, or the background goroutine does.
-	leader       *waiter
-	polls        int           // number of polls that leaders have made
-	failedTests  int           // number of calls of Test, Iprobe and the like that found nothing since testFailed or poll last set it to 0
+	leader *waiter
+	polls  int // number of polls that leaders have made
+	// Number of calls of Test, Iprobe and the like that found nothing, since Engine.testFailed or
+	// Engine.poll last set it to 0.
+	failedTests  int
 	noYieldUntil time.Duration // time on Engine.clock until which testFailed does not yield
-	coreWanted   bool          // the last yield of a core took longer than wantedYield, so another thread wants the core
-	lastGosched  time.Duration // time on Engine.clock at which enterScheduler last called runtime.Gosched
-	leads        atomic.Uint64 // number of calls of Engine.lead; written under mu
-	parked       []*waiter     // waiters whose goroutines are blocked in park
-	followers    int           // number of waiters in parked that are not passive
-	resuming     int           // number of waiters whose goroutines are runnable and have not taken the lock yet
-	waking       int           // number of waiters in resuming whose event has happened (waiter.waking)
+	// The last yield of a core took longer than wantedYield, so another thread wants the core.
+	coreWanted  bool
+	lastGosched time.Duration // time on Engine.clock at which enterScheduler last called runtime.Gosched
+	leads       atomic.Uint64 // number of calls of Engine.lead; written under mu
+	parked      []*waiter     // waiters whose goroutines are blocked in Engine.park
+	followers   int           // number of waiters in parked that are not passive (awaited.passive)
+	// Number of waiters whose goroutines are runnable and have not taken the lock yet.
+	resuming int
+	waking   int // number of waiters in resuming whose event has happened (waiter.waking)
 	// Number of times that the event of a parked waiter, or of one on standby, has happened;
 	// written under mu.
 	wakes             atomic.Uint64
@@ -288,28 +313,35 @@ type Engine struct {
 	// Waiters of probes and of Attend; woken by a message that their key accepts, and by each event
 	// that may end such a wait without a message.
 	probeWaiters []*waiter
-	wordWaiters  []*waiter       // waiters for words in shared memory; the leader loads the words after each poll
-	freeWaiters  *waiter         // first waiter in the list of unused waiters; nil: the list is empty
-	background   backgroundState // whether the background goroutine is parked, ticks or leads
+	// Waiters for words in shared memory; the leader loads the words after each poll.
+	wordWaiters []*waiter
+	freeWaiters *waiter         // first waiter in the list of unused waiters; nil: the list is empty
+	background  backgroundState // whether the background goroutine is parked, ticks or leads
 	// At its next check the background goroutine may lead even if another goroutine has led since the
 	// last check; see ensureRequestProgress.
 	backgroundNow  bool
 	backgroundLazy bool // the background goroutine waits for a lazyTick instead of a tick
-	holdsProcessor bool // the background goroutine keeps a processor of the Go scheduler busy; see holdProcessor
+	// The background goroutine keeps a processor of the Go scheduler busy; see holdProcessor.
+	holdsProcessor bool
 	// Asynchronous progress is on: the background goroutine also polls for requests that no
 	// goroutine waits for.
 	async  bool
 	asleep bool // a goroutine sleeps on the transports, in waitset.wait
 	// Waiter of the goroutine that sleeps on the transports; nil: none does, or the background
 	// goroutine does.
-	sleeper    *waiter
-	nap        time.Duration // time limit of the current or the last sleep on the transports; negative: none
-	failures   int           // number of peers that this rank knows to have failed
-	changes    uint32        // number of calls of markEnded, which handles the end of a peer, plus number of calls of WakeAttend
-	finalizing int           // number of peers that have reported that they are in Finalize
-	dropped    dropped       // messages that the engine has dropped, for the report at the end of the job; see leftover.go
-	origins    []origin      // by index of the slot: text of SetOrigin; may be shorter than slots; empty if SetOrigin was never called
-	originSeq  uint64        // number of calls of SetOrigin
+	sleeper  *waiter
+	nap      time.Duration // time limit of the current or the last sleep on the transports; negative: none
+	failures int           // number of peers that this rank knows to have failed
+	// Number of calls of Engine.markEnded, which handles the end of a peer, plus number of calls of
+	// WakeAttend.
+	changes    uint32
+	finalizing int // number of peers that have reported that they are in Finalize
+	// Messages that the engine has dropped, for the report at the end of the job; see leftover.go.
+	dropped dropped
+	// By index of the slot: text of SetOrigin. It may be shorter than slots, and is empty if SetOrigin
+	// was never called.
+	origins   []origin
+	originSeq uint64 // number of calls of SetOrigin
 	// Context in which this rank reports to peers that it is in Finalize (MsgLeave); nil: it is not
 	// in Finalize.
 	leaving        *Context
@@ -317,13 +349,18 @@ type Engine struct {
 	query          peerQuery // what QueryPeers needs to know at its next call about the last one
 	account        account   // messages and time that Account returns
 
-	closed  bool                     // Close or Kill was called
-	fatal   error                    // why the engine has failed; nil: the engine has not failed
-	quiet   *sync.Cond               // signaled when, after closed was set, a goroutine leaves await or the background goroutine ends
+	closed bool  // Close or Kill was called
+	fatal  error // why the engine has failed; nil: the engine has not failed
+	// Signaled when, after closed was set, a goroutine leaves Engine.await or the background goroutine
+	// ends.
+	quiet   *sync.Cond
 	entries [32]transport.Completion // buffer for one Read of a completion queue
 
-	waitset       waitset        // the queues that a goroutine sleeps on; New sets it, and mu guards only its fds
-	kick          chan struct{}  // a value wakes the background goroutine; nil: the engine has no transport, and so no background goroutine
+	// The queues that a goroutine sleeps on. New sets it, and mu guards only its field fds.
+	waitset waitset
+	// A value wakes the background goroutine; nil: the engine has no transport, and so no background
+	// goroutine.
+	kick          chan struct{}
 	goroutines    sync.WaitGroup // counts the background goroutine
 	failureReader sync.WaitGroup // counts the goroutine of failureLoop
 	workers       workers        // goroutines that run the functions of Engine.Go
@@ -343,18 +380,25 @@ type peer struct {
 	owed            int    // bytes of credit that this rank has not yet returned to the peer
 	// Requests that wait for room in the endpoint, by kind. retry starts them in the order of these
 	// fields.
-	control      list          // messages of the engine itself and of ports, RMA operations, remote atomics
-	data         list          // sends of the program, and of MsgLeave, of which nothing has left yet
-	streams      list          // sends by rendezvous without RMA, of which a segment is the next to leave
-	noRoom       bool          // the endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or attempt has sent a streamBurst
-	absent       bool          // the endpoint returned ErrAbsent: the peer has not started yet
-	noRoomSince  time.Duration // time on Engine.clock at which napTime first found noRoom set; 0: it has not, or a request to the peer has continued since
-	isQueued     bool          // the peer is in Engine.stalled
-	left         bool          // the peer has ended in good order, by Close; err is set
-	markedFailed bool          // markFailed was called for the peer: MarkFailed or the launcher has reported it as failed
-	inFinalize   bool          // the peer has reported that it is in Finalize; Engine.finalizing counts it
-	queried      bool          // connect has sent the peer a message, which makes the peer report its Finalize to this rank
-	leaveSent    bool          // this rank has sent MsgLeave to the peer
+	control list // messages of the engine itself and of ports, RMA operations, remote atomics
+	data    list // sends of the program, and of MsgLeave, of which nothing has left yet
+	streams list // sends by rendezvous without RMA, of which a segment is the next to leave
+	// The endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or
+	// Engine.attempt has just sent streamBurst bytes of a rendezvous to the peer.
+	noRoom bool
+	absent bool // the endpoint returned ErrAbsent: the peer has not started yet
+	// Time on Engine.clock at which Engine.napTime first found noRoom set; 0: it has not, or a request
+	// to the peer has continued since.
+	noRoomSince time.Duration
+	isQueued    bool // the peer is in Engine.stalled
+	left        bool // the peer has ended in good order, by Close; err is set
+	// Engine.markFailed was called for the peer: MarkFailed or the launcher has reported it as failed.
+	markedFailed bool
+	inFinalize   bool // the peer has reported that it is in Finalize; Engine.finalizing counts it
+	// Engine.connect has sent the peer a message, which makes the peer report its Finalize to this
+	// rank.
+	queried   bool
+	leaveSent bool // this rank has sent MsgLeave to the peer
 }
 
 // noteNoRoom records that the endpoint had no room for an operation on the peer. err is what the
@@ -390,7 +434,8 @@ func New(cfg Config) (*Engine, error) {
 	e.quiet = sync.NewCond(&e.mu)
 	e.workers.tasks = make(chan task, maxIdleWorkers)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
-	eagerMax := e.window/4 - messageCost // so that the credit of a peer suffices for several messages of this size
+	// The credit of a peer suffices for several messages of this size.
+	eagerMax := e.window/4 - messageCost
 	e.eagerLimit = eagerMax
 	e.rails = make([]rail, len(cfg.Rails))
 	for i, r := range cfg.Rails {
@@ -498,14 +543,16 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		if graceful {
 			serr := e.rails[i].Endpoint.Shutdown(ctx)
 			if serr != nil && errors.Is(context.Cause(ctx), errShutdownCancelled) {
-				serr = nil // the failure of a rank has ended the Shutdown after shutdownGrace, which is no error of Close
+				// The failure of a rank has ended the Shutdown after shutdownGrace, which is no error of Close.
+				serr = nil
 			}
 			err = errors.Join(err, serr)
 		}
 	}
 	cancel(nil)
 	if e.launcher != nil {
-		_ = e.launcher.Close() // ends failureLoop; an error has no effect, because the engine only reads from the file
+		// This ends failureLoop. An error has no effect, because the engine only reads from the file.
+		_ = e.launcher.Close()
 	}
 	e.failureReader.Wait()
 	e.mu.Lock()
@@ -548,8 +595,8 @@ func (e *Engine) sending() bool {
 	return false
 }
 
-// failAll completes, with err, the requests under way for which the function which returns true. It
-// leaves out tasks (Engine.Go) and requests of Port.Begin, which their owners complete.
+// failAll completes, with err, the requests under way that fulfill the predicate which. It leaves
+// out tasks (Engine.Go) and requests of Port.Begin, which their owners complete.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
 		if r == nil || r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.done || !which(r) {

@@ -202,7 +202,9 @@ func FuzzPeer(f *testing.F) {
 		}
 	}
 	f.Add(bytes.Join(all, nil))
-	for _, b := range all { // each of these messages after a MsgLeave, after which a correct peer sends no message of its program
+	// Another seed is each of these messages after a MsgLeave, after which a correct peer sends no
+	// message of its program.
+	for _, b := range all {
 		f.Add(slices.Concat(part(1, wire.Message{Kind: wire.MsgLeave}), b))
 	}
 	f.Add(bytes.Repeat(part(5, wire.Message{Kind: wire.MsgEager}, 1, 2, 3), 3))

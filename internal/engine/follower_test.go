@@ -111,7 +111,8 @@ func TestWaitersBesideAPingPong(t *testing.T) {
 				}
 			}
 			if rank == 1 {
-				time.Sleep(30 * time.Millisecond) // longer than ticksToPark ticks, after which a background goroutine without work parks
+				// This is longer than ticksToPark ticks, after which a background goroutine without work parks.
+				time.Sleep(30 * time.Millisecond)
 				for i := range waiters {
 					if err := c.Send(background, nil, Env{Peer: 0, Tag: 10 + i}); err != nil {
 						return err
@@ -204,7 +205,8 @@ func TestContextsEndAnywhere(t *testing.T) {
 		ranks(t, cs, func(c *Context, rank int) error {
 			for i := range trips {
 				if i%200 == 0 {
-					time.Sleep(5 * time.Millisecond) // so that the other goroutines sleep, or the background goroutine polls for them
+					// Meanwhile the other goroutines sleep, or the background goroutine polls for them.
+					time.Sleep(5 * time.Millisecond)
 				}
 				if err := pingPong(c, rank, 1); err != nil {
 					return err

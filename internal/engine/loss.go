@@ -97,7 +97,8 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 	defer e.mu.Unlock()
 	if e.closed {
 		if e.cancelShutdown != nil {
-			time.AfterFunc(shutdownGrace, e.cancelShutdown) // has no effect if the Shutdown calls have ended by then
+			// The call has no effect if the Shutdown calls have ended by then.
+			time.AfterFunc(shutdownGrace, e.cancelShutdown)
 		}
 		return
 	}
@@ -112,15 +113,16 @@ func (e *Engine) MarkFailed(reason string, ranks ...int) {
 			e.fail(nil, &lossError{r, reason})
 		}
 	}
-	e.wakeSleeper() // the goroutine that sleeps then polls, and the poll ends the operations in flight with the ranks
+	// The goroutine that sleeps then polls, and the poll ends the operations in flight with the ranks.
+	e.wakeSleeper()
 	e.poll()
 }
 
 // drain reads the messages that have arrived, because the program can still receive what a failed
 // rank has sent before its failure. The number of polls is limited, because other ranks may send
 // for ever. While drain polls, no stalled request continues, and no stream starts: that would take
-// long, and progress would count it, so drain would not end early. Afterwards drain retries the
-// stalled requests once.
+// long, and Engine.progress would count it, so drain would not end early. Afterwards drain retries
+// the stalled requests once.
 func (e *Engine) drain() {
 	e.draining = true
 	for range 100 {
@@ -155,7 +157,8 @@ func (e *Engine) markFailed(peer int32, reason string) {
 // disconnect a single peer.
 func (e *Engine) disconnect(peer int32) {
 	if r := e.peers[peer].rail; r != nil && r.disconnect != nil {
-		_ = r.disconnect.Disconnect(transport.Addr(peer)) // it fails only if there is no such peer or the endpoint is closed
+		// Disconnect fails only if there is no such peer or the endpoint is closed.
+		_ = r.disconnect.Disconnect(transport.Addr(peer))
 	}
 }
 

@@ -142,16 +142,17 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the posted receives: those that wait for a message. A queue that is empty
-// begins with list: receives go there as long as all have the same key, and the table is empty.
-// This is the case for a single blocking receive, and for several nonblocking receives from one
-// source with one tag. When a receive with another key is posted, all receives move to the table,
-// and later ones go there until the table is empty.
+// postedQueue holds the posted receives: those that wait for a message. Receives go into the
+// embedded list as long as all have the same key, and the table is empty. This is the case for a
+// single blocking receive, and for several nonblocking receives from one source with one tag. When
+// a receive with another key is posted, all receives move to the table, and later ones go there
+// until the table is empty.
 type postedQueue struct {
 	table
 	list
-	byClass [classes]int // number of receives of each class in the table; match does not look up a class without receives
-	seq     uint64       // number of receives that were added to the table so far
+	// Number of receives of each class in the table; match does not look up a class without receives.
+	byClass [classes]int
+	seq     uint64 // number of receives that were added to the table so far
 }
 
 // post adds a receive.
@@ -253,13 +254,14 @@ func (u *unexpected) key() matchKey {
 }
 
 // unexpectedQueue holds the messages that wait for a receive. Each message has a node in the table
-// for class 0, and one for each class that searched marks.
+// for class 0, and one for each class for which searched is true.
 type unexpectedQueue struct {
 	table
 	searched [classes]bool // by class: a receive or probe of this class has searched the queue
-	seq      uint64        // number of messages that have arrived so far; arrival numbers of messages count from 1
-	free     *unexpected   // list of unused entries
-	kept     int           // number of entries in free; at most unexpectedKept
+	// Number of messages that have arrived so far; arrival numbers of messages count from 1.
+	seq  uint64
+	free *unexpected // list of unused entries
+	kept int         // number of entries in free; at most unexpectedKept
 }
 
 // unexpectedKept is the maximum number of unused entries that a queue keeps for later messages.

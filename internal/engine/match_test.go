@@ -161,8 +161,8 @@ func FuzzMatching(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { play(t, script[:min(len(script), 400)]) })
 }
 
-// TestTableShrinks: the queue has held many messages, and now holds one. Calls of each make the
-// table smaller, and find still finds the message.
+// TestTableShrinks: the queue has held many messages, and now holds one. Calls of the method each
+// make the table smaller, and the method find still finds the message.
 func TestTableShrinks(t *testing.T) {
 	var q unexpectedQueue
 	var all []*unexpected
@@ -184,8 +184,8 @@ func TestTableShrinks(t *testing.T) {
 	require.Equal(t, all[0], q.find(matchKey{tag: wild, source: wild}))
 }
 
-// TestPostedEach: each calls its function for all posted receives: for those in the list, and for
-// those in the table.
+// TestPostedEach: the method each calls its function for all posted receives: for those in the
+// list, and for those in the table.
 func TestPostedEach(t *testing.T) {
 	var q postedQueue
 	for i := range 7 {
@@ -287,7 +287,8 @@ func TestKeysSpread(t *testing.T) {
 			for i := range buckets {
 				used[key(i).hash()&uint64(buckets-1)] = true
 			}
-			require.GreaterOrEqual(t, len(used), buckets/2, "%s: %d buckets", name, buckets) // random keys would use 0.63 of the buckets
+			// Random keys would use 0.63 of the buckets.
+			require.GreaterOrEqual(t, len(used), buckets/2, "%s: %d buckets", name, buckets)
 		}
 	}
 }

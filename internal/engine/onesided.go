@@ -65,8 +65,8 @@ type Port struct {
 
 // OpenPort opens the port of the context. A context has at most one port, and a context with a port
 // carries no other messages. The caller closes the port before it closes the engine. If it does
-// not, the service gets End. OpenPort calls made under the lock. made returns the service of the
-// port, which gets no calls before made returns.
+// not, the service gets End. OpenPort calls the function made under the lock. That function returns
+// the service of the port, whose methods the engine does not call before the function has returned.
 func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	e := c.e
 	e.mu.Lock()
@@ -198,8 +198,11 @@ type Memory struct {
 	Region transport.MemoryRegion // region of the memory, or of the span that contains it
 	Key    uint64                 // key by which peers access the memory
 	Base   uint64                 // address by which peers access the first byte
-	span   *Span                  // span that contains the memory, and that owns Region; nil: Deregister closes Region
-	served bool                   // RMA writes of peers to the memory advance only while this rank polls; Engine.exposed counts such memory
+	// Span that contains the memory, and that owns Region; nil: Deregister closes Region.
+	span *Span
+	// RMA writes of peers to the memory advance only while this rank polls; Engine.exposed counts such
+	// memory.
+	served bool
 }
 
 // Register registers buf with a rail, so that peers can access it. If buf is part of memory of
@@ -276,15 +279,18 @@ const (
 	TransferMessage TransferKind = iota // a message that SetMessage has set
 	TransferRead                        // an RMA read; uses Data, Region, RemoteKey and RemoteAddr of Op
 	TransferWrite                       // an RMA write; uses the same fields
-	TransferAtomic                      // a remote atomic; uses in addition Fetch, Compare, Atomic and Datatype of Op
+	// A remote atomic; uses the same fields, and in addition Fetch, Compare, Atomic and Datatype.
+	TransferAtomic
 )
 
 // Transfer is an operation on the rail to a peer: a message, an RMA operation or a remote atomic.
 // It can be posted again after it has ended. From Post until its end, the engine owns the Transfer
 // and all memory that Op refers to.
 type Transfer struct {
-	Op   *transport.Op // the operation; the service fills it, except Peer, Header, HeaderLen and User, which the engine fills
-	User any           // for use by the service; the engine does not read it
+	// The operation. The service fills it, except Peer, Header, HeaderLen and User, which the engine
+	// fills.
+	Op   *transport.Op
+	User any // for use by the service; the engine does not read it
 
 	kind TransferKind // argument of the last Post
 	rail *rail        // rail of the last Post
@@ -440,8 +446,7 @@ func (e *Engine) answerGone(source int32, m *wire.Message, w wire.Window) error 
 	return nil
 }
 
-// endPorts calls Service.End, with err, for the open ports for which the function which returns
-// true.
+// endPorts calls Service.End, with err, for the open ports that fulfill the predicate which.
 func (e *Engine) endPorts(which func(*Port) bool, err error) {
 	for _, p := range e.ports {
 		if p.err == nil && which(p) {

@@ -13,12 +13,12 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// shutdownFabric is inproc with two additions. The first Shutdown of an endpoint calls during. And
-// closed counts the memory regions that are closed while during runs.
+// shutdownFabric is inproc with two additions. The first Shutdown of an endpoint calls the function
+// during. The field closed counts the memory regions that are closed while that function runs.
 type shutdownFabric struct {
 	*inproc.Fabric
 	during  func()
-	leaving atomic.Bool // during is being called
+	leaving atomic.Bool // the function during runs now
 	closed  int
 }
 

@@ -368,7 +368,8 @@ func TestWaitEach(t *testing.T) {
 			var bufs [4][16]byte
 			rs := make([]Request, 0, 6)
 			for i := range bufs {
-				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the buffer of the last receive is a byte too short
+				// The buffer of the last receive is a byte too short.
+				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i}))
 			}
 			if _, err := rs[1].Wait(background); err != nil {
 				return err
@@ -446,7 +447,8 @@ func TestTasks(t *testing.T) {
 }
 
 // TestStreamBurst sends a long message in segments, which the endpoint takes at once. In one call
-// of progress the sender sends at most two bursts, and progress counts the request as continued.
+// of Engine.progress the sender sends at most two bursts, and Engine.progress counts the request as
+// continued.
 func TestStreamBurst(t *testing.T) {
 	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
 	cs := world(es)
@@ -478,8 +480,9 @@ func TestStreamBurst(t *testing.T) {
 	require.NoError(t, check(got, data))
 }
 
-// TestDrainSendsLittle calls drain when the peer's request for the data of a long message has arrived. drain
-// reads the request, and sends at most one burst of segments afterwards. The message continues later.
+// TestDrainSendsLittle calls Engine.drain when the peer's request for the data of a long message
+// has arrived. Engine.drain reads the request, and sends at most one burst of segments afterwards.
+// The message continues later.
 func TestDrainSendsLittle(t *testing.T) {
 	es := openJob(t, 2, inproc.NewFabric(inproc.WithoutRMA()), noAsync)
 	cs := world(es)
@@ -504,8 +507,9 @@ func TestDrainSendsLittle(t *testing.T) {
 	require.NoError(t, check(got, data))
 }
 
-// TestSmallMessageBesideStream sends a small message while a long one is sent in segments, and the endpoint
-// had no room for the small one. The small message arrives before the long one is complete.
+// TestSmallMessageBesideStream sends a small message while a long one is sent in segments, and the
+// endpoint had no room for the small one. The small message arrives before the long one is
+// complete.
 func TestSmallMessageBesideStream(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())

@@ -346,7 +346,8 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		}
 		r.phase = phaseStreaming
 		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		if !r.inflight { // if the endpoint still has the RTS, opDone sends the first segment when the RTS has left
+		// If the endpoint still has the RTS, opDone sends the first segment when the RTS has left.
+		if !r.inflight {
 			e.sent(r)
 		}
 		return nil

@@ -105,7 +105,8 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 				m.await(n, i, step("wait"))
 			}
 		}
-		if n = s; w.at == computing && s.leader == nobody && !s.closed { // the program calls Test or Iprobe, which calls Engine.poll
+		// The program calls Test or Iprobe, which calls Engine.poll.
+		if n = s; w.at == computing && s.leader == nobody && !s.closed {
 			m.progress(&n)
 			m.checkWords(&n)
 			if s.asleep {

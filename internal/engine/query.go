@@ -37,9 +37,13 @@ type probeQuery struct {
 // longWait of receives, of ports, and of waiters in Probe and Context.Await says that a call of
 // QueryPeers has found them waiting.
 type peerQuery struct {
-	probe      probeQuery // the last nonblocking probe that has found nothing since the last call of QueryPeers; zero: there was none
-	lastProbe  probeQuery // value of probe at the last call of QueryPeers
-	nextMember int        // offset of the first member to connect with for a wait for any source; see connectGroup
+	// The last nonblocking probe that has found nothing since the last call of QueryPeers; zero: there
+	// was none.
+	probe     probeQuery
+	lastProbe probeQuery // value of probe at the last call of QueryPeers
+	// For waits for any source: offset of the first member that connectGroup connects with at the next
+	// call.
+	nextMember int
 }
 
 // QueryPeers connects with the peers for which a receive, a probe, a Context.Await or a Port.Await
@@ -91,7 +95,8 @@ func (e *Engine) connectGroup(c *Context, peer int32) {
 		return
 	}
 	for i := range min(membersAtOnce, c.size) {
-		e.connect(c.world((e.rank + e.query.nextMember + i) % c.size)) // each rank begins with other members, so that not all ranks connect with the same ones
+		// Each rank begins with other members, so that not all ranks connect with the same ones.
+		e.connect(c.world((e.rank + e.query.nextMember + i) % c.size))
 	}
 }
 

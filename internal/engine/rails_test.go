@@ -69,7 +69,8 @@ func TestEndOnAnotherRail(t *testing.T) {
 		"died": func(e *Engine) error { e.Kill(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second provider carries the messages
+			// The second provider carries the messages.
+			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric())
 			cs := world(engines)
 			buf := make([]byte, 1)
 			r := cs[0].Irecv(buf, Env{Peer: 1, Tag: 5})

@@ -105,12 +105,13 @@ type hooks struct {
 	// Runs before each Read of the queue; if it returns n > 0 or an error, the Read returns the
 	// first n of entries and the error.
 	read     func() (int, error)
-	wait     func(done bool)        // runs before each Wait of the queue with false, and after it with true
-	left     atomic.Bool            // Arm of the queue returns false, as if there were unread completions
-	shutdown func()                 // runs at the beginning of Shutdown, without a lock
-	posted   func()                 // runs at the beginning of each Send and Read of the endpoint
-	closes   atomic.Int32           // number of Close calls of the domain
-	entries  []transport.Completion // completions of which Read of the queue returns the first n, if the function read returns n
+	wait     func(done bool) // runs before each Wait of the queue with false, and after it with true
+	left     atomic.Bool     // Arm of the queue returns false, as if there were unread completions
+	shutdown func()          // runs at the beginning of Shutdown, without a lock
+	posted   func()          // runs at the beginning of each Send and Read of the endpoint
+	closes   atomic.Int32    // number of Close calls of the domain
+	// Completions of which Read of the queue returns the first n, if the function read returns n.
+	entries []transport.Completion
 }
 
 type hookedDomain struct {

@@ -20,9 +20,11 @@ type Status struct {
 // a similar call has freed the operation, all copies of the Request are stale: they report the
 // operation as complete, without an error. The zero Request also stands for a complete operation.
 type Request struct {
-	r    *request // slot of the operation, in the engine's table of requests; nil in the zero Request
-	gen  uint32   // generation of the slot when the operation began; if the slot has another one now, the Request is stale
-	Note uint32   // for use by the program; the engine does not read it
+	r *request // slot of the operation, in the engine's table of requests; nil in the zero Request
+	// Generation of the slot when the operation began; if the slot has another one now, the Request is
+	// stale.
+	gen  uint32
+	Note uint32 // for use by the program; the engine does not read it
 }
 
 // requestKind says what a slot of the table of requests is used for.
@@ -35,7 +37,7 @@ const (
 	kindControl                     // a message that the engine itself sends; no Request identifies it
 	kindTask                        // a function that Engine.Go runs
 	kindTransfer                    // the slot of a Transfer; no Request identifies it
-	kindOp                          // an operation of one-sided communication: Port.Begin starts it, and Port.Complete ends it
+	kindOp                          // an operation of one-sided communication, from Port.Begin to Port.Complete
 )
 
 // phase is the state of a send or receive. It changes under the engine's lock. done in the picture
@@ -76,17 +78,22 @@ type request struct {
 	phase phase
 	mode  Mode
 
-	done       bool // the operation has ended
-	abandoned  bool // no goroutine will collect the request, so complete frees it
-	longWait   bool // a call of QueryPeers has found this receive posted
-	replied    bool // of a send: MsgFin or MsgAck has arrived, perhaps while the endpoint still had op
-	reported   bool // a wait for the request has returned the error of its ctx
-	inflight   bool // the endpoint has op, and uses its buffers
-	background bool // Engine.active counts the request: the background goroutine polls for it if no other goroutine does
+	done      bool // the operation has ended
+	abandoned bool // no goroutine will collect the request, so complete frees it
+	longWait  bool // a call of QueryPeers has found this receive posted
+	replied   bool // of a send: MsgFin or MsgAck has arrived, perhaps while the endpoint still had op
+	reported  bool // a wait for the request has returned the error of its ctx
+	inflight  bool // the endpoint has op, and uses its buffers
+	// Engine.active counts the request: the background goroutine polls for it if no other goroutine
+	// does.
+	background bool
 	buffered   bool // SendBuffered has started it; Context.buffered counts it
-	named      bool // a Request of the program identifies it; while it is also done, Engine.uncollected counts it
-	moving     bool // its data is being transferred; Engine.moving counts it
-	loaded     bool // release must clear op, transfer, cut, offset and total; false for most receives, which do not set them
+	// A Request of the program identifies it; while it is also done, Engine.uncollected counts it.
+	named  bool
+	moving bool // its data is being transferred; Engine.moving counts it
+	// Engine.release must clear op, transfer, cut, offset and total. It is false for most receives,
+	// which do not set these fields.
+	loaded bool
 
 	sig  uint16 // signature of the message's elements, from Env.Sig
 	peer int32  // world rank of the peer; wild: a receive from any source that has not matched
@@ -103,15 +110,18 @@ type request struct {
 	status Status // result of a receive; Source is a rank of the context's group
 	node   node   // place in a list of requests
 
-	span *Span // span that region belongs to; nil: the request owns region, and complete closes it
-	// Index at which WaitAny or a similar call has found the request in its caller's slice, plus 1;
-	// 0: no hint. complete puts a request with a hint into Engine.finished.
-	hint     uint32
-	offset   int          // bytes of the rendezvous that were transferred so far
-	total    int          // bytes to transfer by rendezvous
-	remote   uint64       // of a send without RMA: handle of the receiver's request; of a receive by rendezvous: address of the data in the sender's memory
-	key      uint64       // of a receive by rendezvous: key of the sender's memory region
-	header   wire.Message // of a send or control message: its header; of a receive by rendezvous: the header of its RTS
+	span *Span // span that region belongs to; nil: the request owns region, and Engine.complete closes it
+	// Index at which WaitAny or a similar call has found the request in its caller's slice, plus 1; 0:
+	// no hint. Engine.complete puts a request with a hint into Engine.finished.
+	hint   uint32
+	offset int // bytes of the rendezvous that were transferred so far
+	total  int // bytes to transfer by rendezvous
+	// Of a send without RMA: handle of the receiver's request. Of a receive by rendezvous: address of
+	// the data in the sender's memory.
+	remote uint64
+	key    uint64 // of a receive by rendezvous: key of the sender's memory region
+	// Of a send or control message: its header. Of a receive by rendezvous: the header of its RTS.
+	header   wire.Message
 	op       transport.Op // operation that the request gives to the endpoint
 	transfer *Transfer    // Transfer that the slot belongs to; nil: none
 	// Set when the context.Context of the request's blocking call has ended while the request still
@@ -479,7 +489,8 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 			e = q.r.e
 			e.mu.Lock()
 		}
-		if r := q.r; r.done && r.gen == q.gen { // faster than waitFor; after the first wait most requests have ended
+		// This is faster than waitFor. After the first wait most requests have ended.
+		if r := q.r; r.done && r.gen == q.gen {
 			st, err := e.collect(r)
 			then(i, st, true, err)
 			continue
@@ -527,7 +538,8 @@ func (q Request) Cancel() error {
 		r.status.Cancelled = true
 		e.cancel(r, nil)
 	} else if r.gen == q.gen && r.kind == kindRecv && errors.Is(r.err, ErrFinalized) {
-		r.status.Cancelled, r.err = true, nil // the receive has matched no message, because its source is in Finalize
+		// The receive has matched no message, because its source is in Finalize.
+		r.status.Cancelled, r.err = true, nil
 	}
 	return nil
 }

@@ -476,7 +476,8 @@ func (e *Engine) returnCredit(peer int32, cost int) {
 	}
 	p := &e.peers[peer]
 	p.owed += cost
-	if p.owed >= e.window/2 && p.control.head == nil { // if control is not empty, a message there will return the credit
+	// If the queue control is not empty, a message there will return the credit.
+	if p.owed >= e.window/2 && p.control.head == nil {
 		e.sendControl(peer, wire.Message{Kind: wire.MsgCredit}, nil)
 	}
 }

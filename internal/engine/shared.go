@@ -198,7 +198,8 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 		if err == nil {
 			err = e.awaitIn(ctx, &e.wordWaiters, awaited{word: word, least: least, from: c, key: matchKey{source: c.world(rank)}})
 		}
-		if err != nil && !reached(word, least) { // if the word has reached least, Await returns nil in spite of the error
+		// If the word has reached least, Await returns nil in spite of the error.
+		if err != nil && !reached(word, least) {
 			return err
 		}
 	}

@@ -73,7 +73,8 @@ func TestWakeEndsAwait(t *testing.T) {
 	for name, f := range fabrics {
 		t.Run(name, func(t *testing.T) {
 			const n, lanes, rounds = 3, 3, 300
-			far := func(i, j int) uint8 { return uint8(max(i, j) / n) } // with two providers: rank n uses the second one, and shares no memory
+			// With two providers, rank n uses the second one, and shares no memory.
+			far := func(i, j int) uint8 { return uint8(max(i, j) / n) }
 			cs := world(openRouted(t, n+len(f.providers)-1, f.set, far, f.providers...))[:n]
 			ranks(t, cs, func(c *Context, rank int) error {
 				rows, err := share(c, rank, 4096, n)

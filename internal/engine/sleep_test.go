@@ -52,7 +52,8 @@ func TestWordComesBeforeArm(t *testing.T) {
 	for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New()} {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, provider, nil))
-			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // this message and its receive make the connection between the ranks
+			// This message and its receive make the connection between the ranks.
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
 			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: 1})
 			require.NoError(t, err)
 			q := pauseQueue(cs[0].e)
@@ -124,7 +125,8 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 	e := cs[0].e
 	var left Request
 	if withRequest {
-		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // no goroutine waits for it, so the background goroutine sleeps on the transports
+		// No goroutine waits for it, so the background goroutine sleeps on the transports.
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9})
 	}
 	for tag := range 3 {
 		rests := func() bool {
@@ -144,7 +146,9 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 		}
 		if !withRequest {
 			e.mu.Lock()
-			e.wakeBackground() // the background goroutine checks at intervals whether it must poll; it need not, so it parks after some checks
+			// The background goroutine checks at intervals whether it must poll. It need not, so it parks
+			// after some checks.
+			e.wakeBackground()
 			e.mu.Unlock()
 		}
 		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends when its message arrives

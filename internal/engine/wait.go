@@ -59,7 +59,9 @@ type waiter struct {
 	ready    bool // the event that the goroutine waits for has happened
 	parked   bool // the goroutine is blocked on sema, and the waiter is in Engine.parked
 	longWait bool // a call of QueryPeers has found the waiter in Engine.probeWaiters or wordWaiters
-	standby  bool // the goroutine is runnable although the event has not happened; it leads if no other goroutine does
+	// The goroutine is runnable although the event has not happened; it leads if no other goroutine
+	// does.
+	standby bool
 	// The event has happened, and the goroutine is runnable and has not taken the lock yet;
 	// Engine.waking counts it.
 	waking  bool
@@ -278,7 +280,9 @@ func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
 	e.asleep, e.sleeper, e.nap = true, w, e.napTime()
 	nap, fds := e.nap, e.waitset.fds
 	if e.account.since == 0 {
-		e.noteTime(e.clock()) // before the sleep, because followers may wait while the background goroutine sleeps
+		// This must happen before the sleep, because followers may wait while the background goroutine
+		// sleeps.
+		e.noteTime(e.clock())
 	}
 	e.mu.Unlock()
 	if ctx.Done() == nil {
@@ -338,9 +342,10 @@ func (e *Engine) park(ctx context.Context, w *waiter) {
 type leadResult uint8
 
 const (
-	leadDone       leadResult = iota // the event that the leader waits for has happened, ctx has ended, or the engine closes
-	leadWokeOthers                   // the leader has woken other goroutines, whose events have happened
-	leadIdle                         // nothing has arrived for as long as the wait policy polls and yields
+	// The event that the leader waits for has happened, ctx has ended, or the engine closes.
+	leadDone       leadResult = iota
+	leadWokeOthers            // the leader has woken other goroutines, whose events have happened
+	leadIdle                  // nothing has arrived for as long as the wait policy polls and yields
 )
 
 // lead polls the transports, until the event of the caller's waiter w has happened or another

@@ -51,7 +51,9 @@ type waitPolicy struct {
 	// The same if a goroutine of this rank may be computing; if it is more than 0, the engine assumes
 	// that there is a core for both.
 	backgroundPoll time.Duration
-	yield          time.Duration // time for which a leader then polls with yields before it sleeps; see also crowdedYield and movingYield
+	// Time for which a leader then polls with yields before it sleeps; see also crowdedYield and
+	// movingYield.
+	yield time.Duration
 	// The Go scheduler has several processors (GOMAXPROCS), so other goroutines can run while the
 	// thread of one yields its core.
 	severalProcs bool
@@ -176,7 +178,9 @@ type waitProgress struct {
 	decideAt int           // value of polls at which nextStep decides again
 	yielded  bool          // the goroutine has yielded since the start of the sequence
 	since    time.Duration // time on Engine.clock of the first decision; 0: there was none
-	now      time.Duration // time on Engine.clock at which the last yield ended; 0: there was no yield since the last decision
+	// Time on Engine.clock at which the last yield ended; 0: there was no yield since the last
+	// decision.
+	now time.Duration
 }
 
 // reset starts the sequence again, as at the begin of a wait and after a completion.

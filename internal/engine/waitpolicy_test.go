@@ -59,7 +59,7 @@ func TestWakeWhileTheLeaderIsInTheScheduler(t *testing.T) {
 			e.polls = 255 - fewPolls
 			e.lastGosched = e.clock() - schedulerInterval
 			told := make(chan struct{})
-			go func() { // ends in the same round of the loop, which waits for told
+			go func() { // ends in the same round of the loop, which receives from told
 				defer close(told)
 				for begun := time.Now(); time.Since(begun) < time.Duration(i%200)*50*time.Nanosecond; {
 				}

@@ -9,13 +9,15 @@ type WaitKind uint8
 
 // The kinds of event.
 const (
-	WaitOther  WaitKind = iota // none of the following: for example the end of any of several requests, or of buffered sends
-	WaitSend                   // the completion of a send
-	WaitRecv                   // the completion of a receive
-	WaitProbe                  // a message for a blocking probe
-	WaitWord                   // a word in shared memory, which another rank stores; see Context.Await
-	WaitTask                   // the end of a function of Engine.Go
-	WaitMemory                 // an event of one-sided communication (Port.Await), such as the completion of an operation
+	// None of the following: for example the end of any of several requests, or of buffered sends.
+	WaitOther WaitKind = iota
+	WaitSend           // the completion of a send
+	WaitRecv           // the completion of a receive
+	WaitProbe          // a message for a blocking probe
+	WaitWord           // a word in shared memory, which another rank stores; see Context.Await
+	WaitTask           // the end of a function of Engine.Go
+	// An event of one-sided communication (Port.Await), such as the completion of an operation.
+	WaitMemory
 )
 
 // Wait describes the wait of one goroutine that is blocked in the engine.
@@ -27,8 +29,10 @@ type Wait struct {
 	Kind   WaitKind
 	// Text that differs for each wait in this engine; as long as the text stays the same, the
 	// goroutine is in the same wait.
-	ID      string
-	Moves   bool // for WaitSend, WaitRecv and WaitWord: the event has happened, or data is being transferred that needs no further call of the peer's program
+	ID string
+	// For WaitSend, WaitRecv and WaitWord: the event has happened, or data is being transferred that
+	// needs no further call of the peer's program.
+	Moves   bool
 	Bounded bool // the context.Context of the call may end the wait
 
 	// What the goroutine waits for. Not set for WaitOther and WaitTask.

@@ -51,7 +51,9 @@ func (e *Engine) Go(f func() error) Request {
 	if idle {
 		e.workers.tasks <- t
 	} else {
-		go e.work(t) // ends after a task if maxIdleWorkers goroutines are idle, else at Close, which waits for it
+		// The goroutine ends after a task if maxIdleWorkers goroutines are idle, else at Close, which
+		// waits for it.
+		go e.work(t)
 	}
 	return q
 }

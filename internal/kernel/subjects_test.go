@@ -140,7 +140,9 @@ func floats[T float](typ Type) []subject {
 	random := func(r *rand.Rand) T {
 		var v T
 		if p, ok := any(&v).(*float32); ok && r.IntN(4) == 0 {
-			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff) // any NaN, also a signalling one; made from its bits, because conversions yield quiet NaNs
+			// Any NaN, also a signalling one. It is made from its bits, because conversions yield quiet
+			// NaNs.
+			*p = math.Float32frombits(0x7f800001 | r.Uint32()&0x807fffff)
 			return v
 		}
 		return T(anyFloat(r))

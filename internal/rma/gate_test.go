@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGate runs goroutines that enter and leave a gate until it is closed. After close no goroutine
-// may be inside, and before it some calls of leave must have asked for a pause.
+// TestGate runs goroutines that enter and leave a gate until it is closed. After gate.close no
+// goroutine may be inside, and before it some calls of leave must have asked for a pause.
 func TestGate(t *testing.T) {
 	for range 200 {
 		var g gate

@@ -35,7 +35,9 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	t.lockWaiters++
 	defer func() { t.lockWaiters-- }()
 	if w.tableLocks {
-		w.port.Poll() // sets t.down if the target has died; with lock tables no message to the target would fail
+		// Poll sets t.down if the target has died. With lock tables this rank sends no message to the
+		// target whose failure would report that.
+		w.port.Poll()
 	}
 	for {
 		if err := t.invalid(); err != nil {

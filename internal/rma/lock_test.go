@@ -201,7 +201,8 @@ func TestLocksAreFair(t *testing.T) {
 					return err
 				}
 				done := make(chan error, 1)
-				go func() { done <- m.barrier() }() // ends with rank 0's barrier, which follows this rank's request
+				// It ends with rank 0's barrier, which follows this rank's request.
+				go func() { done <- m.barrier() }()
 				if err := m.Lock(background, 0, true); err != nil {
 					return err
 				}

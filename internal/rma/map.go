@@ -38,8 +38,10 @@ const (
 
 // shared is this rank's memory that others may map.
 type shared struct {
-	region          transport.MemoryRegion // of the part; nil: New has not allocated it in shared memory
-	hold            *engine.Span           // span of the engine's Alloc that contains the part, held so that it stays mapped; nil: no span contains it
+	region transport.MemoryRegion // of the part; nil: New has not allocated it in shared memory
+	// Span of the engine's Alloc that contains the part, held so that it stays mapped; nil: no span
+	// contains it.
+	hold            *engine.Span
 	lockTableRegion transport.MemoryRegion // of the lock table; nil: the lock table is not in shared memory
 	lockTable       []byte                 // nil: there is none
 	unshared        bool                   // no other rank has mapped or will map any of it

@@ -75,7 +75,7 @@ func (t *target) sendQueued() {
 		t.sent++
 		if answers {
 			t.expected += n
-			t.ackRequested = t.sent // the reply also acknowledges
+			t.ackRequested = t.sent // the reply to this message also acknowledges the earlier ones
 		} else if t.sent%ackEvery == 0 || last && (op.hasTicket || t.flushes[0].n > 0 && op.next == nil) {
 			m.Flag = true
 			t.ackRequested = t.sent

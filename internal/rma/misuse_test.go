@@ -12,7 +12,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// until waits until what, which runs under the engine's lock, returns true.
+// until waits until the function what, which runs under the engine's lock, returns true.
 func (m *member) until(what func() bool) {
 	for {
 		m.port.Lock()

@@ -27,7 +27,9 @@ type operation struct {
 	result []byte // the user's buffer for the target's data; nil: the operation fetches nothing
 	pair   []byte // of a compare and swap: the new element, then the element to compare with
 
-	offset     int    // by messages: number of bytes whose messages are posted; by RMA or atomics: number of bytes whose transfers have ended
+	// By messages: number of bytes whose messages are posted. By RMA or atomics: number of bytes whose
+	// transfers have ended.
+	offset     int
 	step       int    // by RMA or atomics: number of bytes of the current transfer
 	received   int    // by messages: bytes of result that have arrived
 	last       uint64 // by messages: the number of the operation's last message, as target.sent counts
@@ -38,11 +40,13 @@ type operation struct {
 	bufferFree bool   // the user may reuse the buffers
 	err        error  // why the target has ended; nil: it has not
 
-	ticket    engine.Request  // the request that the user's call has returned
-	hasTicket bool            // ticket is valid
-	memory    engine.Memory   // registration of the user's buffer, if MRLocal requires one; zero: none
-	holds     [2]*engine.Span // spans of the engine's Alloc that contain src and result, held so that they stay mapped; nil: no span does
-	next      *operation      // in a fifo, or in the list Window.freeOps
+	ticket    engine.Request // the request that the user's call has returned
+	hasTicket bool           // ticket is valid
+	memory    engine.Memory  // registration of the user's buffer, if MRLocal requires one; zero: none
+	// Spans of the engine's Alloc that contain src and result, held so that they stay mapped; nil: no
+	// span does.
+	holds [2]*engine.Span
+	next  *operation // in a fifo, or in the list Window.freeOps
 
 	number         uint64     // in the order of starts with this target, from 1
 	older, younger *operation // neighbours in the list from target.oldest to target.newest

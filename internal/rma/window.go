@@ -85,7 +85,9 @@ type Window struct {
 	changes    [Ops]atomics.Change // for elements that the processor changes atomically
 	tableLocks bool                // locks are in lock tables; else locks use messages
 	allMapped  bool                // every rank has mapped every part, so accumulates are loads and stores
-	words      bool                // if allMapped: accumulates use the processor's atomics; else the latch
+	// Accumulates use the processor's atomics. If words is false and allMapped is true, they use the
+	// latch of the target's lock table.
+	words bool
 
 	// The engine's lock guards all following fields.
 	local   []byte                  // this rank's part
@@ -157,7 +159,7 @@ type target struct {
 
 	waiting  fifo         // operations by RMA or atomics that are not posted
 	inFlight int          // number of operations by RMA or atomics that are posted and have not ended
-	atomics  []*operation // those of them that are atomics
+	atomics  []*operation // the atomics among these operations
 
 	// This rank's epoch with the target.
 	lock        lockState // of this rank, for the lock of the target's part

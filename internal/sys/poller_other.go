@@ -13,8 +13,8 @@ import (
 // called at any time, also during a Wait, except Close, which is the last call.
 type Poller struct {
 	changed *Waker // ends a Wait during which the descriptors change
-	sleeps  view   // used by Wait
-	looks   view   // used by Now, so Now does not wait for a Wait
+	sleeps  view   // the copy that Wait passes to poll(2)
+	looks   view   // the copy that Now passes to poll(2), so Now does not wait for a Wait
 
 	mu      sync.Mutex // guards the fields below
 	added   []added

@@ -4,8 +4,10 @@ import "golang.org/x/sys/unix"
 
 // Names and numbers that differ between systems.
 const (
-	KeepIdle   = unix.TCP_KEEPALIVE // TCP option: seconds of silence before the first probe
-	NoSignal   = 0                  // send(2) has no flag against SIGPIPE here; the Go runtime ignores SIGPIPE
+	KeepIdle = unix.TCP_KEEPALIVE // TCP option: seconds of silence before the first probe
+	// send(2) has no flag against SIGPIPE here. The Go runtime ignores SIGPIPE on descriptors other
+	// than 1 and 2.
+	NoSignal   = 0
 	getTermios = unix.TIOCGETA
 	fionread   = 0x4004667f // sys/filio.h
 )

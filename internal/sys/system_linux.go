@@ -8,8 +8,10 @@ import (
 
 // Names and numbers that differ between systems.
 const (
-	KeepIdle   = unix.TCP_KEEPIDLE // TCP option: seconds of silence before the first probe
-	NoSignal   = unix.MSG_NOSIGNAL // send(2) flag: no SIGPIPE; the Go runtime ignores SIGPIPE on descriptors other than 1 and 2 anyway
+	KeepIdle = unix.TCP_KEEPIDLE // TCP option: seconds of silence before the first probe
+	// Flag of send(2): no SIGPIPE. The Go runtime ignores SIGPIPE on descriptors other than 1 and 2
+	// anyway.
+	NoSignal   = unix.MSG_NOSIGNAL
 	getTermios = unix.TCGETS
 	fionread   = unix.TIOCINQ
 )

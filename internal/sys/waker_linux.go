@@ -29,7 +29,8 @@ func (w *Waker) FD() int { return w.fd }
 func (w *Waker) Wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(w.fd, one[:]) // fails if the counter is at its limit; then the descriptor is readable already
+	// The write fails if the counter is at its limit. Then the descriptor is readable already.
+	_, _ = unix.Write(w.fd, one[:])
 }
 
 // Clear makes the descriptor not readable. It does not block.

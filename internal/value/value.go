@@ -50,12 +50,16 @@ const (
 
 // valueEncoder encodes values of one type.
 type valueEncoder struct {
-	stream bool // values of the type hold interfaces, so their messages have the first form, and enc is not used
+	// Values of the type hold interfaces, so their messages have the form "weft-gob", and enc is
+	// not used.
+	stream bool
 
-	mu   sync.Mutex   // guards everything below
-	enc  *gob.Encoder // nil: not made yet, or dropped after an error or a long message
-	out  bytes.Buffer // output of enc
-	head []byte       // the part of a message before the value, the same for all values; nil: enc has written nothing
+	mu  sync.Mutex   // guards everything below
+	enc *gob.Encoder // nil: not made yet, or dropped after an error or a long message
+	out bytes.Buffer // output of enc
+	// The part of a message before the value. It is the same for all values. nil: enc has written
+	// nothing.
+	head []byte
 }
 
 var valueEncoders sync.Map // the *valueEncoder of each reflect.Type
@@ -77,7 +81,8 @@ func Append(b []byte, v any) (_ []byte, err error) {
 		}
 	}()
 	if v != nil {
-		if e := encoderOf(reflect.TypeOf(v)); !e.stream && e.mu.TryLock() { // if another goroutine uses the encoder, make a new one below instead of waiting
+		// If another goroutine uses the encoder, do not wait for it, but make a new one below.
+		if e := encoderOf(reflect.TypeOf(v)); !e.stream && e.mu.TryLock() {
 			defer e.mu.Unlock()
 			if b, err = e.encode(b, v); err != nil {
 				return nil, fmt.Errorf("%w: encode %T: %w", elem.ErrType, v, err)
@@ -158,7 +163,8 @@ func isValue(b []byte) bool {
 		return false
 	}
 	id, idSize := gobUint(b[size:])
-	return idSize > 0 && id&1 == 0 // the id is a signed integer, whose lowest bit is the sign; it is negative for a definition
+	// The id is a signed integer, whose lowest bit is the sign. It is negative for a definition.
+	return idSize > 0 && id&1 == 0
 }
 
 // valueDecoder decodes the values of messages that have the same definitions.

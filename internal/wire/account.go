@@ -9,11 +9,12 @@ import (
 // sent and received since Init, and how long it has waited for other ranks. The finalize command of
 // PMI-1 carries it as fields. Package engine defines which messages and waits count.
 type Account struct {
-	MessagesSent     int64         `json:"messages_sent"`
-	MessagesReceived int64         `json:"messages_received"`
-	BytesSent        int64         `json:"bytes_sent"`     // bytes of data in the messages sent, without headers
-	BytesReceived    int64         `json:"bytes_received"` // bytes of data in the messages received, without headers
-	Waited           time.Duration `json:"waited"`         // time for which at least one goroutine of the program waited in a call
+	MessagesSent     int64 `json:"messages_sent"`
+	MessagesReceived int64 `json:"messages_received"`
+	BytesSent        int64 `json:"bytes_sent"`     // bytes of data in the messages sent, without headers
+	BytesReceived    int64 `json:"bytes_received"` // bytes of data in the messages received, without headers
+	// The time for which at least one goroutine of the program waited in a call.
+	Waited time.Duration `json:"waited"`
 }
 
 // accountField is a field of an Account and the field's name in a PMI-1 line.

@@ -26,13 +26,19 @@ import (
 // If several requests have arrived when the rank reads, it sends InspectState for the last request
 // only. If some of the requests ask for stacks, it first sends InspectStacks for the last of those.
 const (
-	InspectReady  = 1 // from the rank: it answers requests from now on; the body is empty
-	InspectState  = 2 // from the launcher: asks for the state; from the rank: the body is a RankState as JSON
-	InspectStacks = 3 // from the launcher: asks for the stacks and the state; from the rank: the body is the text of the stacks
+	// From the rank: it answers requests from now on. The body is empty.
+	InspectReady = 1
+	// From the launcher: a request for the state. From the rank: the body is a RankState as JSON.
+	InspectState = 2
+	// From the launcher: a request for the stacks and the state. From the rank: the body is the
+	// text of the stacks.
+	InspectStacks = 3
 
-	InspectHead      = 9         // bytes of a frame before its body
-	InspectMaxState  = 64 << 10  // maximum length of a RankState as JSON, in bytes
-	InspectMaxStacks = 256 << 10 // maximum length of the text of stacks in bytes; the rank cuts off the end of a longer text
+	InspectHead     = 9        // bytes of a frame before its body
+	InspectMaxState = 64 << 10 // maximum length of a RankState as JSON, in bytes
+	// The maximum length of the text of stacks in bytes. The rank cuts off the end of a longer
+	// text.
+	InspectMaxStacks = 256 << 10
 )
 
 // ErrInspect is the error of a frame whose kind is unknown, or whose body is too long for its kind.
@@ -44,7 +50,9 @@ type RankState struct {
 	// its goroutine waits for another rank. The list has a maximum length.
 	Calls []RankCall `json:"calls,omitempty"`
 	More  int        `json:"more,omitempty"` // number of further such calls, which do not fit into Calls
-	At    string     `json:"at,omitempty"`   // if Calls is empty: where a goroutine of the program is, for example "main.compute at main.go:33 (running)"; empty: unknown
+	// If Calls is empty: where a goroutine of the program is, for example "main.compute at
+	// main.go:33 (running)", or "" if that is unknown.
+	At string `json:"at,omitempty"`
 
 	// The goroutines that are in none of these calls. Busy says that one of them runs, or that the
 	// rank does not know the states of all of them. Later holds the states of those that do not run,
@@ -55,7 +63,9 @@ type RankState struct {
 	Comms     []RankComm `json:"comms,omitempty"`     // communicators that are open on the rank
 	MoreComms bool       `json:"morecomms,omitempty"` // other communicators are open too
 
-	Moves     bool       `json:"moves,omitempty"`     // a transfer is under way that continues without a further call of this rank's program or of the peer's
+	// A transfer is under way that continues without a further call by this rank's program or by
+	// the peer's.
+	Moves     bool       `json:"moves,omitempty"`
 	Links     []RankLink `json:"links,omitempty"`     // messages between this rank and its peers
 	MoreLinks bool       `json:"morelinks,omitempty"` // there are messages with other peers too
 }
@@ -68,22 +78,33 @@ type RankLink [3]uint32
 
 // RankCall describes a call of package comm that a goroutine of the rank is in.
 type RankCall struct {
-	Name      string `json:"name"`              // name of the function, for example "Recv"
-	Where     string `json:"where,omitempty"`   // line of the program that made the call, for example "main.go:18"; empty: a nonblocking collective, which runs on a goroutine of weft
-	Goroutine int    `json:"goroutine"`         // number of the goroutine that is in the call, as in the output of runtime.Stack
-	Event     string `json:"event,omitempty"`   // text that differs for each wait; as long as the text stays the same, the goroutine is in the same wait; empty: no such wait is known
-	Still     bool   `json:"still,omitempty"`   // the call has waited for the same event since the rank began to answer, and the event needs a further call of another rank's program
-	Follows   bool   `json:"follows,omitempty"` // the call waits for a function that a goroutine of weft runs, such as a nonblocking collective
-	Bounded   bool   `json:"bounded,omitempty"` // the context.Context of the call may end the wait
+	Name string `json:"name"` // name of the function, for example "Recv"
+	// The line of the program that made the call, for example "main.go:18". It is empty for a
+	// nonblocking collective, which runs on a goroutine of weft.
+	Where string `json:"where,omitempty"`
+	// The number of the goroutine that is in the call, as in the output of runtime.Stack.
+	Goroutine int `json:"goroutine"`
+	// A text that differs for each wait: as long as it stays the same, the goroutine is in the same
+	// wait. It is empty if the rank knows of no wait in the call.
+	Event string `json:"event,omitempty"`
+	// The call has waited for the same event since the rank began to answer, and the event needs a
+	// further call by another rank's program.
+	Still bool `json:"still,omitempty"`
+	// The call waits for the end of a function that a goroutine of weft runs, such as a nonblocking
+	// collective.
+	Follows bool `json:"follows,omitempty"`
+	Bounded bool `json:"bounded,omitempty"` // the context.Context of the call may end the wait
 
 	// The event that the call waits for. If Comm is empty, the rank reports no event.
-	Comm  string `json:"comm,omitempty"` // name of the communicator
-	ID    uint64 `json:"id,omitempty"`   // number of the communicator, which is unique in the job
-	Seq   uint32 `json:"seq,omitempty"`  // for WaitCollective: number of the collective among those of the communicator, from 1 on
-	Wait  string `json:"wait,omitempty"` // kind of the event: WaitSend, WaitRecv, WaitProbe, WaitCollective or WaitMemory
-	Peer  int    `json:"peer"`           // rank of the peer in the communicator; -1: any, or not known
-	World int    `json:"world"`          // world rank of the same peer; -1: any, or not known
-	Tag   int    `json:"tag"`            // for WaitSend, WaitRecv and WaitProbe: the tag; -1: any
+	Comm string `json:"comm,omitempty"` // name of the communicator
+	ID   uint64 `json:"id,omitempty"`   // number of the communicator, which is unique in the job
+	// For WaitCollective: the number of the collective among those of the communicator, from 1 on.
+	Seq uint32 `json:"seq,omitempty"`
+	// The kind of the event: WaitSend, WaitRecv, WaitProbe, WaitCollective or WaitMemory.
+	Wait  string `json:"wait,omitempty"`
+	Peer  int    `json:"peer"`  // rank of the peer in the communicator; -1: any, or not known
+	World int    `json:"world"` // world rank of the same peer; -1: any, or not known
+	Tag   int    `json:"tag"`   // for WaitSend, WaitRecv and WaitProbe: the tag; -1: any
 }
 
 // The values of RankCall.Wait: the kinds of event that a call waits for.

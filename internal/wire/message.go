@@ -18,8 +18,10 @@ type MessageKind uint8
 //	   (the receiver can read                 (the receiver cannot read
 //	    the sender's memory)                   the sender's memory)
 const (
-	MsgEager     MessageKind = iota + 1 // a message of the program with its data
-	MsgEagerSync                        // the same for a synchronous send: the receiver answers with MsgAck when a receive takes the message, or with MsgFin after an error
+	MsgEager MessageKind = iota + 1 // a message of the program with its data
+	// A message of a synchronous send with its data. The receiver answers with MsgAck when a
+	// receive takes the message, or with MsgFin after an error.
+	MsgEagerSync
 	// Ready to send: the sender has a message of Length bytes, at Addr in the memory region with
 	// the key Key. Handle is the number of the sender's request.
 	MsgRTS
@@ -59,20 +61,28 @@ const NoRegion = math.MaxUint64
 //	32                                 40                 48                  56
 type Message struct {
 	Kind MessageKind
-	Sig  uint16 // signature of the message's elements: of their type, or of the collective call that sends them; 0 matches every signature. MsgWindow: see Window.Message
+	// The signature of the message's elements: of their type, or of the collective call that sends
+	// them. 0 matches every signature. MsgWindow: see Window.Message.
+	Sig uint16
 	// Bytes of credit that the sender of this header returns to the receiver: memory for unexpected
 	// messages that has become free.
 	Credit  uint32
 	Context uint64 // id of the communication context
 	Tag     int32  // tag of the program's message; MsgWindow: see Window.Message
 	Seq     uint32 // number of this message among all from its sender to its receiver, from 1 on, modulo 2³²
-	Length  int    // bytes of data. MsgRTS and MsgCTS: of the whole transfer. Other kinds: those that follow this header
+	// The number of bytes of data. MsgRTS and MsgCTS: those of the whole transfer. Other kinds:
+	// those that follow this header.
+	Length int
 	// MsgRTS and MsgEagerSync: number of a request of the engine that sends this header. MsgCTS,
 	// MsgData, MsgFin and MsgAck: number of a request of the engine that receives it. MsgWindow: see
 	// Window.Message.
 	Handle uint64
-	Key    uint64 // MsgRTS: key of the memory region; MsgCTS: number of the receive's request; MsgWindow: see Window.Message
-	Addr   uint64 // MsgRTS: address in the memory region; MsgData: offset in the data of the message; MsgWindow: see Window.Message
+	// MsgRTS: key of the memory region. MsgCTS: number of the receive's request. MsgWindow: see
+	// Window.Message.
+	Key uint64
+	// MsgRTS: address in the memory region. MsgData: offset in the data of the message. MsgWindow:
+	// see Window.Message.
+	Addr uint64
 }
 
 // HeaderLen returns the encoded size in bytes of the header of a message of kind k.
@@ -158,7 +168,8 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	m.Tag, m.Seq = int32(uint32(w)), uint32(w>>32)
 	length := binary.LittleEndian.Uint64(b[24:])
 	m.Handle, m.Key, m.Addr = 0, 0, 0
-	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // the most frequent case, so it returns early
+	// This case is the most frequent one, so it returns early.
+	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) {
 		m.Length = int(length)
 		return b[MessageShort:], nil
 	}

@@ -102,7 +102,9 @@ func FuzzPMI(f *testing.F) {
 		}
 		line, err := m.Append(nil)
 		if err != nil {
-			return // Append cannot write what ParsePMI accepts if the line has two cmd fields, or is too long with its newline
+			// Append cannot write what ParsePMI accepts if the line has two cmd fields, or is too
+			// long with its newline.
+			return
 		}
 		again, err := ParsePMI(line)
 		require.NoError(t, err)

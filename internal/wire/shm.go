@@ -71,7 +71,7 @@ func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	copy(b[56:], j.mac("card", b[:56]))
 }
 
-// Parse reads a card from b. If Put does not write b for any card with the same job, Parse returns
+// Parse reads a card from b. If b is not what Put writes for a card of the same job, Parse returns
 // false and does not change c.
 func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {

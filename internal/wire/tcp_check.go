@@ -73,7 +73,7 @@ func (t TCPType) Class() TCPClass {
 const (
 	tcpHashKeys  = TCPMaxMsgHead / 4 // one key for each 32 bits of the longest header
 	tcpPrime     = 1<<61 - 1
-	tcpPadsAhead = 16 // number of blocks that refill makes at a time
+	tcpPadsAhead = 16 // number of blocks that [tcpPads.refill] makes at a time
 	// Number of blocks in memory. It is twice tcpPadsAhead, so that refill does not overwrite the
 	// block of a frame that is not counted yet.
 	tcpPadsKept = 2 * tcpPadsAhead
@@ -89,10 +89,12 @@ const TCPCheckAhead = tcpPadsAhead
 
 // tcpPads holds the pads of one class of frames.
 type tcpPads struct {
-	next   uint64                            // number of the next frame, from 0 on
-	made   uint64                            // number of blocks that were made so far
-	stream cipher.Stream                     // AES in counter mode, which makes the blocks in order
-	blocks [tcpPadsKept * aes.BlockSize]byte // the last tcpPadsKept blocks; block n is at index n mod tcpPadsKept
+	next   uint64        // number of the next frame, from 0 on
+	made   uint64        // number of blocks that were made so far
+	stream cipher.Stream // AES in counter mode, which makes the blocks in order
+	// The last tcpPadsKept blocks. Block n is at position n mod tcpPadsKept, counted in blocks from
+	// 0.
+	blocks [tcpPadsKept * aes.BlockSize]byte
 }
 
 // NewTCPCheck returns a TCPCheck with a key of TCPCheckKeySize bytes. The caller must have chosen
@@ -231,8 +233,8 @@ func (c *TCPCheck) WordHolds(b []byte, class TCPClass) bool {
 	return c.word(le.Uint64(b))+le.Uint64(p.block(p.next)[:]) == le.Uint64(b[8:])
 }
 
-// HeaderHolds reports whether the second check of the next frame of a class is right. In both cases
-// it counts the frame. b holds the prefix and the header of the frame.
+// HeaderHolds reports whether the second check of the next frame of a class is right, and counts
+// the frame, also if the check is wrong. b holds the prefix and the header of the frame.
 //
 // Hot path: no allocation, no system call.
 func (c *TCPCheck) HeaderHolds(b []byte, class TCPClass) bool {

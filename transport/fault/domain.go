@@ -10,8 +10,10 @@ import (
 // domain wraps a domain of the wrapped provider and injects faults.
 type domain struct {
 	transport.Domain
-	dice     *dice       // decides on all faults except EarlyWait
-	waitDice *dice       // decides on EarlyWait; separate, because Wait runs concurrently with other calls, and must not change their random numbers
+	dice *dice // decides on all faults except EarlyWait
+	// waitDice decides on EarlyWait. It is separate from dice, because Wait runs concurrently
+	// with other calls and must not change their random numbers.
+	waitDice *dice
 	closed   atomic.Bool // Close was called, or KillAt has closed the domain
 }
 

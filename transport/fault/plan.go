@@ -26,7 +26,7 @@ type Plan struct {
 
 	Again     float64 // a Send, Read, Write or Atomic returns ErrAgain
 	Delay     float64 // Reads of the queue return a completion later; messages of one peer keep their order
-	DelayMax  int     // the largest delay, in Reads of the queue; 0: 8
+	DelayMax  int     // the largest delay, in Reads of the queue; 0 means 8
 	ShortRead float64 // a Read of the queue returns at most one completion
 	EarlyWait float64 // a Wait returns at once
 
@@ -35,7 +35,9 @@ type Plan struct {
 	Drop      float64 // a Send returns done, but sends nothing
 	Duplicate float64 // a message arrives twice
 	Corrupt   float64 // one to three bits of a received message are inverted
-	KillAt    int     // the rank's KillAt-th call of Send, Read, Write or Atomic closes the domain, as if the process died; 0: never
+	// KillAt: the rank's KillAt-th call of Send, Read, Write or Atomic closes the domain, as if
+	// the process died. 0 means never.
+	KillAt int
 }
 
 // Legal returns a plan that has all legal faults, and no others, with fixed probabilities.
@@ -68,7 +70,7 @@ type dice struct {
 
 	mu  sync.Mutex // guards the fields below
 	rng *rand.Rand
-	ops int // number of calls of dies so far, if KillAt is set
+	ops int // number of operations that [dice.dies] has counted; 0 if KillAt is not set
 }
 
 func newDice(plan Plan, self transport.Addr, stream uint64) *dice {

@@ -19,13 +19,15 @@ type queue struct {
 	transport.CompletionQueue
 	dom *domain
 
-	mu     sync.Mutex                // guards the fields below
-	reads  uint64                    // number of Reads so far
-	held   []entry                   // the delayed completions, in order of arrival
-	heldOf map[transport.Addr]int    // by peer: number of its entries in held, except OpDone
-	dueOf  map[transport.Addr]uint64 // by peer: due of the last entry that heldOf counts; a later entry of the peer must not be due earlier
-	free   [][]byte                  // unused buffers for copies of messages
-	lent   [][]byte                  // copies of messages that the last Read returned
+	mu     sync.Mutex             // guards the fields below
+	reads  uint64                 // number of Reads so far
+	held   []entry                // the delayed completions, in order of arrival
+	heldOf map[transport.Addr]int // by peer: number of its entries in held, except OpDone
+	// dueOf has, by peer, the number due of the last entry that heldOf counts. A later entry of
+	// the peer must not be due earlier.
+	dueOf map[transport.Addr]uint64
+	free  [][]byte // unused buffers for copies of messages
+	lent  [][]byte // copies of messages that the last Read returned
 }
 
 // Read returns delayed completions that are due, and completions of the provider's Read with the
@@ -41,7 +43,9 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	}
 	n := q.giveDueLocked(c)
 	fresh := c[n:]
-	got, err := q.CompletionQueue.Read(fresh) // also if fresh is empty, because the provider makes progress in Read, and Read reports a closed domain
+	// Call Read even if fresh is empty: the provider makes progress in Read, and Read reports a
+	// closed domain.
+	got, err := q.CompletionQueue.Read(fresh)
 	if err != nil {
 		return 0, err
 	}
@@ -54,8 +58,8 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// giveDueLocked moves entries of held that are due to c, until c is full, and returns their number.
-// The caller holds q.mu.
+// giveDueLocked moves those entries of q.held that are due into c, until c is full, and returns
+// their number. The caller holds q.mu.
 func (q *queue) giveDueLocked(c []transport.Completion) int {
 	n, kept := 0, 0
 	for i := range q.held {
@@ -124,9 +128,9 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 	return false
 }
 
-// holdLocked appends a copy of *e, which is a message or the end of a peer, to held. No Read before
-// the one with number due returns the copy, and none before an earlier entry of the same peer is
-// due. The caller holds q.mu.
+// holdLocked appends a copy of *e, which is a message or the end of a peer, to held. The first
+// Read that may return the copy is the one with the number due, or the one for which the peer's
+// previous entry is due, if that is later. The caller holds q.mu.
 func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	if q.heldOf[e.Peer] > 0 {
 		due = max(due, q.dueOf[e.Peer])

@@ -10,7 +10,7 @@ import (
 type endpoint struct {
 	dom          *domain
 	av           *addressVector
-	disconnected map[transport.Addr]bool // the peers for which Disconnect was called; nil: none
+	disconnected map[transport.Addr]bool // the peers for which Disconnect was called; nil before the first call
 }
 
 // rmaEndpoint is the endpoint of a rank in a fabric with CapRead and CapWrite.
@@ -190,7 +190,8 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 		err = r.read(op.RemoteKey, op.RemoteAddr, op.Data)
 	}
 	if err != nil {
-		if gone := target.endError(); gone != nil { // the copy failed because the peer has ended, which closes its regions
+		// The copy may have failed because the peer has ended, which closes its regions.
+		if gone := target.endError(); gone != nil {
 			return gone
 		}
 	}

@@ -28,7 +28,7 @@ type region struct {
 
 	mu     sync.RWMutex // guards the fields below; held for reading while bytes of buf are copied
 	key    uint64       // 0: the region is closed
-	base   uint64       // see Base
+	base   uint64       // the remote address of the first byte of buf; see [region.Base]
 	buf    []byte       // the registered memory
 	access transport.Access
 	shared bool // Alloc has allocated buf, so peers may map it
@@ -74,9 +74,9 @@ func (r *region) withdraw() bool {
 	return true
 }
 
-// read copies len(dst) bytes at the remote address addr of the region to dst. It returns the error
-// of windowLocked, for example if the region does not have that key any more. Then it may have
-// copied a part of the bytes.
+// read copies len(dst) bytes at the remote address addr of the region to dst. It returns the
+// error of [region.windowLocked], for example if the region does not have that key any more. Then
+// it may have copied a part of the bytes.
 func (r *region) read(key, addr uint64, dst []byte) error {
 	for {
 		r.mu.RLock()
@@ -94,8 +94,9 @@ func (r *region) read(key, addr uint64, dst []byte) error {
 	}
 }
 
-// write copies src to the remote address addr of the region. It returns the error of windowLocked,
-// for example if the region does not have that key any more. Then it may have copied a part of src.
+// write copies src to the remote address addr of the region. It returns the error of
+// [region.windowLocked], for example if the region does not have that key any more. Then it may
+// have copied a part of src.
 func (r *region) write(key, addr uint64, src []byte) error {
 	for {
 		r.mu.RLock()
@@ -159,7 +160,9 @@ func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte
 	}
 	r.buf, r.access = buf, access
 	r.mu.Unlock()
-	if b.state.Load() != stateOpen { // the rank has ended meanwhile, and its withdrawAll may have run before the region got its key
+	// The rank may have ended meanwhile, and its withdrawAll may have run before the region got
+	// its key.
+	if b.state.Load() != stateOpen {
 		r.withdraw()
 		return nil, transport.ErrClosed
 	}

@@ -30,7 +30,7 @@ type event struct {
 	kind transport.CompletionKind
 	peer transport.Addr
 	op   *transport.Op
-	buf  []byte // a buffer from reserve; nil unless kind is RecvDone
+	buf  []byte // a buffer that [mailbox.reserve] has returned; nil unless kind is RecvDone
 	n    int    // RecvDone: bytes of header and data
 	err  error
 }
@@ -39,15 +39,17 @@ type event struct {
 // the buffers for its received messages, and its registered regions.
 type mailbox struct {
 	rank  transport.Addr
-	limit int          // bound in bytes of queued, and of pooled; see WithBacklog
+	limit int          // upper bound of queued in bytes, and the same bound of pooled; see [WithBacklog]
 	state atomic.Int32 // written while mu is held
 
 	wake chan struct{} // has capacity 1; a value in it ends a Wait
 
-	mu        sync.Mutex              // guards the fields below; see Fabric.mu for the lock order
-	opened    bool                    // Open was called for the rank
-	left      bool                    // the rank has called Shutdown
-	endQueued []bool                  // by peer: the peer's end was put in the queue, so nothing from the peer may follow
+	mu     sync.Mutex // guards the fields below; see Fabric.mu for the lock order
+	opened bool       // Open was called for the rank
+	left   bool       // the rank has called Shutdown
+	// endQueued says, by peer, that the peer's end was put in the queue, so nothing from the peer
+	// may follow.
+	endQueued []bool
 	refused   map[transport.Addr]bool // the peers for which this rank has called Disconnect; nil: none
 
 	// The queue is a ring buffer: the event with number i is ring[i % len(ring)], for i from head
@@ -56,15 +58,21 @@ type mailbox struct {
 	head uint
 	tail uint
 
-	queued int               // bytes of the buffers that are reserved, or in events of the queue
-	pooled int               // bytes of the buffers in free
+	// queued is the total size in bytes of two kinds of buffers: those that reserve has returned
+	// and deliver has not yet received, and those in events of the queue.
+	queued int
+	pooled int               // total size in bytes of the buffers in free
 	free   [classes][][]byte // unused buffers by class
 	lent   [][]byte          // buffers of the messages that the last Read returned
 
-	sleeping bool       // Arm has returned true, and notifyLocked was not called since: the next event must call it
-	signaled bool       // Signal or Notify was called for the rank, and has not ended a Wait yet
-	waker    *sys.Waker // for the descriptor of FD; nil before FD has made it, and after closeFD
-	wakerSet bool       // the waker's descriptor is readable
+	// sleeping: Arm has returned true, and [mailbox.notifyLocked] was not called since. The next
+	// event must call it.
+	sleeping bool
+	signaled bool // Signal or Notify was called for the rank, and has not ended a Wait yet
+	// waker has the descriptor that [queue.FD] returns. It is nil before FD has made it, and
+	// after closeFD.
+	waker    *sys.Waker
+	wakerSet bool // the waker's descriptor is readable
 
 	regions     []*region // by slot
 	freeRegions []*region // the closed ones among regions
@@ -217,8 +225,8 @@ func (b *mailbox) notifyLocked() {
 	}
 }
 
-// clearWakeLocked takes back a notifyLocked that has not ended a Wait yet, and makes the descriptor
-// unreadable. The caller holds b.mu.
+// clearWakeLocked takes back a notification that has not ended a Wait yet, and makes the
+// descriptor unreadable. The caller holds b.mu.
 func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
@@ -250,7 +258,8 @@ func (b *mailbox) refuse(peer transport.Addr) {
 	b.pushEnd(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errDisconnected)})
 }
 
-// filterLocked drops the events for which which returns false. The caller holds b.mu.
+// filterLocked drops the events for which the function which returns false. The caller holds
+// b.mu.
 func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
@@ -292,7 +301,7 @@ type queue struct {
 	mailbox *mailbox
 
 	// The RMA operations that WithRMADelay delays, in the order posted, linked by Op.Next. A Read
-	// executes an operation when reads has reached the operation's Op.Scratch.
+	// executes an operation when the count reads has reached the operation's Op.Scratch.
 	first, last *transport.Op
 	reads       uint64       // number of Reads that found a delayed operation
 	ep          *rmaEndpoint // executes the operations; nil until the first one is delayed
@@ -403,7 +412,9 @@ func (q *queue) Wait(timeout time.Duration) error {
 	b.mu.Lock()
 	b.signaled = false
 	if b.head != b.tail || b.state.Load() == stateClosed {
-		b.notifyLocked() // since the receive from b.wake, the rank may have called Arm again, so the next Wait must end too
+		// Since the receive from b.wake, the rank may have called Arm again. So the next Wait
+		// must end too.
+		b.notifyLocked()
 	} else {
 		b.clearWakeLocked()
 	}

@@ -26,11 +26,13 @@ type Fabric struct {
 
 	// Lock order: Fabric.mu, then mailbox.mu. A goroutine never holds the mu of two mailboxes,
 	// and holds no other lock while it holds region.mu.
-	mu        sync.Mutex // guards the fields below
-	size      int        // number of ranks of the job; 0 until the first Open
-	jobID     string
-	secret    [32]byte
-	mailboxes []*mailbox // by rank; made by the first Open, so that a rank can send before the receiver's Open
+	mu     sync.Mutex // guards the fields below
+	size   int        // number of ranks of the job; 0 until the first Open
+	jobID  string
+	secret [32]byte
+	// mailboxes has one mailbox for each rank. The first Open of any rank makes them all, so that
+	// a rank can send before the receiver's Open.
+	mailboxes []*mailbox
 }
 
 var _ transport.Provider = (*Fabric)(nil)

@@ -13,18 +13,27 @@ import (
 
 const (
 	// Sizes are in bytes.
-	contextSize = 64                                 // size of a struct fi_context2
-	slotCount   = 256                                // number of operations that may be in flight, not counting receives and injected messages
-	slotSize    = (frameSize + copyLimit + 63) &^ 63 // a frame and copyLimit bytes, rounded up to a multiple of 64
-	stageSize   = 8 << 10                            // size of the stage: no larger message, frame included, is injected
+	contextSize = 64 // size of a struct fi_context2
+	// slotCount is the number of operations that may be in flight, not counting receives and
+	// injected messages.
+	slotCount = 256
+	// slotSize is a frame and copyLimit bytes, rounded up to a multiple of 64.
+	slotSize = (frameSize + copyLimit + 63) &^ 63
+	// stageSize is the size of [arena.stage]. No message that is larger, frame included, is
+	// injected.
+	stageSize = 8 << 10
 	// Without FI_MULTI_RECV the arena has recvBuffers receive buffers, and each takes one message.
 	// With FI_MULTI_RECV it has largeBuffers + spareBuffers receive buffers, and each takes several
 	// messages.
 	recvBuffers  = 64
-	largeBuffers = 4         // number of multi-receive buffers that are in use
-	spareBuffers = 12        // number of multi-receive buffers that replace those that retire takes out of use
+	largeBuffers = 4 // number of multi-receive buffers that are in use
+	// spareBuffers is the number of multi-receive buffers that are held back, to replace those that
+	// [arena.retire] takes out of use.
+	spareBuffers = 12
 	largeMin     = 512 << 10 // smallest size of a multi-receive buffer
-	largeShare   = 8         // number of messages of the largest size for which a multi-receive buffer has room, at least
+	// largeShare is the number of messages of the largest size for which a multi-receive buffer has
+	// room at least.
+	largeShare = 8
 )
 
 // arena has the memory outside of Go's heap that libfabric may access after a call has returned:
@@ -47,21 +56,23 @@ type arena struct {
 	busy     int   // number of slots in use
 
 	bufs   []recvBuffer
-	toPost []int // indices in bufs of the buffers that poll has to post
+	toPost []int // indices in bufs of the buffers that the next [domain.poll] posts
 	spares int   // number of buffers at the end of bufs that have not been used yet
-	lost   int   // number of buffers that retire has taken out of use
+	lost   int   // number of buffers that [arena.retire] has taken out of use
 }
 
 // slot is the state of one operation in flight. libfabric does not access it. It accesses the
 // struct fi_context2 and the buffer that the arena has for each slot.
 type slot struct {
-	op    *transport.Op // the operation whose end slotDone reports by an OpDone; nil: it reports none
-	what  operation     // opNone: the slot is free
+	op    *transport.Op // the operation whose end an OpDone reports; nil: no OpDone reports the end
+	what  operation     // kind of the operation; opNone: the slot is free
 	peer  transport.Addr
 	next  int32          // in a free slot, the index of the next free one; -1: none
 	order uint64         // number of this read or write in the order of posting (domain.rmaStarted)
 	pin   runtime.Pinner // pins op.Data of a read, a write or a message whose data is not copied
-	mr    fi.RawRegion   // registration of the data of a message that is not copied, if the domain has FI_MR_LOCAL; else zero
+	// mr is the registration of the data of a message that is not copied, if the domain has
+	// FI_MR_LOCAL. Otherwise it is zero.
+	mr fi.RawRegion
 }
 
 // operation is the kind of operation that uses a slot.
@@ -91,8 +102,10 @@ type recvBuffer struct {
 	mem  []byte
 	used bool // the provider puts no more messages into the buffer
 	done int  // in a multi-receive buffer, total size in bytes of the complete messages since it was posted
-	end  int  // in a used multi-receive buffer under domain.packed, the offset in mem where the last message ends; else 0
-	lost bool // retire has taken the buffer out of use, so it is not posted again
+	// end is the offset in mem where the last message ends, in a multi-receive buffer that is used,
+	// if domain.packed is set. Otherwise it is 0.
+	end  int
+	lost bool // [arena.retire] has taken the buffer out of use, so it is not posted again
 }
 
 // retire takes receive buffer i out of use after a failed receive, because the provider may still
@@ -171,7 +184,7 @@ func (a *arena) release() {
 }
 
 // acquire takes a [slot] for an operation with peer and returns its index, or -1 if no slot is
-// free. If op is nil, slotDone will report no OpDone.
+// free. If op is nil, no OpDone will report the end of the operation.
 func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) int {
 	i := a.freeHead
 	if i < 0 {

@@ -120,7 +120,9 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	case n/size > limit:
 		return transport.ErrTooLarge
 	case int(op.Peer) >= d.av.n:
-		return transport.ErrAddress // check accepts this process before its own address is inserted, but libfabric needs the address
+		// d.check accepts this process as the peer even before its own address is inserted, but
+		// libfabric needs the address.
+		return transport.ErrAddress
 	case n == 0:
 		d.opDone(op, nil)
 		return nil

@@ -20,9 +20,11 @@ import (
 type addressVector struct {
 	d     *domain
 	av    *fi.AV
-	n     int                 // number of inserted addresses
-	index []fi.Addr           // fi_addr_t by index; nil: every fi_addr_t equals its index
-	addrs []transport.Address // addresses by index, if libfabric cannot look them up; nil: Lookup asks libfabric
+	n     int       // number of inserted addresses
+	index []fi.Addr // fi_addr_t by index; nil: every fi_addr_t equals its index
+	// addrs holds the addresses by index, if libfabric cannot look them up. If it is nil, Lookup
+	// asks libfabric.
+	addrs []transport.Address
 }
 
 // OpenAV opens an empty address vector (fi_av_open). The size of the job is its expected size.

@@ -15,10 +15,17 @@ import (
 
 // hints says what the job and its parameters require of a libfabric provider.
 type hints struct {
-	provider string         // the provider's name in libfabric, for example "tcp;ofi_rxm"; installHooks removes the names of hooks; empty: any
-	iface    string         // a domain's name, for example "eth0", or a local IP address; empty: choose decides
-	source   netip.AddrPort // the address of this rank's listener, for providers with takesListenerAddr; zero: the rank has none
-	oneHost  bool           // whether all ranks run on this host
+	// provider is the provider's name in libfabric, for example "tcp;ofi_rxm". It may include names
+	// of hook providers, which [hints.installHooks] removes. If it is empty, any provider is
+	// suitable.
+	provider string
+	// iface is a domain's name, for example "eth0", or a local IP address. If it is empty,
+	// [hints.choose] selects the domain.
+	iface string
+	// source is the address of this rank's listener, for providers for which [takesListenerAddr]
+	// returns true. It is zero if the rank has no listener.
+	source  netip.AddrPort
+	oneHost bool // whether all ranks run on this host
 }
 
 // The capabilities that messages and RMA need.

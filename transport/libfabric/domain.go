@@ -73,22 +73,30 @@ type domain struct {
 	dropMessages bool  // Shutdown was called: received messages are dropped
 	broken       error // the error after which the completion queue cannot be read; nil: it can be read
 
-	loop        local.SelfQueue   // messages of this rank to itself, not sent by libfabric, because providers deliver them slowly
-	done        local.Completions // messages and completions for the current Read, or for a later one
-	polls       uint64            // number of calls of poll
-	pendingAcks []transport.Addr  // peers whose close message has arrived and whose PeerLeft sendAcks has not queued yet
+	// loop holds messages of this rank to itself. libfabric does not send them, because providers
+	// deliver them slowly.
+	loop  local.SelfQueue
+	done  local.Completions // messages and completions for the current Read, or for a later one
+	polls uint64            // number of calls of poll
+	// pendingAcks holds the peers whose close message has arrived, and for which [domain.sendAcks]
+	// has not queued a PeerLeft yet.
+	pendingAcks []transport.Addr
 
 	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,
 	// and Signal holds sigMu while it uses evfd. Close takes sleepMu and then sigMu before it
 	// closes these descriptors.
-	epfd, evfd int         // the epoll descriptor and the eventfd of openPoll; -1: not open
-	hasFD      bool        // the completion queue has a file descriptor, and epfd watches it
-	signaled   atomic.Bool // Signal was called after Wait last read evfd, so another Signal need not write to evfd
-	found      atomic.Bool // a Read has returned completions since nextNap was last called
-	closing    atomic.Bool // Close was called
-	sleepMu    sync.Mutex
-	sigMu      sync.Mutex
-	nap        int64 // length of the next Wait's sleep if hasFD is false, in nanoseconds; 0: minNap; guarded by sleepMu
+	epfd, evfd int  // the epoll descriptor and the eventfd of openPoll; -1: not open
+	hasFD      bool // the completion queue has a file descriptor, and epfd watches it
+	// signaled: Signal was called after Wait last read evfd, so another Signal need not write to
+	// evfd.
+	signaled atomic.Bool
+	found    atomic.Bool // a Read has returned completions since the last [domain.nextNap]
+	closing  atomic.Bool // Close was called
+	sleepMu  sync.Mutex
+	sigMu    sync.Mutex
+	// nap is the length of the next Wait's sleep if hasFD is false, in nanoseconds; 0 means minNap.
+	// It is guarded by sleepMu.
+	nap int64
 }
 
 func newDomain(cfg transport.Config, info *fi.Info) *domain {
@@ -115,7 +123,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		// A message must fit into one packet. If a message of several packets arrives before a
 		// receive is posted, rxd of libfabric 1.17 delivers only its first packet.
 		frame = max(info.Tx.InjectSize, 1024)
-		d.alternateRMA = true // rxd of libfabric 1.17 stalls if reads and writes of several packets are in flight at the same time
+		// rxd of libfabric 1.17 stalls if reads and writes of several packets are in flight at the
+		// same time.
+		d.alternateRMA = true
 		if fi.LibraryVersion() < fi.MakeVersion(2, 4) {
 			d.boundRXD()
 		}

@@ -30,7 +30,7 @@ type kind uint8
 
 const (
 	kindData     kind = iota + 1 // a message of Send
-	kindClose                    // the source is in Shutdown, and this is its last message except acknowledgments
+	kindClose                    // the last message of a source in Shutdown, except acknowledgments
 	kindCloseAck                 // acknowledges the close message and all messages before it
 )
 
@@ -38,7 +38,7 @@ type frame struct {
 	token  uint64
 	source uint32
 	kind   kind
-	number uint32 // numberBits wide
+	number uint32 // number of the message, modulo 2^numberBits
 }
 
 const (

@@ -16,10 +16,12 @@ import (
 // region implements transport.MemoryRegion: registered memory, which stays pinned until Close.
 // RegisterMemory reuses the struct of a closed region.
 type region struct {
-	d      *domain
-	fi     fi.RawRegion // zero: buf is empty and so not registered
-	key    uint64       // the key by which peers name the region
-	base   uint64       // remote address of the first byte: its virtual address under MRVirtAddr, else 0; 0 if buf is empty
+	d   *domain
+	fi  fi.RawRegion // zero: buf is empty and so not registered
+	key uint64       // the key by which peers name the region
+	// base is the address by which peers access the first byte: its virtual address under
+	// MRVirtAddr, else 0. If buf is empty, base is 0.
+	base   uint64
 	buf    []byte
 	access transport.Access
 	open   bool // RegisterMemory has returned the region, and it is not closed
@@ -156,8 +158,8 @@ func (r *region) forget() {
 }
 
 // closeAll closes the registrations of the regions that the caller has left open. Their memory
-// stays pinned until release, which Close of the domain calls when no libfabric object is left that
-// could access the memory.
+// stays pinned until [regions.release], which [domain.Close] calls when no libfabric object is left
+// that could access the memory.
 func (t *regions) closeAll() {
 	for _, r := range t.byKey {
 		_ = r.fi.Close() // the error is ignored, because closing the domain then fails, too

@@ -18,14 +18,14 @@ import (
 
 const testTimeout = 20 * time.Second
 
-// node is a rank of the test. It makes progress only when the test calls poll.
+// node is a rank of the test. It makes progress only when the test calls [node.poll].
 type node struct {
 	dom  *domain
 	cq   transport.CompletionQueue
 	ep   transport.Endpoint
 	comp []transport.Completion
-	seen []transport.Completion // completions that poll has read, except messages
-	msgs []string               // messages that poll has read
+	seen []transport.Completion // completions that [node.poll] has read, except messages
+	msgs []string               // messages that [node.poll] has read
 }
 
 func newNode(t testing.TB, prov string, cfg transport.Config) *node {

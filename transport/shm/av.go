@@ -109,11 +109,13 @@ func parseAddress(text transport.Address) (a address, ok bool) {
 	return a, true
 }
 
-// addressVector is a table of addresses. If the ranks inherited the memory file, it holds the
-// addresses of all ranks from the start.
+// addressVector is a table of addresses. If the ranks got the memory file in Config.Memory, it
+// holds the addresses of all ranks from the start.
 type addressVector struct {
-	d     *domain
-	plain int // the first plain indexes have plain addresses, of ranks 0 to plain-1; the addresses of table follow
+	d *domain
+	// plain is the number of plain addresses: the index i < plain has the plain address of rank
+	// i. The addresses in table follow.
+	plain int
 	table []transport.Address
 }
 
@@ -154,9 +156,8 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 
 func (v *addressVector) Len() int { return v.plain + len(v.table) }
 
-// Reaches reports whether rank a shares this rank's memory file. If the ranks did not inherit the
-// file, Reaches returns false for a peer that has not joined yet or whose end this rank has
-// reported.
+// Reaches reports whether rank a shares this rank's memory file. If Config.Memory was nil,
+// Reaches returns false for a peer that has not joined yet or whose end this rank has reported.
 func (v *addressVector) Reaches(a transport.Addr) bool {
 	d := v.d
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
@@ -195,7 +196,9 @@ func (v *addressVector) complete() error {
 		return fmt.Errorf("join: the address at index %d is not this rank's: %w", d.rank, transport.ErrAddress)
 	}
 	file, err := d.find(first)
-	if err != nil { // a container may forbid it: join no other rank; the others find that this one has not joined
+	// A container may forbid this rank to open the file. Then this rank joins no other rank, and
+	// the others find that it has not joined.
+	if err != nil {
 		locals, first, file = []transport.Addr{d.rank}, d.address, d.file
 	}
 	if file != d.file {

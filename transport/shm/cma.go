@@ -62,7 +62,9 @@ func (d *domain) publishProbe() {
 	random(t.nonce)
 	t.nonce[0] |= 1 // a nonce of zeros would equal fresh memory
 	if launcher := os.Getppid(); launcher > 1 {
-		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // fails if Yama is not active; then it is not needed
+		// Prctl fails if the Yama module is not active. Then peers need no permission from this
+		// call.
+		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0)
 	}
 	b := &d.seg.claims(d.self).probe
 	b.nonce[0].Store(binary.NativeEndian.Uint64(t.nonce))
@@ -126,10 +128,10 @@ func (p *peer) push(src []byte, addr uint64) error {
 // of a peer's copy after Disconnect.
 const exitGrace = 2 * time.Second
 
-// awaitIdle waits until idle, which reports that the peer is not copying, returns true. It also
-// returns when all threads of the peer's process have ended, and exitGrace after it has found that
-// the peer has ended or is disconnected. Usually it waits for the copy of one piece, so it polls
-// idle 100 times before it begins to sleep between two polls.
+// awaitIdle waits until the function idle returns true, which means that the peer is not copying.
+// It also returns when all threads of the peer's process have ended, and exitGrace after it has
+// found that the peer has ended or is disconnected. Usually it waits for the copy of one piece,
+// so it polls idle 100 times before it begins to sleep between two polls.
 func (d *domain) awaitIdle(p *peer, idle func() bool) {
 	if _ = d.authenticate(p); p.pid == 0 {
 		return // the peer is not authenticated, so it has never copied

@@ -89,7 +89,8 @@ func (s *side) hear() (uint64, error) {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.received) == 0 && len(s.ends) > 0 { // received is checked again, because one Read may return the last words of the other rank and its end
+		// Check received again: one Read may return the last words of the other rank and its end.
+		if len(s.received) == 0 && len(s.ends) > 0 {
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
@@ -263,7 +264,8 @@ func TestRealRefusal(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := check(s, key, root && !later(how)); err != nil { // without root, the kernel refuses only the parent's copies
+		// Without root, the kernel refuses only the parent's copies.
+		if err := check(s, key, root && !later(how)); err != nil {
 			return err
 		}
 		if err := s.tell(0); err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawMax is the length in bytes of the longest copy that cross makes by a raw system call. Other
-// system calls inform the Go scheduler, which costs as much as a copy of a few KiB.
+// rawMax is the length in bytes of the longest copy that [cross] makes by a raw system call.
+// Other system calls inform the Go scheduler, which costs as much as a copy of a few KiB.
 const rawMax = pieceMax
 
 // fetch copies into dst, which is not empty, from an address of a process (process_vm_readv(2)). It

@@ -31,8 +31,9 @@ func TestBadControl(t *testing.T) {
 	}
 }
 
-// TestHelpQueueFull sends more requests for help than the queue has room for. The rank drops the one for which
-// there is no room. It accepts requests again after it has looked at those in the queue, which fit no transfer.
+// TestHelpQueueFull sends more requests for help than the queue has room for. The rank drops the
+// one for which there is no room. It accepts requests again after it has looked at those in the
+// queue, which fit no transfer.
 func TestHelpQueueFull(t *testing.T) {
 	d := sides(t, 2, "auto")[0]
 	p := d.local(1)

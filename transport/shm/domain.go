@@ -19,14 +19,18 @@ import (
 // join, these four use only those under "Sleeping".
 type domain struct {
 	// The fields that every poll reads.
-	done       local.Completions // completions for this Read and later ones
-	active     []*peer           // the peers whose rings to this rank are polled
-	bit        uint64            // this rank's bit in word self/64 of each bitmap of a peer's card
-	ringPolls  uint              // number of polls of rings since the last call of retire; not counted while active has one ring
-	peers      []*peer           // by world rank, including this rank; nil: on another host, or not yet used, see local
-	events     *atomic.Uint32    // card.events of this rank; nil before join
-	eventsSeen uint32            // the last value of events that takeEvents has handled
-	reads      uint              // number of calls of progress; each Read calls it once
+	done   local.Completions // completions for this Read and later ones
+	active []*peer           // the peers whose rings to this rank are polled
+	bit    uint64            // this rank's bit in word self/64 of each bitmap of a peer's card
+	// ringPolls is the number of polls of rings since the last call of [domain.retire]. Polls do
+	// not count while active has only one ring.
+	ringPolls uint
+	// peers has the peers by world rank, including this rank. An entry is nil if the rank is on
+	// another host or [domain.local] has not made the peer yet.
+	peers      []*peer
+	events     *atomic.Uint32 // [card.events] of this rank; nil before [domain.join]
+	eventsSeen uint32         // the last value of events that [domain.takeEvents] has handled
+	reads      uint           // number of calls of [domain.progress]; each Read calls it once
 	closed     bool
 	left       bool            // Shutdown or Close has begun: the domain sends and delivers no more messages
 	loop       local.SelfQueue // messages of this rank to itself
@@ -34,26 +38,30 @@ type domain struct {
 	transfers transfers
 	heap      heap
 
-	cfg       transport.Config
-	job       wire.ShmJob    // the job's id and secret, with which this rank signs its card and checks others
-	start     uint64         // the position of the first message of every ring
-	wholeLeft int            // how many more rings to peers this rank may use in full because they are busy; see outRing.lap
+	cfg   transport.Config
+	job   wire.ShmJob // the job's id and secret, with which this rank signs its card and checks others
+	start uint64      // the position of the first message of every ring
+	// wholeLeft is how many more rings to peers this rank may use in full because they are busy;
+	// see [outRing.lap].
+	wholeLeft int
 	rank      transport.Addr // this rank in the world
 	size      int            // number of ranks of the job
-	inherited bool           // Config.Memory was set, so all ranks of the host have the memory file from the start
-	address   address        // this rank's address; its zero value if inherited is set
-	file      *os.File       // the memory file
-	maxMsg    int            // bytes of the longest message, with its header
-	eager     int            // the eager limit in bytes; see eager.go
-	deaths    bool           // the kernel marks the death of a rank's process in the rank's rankState
+	// inherited: Config.Memory was set, so all ranks of the host have the memory file from the
+	// start.
+	inherited bool
+	address   address  // this rank's address; its zero value if inherited is set
+	file      *os.File // the memory file
+	maxMsg    int      // bytes of the longest message, with its header
+	eager     int      // the eager limit in bytes; see eager.go
+	deaths    bool     // the kernel marks the death of a rank's process in the rank's rankState
 	liveness  liveness
 
 	seg       *segment         // nil before join
 	self      int              // this rank's local rank
 	ranks     []transport.Addr // by local rank: the world rank; ascending
-	locals    []*peer          // by local rank; nil: not yet used, see local
+	locals    []*peer          // by local rank; an entry is nil until [domain.local] makes the peer
 	listed    [bitWords]uint64 // a bit for each local rank that is in active
-	nextCheck int              // the local rank that checkSomePeers has checked last
+	nextCheck int              // the local rank that [domain.checkSomePeers] has checked last
 
 	cq *completionQueue
 	av *addressVector
@@ -61,11 +69,14 @@ type domain struct {
 
 	// Sleeping; see wait.go. Any goroutine may use these fields.
 	attached atomic.Pointer[segment] // seg, from join to Close; else nil
-	early    atomic.Uint32           // the word that Wait sleeps on before join; then the word is card.sleep
-	signaled atomic.Bool             // Signal was called, and no Wait has ended since
-	down     atomic.Bool             // Close was called
-	endKnown [bitWords]atomic.Uint64 // a bit for each peer for which peer.ending or peer.err is set: Wait does not check these peers
-	lastScan atomic.Int64            // when Wait last checked all peers, in ns since epoch
+	// early is the word that Wait sleeps on before join. After join, Wait sleeps on [card.sleep].
+	early    atomic.Uint32
+	signaled atomic.Bool // Signal was called, and no Wait has ended since
+	down     atomic.Bool // Close was called
+	// endKnown has a bit for each peer for which peer.ending or peer.err is set. Wait does not
+	// check these peers.
+	endKnown [bitWords]atomic.Uint64
+	lastScan atomic.Int64 // when Wait last checked all peers, in ns since epoch
 	fdWaiter fdWaiter
 	waitMu   sync.Mutex // held during a Wait
 }

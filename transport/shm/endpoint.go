@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Address returns this rank's address. If the ranks did not inherit the memory file, other ranks of
-// the host find this rank's file by the address.
+// Address returns this rank's address. If Config.Memory was nil, other ranks of the host find
+// this rank's file by the address.
 func (e *endpoint) Address() transport.Address {
 	if e.d.inherited {
 		return plainAddress(int(e.d.rank))
@@ -106,10 +106,10 @@ func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 	return e.Send(op)
 }
 
-// noRoom handles err, an error of reserve, and returns the error for the caller of the endpoint. If
-// err is ErrAgain, it first checks whether the peer has ended, because the ring may then never have
-// room; if checkPeer closes the peer, noRoom returns the reason. For any other err it closes the
-// peer.
+// noRoom handles err, an error of [outRing.reserve], and returns the error for the caller of the
+// endpoint. If err is ErrAgain, it first checks whether the peer has ended, because the ring may
+// then never have room; if checkPeer closes the peer, noRoom returns the reason. For any other
+// err it closes the peer.
 func (d *domain) noRoom(p *peer, err error) error {
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
 		if d.checkPeer(p); p.err != nil {
@@ -162,7 +162,8 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("shm: shutdown: %w", err)
 		}
 		runtime.Gosched()
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the peer may need this core to do its part
+		// The peer may need this core to do its part.
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 	if d.seg.state(d.self).state.CompareAndSwap(cardPresent, cardLeft) {
 		d.signalPeers()

@@ -11,9 +11,10 @@ import (
 )
 
 // TestExtents takes extents (ranges of bytes) from a free list and gives them back at random, and
-// compares the list with a plain model: an array that records for each unit whether it is used. An
-// extent that take returns must have been free, must be aligned, must lie in one window (windowSize
-// bytes) or begin at a window's start, and must be the first such extent.
+// compares the list with a plain model: an array that records for each unit (a quarter of a
+// window) whether it is used. An extent that take returns must have been free, must be aligned,
+// must lie in one window (windowSize bytes) or begin at a window's start, and must be the first
+// such extent.
 func TestExtents(t *testing.T) {
 	const unit = windowSize / 4
 	const units = 64

@@ -52,8 +52,10 @@ const (
 	dirEntries = 1 << dirBits
 	heapKey    = uint64(keyValid | keyShared)
 
-	fillMost  = 64 << 20 // largest number of bytes of one fallocate(2)
-	fillLeast = 1 << 20  // signals that interrupt fallocate(2) reduce the number to this at the least
+	fillMost = 64 << 20 // largest number of bytes of one fallocate(2)
+	// Each signal that interrupts fallocate(2) halves the number of bytes of the calls that
+	// follow, but not below fillLeast.
+	fillLeast = 1 << 20
 )
 
 // dirEntry describes an extent to peers.
@@ -67,12 +69,14 @@ type dirEntry struct {
 // heap is the domain's state of the shared heap: its own part, and what it has mapped of
 // other ranks' parts.
 type heap struct {
-	free      extents       // the free parts of this rank's heap
-	highWater int64         // this rank's heap has never been used from this offset on
-	slots     []*heapRegion // by index in the directory, dirEntries of them; nil element: free; nil before the first Alloc
-	next      int           // the index from which Alloc looks for a free slot
-	keys      *rand.ChaCha8 // random bits of keys
-	views     []heapView    // by local rank; nil before the first Map
+	free      extents // the free parts of this rank's heap
+	highWater int64   // this rank's heap has never been used from this offset on
+	// slots has dirEntries entries, by index in the directory. The entry of a free index is nil.
+	// slots is nil before the first Alloc.
+	slots []*heapRegion
+	next  int           // the index in slots from which Alloc looks for a free one
+	keys  *rand.ChaCha8 // random bits of keys
+	views []heapView    // by local rank; nil before the first Map
 }
 
 // heapRegion is the memory region of an extent of this rank.
@@ -87,9 +91,13 @@ type heapRegion struct {
 
 // heapView holds the windows that are mapped of one rank's heap.
 type heapView struct {
-	windows [][]byte // by offset / windowSize: the mapping that begins there, which may be longer than windowSize; nil: none
+	// windows has, by offset / windowSize, the mapping that begins at the offset, or nil. The
+	// mapping may be longer than windowSize.
+	windows [][]byte
 	old     [][]byte // mappings that were replaced by longer ones; slices of them may still be in use
-	known   []known  // by index in the peer's directory; zero value: not mapped
+	// known is indexed like the peer's directory. An entry is the zero value if this rank has not
+	// mapped that extent.
+	known []known
 }
 
 // known is an extent of a peer that this rank has mapped. mem stays mapped, but holds the extent
@@ -247,7 +255,8 @@ func (d *domain) fill(at, n int64) error {
 		switch err := unix.Fallocate(int(d.seg.file.Fd()), 0, at, now); {
 		case err == nil:
 			at, n = at+now, n-now
-		case errors.Is(err, unix.EINTR): // the kernel has undone the call: a smaller step may succeed between two signals
+		case errors.Is(err, unix.EINTR):
+			// The kernel has undone the call. A smaller step may succeed between two signals.
 			step = max(step/2, fillLeast)
 		default:
 			return err

@@ -201,7 +201,8 @@ func TestHeapErrors(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrBounds)
 	}
 	before := resident(t, d)
-	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} { // all larger than the memory of any host that runs the tests
+	// All are larger than the memory of any host that runs the tests.
+	for _, n := range []int{1 << 62, heapSize + 1, heapSize, heapSize / 2} {
 		_, _, err := d.Alloc(n)
 		require.ErrorIs(t, err, unix.ENOMEM)
 	}

@@ -24,12 +24,16 @@ const (
 	lineSize   = 64   // a cache line
 	pageSize   = 4096 // the unit of the layout; a system's pages may be larger
 	claimCount = pageSize / lineSize
-	tableSize  = 1 << 20       // bytes of a rank's table: its directory, then the entries of its private memory regions
-	dirSize    = 64 << 10      // bytes of the directory of a rank's heap
-	heapSize   = 1 << 40       // bytes of the heap of one rank
-	heapAlign  = 2 << 20       // bytes of a huge page; the alignment of heaps and of extents of this size or more
-	maxLocals  = bitWords * 64 // largest number of ranks of one host
-	stateSize  = 8             // bytes of a rankState
+	// tableSize is the number of bytes of a rank's table: its directory, then the entries of its
+	// private memory regions.
+	tableSize = 1 << 20
+	dirSize   = 64 << 10 // bytes of the directory of a rank's heap
+	heapSize  = 1 << 40  // bytes of the heap of one rank
+	// heapAlign is the number of bytes of a huge page. Heaps are aligned to it, and so are
+	// extents of at least this size.
+	heapAlign = 2 << 20
+	maxLocals = bitWords * 64 // largest number of ranks of one host
+	stateSize = 8             // bytes of a rankState
 
 	bitWords = 64 // words of a bitmap with a bit for each rank of the host
 
@@ -84,10 +88,14 @@ func ringLines(n int) int {
 
 // The part of a ring that its writer uses; see ring.go.
 const (
-	usedOfPage = 2                              // number of lines of the used pages that hold no messages: the progress line, and one for a skip
+	// usedOfPage is the number of lines of the used pages that hold no messages: the progress
+	// line, and one line for a skip.
+	usedOfPage = 2
 	firstLines = pageSize/lineSize - usedOfPage // number of lines of the first page that hold messages
-	busyLaps   = 16                             // a ring is busy once its writer has reached outRing.end this many times
-	busyRings  = 16                             // a rank uses all pages of at most this many of its busy rings to peers
+	// A ring is busy once its writer has reached [outRing.end] busyLaps times.
+	busyLaps = 16
+	// A rank uses all pages of at most busyRings of its busy rings to peers.
+	busyRings = 16
 )
 
 // maxMessage returns the length, in bytes of header and data, of the longest message in a ring of
@@ -113,10 +121,14 @@ func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
 
 // fileHeader lies at the start of the file's first page.
 type fileHeader struct {
-	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob; 0: no rank has opened the file yet
+	// label identifies the job and the ranks that share the file; see [wire.ShmJob]. It is 0
+	// until a rank opens the file.
+	label atomic.Uint64
 	_     [lineSize - 8]byte
 
-	sleepers atomic.Int32 // number of ranks that are in Wait or about to enter it; for a moment it may be greater
+	// sleepers is the number of ranks that are in Wait or about to enter it. For a moment it may
+	// be greater.
+	sleepers atomic.Int32
 	_        [lineSize - 4]byte
 }
 
@@ -125,13 +137,17 @@ type fileHeader struct {
 // states of all ranks lie side by side: to read those of a thousand ranks touches two pages.
 type rankState struct {
 	state atomic.Uint32 // cardAbsent, cardTaken, cardPresent or cardLeft
-	alive atomic.Uint32 // 0: the rank has not joined; with the bit ownerDied: it has ended; else it lives; see liveness.go
+	// alive is 0 until the rank joins. After that the rank lives, unless the bit ownerDied is
+	// set; see liveness.go.
+	alive atomic.Uint32
 }
 
 // card is the page on which a rank publishes its identity and receives signals from
 // other ranks. Each word that changes while other ranks read it has its own cache line.
 type card struct {
-	identity [2 * lineSize]byte // an encoded wire.ShmCard; valid once rankState.state is cardPresent or cardLeft
+	// identity is an encoded [wire.ShmCard]. It is valid once [rankState.state] is cardPresent or
+	// cardLeft.
+	identity [2 * lineSize]byte
 
 	// sleep is asleep while the rank is in Wait or about to enter it. A rank that has
 	// something for this rank sets sleep to awake and wakes this rank.
@@ -158,16 +174,21 @@ type card struct {
 	// stores before it loads, and both stores are full barriers, so at least one
 	// side sees what the other has stored. If a sender ends before it has set its
 	// bit, checkPeer finds its message.
-	polled  [bitWords]atomic.Uint64
-	refused [bitWords]atomic.Uint64 // a bit for each rank that refuses this one, after Disconnect or a protocol error
-	waiters [bitWords]atomic.Uint64 // a bit for each rank to signal when this one has joined
-	changed [bitWords]atomic.Uint64 // a bit for each rank to check: its state has changed, or it refuses this one
+	polled [bitWords]atomic.Uint64
+	// refused has a bit for each rank that refuses this one, after Disconnect or a protocol
+	// error.
+	refused [bitWords]atomic.Uint64
+	// waiters has a bit for each rank to signal when this one has joined.
+	waiters [bitWords]atomic.Uint64
+	// changed has a bit for each rank to check: its state has changed, or it refuses this one.
+	changed [bitWords]atomic.Uint64
 }
 
 var (
 	_ [2*lineSize - wire.ShmCardSize]byte // identity has room for a wire.ShmCard
-	_ [wire.ShmEndedAt - pageSize]byte    // the words in which the launcher notes the ends of processes lie after the header
-	_ [wire.ShmEndedMax - maxLocals]byte  // there is such a word for each rank
+	// The words in which the launcher notes the ends of processes lie after the header.
+	_ [wire.ShmEndedAt - pageSize]byte
+	_ [wire.ShmEndedMax - maxLocals]byte // there is such a word for each rank
 )
 
 // Increments of card.events. The lower 16 bits count eventRing, and the upper 16 bits eventState.

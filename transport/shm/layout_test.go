@@ -147,7 +147,8 @@ func TestEndedBeforeJoin(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
 	defer memory.Close()
-	for _, early := range []int{0, 4, maxLocals, -1} { // only 0 is a valid index; the launcher may not write outside of its part of the file
+	// Only 0 is a valid index. The launcher may not write outside of its part of the file.
+	for _, early := range []int{0, 4, maxLocals, -1} {
 		require.NoError(t, wire.PutShmEnded(memory, early))
 	}
 	cfg := config(2, 4)
@@ -168,8 +169,10 @@ func TestEndedBeforeJoin(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrAgain)
 		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 		slept := make(chan error, 1)
-		go func() { slept <- n.cq.Wait(deadline) }() // ends after PutShmEnded, when Wait, which checks all ranks at intervals, finds the end
-		time.Sleep(10 * time.Millisecond)            // so that Wait usually sleeps by then; no rank wakes it
+		// The goroutine ends after PutShmEnded, when Wait, which checks all ranks at intervals,
+		// finds the end.
+		go func() { slept <- n.cq.Wait(deadline) }()
+		time.Sleep(10 * time.Millisecond) // so that Wait usually sleeps by then; no rank wakes it
 		require.NoError(t, wire.PutShmEnded(memory, peer))
 		require.NoError(t, <-slept)
 		down = n.await(t, transport.PeerDown)

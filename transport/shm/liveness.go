@@ -28,9 +28,11 @@ const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
 // liveness controls the thread that holds the word.
 type liveness struct {
-	word *atomic.Uint32 // rankState.alive of this rank; nil before begin and after end
-	stop chan struct{}  // end closes it, and hold then returns; nil: no thread holds the word
-	done chan struct{}  // closed when hold has returned
+	word *atomic.Uint32 // [rankState.alive] of this rank; nil before [liveness.begin] and after [liveness.end]
+	// [liveness.end] closes stop to make [liveness.hold] return. It is nil if no thread holds the
+	// word.
+	stop chan struct{}
+	done chan struct{} // closed when hold has returned
 }
 
 // robustFutexes reports whether the kernel supports robust futexes.
@@ -39,8 +41,8 @@ func robustFutexes() bool {
 	return err == nil
 }
 
-// begin starts the goroutine whose thread holds the word. If robust is false, begin stores 1 in the
-// word and starts no goroutine, and only end marks the end of the rank.
+// begin starts the goroutine whose thread holds the word. If robust is false, begin stores 1 in
+// the word and starts no goroutine, and only [liveness.end] marks the end of the rank.
 func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	l.word = word
 	if !robust {
@@ -49,12 +51,12 @@ func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	}
 	l.stop, l.done = make(chan struct{}), make(chan struct{})
 	began := make(chan error)
-	go l.hold(began) // until end, which waits for it
+	go l.hold(began) // runs until a call of l.end, which waits for it
 	return <-began
 }
 
-// hold runs on the thread that holds the word, until end. It sends to began whether the kernel has
-// accepted the word.
+// hold runs on the thread that holds the word, until [liveness.end] is called. It sends to began
+// whether the kernel has accepted the word.
 func (l *liveness) hold(began chan<- error) {
 	defer close(l.done)
 	runtime.LockOSThread()
@@ -69,10 +71,14 @@ func (l *liveness) hold(began chan<- error) {
 		began <- err
 		return
 	}
-	l.word.Store(uint32(unix.Gettid())) // after setRobustList: otherwise, a kill in between would leave the word unmarked
+	// Store the word after setRobustList. Otherwise, if the thread were killed in between, the
+	// word would stay unmarked.
+	l.word.Store(uint32(unix.Gettid()))
 	began <- nil
 	<-l.stop
-	l.word.Store(ownerDied) // before the list is removed, so that a kill at any moment is seen
+	// Store the mark before the list is removed, so that a kill at any moment leaves the word
+	// marked.
+	l.word.Store(ownerDied)
 	if setRobustList(before) != nil {
 		panic(errRobust) // the thread would keep a list in memory that may be freed
 	}
@@ -82,7 +88,7 @@ func (l *liveness) hold(began chan<- error) {
 var errRobust = errors.New("shm: set_robust_list refuses the list that get_robust_list returned")
 
 // end marks that the rank has ended, and waits until hold has returned. It has no effect before
-// begin and after another end.
+// [liveness.begin] and after an earlier call of end.
 func (l *liveness) end() {
 	if l.word == nil {
 		return

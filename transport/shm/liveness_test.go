@@ -25,7 +25,8 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	var hold func()
 	hold = func() { // its thread ends when it returns, because it does not call UnlockOSThread
 		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() { // the main thread does not end with its goroutine, so use another thread
+		// The main thread does not end with its goroutine, so use another thread.
+		if unix.Gettid() == os.Getpid() {
 			defer runtime.UnlockOSThread()
 			go hold()
 			<-end

@@ -73,8 +73,8 @@ type entry struct {
 // hazards is a rank's hazard line: it announces which memory of other ranks the rank is writing
 // to or is about to write to.
 type hazards struct {
-	key     atomic.Uint64 // of the peer's region that the rank writes to; 0: none
-	helping atomic.Uint64 // helpName of the claim line that the rank helps with; 0: none
+	key     atomic.Uint64 // the key of the peer's region that the rank writes to; 0 if it writes to none
+	helping atomic.Uint64 // [helpName] of the claim line that the rank helps with; 0 if it does not help
 	closed  atomic.Uint64 // not 0: the rank has closed its domain, and with it all regions
 	_       [lineSize - 24]byte
 }
@@ -93,11 +93,15 @@ type region struct {
 
 // regions are the regions of this rank.
 type regions struct {
-	slots    []*region     // by slot: all regions, also closed ones
-	free     *region       // the closed regions, linked by next, the last closed first, so that few pages of the table are in use
-	keys     *rand.ChaCha8 // random bits of keys
-	entries  []entry       // this rank's table in the segment; nil before join and after Close
-	readOnly int           // number of open regions whose access is RemoteRead: most of them are data of messages that peers will fetch
+	slots []*region // by slot: all regions, also closed ones
+	// free is the list of the closed regions, linked by next. The last closed one is first, so
+	// that few pages of the table are in use.
+	free    *region
+	keys    *rand.ChaCha8 // random bits of keys
+	entries []entry       // this rank's table in the segment; nil before join and after Close
+	// readOnly is the number of open regions whose access is RemoteRead. Most of them are data of
+	// messages that peers will fetch.
+	readOnly int
 }
 
 func (t *regions) init(entries []entry) {
@@ -116,8 +120,8 @@ func newKeys() *rand.ChaCha8 {
 	return rand.NewChaCha8(seed)
 }
 
-// RegisterMemory adds buf to this rank's table; if this rank has not joined yet, join does so. It
-// does not touch the memory.
+// RegisterMemory adds buf to this rank's table; if this rank has not joined yet, [domain.join]
+// does so later. It does not touch the memory.
 //
 // Hot path: no allocation, no system call, unless more regions are open than ever before.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {

@@ -180,7 +180,9 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		case <-time.After(deadline):
 			require.FailNow(t, "Close does not return")
 		}
-		for to := n; to > 0; to -= pageSize { // from the end to the beginning, against the direction of the copies, so that a late copy overwrites some of it
+		// Go from the end to the beginning, against the direction of the copies, so that a late
+		// copy overwrites some of the bytes.
+		for to := n; to > 0; to -= pageSize {
 			copy(mem[to-pageSize:to], canary)
 		}
 		for range 50 {

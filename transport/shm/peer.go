@@ -23,20 +23,28 @@ type peer struct {
 	sleep  *atomic.Uint32 // card.sleep of the peer: whether the peer sleeps
 	polled *atomic.Uint64 // the word of card.polled of the peer that has this rank's bit
 	out    outRing        // the ring to the peer; not mapped before this rank first sends to it
-	err    error          // why no operation with the peer is possible any more, after PeerDown or PeerLeft was reported; else nil
+	// err is nil until PeerDown or PeerLeft was reported. Then it is the reason why no operation
+	// with the peer is possible any more.
+	err error
 
-	rank         transport.Addr // the peer's rank in the world
-	local        int            // the peer's local rank
-	page         *card          // the peer's card; its identity may be anything until authenticate has checked it
-	reach        reach          // whether this rank can copy from and to the peer's memory
-	state        *rankState     // the words in the segment that say whether the peer has joined, left or died
-	exited       *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
-	card         *card          // page, after authenticate has checked it; before that nil
-	pid          int            // the peer's process id, after authenticate has checked its card; before that 0
-	in           inRing         // the ring from the peer; its zero value until this rank first polls the ring
-	isWaiter     bool           // this rank has set its bit in card.waiters of the peer
-	ending       error          // why the peer has ended; this rank reads what the peer has sent before it sets err; nil: no end is known
-	disconnected bool           // Disconnect was called: the peer's process may still run, but this rank waits for it only as long as for a peer that has ended
+	rank  transport.Addr // the peer's rank in the world
+	local int            // the peer's local rank
+	// page is the peer's card. Its identity may be anything until [domain.authenticate] has
+	// checked it.
+	page     *card
+	reach    reach          // whether this rank can copy from and to the peer's memory
+	state    *rankState     // whether the peer has joined, left or died
+	exited   *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
+	card     *card          // page, once authenticate has checked it; nil before
+	pid      int            // the peer's process id, once authenticate has checked its card; 0 before
+	in       inRing         // the ring from the peer; its zero value until this rank first polls the ring
+	isWaiter bool           // this rank has set its bit in card.waiters of the peer
+	// ending is the reason why the peer has ended, or nil if no end is known. This rank reads
+	// what the peer has sent before it sets err.
+	ending error
+	// disconnected: Disconnect was called. The peer's process may still run, but this rank waits
+	// for it only as long as for a peer that has ended.
+	disconnected bool
 }
 
 // local returns the peer with a local rank. It makes the peer at its first use, because most
@@ -67,7 +75,7 @@ func (d *domain) localOf(a transport.Addr) int {
 	return i
 }
 
-// peer returns the peer with a world rank, or nil if localOf knows none.
+// peer returns the peer with a world rank, or nil if [domain.localOf] returns -1.
 func (d *domain) peer(a transport.Addr) *peer {
 	if i := d.localOf(a); i >= 0 {
 		return d.local(i)
@@ -96,7 +104,8 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	err := d.authenticate(p)
 	if err == transport.ErrAgain && !p.isWaiter { //nolint:errorlint // the very value
 		p.isWaiter = true
-		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // a peer that has joined before this does not see the bit, so check again
+		// Check again after this: a peer that has joined before it does not see the bit.
+		p.page.waiters[d.self/64].Or(1 << (d.self % 64))
 		err = d.authenticate(p)
 	}
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
@@ -108,7 +117,9 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 // announce marks that this rank has joined, and signals the ranks that wait for that.
 func (d *domain) announce() {
 	own := d.seg.card(d.self)
-	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race: target sets the bit in waiters before it loads the state again
+	// Swap is a full barrier, even with -race, because [domain.target] sets the bit in waiters
+	// before it loads the state again.
+	d.seg.state(d.self).state.Swap(cardPresent)
 	for i := range d.each(&own.waiters, false) {
 		d.signalPeer(d.local(i), eventRing)
 	}

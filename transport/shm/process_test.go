@@ -161,7 +161,8 @@ func (n *node) echo() error {
 			case c.Kind == transport.RecvDone:
 				op := &transport.Op{Peer: c.Peer, Data: c.Msg}
 				for {
-					done, err := n.ep.Send(op) // c.Msg lies in the ring to this rank, and Send copies it to another ring
+					// c.Msg lies in the ring to this rank, and Send copies it to another ring.
+					done, err := n.ep.Send(op)
 					if done {
 						break
 					}
@@ -337,7 +338,8 @@ func TestKilled(t *testing.T) {
 		require.Equal(t, 1, c.down)
 		require.True(t, c.ended[1])
 		require.Error(t, procs[1].cmd.Wait())
-		require.NoError(t, procs[2].cmd.Wait()) // rank 2 ends without an error after it has reported PeerDown and called Shutdown
+		// Rank 2 ends without an error after it has reported PeerDown and called Shutdown.
+		require.NoError(t, procs[2].cmd.Wait())
 		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
 		require.NoError(t, n.Close())
 	}

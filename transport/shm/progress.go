@@ -9,12 +9,12 @@ type completionQueue struct{ d *domain }
 
 const (
 	ringBatch  = 64   // the most messages that a Read takes from one ring
-	checkEvery = 1024 // number of Reads from one call of checkSomePeers to the next
+	checkEvery = 1024 // number of Reads from one call of [domain.checkSomePeers] to the next
 )
 
-// retirePolls is the number of polls of rings from one call of retire to the next. It takes about
-// 50 us to make these polls, regardless of the number of rings. To poll a ring again after retire
-// has removed it costs less than 1 us.
+// retirePolls is the number of polls of rings from one call of [domain.retire] to the next. It
+// takes about 50 us to make these polls, regardless of the number of rings. To poll a ring again
+// after retire has removed it costs less than 1 us.
 const retirePolls = 4096
 
 // Read returns messages as slices of the rings that they came through. The next Read frees the

@@ -68,19 +68,25 @@ func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 // outRing is the writer's side of a ring. Its position is in private memory, where the
 // reader cannot change it.
 type outRing struct {
-	lines     []line         // nil: not mapped
-	bytes     []byte         // the same memory as lines
-	freed     *atomic.Uint64 // the progress line's word: how many lines the reader has freed since the start of the job
-	stale     []uint64       // a bit for each line: its first 8 bytes are not a word of the round before, so the writer clears them
-	mask      uint64         // number of lines - 1; a position & mask is an index of lines
-	pos       uint64         // the position of the next line to write; the line's bit in stale is 0
-	limit     uint64         // the writer may write the lines before this position: the reader has freed what was there
-	end       uint64         // messages lie before this index of lines; it only grows
-	start     uint64         // the position of the first message
-	wasFull   bool           // reserve has found no room since end last grew
-	laps      int            // how often the writer has reached end, while end was before the ring's end
-	wholeLeft *int           // how many more rings of this rank may be used in full because they are busy
-	mem       []byte         // the whole mapping, with the progress line
+	lines []line // nil: not mapped
+	bytes []byte // the same memory as lines
+	// freed is the word of the progress line: how many lines the reader has freed since the start
+	// of the job.
+	freed *atomic.Uint64
+	// stale has a bit for each line whose first 8 bytes are not a word of the round before. The
+	// writer clears such bytes.
+	stale []uint64
+	mask  uint64 // number of lines - 1; a position & mask is an index of lines
+	pos   uint64 // the position of the next line to write; the line's bit in stale is 0
+	// The writer may write the lines before the position limit: the reader has freed what was
+	// there.
+	limit     uint64
+	end       uint64 // messages lie before the line with this index; it only grows
+	start     uint64 // the position of the first message
+	wasFull   bool   // [outRing.reserve] has found no room since end last grew
+	laps      int    // how often the writer has reached end, while end was before the ring's end
+	wholeLeft *int   // how many more rings of this rank may be used in full because they are busy
+	mem       []byte // the whole mapping, with the progress line
 }
 
 // init initializes r as an empty ring in mem, a mapping of ringSize bytes.
@@ -110,8 +116,8 @@ func (r *outRing) reserve(k uint64) (i uint64, err error) {
 	return r.reserveSlow(k)
 }
 
-// reserveSlow does what reserve does if the lines at the writer's position are not known to be
-// free, or lie past end.
+// reserveSlow does what [outRing.reserve] does if the lines at the writer's position are not
+// known to be free, or lie past end.
 func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	if err := r.readFreed(); err != nil {
 		return 0, err
@@ -191,7 +197,8 @@ func (r *outRing) publish(i, k uint64, n int, kind uint8) {
 	r.pos += k
 	if next := r.pos & r.mask; r.stale[next>>6]&(1<<(next&63)) != 0 {
 		r.stale[next>>6] &^= 1 << (next & 63)
-		storePlain(&r.lines[next].word, 0) // the reader sees this 0 before it sees the word that the Swap below stores
+		// The reader sees this 0 before it sees the word that the Swap below stores.
+		storePlain(&r.lines[next].word, 0)
 	}
 	// Next, the caller loads whether the reader polls the ring and whether the reader sleeps.
 	// This needs a full barrier before those loads. In a program built with -race, Store is
@@ -220,12 +227,16 @@ type inRing struct {
 	mask  uint64         // number of lines - 1; a position & mask is an index of lines
 	start uint64         // the position of the first message
 	// Positions, with published ≤ free ≤ pos.
-	pos       uint64 // of the next line to read
-	free      uint64 // the reader does not use messages before this position any more
-	published uint64 // the writer may use the lines before this position again: freed holds published - start
+	pos  uint64 // of the next line to read
+	free uint64 // the reader does not use messages before this position any more
+	// The writer may use the lines before the position published again. freed holds published -
+	// start.
+	published uint64
 	batch     uint64 // if more than this number of lines are free and not published, they are published
-	idle      int    // number of polls since the last publishFree that found the ring empty and freed lines not published
-	mark      uint64 // pos at the last call of retire
+	// idle is the number of polls since the last publishFree that found the ring empty and freed
+	// lines not published.
+	idle int
+	mark uint64 // pos at the last call of retire
 }
 
 func (r *inRing) init(mem []byte, start uint64) {

@@ -69,7 +69,8 @@ func TestRing(t *testing.T) {
 				for i := range b {
 					b[i] = byte(rng.Uint32())
 				}
-				if rng.IntN(2) == 0 { // a forged word at the beginning of every line that the message fills
+				// Put a forged word at the beginning of every line that the message fills.
+				if rng.IntN(2) == 0 {
 					for i := lineSize - wordSize; i+8 <= len(b); i += lineSize {
 						at := o.pos + linesOf(i)
 						w := wire.NewShmWord(uint32(at)+uint32(rng.IntN(3)*lines)+1, rng.IntN(50), kindMessage)
@@ -134,7 +135,9 @@ func TestRingRefuses(t *testing.T) {
 		require.Error(t, err, "%x", w)
 	}
 	_, r := newRing(0)
-	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // a skip (a word that sends the reader to the ring's beginning) at the beginning
+	// A skip is a word that sends the reader to the ring's beginning. At that beginning it is
+	// invalid.
+	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip)))
 	b, kind, err := r.next()
 	require.NoError(t, err)
 	require.EqualValues(t, kindSkip, kind)
@@ -202,7 +205,9 @@ func FuzzRing(f *testing.F) {
 			r.free = r.pos
 			r.publishFree()
 		}
-		o.freed.Store(0) // undo the reader's count of freed lines, because o has not written the messages that the reader has found
+		// Undo the reader's count of freed lines, because o has not written the messages that the
+		// reader has found.
+		o.freed.Store(0)
 		require.True(t, o.put(t, make([]byte, 100), kindMessage))
 		o.freed.Store(freed)
 		if err := o.readFreed(); err != nil {
@@ -223,7 +228,8 @@ func TestRoomIsShown(t *testing.T) {
 		w.send(t, 1, nil)
 		r.await(t, transport.RecvDone)
 		out, in := &w.local(1).out, &r.local(0).in
-		out.end, in.batch = out.mask+1, in.mask/batchPart // as in a ring that carries messages without a pause
+		// Use the whole ring, as in a ring that carries messages without a pause.
+		out.end, in.batch = out.mask+1, in.mask/batchPart
 		for range 19 {
 			for range 30 {
 				w.send(t, 1, nil)

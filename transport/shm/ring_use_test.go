@@ -78,7 +78,8 @@ func TestRingsTakeWhatIsUsed(t *testing.T) {
 			if c.busy {
 				most += int64(n*busyRings) * all[0].seg.ringSize()
 			}
-			require.LessOrEqual(t, took, most+most/8) // one eighth more for the other pages that the ranks touch
+			// One eighth more is for the other pages that the ranks touch.
+			require.LessOrEqual(t, took, most+most/8)
 			for _, a := range all {
 				whole := 0
 				for _, p := range a.locals {
@@ -170,7 +171,9 @@ func TestRingInOrder(t *testing.T) {
 		done := make(chan error, 2)
 		for i := range 2 {
 			n, rng := all[i], rand.New(rand.NewPCG(seed, round*2+uint64(i)))
-			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }() // ends when n has all messages, or with an error; the test receives from done below
+			// The goroutine ends when n has all messages, or with an error. The test receives
+			// from done below.
+			go func() { done <- n.converse(transport.Addr(1-i), each, rng) }()
 		}
 		for range 2 {
 			require.NoError(t, <-done)

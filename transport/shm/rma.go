@@ -46,8 +46,8 @@ var (
 	errForbidden = fmt.Errorf("%w: the kernel no longer lets this rank copy from and to its memory (transport.shm.single_copy=off does without)", transport.ErrPeerDown)
 )
 
-// copyBudget is the number of copied bytes after which Read, Write and advance return. They first
-// finish the pieces that they have claimed, so they may copy more.
+// copyBudget is the number of copied bytes after which Read, Write and [domain.advance] return.
+// They first finish the pieces that they have claimed, so they may copy more.
 const copyBudget = 64 << 10
 
 // aloneMax is the largest piece, in bytes, of a transfer that the peer does not help with. While a

@@ -94,7 +94,9 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	all[2].send(t, 0, nil)
 	r.await(t, transport.RecvDone)
 	for r.isListed(r.peers[1]) {
-		all[2].send(t, 0, nil) // so that the reader goes on to poll the ring from rank 2, and stops to poll the ring from rank 1
+		// After this message the reader goes on to poll the ring from rank 2, and stops to poll
+		// the ring from rank 1.
+		all[2].send(t, 0, nil)
 		r.await(t, transport.RecvDone)
 	}
 	_, err = w.ep.Send(big)
@@ -161,7 +163,9 @@ func TestSilentRingsRace(t *testing.T) {
 	all := nodes(t, senders+1, New())
 	errs := make(chan error, senders)
 	for i := 1; i <= senders; i++ {
-		go func() { errs <- all[i].pingRoot(length) }() // ends after length, or when an answer is late; the loop below receives from errs
+		// The goroutine ends after the time length, or when an answer is late. The loop below
+		// receives from errs.
+		go func() { errs <- all[i].pingRoot(length) }()
 	}
 	n, rng := all[0], rand.New(rand.NewPCG(1, 2))
 	op := &transport.Op{Data: make([]byte, 8)}
@@ -189,7 +193,9 @@ func TestSilentRingsRace(t *testing.T) {
 		case rng.IntN(8) > 0:
 			runtime.Gosched()
 		case n.cq.Arm():
-			require.NoError(t, n.cq.Wait(time.Second)) // longer than scanInterval, so that the test notices a message that has not woken rank 0
+			// The timeout is longer than scanInterval, so that the test notices a message that
+			// has not woken rank 0.
+			require.NoError(t, n.cq.Wait(time.Second))
 		}
 	}
 	t.Logf("rings left the list before %d polls", retired)

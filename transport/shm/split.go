@@ -80,12 +80,16 @@ type claims struct {
 const (
 	claimLines = claimCount - 2
 
-	splitMin  = 48 << 10 // bytes of the smallest transfer for which help is requested: a smaller one ends before help comes
-	pieceMin  = 32 << 10 // bytes of the smallest piece of a block of more than halfMax
-	pieceMax  = 64 << 10 // bytes of the largest piece; small, so that both ranks end at about the same time
-	splitInto = 16       // number of pieces, if pieceMin and pieceMax permit
-	claimPart = 3        // a claim takes 1/claimPart of the pieces that are left,
-	claimMost = 8        // but at most claimMost pieces
+	// splitMin is the number of bytes of the smallest transfer for which help is requested. A
+	// smaller one ends before help comes.
+	splitMin = 48 << 10
+	pieceMin = 32 << 10 // bytes of the smallest piece of a block of more than halfMax
+	// pieceMax is the number of bytes of the largest piece. It is small, so that both ranks end
+	// at about the same time.
+	pieceMax  = 64 << 10
+	splitInto = 16 // number of pieces, if pieceMin and pieceMax permit
+	claimPart = 3  // a claim takes 1/claimPart of the pieces that are left,
+	claimMost = 8  // but at most claimMost pieces
 
 	// A block of up to halfMax bytes is cut in two pieces. The initiator's piece is headStart bytes
 	// longer than half of the block, because the initiator begins to copy before the helper gets
@@ -127,10 +131,14 @@ type split struct {
 	line *claim // the claim line; nil: the peer does not help, or not any more
 	slot uint8  // index of line in claims.lines
 	gen  uint32 // the line's generation for this transfer
-	back int    // after endClaims: number of pieces that the helper has claimed; unknown if the line was invalid
+	// back is set by [domain.endClaims]: the number of pieces that the helper has claimed, or the
+	// constant unknown if the line was invalid.
+	back int
 
-	polls     uint      // polls since endClaims that found the helper not done
-	goneSince time.Time // when this rank noticed that the helper had ended or was disconnected; zero: neither
+	polls uint // number of polls since endClaims that found that the helper is not done
+	// goneSince is when this rank noticed that the helper had ended or was disconnected. It is
+	// zero if this rank has noticed neither.
+	goneSince time.Time
 }
 
 // lines are this rank's claim lines.
@@ -149,9 +157,11 @@ func (l *lines) init() {
 
 // help is a peer's request for help with a transfer.
 type help struct {
-	p      *peer  // the initiator; nil: it is closed, so this rank does not help
-	slot   uint8  // index of the claim line among those of the peer
-	write  bool   // the peer writes to this rank's region, so this rank copies from the peer's buffer; else to it
+	p    *peer // the initiator; nil: it is closed, so this rank does not help
+	slot uint8 // index of the claim line among those of the peer
+	// If write is set, the peer writes to this rank's region, so this rank copies from the peer's
+	// buffer. Otherwise this rank copies to that buffer.
+	write  bool
 	gen    uint32 // the line's generation for the transfer
 	n      int    // bytes of the block
 	key    uint64 // of this rank's region

@@ -288,7 +288,9 @@ func TestNoHelpInAStream(t *testing.T) {
 	var l []*outcome
 	asks := func(n int) bool {
 		l = append(l, &outcome{Op: transport.Op{Peer: 1, RemoteKey: theirs.Key(), Data: make([]byte, n)}})
-		before := a.transfers.lines.gens // the number of claim lines in use says nothing, because post may return when the transfer has ended and its line is free again
+		// The number of claim lines in use says nothing, because post may return when the
+		// transfer has ended and its line is free again.
+		before := a.transfers.lines.gens
 		require.NoError(t, a.post(l[len(l)-1], false))
 		return a.transfers.lines.gens != before
 	}
@@ -311,7 +313,9 @@ func TestNoHelpInAStream(t *testing.T) {
 // piece as copied. The operation must not end while a thread of the helper may still be copying.
 // Then it must end with ErrPeerDown.
 func TestHelperDies(t *testing.T) {
-	for _, cleared := range []bool{true, false} { // true: the helper clears its hazard line; false: the line stays set, as if the helper still copied, until exitGrace is over
+	// If cleared is true, the helper clears its hazard line. Otherwise the line stays set, as if
+	// the helper still copied, until exitGrace is over.
+	for _, cleared := range []bool{true, false} {
 		x := begin(t, false)
 		line, s := x.line(), &x.a.transfers.first.split
 		gen, front, back := claimParts(line.claimed.Load())

@@ -30,8 +30,9 @@ const (
 	awake  = 0
 	asleep = 1
 
-	minScanInterval = 250 * time.Millisecond // the scan interval on a host with less than scanPeers ranks
-	scanPeers       = 64                     // the interval grows by minScanInterval for each scanPeers ranks of the host
+	minScanInterval = 250 * time.Millisecond // the scan interval on a host with fewer than scanPeers ranks
+	// The scan interval grows by minScanInterval for each scanPeers ranks of the host.
+	scanPeers = 64
 )
 
 // epoch is the zero of monotonic times.
@@ -262,8 +263,10 @@ type fdWaiter struct {
 	fd     int  // the descriptor; -1: FD has not made it, or the domain is closed
 	set    bool // the descriptor is readable
 	closed bool
-	kick   chan struct{} // capacity 1; a value makes the goroutine sleep until this rank is woken; nil before FD and after close
-	done   chan struct{} // closed when the goroutine has ended
+	// kick has capacity 1. A value in it makes the goroutine sleep until this rank is woken. kick
+	// is nil before FD and after close.
+	kick chan struct{}
+	done chan struct{} // closed when the goroutine has ended
 }
 
 func (w *fdWaiter) open(d *domain) (int, bool) {
@@ -281,7 +284,7 @@ func (w *fdWaiter) open(d *domain) (int, bool) {
 		w.setReadableLocked()
 	}
 	w.kick, w.done = make(chan struct{}, 1), make(chan struct{})
-	go w.run(d, w.kick) // until close, which waits for it
+	go w.run(d, w.kick) // runs until a call of w.close, which waits for it
 	w.kick <- struct{}{}
 	return fd, true
 }

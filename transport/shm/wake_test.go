@@ -51,7 +51,8 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 			}
 			woken := asleepRank(t, n)
 			if leaves {
-				p.seg.state(1).state.Store(cardLeft) // as if the peer had left, but had not yet told the other ranks
+				// Act as if the peer had left, but had not yet signalled the other ranks.
+				p.seg.state(1).state.Store(cardLeft)
 			} else {
 				p.liveness.end()
 			}
@@ -107,7 +108,9 @@ func TestSignalsBesideClose(t *testing.T) {
 		for _, n := range all {
 			require.NoError(t, n.Close())
 		}
-		runtime.GC() // runs the cleanups that unmap the shared memory of closed domains; a goroutine that still used that memory would crash
+		// The garbage collection runs the cleanups that unmap the shared memory of closed
+		// domains. A goroutine that still used that memory would crash.
+		runtime.GC()
 		runtime.GC()
 		require.False(t, all[2].Asleep())
 		stop.Store(true)

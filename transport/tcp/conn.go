@@ -36,9 +36,13 @@ const (
 // Sizes of a connection's input, in bytes. One recv asks for readSize or bulkRead bytes, and in
 // addition for the missing bytes of a frame that has arrived in part (conn.need).
 const (
-	bufSize  = 2 * wire.TCPMaxMsg // the input buffer: the largest message fits behind messages that the caller of Read still uses
+	// bufSize is the size of the input buffer. The largest message fits behind messages that the
+	// caller of Read still uses.
+	bufSize  = 2 * wire.TCPMaxMsg
 	readSize = 64 << 10
-	bulkRead = 4 << 10 // used while this rank awaits replies to reads, so that most of their bytes go straight to op.Data
+	// bulkRead is used while this rank awaits replies to reads, so that most of their bytes go
+	// straight to op.Data.
+	bulkRead = 4 << 10
 )
 
 // loopbackSendBuf is the size in bytes of the send buffer of a connection with a loopback address.
@@ -56,7 +60,9 @@ const (
 	recvReply                  // data of a reply to a read by this rank; they go to op.Data
 	recvEnd                    // the end frame (wire.TCPEnd) that follows the data of a reply
 	recvWrite                  // data of a write by the peer; they go to a memory region
-	recvDrop                   // data of a write by the peer that this rank drops, for example because the write has no valid target
+	// recvDrop: data of a write by the peer that this rank drops, for example because the write
+	// has no valid target.
+	recvDrop
 )
 
 // conn is the state of the connection with one peer, and of the operations with that peer.
@@ -64,54 +70,72 @@ type conn struct {
 	d     *domain
 	rank  transport.Addr // of the peer
 	state connState
-	fd    int   // the socket; -1: none
-	live  int   // index in d.live; -1: not in d.live
-	err   error // error of operations with the peer after the peer has left, the connection or a write has failed, or the domain was closed; nil before
-	wrErr error // error of a write to the socket, after which poll still reads what the peer has sent; nil: no write has failed
+	fd    int // the socket; -1: none
+	live  int // index in d.live; -1: not in d.live
+	// err is nil until the peer has left, the connection or a write has failed, or the domain was
+	// closed. Then it is the error of operations with the peer.
+	err error
+	// wrErr is the error of a write to the socket, or nil if no write has failed. After such an
+	// error, poll still reads what the peer has sent.
+	wrErr error
 
 	// Security, see record.go.
-	sign, check *wire.TCPCheck  // sign computes the checks of frames written, check verifies those of frames read
-	seal, open  *wire.TCPSealer // seal makes the records written, open opens those read; nil: security is "none"
-	out         *record         // the record that is not wholly written yet; nil: none
-	partial     *record         // bytes from the socket that are not a whole record yet; nil: none
+	// sign computes the checks of the frames written, and check verifies the checks of the frames
+	// read.
+	sign, check *wire.TCPCheck
+	// seal makes the records written, and open opens the records read. Both are nil with security
+	// "none".
+	seal, open *wire.TCPSealer
+	out        *record // the record that is not wholly written yet; nil: none
+	partial    *record // bytes from the socket that are not a whole record yet; nil: none
 
 	// Input. Bytes buf[rpos:wpos] have been read from the socket and not parsed. Until the next
 	// Read, the bytes before rpos may be messages that the caller of Read still uses.
-	buf        []byte // borrowed from the domain; nil: not needed now
+	buf        []byte // borrowed from the domain ([domain.borrow]); nil while the connection needs no buffer
 	rpos, wpos int
 	polled     uint // d.round at the last poll of this connection
 	need       int  // an estimate of how many bytes of the frame at rpos have not been read
-	more       bool // receive has stopped early: buf may hold a whole frame, or has no room. The next Read calls poll even without new input
-	in         struct {
+	// more: receive has stopped early, so buf may hold a whole frame, or has no room. The next
+	// Read calls poll even without new input.
+	more bool
+	in   struct {
 		kind   recvState
-		dst    []byte         // recvReply, recvWrite: the memory still to be filled
-		skip   int            // recvDrop: number of bytes still to be dropped
-		slot   uint32         // recvReply, recvEnd: index in rma.slots of the read
-		region *region        // recvWrite: the region that the data go to; nil in the other states
-		id     uint64         // recvWrite, recvDrop: the id of the write
-		ack    bool           // recvWrite, recvDrop: this rank acknowledges the write when its data have arrived
+		dst    []byte  // recvReply, recvWrite: the memory still to be filled
+		skip   int     // recvDrop: number of bytes still to be dropped
+		slot   uint32  // recvReply, recvEnd: index in rma.slots of the read
+		region *region // recvWrite: the region that the data go to; nil in the other states
+		id     uint64  // recvWrite, recvDrop: the id of the write
+		// ack is for recvWrite and recvDrop: this rank acknowledges the write when its data have
+		// arrived.
+		ack    bool
 		status wire.TCPStatus // recvWrite, recvDrop: the status in that acknowledgement
 	}
 
 	// Output, see output.go.
-	msgs          opQueue       // messages that are not copied to frames, and not wholly written
-	frames        []byte        // whole frames: control frames and copies of small messages; frames[:framesOff] is written
-	framesOff     int           // number of written bytes of frames
-	batched       bool          // frames has messages that no push has tried to write yet
-	sentIn        uint          // d.round at the last call of inBurst
-	sentAt        time.Duration // time of that call, since d.created; 0: it was the first call of inBurst with this value of d.round
-	replies       streamQueue   // replies to the peer's reads that wait for their next chunk
-	writes        streamQueue   // writes by this rank that wait for their next chunk
-	cur           *stream       // the reply or write whose chunk is next or is partly written; nil: none
-	writesFirst   bool          // the last step of pickStream tried writes; false: it tried replies
-	partlyWritten source        // the source whose first frame is partly written; fromNone: no frame is
-	inOut         bool          // this connection is in d.outq
-	outEvents     bool          // the poller reports when the socket has room for output
-	byeSent       bool          // the bye is in frames or written
-	shut          bool          // endOutput has closed the sending side of the socket
+	msgs opQueue // messages that are not copied to frames, and not wholly written
+	// frames has whole frames: control frames and copies of small messages. frames[:framesOff] is
+	// written.
+	frames    []byte
+	framesOff int  // number of written bytes of frames
+	batched   bool // frames has messages that no call of [conn.push] has tried to write yet
+	sentIn    uint // d.round at the last call of [conn.inBurst]
+	// sentAt is the time of that call, since d.created. It is 0 if that call was the first one of
+	// inBurst with this value of d.round.
+	sentAt        time.Duration
+	replies       streamQueue // replies to the peer's reads that wait for their next chunk
+	writes        streamQueue // writes by this rank that wait for their next chunk
+	cur           *stream     // the reply or write whose chunk is next or is partly written; nil: none
+	writesFirst   bool        // the last step of [conn.pickStream] tried writes; false: it tried replies
+	partlyWritten source      // the source whose first frame is partly written; fromNone if there is none
+	inOut         bool        // this connection is in d.outq
+	outEvents     bool        // the poller reports when the socket has room for output
+	byeSent       bool        // the bye is in frames or written
+	shut          bool        // endOutput has closed the sending side of the socket
 
-	rmaWait opQueue // reads and writes that have not started: there is no connection yet, or the window is full
-	rma     *rma    // state of the reads and writes; nil until the first one in either direction
+	// rmaWait has the reads and writes that have not started, because there is no connection yet
+	// or the window is full.
+	rmaWait opQueue
+	rma     *rma // state of the reads and writes; nil until the first one in either direction
 }
 
 // opQueue is a first-in, first-out queue of operations, linked by Op.Next.
@@ -278,7 +302,8 @@ func (c *conn) fail(op string, cause error) {
 		c.control(wire.TCPFrame{Type: wire.TCPGiveUp}) // lost if the socket has no room for it now
 		c.push()
 	}
-	if had != connLeft { // after push, because a push that fails overwrites c.err
+	// Set c.err after the push, because a push that fails overwrites c.err.
+	if had != connLeft {
 		c.err = c.d.peerError(op, c.rank, down(cause))
 	}
 	c.closeFD()

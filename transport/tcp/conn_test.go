@@ -42,7 +42,8 @@ func socketRankOf(t testing.TB, socketType int) (*testRank, int) {
 	c := n.dom.peer(1)
 	c.state, c.fd, c.live = connUp, fds[0], 0
 	c.buf = make([]byte, bufSize)
-	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // without keys, all checks are zero
+	// Without keys, all checks are zero.
+	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}})
 	n.dom.live = append(n.dom.live, c)
 	require.NoError(t, n.dom.poller.Add(fds[0], 1, sys.In))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
@@ -670,7 +671,8 @@ func TestShutdownAlone(t *testing.T) {
 	all := openRanks(t, 2)
 	connected(t, all, 0, 1)
 	left := make(chan error)
-	go func() { left <- all[0].ep.Shutdown(context.Background()) }() // ends when the peer has answered; the test receives from left below
+	// The goroutine ends when the peer has answered. The test receives from left below.
+	go func() { left <- all[0].ep.Shutdown(context.Background()) }()
 	await(t, all[1:], all[1], kind(transport.PeerLeft))
 	require.NoError(t, <-left)
 	for range 10 {

@@ -52,7 +52,7 @@ type domain struct {
 
 	streams  *stream       // unused stream values, linked by next
 	freeBufs [][]byte      // input buffers that no connection has borrowed
-	drained  []*conn       // connections whose input buffer the next Read may take back; see collect
+	drained  []*conn       // connections whose input buffer the next Read may take back; see [domain.collect]
 	sealed   recordPool    // unused records for output
 	received recordPool    // unused records for input
 	gather   gather        // the arguments of a sendmsg, reused by all connections

@@ -282,7 +282,8 @@ func (c *conn) take(f *wire.TCPFrame) error {
 	if (c.in.kind == recvEnd) != (f.Type == wire.TCPEnd) {
 		return protocolError("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
 	}
-	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // a rank sends nothing after its bye, so it does not answer
+	// A rank sends nothing after its bye, so it does not answer.
+	if c.byeSent && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) {
 		c.in.kind, c.in.skip, c.in.ack = recvDrop, int(f.Length), false
 		return nil
 	}

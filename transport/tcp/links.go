@@ -73,9 +73,10 @@ const (
 // The mutex of links guards it.
 type link struct {
 	state  linkState
-	addr   transport.Address  // of the peer; empty: this process has not asked for the connection
-	cancel context.CancelFunc // ends this process's attempt to connect; set in linkConnecting
-	other  chan struct{}      // closed when a connection that the peer made has replaced this process's attempt
+	addr   transport.Address  // the peer's address; empty if this process has not asked for the connection
+	cancel context.CancelFunc // ends this process's attempt to connect; set in the state linkConnecting
+	// other is closed when a connection that the peer made has replaced this process's attempt.
+	other chan struct{}
 }
 
 // linkResult is the outcome of connecting with a rank, for progress: the connection is made, it has
@@ -98,23 +99,29 @@ type links struct {
 	listener   *net.TCPListener
 	gate       *admission.Gate     // accepts connections and calls respond for each
 	signal     func()              // ends a Wait of the completion queue
-	dialing    *semaphore.Weighted // bounds the attempts at the same time; see maxDialing
+	dialing    *semaphore.Weighted // bounds the number of attempts at the same time; see [maxDialing]
 	ctx        context.Context     // ends in close, and with it all attempts to connect
 	stop       context.CancelFunc  // ends ctx
 	wg         sync.WaitGroup      // counts the goroutines that connectLocked starts
 	leaving    atomic.Bool         // Shutdown was called
 	hasResults atomic.Bool         // results is not empty
 
-	mu           sync.Mutex // guards the fields below
-	peers        map[transport.Addr]*link
-	inHandshake  map[transport.Addr]net.Conn        // connections of initiators whose hello was valid, until the handshake's proof
-	nonces       map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see recordNonceLocked
-	failingSince time.Time                          // start of the current series of failures of this host; zero: none
-	lastFailure  time.Time                          // time of the last failure in that series
-	results      []linkResult                       // the outcomes that progress has not taken yet
-	admitted     int                                // number of peers that admit has accepted and whose connection is not in results yet
-	noticed      bool                               // notice has reported an error
-	closed       bool                               // close was called
+	mu    sync.Mutex // guards the fields below
+	peers map[transport.Addr]*link
+	// inHandshake has the connections of initiators whose hello was valid, until the proof in the
+	// handshake.
+	inHandshake map[transport.Addr]net.Conn
+	nonces      map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see [links.recordNonceLocked]
+	// failingSince is the start of the current series of failures of this host. It is zero if
+	// there is no such series.
+	failingSince time.Time
+	lastFailure  time.Time    // time of the last failure in that series
+	results      []linkResult // the outcomes that progress has not taken yet
+	// admitted is the number of peers that [links.admit] has accepted and whose connection is not
+	// in results yet.
+	admitted int
+	noticed  bool // [links.notice] has reported an error
+	closed   bool // close was called
 }
 
 func newLinks(id identity, l *net.TCPListener, timeout time.Duration, signal func()) *links {
@@ -233,7 +240,9 @@ func (k *links) respond(c *admission.Conn) {
 		return // the peer tries again
 	}
 	verdict := k.admit(rank)
-	_ = c.SetDeadline(time.Time{}) // admit has changed the state, so an expired deadline must not keep back the verdict
+	// The call of admit has changed the state of the link. So an expired deadline must not keep
+	// back the verdict.
+	_ = c.SetDeadline(time.Time{})
 	err = answer(c, &s, verdict)
 	if verdict != wire.TCPWelcome || err != nil {
 		_ = unix.Close(fd)
@@ -284,7 +293,9 @@ func (k *links) authenticate(c *admission.Conn) (wire.TCPSession, error) {
 		return s, fmt.Errorf("%w: it repeats what rank %d sent", errNotMember, rank)
 	}
 	c.Proved()
-	if earlier := k.inHandshake[rank]; earlier != nil { // the initiator makes one attempt at a time, so it has given up the earlier one
+	// The initiator makes one attempt at a time. If there was an earlier one, the initiator has
+	// given it up.
+	if earlier := k.inHandshake[rank]; earlier != nil {
 		_ = earlier.Close()
 	}
 	k.inHandshake[rank] = c
@@ -418,7 +429,7 @@ func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
 	l := &link{addr: addr, cancel: cancel, other: make(chan struct{})}
 	k.peers[rank] = l
 	k.wg.Add(1)
-	go func() { // ends by its context; close waits for it
+	go func() { // ends at the latest when ctx ends; k.close waits for it
 		defer k.wg.Done()
 		defer cancel()
 		h := k.dial(ctx, l, rank, string(addr))
@@ -450,7 +461,9 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	var failingSince time.Time // since when every attempt has failed because of this host; zero: the last attempt has not
+	// failingSince is the time since which every attempt has failed because of this host. It is
+	// zero if the last attempt has not failed because of this host.
+	var failingSince time.Time
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
 		theirs, differs := verdict.OtherSecurity()
@@ -464,7 +477,9 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			return failed(errPeerDisconnected)
 		case err == nil && differs:
 			return failed(errSecurityDiffers(k.id.security, rank, theirs))
-		case err == nil: // wire.TCPBusy: wait for the connection that the peer makes; if it does not come, try again
+		case err == nil:
+			// The verdict is wire.TCPBusy. Wait for the connection that the peer makes. If it
+			// does not come, try again.
 			wait, other, err = 500*time.Millisecond, l.other, errNotConnected
 		case !canRetry(err):
 			return failed(err)
@@ -475,7 +490,8 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			failingSince = time.Time{}
 		case failingSince.IsZero():
 			failingSince = time.Now()
-		case time.Since(failingSince) > k.timeout/2: // end before the attempts of peers time out, which would report this rank as failed
+		case time.Since(failingSince) > k.timeout/2:
+			// End before the attempts of peers time out, which would report this rank as failed.
 			cancel()
 		}
 		if local {
@@ -521,7 +537,9 @@ func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	fd, err := detach(c) // before initiate: after the verdict, the responder counts on the connection, so nothing may fail
+	// Duplicate the descriptor before the handshake. After the verdict the responder counts on
+	// the connection, so nothing may fail.
+	fd, err := detach(c)
 	if err != nil {
 		return -1, 0, nil, err
 	}

@@ -194,10 +194,13 @@ func child(task string) error {
 		pin(1)
 		return n.echo()
 	case "starved connects":
-		return n.failWithoutDescriptors(1) // one descriptor suffices for the socket, but not for its duplicate
+		// One descriptor suffices for the socket, but not for its duplicate.
+		return n.failWithoutDescriptors(1)
 	case "starved accepts":
 		return n.failWithoutDescriptors(0)
-	case "hang", "serve": // send the key of a region; then "hang" makes no progress, and "serve" does what "echo" does
+	case "hang", "serve":
+		// Send the key of a region. Then "hang" makes no progress, and "serve" does what "echo"
+		// does.
 		mr, err := n.dom.RegisterMemory(make([]byte, 4<<20), transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
 			return err

@@ -31,9 +31,11 @@ type region struct {
 	key    uint64 // 0: the region is closed
 	buf    []byte // the registered memory; nil: the region is closed
 	access transport.Access
-	open   bool    // registered and not closed
-	uses   int     // number of unfinished replies to reads, and of writes being received, that refer to buf
-	next   *region // the next region in regions.free
+	open   bool // registered and not closed
+	// uses is the number of operations that refer to buf: unfinished replies to reads, and writes
+	// whose data are being received.
+	uses int
+	next *region // the next region in regions.free
 }
 
 // regions is the table of regions, indexed by the slot of a key.

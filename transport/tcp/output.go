@@ -31,10 +31,16 @@ const (
 )
 
 const (
-	chunkSize   = 512 << 10                                      // largest chunk in bytes: the part of an RMA write or read reply that one frame carries
-	gatherMsgs  = 14                                             // most messages of msgs in one sendmsg
-	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // iovecs: frames; header and data of each message; header, end frame and zeros of a chunk
-	workPerRead = 1 << 20                                        // bytes after which one call of push stops writing to a connection, and one call of receive stops reading from it
+	// chunkSize is the largest chunk in bytes. A chunk is the part of an RMA write or read reply
+	// that one frame carries.
+	chunkSize  = 512 << 10
+	gatherMsgs = 14 // most messages of msgs in one sendmsg
+	// The iovecs of one sendmsg: one for frames; two for each message (header and data); and for
+	// a chunk its header, its end frame and its zeros.
+	gatherIovs = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage)
+	// After workPerRead bytes, one call of push stops writing to a connection, and one call of
+	// receive stops reading from it.
+	workPerRead = 1 << 20
 )
 
 // Batches. A system call that writes takes some microseconds, and the copy of a small message a few
@@ -49,9 +55,13 @@ const (
 // once, because its caller may compute next and not read soon. A later message goes to a batch if
 // less than burstGap has passed since the message before.
 const (
-	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data of a message that Send copies, in bytes
-	batchSize = 64 << 10                      // largest size in bytes of the unwritten part of frames after Send has copied a message to it
-	burstGap  = 20 * time.Microsecond         // two successive messages of a burst follow each other in less than this time
+	// batchMsg is the largest header and data of a message that Send copies, in bytes.
+	batchMsg = 16<<10 + transport.HeaderSize
+	// batchSize is the largest size in bytes of the unwritten part of frames after Send has
+	// copied a message to it.
+	batchSize = 64 << 10
+	// Two successive messages of a burst follow each other in less than burstGap.
+	burstGap = 20 * time.Microsecond
 )
 
 // gather holds the arguments of a sendmsg, and which sources its bytes are from. A domain has
@@ -60,14 +70,16 @@ type gather struct {
 	iov   [gatherIovs]unix.Iovec
 	niov  int // number of used entries of iov
 	total int // number of bytes in iov
-	// plan divides the bytes in iov, in their order: left bytes are from source from.
+	// plan divides the bytes in iov into parts, in their order. A part has left bytes, which come
+	// from the source in its field from.
 	plan [gatherMsgs + 2]struct {
 		from source
 		left int
 	}
-	nplan int                                                         // number of used entries of plan
-	hdrs  [gatherMsgs][wire.TCPPrefixSize + transport.HeaderSize]byte // prefixes and headers of the messages in iov
-	msg   unix.Msghdr                                                 // argument of the system call
+	nplan int // number of used entries of plan
+	// hdrs has the prefixes and headers of the messages in iov.
+	hdrs [gatherMsgs][wire.TCPPrefixSize + transport.HeaderSize]byte
+	msg  unix.Msghdr // argument of the system call
 }
 
 func (g *gather) add(b []byte) {
@@ -99,19 +111,21 @@ type stream struct {
 	key   uint64 // of the peer's region
 	addr  uint64 // offset of the write's first byte in that region
 	total int    // size of the write in bytes
-	off   int    // number of bytes in all chunks that prepare has made
+	off   int    // number of bytes in all chunks that [conn.prepare] has made
 	// The current chunk.
-	hdr    [wire.TCPMaxHeader]byte
-	hlen   int                      // size of the header in hdr
-	hoff   int                      // number of written bytes of hdr
-	chunk  []byte                   // the data still to be written
-	zeros  int                      // number of zero bytes still to be written in place of chunk if the region was closed
+	hdr   [wire.TCPMaxHeader]byte
+	hlen  int    // size of the header in hdr
+	hoff  int    // number of written bytes of hdr
+	chunk []byte // the data still to be written
+	// zeros is the number of zero bytes still to be written in place of chunk if the region was
+	// closed.
+	zeros  int
 	failed wire.TCPStatus           // status of the end frame: wire.TCPOK unless the region was closed
 	tail   [wire.TCPPrefixSize]byte // the end frame that follows the data of a reply
 	tlen   int                      // number of bytes of tail still to be written
 	endN   uint64                   // number of the end frame for its check; see wire.TCPCheck
 	refuse bool                     // a refuse frame takes the place of the rest of the reply
-	ready  bool                     // prepare has made the chunk, and it is not wholly written
+	ready  bool                     // [conn.prepare] has made the chunk, and it is not wholly written
 }
 
 // streamQueue is a first-in, first-out queue of streams, linked by next.
@@ -387,7 +401,9 @@ func (c *conn) written(g *gather, n int) {
 		switch g.plan[i].from {
 		case fromFrames:
 			c.framesOff += k
-			if c.framesOff == len(c.frames) { // frames may have grown since gather, so the end of the plan is not the end of frames
+			// Compare with the end of frames, not with the end of the plan, because frames may
+			// have grown since gather.
+			if c.framesOff == len(c.frames) {
 				c.frames, c.framesOff = c.frames[:0], 0
 			}
 		case fromMsgs:

@@ -17,8 +17,10 @@ import (
 // record is a buffer. An output buffer (conn.out) has room for the largest sealed record, and an
 // input buffer (conn.partial) has room for two.
 type record struct {
-	b       []byte
-	off, at int     // output: b[off:at] is still to be written; input: b[off:at] was read from the socket and is not opened yet
+	b []byte
+	// For output, b[off:at] is still to be written. For input, b[off:at] was read from the socket
+	// and is not opened yet.
+	off, at int
 	next    *record // the next unused record in a recordPool
 }
 
@@ -113,7 +115,8 @@ func (c *conn) sealGathered(g *gather) error {
 	r := c.d.sealed.get()
 	src := bytesOf(&g.iov[0])
 	n := min(len(src), wire.TCPMaxRecord)
-	if n < wire.TCPMaxRecord && g.niov > 1 { // several iovecs: copy them to the record, where they are sealed in place
+	// If there are several iovecs, copy them to the record, where they are sealed in place.
+	if n < wire.TCPMaxRecord && g.niov > 1 {
 		body := r.b[wire.TCPRecordHead:][:wire.TCPMaxRecord]
 		n = 0
 		for i := 0; i < g.niov && n < len(body); i++ {

@@ -272,7 +272,9 @@ func (c *conn) dropRegion(r *region) {
 	}
 	if s := c.cur; s != nil && s.region == r {
 		if s.ready {
-			if s.tlen < len(s.tail) { // the chunk and a part of its end frame are written, so that frame cannot carry the error
+			// If the chunk and a part of its end frame are written, that frame cannot carry the
+			// error.
+			if s.tlen < len(s.tail) {
 				s.refuse = len(s.src) > 0
 			}
 			s.zeros, s.failed = len(s.chunk), wire.TCPKey

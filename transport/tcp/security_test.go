@@ -145,8 +145,10 @@ type proxy struct {
 	flip     flip
 	done     atomic.Bool // the bit has been flipped
 
-	mu     sync.Mutex // guards passed and conns
-	passed []*passed  // one per connection; there may be several, because an attempt to connect may be repeated
+	mu sync.Mutex // guards passed and conns
+	// One entry per connection. An attempt to connect may be repeated, so there may be several
+	// connections.
+	passed []*passed
 	conns  []net.Conn // both ends of all connections
 	wg     sync.WaitGroup
 }
@@ -199,7 +201,8 @@ func (p *proxy) accept() {
 		p.passed = append(p.passed, s)
 		p.mu.Unlock()
 		p.wg.Add(2)
-		go p.pass(a, b, s, 0) // both goroutines end when a or b is closed, by a rank or by close; close waits for them
+		// Both goroutines end when a or b is closed, by a rank or by close. close waits for them.
+		go p.pass(a, b, s, 0)
 		go p.pass(b, a, s, 1)
 	}
 }
@@ -417,7 +420,8 @@ func TestBitFlips(t *testing.T) {
 				x := newExchange(t, security, c.bulk, f)
 				x.start(t)
 				begin := [2]int{hello, answer}[f.direction]
-				if f.at < begin { // in the handshake: rank 0 reports an error, or tries again and completes
+				// In the handshake, rank 0 reports an error, or tries again and completes.
+				if f.at < begin {
 					x.run(t, func() bool { return x.complete() || x.down[0] != nil })
 					require.True(t, x.down[0] != nil || x.right(), "%+v: silent", f)
 					atStart++
@@ -427,7 +431,8 @@ func TestBitFlips(t *testing.T) {
 				x.run(t, func() bool {
 					return x.complete() || x.down[0] != nil && x.down[1] != nil
 				})
-				flipped := x.proxy.done.Load() // loaded once, because the proxy may pass on the last bytes later
+				// Load done only once, because the proxy may pass on the last bytes later.
+				flipped := x.proxy.done.Load()
 				if flipped && (x.down[0] == nil || x.down[1] == nil) {
 					// Perhaps a rank has not read the flipped bit yet, or has not detected the end
 					// of the connection. So continue until a later message has arrived, or both
@@ -438,7 +443,9 @@ func TestBitFlips(t *testing.T) {
 					})
 				}
 				switch {
-				case !flipped: // the ranks sent fewer bytes this time, or the exchange was complete before the proxy passed on the byte
+				case !flipped:
+					// The ranks sent fewer bytes this time, or the exchange was complete before
+					// the proxy passed on the byte.
 					require.True(t, x.right())
 					missed++
 				case x.down[0] != nil && x.down[1] != nil:

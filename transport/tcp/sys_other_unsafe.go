@@ -45,7 +45,8 @@ func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 		n, err := recv(fd, part)
 		done += n
 		switch {
-		case done > 0 && (err != nil || n < len(part)): // the next call meets the error or the end of the bytes again, and returns it
+		case done > 0 && (err != nil || n < len(part)):
+			// The next call meets the error or the end of the bytes again, and returns it.
 			return done, nil
 		case err != nil || n < len(part):
 			return done, err

@@ -102,7 +102,8 @@ func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)
 				_ = in.Close()
 				_ = out.Close()
 			})
-			go func() { _, _ = io.Copy(in, out) }() // both goroutines end when in or out is closed, at the latest in the clean-up
+			// Both goroutines end when in or out is closed, at the latest in the clean-up.
+			go func() { _, _ = io.Copy(in, out) }()
 			go func() { _, _ = io.Copy(out, in) }()
 		}
 	}()
@@ -219,7 +220,8 @@ func (n *testRank) failWithoutDescriptors(leave int) error {
 		return err
 	}
 	defer release()
-	if err := os.Mkdir(os.Getenv("WEFT_TCP_TEST_READY"), 0o700); err != nil { // Mkdir needs no descriptor
+	// Mkdir needs no descriptor.
+	if err := os.Mkdir(os.Getenv("WEFT_TCP_TEST_READY"), 0o700); err != nil {
 		return err
 	}
 	if leave > 0 {
@@ -263,7 +265,8 @@ func TestNoDescriptors(t *testing.T) {
 				require.NoError(t, err)
 			}
 			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }() // ends with the child, which runs no longer than testTimeout
+			// The goroutine ends with the child, which runs no longer than testTimeout.
+			go func() { ended <- cmd.Wait() }()
 			for len(ended) == 0 {
 				n.read(t)
 				time.Sleep(time.Millisecond)

@@ -72,7 +72,8 @@ func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.Atomic
 			}
 		}
 		for i := 0; i < n; i += 2 * size {
-			copy(compare[i:i+size], former[i:]) // every second element of compare equals the element at the target
+			// Every second element of compare equals the element at the target.
+			copy(compare[i:i+size], former[i:])
 		}
 		set, look, q := &request{op: where}, &request{op: where}, &request{op: where}
 		set.op.Atomic, set.op.Data = transport.AtomicWrite, former
@@ -129,7 +130,9 @@ func randomElement(rng *rand.Rand, t transport.Datatype, b []byte) {
 		for i := range t.Size() {
 			b[i] = byte(rng.IntN(256))
 		}
-		if rng.IntN(4) == 0 { // the value 0 is false for the logical operations, and would be rare for large types
+		// The value 0 is false for the logical operations. Without this it would be rare for
+		// large types.
+		if rng.IntN(4) == 0 {
 			clear(b[:t.Size()])
 		}
 	}
@@ -373,7 +376,8 @@ func testAtomicsAtOnce(w *world) {
 		}
 		total := int64(rounds * r.n)
 		got := make([]byte, length)
-		for off := 0; off < length; off += 8 { // the elements are read by atomics, as they were changed by atomics
+		// The elements are read by atomics, as they were changed by atomics.
+		for off := 0; off < length; off += 8 {
 			q := at(r.id, off, transport.AtomicRead, transport.Uint64)
 			if q.op.Data = nil; !valid(q) {
 				continue

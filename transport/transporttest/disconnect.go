@@ -31,7 +31,9 @@ func testDisconnect(w *world, busy bool) {
 			return r.share(all, slices.Clone(pattern(r.id, 4, min(1<<20, w.attr.MaxRMASize))), transport.RemoteRead)
 		})
 	}
-	var disconnected, sent sync.WaitGroup // all other ranks have disconnected; the victim has sent
+	// disconnected is done when all other ranks have disconnected, and sent is done when the
+	// victim has sent.
+	var disconnected, sent sync.WaitGroup
 	disconnected.Add(n - 1)
 	sent.Add(1)
 	w.each(func(r *rank) error {
@@ -96,7 +98,8 @@ func testDisconnect(w *world, busy bool) {
 		sent.Wait()
 		return nil
 	})
-	w.each(func(r *rank) error { // the victim sends again; survivors fails if a rank receives that
+	// The victim sends again. w.survivors fails the test if a rank receives that.
+	w.each(func(r *rank) error {
 		if r.id != victim {
 			return nil
 		}
@@ -141,6 +144,7 @@ func (r *rank) begin(q *request, all []shared, peer transport.Addr, read bool) b
 // disconnected from r.
 func sendToAll(r *rank) {
 	for p := range r.n - 1 {
-		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8}) // the error does not matter: the peer may have disconnected
+		// The error does not matter: the peer may have disconnected.
+		_, _ = r.ep.Send(&transport.Op{Peer: transport.Addr(p), HeaderLen: 8})
 	}
 }

@@ -133,7 +133,8 @@ func (w *world) survivors(gone func(*rank) bool, check func(*rank) error) {
 				return err
 			}
 		}
-		if err := r.flush(); err != nil { // the last message may be in a batch, and the next rank waits for it
+		// The last message may be in a batch, and the next rank waits for it.
+		if err := r.flush(); err != nil {
 			return err
 		}
 		return check(r)
@@ -288,7 +289,8 @@ func testCloseInFlight(w *world) {
 		if err := r.dom.Close(); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
-		for i := range reqs { // with -race, the race detector reports an endpoint that uses the memory after Close
+		// With -race, the race detector reports an endpoint that uses the memory after Close.
+		for i := range reqs {
 			overwrite(&reqs[i])
 		}
 		copy(all[r.id].buf, garbage)

@@ -34,7 +34,8 @@ var noise = func() []byte {
 const noiseOffsets = 1 << 20
 
 var (
-	garbage = bytes.Repeat([]byte{0xEE}, 5<<20) // what the suite writes to memory that the endpoint must no longer use
+	// garbage is what the suite writes to memory that the endpoint must no longer use.
+	garbage = bytes.Repeat([]byte{0xEE}, 5<<20)
 	zeros   = make([]byte, 5<<20)
 )
 
@@ -71,8 +72,10 @@ type traffic struct {
 	sizes   []int // sizes of data in bytes
 	headers []int // lengths of headers in bytes; the first 8 bytes hold the message's number and sender
 	window  int   // largest number of unfinished sends of a rank
-	burst   bool  // a rank reads its queue only after ErrAgain, or if its window is full; false: after each send
-	hold    bool  // a rank checks messages only after it has handled all completions of a Read
+	// If burst is set, a rank reads its queue only after ErrAgain or if its window is full.
+	// Otherwise it reads its queue after each send.
+	burst bool
+	hold  bool // a rank checks messages only after it has handled all completions of a Read
 }
 
 // run sends and receives the messages of rank r, and checks what r receives. All ranks call run.
@@ -218,7 +221,9 @@ func messageSizes(a transport.Attr, hl, ranks int) []int {
 	var l []int
 	for _, n := range []int{
 		0, 1, 2, 3, 7, 8, 40, 63, 64, 65, 255, 256, 257, 1000, 4095, 4096, 4097,
-		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1, // header and data of 32 bytes or 8 KiB, up to which some providers copy messages
+		// Header and data of about 32 bytes or 8 KiB, the sizes up to which some providers copy
+		// messages.
+		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1,
 		a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
 		65536, 100_001, limit - 1, limit,
 	} {

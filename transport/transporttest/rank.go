@@ -45,10 +45,12 @@ type rank struct {
 	syncs   int64                                       // number of calls of sync
 	entries []transport.Completion                      // argument of Read
 	onMsg   func(from transport.Addr, msg []byte) error // called for each message; nil: a message is an error
-	onBatch func() error                                // called after each Read that returned completions, while its messages are valid; nil: none
-	isDown  []int                                       // by peer: number of PeerDown completions
-	hasLeft []int                                       // by peer: number of PeerLeft completions
-	downErr error                                       // the error of the last PeerDown
+	// onBatch, if not nil, is called after each Read that returned completions, while its
+	// messages are valid.
+	onBatch func() error
+	isDown  []int // by peer: number of PeerDown completions
+	hasLeft []int // by peer: number of PeerLeft completions
+	downErr error // the error of the last PeerDown
 
 	closed bool // the test case has closed the domain, so closeAll must not close it
 	left   bool // the test case has called Shutdown, so closeAll must not call it
@@ -236,7 +238,9 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 			runtime.Gosched() // let peers make progress, which this rank may need
 			continue
 		}
-		if cond() { // cond may have become true since the last check, and its Signal may have come before Arm
+		// cond may have become true since the last check, and its Signal may have come before
+		// Arm.
+		if cond() {
 			return nil
 		}
 		if err := sleep(left); err != nil {

@@ -470,7 +470,8 @@ func testRefused(w *world, want transport.Access) {
 		if err := r.sync(); err != nil {
 			return err
 		}
-		if r.id == 0 || want == transport.RemoteRead { // after the refusals, valid operations succeed; only rank 0 writes to rank 0
+		// After the refusals, valid operations succeed. Only rank 0 writes to rank 0.
+		if r.id == 0 || want == transport.RemoteRead {
 			if err := r.access(post, 0, good[0].key, good[0].at+size, nil); err != nil {
 				return fmt.Errorf("zero bytes at the end of the region: %w", err)
 			}

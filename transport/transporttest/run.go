@@ -94,7 +94,7 @@ type testCase struct {
 	name     string
 	needs    transport.Caps // the case runs only if the domain has all of these
 	minRanks int            // the case runs only on jobs of at least this many ranks
-	maxRanks int            // and of at most this many; 0: no limit
+	maxRanks int            // the case runs only on jobs of at most this many ranks; 0: no limit
 	run      func(w *world)
 }
 
@@ -256,7 +256,8 @@ func openFDs(t testing.TB) map[string]string {
 	require.NoError(t, dir.Close())
 	fds := make(map[string]string, len(names))
 	for _, n := range names {
-		if l, err := os.Readlink("/proc/self/fd/" + n); err == nil { // fails for the descriptor of dir, which is closed
+		// Readlink fails for the descriptor of dir, which is closed.
+		if l, err := os.Readlink("/proc/self/fd/" + n); err == nil {
 			fds[n] = l
 		}
 	}

@@ -228,7 +228,9 @@ func testIdle(w *world) {
 			}
 		}
 		after, err := processorTime(rusageThread)
-		if used := after - before; naps && used >= pause/4 { // only with naps, because without LockOSThread the goroutine may have changed threads
+		// Check this only with naps, because without LockOSThread the goroutine may have changed
+		// threads.
+		if used := after - before; naps && used >= pause/4 {
 			return fmt.Errorf("the idle rank used %v of processor time in %v", used, pause)
 		}
 		return err

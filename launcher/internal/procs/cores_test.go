@@ -51,7 +51,8 @@ func TestJobsTakeDifferentCores(t *testing.T) {
 	first := claimant(t, four, true, four[0], four[1])
 	require.Equal(t, [][]int{four[0], four[1]}, boundTo(first))
 
-	second := claimant(t, four, true, four[0], four[0], four[1]) // two of the three ranks are bound to the same core
+	// Two of the three ranks are bound to the same core.
+	second := claimant(t, four, true, four[0], four[0], four[1])
 	require.Equal(t, [][]int{four[2], four[2], four[3]}, boundTo(second))
 	require.True(t, second.ranks[0].rebound)
 
@@ -145,7 +146,8 @@ func TestTwoJobsRunOnDifferentCores(t *testing.T) {
 		})
 		c.Do(proto.Start{})
 		starts[i] = await[proto.Started](t, emitted).Ranks[0].CPUs
-		await[proto.Ended](t, emitted) // the process manager, and with it the claim, stays until the test ends
+		// The process manager, and with it the claim, stays until the test ends.
+		await[proto.Ended](t, emitted)
 		lists[i] = place.ParseCPUs(strings.Fields(out.String())[1])
 	}
 	require.Equal(t, [2][]int{cores[0], cores[1]}, lists)

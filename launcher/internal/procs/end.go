@@ -205,7 +205,7 @@ func (c *Manager) end(m proto.End) {
 	c.terminate()
 }
 
-// beginEnd sets ending and prevents the start of more ranks. First it handles the ranks that have
+// beginEnd sets c.ending and prevents the start of more ranks. First it handles the ranks that have
 // already ended, so that their reports do not say that the process manager has ended them.
 func (c *Manager) beginEnd() {
 	if !c.ending {
@@ -229,11 +229,11 @@ func (c *Manager) endRank(i int, s syscall.Signal) {
 
 // Several ranks may fail for the same reason at slightly different times, and one of them may not
 // have written its error message yet. So a rank that is busy when the job ends has up to End.Linger
-// to end by itself before it gets SIGTERM. If idleLooks checks in a row find a rank idle, the rank
-// probably waits for something, and gets SIGTERM at once.
+// to end by itself before it gets SIGTERM. If idleLooks consecutive checks find a rank idle, the
+// rank probably waits for something, and gets SIGTERM at once.
 const (
 	lingerStep = 5 * time.Millisecond // time between two checks
-	idleLooks  = 2                    // checks in a row that must find a rank idle
+	idleLooks  = 2                    // number of consecutive checks that must find a rank idle
 )
 
 // terminate sends SIGTERM to each rank once. It skips the ranks whose termDone is set: [Manager.end]
@@ -279,7 +279,8 @@ func busy(pid int) bool {
 		if f := fieldsOf(dir + t.Name() + "/stat"); len(f) > 0 && (f[0] == "R" || f[0] == "D") {
 			return true
 		}
-		text, _ := os.ReadFile(dir + t.Name() + "/children") // on a kernel without this file only the process itself is checked
+		// On a kernel without this file, only the process itself is checked.
+		text, _ := os.ReadFile(dir + t.Name() + "/children")
 		for f := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(f); err == nil && busy(child) {
 				return true
@@ -327,7 +328,7 @@ func (c *Manager) signal(s syscall.Signal) {
 }
 
 // finish runs when every rank has ended. It kills the processes that ranks have left behind, and
-// lets output.loop pass on what is still in the pipes.
+// makes the goroutine [output.loop] pass on what is still in the pipes.
 func (c *Manager) finish() {
 	c.phase = phaseEnded
 	c.killAt, c.stuckAt, c.termCheckAt = time.Time{}, time.Time{}, time.Time{}
@@ -411,7 +412,7 @@ func (c *Manager) emitEnded() {
 	c.cfg.Emit(m)
 }
 
-// release frees what control uses. control calls it when it ends.
+// release frees what [Manager.control] uses. control calls release when it ends.
 func (c *Manager) release() {
 	if c.phase == phasePrepared {
 		c.ports.close()

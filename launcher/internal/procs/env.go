@@ -93,7 +93,8 @@ func (c *Manager) rankEnv(i int, listens bool) []string {
 		bootstrap.EnvJobID+"="+c.job.Card.JobID,
 		bootstrap.EnvEpoch+"="+strconv.Itoa(c.job.Card.Epoch),
 		"PMI_FD="+strconv.Itoa(childControl), "PMI_RANK="+r, "PMI_SIZE="+n,
-		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // as MPICH's launcher Hydra sets them
+		// MPICH's launcher Hydra sets these, too.
+		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)),
 	)
 	if listens {
 		env = append(env, bootstrap.EnvListenFD+"="+strconv.Itoa(childListen))

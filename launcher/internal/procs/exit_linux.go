@@ -37,7 +37,7 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, in *cgroup) (p
 	return pid, pidfd, nil
 }
 
-// noticeExits does nothing here, because control learns of the end of each rank by a pidfd.
+// noticeExits does nothing here, because a pidfd reports the end of each rank.
 func (c *Manager) noticeExits() {}
 
 // signalGroup signals a rank's process group. The rank is not reaped before the end of the job.

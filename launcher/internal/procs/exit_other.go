@@ -17,7 +17,7 @@ import (
 // What systems other than Linux lack, and what this file does instead:
 //
 //	a process dies with its parent      the watchdog kills the ranks' groups
-//	pidfd                               at each SIGCHLD, control checks all ranks
+//	pidfd                               at each SIGCHLD, the Manager checks all ranks
 //	waitid leaves a zombie              the rank is reaped; afterwards its group gets signals
 //	                                    only while no process has its number
 //	orphans become our children         orphans outside the ranks' groups are not found
@@ -35,11 +35,11 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, _ *cgroup) (pi
 	return pid, -1, err
 }
 
-// noticeExits makes control check the ranks whenever a child of this process has ended.
+// noticeExits makes the Manager check the ranks whenever a child of this process has ended.
 func (c *Manager) noticeExits() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
-	go func() { // ends when control has ended
+	go func() { // ends when Manager.control has ended
 		defer signal.Stop(ended)
 		for {
 			select {

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspectLimit is how long control waits for the ranks' answers to an Inspect. A rank that is
+// inspectLimit is how long the Manager waits for the ranks' answers to an Inspect. A rank that is
 // stopped, or that waits for a core, may answer later.
 const inspectLimit = time.Second
 
 // inspection is the state of the latest Inspect, a message by which gorun asks for the state of
-// every rank: for example, the MPI calls in which it waits. control asks the ranks, collects their
-// answers and emits Inspected.
+// every rank: for example, the MPI calls in which it waits. The Manager asks the ranks, collects
+// their answers and emits Inspected.
 //
 //	idle ──Inspect──► asked ──all have answered, or inspectLimit──► Inspected, idle
 type inspection struct {
@@ -35,7 +35,7 @@ type inspection struct {
 type answers struct {
 	fd    int             // this process's end; -1: closed
 	in    []byte          // bytes that were read and not handled: the beginning of a frame
-	ready bool            // the rank has announced that it answers inspections: it is a weft program after Init
+	ready bool            // the rank answers inspections: it is a weft program after Init
 	state *wire.RankState // the rank's answer to the current Inspect; nil: it has not answered
 	asked bool            // the rank was asked and has not answered yet
 

@@ -35,7 +35,7 @@ type jobProcs struct {
 // If a rank's process clears its environment and begins a session, it becomes a child of this
 // process, the reaper, when its parent ends. It is in none of these sets, so adopted recognizes it.
 type others struct {
-	own      string          // id of this process's session; the ranks and children of other parts of the program are in it
+	own      string          // id of this process's session, to which the ranks belong, too
 	since    map[int]string  // by pid: start time of each descendant that newOthers has found
 	sessions map[string]bool // ids of the sessions of these descendants, except own
 }
@@ -232,7 +232,7 @@ func reapNow(pid int) {
 func (b jobProcs) reapOrphans(known map[int]bool) {
 	for _, pid := range children() {
 		if b.groups[pid] {
-			continue // finish reaps the ranks
+			continue // [Manager.finish] reaps the ranks
 		}
 		f := statOf(pid)
 		if len(f) < 3 {
@@ -258,14 +258,15 @@ func (b jobProcs) reapOrphans(known map[int]bool) {
 // on. It returns nil if there is no such process.
 func statOf(pid int) []string { return fieldsOf("/proc/" + strconv.Itoa(pid) + "/stat") }
 
-// fieldsOf does for the file name, such as the stat file of a thread, what statOf does for a
-// process.
+// fieldsOf returns the same fields from the file called name: the stat file of a process, or of a
+// thread.
 func fieldsOf(name string) []string {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil
 	}
-	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the process's name, which is in parentheses, may contain blanks and parentheses
+	// The process's name, which is in parentheses, may contain blanks and parentheses.
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 }
 
 // children returns the children of this process.

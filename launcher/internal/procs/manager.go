@@ -44,7 +44,7 @@ type Config struct {
 	In *os.File
 
 	Own      bool      // this is gorun's host, so the job's files are here and need not be copied
-	Environ  []string  // this host's environment, which App.Env extends; nil: App.Env is the whole environment
+	Environ  []string  // environment that App.Env extends; nil: App.Env is the whole environment
 	Watchdog *Watchdog // kills the job's processes if this process is killed; not nil
 }
 
@@ -93,21 +93,22 @@ type Manager struct {
 	allExited chan struct{} // closed when no rank runs any more: forkAll may end
 	done      chan struct{} // closed when control has ended
 
-	bound bool  // used by forkAll alone: it has bound its thread
-	free  []int // used by forkAll alone: the hardware threads that its thread could use before it was bound; nil: not known
+	// Only forkAll uses bound and free. free lists the hardware threads that forkAll's thread could
+	// use before forkAll bound it; nil: not known.
+	bound bool // forkAll has bound its thread
+	free  []int
 
 	mu     sync.Mutex // guards inbox, stop and closed, and pid, pidfd and at of a rank until it has started
 	inbox  []any      // messages that control has not handled yet
 	stop   bool       // set when the ranks must end: forkAll must not start more ranks
 	closed bool       // control has ended and has closed wake
 
-	// Only control uses the following fields, except that forkAll uses allowed and cgroup. New sets
-	// the first four to what their comments name; tests change them. A field of type time.Time
-	// holds when an action is due; if it is zero, the action is not due.
-	stuckAfter    time.Duration                // stuckLimit
-	allowed       func(pid int) []int          // sys.Allowed; used by forkAll alone
-	exitOf        func(pid int) (status, bool) // exitStatus
-	busyOf        func(pid int) bool           // busy
+	// Only control uses the following fields, except that forkAll uses allowed and cgroup. A field
+	// of type time.Time holds when an action is due; if it is zero, the action is not due.
+	stuckAfter    time.Duration                // stuckLimit, except in tests
+	allowed       func(pid int) []int          // sys.Allowed, except in tests; used by forkAll alone
+	exitOf        func(pid int) (status, bool) // exitStatus, except in tests
+	busyOf        func(pid int) bool           // the function busy, except in tests
 	phase         phase
 	numStarted    int       // number of ranks that forkAll has started; -1: it has not finished yet
 	ended         int       // number of ranks that have ended
@@ -140,8 +141,9 @@ const (
 	phaseEnded // all ranks have ended; output may still be on the way to Config.Output
 )
 
-// started is the message in which forkAll reports that it has started n ranks and starts no more.
-// err is why the next rank cannot be started; nil: all ranks were started, or Manager.stop is set.
+// started is the message in which [Manager.forkAll] reports that it has started n ranks and starts
+// no more. err is why the next rank cannot be started; nil: all ranks were started, or Manager.stop
+// is set.
 type started struct {
 	n   int
 	err error
@@ -150,11 +152,11 @@ type started struct {
 // childEnded is the message that a child of this process has ended. The child may be a rank.
 type childEnded struct{}
 
-// drained is the message that output.loop has ended.
+// drained is the message that the goroutine [output.loop] has ended.
 type drained struct{}
 
-// Each descriptor in the poller has a number, by which control finds out what an event is about.
-// The number of a rank's pidfd is the rank's local number i. The other numbers are negative.
+// Each descriptor in the poller has a number, by which [Manager.control] finds out what an event is
+// about. The number of a rank's pidfd is the rank's local number i. The other numbers are negative.
 const wakeIndex = -1
 
 func ctlIndex(i int) int    { return -2 - 3*i } // number of rank i's control channel
@@ -163,10 +165,10 @@ func answerIndex(i int) int { return -4 - 3*i } // number of rank i's channel fo
 
 const (
 	// reapEvery is the time between two calls of jobProcs.reapOrphans, and between two calls of
-	// oomCount.forget. So if the kernel kills a rank because memory ran out, control may notice the
-	// rank's end up to reapEvery later, and Exit.Memory still reports the cause.
+	// oomCount.forget. So if the kernel kills a rank because memory ran out, the Manager may
+	// notice the rank's end up to reapEvery later, and Exit.Memory still reports the cause.
 	reapEvery = 10 * time.Second
-	// After the first normal end of a rank, control waits for stateDelay before it emits State
+	// After the first normal end of a rank, the Manager waits for stateDelay before it emits State
 	// without a Watch message. The other ranks usually end in this time; if not, they may wait for
 	// that rank.
 	stateDelay = 100 * time.Millisecond
@@ -209,8 +211,9 @@ func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
 	return p, w, nil
 }
 
-// Do passes a message to control, and does not block. control handles the messages in the order of
-// the calls. Several goroutines may call Do. After the end of control, Do has no effect.
+// Do passes a message to the goroutine control, and does not block. control handles the messages in
+// the order of the calls. Several goroutines may call Do. After the end of control, Do has no
+// effect.
 func (c *Manager) Do(m proto.Message) { c.post(m) }
 
 func (c *Manager) post(m any) {
@@ -412,11 +415,13 @@ func (c *Manager) sendState() {
 // The other ranks need this if a process dies by SIGKILL, because it cannot record its end itself.
 func (c *Manager) markEnded(i int) {
 	if c.mem != nil {
-		_ = wire.PutShmEnded(c.mem, i) // after an error, other ranks notice only an end that the rank itself has recorded
+		// After an error, other ranks notice only an end that the rank itself has recorded.
+		_ = wire.PutShmEnded(c.mem, i)
 	}
 }
 
-// controlBytes is the largest number of bytes that control reads from a control channel at once.
+// controlBytes is the largest number of bytes that the Manager reads from a control channel at
+// once.
 const controlBytes = 4 * wire.PMIMaxLine
 
 // readControl reads once from rank i's control channel, and handles the complete lines. It reads at

@@ -158,8 +158,8 @@ func TestFlood(t *testing.T) {
 }
 
 // TestEndlessControl lets a rank write to its control channel without end. It checks that
-// readControl reads at most one buffer, and that control, when the rank has ended or gets SIGKILL,
-// reads only what the rank had written before.
+// readControl reads at most controlBytes bytes, and that the process manager, when the rank has
+// ended or gets SIGKILL, reads only what the rank had written before.
 func TestEndlessControl(t *testing.T) {
 	for name, read := range map[string]func(*Manager){
 		"lives":     func(c *Manager) { c.readControl(0, controlBytes) },
@@ -175,7 +175,8 @@ func TestEndlessControl(t *testing.T) {
 			line := []byte("cmd=get_maxes\n")
 			lines := bytes.Repeat(line, 100)
 			fill := func() {
-				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // sends as many bytes as the socket has room for
+				// This sends as many bytes as the socket has room for.
+				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT)
 			}
 			heard := 0
 			c.pmi.reply = func(int, []byte) {
@@ -199,8 +200,8 @@ func TestEndlessControl(t *testing.T) {
 	}
 }
 
-// TestLastControl checks that control reads everything that a rank had written when it ended, up to
-// an abort, and nothing after the abort.
+// TestLastControl checks that the process manager reads everything that a rank had written to its
+// control channel when the rank ended, up to an abort, and nothing after the abort.
 func TestLastControl(t *testing.T) {
 	c, emitted := unstarted(t)
 	own, end, err := socketpair()
@@ -221,7 +222,8 @@ func TestLastControl(t *testing.T) {
 	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *emitted)
 	require.NoError(t, unix.Close(end))
 
-	// After a rank's abort, control reads no more from its channel, but can still send to it.
+	// After a rank's abort, the process manager reads no more from the rank's control channel, but
+	// can still send to it.
 	c, emitted = unstarted(t)
 	c.ranks[0].ctl, end, err = socketpair()
 	require.NoError(t, err)
@@ -301,7 +303,8 @@ func TestEndedBeforeEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	var pid int
 	c, emitted := testManager(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
-		cfg.Stored = func(proto.FilePart) { // control calls it, so that rank 1 ends before control handles End
+		// The goroutine control calls Stored, so rank 1 ends before control handles End.
+		cfg.Stored = func(proto.FilePart) {
 			err := syscall.Kill(pid, syscall.SIGTERM)
 			if err == nil {
 				err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -407,7 +410,8 @@ func TestCloseWhileStarting(t *testing.T) {
 		return !free
 	}, time.Minute, time.Millisecond)
 	c.mu.Lock()
-	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // control takes all three from inbox at once
+	// The goroutine control takes all three from inbox at once.
+	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{})
 	c.wake.Wake()
 	c.mu.Unlock()
 	<-heard
@@ -416,7 +420,7 @@ func TestCloseWhileStarting(t *testing.T) {
 	closeManager(t, c, emitted)
 }
 
-// TestNothingAfterBye checks that control ignores messages after Bye in the inbox.
+// TestNothingAfterBye checks that a process manager ignores messages after Bye.
 func TestNothingAfterBye(t *testing.T) {
 	c, emitted := testManager(t, 1, "exec sleep 1000")
 	c.mu.Lock()
@@ -463,6 +467,7 @@ func TestForgottenGroups(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(got), want.String()[strings.Index(want.String(), "job "):]), "%s", got)
 	for line := range strings.Lines(want.String()) {
-		require.Contains(t, string(got), line) // on systems where exitStatus reaps, there are also lines "gone PID"
+		// On systems where exitStatus reaps, there are also lines "gone PID".
+		require.Contains(t, string(got), line)
 	}
 }

@@ -14,11 +14,13 @@ import (
 // counts those of the whole host. The kernel counts before it sends SIGKILL (cgroup-v2,
 // memory.events; cgroup-v1, memory.oom_control; /proc/vmstat).
 type oomCount struct {
-	file   string // the file with the kernel's count
-	dir    string // directory of the cgroup; "": file counts the kills of the whole host
-	root   string // directory of the cgroup hierarchy
-	seen   int64  // the part of the kernel's count that reason must not use: older kills, and those that it has used or forget has dropped
-	before int64  // the kernel's count at the last call of forget
+	file string // the file with the kernel's count
+	dir  string // directory of the cgroup; "": file counts the kills of the whole host
+	root string // directory of the cgroup hierarchy
+	// seen is the part of the kernel's count that the method reason must not use: the kills before
+	// newOOMCount, those that reason has used, and those that the method forget has dropped.
+	seen   int64
+	before int64 // the kernel's count at the last call of forget
 }
 
 // newOOMCount returns a count of the kills from now on. proc and sys are the directories /proc and
@@ -26,7 +28,8 @@ type oomCount struct {
 func newOOMCount(proc, sys string) *oomCount {
 	c := &oomCount{file: filepath.Join(proc, "vmstat")}
 	text, _ := os.ReadFile(filepath.Join(proc, "self", "cgroup"))
-	for line := range strings.Lines(string(text)) { // such as 0::/a/b (version 2) or 4:memory:/a/b (version 1)
+	// A line is, for example, 0::/a/b (version 2) or 4:memory:/a/b (version 1).
+	for line := range strings.Lines(string(text)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
 			continue
@@ -40,7 +43,8 @@ func newOOMCount(proc, sys string) *oomCount {
 		default:
 			continue
 		}
-		for _, dir := range []string{filepath.Join(root, f[2]), root} { // in a container the path may be valid only on the host
+		// In a container, the path in the line may be valid only on the host.
+		for _, dir := range []string{filepath.Join(root, f[2]), root} {
 			file := filepath.Join(dir, name)
 			if _, ok := readKey(file, "oom_kill"); ok && c.dir == "" {
 				c.file, c.dir, c.root = file, dir, root
@@ -53,7 +57,7 @@ func newOOMCount(proc, sys string) *oomCount {
 }
 
 // forget drops the kills that the kernel had counted at the previous call of forget. If one of them
-// had hit a rank, control would have noticed the rank's end between the two calls.
+// had hit a rank, the Manager would have noticed the rank's end between the two calls.
 func (c *oomCount) forget() {
 	c.seen = max(c.seen, c.before)
 	c.before, _ = readKey(c.file, "oom_kill")

@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOOMCount checks the text of reason: it begins with "because" if the kernel counts the kills in
-// this process's cgroup, and with "perhaps" if the kernel counts only those of the whole host.
+// TestOOMCount checks the text that [oomCount.reason] returns: it begins with "because" if the
+// kernel counts the kills in this process's cgroup, and with "perhaps" if the kernel counts only
+// those of the whole host.
 func TestOOMCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		cgroup string            // content of /proc/self/cgroup
@@ -57,6 +58,6 @@ func TestOOMCount(t *testing.T) {
 			require.Equal(t, []string{c.want, ""}, []string{count.reason(), count.reason()})
 		})
 	}
-	dir := t.TempDir() // a kernel without such a count
+	dir := t.TempDir() // there is no file with the kernel's count
 	require.Empty(t, newOOMCount(dir, dir).reason())
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifyLimit is the largest number of bytes of failure notifications that control keeps for a rank
-// that does not read them.
+// notifyLimit is the largest number of bytes of failure notifications that the Manager keeps for
+// a rank that does not read them.
 const notifyLimit = 1 << 20
 
 // reply sends a line to local rank i on its control channel. There is always room for a line if the
@@ -51,8 +51,9 @@ func (c *Manager) notify(m proto.RanksFailed) {
 	}
 }
 
-// sendNotify sends as many bytes of rk.unsent as the channel has room for. control calls it again
-// when there is more room. If the rank has closed its end, sendNotify closes the channel.
+// sendNotify sends as many of rank i's unsent notifications as the channel has room for. The poller
+// reports when there is more room, and the Manager then calls sendNotify again. If the rank has
+// closed its end, sendNotify closes the channel.
 func (c *Manager) sendNotify(i int) {
 	rk := &c.ranks[i]
 	if rk.notify < 0 {

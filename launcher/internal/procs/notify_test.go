@@ -32,7 +32,8 @@ func TestNotifyWait(t *testing.T) {
 	}
 	var want []byte
 	tell := func() {
-		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 gets none: it has failed
+		// Rank 8 gets no notification, because it has failed itself.
+		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))}
 		want = wire.AppendFailures(want, m.Ranks, m.Reason)
 		c.notify(m)
 	}

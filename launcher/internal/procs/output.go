@@ -24,9 +24,9 @@ import (
 // and the ranks block; nothing is dropped, and the memory of each stream stays bounded. A stream is
 // one rank's stdout or stderr. A sink is where the lines of several streams go: the job's stdout,
 // for example. If the unfinished line of a stream is longer than lineLimit, it is passed on in
-// parts. Until that line ends, loop reads no other stream, unless no bytes of the line come for
-// stallLimit or the line takes longer than holdLimit. With Prepare.PerRank each stream has a sink
-// of its own, which gets the bytes as they come, without tags.
+// parts. Until that line ends, the goroutine reads no other stream, unless no bytes of the line
+// come for stallLimit or the line takes longer than holdLimit. With Prepare.PerRank each stream has
+// a sink of its own, which gets the bytes as they come, without tags.
 //
 // Except for such a long line, and for a line that a stream does not finish before its end, only
 // whole lines are passed on. But a prompt is a line that does not end. So if a line does not end
@@ -34,13 +34,13 @@ import (
 // line is rank 0's and goes to a terminal.
 const (
 	readBytes  = 64 << 10               // largest number of bytes that are read at once
-	lineLimit  = 64 << 10               // length, in bytes, of an unfinished line from which on it is passed on in parts
-	stallLimit = 100 * time.Millisecond // time without bytes after which a long line no longer blocks other streams
+	lineLimit  = 64 << 10               // an unfinished line with more bytes is passed on in parts
+	stallLimit = 100 * time.Millisecond // time without bytes after which a long line blocks no other streams
 
-	partialDelay = 100 * time.Millisecond // time after which the beginning of a line that has not ended is passed on
+	partialDelay = 100 * time.Millisecond // age at which the beginning of an unfinished line is passed on
 
 	holdLimit = time.Second // time for which one long line may block other streams
-	tailBytes = 8 << 10     // bytes of each rank's stderr that are kept at least, for gorun's report of the rank's failure
+	tailBytes = 8 << 10     // at least so many of the last bytes of a rank's stderr are kept
 )
 
 // output passes on what the ranks of this host write. loop is its goroutine.
@@ -51,9 +51,11 @@ type output struct {
 	tags    []string                 // prefix of lines, by stream; nil: no prefixes
 	perRank bool
 
-	mu       sync.Mutex // guards closed and finished, the fd of a stream until loop has its first event, and poller and wake when loop ends
-	closed   [2]bool    // [0]: the reader of the job's stdout has closed it; [1]: the same for stderr
-	finished bool       // finish was called: all ranks have ended
+	// mu guards closed and finished, the fd of a stream until loop has its first event, and poller
+	// and wake when loop ends.
+	mu       sync.Mutex
+	closed   [2]bool // [0]: the reader of the job's stdout has closed it; [1]: the same for stderr
+	finished bool    // finish was called: all ranks have ended
 
 	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
 
@@ -72,7 +74,7 @@ type stream struct {
 	left    int       // while draining: bytes that are still to be read
 	partial []byte    // bytes of a line that has not ended, which were not passed on yet
 	since   time.Time // when the first bytes of partial arrived
-	tail    []byte    // of stderr: the last bytes, between tailBytes and 2*tailBytes, or all if there are fewer
+	tail    []byte    // the last bytes of stderr: tailBytes to 2*tailBytes, or all if there are fewer
 }
 
 // sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
@@ -80,7 +82,10 @@ type sink struct {
 	to  proto.Output // template for each Output: all fields except Mid and Data
 	buf []byte       // bytes that are ready to be passed on
 	mid int          // if what was passed on last is an unfinished line: 1 + index of its stream; otherwise 0
-	err error        // the first error of pass, or EPIPE if the reader of the sink has closed it; not nil: nothing more is passed on
+
+	// err is the first error of output.pass, or EPIPE if the reader of the sink has closed it. If
+	// it is not nil, nothing more is passed on.
+	err error
 }
 
 func newOutput(c *Manager) (*output, error) {
@@ -234,8 +239,8 @@ func (o *output) loop() {
 	o.closeFDs()
 }
 
-// timeout returns the time until the next unfinished line must be passed on, in milliseconds. If
-// there is no such line, it returns -1.
+// timeout returns the time, in milliseconds, until the next unfinished line of the streams in
+// o.prompts must be passed on. If there is no such line, it returns -1.
 func (o *output) timeout() int {
 	next := -1
 	for _, s := range o.prompts {
@@ -249,7 +254,8 @@ func (o *output) timeout() int {
 	return next
 }
 
-// passPrompts passes on the unfinished lines of prompts that are older than partialDelay.
+// passPrompts passes on the unfinished lines of the streams in o.prompts that are older than
+// partialDelay.
 func (o *output) passPrompts() {
 	for _, s := range o.prompts {
 		if st := &o.streams[s]; len(st.partial) > 0 && time.Since(st.since) >= partialDelay {
@@ -258,8 +264,8 @@ func (o *output) passPrompts() {
 	}
 }
 
-// closeBroken closes the streams of each sink whose reader has closed it, if closed has changed. It
-// reports whether loop must end.
+// closeBroken closes the streams of each sink whose reader has closed it, if o.closed has changed
+// since the last call. It reports whether loop must end.
 func (o *output) closeBroken() (last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -77,7 +77,8 @@ func TestOutputEndless(t *testing.T) {
 			o, out, w = testOutput(t, 2, false)
 			pass := o.pass
 			passed := 0
-			o.pass = func(m proto.Output) error { // whenever loop passes on something, rank 0 fills its pipe again
+			// Whenever loop passes on something, rank 0 fills its pipe again.
+			o.pass = func(m proto.Output) error {
 				passed++
 				require.Less(t, passed, 1000)
 				for range 100 {
@@ -221,7 +222,8 @@ func TestTail(t *testing.T) {
 		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
 		require.LessOrEqual(t, len(tail), 2*tailBytes)
 	}
-	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // the memory of the tail must stay bounded, too
+	// The memory of the tail must stay bounded, too.
+	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} {
 		tail = keepTail(append(tail, "end"...), bytes.Repeat([]byte("x"), n))
 		require.GreaterOrEqual(t, len(tail), min(n, tailBytes))
 		require.LessOrEqual(t, cap(tail), 3*tailBytes)
@@ -279,7 +281,8 @@ func TestOutputWoken(t *testing.T) {
 		return nil
 	}
 	text := bytes.Repeat([]byte("a line\n"), readBytes/len("a line\n"))
-	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...) // one full buffer, which is passed on at once
+	// The text fills the buffer, so it is passed on at once.
+	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...)
 	require.NoError(t, unix.SetNonblock(w[0][0], true))
 	n, err := unix.Write(w[0][0], text)
 	require.NoError(t, err)

@@ -15,10 +15,11 @@ import (
 )
 
 // pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a state machine without
-// descriptors or locks. Its method line handles a line from a rank. It calls reply to send a line
-// to a rank. A fence is PMI-1's barrier, which also makes the keys that ranks have put visible to
-// all ranks. When all ranks of this host have entered the barrier, the pmiServer calls fence;
-// release ends the barrier. The states of a rank are:
+// descriptors or locks. Its method line handles a line from a rank. It sends lines to ranks by its
+// field reply. A fence is PMI-1's barrier, which also makes the keys that ranks have put visible to
+// all ranks. When all ranks of this host have entered the barrier, the pmiServer calls its field
+// fence; its method release ends the barrier. In its methods, rank is a rank's local number on this
+// host. The states of a rank are:
 //
 //	silent ──init──► joined ──finalize──► finalized
 //	                  ▲  │                    │
@@ -27,7 +28,7 @@ import (
 //	                  ▲                       │
 //	                  └───────────────────────┘
 type pmiServer struct {
-	size        int               // number of ranks of the job; in the methods, rank is a local number on this host
+	size        int               // number of ranks of the job
 	name        string            // name of the key-value space
 	appnum      []int             // by rank: index of its program among the programs of the job
 	kvs         map[string]string // the job's key-value space, as far as it is known on this host
@@ -39,10 +40,12 @@ type pmiServer struct {
 	exited      int  // number of ranks of this host whose process has ended
 	countExited bool // a rank that has ended counts as being in every fence
 
-	reply   func(local int, line []byte)
-	fence   func(f proto.Fence)
-	request func(local int, line []byte) // sends gorun a request that only gorun can answer; a rank has at most one such request at a time
-	buf     []byte                       // memory for replies
+	reply func(local int, line []byte)
+	fence func(f proto.Fence)
+	// request sends gorun a request that only gorun can answer. A rank has at most one such request
+	// at a time.
+	request func(local int, line []byte)
+	buf     []byte // memory for replies
 }
 
 type pmiRank struct {
@@ -340,7 +343,9 @@ func processMapping(nodes []bootstrap.Run) string {
 		}
 		blocks = append(blocks, block{r.Value, 1, r.Count})
 	}
-	repeats := true // all blocks are equal, as with round-robin placement: one is enough, because clients repeat the vector
+	// If all blocks are equal, as with round-robin placement, one is enough, because clients repeat
+	// the vector.
+	repeats := true
 	for i, b := range blocks {
 		if i == len(blocks)-1 && b.nodes < blocks[0].nodes {
 			b.nodes = blocks[0].nodes

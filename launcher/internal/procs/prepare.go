@@ -47,8 +47,8 @@ func (c *Manager) prepare(m proto.Prepare) {
 }
 
 // prepareHost checks that the ranks can run on this host, finds out which files are missing, makes
-// the memory file, and binds the ranks' ports. It returns the ports, by local rank, if they are not
-// those from Prepare.BasePort on.
+// the memory file, and binds the ranks' ports. If these are not the ports from Prepare.BasePort on,
+// it returns them, by local rank; otherwise ports is nil.
 func (c *Manager) prepareHost() (ports []int, err error) {
 	m := &c.job
 	c.ports = &layout{}

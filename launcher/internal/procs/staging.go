@@ -30,11 +30,13 @@ type staging struct {
 
 // stagedFile is the content of one or several files of the job. Files with equal content share it.
 type stagedFile struct {
-	proto.File           // the first file that has this content
-	at         string    // path of the file, or of its copy, on this host; the copy may be incomplete; "": neither is here
-	out        *os.File  // the copy, open while parts arrive; otherwise nil
-	hash       hash.Hash // of the bytes that have arrived
-	size       int64     // number of bytes that have arrived
+	proto.File // the first file that has this content
+	// at is the path on this host of the file, or of its copy, which may be incomplete. "": neither
+	// is here.
+	at   string
+	out  *os.File  // the copy, open while parts arrive; otherwise nil
+	hash hash.Hash // of the bytes that have arrived
+	size int64     // number of bytes that have arrived
 }
 
 // stagedName is a file that is not a program. The job's directory must contain it under its name.

@@ -24,26 +24,28 @@ type status struct {
 type rank struct {
 	app     int   // index of its program in Manager.apps
 	cpus    []int // hardware threads that the rank is bound to; empty: it is not bound
-	rebound bool  // claimCores has bound the rank to another core than the plan
+	rebound bool  // [Manager.claimCores] has bound the rank to another core than the plan
 
 	// Manager.mu guards pid, pidfd and at until the rank has started.
 	pid   int // 0: not started
 	pidfd int
 	at    time.Time // time of the start
 
-	ctl         int // this process's end of the rank's control channel; -1: closed
-	notify      int // this process's end of the channel for failure notifications; -1: none
-	answers     answers
-	in          []byte // bytes that were read from ctl and not handled: the beginning of a line
-	unsent      []byte // bytes for which the channel notify had no room; if not empty, the poller reports when it has room
-	exited      bool   // recordExit has handled the rank's end
-	termDone    bool   // terminate has nothing more to do: the rank has got SIGTERM, or must get none
-	signaled    bool   // the rank has got SIGTERM or SIGKILL because the job ends
-	idle        int    // number of consecutive checks before SIGTERM that found the rank idle
-	stuck       bool   // SIGKILL has not ended the rank; it counts as ended all the same
-	ctlDone     bool   // the rank has called Abort or broken the PMI-1 protocol; control no longer reads from ctl
-	status      status
-	exiting     bool // the rank was ending when the job failed, and not because of that failure; see recordFailure
+	ctl      int // this process's end of the rank's control channel; -1: closed
+	notify   int // this process's end of the channel for failure notifications; -1: none
+	answers  answers
+	in       []byte // bytes that were read from ctl and not handled: the beginning of a line
+	unsent   []byte // bytes to be sent on notify as soon as it has room
+	exited   bool   // [Manager.recordExit] has handled the rank's end
+	termDone bool   // [Manager.terminate] has sent the rank SIGTERM, or must not do so
+	signaled bool   // the rank has got SIGTERM or SIGKILL because the job ends
+	idle     int    // number of consecutive checks before SIGTERM that found the rank idle
+	stuck    bool   // SIGKILL has not ended the rank; it counts as ended all the same
+	ctlDone  bool   // the rank has called Abort or broken the PMI-1 protocol: ctl is no longer read
+	status   status
+	// exiting: the rank was ending when the job failed, and not because of that failure. See
+	// [Manager.recordFailure].
+	exiting     bool
 	killPending bool // another process had sent the rank SIGKILL when the job failed
 	exit        proto.Exit
 }
@@ -189,8 +191,10 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
 	if pidfd < 0 {
-		c.cfg.Watchdog.groups([]int{pid}) // where there are no pidfds, a rank does not die with this process, so the watchdog must kill it
-		c.post(childEnded{})              // if the rank ended before pid was set, control has missed that
+		// Where there are no pidfds, a rank does not die with this process, so the watchdog must
+		// kill it.
+		c.cfg.Watchdog.groups([]int{pid})
+		c.post(childEnded{}) // if the rank ended before pid was set, control has missed that
 	}
 	if late { // beginEnd has run during this start, and the signals after it have missed the rank
 		signalGroup(pid, syscall.SIGKILL)

@@ -15,15 +15,16 @@ import (
 // input is the ranks' standard input. A rank that alone reads it inherits a file or a pipe
 // directly. If several ranks read a regular file, each inherits an open file with an offset of its
 // own. No rank can inherit a terminal: each rank leads a process group of its own, and the kernel
-// stops a background process group that reads from a terminal. In this and all other cases pump
-// reads the input and writes it to a pipe of each reader; then the slowest reader sets the pace.
+// stops a background process group that reads from a terminal. In this and all other cases the
+// goroutine pump reads the input and writes it to a pipe of each reader; then the slowest reader
+// sets the pace.
 type input struct {
 	null   int           // descriptor of /dev/null
 	fds    []int         // by local rank: the descriptor that it inherits; ranks beyond the end inherit null
 	pipes  []*os.File    // write ends of the pipes from which the ranks read; empty: pump is not needed
-	writes []*os.File    // copy of pipes in which nil is a pipe that pump has closed; used by pump alone while it runs
+	writes []*os.File    // copy of pipes, for pump alone; nil: pump has closed the pipe
 	from   *Source       // what pump reads; nil: pump is not needed
-	own    *os.File      // the file that from reads, if close must close that file; otherwise nil
+	own    *os.File      // the file that the Source reads, if close must close it; otherwise nil
 	done   chan struct{} // closed when pump has ended; nil: pump is not needed
 	pumps  bool          // pump was started, and close was not called
 }
@@ -61,8 +62,8 @@ func (c *Manager) openInput() (*input, error) {
 }
 
 // newInput prepares the descriptors that np ranks inherit as standard input. mode is one of the
-// values of Prepare.Stdin. in is the file from which the input comes; nil: none. It must stay open
-// until close if pump is needed.
+// values of Prepare.Stdin. in is the file from which the input comes; nil: none. If pump is
+// needed, in must stay open until close is called.
 func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	i := &input{}
 	defer func() {
@@ -87,7 +88,8 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	}
 	if readers == 1 && !sys.IsTerminal(fd) {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
-			_ = unix.SetNonblock(fd, false) // the Go runtime makes its pipes nonblocking; programs do not expect EAGAIN
+			// The Go runtime makes its pipes nonblocking. Programs do not expect EAGAIN.
+			_ = unix.SetNonblock(fd, false)
 		}
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		i.fds = []int{dup}

@@ -24,7 +24,8 @@ func TestInputUnread(t *testing.T) {
 
 	i, err := newInput(stdinAll, r, 2)
 	require.NoError(t, err)
-	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0) // keeps the pipe open, as a stuck rank would
+	// held keeps the pipe open, as a stuck rank would.
+	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(held) }()
 	room, err := unix.FcntlInt(uintptr(held), unix.F_GETPIPE_SZ, 0)

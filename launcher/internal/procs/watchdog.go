@@ -33,9 +33,11 @@ import (
 //	segments T  the ranks may have made shared memory segments since the time T, in ns since 1970
 //	end         the job has ended normally
 const (
-	watchdogName  = "gorun-watchdog" // argv[0]
-	watchdogFD    = 3
-	leftoverLimit = 5 * time.Second // time for which the search for leftover processes, and a wait for their end, may go on
+	watchdogName = "gorun-watchdog" // argv[0]
+	watchdogFD   = 3
+	// leftoverLimit is the time limit of a search for leftover processes, and of a wait for their
+	// end.
+	leftoverLimit = 5 * time.Second
 )
 
 // init turns the process into a watchdog if it was started as one. It is here and not in main, so

@@ -24,7 +24,7 @@ type child struct {
 	out    *os.File // read end of its stdout
 	stderr tail     // the last lines of its stderr
 
-	grace time.Duration // time for which end waits before SIGTERM, and again before SIGKILL
+	grace time.Duration // time for which [child.end] waits before SIGTERM, and again before SIGKILL
 
 	mu     sync.Mutex // guards reaped, and is held while a signal is sent
 	reaped bool       // the process is being reaped or was reaped, so pid may be another process's
@@ -34,9 +34,12 @@ type child struct {
 }
 
 const (
-	endGrace   = 300 * time.Millisecond // default of child.grace
-	causeWait  = time.Second            // time for which cause waits for the child's end after the end of its stream
-	stderrWait = 100 * time.Millisecond // time to read stderr after the child's end; another process may keep it open
+	endGrace = 300 * time.Millisecond // default of child.grace
+	// causeWait is how long [child.cause] waits for the child's end after the end of its stream.
+	causeWait = time.Second
+	// stderrWait is the time to read stderr after the child's end. Another process may keep stderr
+	// open for longer.
+	stderrWait = 100 * time.Millisecond
 )
 
 // start starts a process in a session of its own, so that it has no terminal on which it could ask

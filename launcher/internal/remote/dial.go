@@ -152,8 +152,8 @@ func retryable(err error) bool {
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
 	switch {
-	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, errRefused): // not gorun, or the gorun of another job
-		return false
+	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, errRefused):
+		return false // the program at the address is not gorun, or is the gorun of another job
 	case errors.As(err, &dns), errors.As(err, &op):
 		return true
 	}

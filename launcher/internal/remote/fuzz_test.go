@@ -70,7 +70,8 @@ func FuzzOpening(f *testing.F) {
 func FuzzTail(f *testing.F) {
 	f.Add([]byte("ssh: connect\r\nConnection closed"), 3)
 	f.Add([]byte("panic: x\n\ngoroutine 1"), 1)
-	f.Add([]byte("ssh: "+strings.Repeat("a", 400)+"\nConnection closed"), 60) // the two lines together are too long
+	// The two lines together are longer than lineLimit.
+	f.Add([]byte("ssh: "+strings.Repeat("a", 400)+"\nConnection closed"), 60)
 	f.Add([]byte("ssh: a\n"+strings.Repeat("b", 2000)), 60)
 	f.Fuzz(func(t *testing.T, in []byte, size int) {
 		var whole, parts tail

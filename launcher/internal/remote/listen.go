@@ -20,8 +20,8 @@ import (
 
 // Listener accepts the connections of agents.
 type Listener struct {
-	// Log gets a line for each connection that is refused; nil: no log. The caller sets it before
-	// the first Accept.
+	// Log gets a line for each connection that is refused, and for each error of accept(2); nil: no
+	// log. The caller sets it before the first Accept.
 	Log func(line string)
 	// Cause returns why the stream of the agent on a host has ended. It may be Step.CauseOf, for
 	// example. nil: Conn.Cause returns only the network's error. The caller sets Cause before the
@@ -40,7 +40,9 @@ type Listener struct {
 }
 
 const (
-	maxUnproven   = 256              // largest number of connections that have not proved yet that they know the secret
+	// maxUnproven is the largest number of connections that have not proved yet that they know the
+	// secret.
+	maxUnproven   = 256
 	handshakeTime = 10 * time.Second // time for the handshake, the proofs and the greeting
 )
 
@@ -89,7 +91,8 @@ func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	l.mu.Lock()
 	if l.gate == nil && !l.done {
-		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) { // accept(2) has failed, usually because of too many open files
+		// The last argument is called if accept(2) fails, usually because of too many open files.
+		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) {
 			l.log("accepting an agent: %s", err.Error())
 		})
 	}

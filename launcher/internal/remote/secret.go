@@ -40,7 +40,8 @@ func ReadSecret(file string) (Secret, error) {
 	if file == "-" {
 		return readSecret(os.Stdin, "stdin")
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not wait for a writer if the file is a pipe
+	// With O_NONBLOCK, OpenFile does not wait for a writer if the file is a pipe.
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Secret{}, fmt.Errorf("secret: %w", err)
 	}

@@ -239,7 +239,7 @@ type srunOutput struct {
 	value      int               // value of line; a line with a higher value explains more
 	terminated int               // number of agents that got SIGTERM
 	first      string            // the line of the first of these agents
-	stopped    bool              // note ignores further lines
+	stopped    bool              // stop was called: note ignores further lines
 	tasks      map[string]string // by node: Slurm's line about the failed agent there
 }
 
@@ -340,7 +340,8 @@ func (w *srunOutput) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]
-	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // the line about any failed agent will do
+	// The line about any failed agent will do.
+	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 {
 		task = w.tasks[slices.Min(slices.Collect(maps.Keys(w.tasks)))]
 	}
 	switch {

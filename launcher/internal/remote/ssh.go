@@ -153,8 +153,9 @@ type greeter struct {
 	waited    time.Duration // the last argument of extend: how long the host may be silent, for the error
 }
 
-// sendTimeout is how long a host may be silent while gorun is copied to it, if Timeout is less. This
-// takes longer than an answer, because buffers on the way may hold much of gorun when send ends.
+// sendTimeout is how long a host may be silent while gorun is copied to it, if SSH.Timeout is less.
+// The copy takes longer than an answer, because buffers on the way may still hold much of gorun
+// after this side has written all of it.
 const sendTimeout = 30 * time.Second
 
 // run waits for the greeting and returns it.
@@ -228,7 +229,9 @@ func (g *greeter) read() (_ Greeting, err error) {
 			}
 			g.log(fmt.Sprintf("sending gorun, %d KiB, to %s", g.exe.Size>>10, oneLine(dir)))
 			g.extend(max(g.timeout, sendTimeout))
-			sending.Go(func() error { // ends when everything is written, or after stopSending or an error; read waits for it
+			// The goroutine ends when everything is written, or after stopSending or an error. read
+			// waits for it.
+			sending.Go(func() error {
 				err := g.send()
 				if err != nil {
 					_ = g.child.in.Close() // then the script reports that the copy broke off
@@ -241,8 +244,8 @@ func (g *greeter) read() (_ Greeting, err error) {
 	}
 }
 
-// stopSending ends send and returns its error. It returns nil if send has failed because it was
-// stopped, or because the host has closed the stream.
+// stopSending ends [greeter.send] and returns its error. It returns nil if send has failed because
+// it was stopped, or because the host has closed the stream.
 func (g *greeter) stopSending(sending *errgroup.Group) error {
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 	err := sending.Wait()
@@ -280,7 +283,8 @@ func cutWords(s string, n int) (head, rest string, ok bool) {
 	return strings.Join(words[:n], " "), words[n], true
 }
 
-// explain returns the error for the user if no greeting came from the host. err is the error of read.
+// explain returns the error for the user if no greeting came from the host. err is the error of
+// [greeter.read].
 func (g *greeter) explain(err error) error {
 	var failed failure
 	if errors.As(err, &failed) {

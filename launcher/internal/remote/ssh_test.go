@@ -235,7 +235,8 @@ func TestWords(t *testing.T) {
 		{`exit 126`, "node: the agent cannot be executed (status 126)"},
 		{`exit 127`, "node: a program to be run on the host does not exist (status 127)"},
 		{`printf '\033[2J\033]0;x\007' >&2; exit 255`, "node: ?[2J?]0;x?"},
-		{`printf '%5000d\n' 7 >&2; exit 3`, "node: the agent ended with status 3"}, // the line is too long: only its blanks are kept
+		// The line is longer than tailLine, so only its blanks are kept.
+		{`printf '%5000d\n' 7 >&2; exit 3`, "node: the agent ended with status 3"},
 	} {
 		p := fakeSSH(t, "sh", test.does)
 		require.Equal(t, test.says, refuse(t, &p.ssh, node), test.does)
@@ -441,7 +442,8 @@ func TestPrune(t *testing.T) {
 	require.Equal(t, []string{partPrefix + "X", copyOf("a"), copyOf("c"), copyOf("d"), "gorun-notes"}, names(t, dir))
 	require.NoError(t, sleep.Process.Kill())
 	_ = sleep.Wait()
-	pruneCache(filepath.Join(dir, "gorun"), now) // this program is not a copy, so its directory is not a cache
+	// A program with this name is not a copy, so its directory is not a cache.
+	pruneCache(filepath.Join(dir, "gorun"), now)
 	require.Len(t, names(t, dir), 5)
 	fi, err := os.Stat(mine)
 	require.NoError(t, err)

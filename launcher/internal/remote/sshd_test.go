@@ -122,7 +122,8 @@ func TestSSHDNoRoom(t *testing.T) {
 	} {
 		s := realSSH(t, c)
 		onHostsNot(t, s)
-		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // the kernel unmounts it when the host's namespace ends, if not before
+		// The kernel unmounts it when the host's namespace ends, if not before.
+		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache)
 		text := refuse(t, s, hosts.Host{Name: h.Name()})
 		require.Contains(t, text, says)
 		require.Contains(t, text, "/.cache/weft")

@@ -53,7 +53,9 @@ type fileFlowControl struct {
 	full  int
 	ended bool // the node has ended
 
-	opened func() // add calls it with mu held when full is 0; may be nil; set before the first use
+	// The method add calls opened, with mu held, when full is 0. opened may be nil, and must be set
+	// before the first use.
+	opened func()
 }
 
 func (g *fileFlowControl) add(n int) {

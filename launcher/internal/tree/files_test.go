@@ -21,8 +21,8 @@ type stuck struct {
 // The file of newStuck has stuckParts parts of stuckPart bytes: 8 MiB in all.
 const stuckParts, stuckPart = 64, 128 << 10
 
-// newStuck returns such a tree, in which the disk of a host stores nothing until free is called. If
-// host is -1, host 1 sends heartbeats but reads nothing instead.
+// newStuck returns a stuck in which the disk of the host with this index stores nothing until free
+// is called. If host is -1, both disks work, and instead host 1 sends heartbeats but reads nothing.
 func newStuck(t *testing.T, host int) *stuck {
 	s := &stuck{world: newWorld(t, 2, 1), sent: make(chan struct{})}
 	disk := make(chan struct{})

@@ -15,8 +15,10 @@ import (
 
 const (
 	readBuffer = 4 << 10   // bytes of the reader's buffer; larger reads bypass it
-	batchBytes = maxOutput // bytes of frames after which write passes them to the stream
-	beats      = 4         // ticks in a heartbeat; after the first bytes, a link on which no bytes come for as many ticks is lost
+	batchBytes = maxOutput // number of bytes of encoded messages after which they are written
+	// beats is the number of ticks in a heartbeat. After the first bytes, a link on which no bytes
+	// come for as many ticks is lost.
+	beats = 4
 )
 
 var (
@@ -31,23 +33,26 @@ var (
 //	stream ◄┤
 //	        write ◄── send
 //
-// When its goroutines have ended and the stream is closed, it calls ended.
+// When its goroutines have ended and the stream is closed, it calls its field ended.
 type link struct {
 	stream      Stream
 	period      time.Duration // time between two ticks
-	maxSilent   int           // number of ticks without bytes after which the link is lost; tick lowers it to beats after the first bytes
+	maxSilent   int           // number of ticks without bytes after which the link is lost
 	got         func(m proto.Message)
 	ended       func(err error)
 	flowControl *fileFlowControl
 	count       *counters
 
 	gotBytes  atomic.Bool // bytes were received since the last tick
-	reading   atomic.Bool // read waits for bytes; a tick at which it does not is not counted in silent
-	paused    atomic.Bool // a Signal with SIGTSTP has come: gorun is about to be stopped, so ticks without bytes are not counted in silent
+	reading   atomic.Bool // the goroutine read waits for bytes
+	paused    atomic.Bool // a Signal with SIGTSTP has come: gorun is about to be stopped
 	sentBytes atomic.Bool // bytes were sent since the last tick
-	silent    int         // number of ticks in a row at which no bytes had come; used by tick alone
 
-	wake chan struct{} // capacity 1: wakes write
+	// silent is the number of consecutive ticks at which no bytes had come. Such a tick is not
+	// counted while paused is set or reading is not set. Only tick uses silent.
+	silent int
+
+	wake chan struct{} // capacity 1: wakes the goroutine write
 	left atomic.Int32  // number of goroutines of the link that have not ended
 
 	mu        sync.Mutex // guards the following fields
@@ -59,8 +64,8 @@ type link struct {
 	files     ahead // bytes of FilePart in bulk
 	flow      fileFlow
 	beat      bool  // a Beat must be sent
-	busy      bool  // write has taken a batch from the queues and has not written all of it
-	writeErr  error // error of a Write to the stream; read may still get messages from before the stream's end
+	busy      bool  // the goroutine write has taken a batch from the queues and not written all of it
+	writeErr  error // error of a Write to the stream; nil: none has failed
 	lateTicks int   // number of ticks since writeErr was set
 	err       error // why the link has ended
 	timer     *time.Timer
@@ -83,7 +88,8 @@ func (l *link) start() {
 	go l.write() // ends after fail
 }
 
-// fail ends a link that was started. ended gets the error of the first call; later calls do nothing.
+// fail ends a link that was started. The function l.ended gets the error of the first call. Later
+// calls do nothing.
 func (l *link) fail(err error) {
 	l.mu.Lock()
 	first := l.err == nil
@@ -112,9 +118,9 @@ func (l *link) done() bool {
 }
 
 // tick runs once in each period. It checks whether bytes have come since the last tick, and makes
-// write send a Beat if no bytes were sent since then. It counts ticks instead of reading the clock:
-// if this process was stopped for a while, it must not conclude afterwards that all others were
-// silent.
+// the goroutine write send a Beat if no bytes were sent since then. After the first bytes, it
+// lowers maxSilent to beats. It counts ticks instead of reading the clock: if this process was
+// stopped for a while, it must not conclude afterwards that all others were silent.
 func (l *link) tick() {
 	switch {
 	case l.gotBytes.Swap(false):
@@ -208,9 +214,9 @@ func (l *link) read() {
 	}
 }
 
-// readError returns the error with which the link ends if read has got err: err itself if a frame
-// was invalid or the link has already ended, else the reason that the stream gives by Cause, else
-// err.
+// readError returns the error with which the link ends if [proto.Read] has returned err: err itself
+// if a frame was invalid or the link has already ended, else the reason that the stream gives by
+// Cause, else err.
 func (l *link) readError(err error) error {
 	if errors.Is(err, proto.ErrFrame) || l.done() {
 		return err
@@ -270,7 +276,7 @@ func (l *link) put(buf []byte) error {
 	return err
 }
 
-// goroutineEnded is called at the end of each goroutine. The last one calls ended.
+// goroutineEnded is called at the end of each goroutine of the link. Its last call calls l.ended.
 func (l *link) goroutineEnded() {
 	if l.left.Add(-1) == 0 {
 		l.ended(l.err) // no goroutine writes err any more
@@ -280,7 +286,10 @@ func (l *link) goroutineEnded() {
 // counters counts messages and bytes over all links of a node.
 type counters struct {
 	in, out, bytesIn, bytesOut atomic.Int64
-	queued, peak               atomic.Int64 // bytes that wait in the queues bulk of links, and bytes of Output that wait in sources for credit: now, and the largest value so far
+
+	// queued counts the bytes that wait in the queues bulk of links, and the bytes of Output that
+	// wait in sources for credit. peak is the largest value of queued so far.
+	queued, peak atomic.Int64
 }
 
 func (c *counters) queue(n int) {

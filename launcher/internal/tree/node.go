@@ -24,7 +24,7 @@ type Node struct {
 	flowControl *fileFlowControl
 	count       *counters
 
-	wake  chan struct{} // capacity 1: wakes loop after an append to inbox
+	wake  chan struct{} // capacity 1: wakes the goroutine loop after an append to inbox
 	calls chan func()   // functions for loop from the readers of links, which block until loop takes them
 	done  chan struct{} // closed when loop has ended
 
@@ -32,15 +32,16 @@ type Node struct {
 	inbox     []func()   // functions that loop must run, from callers that must not block
 	loopEnded bool       // loop has ended
 
-	// The following fields are used by loop alone.
-	subtrees   []*subtree // in the order of their hosts' indexes; if this node has a process manager, that is the first
+	// The following fields are used by loop alone. The subtrees are in the order of their hosts'
+	// indexes. If this node has a process manager, that is the first.
+	subtrees   []*subtree
 	waiting    []*subtree // subtrees with which the node must still connect
-	connecting int        // number of goroutines that call Open or close an unused stream; at most Launch.AtOnce
+	connecting int        // number of goroutines that call Open or close an unused stream
 	links      int        // number of links that have not ended
 	stage      stage
 	stored     ahead         // bytes of FilePart that the own process manager still needs; see Stored
 	closing    bool          // shutDown has sent Bye to all subtrees
-	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
+	ending     bool          // the node ends its ranks: the parent is lost, or the agent must end
 	noParent   bool          // the parent is lost
 	cause      error         // why ending is set; Serve returns it
 	grace      time.Duration // Prepare.Grace: time between SIGTERM and SIGKILL if the agent must end
@@ -172,7 +173,9 @@ func (n *Node) AwaitRoom(ctx context.Context) error {
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
-	PeakQueued              int64 // largest number of bytes of Output, Stdin, FilePart and Stacks that waited to be sent or consumed
+	// PeakQueued is the largest number of bytes of Output, Stdin, FilePart and Stacks that waited
+	// to be sent or consumed.
+	PeakQueued int64
 }
 
 // Stats returns the counts so far. It may be called at any time.
@@ -212,7 +215,7 @@ func (n *Node) Flush(limit time.Duration) {
 // flushPause is the time between two checks of Flush.
 const flushPause = time.Millisecond
 
-// post makes loop run f. It does not block. After loop's end it does nothing.
+// post makes the goroutine loop run f. It does not block. After loop's end it does nothing.
 func (n *Node) post(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -226,7 +229,7 @@ func (n *Node) post(f func()) {
 	}
 }
 
-// call makes loop run f, and blocks until loop takes f or has ended.
+// call makes the goroutine loop run f, and blocks until loop takes f or has ended.
 func (n *Node) call(f func()) {
 	select {
 	case n.calls <- f:
@@ -259,7 +262,7 @@ func (n *Node) loop() {
 	n.loopEnded, n.inbox = true, nil
 }
 
-// after makes loop run f after d.
+// after makes the goroutine loop run f after d.
 func (n *Node) after(d time.Duration, f func()) {
 	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops the timer when it ends
 }

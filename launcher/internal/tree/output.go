@@ -34,7 +34,7 @@ type output struct {
 type source struct {
 	queue []proto.Output
 	held  int // cost of the output that has come and has no credit yet; at most proto.Window
-	owed  int // part of held that was passed on or dropped; credited collects it until it is creditAfter
+	owed  int // part of held that was passed on or dropped, for which credit is still to be sent
 }
 
 // window makes Node.Output block when the own process manager has passed proto.Window bytes of output

@@ -219,7 +219,8 @@ func TestOutputClosed(t *testing.T) {
 				came++
 			}
 		}
-		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the root's three subtrees may lack up to creditAfter bytes of credit
+		// Each of the root's three subtrees may lack up to creditAfter bytes of credit.
+		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3)
 		w.close()
 		for range w.hosts {
 			require.ErrorIs(t, <-err, errEnded)

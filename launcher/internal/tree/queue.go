@@ -132,7 +132,7 @@ func (l *link) unread() (replies, releases int) {
 	return l.replies, l.releases
 }
 
-// signal wakes write.
+// signal wakes the goroutine write.
 func (l *link) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -205,8 +205,8 @@ func (l *link) flushed() bool {
 }
 
 // written accounts for a batch that was written, or that could not be written because of err. An
-// error does not end the link at once, because read may still get the peer's last messages before the
-// stream's end. If it gets none, tick ends the link later.
+// error does not end the link at once, because the goroutine read may still get the peer's last
+// messages before the stream's end. If the stream does not end, [link.tick] ends the link later.
 func (l *link) written(batch []*frame, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

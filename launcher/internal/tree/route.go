@@ -28,7 +28,7 @@ type route struct {
 type stdin struct {
 	sent  int64 // bytes sent to each reader
 	given int64 // bytes for which this node has sent credit upward: all readers have taken them
-	slow  int   // number of readers m with m.taken == given; after giveStdin it is 0 only if there is no reader
+	slow  int   // number of readers m with m.taken == given
 }
 
 // down handles a message that goes down the tree: from gorun at the root, from the parent at an
@@ -316,6 +316,7 @@ func (n *Node) leaveStdin(m *subtree) {
 
 // giveStdin sends credit upward for the bytes that all readers have taken. It searches the subtrees
 // only if each reader has taken something since the last credit, so its average cost is constant.
+// Afterwards n.stdin.slow is 0 only if there is no reader.
 func (n *Node) giveStdin() {
 	if n.stdin.slow > 0 {
 		return

@@ -45,11 +45,11 @@ type world struct {
 
 	auto     bool          // coordinate answers the messages, and closes jobEnded
 	jobEnded chan struct{} // closed by coordinate when the job has ended
-	event    func()        // called for each message that a process manager gets, or that the root passes to Up
+	event    func()        // called for each message to a process manager or to the root's Up
 
 	mu        sync.Mutex              // guards the following fields
 	lost      []bool                  // by host: coordinate has got Lost
-	partial   map[int]bool            // by index: hosts that Config.OnPartialUp has reported to the test as up or as failed
+	partial   map[int]bool            // by index: hosts that Config.OnPartialUp has got, up or failed
 	hostProcs map[int]*treetest.Procs // by host
 	nodes     map[int]*Node           // by host
 	pipes     map[int]*treetest.Pipe  // by host: the pipe to its parent

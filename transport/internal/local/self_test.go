@@ -27,8 +27,8 @@ func send(t *testing.T, q *SelfQueue, header string, data []byte) {
 	require.True(t, q.Waiting())
 }
 
-// read does a Read with room for n messages, and returns the messages that it gets. drop is as for
-// Deliver.
+// read does a Read with room for n messages, and returns the messages that it gets. drop is the
+// argument of [SelfQueue.Deliver].
 func read(t *testing.T, q *SelfQueue, n int, drop bool) (msgs [][]byte) {
 	t.Helper()
 	var c Completions

@@ -224,8 +224,8 @@ func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op A
 }
 
 // atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid, by
-// family, operation and datatype. An entry is the returned count plus one; 0: atomicLimit has not
-// asked the provider yet.
+// family, operation and datatype. An entry is the returned count plus one; 0:
+// [Endpoint.atomicLimit] has not asked the provider yet.
 type atomicLimits struct {
 	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
 }

@@ -175,7 +175,7 @@ func (t Datatype) append(b []byte, c cell) []byte {
 	return append(b, bytes...)
 }
 
-// cells decodes the elements in b, the inverse of append.
+// cells decodes the elements in b. It is the inverse of [Datatype.append].
 func (t Datatype) cells(b []byte) []cell {
 	var out []cell
 	for ; len(b) > 0; b = b[t.Size():] {

@@ -85,8 +85,8 @@ func atomicPair(t *testing.T, prov string) (a, b *node) {
 	return openPair(t, setup{prov: prov, caps: CapMsg | CapRMA | CapAtomic})
 }
 
-// TestAtomics compares the result of every operation on every datatype with that of apply. If the
-// provider does not support an operation, the calls must return an error.
+// TestAtomics compares the result of every operation on every datatype with that of
+// [Datatype.apply]. If the provider does not support an operation, the calls must return an error.
 func TestAtomics(t *testing.T) {
 	for _, p := range atomicProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAtomics(t *testing.T) {
 }
 
 // checkAtomic does one operation on n elements and compares the target's memory, and what was
-// fetched, with the result of apply.
+// fetched, with the result of [Datatype.apply].
 func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int, ctx *Context) {
 	a.t.Helper()
 	values := []int64{0, 1, 2, -1, 3, 7, -100, 127, 85, -128}

@@ -142,7 +142,9 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 		return vectors{}, err
 	}
 	if op == AtomicRead && len(operand.Bufs) == 0 {
-		operand = result // providers take the number of elements from the operand, and for AtomicRead do not read its buffers
+		// Providers take the number of elements from the operand, and for AtomicRead do not read
+		// its buffers.
+		operand = result
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return vectors{}, err

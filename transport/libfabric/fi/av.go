@@ -25,13 +25,15 @@ const (
 
 // AVAttr has the attributes for opening an address vector (struct fi_av_attr).
 type AVAttr struct {
-	Type      AVType  // AVTable or AVMap; AVUnspec: the type of the domain
-	RxCtxBits int     // how many bits of an Addr name a receive context, see [RxAddr]
-	Count     int     // how many addresses the program expects to insert; 0: unknown
-	EPPerNode int     // how many endpoints the program expects per node; 0: unknown
-	Name      string  // the processes of a node that open a vector with the same Name share it; empty: not shared
-	MapAddr   uintptr // base of the Addr values of a shared vector of type AVMap; 0: the provider chooses
-	Flags     Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
+	Type      AVType // AVTable or AVMap; AVUnspec: the type of the domain
+	RxCtxBits int    // how many bits of an Addr name a receive context, see [RxAddr]
+	Count     int    // how many addresses the program expects to insert; 0: unknown
+	EPPerNode int    // how many endpoints the program expects per node; 0: unknown
+	// The processes of a node that open a vector with the same Name share the vector. A vector
+	// without a Name is not shared.
+	Name    string
+	MapAddr uintptr // base of the Addr values of a shared vector of type AVMap; 0: the provider chooses
+	Flags   Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
 }
 
 // AV is an address vector, the table of peers' addresses (fi_av(3)). A connectionless endpoint
@@ -44,8 +46,10 @@ type AVAttr struct {
 // Calls on one vector must not run concurrently.
 type AV struct {
 	object
-	attr    AVAttr
-	known   *known // the addresses in the vector; nil: not tracked, because other processes insert, too, or insertions are asynchronous
+	attr AVAttr
+	// known holds the addresses in the vector. It is nil if this package cannot track them, because
+	// other processes insert addresses, too, or because insertions are asynchronous.
+	known   *known
 	format  AddrFormat
 	removed bool // an address was removed, so the table may have free entries, which later insertions take
 }
@@ -84,7 +88,8 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 		v.known = new(known)
 	}
 	v.open(&fid.fid, &d.object)
-	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // name must not be freed earlier, because sockets keeps the pointer
+	// name must not be freed earlier, because sockets keeps the pointer.
+	v.atClose(func() { C.free(unsafe.Pointer(name)) })
 	return v, nil
 }
 

@@ -23,8 +23,10 @@ const ErrAlready Errno = C.FI_EALREADY
 // InsertError reports which of several addresses were not inserted. errors.Is finds the Errno of
 // each of these addresses.
 type InsertError struct {
-	Func string  // name of the C function, for example "fi_av_insert"
-	Errs []error // one per address: nil, or the Errno of its failure; ErrOther if the provider gives no reason
+	Func string // name of the C function, for example "fi_av_insert"
+	// Errs has one element per address: nil, or the Errno of its failure, which is ErrOther if the
+	// provider gives no reason.
+	Errs []error
 }
 
 // Error returns the number of failures and the first of them.

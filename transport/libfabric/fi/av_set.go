@@ -13,7 +13,9 @@ type AVSetAttr struct {
 	Start, End Addr   // if Stride is not 0: the first and the last Addr of the range of the first members
 	Stride     int    // distance between two Addrs of this range; 0: the set is empty at first
 	CommKey    []byte // key from the fabric's manager of collective operations; nil: none
-	Flags      Flags  // FlagUniverse, and the collectives that the set is for, such as FlagBarrierSet; none: all collectives
+	// Flags may have FlagUniverse, and the flags of the collectives that the set is for, such as
+	// FlagBarrierSet. Without flags of collectives the set is for all of them.
+	Flags Flags
 }
 
 // AVSet is an ordered set of addresses of a vector: the members of a collective operation
@@ -89,8 +91,8 @@ func (s *AVSet) Intersect(src *AVSet) error {
 	return s.with("fi_av_set_intersect", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_intersect(d, s) })
 }
 
-// Diff removes the members that src contains (fi_av_set_diff). libfabric 1.17 removes as many
-// members, but takes them from the end of the set.
+// Diff removes the members that src contains (fi_av_set_diff). libfabric 1.17 removes the right
+// number of members, but takes them from the end of the set.
 func (s *AVSet) Diff(src *AVSet) error {
 	return s.with("fi_av_set_diff", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_diff(d, s) })
 }

@@ -239,7 +239,8 @@ func TestAVInsertSomeBad(t *testing.T) {
 				require.NoError(t, failed.Errs[3])
 				for _, i := range []int{0, 2, 4} {
 					switch {
-					case name != "port 0" && name != "0.0.0.0": // this package detects all bad addresses except these two
+					case name != "port 0" && name != "0.0.0.0":
+						// This package detects all bad addresses except these two.
 						require.ErrorIs(t, failed.Errs[i], ErrInvalid)
 					case flags == FlagSyncErr && facts.reason:
 						require.NotErrorIs(t, failed.Errs[i], ErrOther, "%s: the provider says why", name)

@@ -165,7 +165,8 @@ func (e *Endpoint) Connect(addr, data []byte) error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if !validAddr(addr, e.domain.info.AddrFormat) { // providers read as many bytes of addr as its address family has
+	// Providers read as many bytes of addr as an address of its family has.
+	if !validAddr(addr, e.domain.info.AddrFormat) {
 		return &Error{function, ErrInvalid}
 	}
 	if e.root.isMsg && !e.root.hasEQ { // some providers dereference the queue without a check

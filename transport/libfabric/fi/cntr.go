@@ -12,8 +12,10 @@ import (
 
 // CntrAttr has the attributes for opening a counter (struct fi_cntr_attr).
 type CntrAttr struct {
-	Bytes bool    // count bytes instead of completions (FI_CNTR_EVENTS_BYTES); only 2.x
-	Wait  WaitObj // how Counter.Wait waits: any but WaitSet; usually WaitUnspec; with WaitNone it fails
+	Bytes bool // count bytes instead of completions (FI_CNTR_EVENTS_BYTES); only 2.x
+	// Wait says how [Counter.Wait] waits. It is usually WaitUnspec, and must not be WaitSet. With
+	// WaitNone, Counter.Wait fails.
+	Wait  WaitObj
 	Flags Flags
 }
 
@@ -125,7 +127,8 @@ func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 		return Errno(max(rc, -rc)) // sockets returns the errno of a timeout as a positive number
 	})
 	if left := timeout - time.Since(start); e == ErrTimedOut && left > 0 {
-		e = n.yieldWait(threshold, left) // sockets returns ErrTimedOut too early, so wait for the rest of the timeout
+		// sockets returns ErrTimedOut too early, so wait for the rest of the timeout.
+		e = n.yieldWait(threshold, left)
 	}
 	return check(function, C.int(-e))
 }

@@ -34,8 +34,11 @@ type Context struct {
 	User any // any value of the caller; libfabric and this package do not use it
 
 	owner atomic.Pointer[Endpoint] // the endpoint that the operation is in flight on; nil: idle; retired: closed
-	slot  *slot                    // index of the memory whose address identifies the operation to libfabric; nil: none yet
-	multi atomic.Bool              // the operation is a multi-receive, which ends with a completion with FlagMultiRecv
+	// slot is the index of the memory whose address identifies the operation to libfabric. It is
+	// nil before the first operation of a zero Context.
+	slot *slot
+	// multi: the operation is a multi-receive, which ends with a completion with FlagMultiRecv.
+	multi atomic.Bool
 	// claimed is the endpoint that has reserved a message for this Context (FlagPeek with
 	// FlagClaim); nil: no message is reserved.
 	claimed atomic.Pointer[Endpoint]
@@ -205,8 +208,8 @@ func (c *Context) pinArray(p unsafe.Pointer, n int) C.uintptr_t {
 	return escape(p)
 }
 
-// never is always false. The compiler does not know that, so escape makes its argument escape to
-// the heap.
+// never is always false. The compiler does not know that, so the function escape makes its argument
+// escape to the heap.
 var (
 	never bool
 	sink  unsafe.Pointer

@@ -201,7 +201,7 @@ func TestContextSlots(t *testing.T) {
 func TestGarbageCollection(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // the test ends it below and waits for it
+	go func() { // ends when the test closes stop; the test then waits for it
 		defer close(stopped)
 		for {
 			select {

@@ -18,9 +18,11 @@ type CQAttr struct {
 	Size            int      // smallest capacity in completions, below 1<<31; 0: the provider's choice
 	Flags           Flags    // FlagAffinity if SignalingVector is to be used
 	Format          CQFormat // CQUnspec means CQTagged
-	Wait            WaitObj  // how SRead waits: any but WaitSet; with WaitNone SRead, Signal and FD fail
+	Wait            WaitObj  // how SRead waits; not WaitSet; with WaitNone, SRead, Signal and FD fail
 	SignalingVector int      // the processor that gets the device's interrupts, with FlagAffinity
-	Threshold       bool     // allow SReadThreshold (FI_CQ_COND_THRESHOLD); with sockets Read may then find no completions
+	// Threshold permits SReadThreshold (FI_CQ_COND_THRESHOLD). With sockets, Read may then find no
+	// completions.
+	Threshold bool
 }
 
 // CQ is a completion queue (fi_cq(3)): it reports which operations have ended.
@@ -32,7 +34,9 @@ type CQ struct {
 	format CQFormat
 	wait   WaitObj
 	woken  atomic.Bool // only with WaitYield: Signal was called, and no SRead has returned for that yet
-	ready  int         // number of enabled endpoints among the bound ones, which object.refs counts; guarded by the lock objects
+	// ready is the number of enabled endpoints among those that are bound to the queue; object.refs
+	// counts all of those. The lock objects guards ready.
+	ready int
 }
 
 // CQEntry is a completed operation. Each comment names the first format that has the field; with a
@@ -69,8 +73,12 @@ func (e *CQEntry) Within(buf []byte) []byte {
 // CQError is an operation that failed (struct fi_cq_err_entry).
 type CQError struct {
 	CQEntry
-	Src       Addr   // the sender, if the error is about the sender's address, else AddrNotAvail; set only with headers of 1.20 or newer
-	OLen      uint64 // bytes of the message that did not fit in the buffer; 0 also if the provider does not report that
+	// Src is the sender, if the error is about the sender's address, else AddrNotAvail. It is set
+	// only with headers of libfabric 1.20 or newer.
+	Src Addr
+	// OLen is the number of bytes of the message that did not fit in the buffer. It is 0 also if
+	// the provider does not report that number.
+	OLen      uint64
 	Err       Errno  // why the operation failed, for example ErrTruncated or ErrCanceled
 	ProvErrno int    // the provider's own error number
 	Text      string // the provider's text for ProvErrno (fi_cq_strerror)
@@ -175,7 +183,9 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		return nil, ErrClosed
 	}
 	var c C.struct_weft_cq_error
-	objects.Lock() // so that the result of hasText stays valid: no endpoint is bound, enabled or closed meanwhile
+	// While objects is locked, no endpoint is bound, enabled or closed, so the result of hasText
+	// stays valid.
+	objects.Lock()
 	n := C.weft_cq_readerr(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), &c, C.bool(q.hasText()))
 	objects.Unlock()
 	switch {

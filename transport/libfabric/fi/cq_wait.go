@@ -49,7 +49,8 @@ func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.D
 		return Errno(-min(n, 0))
 	})
 	runtime.KeepAlive(from)
-	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets returns ECANCELED after Signal, rxd ETIMEDOUT after the timeout
+	// sockets returns ECANCELED after Signal, and rxd returns ETIMEDOUT after the timeout.
+	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT {
 		n = -C.FI_EAGAIN
 	}
 	return q.completed(entries, n)
@@ -111,7 +112,8 @@ func (q *CQ) FD() (int, error) {
 		return -1, closedError(function)
 	}
 	if q.wait != WaitFD {
-		return -1, &Error{function, ErrNotSupp} // for another wait object the library would write a value of another type to fd
+		// For another wait object the library would write a value of another type to fd.
+		return -1, &Error{function, ErrNotSupp}
 	}
 	fd := C.int(-1)
 	err := check(function, C.fi_control(q.fid, C.FI_GETWAIT, unsafe.Pointer(&fd)))

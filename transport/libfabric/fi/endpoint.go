@@ -34,10 +34,14 @@ type Endpoint struct {
 	limits  iovLimits
 	request *request // the connection request that the endpoint was opened with; nil: none
 
-	needsAV          bool         // no address vector is bound, and Close must bind one first
-	lateMinMultiRecv bool         // the endpoint is not enabled yet, and libfabric can set OptMinMultiRecv only after that
-	minMultiRecv     int          // with lateMinMultiRecv, the value of OptMinMultiRecv that Enable will set; negative: none
-	atomics          atomicLimits // cached results of AtomicValid and its variants
+	needsAV bool // no address vector is bound, and Close must bind one first
+	// lateMinMultiRecv: the endpoint is not enabled yet, and its provider can set OptMinMultiRecv
+	// only when it is enabled.
+	lateMinMultiRecv bool
+	// minMultiRecv is the value of OptMinMultiRecv that Enable will set, if lateMinMultiRecv is
+	// true. If it is negative, Enable will set none.
+	minMultiRecv int
+	atomics      atomicLimits // cached results of AtomicValid and its variants
 }
 
 // OpenEndpoint opens the endpoint that info describes (fi_endpoint). If info belongs to a

@@ -39,7 +39,8 @@ type Option int
 
 // The options.
 const (
-	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV // a multi-receive buffer with less free space than this is released
+	// OptMinMultiRecv is the free space below which the provider releases a multi-receive buffer.
+	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV
 	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE   // largest private data of Connect and Accept; read only
 	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN   // smallest part of a message that a buffered receive delivers
 	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT // larger messages must be claimed (FlagClaim)
@@ -63,10 +64,13 @@ const (
 
 // The values of OptHMEMP2P: how the provider transfers device memory.
 const (
-	HMEMP2PEnabled   = C.FI_HMEM_P2P_ENABLED   // directly between the device and the network adapter, if the provider chooses to
-	HMEMP2PRequired  = C.FI_HMEM_P2P_REQUIRED  // directly between the device and the network adapter; if that is impossible, operations fail
-	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED // directly between the device and the network adapter, if that is possible
-	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED  // not directly, but by a copy in host memory
+	// Directly between the device and the network adapter, if the provider chooses to.
+	HMEMP2PEnabled = C.FI_HMEM_P2P_ENABLED
+	// Directly between the device and the network adapter. If that is impossible, operations fail.
+	HMEMP2PRequired = C.FI_HMEM_P2P_REQUIRED
+	// Directly between the device and the network adapter, if that is possible.
+	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED
+	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED // not directly, but by a copy in host memory
 )
 
 // width returns the size of the C type of the option's value, in bytes.
@@ -132,7 +136,8 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 		return 0, closedError(function)
 	}
 	if o == OptMinMultiRecv && e.lateMinMultiRecv {
-		return 0, &Error{function, ErrOpBadState} // before Enable, shm of libfabric before 1.19 would dereference a null pointer
+		// Before Enable, shm of libfabric before 1.19 would dereference a null pointer.
+		return 0, &Error{function, ErrOpBadState}
 	}
 	size := C.size_t(len(value))
 	err := check(function, C.fi_getopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),

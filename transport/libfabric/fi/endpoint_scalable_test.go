@@ -67,7 +67,8 @@ func TestScalableEndpoint(t *testing.T) {
 		ep, err := domain.OpenScalableEP(info)
 		require.NoError(t, err)
 		for range 100 {
-			NewInfo() // if the endpoint's info has been freed too early, this may allocate and overwrite that memory
+			// If the endpoint's info has been freed too early, NewInfo may overwrite that memory.
+			NewInfo()
 		}
 		tx, err := ep.TxContext(0, &info.Tx)
 		require.NoError(t, err, "sockets compares it with the endpoint's info")

@@ -24,7 +24,7 @@ type EQ struct {
 type EQAttr struct {
 	Size            int     // smallest capacity in events; 0: the provider's choice
 	Flags           Flags   // FlagWrite if Write is to be called, FlagAffinity if SignalingVector is to be used
-	Wait            WaitObj // how SRead waits: any but WaitSet; with WaitNone SRead and FD fail
+	Wait            WaitObj // how SRead waits; not WaitSet; with WaitNone, SRead and FD fail
 	SignalingVector int     // the processor that gets the device's interrupts, with FlagAffinity
 }
 
@@ -36,8 +36,10 @@ type EQEvent struct {
 	FID     FID     // the object that the event is about; for EventConnReq the passive endpoint
 	Context uintptr // the context that the operation was started with
 	Data    uint64  // for example the number of inserted addresses
-	Info    *Info   // for accepting or rejecting the connection request; from a Read with FlagPeek it cannot be used for that
-	Private []byte  // private data of the peer, possibly followed by padding
+	// Info is for accepting or rejecting the connection request. The Info from a Read with FlagPeek
+	// cannot be used for that.
+	Info    *Info
+	Private []byte // private data of the peer, possibly followed by padding
 }
 
 // EQError reports a failed control operation, connection or object (struct fi_eq_err_entry).

@@ -23,8 +23,10 @@ const (
 	FlagRemoteCQData     Flags = C.FI_REMOTE_CQ_DATA    // the operation carries immediate data
 	FlagMore             Flags = C.FI_MORE              // the caller posts more operations immediately after this one
 	FlagPeek             Flags = C.FI_PEEK              // check for a message without receiving it
-	FlagClaim            Flags = C.FI_CLAIM             // with FlagPeek: reserve the message; without: receive the reserved message
-	FlagDiscard          Flags = C.FI_DISCARD           // with FlagPeek or FlagClaim: discard the message
+	// FlagClaim reserves the message if FlagPeek is set, too. Without FlagPeek it receives the
+	// reserved message.
+	FlagClaim   Flags = C.FI_CLAIM
+	FlagDiscard Flags = C.FI_DISCARD // with FlagPeek or FlagClaim: discard the message
 	// FlagTrigger starts the operation when a counter reaches a threshold. Posting calls of this
 	// package refuse it, because a Context cannot name the counter.
 	FlagTrigger      Flags = C.FI_TRIGGER
@@ -60,8 +62,10 @@ const (
 // The flags of bindings (fi_endpoint(3), fi_domain(3)), of address vectors
 // (fi_av(3)), of their sets (fi_av_set(3)) and of memory (fi_mr(3)).
 const (
-	FlagSelectiveCompletion Flags = C.FI_SELECTIVE_COMPLETION // operations without FlagCompletion write no completion, unless they fail
-	FlagRegMR               Flags = C.WEFT_REG_MR             // with Domain.BindEQ: registrations complete asynchronously
+	// With FlagSelectiveCompletion, operations without FlagCompletion write no completion, unless
+	// they fail.
+	FlagSelectiveCompletion Flags = C.FI_SELECTIVE_COMPLETION
+	FlagRegMR               Flags = C.WEFT_REG_MR // with Domain.BindEQ: registrations complete asynchronously
 
 	FlagEvent         Flags = C.FI_EVENT       // insertions are asynchronous; the same bit as FlagCompletion
 	FlagSymmetric     Flags = C.FI_SYMMETRIC   // all nodes have the same number of endpoints
@@ -136,10 +140,12 @@ type Mode uint64
 
 // The mode bits.
 const (
-	ModeContext         Mode = C.FI_CONTEXT    // each operation's context points to 32 bytes for the provider
-	ModeContext2        Mode = C.FI_CONTEXT2   // each operation's context points to 64 bytes for the provider
-	ModeMsgPrefix       Mode = C.FI_MSG_PREFIX // each message buffer begins with space for the provider
-	ModeAsyncIov        Mode = C.FI_ASYNC_IOV  // arrays that list an operation's buffers or segments must not change until it completes
+	ModeContext   Mode = C.FI_CONTEXT    // each operation's context points to 32 bytes for the provider
+	ModeContext2  Mode = C.FI_CONTEXT2   // each operation's context points to 64 bytes for the provider
+	ModeMsgPrefix Mode = C.FI_MSG_PREFIX // each message buffer begins with space for the provider
+	// ModeAsyncIov: the arrays that list an operation's buffers or segments must not change until
+	// the operation completes.
+	ModeAsyncIov        Mode = C.FI_ASYNC_IOV
 	ModeRxCQData        Mode = C.FI_RX_CQ_DATA // a write with immediate data consumes a receive of the peer
 	ModeLocalMR         Mode = C.WEFT_LOCAL_MR // what MRLocal means, for programs written for libfabric before 1.5
 	ModeNotifyFlagsOnly Mode = C.WEFT_NOTIFY_FLAGS_ONLY
@@ -155,9 +161,12 @@ type MRMode int
 // The bits of MRMode. Without any, only remote access needs registered memory, peers
 // use offsets as addresses, and the application chooses the key.
 const (
-	MRUnspec     MRMode = C.WEFT_MR_UNSPEC
-	MRBasic      MRMode = C.WEFT_MR_BASIC    // for programs written for libfabric before 1.5: means MRVirtAddr, MRAllocated and MRProvKey
-	MRScalable   MRMode = C.WEFT_MR_SCALABLE // for programs written for libfabric before 1.5: means none of the bits below
+	MRUnspec MRMode = C.WEFT_MR_UNSPEC
+	// MRBasic is for programs written for libfabric before 1.5. It means MRVirtAddr, MRAllocated
+	// and MRProvKey.
+	MRBasic MRMode = C.WEFT_MR_BASIC
+	// MRScalable is for programs written for libfabric before 1.5. It means none of the bits below.
+	MRScalable   MRMode = C.WEFT_MR_SCALABLE
 	MRLocal      MRMode = C.FI_MR_LOCAL      // local buffers need a descriptor, too
 	MRRaw        MRMode = C.FI_MR_RAW        // keys are longer than 64 bits
 	MRVirtAddr   MRMode = C.FI_MR_VIRT_ADDR  // remote addresses are virtual addresses, not offsets

@@ -40,7 +40,8 @@ func TestGetInfoAddresses(t *testing.T) {
 							continue
 						}
 						found++
-						itself := o.named && c == (addressCase{src: true}) // without arguments shm returns this process as the peer
+						// Without arguments shm returns this process as the peer.
+						itself := o.named && c == (addressCase{src: true})
 						require.Equal(t, c.dest || itself, len(i.DestAddr) > 0)
 						require.NotEqual(t, FormatUnspec, i.AddrFormat)
 						require.NotEmpty(t, i.Domain.Name)

@@ -40,7 +40,7 @@ type node struct {
 
 	entries [8]CQEntry
 	from    [8]Addr
-	events  []event // operations that poll has read from the queue and next has not returned yet
+	events  []event // operations that [node.poll] has read from the queue and [node.next] has not returned yet
 }
 
 // event is an operation that has ended: with success if err is nil.

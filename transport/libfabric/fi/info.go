@@ -31,8 +31,12 @@ type Info struct {
 	Fabric FabricAttr
 	NIC    *NIC // nil: the provider names no device; ignored in hints
 
-	request *request // the connection request that the Info belongs to; nil: none; copies of the Info share it
-	raw     *rawInfo // the C structure that the Info was created from; nil: the program has made the Info as a struct value
+	// request is the connection request that the Info belongs to, or nil. Copies of the Info share
+	// it.
+	request *request
+	// raw is the C structure that the Info was created from. It is nil if the program has made the
+	// Info as a struct value.
+	raw *rawInfo
 }
 
 // TxAttr has the attributes of a transmit context (struct fi_tx_attr, fi_endpoint(3)).
@@ -67,7 +71,9 @@ type EPAttr struct {
 	Protocol        Protocol
 	ProtocolVersion uint32
 	MaxMsgSize      int // largest message in bytes
-	MsgPrefixSize   int // bytes that every message buffer must have in front of the message, with ModeMsgPrefix
+	// MsgPrefixSize is the number of bytes that every message buffer must have in front of the
+	// message, with ModeMsgPrefix.
+	MsgPrefixSize   int
 	MaxOrderRAWSize int // largest operation for which OrderRAW holds, in bytes
 	MaxOrderWARSize int // largest operation for which OrderWAR holds, in bytes
 	MaxOrderWAWSize int // largest operation for which OrderWAW holds, in bytes
@@ -81,10 +87,12 @@ type EPAttr struct {
 // Max* without a comment are limits as in C. A version in parentheses is the first version of
 // libfabric that has the field.
 type DomainAttr struct {
-	Domain          *Domain // in hints: accept only this open domain
-	Name            string
-	Threading       Threading
-	ControlProgress Progress // what drives connections, registrations and insertions; fi_domain_attr.progress in 2.x
+	Domain    *Domain // in hints: accept only this open domain
+	Name      string
+	Threading Threading
+	// ControlProgress says what drives connections, registrations and insertions. In 2.x the field
+	// is fi_domain_attr.progress.
+	ControlProgress Progress
 	DataProgress    Progress
 	ResourceMgmt    ResourceMgmt
 	AVType          AVType

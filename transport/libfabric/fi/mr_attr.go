@@ -20,15 +20,21 @@ type MRAttr struct {
 	Access       Access
 	Offset       uint64
 	RequestedKey uint64
-	Context      uintptr   // context of the event of an asynchronous registration
-	AuthKey      []byte    // nil: the domain's key
-	AuthAV       *AV       // use keys of this vector instead of AuthKey, if the domain has AuthKeyByAV; only 2.x
-	AuthAddr     Addr      // the Addr in AuthAV of the key whose peers may access the region; AddrUnspec: those of every key
-	Iface        HMEMIface // the kind of device that owns the memory, with CapHMEM
-	Device       int       // the number of that device; see ZEDevice
-	PageSize     int       // size in bytes of the pages that will back the memory; 0: unknown; ignored before 2.x
-	Base         *MR       // the region that this one is a part of; nil: none; only 2.x
-	SubCount     int       // how many regions will have this one as their Base; ignored before 2.x
+	Context      uintptr // context of the event of an asynchronous registration
+	AuthKey      []byte  // nil: the domain's key
+	// AuthAV is the vector whose authorisation keys are used instead of AuthKey, if the domain has
+	// AuthKeyByAV. Only 2.x has it.
+	AuthAV *AV
+	// AuthAddr is the Addr in AuthAV of the key whose peers may access the region. With AddrUnspec,
+	// the peers of every key may access it.
+	AuthAddr Addr
+	Iface    HMEMIface // the kind of device that owns the memory, with CapHMEM
+	Device   int       // the number of that device; see ZEDevice
+	// PageSize is the size in bytes of the pages that will back the memory; 0: unknown. libfabric
+	// before 2.x ignores it.
+	PageSize int
+	Base     *MR // the region that this one is a part of; nil: none; only 2.x
+	SubCount int // how many regions will have this one as their Base; ignored before 2.x
 }
 
 // MemRange is memory that is given by its address and its length in bytes. The caller must keep it
@@ -91,7 +97,8 @@ func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	}
 	release := func() {
 		unpin(pins)
-		C.free(unsafe.Pointer(c.auth_key)) // not before the region is closed, because providers keep the pointer
+		// The key is not freed before the region is closed, because providers keep the pointer.
+		C.free(unsafe.Pointer(c.auth_key))
 	}
 	var fid *C.struct_fid_mr
 	if err := check(function, C.weft_mr_regattr(d.c(), &c, C.uint64_t(flags), &fid)); err != nil {
@@ -117,7 +124,8 @@ func (attr *MRAttr) memory(flags Flags) ([]iovec, *runtime.Pinner, error) {
 		return nil, nil, fmt.Errorf("give one of Buffers, Ranges and DMABuf, and FlagMRDMABuf only with a DMABuf: %w", ErrInvalid)
 	}
 	if attr.Iface < HMEMSystem || attr.Iface > HMEMSynapseAI {
-		return nil, nil, fmt.Errorf("unknown kind of memory %d: %w", attr.Iface, ErrInvalid) // libfabric does not check Iface
+		// libfabric does not check Iface.
+		return nil, nil, fmt.Errorf("unknown kind of memory %d: %w", attr.Iface, ErrInvalid)
 	}
 	switch {
 	case attr.DMABuf != nil:

@@ -71,7 +71,8 @@ func TestMRBind(t *testing.T) {
 		}
 		ep, err := d.OpenEndpoint(d.Info())
 		require.NoError(t, err)
-		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{}))) // net of libfabric 1.17 cannot close an endpoint without a vector
+		// net of libfabric 1.17 cannot close an endpoint without an address vector.
+		require.NoError(t, ep.BindAV(openAV(t, d, AVAttr{})))
 		err = m.BindEndpoint(ep, 0)
 		if facts.prov == "sockets" {
 			require.ErrorIs(t, err, ErrInvalid)

@@ -235,7 +235,8 @@ func TestMRSurvivesGC(t *testing.T) {
 			}
 		}
 		for i, base := range where {
-			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // reads the memory by its address, as a peer would
+			// Read the memory by its address, as a peer would.
+			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64)
 			require.Equal(t, pattern(make([]byte, 512+i*64), i), got)
 		}
 		for _, m := range open {

@@ -140,7 +140,7 @@ func TestMultiRecv(t *testing.T) {
 			b.post(func() error {
 				return b.ep.RecvMsg(&Msg{Bufs: [][]byte{in}, Addr: AddrUnspec, Context: recv}, FlagMultiRecv|FlagCompletion)
 			})
-			for i := range 4 { // after these, 224 bytes are free
+			for i := range 4 { // after these four messages, 224 bytes of the buffer are free
 				require.True(t, recv.InFlight())
 				out := pattern(make([]byte, 200), round+i)
 				a.post(func() error { return a.ep.Send(out, Desc{}, a.peer, send) })

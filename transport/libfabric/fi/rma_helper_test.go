@@ -18,8 +18,8 @@ type window struct {
 	key  uint64
 }
 
-// nextKey is the last key that window has requested. window increments it, so that each region of
-// the process has a key of its own.
+// nextKey is the last key that [node.window] has requested. That method increments it, so that each
+// region of the process has a key of its own.
 var nextKey atomic.Uint64
 
 // window registers memory of a node and closes the region when the test ends. Behind the memory

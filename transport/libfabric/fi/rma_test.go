@@ -18,7 +18,8 @@ const (
 	dropped                      // the target closes the connection: reads fail, writes are lost
 	swallowed                    // the operation and all later ones do not end
 	lost                         // the operation succeeds without an effect
-	unchecked                    // the operation accesses the memory, because the provider does not check the region
+	// The operation accesses the memory, because the provider does not check the region.
+	unchecked
 )
 
 // rmaProviders describes providers of libfabric 1.17, so that the tests notice when a provider

@@ -63,7 +63,8 @@ func TestTaggedPingPong(t *testing.T) {
 						require.EqualValues(t, size, e.Len, what)
 						require.Equal(t, tag, e.Tag, what)
 						require.Equal(t, out, in, what)
-						require.Equal(t, FlagTagged|FlagRecv, e.Flags&(FlagTagged|FlagRecv|FlagSend), what) // sockets sets FlagMsg, too
+						// sockets sets FlagMsg, too.
+						require.Equal(t, FlagTagged|FlagRecv, e.Flags&(FlagTagged|FlagRecv|FlagSend), what)
 						if e.Flags&FlagRemoteCQData != 0 {
 							require.EqualValues(t, data, e.Data, what)
 						}

@@ -38,8 +38,9 @@ func main() {
 	if !ok {
 		os.Exit(2)
 	}
-	os.Args = os.Args[:1]                                                 // so that package testing uses the defaults of its flags
-	testing.Main(func(string, string) (bool, error) { return true, nil }, // synctest.Test needs a *testing.T
+	os.Args = os.Args[:1] // so that package testing uses the defaults of its flags
+	// synctest.Test needs a *testing.T.
+	testing.Main(func(string, string) (bool, error) { return true, nil },
 		[]testing.InternalTest{{Name: "tree", F: func(t *testing.T) { table(t, os.Stdout, s, sizes) }}}, nil, nil)
 }
 

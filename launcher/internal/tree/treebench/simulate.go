@@ -129,7 +129,9 @@ func (s setting) run(t *testing.T) (r result) {
 	for n := 1; n <= 2; n++ {
 		f := await[proto.Fence](j)
 		if n == 2 {
-			lap() // ranks enter the first fence as soon as they run, so this is the time of the second fence alone
+			// Ranks enter the first fence as soon as they run, so this is the time of the second
+			// fence alone.
+			lap()
 		}
 		j.root.Do(proto.Release(f))
 	}
@@ -180,7 +182,8 @@ func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	time.Sleep(j.setting.connect)
 	p := treetest.NewPipe(j.latency)
 	j.wg.Go(func() { // ends when the root has closed the tree
-		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // run notices missing agents
+		// An error need not be handled here: run notices missing agents.
+		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) {
 			return tree.Config{Self: agent(l.Index), Open: j.connect, Procs: func(n *tree.Node, emit func(proto.Message)) tree.Procs {
 				c := &treetest.Procs{
 					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,
